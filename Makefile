@@ -1,0 +1,40 @@
+# make demo / make test set up everything they need on a machine with Python >= 3.11, a C++ compiler and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+NATIVE := CMakeLists.txt pyproject.toml $(shell find kernels/csrc -type f)
+
+.PHONY: demo test test-slow lint format clean setup
+
+setup: $(VENV)/.installed
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "megengine needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	@command -v $${CXX:-c++} >/dev/null 2>&1 || command -v g++ >/dev/null 2>&1 || { \
+	  echo "No C++ compiler found. Install one first: 'apt-get install g++' (Debian, Ubuntu), 'dnf install gcc-c++' (Fedora), or set CXX."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/python $(NATIVE)
+	$(BIN)/python -m pip install -q --disable-pip-version-check scikit-build-core nanobind cmake ninja \
+	  onednn-devel-cpu-gomp==2023.2.0 onednn-cpu-gomp==2023.2.0
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[dev]'
+	@touch $@
+
+test: setup
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: setup
+	$(BIN)/python -m pytest -m slow
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	find kernels -name '*.cpp' -o -name '*.h' -o -name '*.inc' | xargs $(BIN)/clang-format --dry-run -Werror
+
+format: setup
+	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+	find kernels -name '*.cpp' -o -name '*.h' -o -name '*.inc' | xargs $(BIN)/clang-format -i
+
+clean:
+	rm -rf $(VENV) build

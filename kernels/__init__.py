@@ -1,0 +1,1 @@
+"""Kernels: native extensions, ordered kernel lists, NumPy references, and the runtime of plans."""

@@ -1,0 +1,12 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <oneapi/dnnl/dnnl.hpp>
+#include <string>
+
+NB_MODULE(_onednn, m) {
+    m.def("version", [] {
+        const auto* v = dnnl::version();
+        return std::to_string(v->major) + "." + std::to_string(v->minor) + "." + std::to_string(v->patch);
+    });
+}

@@ -1,0 +1,1 @@
+"""NumPy references: the last entry of every kernel list."""

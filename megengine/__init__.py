@@ -1,0 +1,3 @@
+"""MegEngine for today's Python."""
+
+__version__ = "2.0.0.dev0"

@@ -1,0 +1,1 @@
+"""Quantization: a pipeline of graph transforms."""

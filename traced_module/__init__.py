@@ -1,0 +1,1 @@
+"""TracedModule: a model as an editable graph."""
