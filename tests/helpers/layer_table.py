@@ -1,0 +1,46 @@
+"""The layer table of the project: which import names may import which."""
+
+# The longest matching prefix wins; a module imports only modules of its own layer or a lower one.
+LAYERS = {
+    "megengine.core": 0,
+    "megengine.kernels": 1,
+    "megengine.tensor": 2,
+    "megengine.autodiff": 2,
+    "megengine.device": 2,
+    "megengine.dispatch": 2,
+    "megengine.random": 2,
+    "megengine.logger": 2,
+    "megengine.ops": 3,
+    "megengine.functional": 4,
+    "megengine.module": 4,
+    "megengine.models": 4,
+    "megengine.optimizer": 4,
+    "megengine.amp": 4,
+    "megengine.data": 4,
+    "megengine.hub": 4,
+    "megengine.serialization": 4,
+    "megengine.distributed": 4,
+    "megengine.dtr": 4,
+    "megengine.utils": 4,
+    "megengine.tools": 4,
+    "megengine.traced_module": 5,
+    "megengine.jit": 6,
+    "megengine.plan": 6,
+    "megengine.lite": 6,
+    "megengine.quantization": 7,
+    "megengine.convert": 8,
+    "megengine.cli": 8,
+}
+
+# Re-exports only: they may import any layer, and nothing imports them.
+FACES = ("megengine.module.qat", "megengine.module.quantized", "megengine.functional.quantized")
+
+
+def layer_of(name: str) -> int | None:
+    """The layer of an import name, or None for a name outside the table (the face `megengine` itself)."""
+    best = max((p for p in LAYERS if name == p or name.startswith(p + ".")), key=len, default=None)
+    return None if best is None else LAYERS[best]
+
+
+def is_face(name: str) -> bool:
+    return name == "megengine" or any(name == f or name.startswith(f + ".") for f in FACES)

@@ -1,0 +1,119 @@
+"""The shape of the project: layers, links, one copy of every module, texts free of machine paths."""
+
+import ast
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from layer_table import LAYERS, is_face, layer_of
+
+ROOT = Path(__file__).resolve().parents[2]
+LINKED = ("kernels", "traced_module", "quantization", "cli")
+
+
+def source_modules():
+    """(import name, path) of every Python file of the package, each real file once."""
+    for path in sorted((ROOT / "megengine").rglob("*.py")):
+        if not any(part in LINKED for part in path.relative_to(ROOT / "megengine").parts[:1]):
+            yield module_name("megengine", path.relative_to(ROOT / "megengine")), path
+    for folder in LINKED:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield module_name(f"megengine.{folder}", path.relative_to(ROOT / folder)), path
+
+
+def module_name(package: str, relative: Path) -> str:
+    parts = list(relative.with_suffix("").parts)
+    if parts[-1] == "__init__":
+        parts.pop()
+    return ".".join([package, *parts])
+
+
+def imported_names(tree: ast.AST):
+    """Absolute names a module imports; `from a import b` gives both a and a.b (b may be a module)."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            yield node.lineno, base
+            for alias in node.names:
+                yield node.lineno, f"{base}.{alias.name}"
+
+
+MODULES = list(source_modules())
+
+
+def violations(name: str, source: str) -> list[str]:
+    mine, found = layer_of(name), []
+    for line, target in imported_names(ast.parse(source)):
+        if target.startswith("."):
+            found.append(f"{name}:{line}: relative import {target!r}; write it absolutely")
+        elif target.split(".")[0] in LINKED:
+            found.append(f"{name}:{line}: imports {target!r}: a second copy; write megengine.{target}")
+        elif target.startswith("megengine.") and not is_face(name):
+            other = layer_of(target)
+            if is_face(target):
+                found.append(f"{name}:{line}: imports the face {target!r}")
+            elif mine is not None and other is not None and other > mine:
+                found.append(f"{name}:{line}: layer {mine} imports {target!r} of layer {other}")
+    return found
+
+
+@pytest.mark.parametrize(("name", "path"), MODULES, ids=[n for n, _ in MODULES])
+def test_module_imports_only_lower_layers(name, path):
+    assert violations(name, path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["from megengine.ops import x", "def f():\n    import megengine.quantization", "import kernels", "from . import y"],
+)
+def test_layer_check_can_fail(source):
+    assert violations("megengine.core.something", source)
+
+
+def test_every_module_has_a_layer():
+    unknown = [name for name, _ in MODULES if layer_of(name) is None and not is_face(name)]
+    assert unknown == [], f"name a layer for these in LAYERS ({len(LAYERS)} prefixes)"
+
+
+@pytest.mark.parametrize("folder", LINKED)
+def test_links_are_links(folder):
+    link = ROOT / "megengine" / folder
+    assert link.is_symlink()
+    assert os.readlink(link) == f"../{folder}"
+
+
+def test_no_second_copy_can_be_imported():
+    code = "import sys, megengine.kernels as a; sys.path.insert(0, sys.argv[1])\nimport kernels"
+    done = subprocess.run([sys.executable, "-c", code, str(ROOT)], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode != 0
+    assert "megengine.kernels" in done.stderr
+
+
+@pytest.mark.parametrize("folder", LINKED)
+def test_import_names_are_one_module(folder):
+    module = importlib.import_module(f"megengine.{folder}")
+    assert module.__name__ == f"megengine.{folder}"
+    assert folder not in sys.modules
+
+
+TEXTS = {".py", ".cpp", ".h", ".inc", ".cu", ".md", ".toml", ".txt", ".sh", ".json", ""}
+FOREIGN = re.compile("|".join(["/" + d + "/" for d in ("work", "root", "farm")] + ["python" + "hosted", "npm" + "js"]))
+
+
+def test_no_machine_paths():
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    bad = []
+    for name in listed:
+        path = ROOT / name
+        if path.is_file() and not path.is_symlink() and path.suffix in TEXTS:
+            text = path.read_bytes().decode("utf-8", errors="ignore")
+            if FOREIGN.search(text):
+                bad.append(name)
+    assert bad == []
