@@ -2,5 +2,3 @@
 
 if __name__ != "megengine.quantization":
     raise ImportError("import megengine.quantization, not quantization: a second copy has classes of its own")
-        "import megengine.quantization, not quantization: a second copy of a module has classes of its own"
-    )

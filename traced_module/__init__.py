@@ -2,5 +2,3 @@
 
 if __name__ != "megengine.traced_module":
     raise ImportError("import megengine.traced_module, not traced_module: a second copy has classes of its own")
-        "import megengine.traced_module, not traced_module: a second copy of a module has classes of its own"
-    )
