@@ -1,0 +1,1 @@
+"""Values that every layer shares: dtypes, specs, errors, pytrees, hooks."""

@@ -1,0 +1,135 @@
+"""Data types: NumPy dtypes, bfloat16, and frozen quantized types that carry scale and zero point."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from megengine.core.errors import DTypeError, nearest
+
+bfloat16 = np.dtype(ml_dtypes.bfloat16)
+
+# name -> (storage, smallest, largest integer)
+_QUANTIZED = {
+    "qint8": (np.dtype(np.int8), -128, 127),
+    "qint8_narrow": (np.dtype(np.int8), -127, 127),
+    "quint8": (np.dtype(np.uint8), 0, 255),
+    "qint16": (np.dtype(np.int16), -32768, 32767),
+    "qint32": (np.dtype(np.int32), -(2**31), 2**31 - 1),
+    "qint4": (np.dtype(np.int8), -8, 7),
+    "quint4": (np.dtype(np.uint8), 0, 15),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedDType:
+    """An integer type standing for real values: real = (stored - zero_point) * scale.
+
+    `scale` is a float that float32 represents exactly, or a tuple of them along `axis` (per-channel).
+    """
+
+    name: str
+    storage: np.dtype
+    qmin: int
+    qmax: int
+    scale: float | tuple[float, ...]
+    zero_point: int = 0
+    axis: int | None = None
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one stored element."""
+        return self.storage.itemsize
+
+    def __str__(self) -> str:
+        scale = f"{self.scale:.6g}" if isinstance(self.scale, float) else f"<{len(self.scale)} scales>"
+        return f"{self.name}({scale}, {self.zero_point})" if self.zero_point else f"{self.name}({scale})"
+
+
+DType = np.dtype | QuantizedDType
+
+
+def quantized(name: str, scale: Any, zero_point: int = 0, axis: int | None = None) -> QuantizedDType:
+    """A quantized type by name. `scale`: positive finite number, or a sequence of them when `axis` is given."""
+    if name not in _QUANTIZED:
+        raise DTypeError(
+            f"unknown quantized dtype {name!r}; expected one of {sorted(_QUANTIZED)}{nearest(name, _QUANTIZED)}"
+        )
+    storage, qmin, qmax = _QUANTIZED[name]
+    values = np.asarray(scale, np.float32).reshape(-1)
+    if not np.all(np.isfinite(values) & (values > 0)):
+        raise DTypeError(f"{name}: scale must be positive and finite in float32, got {scale!r}")
+    if axis is None and values.size != 1:
+        raise DTypeError(f"{name}: {values.size} scales need an axis")
+    if not qmin <= zero_point <= qmax:
+        raise DTypeError(f"{name}: zero point {zero_point} is outside [{qmin}, {qmax}]")
+    exact = float(values[0]) if axis is None else tuple(float(v) for v in values)
+    return QuantizedDType(name, storage, qmin, qmax, exact, int(zero_point), axis)
+
+
+def qint8(scale: Any, zero_point: int = 0, axis: int | None = None) -> QuantizedDType:
+    """Signed 8-bit quantized type."""
+    return quantized("qint8", scale, zero_point, axis)
+
+
+def quint8(scale: Any, zero_point: int = 0, axis: int | None = None) -> QuantizedDType:
+    """Unsigned 8-bit quantized type."""
+    return quantized("quint8", scale, zero_point, axis)
+
+
+def qint32(scale: Any, axis: int | None = None) -> QuantizedDType:
+    """Signed 32-bit quantized type: accumulators and biases."""
+    return quantized("qint32", scale, 0, axis)
+
+
+_NAMES = [
+    "bool",
+    "float16",
+    "float32",
+    "float64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "bfloat16",
+]
+
+
+@lru_cache(maxsize=256)
+def _named(name: str) -> np.dtype:
+    if name not in _NAMES:
+        raise DTypeError(f"unknown dtype {name!r}; expected one of {_NAMES}{nearest(name, _NAMES)}")
+    return bfloat16 if name == "bfloat16" else np.dtype(name)
+
+
+def as_dtype(value: Any) -> DType:
+    """A dtype from its name, a NumPy dtype or scalar type, or a quantized type.
+
+    Raises DTypeError with the nearest name for anything else.
+    """
+    if isinstance(value, QuantizedDType):
+        return value
+    if isinstance(value, str):
+        return _named(value)
+    try:
+        return np.dtype(value)
+    except TypeError as exc:
+        raise DTypeError(f"{value!r} is not a dtype; expected one of {_NAMES} or a quantized type") from exc
+
+
+def storage_of(dtype: DType) -> np.dtype:
+    """The NumPy dtype in which elements are stored."""
+    return dtype.storage if isinstance(dtype, QuantizedDType) else dtype
+
+
+def is_float(dtype: DType) -> bool:
+    """True for float16, bfloat16, float32 and float64."""
+    return isinstance(dtype, np.dtype) and (dtype.kind == "f" or dtype == bfloat16)

@@ -1,0 +1,64 @@
+"""Errors of the package.
+
+Each derives from `MegEngineError` and from the built-in type that users of NumPy or of MegEngine catch. A message says
+which op, node or module path, which argument, what was expected, what was got, and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class MegEngineError(Exception):
+    """Base of every error raised on purpose by this package."""
+
+
+class ShapeError(MegEngineError, ValueError):
+    """Shapes do not fit together."""
+
+
+class DTypeError(MegEngineError, TypeError):
+    """A dtype is unknown or not accepted here."""
+
+
+class DeviceError(MegEngineError, RuntimeError):
+    """A device is missing, or tensors live on different devices."""
+
+
+class OptionError(MegEngineError, ValueError):
+    """An option or argument value is not accepted."""
+
+
+class IndexOutOfRangeError(MegEngineError, IndexError):
+    """An index or axis lies outside its range."""
+
+
+class GradientError(MegEngineError, RuntimeError):
+    """A gradient was asked for where none exists."""
+
+
+class GraphError(MegEngineError, RuntimeError):
+    """A graph is malformed, or an edit is impossible."""
+
+
+class NameInUseError(GraphError, AssertionError):
+    """A name already belongs to another node."""
+
+
+class FileFormatError(MegEngineError, ValueError):
+    """A file is truncated, hostile, or not of the expected format."""
+
+
+class QuantizationError(MegEngineError, RuntimeError):
+    """A network cannot be quantized as asked."""
+
+
+class CalibrationError(QuantizationError):
+    """Calibration data is missing or unusable."""
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str:
+    """A hint to append to a message: "; did you mean 'x'?" for the closest candidate, else an empty string."""
+    close = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,23 @@
+"""The one place where tracing listens: calls of public functions, of modules, and attribute reads on modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+
+class TraceHooks(Protocol):
+    """What a tracer implements. `run()` performs the real call."""
+
+    def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
+        """A public function or Tensor method was called from outside any other public function."""
+
+    def module(self, module: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
+        """A module was called."""
+
+    def attribute(self, module: Any, name: str, value: Any) -> Any:
+        """An attribute of a module was read; the result is what the reader gets."""
+
+
+active: ContextVar[TraceHooks | None] = ContextVar("megengine_trace_hooks", default=None)

@@ -1,0 +1,86 @@
+"""Nested containers as a list of leaves and a frozen description of the nesting."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+_NODES: dict[type, tuple[Callable[[Any], tuple[tuple, Any]], Callable[[Any, tuple], Any]]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class TreeDef:
+    """How leaves nest. Equal and hashable by structure; `kind` None marks a leaf."""
+
+    kind: type | None
+    aux: Any = None
+    children: tuple[TreeDef, ...] = ()
+
+    @property
+    def num_leaves(self) -> int:
+        """Leaves below this node."""
+        return 1 if self.kind is None else sum(c.num_leaves for c in self.children)
+
+
+LEAF = TreeDef(None)
+
+
+def register_pytree_node(
+    kind: type, flatten: Callable[[Any], tuple[tuple, Any]], unflatten: Callable[[Any, tuple], Any]
+) -> None:
+    """Teach flatten / unflatten a container: `flatten(x) -> (children, aux)`, `unflatten(aux, children) -> x`."""
+    _NODES[kind] = (flatten, unflatten)
+
+
+register_pytree_node(list, lambda x: (tuple(x), None), lambda _, c: list(c))
+register_pytree_node(tuple, lambda x: (x, None), lambda _, c: tuple(c))
+for _mapping in (dict, OrderedDict):
+    register_pytree_node(
+        _mapping,
+        lambda x: (tuple(x.values()), tuple(x)),
+        lambda keys, c, _kind=_mapping: _kind(zip(keys, c, strict=True)),
+    )
+register_pytree_node(slice, lambda s: ((s.start, s.stop, s.step), None), lambda _, c: slice(*c))
+
+
+def flatten(tree: Any) -> tuple[list[Any], TreeDef]:
+    """Leaves from left to right (dicts keep their own order) and the structure."""
+    leaves: list[Any] = []
+
+    def walk(node: Any) -> TreeDef:
+        if isinstance(node, tuple) and hasattr(node, "_fields"):
+            return TreeDef(type(node), "namedtuple", tuple(walk(c) for c in node))
+        rule = _NODES.get(type(node))
+        if rule is None:
+            leaves.append(node)
+            return LEAF
+        children, aux = rule[0](node)
+        return TreeDef(type(node), aux, tuple(walk(c) for c in children))
+
+    return leaves, walk(tree)
+
+
+def unflatten(treedef: TreeDef, leaves: Any) -> Any:
+    """The nested value again. Raises ValueError when the number of leaves does not fit."""
+    leaves = list(leaves)
+    if len(leaves) != treedef.num_leaves:
+        raise ValueError(f"unflatten: the structure has {treedef.num_leaves} leaves, got {len(leaves)}")
+    supply = iter(leaves)
+
+    def build(node: TreeDef) -> Any:
+        if node.kind is None:
+            return next(supply)
+        children = tuple(build(c) for c in node.children)
+        if node.aux == "namedtuple" and node.kind not in _NODES:
+            return node.kind(*children)
+        return _NODES[node.kind][1](node.aux, children)
+
+    return build(treedef)
+
+
+def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Apply `function` to every leaf."""
+    leaves, treedef = flatten(tree)
+    return unflatten(treedef, [function(leaf) for leaf in leaves])

@@ -1,0 +1,35 @@
+"""What is known of a tensor without its value."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from megengine.core.dtype import DType
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape, dtype and device of a tensor. Hashable: kernels are chosen and memoised by it."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    device: str = "cpu0"
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the dense value."""
+        return self.size * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
