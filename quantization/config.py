@@ -1,0 +1,114 @@
+"""What the user chooses: one frozen value, and the rules that select layers."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from megengine.core.errors import OptionError
+from megengine.quantization.profiles import Profile, profile
+from megengine.quantization.ranges import RangeMethod
+
+_WEIGHTS = ("per_channel", "per_tensor")
+_WEIGHT_METHODS = ("minmax", "mse")
+
+
+@dataclass(frozen=True, slots=True)
+class QuantConfig:
+    """Settings of post-training quantization.
+
+    Args:
+        weights: "per_channel" or "per_tensor" scales.
+        weight_method: "minmax" or "mse".
+        activations: how ranges of activations are chosen.
+        bias_correction: subtract the mean error that weight and activation rounding leave per channel.
+        profile: target, a name of `megengine.quantization.profiles.PROFILES` or a `Profile`.
+        exclude: layers left in float. Each entry selects by module path ("features.0", with all below it),
+            by node name, by op ("op:sigmoid") or by regular expression over names and paths ("re:.*head.*").
+
+    Example:
+        >>> QuantConfig(exclude=("classifier",)).weights
+        'per_channel'
+    """
+
+    weights: str = "per_channel"
+    weight_method: str = "mse"
+    activations: RangeMethod = field(default_factory=RangeMethod)
+    bias_correction: bool = True
+    profile: Profile | str = "x86"
+    exclude: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check("weights", self.weights, _WEIGHTS)
+        _check("weight_method", self.weight_method, _WEIGHT_METHODS)
+        if isinstance(self.exclude, str):
+            raise OptionError(f"exclude: expected a tuple of rules, got the string {self.exclude!r}")
+
+    @property
+    def target(self) -> Profile:
+        """The profile as a value."""
+        return self.profile if isinstance(self.profile, Profile) else profile(self.profile)
+
+    def changed(self, **settings: object) -> QuantConfig:
+        """A copy with some settings changed."""
+        return replace(self, **settings)  # type: ignore[arg-type]
+
+
+def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise OptionError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What selection rules see of a layer."""
+
+    name: str
+    op: str
+    module: str = ""
+
+    def matches(self, rule: str) -> bool:
+        """True if the rule selects this layer."""
+        kind, _, rest = rule.partition(":")
+        if kind == "op" and rest:
+            return self.op == rest
+        if kind == "re" and rest:
+            return any(re.fullmatch(rest, text) for text in (self.name, self.module) if text)
+        return rule in (self.name, self.module) or self.module.startswith(rule + ".")
+
+
+def select(rules: Iterable[str], layers: Iterable[Layer]) -> dict[str, str]:
+    """Names of the layers that the rules select, each with the first rule that did.
+
+    Raises:
+        OptionError: a rule is no regular expression, or selects nothing; the nearest names are given.
+
+    Example:
+        >>> select(["head"], [Layer("conv1", "conv2d", "stem"), Layer("fc", "matmul", "head.fc")])
+        {'fc': 'head'}
+    """
+    layers = list(layers)
+    chosen: dict[str, str] = {}
+    for rule in rules:
+        found = [layer.name for layer in layers if _matches(layer, rule)]
+        if not found:
+            raise OptionError(f"exclude: {rule!r} selects no layer{_nearest(rule, layers)}")
+        for name in found:
+            chosen.setdefault(name, rule)
+    return chosen
+
+
+def _matches(layer: Layer, rule: str) -> bool:
+    try:
+        return layer.matches(rule)
+    except re.error as exc:
+        raise OptionError(f"exclude: {rule!r} is not a regular expression: {exc}") from exc
+
+
+def _nearest(rule: str, layers: list[Layer]) -> str:
+    prefix, _, text = rule.partition(":") if rule.startswith(("op:", "re:")) else ("", "", rule)
+    words = {f"op:{x.op}" for x in layers} if prefix == "op" else {n for x in layers for n in (x.name, x.module) if n}
+    close = difflib.get_close_matches(rule if prefix == "op" else text, sorted(words), n=3, cutoff=0.4)
+    return f"; nearest: {', '.join(close)}" if close else f"; the model has {len(layers)} layers"

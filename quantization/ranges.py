@@ -1,0 +1,163 @@
+"""Ways of choosing a range from statistics: one small function each, found by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from megengine.core.errors import OptionError, nearest
+from megengine.quantization.scales import Scheme, round_trip, scale_and_zero
+from megengine.quantization.statistics import Histogram, TensorStatistics
+
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeMethod:
+    """Which range to take, by name, with its parameters.
+
+    Args:
+        name: "minmax", "ema", "percentile", "mse" or "kl".
+        percentile: part of the values kept, in percent, for "percentile".
+
+    Example:
+        >>> RangeMethod("percentile", percentile=99.99)
+        RangeMethod(name='percentile', percentile=99.99)
+    """
+
+    name: str = "mse"
+    percentile: float = 99.999
+
+    def __post_init__(self) -> None:
+        if self.name not in METHODS:
+            raise OptionError(
+                f"observer: unknown method {self.name!r}; expected one of {', '.join(METHODS)}"
+                f"{nearest(self.name, METHODS)}"
+            )
+        if not 50 < self.percentile <= 100:
+            raise OptionError(f"observer: percentile is {self.percentile}; expected a value in (50, 100]")
+
+
+def choose_range(stats: TensorStatistics, method: RangeMethod, how: Scheme) -> Range:
+    """Range [lo, hi] of a tensor for integers of the given scheme.
+
+    Raises:
+        CalibrationError: the statistics saw no value.
+    """
+    stats.require_data()
+    return METHODS[method.name](stats, method, how)
+
+
+def _minmax(stats: TensorStatistics, method: RangeMethod, how: Scheme) -> Range:
+    return stats.minimum, stats.maximum
+
+
+def _ema(stats: TensorStatistics, method: RangeMethod, how: Scheme) -> Range:
+    return stats.ema_minimum.value, stats.ema_maximum.value
+
+
+def _percentile(stats: TensorStatistics, method: RangeMethod, how: Scheme) -> Range:
+    tail = (1 - method.percentile / 100) / (1 if how.qmin == 0 and how.symmetric else 2)
+    lo = max(stats.histogram.quantile(tail), stats.minimum)
+    hi = min(stats.histogram.quantile(1 - tail), stats.maximum)
+    return lo, hi
+
+
+def _mse(stats: TensorStatistics, method: RangeMethod, how: Scheme) -> Range:
+    """Range with the smallest mean squared error, by coordinate search over shrunk ends of [min, max]."""
+    lo, hi = stats.minimum, stats.maximum
+    best = error_of_range(stats.histogram, lo, hi, how)
+    for factors in (np.linspace(1.0, 0.2, 41), np.linspace(1.06, 0.94, 13)):
+        for end in ("both",) if how.symmetric else ("low", "high", "low", "high"):
+            candidates = [_shrunk(lo, hi, f, end) for f in factors]
+            errors = [error_of_range(stats.histogram, *c, how) for c in candidates]
+            at = int(np.argmin(errors))
+            if errors[at] < best:
+                best, (lo, hi) = errors[at], candidates[at]
+    return max(lo, stats.minimum), min(hi, stats.maximum)
+
+
+def _shrunk(lo: float, hi: float, factor: float, end: str) -> Range:
+    return (lo * factor if end != "high" else lo), (hi * factor if end != "low" else hi)
+
+
+def error_of_range(h: Histogram, lo: float, hi: float, how: Scheme) -> float:
+    """Mean squared error of the histogram's values when [lo, hi] is quantized."""
+    scale, zero = scale_and_zero(lo, hi, how)
+    x = h.centers
+    return float(h.counts @ (round_trip(x, float(scale), int(zero), how) - x) ** 2) / max(int(h.counts.sum()), 1)
+
+
+def _kl(stats: TensorStatistics, method: RangeMethod, how: Scheme) -> Range:
+    """Range of least Kullback-Leibler divergence between the values and their quantized histogram.
+
+    The method can collapse on peaked tensors (a range of a few bins fits the peak and throws the tail away),
+    so its answer is taken only if its squared error is not above that of the whole range.
+    """
+    h = stats.histogram
+    lo, hi = stats.minimum, stats.maximum
+    best, chosen = np.inf, (lo, hi)
+    for factor in np.linspace(1.0, 0.1, 91):
+        candidate = lo * factor, hi * factor
+        divergence = _divergence(h, *candidate, how.steps + 1)
+        if divergence < best:
+            best, chosen = divergence, candidate
+    whole = error_of_range(h, lo, hi, how)
+    return chosen if error_of_range(h, *chosen, how) <= whole else (lo, hi)
+
+
+def _divergence(h: Histogram, lo: float, hi: float, levels: int) -> float:
+    inside = (h.centers >= lo) & (h.centers <= hi)
+    p = h.counts[inside].astype(np.float64)
+    if not p.sum():
+        return np.inf
+    bucket = np.minimum(((h.centers[inside] - lo) / max(hi - lo, 1e-300) * levels).astype(int), levels - 1)
+    used = p > 0
+    total = np.bincount(bucket, p, levels)
+    filled = np.bincount(bucket, used, levels)
+    q = np.where(used, (total / np.maximum(filled, 1))[bucket], 0.0)
+    below, above = h.counts[h.centers < lo].sum(), h.counts[h.centers > hi].sum()
+    p[0] += below
+    p[-1] += above
+    p, q = p / p.sum(), (q + 1e-9) / (q + 1e-9).sum()
+    return float(np.sum(np.where(p > 0, p * np.log(np.maximum(p, 1e-300) / q), 0.0)))
+
+
+METHODS: dict[str, Callable[[TensorStatistics, RangeMethod, Scheme], Range]] = {
+    "minmax": _minmax,
+    "ema": _ema,
+    "percentile": _percentile,
+    "mse": _mse,
+    "kl": _kl,
+}
+
+
+def weight_reach(w: np.ndarray, axis: int | None, method: str, how: Scheme) -> np.ndarray:
+    """Largest magnitude to represent, per channel of `axis` (float64 vector) or per tensor (0-d).
+
+    Args:
+        w: float weights.
+        axis: channel axis, None for per tensor.
+        method: "minmax" or "mse" (search over shrunk ranges on the weights themselves).
+        how: a symmetric scheme.
+    """
+    rows = w.reshape(1, -1) if axis is None else np.moveaxis(w, axis, 0).reshape(w.shape[axis], -1)
+    reach = np.abs(rows).max(axis=1, initial=0.0).astype(np.float64)
+    if method == "mse":
+        reach = _best_reach(rows.astype(np.float32), reach, how)
+    elif method != "minmax":
+        raise OptionError(f"weights: unknown observer {method!r}; expected minmax or mse{nearest(method, METHODS)}")
+    return reach if axis is not None else reach[0]
+
+
+def _best_reach(rows: np.ndarray, reach: np.ndarray, how: Scheme) -> np.ndarray:
+    best, best_error = reach, np.full(reach.shape, np.inf)
+    for factor in np.linspace(1.0, 0.62, 20):
+        scale, _ = scale_and_zero(-reach * factor, reach * factor, how)
+        back = np.clip(np.rint(rows / scale[:, None]), how.qmin, how.qmax) * scale[:, None]
+        error = np.square(back - rows, out=back).sum(axis=1, dtype=np.float64)
+        best = np.where(error < best_error, reach * factor, best)
+        best_error = np.minimum(error, best_error)
+    return best

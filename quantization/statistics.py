@@ -1,0 +1,249 @@
+"""Streaming, mergeable statistics of one tensor: bounded memory, the same result in any order of batches.
+
+One pass over the calibration data feeds every way of choosing a range (`megengine.quantization.ranges`), so
+the data is read once and the model can be quantized again with other settings.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from megengine.core.errors import CalibrationError
+
+BINS = 4096
+MANTISSA_BITS = 24
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Counts of values in bins of width `2**exponent`, aligned on multiples of the width.
+
+    The range grows by powers of two: doubling the width merges neighbours 2i and 2i + 1 exactly, and the
+    final width depends on the smallest and the largest value only. So every order of updates and every
+    split into merged parts ends in identical counts.
+
+    Example:
+        >>> import numpy as np
+        >>> h = Histogram(bins=8)
+        >>> h.update(np.array([0.5, 3.0, 7.9], np.float32))
+        >>> h.exponent, h.first, h.counts.tolist()
+        (0, 0, [1, 0, 0, 1, 0, 0, 0, 1])
+    """
+
+    bins: int = BINS
+    exponent: int = 0
+    first: int = 0
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def width(self) -> float:
+        """Width of one bin."""
+        return math.ldexp(1.0, self.exponent)
+
+    @property
+    def edges(self) -> np.ndarray:
+        """Float64 borders of the bins, one more than counts."""
+        return np.arange(self.first, self.first + len(self.counts) + 1) * self.width
+
+    @property
+    def centers(self) -> np.ndarray:
+        """Float64 middles of the bins."""
+        return (np.arange(self.first, self.first + len(self.counts)) + 0.5) * self.width
+
+    def update(self, x: np.ndarray) -> None:
+        """Count the finite values of x (any shape, float)."""
+        if x.size:
+            self._update(x, float(x.min()), float(x.max()))
+
+    def _update(self, x: np.ndarray, lo: float, hi: float) -> None:
+        self._cover(*self._target(lo, hi))
+        index = np.floor(np.ldexp(x.reshape(-1), -self.exponent)).astype(np.intp)
+        index -= self.first
+        self.counts += np.bincount(index, minlength=len(self.counts))
+
+    def merge(self, other: Histogram) -> None:
+        """Add the counts of another histogram of the same number of bins."""
+        if not len(other.counts):
+            return
+        last = other.first + len(other.counts) - 1
+        exponent, low, high = self._join(other.exponent, other.first, last)
+        self._cover(exponent, low, high)
+        self._place(other.counts, other.first, exponent - other.exponent)
+
+    def _target(self, lo: float, hi: float) -> tuple[int, int, int]:
+        """Exponent and first and last bin that hold [lo, hi] together with what is there."""
+        exponent = _finest_exponent(lo, hi, self.bins)
+        return self._join(exponent, _bin(lo, exponent), _bin(hi, exponent))
+
+    def _join(self, exponent: int, low: int, high: int) -> tuple[int, int, int]:
+        if len(self.counts):
+            target = max(exponent, self.exponent)
+            mine, theirs = target - self.exponent, target - exponent
+            low = min(self.first >> mine, low >> theirs)
+            high = max((self.first + len(self.counts) - 1) >> mine, high >> theirs)
+            exponent = target
+        while high - low >= self.bins:
+            exponent, low, high = exponent + 1, low >> 1, high >> 1
+        return exponent, low, high
+
+    def _cover(self, exponent: int, low: int, high: int) -> None:
+        if exponent == self.exponent and low == self.first and high - low + 1 == len(self.counts):
+            return
+        counts, first, shift = self.counts, self.first, exponent - self.exponent
+        self.counts, self.first, self.exponent = np.zeros(high - low + 1, np.int64), low, exponent
+        if len(counts):
+            self._place(counts, first, shift)
+
+    def _place(self, counts: np.ndarray, first: int, shift: int) -> None:
+        index = ((np.arange(len(counts)) + first) >> shift) - self.first
+        self.counts += np.bincount(index, counts, len(self.counts)).astype(np.int64)
+
+    def quantile(self, q: float) -> float:
+        """Value below which the fraction q of all values lies, linear inside a bin."""
+        total = np.concatenate([[0], np.cumsum(self.counts)])
+        return float(np.interp(q * total[-1], total, self.edges))
+
+
+def _bin(x: float, exponent: int) -> int:
+    return math.floor(math.ldexp(x, -exponent))
+
+
+def _finest_exponent(lo: float, hi: float, bins: int) -> int:
+    """Smallest power of two that covers [lo, hi] with `bins` bins and keeps bin numbers exact in float32."""
+    magnitude = max(abs(lo), abs(hi))
+    exponent = math.frexp(magnitude)[1] - MANTISSA_BITS if magnitude else -MANTISSA_BITS
+    exponent = max(exponent, -149 + MANTISSA_BITS)
+    while _bin(hi, exponent) - _bin(lo, exponent) >= bins:
+        exponent += 1
+    return exponent
+
+
+@dataclass(slots=True)
+class RunningAverage:
+    """Exponential moving average that can be merged: `a` then `b` equals all batches in that order.
+
+    The sum is kept without its start value and divided by `1 - momentum**n` on reading (the correction of
+    Adam), so no batch weighs more because it came first.
+    """
+
+    momentum: float = 0.9
+    batches: int = 0
+    total: float = 0.0
+
+    def update(self, value: float) -> None:
+        """Take one batch's value."""
+        self.total = self.momentum * self.total + (1 - self.momentum) * value
+        self.batches += 1
+
+    def merge(self, later: RunningAverage) -> None:
+        """Append the batches of another average."""
+        self.total = self.total * self.momentum**later.batches + later.total
+        self.batches += later.batches
+
+    @property
+    def value(self) -> float:
+        """The average so far."""
+        return self.total / (1 - self.momentum**self.batches)
+
+
+@dataclass(slots=True)
+class TensorStatistics:
+    """Everything the observers need to know about one tensor; about 40 kB whatever the amount of data.
+
+    Args:
+        name: node named in errors.
+        channel_axis: axis of the per-channel minima and maxima (None: per tensor only).
+        bins: number of histogram bins.
+
+    Example:
+        >>> import numpy as np
+        >>> s = TensorStatistics("conv1")
+        >>> s.update(np.ones((1, 3, 2, 2), np.float32))
+        >>> s.minimum, s.maximum, s.count
+        (1.0, 1.0, 12)
+    """
+
+    name: str
+    channel_axis: int | None = 1
+    bins: int = BINS
+    count: int = 0
+    minimum: float = math.inf
+    maximum: float = -math.inf
+    channel_minimum: np.ndarray | None = None
+    channel_maximum: np.ndarray | None = None
+    histogram: Histogram = field(default_factory=Histogram)
+    ema_minimum: RunningAverage = field(default_factory=RunningAverage)
+    ema_maximum: RunningAverage = field(default_factory=RunningAverage)
+
+    def __post_init__(self) -> None:
+        self.histogram.bins = self.bins
+
+    def update(self, x: np.ndarray) -> None:
+        """Take one batch: float array of any shape.
+
+        Raises:
+            CalibrationError: x holds NaN or infinity.
+        """
+        if not x.size:
+            return
+        lo, hi = float(x.min()), float(x.max())
+        if not (math.isfinite(lo) and math.isfinite(hi)):
+            raise CalibrationError(self._not_finite(x))
+        self.count += x.size
+        self.minimum, self.maximum = min(self.minimum, lo), max(self.maximum, hi)
+        self.ema_minimum.update(lo)
+        self.ema_maximum.update(hi)
+        self.histogram._update(x, lo, hi)
+        if self.channel_axis is not None and x.ndim > self.channel_axis:
+            self._update_channels(x)
+
+    def _update_channels(self, x: np.ndarray) -> None:
+        axes = tuple(i for i in range(x.ndim) if i != self.channel_axis)
+        self._join_channels(x.min(axis=axes), x.max(axis=axes))
+
+    def _join_channels(self, lo: np.ndarray, hi: np.ndarray) -> None:
+        if self.channel_minimum is None or self.channel_maximum is None:
+            self.channel_minimum, self.channel_maximum = lo, hi
+        elif self.channel_minimum.shape == lo.shape:
+            self.channel_minimum = np.minimum(self.channel_minimum, lo)
+            self.channel_maximum = np.maximum(self.channel_maximum, hi)
+        else:
+            raise CalibrationError(
+                f"calibration: {self.name!r} has {lo.size} channels in one batch and "
+                f"{self.channel_minimum.size} in another; expected the same number in all"
+            )
+
+    def merge(self, other: TensorStatistics) -> None:
+        """Take what another worker saw (its batches count as later ones for the moving average)."""
+        if not other.count:
+            return
+        self.count += other.count
+        self.minimum, self.maximum = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
+        self.ema_minimum.merge(other.ema_minimum)
+        self.ema_maximum.merge(other.ema_maximum)
+        self.histogram.merge(other.histogram)
+        if other.channel_minimum is not None and other.channel_maximum is not None:
+            self._join_channels(other.channel_minimum, other.channel_maximum)
+
+    def require_data(self) -> None:
+        """Raise unless something was seen.
+
+        Raises:
+            CalibrationError: no value reached this tensor.
+        """
+        if not self.count:
+            raise CalibrationError(
+                f"calibration: no value reached {self.name!r}, so it has no range; "
+                "give at least one calibration input that runs this node"
+            )
+
+    def _not_finite(self, x: np.ndarray) -> str:
+        bad = int(np.size(x) - np.isfinite(x).sum())
+        kind = "NaN" if np.isnan(x).any() else "infinity"
+        return (
+            f"calibration: {bad} of {x.size} values of {self.name!r} are {kind}; expected finite values. "
+            "Check the calibration data and the float model's weights"
+        )

@@ -1,0 +1,184 @@
+import numpy as np
+import pytest
+
+from megengine.core.errors import CalibrationError, OptionError
+from megengine.quantization import ranges, scales
+from megengine.quantization.ranges import RangeMethod, choose_range, error_of_range, weight_reach
+from megengine.quantization.statistics import Histogram, RunningAverage, TensorStatistics
+
+
+def batches(seed=0, n=20):
+    rng = np.random.default_rng(seed)
+    return [(rng.normal(size=(2, 3, 5)) * rng.choice([1e-3, 1, 40])).astype(np.float32) for _ in range(n)]
+
+
+def seen(parts, **options):
+    s = TensorStatistics("x", **options)
+    for x in parts:
+        s.update(x)
+    return s
+
+
+def same(a: TensorStatistics, b: TensorStatistics):
+    assert (a.count, a.minimum, a.maximum) == (b.count, b.minimum, b.maximum)
+    assert (a.histogram.exponent, a.histogram.first) == (b.histogram.exponent, b.histogram.first)
+    np.testing.assert_array_equal(a.histogram.counts, b.histogram.counts)
+    np.testing.assert_array_equal(a.channel_minimum, b.channel_minimum)
+
+
+@pytest.mark.parametrize("bins", [16, 256, 4096])
+@pytest.mark.parametrize("order", ["reversed", "joined", "workers"])
+def test_result_does_not_depend_on_order_or_workers(order, bins):
+    data = batches()
+    expected = seen(data, bins=bins)
+    if order == "reversed":
+        got = seen(data[::-1], bins=bins)
+    elif order == "joined":
+        got = seen([np.concatenate(data)], bins=bins)
+    else:
+        got = seen(data[::3], bins=bins)
+        got.merge(seen(data[1::3], bins=bins))
+        got.merge(seen(data[2::3], bins=bins))
+        got.merge(TensorStatistics("nothing", bins=bins))
+    same(got, expected)
+
+
+def test_histogram_counts_equal_numpy():
+    x = np.concatenate([b.reshape(-1) for b in batches(1)])
+    h = Histogram(bins=128)
+    for part in np.array_split(x, 7):
+        h.update(part)
+    assert len(h.counts) <= 128
+    np.testing.assert_array_equal(h.counts, np.histogram(x, h.edges)[0])
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -3.25, 1e-30, 3e38, 1e-45])
+def test_constant_tensor(value):
+    x = np.full((4, 2), value, np.float32)
+    s = seen([x, x])
+    assert (s.minimum, s.maximum, s.histogram.counts.sum()) == (np.float32(value), np.float32(value), 16)
+    for how in (scales.UNSIGNED, scales.SIGNED, scales.ASYMMETRIC):
+        for method in ranges.METHODS:
+            dtype = scales.quantized_dtype(*choose_range(s, RangeMethod(method), how), how)
+            assert dtype.scale > 0
+
+
+def test_memory_is_bounded():
+    s = TensorStatistics("x", bins=64)
+    for k in range(200):
+        s.update(np.full((1, 3), 2.0 ** (k % 100), np.float32))
+    assert len(s.histogram.counts) <= 64
+
+
+@pytest.mark.parametrize(("bad", "kind"), [(np.nan, "NaN"), (np.inf, "infinity"), (-np.inf, "infinity")])
+def test_not_finite_names_the_node(bad, kind):
+    x = np.zeros((2, 3), np.float32)
+    x[1, 1] = bad
+    with pytest.raises(CalibrationError, match=rf"1 of 6 values of 'conv3' are {kind}"):
+        TensorStatistics("conv3").update(x)
+
+
+def test_nothing_seen_names_the_node():
+    with pytest.raises(CalibrationError, match="no value reached 'conv3'"):
+        choose_range(TensorStatistics("conv3"), RangeMethod(), scales.SIGNED)
+
+
+def test_channels_that_change_are_refused():
+    s = seen([np.zeros((1, 3), np.float32)])
+    with pytest.raises(CalibrationError, match="4 channels in one batch and 3 in another"):
+        s.update(np.zeros((1, 4), np.float32))
+
+
+def test_running_average_merges():
+    values = [3.0, -1.0, 4.0, 1.5, 9.0]
+    whole, first, second = RunningAverage(), RunningAverage(), RunningAverage()
+    for i, v in enumerate(values):
+        whole.update(v)
+        (first if i < 2 else second).update(v)
+    first.merge(second)
+    assert first.value == pytest.approx(whole.value, rel=1e-12)
+    weights = 0.9 ** np.arange(4, -1, -1)
+    assert whole.value == pytest.approx(np.average(values, weights=weights))
+
+
+def test_percentile_cuts_the_tail():
+    x = np.linspace(0, 1, 10001, dtype=np.float32)
+    x[-1] = 50
+    lo, hi = choose_range(seen([x]), RangeMethod("percentile", percentile=99.0), scales.UNSIGNED)
+    assert lo == 0
+    assert hi == pytest.approx(0.99, abs=0.02)
+
+
+@pytest.mark.parametrize("how", [scales.UNSIGNED, scales.SIGNED, scales.ASYMMETRIC], ids=lambda s: s.dtype)
+def test_mse_is_no_worse_than_a_fine_grid(how):
+    rng = np.random.default_rng(3)
+    x = rng.laplace(size=20000).astype(np.float32)
+    x = np.abs(x) if how.qmin == 0 and how.symmetric else x
+    s = seen([x])
+    found = error_of_range(s.histogram, *choose_range(s, RangeMethod("mse"), how), how)
+    grid = min(error_of_range(s.histogram, s.minimum * f, s.maximum * f, how) for f in np.linspace(0.1, 1, 200))
+    assert found <= grid * 1.01
+    assert found < error_of_range(s.histogram, s.minimum, s.maximum, how)
+
+
+def test_kl_does_not_collapse_on_a_peak():
+    x = np.zeros(100000, np.float32)
+    x[:2000] = np.random.default_rng(4).uniform(0, 6, 2000)
+    s = seen([x])
+    _, hi = choose_range(s, RangeMethod("kl"), scales.UNSIGNED)
+    assert hi > 5
+
+
+def test_kl_clips_a_far_outlier():
+    x = np.random.default_rng(4).normal(size=100000).astype(np.float32)
+    x[0] = 40
+    s = seen([x])
+    _, hi = choose_range(s, RangeMethod("kl"), scales.SIGNED)
+    assert hi < 20
+
+
+@pytest.mark.parametrize("method", ["minmax", "mse"])
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_weight_reach(method, axis):
+    rng = np.random.default_rng(5)
+    w = rng.normal(size=(4, 6, 3)).astype(np.float32) * np.array([1, 10, 0, 1e-3], np.float32)[:, None, None]
+    reach = weight_reach(w, axis, method, scales.WEIGHT)
+    assert reach.shape == (() if axis is None else (w.shape[axis],))
+    whole = np.abs(w).max(axis=None if axis is None else tuple(i for i in range(3) if i != axis))
+    assert np.all(reach <= whole)
+    if axis == 0:
+        assert reach[2] == 0
+        scale, _ = scales.scale_and_zero(-reach, reach, scales.WEIGHT)
+        assert np.all(scale > 0)
+    if method == "minmax":
+        np.testing.assert_array_equal(reach, whole)
+
+
+def test_zero_is_always_exact():
+    rng = np.random.default_rng(6)
+    for how in scales.SCHEMES.values():
+        for lo, hi in rng.normal(size=(50, 2)) * 10:
+            scale, zero = scales.scale_and_zero(min(lo, hi), max(lo, hi), how)
+            assert how.qmin <= zero <= how.qmax
+            assert scale.dtype == np.float32
+
+
+def test_asymmetric_covers_the_range():
+    scale, zero = scales.scale_and_zero(-1.0, 3.0, scales.ASYMMETRIC)
+    assert zero == 64
+    assert float(scale) == pytest.approx(4 / 255)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RangeMethod("mes"), "did you mean 'mse'"),
+        (lambda: RangeMethod("percentile", percentile=3), r"expected a value in \(50, 100\]"),
+        (lambda: scales.scheme("u9"), "unknown 'u9'"),
+        (lambda: weight_reach(np.ones((2, 2)), 0, "kl", scales.WEIGHT), "expected minmax or mse"),
+        (lambda: scales.quantized_dtype(np.zeros(2), np.ones(2) * 3 - 4, scales.ASYMMETRIC, axis=0), "symmetric"),
+    ],
+)
+def test_wrong_options(make, message):
+    with pytest.raises(OptionError, match=message):
+        make()
