@@ -59,10 +59,12 @@ def _ema(stats: TensorStatistics, method: RangeMethod, how: Scheme) -> Range:
 
 
 def _percentile(stats: TensorStatistics, method: RangeMethod, how: Scheme) -> Range:
-    tail = (1 - method.percentile / 100) / (1 if how.qmin == 0 and how.symmetric else 2)
+    kept = method.percentile / 100
+    if how.qmin == 0 and how.symmetric:
+        return 0.0, min(stats.histogram.quantile(kept), stats.maximum)
+    tail = (1 - kept) / 2
     lo = max(stats.histogram.quantile(tail), stats.minimum)
-    hi = min(stats.histogram.quantile(1 - tail), stats.maximum)
-    return lo, hi
+    return lo, min(stats.histogram.quantile(1 - tail), stats.maximum)
 
 
 def _mse(stats: TensorStatistics, method: RangeMethod, how: Scheme) -> Range:
@@ -98,6 +100,9 @@ def _kl(stats: TensorStatistics, method: RangeMethod, how: Scheme) -> Range:
     """
     h = stats.histogram
     lo, hi = stats.minimum, stats.maximum
+    if how.symmetric:
+        hi = hi if how.qmin == 0 else max(-lo, hi)
+        lo = 0.0 if how.qmin == 0 else -hi
     best, chosen = np.inf, (lo, hi)
     for factor in np.linspace(1.0, 0.1, 91):
         candidate = lo * factor, hi * factor
