@@ -1,0 +1,155 @@
+"""`apply`: the only door to computing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import storage_of
+from megengine.core.errors import DeviceError, MegEngineError
+from megengine.core.spec import TensorSpec
+from megengine.dispatch.record import Op, get_op
+from megengine.kernels import registry as kernel_registry
+from megengine.tensor import Tensor
+
+Result = Tensor | tuple[Tensor, ...]
+
+
+class Interposer:
+    """Something that stands between `apply` and the kernels: a tracer, a recorder, a tape."""
+
+    def apply(
+        self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Result]
+    ) -> Result:
+        """Handle one op; `proceed(tensors)` runs the next interposer or the kernels."""
+        raise NotImplementedError
+
+
+_stack: ContextVar[tuple[Interposer, ...]] = ContextVar("megengine_interposers", default=())
+
+
+@contextmanager
+def interpose(interposer: Interposer) -> Iterator[Interposer]:
+    """Let `interposer` see every op applied in the body, before those that already stand there."""
+    token = _stack.set((*_stack.get(), interposer))
+    try:
+        yield interposer
+    finally:
+        _stack.reset(token)
+
+
+@contextmanager
+def no_interposers() -> Iterator[None]:
+    """Run the body with no interposer at all."""
+    token = _stack.set(())
+    try:
+        yield
+    finally:
+        _stack.reset(token)
+
+
+def apply(op: Op | str, *tensors: Tensor, **attrs: Any) -> Any:
+    """Compute an op on tensors. Attributes are hashable plain values.
+
+    Returns a Tensor, or a tuple for ops with several results. Raises what the op's `infer` raises, with the op named.
+    """
+    if op.__class__ is not Op:
+        op = get_op(op)
+    stack = _stack.get()
+    if stack:
+        return _through(stack, op, tensors, attrs)  # type: ignore[arg-type]
+    return run_eager(op, tensors, attrs)  # type: ignore[arg-type]
+
+
+def _through(stack: Sequence[Interposer], op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> Result:
+    if not stack:
+        return run_eager(op, tensors, attrs)
+
+    def proceed(new: tuple[Tensor, ...] | None = None) -> Result:
+        return _through(stack[:-1], op, tensors if new is None else new, attrs)
+
+    token = _stack.set(tuple(stack[:-1]))
+    try:
+        return stack[-1].apply(op, tensors, attrs, proceed)
+    finally:
+        _stack.reset(token)
+
+
+def infer(op: Op | str, specs: Sequence[TensorSpec], attrs: dict[str, Any]) -> TensorSpec | tuple[TensorSpec, ...]:
+    """Specs of the results, without computing; errors get the op's name as a note."""
+    op = get_op(op)
+    _same_device(op, specs)
+    try:
+        return op.infer(*specs, **attrs)
+    except MegEngineError as exc:
+        exc.add_note(f"op {op.name}: inputs {', '.join(map(str, specs))}; attributes {attrs}")
+        raise
+
+
+def _same_device(op: Op, specs: Sequence[TensorSpec]) -> None:
+    devices = {spec.device for spec in specs}
+    if len(devices) > 1:
+        raise DeviceError(
+            f"{op.name}: inputs live on different devices {sorted(devices)}; expected one; copy with .to(device)"
+        )
+
+
+_calls: dict[Any, tuple[Callable[..., Any], tuple[TensorSpec, ...], bool]] = {}
+_CALLS_LIMIT = 8192
+kernel_registry.on_change(_calls.clear)
+
+
+def run_eager(op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> Result:
+    """Run the selected kernel now, past every interposer."""
+    arrays = [t._value if t._value is not None else t._storage() for t in tensors]
+    key = (op, tuple([(a.shape, t._dtype, t._device) for a, t in zip(arrays, tensors, strict=True)]), *attrs.items())
+    call = _calls.get(key)
+    if call is None:
+        call = _prepare(op, tuple(t.spec for t in tensors), attrs)
+        if len(_calls) > _CALLS_LIMIT:
+            _calls.clear()
+        _calls[key] = call
+    run, specs, single = call
+    out = run(*arrays)
+    if single:
+        spec = specs[0]
+        return Tensor._wrap(out, spec.dtype, spec.device)
+    return tuple([Tensor._wrap(a, s.dtype, s.device) for a, s in zip(out, specs, strict=True)])
+
+
+def _prepare(op: Op, specs: tuple[TensorSpec, ...], attrs: dict[str, Any]) -> tuple[Callable[..., Any], tuple, bool]:
+    outputs = infer(op, specs, attrs)
+    single = isinstance(outputs, TensorSpec)
+    outputs = (outputs,) if single else tuple(outputs)
+    problem = kernel_registry.Problem(op.name, specs, outputs, attrs)
+    family = kernel_registry.family(op.name)
+    kernel = family.select_native(problem)
+    if kernel is not None:
+        return functools.partial(kernel.run, problem), outputs, single
+    return reference_runner(op, problem, single), outputs, single
+
+
+def reference_runner(op: Op, problem: Any, single: bool) -> Callable[..., Any]:
+    """The op's NumPy reference as a function of storage arrays, results cast to the inferred dtypes."""
+    extra = dict(problem.attrs)
+    if op.needs_specs:
+        extra.update(in_specs=problem.inputs, out_specs=problem.outputs)
+    dtypes = [storage_of(s.dtype) for s in problem.outputs]
+
+    if single:
+        dtype, reference = dtypes[0], op.reference
+
+        def run_one(*arrays: np.ndarray) -> np.ndarray:
+            return np.asarray(reference(*arrays, **extra), dtype)
+
+        return run_one
+
+    def run_many(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple(np.asarray(a, d) for a, d in zip(op.reference(*arrays, **extra), dtypes, strict=True))
+
+    return run_many

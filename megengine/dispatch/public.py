@@ -1,0 +1,94 @@
+"""`@public`: the mark of a function that traces and files know by name."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from megengine.core import hooks
+from megengine.core.errors import OptionError
+from megengine.tensor import Tensor
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_depth: ContextVar[int] = ContextVar("megengine_public_depth", default=0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PublicFunction:
+    """A public function: where it is found, its signature, and the names under which Tensor has it."""
+
+    home: str
+    name: str
+    function: Callable[..., Any]
+    signature: inspect.Signature
+    methods: tuple[str, ...] = ()
+    is_method: bool = False
+
+    @property
+    def qualified(self) -> str:
+        """Home and name, as files store it."""
+        return f"{self.home}.{self.name}"
+
+
+public_functions: dict[str, PublicFunction] = {}
+
+
+def _watched(record: PublicFunction) -> Callable[..., Any]:
+    function = record.function
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        watcher = hooks.active.get()
+        if watcher is None or _depth.get():
+            return function(*args, **kwargs)
+
+        def run() -> Any:
+            token = _depth.set(1)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                _depth.reset(token)
+
+        return watcher.function(record, args, kwargs, run)
+
+    call.__public__ = record  # type: ignore[attr-defined]
+    return call
+
+
+def public(*, home: str, methods: tuple[str, ...] = ()) -> Callable[[F], F]:
+    """Declare a public function of module `home`; `methods` are names under which Tensor gets it too.
+
+    Tracing records calls of it as one expression; what it calls itself is not recorded again.
+    """
+
+    def declare(function: F) -> F:
+        record = PublicFunction(home, function.__name__, function, inspect.signature(function), methods)
+        if record.qualified in public_functions:
+            raise OptionError(f"{record.qualified} is declared twice; choose another name")
+        public_functions[record.qualified] = record
+        for name in methods:
+            method = PublicFunction("megengine.tensor.Tensor", name, function, record.signature, (), True)
+            setattr(Tensor, name, _watched(method))
+        return _watched(record)  # type: ignore[return-value]
+
+    return declare
+
+
+def retract(qualified: str) -> None:
+    """Take a public function and its Tensor methods away: for tests that add one at run time."""
+    record = public_functions.pop(qualified)
+    for name in record.methods:
+        delattr(Tensor, name)
+
+
+def exports(home: str) -> dict[str, Callable[..., Any]]:
+    """Name -> function of everything declared for a module: what its face exports."""
+    return {r.name: _watched(r) for r in public_functions.values() if r.home == home}
+
+
+suppress = _depth

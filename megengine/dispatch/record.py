@@ -1,0 +1,118 @@
+"""The record of an op: everything that is known about it, in one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from megengine.core.errors import MegEngineError, OptionError, nearest
+from megengine.core.spec import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class NoRule:
+    """A rule that does not exist, with the reason."""
+
+    what: str
+    reason: str
+
+
+def not_differentiable(reason: str) -> NoRule:
+    """The value of `vjp` for an op without a gradient."""
+    return NoRule("gradient", reason)
+
+
+def no_onnx(reason: str) -> NoRule:
+    """The value of `onnx` for an op without an ONNX counterpart."""
+    return NoRule("ONNX rule", reason)
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxRule:
+    """How an op stands in ONNX.
+
+    `attributes` maps our attribute names to ONNX's; `read(inputs, attributes)` builds the op from a node when the
+    plain mapping is not enough, `write(specs, attrs) -> (op_type, attributes)` the other way round.
+    """
+
+    op_type: str
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    read: Callable[..., Any] | None = None
+    write: Callable[..., Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One call for the contract test: input arrays and attributes."""
+
+    inputs: tuple[np.ndarray, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    differentiable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSample:
+    """One wrong call: the error type and a pattern its message matches."""
+
+    inputs: tuple[np.ndarray, ...]
+    attrs: Mapping[str, Any]
+    error: type[MegEngineError]
+    match: str
+
+
+Infer = Callable[..., TensorSpec | tuple[TensorSpec, ...]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """The record of an op.
+
+    `infer(*specs, **attrs)` gives the result's spec (or specs) without data and raises for wrong arguments.
+    `reference(*arrays, **attrs)` computes it in NumPy; with `needs_specs` it is called as
+    `reference(*arrays, in_specs=..., out_specs=..., **attrs)`, which quantized ops need for scales and zero points.
+    `vjp(ctx, *cotangents)` gives one gradient (or None) per input, written in ops; `ctx` has `inputs`, `outputs`,
+    `attrs` and `needs` (which inputs want a gradient). `quant` hints how the op behaves under quantization.
+    """
+
+    name: str
+    infer: Infer
+    reference: Callable[..., Any]
+    vjp: Callable[..., Any] | NoRule
+    onnx: OnnxRule | NoRule
+    samples: Callable[[], Iterable[Sample]]
+    error_samples: Callable[[], Iterable[ErrorSample]] = tuple
+    needs_specs: bool = False
+    quant: str = "float"
+    random: bool = False
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+
+registry: dict[str, Op] = {}
+
+
+def define(op: Op) -> Op:
+    """Enter an op into the registry. A name can be defined once."""
+    if op.name in registry:
+        raise OptionError(f"op {op.name!r} is already defined; choose another name")
+    registry[op.name] = op
+    return op
+
+
+def undefine(name: str) -> None:
+    """Take an op out of the registry: for tests that add one at run time."""
+    registry.pop(name, None)
+
+
+def get_op(op: Op | str) -> Op:
+    """The record of an op by name, with the nearest name in the error."""
+    if isinstance(op, Op):
+        return op
+    try:
+        return registry[op]
+    except KeyError:
+        raise OptionError(f"unknown op {op!r}{nearest(op, registry)}") from None

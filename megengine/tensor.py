@@ -1,0 +1,232 @@
+"""Tensor: a value with a shape, a dtype and a device.
+
+Operators and most methods are attached by the op records (`megengine.ops`); this file holds storage and conversion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from megengine import device as devices
+from megengine.core.dtype import DType, QuantizedDType, as_dtype, storage_of
+from megengine.core.errors import DTypeError, MegEngineError
+from megengine.core.spec import TensorSpec
+
+_INT32 = np.iinfo(np.int32)
+
+
+class DeferredValueError(MegEngineError, RuntimeError):
+    """The value of a tensor that only has a spec was asked for."""
+
+
+def _storage_from(value: Any, dtype: DType | None) -> tuple[np.ndarray, DType]:
+    """A fresh array and its dtype; without a dtype float64 becomes float32 and int64 int32 where every value fits."""
+    if isinstance(value, Tensor):
+        array, dtype = value._storage(), value._dtype if dtype is None else dtype
+    else:
+        try:
+            array = np.asarray(value)
+        except ValueError as exc:
+            raise DTypeError(f"tensor: {exc}; expected numbers in a rectangular nesting") from exc
+    if array.dtype == object or (array.dtype.kind in "USOMmV" and array.dtype.name != "bfloat16"):
+        raise DTypeError(f"tensor: cannot hold elements of {array.dtype}; expected numbers or booleans")
+    if dtype is None:
+        dtype = array.dtype
+        if dtype == np.float64:
+            dtype = np.dtype(np.float32)
+        elif dtype == np.int64 and (array.size == 0 or (array.min() >= _INT32.min and array.max() <= _INT32.max)):
+            dtype = np.dtype(np.int32)
+    return np.array(array, storage_of(dtype), order="K", copy=True), dtype
+
+
+class Tensor:
+    """A tensor; `tensor([[1.0, 2.0]])` makes one.
+
+    Tensors are values, never views: indexing and reshaping give new values, `numpy()` is read-only. Quantized dtypes
+    carry scale and zero point. Raises DTypeError and ShapeError for what cannot be held.
+    """
+
+    __slots__ = ("__weakref__", "_device", "_dtype", "_spec", "_thunk", "_value", "grad", "name", "qparams")
+    __array_priority__ = 1000
+
+    def __init__(self, data: Any, dtype: Any = None, device: str | None = None, *, name: str = "", **_: Any) -> None:
+        wanted = None if dtype is None else as_dtype(dtype)
+        self._value, self._dtype = _storage_from(data, wanted)
+        inherited = data._device if isinstance(data, Tensor) else devices.get_default_device()
+        self._device = inherited if device is None else devices.normalize(device)
+        self._spec: TensorSpec | None = None
+        self._thunk: Callable[[], np.ndarray] | None = None
+        self.grad: Tensor | None = None
+        self.qparams: Any = None
+        self.name = name
+
+    @classmethod
+    def _wrap(cls, value: np.ndarray, dtype: DType | None = None, device: str = "cpu0") -> Tensor:
+        """Take over storage without a copy."""
+        self = object.__new__(Tensor)
+        self._value = value
+        self._dtype = value.dtype if dtype is None else dtype
+        self._device = device
+        self._spec = self._thunk = self.grad = self.qparams = None
+        self.name = ""
+        return self
+
+    @classmethod
+    def _deferred(cls, spec: TensorSpec, thunk: Callable[[], np.ndarray] | None = None) -> Tensor:
+        """A tensor whose value is computed by `thunk` when it is asked for; without one, asking is an error."""
+        self = Tensor._wrap(None, spec.dtype, spec.device)  # type: ignore[arg-type]
+        self._spec, self._thunk = spec, thunk
+        return self
+
+    def _storage(self) -> np.ndarray:
+        if self._value is None:
+            if self._thunk is None:
+                raise DeferredValueError(
+                    f"the value of {self._spec} is not known while a graph is being recorded; "
+                    "expected shapes only; trace with real inputs, or compute this outside the recorded function"
+                )
+            self._value = self._thunk()
+            self._thunk = None
+        return self._value
+
+    def _reset(self, other: Tensor) -> None:
+        """Take over another tensor's value: in-place operators and `Parameter` updates."""
+        self._value, self._dtype, self._device = other._value, other._dtype, other._device
+        self._spec, self._thunk = other._spec, other._thunk
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Shape, dtype and device in one hashable value."""
+        if self._spec is None:
+            self._spec = TensorSpec(self._value.shape, self._dtype, self._device)
+        return self._spec
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the axes."""
+        return self._value.shape if self._value is not None else self.spec.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        return self._dtype
+
+    @property
+    def device(self) -> str:
+        """Name of the device."""
+        return self._device
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.spec.size
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return self.spec.size
+
+    def numpy(self) -> np.ndarray:
+        """The value as a read-only array; of a quantized tensor, the stored integers."""
+        view = self._storage().view()
+        view.flags.writeable = False
+        return view
+
+    def item(self) -> Any:
+        """The single element as a Python number. Raises ValueError when there is not exactly one."""
+        return self._storage().item()
+
+    def tolist(self) -> Any:
+        """Nested Python numbers."""
+        return self._storage().tolist()
+
+    def to(self, device: str, *, _borrow: bool = False) -> Tensor:
+        """A copy on another device."""
+        return Tensor._wrap(self._storage().copy(), self._dtype, devices.normalize(device))
+
+    def detach(self) -> Tensor:
+        """The same value, unknown to gradient recording."""
+        return Tensor._wrap(self._storage(), self._dtype, self._device)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self._storage()
+        return np.array(array, dtype) if copy or dtype is not None else self.numpy()
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self._storage().copy().__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a tensor without axes")
+        return self.shape[0]
+
+    def __iter__(self):
+        return (self[i] for i in range(len(self)))  # type: ignore[index]
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ValueError(f"truth value of a tensor of shape {self.shape} is ambiguous; use .any() or .all()")
+        return bool(self._storage().item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __index__(self) -> int:
+        if np.dtype(storage_of(self._dtype)).kind not in "iub":
+            raise TypeError(f"a tensor of {self._dtype} cannot be an index; expected integers")
+        return int(self.item())
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __copy__(self) -> Tensor:
+        return self.__deepcopy__({})
+
+    def __deepcopy__(self, memo: dict) -> Tensor:
+        copied = type(self)(self)
+        copied.name, copied.qparams = self.name, self.qparams
+        memo[id(self)] = copied
+        return copied
+
+    def __reduce__(self) -> tuple:
+        quantized = self._dtype if isinstance(self._dtype, QuantizedDType) else None
+        return _rebuild, (type(self), self._storage(), quantized, self._device)
+
+    def __repr__(self) -> str:
+        kind = type(self).__name__
+        if self._value is None and self._thunk is None:
+            return f"{kind}(<{self.spec}>, device={self._device})"
+        text = np.array2string(self._storage(), separator=", ", prefix=kind + "(")
+        dtype = "" if self._dtype == np.float32 else f", dtype={self._dtype}"
+        return f"{kind}({text}{dtype}, device={self._device})"
+
+
+class Parameter(Tensor):
+    """A tensor that a module owns and an optimizer updates."""
+
+    __slots__ = ()
+
+
+def _rebuild(kind: type[Tensor], array: np.ndarray, quantized: QuantizedDType | None, device: str) -> Tensor:
+    return kind(array, dtype=array.dtype if quantized is None else quantized, device=device)
+
+
+def tensor(data: Any, dtype: Any = None, device: str | None = None, no_cache: bool = False, name: str = "") -> Tensor:
+    """Make a tensor from numbers, nested sequences, an array or a tensor; the data are copied.
+
+    Without `dtype`, float64 becomes float32 and int64 becomes int32 where every value fits.
+    """
+    return Tensor(data, dtype, device, name=name)
