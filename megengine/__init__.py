@@ -1,3 +1,23 @@
 """MegEngine for today's Python."""
 
+from megengine import core, device, dispatch, functional, ops
+from megengine.device import get_default_device, get_device_count, is_cuda_available, set_default_device
+from megengine.random import seed
+from megengine.tensor import Parameter, Tensor, tensor
+
 __version__ = "2.0.0.dev0"
+__all__ = [
+    "Parameter",
+    "Tensor",
+    "core",
+    "device",
+    "dispatch",
+    "functional",
+    "get_default_device",
+    "get_device_count",
+    "is_cuda_available",
+    "ops",
+    "seed",
+    "set_default_device",
+    "tensor",
+]

@@ -1,0 +1,7 @@
+"""Op records and the public functions written with them: one file per family."""
+
+import importlib
+import pkgutil
+
+for _found in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_found.name}")

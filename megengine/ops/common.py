@@ -1,0 +1,157 @@
+"""What op files share: conversion of operands, dtype rules, shape arithmetic, argument checks."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import DType, QuantizedDType, bfloat16, is_float
+from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError, ShapeError
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import apply
+from megengine.tensor import Tensor
+
+FLOAT32 = np.dtype(np.float32)
+INT32 = np.dtype(np.int32)
+BOOL = np.dtype(np.bool_)
+
+
+def as_tensor(value: Any, *, like: Tensor | None = None) -> Tensor:
+    """A tensor from a tensor, an array or a number; numbers take the dtype of `like` where they fit it."""
+    if isinstance(value, Tensor):
+        return value
+    if like is None:
+        return Tensor(value)
+    dtype = None
+    if isinstance(value, numbers.Number) and isinstance(like.dtype, np.dtype):
+        dtype = number_dtype(value, like.dtype)
+    return Tensor._wrap(Tensor(value, dtype)._storage(), None, like.device)
+
+
+def number_dtype(value: Any, dtype: np.dtype) -> np.dtype:
+    """The dtype a Python number takes beside a tensor of `dtype`."""
+    if isinstance(value, complex):
+        raise DTypeError(f"complex number {value} is not supported; expected a real number")
+    if isinstance(value, (bool, np.bool_)) or is_float(dtype):
+        return dtype
+    if isinstance(value, numbers.Integral):
+        return dtype if dtype != BOOL else INT32
+    return FLOAT32
+
+
+def promote(op: str, a: DType, b: DType) -> np.dtype:
+    """The dtype in which two operands meet: a float beside an integer keeps the float's type."""
+    if isinstance(a, QuantizedDType) or isinstance(b, QuantizedDType):
+        raise DTypeError(f"{op}: operands are {a} and {b}; quantized tensors must be dequantized first (.astype)")
+    if a == b:
+        return a
+    if is_float(a) != is_float(b):
+        return a if is_float(a) else b
+    if bfloat16 in (a, b):
+        other = b if a == bfloat16 else a
+        return FLOAT32 if other == np.float16 else other
+    return np.promote_types(a, b)
+
+
+def operands(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """Both operands as tensors of one dtype."""
+    if not isinstance(x, Tensor):
+        y = as_tensor(y)
+        x = as_tensor(x, like=y)
+    elif not isinstance(y, Tensor):
+        y = as_tensor(y, like=x)
+    if x._dtype == y._dtype and not isinstance(x._dtype, QuantizedDType):
+        return x, y
+    dtype = promote(op, x.dtype, y.dtype)
+    return cast(x, dtype), cast(y, dtype)
+
+
+def cast(x: Tensor, dtype: DType) -> Tensor:
+    """X in another dtype; x itself when it has it already."""
+    return x if x.dtype == dtype else apply("cast", x, dtype=dtype)
+
+
+def floating(x: Any) -> Tensor:
+    """X as a tensor of a float dtype: integers and booleans become float32."""
+    x = as_tensor(x)
+    if isinstance(x.dtype, QuantizedDType):
+        return x  # the op's infer refuses it with its own message
+    return x if is_float(x.dtype) else cast(x, FLOAT32)
+
+
+def refuse_quantized(op: str, *specs: TensorSpec) -> None:
+    """Raise when an operand is quantized: for ops whose arithmetic needs real values."""
+    for spec in specs:
+        if isinstance(spec.dtype, QuantizedDType):
+            raise DTypeError(f"{op}: got a tensor of {spec.dtype}; expected real numbers; dequantize it first")
+
+
+def broadcast_shapes(op: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """NumPy's broadcast of shapes, with the op named in the error."""
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        shown = " and ".join(map(str, shapes))
+        raise ShapeError(f"{op}: shapes {shown} do not broadcast; expected equal lengths or 1 on every axis") from None
+
+
+def normalize_axis(op: str, axis: int, ndim: int) -> int:
+    """A non-negative axis, checked."""
+    if not isinstance(axis, numbers.Integral):
+        raise OptionError(f"{op}: axis is {axis!r}; expected an integer")
+    if not -ndim <= axis < ndim:
+        raise IndexOutOfRangeError(f"{op}: axis {axis} is out of range for {ndim} axes; expected {-ndim}..{ndim - 1}")
+    return int(axis) % ndim
+
+
+def normalize_axes(op: str, axis: Any, ndim: int) -> tuple[int, ...]:
+    """Sorted non-negative axes from None, an integer or a sequence."""
+    if axis is None:
+        return tuple(range(ndim))
+    items = [axis] if isinstance(axis, numbers.Integral) else list(axis)
+    axes = sorted(normalize_axis(op, a, ndim) for a in items)
+    if len(set(axes)) != len(axes):
+        raise OptionError(f"{op}: axis {axis} names one axis twice")
+    return tuple(axes)
+
+
+def reduced_shape(shape: Sequence[int], axes: Sequence[int], keepdims: bool) -> tuple[int, ...]:
+    """Shape after reducing `axes`."""
+    if keepdims:
+        return tuple(1 if i in axes else n for i, n in enumerate(shape))
+    return tuple(n for i, n in enumerate(shape) if i not in axes)
+
+
+def pair(op: str, argument: str, value: Any) -> tuple[int, int]:
+    """(height, width) from an integer or two of them."""
+    if isinstance(value, numbers.Integral):
+        return (int(value), int(value))
+    items = tuple(value) if isinstance(value, (tuple, list)) else ()
+    if len(items) != 2 or not all(isinstance(v, numbers.Integral) for v in items):
+        raise OptionError(f"{op}: {argument} is {value!r}; expected an integer or two integers")
+    return (int(items[0]), int(items[1]))
+
+
+def pad_pairs(op: str, value: Any) -> tuple[tuple[int, int], tuple[int, int]]:
+    """((top, bottom), (left, right)) from an integer, (height, width), four numbers, or the pairs themselves."""
+    if isinstance(value, (tuple, list)) and len(value) == 2 and all(isinstance(v, (tuple, list)) for v in value):
+        return (pair(op, "padding", value[0]), pair(op, "padding", value[1]))
+    if isinstance(value, (tuple, list)) and len(value) == 4:
+        top, bottom, left, right = (int(v) for v in value)
+        return ((top, bottom), (left, right))
+    h, w = pair(op, "padding", value)
+    return ((h, h), (w, w))
+
+
+def unbroadcast(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Sum x over the axes along which a tensor of `shape` was broadcast to it."""
+    if x.shape == shape:
+        return x
+    lead = len(x.shape) - len(shape)
+    axes = tuple(range(lead)) + tuple(i + lead for i, n in enumerate(shape) if n == 1 and x.shape[i + lead] != 1)
+    if axes:
+        x = apply("sum", x, axis=axes, keepdims=False)
+    return x if x.shape == shape else apply("reshape", x, shape=shape)

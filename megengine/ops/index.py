@@ -1,0 +1,342 @@
+"""Indexing, gathering and assignment."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import numpy as np
+
+from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError, ShapeError
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import OnnxRule, Op, Sample, apply, define, no_onnx, not_differentiable, public
+from megengine.ops.common import INT32, as_tensor, broadcast_shapes, cast, normalize_axis, operands, unbroadcast
+from megengine.tensor import Tensor
+
+_HOME = "megengine.functional.tensor"
+
+# A pattern has one entry per axis of the input: "i" an index tensor (in order), (start, stop, step) a range.
+Pattern = tuple[Any, ...]
+
+
+def _key(pattern: Pattern, indices: tuple[np.ndarray, ...]) -> tuple[Any, ...]:
+    supply = iter(indices)
+    return tuple(next(supply) if p == "i" else slice(*p) for p in pattern)
+
+
+def _check_bounds(op: str, shape: tuple[int, ...], pattern: Pattern, indices: tuple[np.ndarray, ...]) -> None:
+    axes = [axis for axis, p in enumerate(pattern) if p == "i"]
+    for axis, index in zip(axes, indices, strict=True):
+        n = shape[axis]
+        if index.size and (index.min() < -n or index.max() >= n):
+            worst = int(index.max()) if index.max() >= n else int(index.min())
+            raise IndexOutOfRangeError(f"{op}: index {worst} is out of range for axis {axis} of length {n}")
+
+
+def _index_infer(x: TensorSpec, *indices: TensorSpec, pattern: Pattern) -> TensorSpec:
+    if len(pattern) != x.ndim:
+        raise ShapeError(f"index: a pattern of {len(pattern)} entries for shape {x.shape}; expected one per axis")
+    for s in indices:
+        if np.dtype(s.dtype).kind not in "iu":  # type: ignore[arg-type]
+            raise DTypeError(f"index: an index tensor is {s.dtype}; expected integers")
+    broadcast_shapes("index", *[s.shape for s in indices])
+    probe = np.lib.stride_tricks.as_strided(np.zeros(1, bool), x.shape, (0,) * x.ndim)
+    if any(n == 0 for n, p in zip(x.shape, pattern, strict=True) if p == "i"):
+        if all(s.size for s in indices):
+            raise IndexOutOfRangeError(f"index: an axis of shape {x.shape} is empty; nothing can be taken from it")
+        probe = np.zeros(tuple(max(n, 1) if p == "i" else n for n, p in zip(x.shape, pattern, strict=True)), bool)
+    shape = probe[_key(pattern, tuple(np.zeros(s.shape, np.int32) for s in indices))].shape
+    return TensorSpec(shape, x.dtype, x.device)
+
+
+def _index(x: np.ndarray, *indices: np.ndarray, pattern: Pattern) -> np.ndarray:
+    _check_bounds("index", x.shape, pattern, indices)
+    return np.array(x[_key(pattern, indices)])
+
+
+def _index_backward(ct: np.ndarray, *indices: np.ndarray, shape: tuple[int, ...], pattern: Pattern) -> np.ndarray:
+    _check_bounds("index", shape, pattern, indices)
+    out = np.zeros(shape, ct.dtype)
+    np.add.at(out, _key(pattern, indices), ct)
+    return out
+
+
+def _index_vjp(ctx: Any, ct: Tensor) -> tuple:
+    x, *indices = ctx.inputs
+    grad = apply("index_backward", ct, *indices, shape=x.shape, pattern=ctx.attrs["pattern"])
+    return (grad, *[None] * len(indices))
+
+
+def _x(*shape: int) -> np.ndarray:
+    return np.random.default_rng(list(shape)).standard_normal(shape)
+
+
+_I = np.array([[2, 0], [1, -1]], np.int32)
+define(
+    Op(
+        "index",
+        _index_infer,
+        _index,
+        _index_vjp,
+        no_onnx("several index tensors at once; exported as GatherND by a later rule"),
+        lambda: iter(
+            [
+                Sample((_x(3, 4), _I), {"pattern": ("i", (None, None, 1))}),
+                Sample((_x(3, 4, 5), _I, np.array([0, 3], np.int32)), {"pattern": ("i", (0, 2, 1), "i")}),
+            ]
+        ),
+    )
+)
+define(
+    Op(
+        "index_backward",
+        lambda ct, *indices, shape, pattern: TensorSpec(tuple(shape), ct.dtype, ct.device),
+        _index_backward,
+        lambda ctx, ct: (
+            apply("index", ct, *ctx.inputs[1:], pattern=ctx.attrs["pattern"]),
+            *[None] * (len(ctx.inputs) - 1),
+        ),
+        no_onnx("gradient of index"),
+        lambda: iter([Sample((_x(2, 2, 4), _I), {"shape": (3, 4), "pattern": ("i", (None, None, 1))})]),
+    )
+)
+
+
+def _set_infer(x: TensorSpec, value: TensorSpec, *indices: TensorSpec, pattern: Pattern) -> TensorSpec:
+    target = _index_infer(x, *indices, pattern=pattern)
+    if x.dtype != value.dtype:
+        raise DTypeError(f"set_index: assigning {value.dtype} into {x.dtype}; expected one dtype")
+    if broadcast_shapes("set_index", target.shape, value.shape) != target.shape:
+        raise ShapeError(f"set_index: a value of shape {value.shape} does not fit into shape {target.shape}")
+    return x
+
+
+def _set(x: np.ndarray, value: np.ndarray, *indices: np.ndarray, pattern: Pattern) -> np.ndarray:
+    _check_bounds("set_index", x.shape, pattern, indices)
+    out = np.array(x)
+    out[_key(pattern, indices)] = value
+    return out
+
+
+def _set_vjp(ctx: Any, ct: Tensor) -> tuple:
+    _, value, *indices = ctx.inputs
+    pattern = ctx.attrs["pattern"]
+    zero = Tensor._wrap(np.zeros((), value._storage().dtype))
+    dx = apply("set_index", ct, zero, *indices, pattern=pattern)
+    dvalue = unbroadcast(apply("index", ct, *indices, pattern=pattern), value.shape)
+    return (dx, dvalue, *[None] * len(indices))
+
+
+define(
+    Op(
+        "set_index",
+        _set_infer,
+        _set,
+        _set_vjp,
+        no_onnx("assignment; exported as ScatterND by a later rule"),
+        lambda: iter([Sample((_x(3, 4), _x(2, 1), np.array([2, 0], np.int32)), {"pattern": ("i", (0, 2, 1))})]),
+    )
+)
+
+
+def _one_hot_infer(x: TensorSpec, *, depth: int) -> TensorSpec:
+    if depth < 1:
+        raise OptionError(f"one_hot: depth is {depth}; expected at least 1")
+    return TensorSpec((*x.shape, depth), INT32, x.device)
+
+
+def _one_hot(x: np.ndarray, depth: int) -> np.ndarray:
+    if x.size and (x.min() < 0 or x.max() >= depth):
+        raise IndexOutOfRangeError(f"one_hot: index {int(x.max())} is out of range for {depth} classes")
+    return (x[..., None] == np.arange(depth)).astype(np.int32)
+
+
+define(
+    Op(
+        "one_hot",
+        _one_hot_infer,
+        _one_hot,
+        not_differentiable("the input is an index"),
+        OnnxRule("OneHot"),
+        lambda: iter([Sample((np.array([[0, 2], [1, 1]], np.int32),), {"depth": 3}, False)]),
+    )
+)
+
+
+def _where_infer(mask: TensorSpec, x: TensorSpec, y: TensorSpec) -> TensorSpec:
+    if x.dtype != y.dtype:
+        raise DTypeError(f"where: x is {x.dtype}, y is {y.dtype}; expected one dtype")
+    return TensorSpec(broadcast_shapes("where", mask.shape, x.shape, y.shape), x.dtype, x.device)
+
+
+def _where_vjp(ctx: Any, ct: Tensor) -> tuple:
+    mask, x, y = ctx.inputs
+    zero = Tensor._wrap(np.zeros((), ct._storage().dtype))
+    dx = unbroadcast(apply("where", mask, ct, zero), x.shape)
+    dy = unbroadcast(apply("where", mask, zero, ct), y.shape)
+    return None, dx, dy
+
+
+define(
+    Op(
+        "where",
+        _where_infer,
+        lambda mask, x, y: np.where(mask, x, y),
+        _where_vjp,
+        OnnxRule("Where"),
+        lambda: iter([Sample((np.array([True, False, True]), _x(2, 3), _x(2, 1)))]),
+    )
+)
+
+# ---------------------------------------------------------------- the square brackets
+
+
+def _expand_items(x: Tensor, key: Any) -> tuple[list[Any], list[int]]:
+    """Per-axis items of a key, with ellipsis filled in, and the positions where new axes go."""
+    items = list(key) if isinstance(key, tuple) else [key]
+    items = [np.asarray(i) if isinstance(i, (list, np.ndarray)) else i for i in items]
+    used = sum(_width(i) for i in items)
+    if used > x.ndim:
+        raise IndexOutOfRangeError(f"getitem: {used} indices for a tensor of {x.ndim} axes, shape {x.shape}")
+    if any(i is Ellipsis for i in items):
+        at = next(k for k, i in enumerate(items) if i is Ellipsis)
+        items[at : at + 1] = [slice(None)] * (x.ndim - used)
+    else:
+        items += [slice(None)] * (x.ndim - used)
+    new = [k for k, i in enumerate(items) if i is None]
+    return [i for i in items if i is not None], new
+
+
+def _width(item: Any) -> int:
+    if item is None or item is Ellipsis:
+        return 0
+    if isinstance(item, (Tensor, np.ndarray)) and item.dtype == bool:
+        return item.ndim
+    return 1
+
+
+def _plain(item: Any) -> bool:
+    return isinstance(item, (slice, numbers.Integral)) and not isinstance(item, bool)
+
+
+def _basic(x: Tensor, items: list[Any]) -> Tensor:
+    for axis, i in enumerate(items):
+        if not isinstance(i, slice) and not -x.shape[axis] <= i < x.shape[axis]:
+            raise IndexOutOfRangeError(f"getitem: index {i} is out of range for axis {axis} of length {x.shape[axis]}")
+    ranges = [i if isinstance(i, slice) else slice(int(i), int(i) + 1 or None, 1) for i in items]
+    bounds = [tuple(None if v is None else int(v) for v in (r.start, r.stop, r.step)) for r in ranges]
+    starts, stops, steps = zip(*bounds, strict=True) if bounds else ((), (), ())
+    steps = tuple(1 if s is None else s for s in steps)
+    out = apply("slice", x, starts=starts, stops=stops, steps=steps)
+    shape = tuple(n for n, i in zip(out.shape, items, strict=True) if isinstance(i, slice))
+    return out if shape == out.shape else apply("reshape", out, shape=shape)
+
+
+def _advanced(x: Tensor, items: list[Any]) -> tuple[Pattern, list[Tensor]]:
+    pattern: list[Any] = []
+    indices: list[Tensor] = []
+    for item in items:
+        if isinstance(item, slice):
+            pattern.append((item.start, item.stop, item.step))
+            continue
+        array = item.numpy() if isinstance(item, Tensor) else np.asarray(item)
+        if array.dtype == bool:
+            at = len(pattern)
+            if array.shape != x.shape[at : at + array.ndim]:
+                raise ShapeError(
+                    f"getitem: a mask of shape {array.shape} on axes of shape {x.shape[at:]}; expected equal"
+                )
+            found = np.nonzero(array)
+            indices += [Tensor._wrap(f.astype(np.int32)) for f in found]
+            pattern += ["i"] * array.ndim
+        elif array.dtype.kind in "iu" or array.size == 0:
+            keep = isinstance(item, Tensor) and item.dtype.kind in "iu"  # type: ignore[union-attr]
+            indices.append(item if keep else Tensor._wrap(array.astype(np.int32)))
+            pattern.append("i")
+        else:
+            raise DTypeError(f"getitem: an index is {array.dtype}; expected integers, booleans, slices or None")
+    return tuple(pattern), indices
+
+
+@public(home="megengine.tensor", methods=("__getitem__",))
+def getitem(inp: Any, key: Any) -> Tensor:
+    """Elements by integers, slices, None, Ellipsis, integer tensors and boolean masks, as NumPy has them."""
+    x = as_tensor(inp)
+    items, new = _expand_items(x, key)
+    if all(_plain(i) for i in items):
+        if not new:
+            return _basic(x, items)
+        kept = [k for k in _positions(items, new)]
+        out = _basic(x, items)
+        lengths = iter(out.shape)
+        return apply("reshape", out, shape=tuple(1 if k is None else next(lengths) for k in kept))
+    if new:
+        raise OptionError("getitem: None together with index tensors is not supported; index first, then expand_dims")
+    pattern, indices = _advanced(x, items)
+    return apply("index", x, *indices, pattern=pattern)
+
+
+def _positions(items: list[Any], new: list[int]) -> list[int | None]:
+    """For each axis of the result None (a new one) or the item it comes from; integer items vanish."""
+    merged: list[Any] = list(items)
+    for at in new:
+        merged.insert(at, None)
+    return [None if m is None else 0 for m in merged if m is None or isinstance(m, slice)]
+
+
+@public(home="megengine.tensor", methods=("__setitem__",))
+def setitem(inp: Tensor, key: Any, value: Any) -> Tensor:
+    """Replace elements; the tensor takes the new value, other tensors are not affected."""
+    items, _ = _expand_items(inp, key)
+    items = [np.asarray(i) if isinstance(i, numbers.Integral) else i for i in items]
+    pattern, indices = _advanced(inp, items)
+    value = cast(as_tensor(value, like=inp), inp.dtype)
+    out = apply("set_index", inp, value, *indices, pattern=pattern)
+    inp._reset(out)
+    return inp
+
+
+# ---------------------------------------------------------------- public functions
+
+
+@public(home=_HOME)
+def gather(inp: Any, axis: int, index: Any) -> Tensor:
+    """out[i][j] = inp[index[i][j]][j] for axis 0, likewise for others; index has inp's number of axes."""
+    x, i = as_tensor(inp), as_tensor(index)
+    axis = normalize_axis("gather", axis, x.ndim)
+    if i.ndim != x.ndim or any(a > b for k, (a, b) in enumerate(zip(i.shape, x.shape, strict=True)) if k != axis):
+        raise ShapeError(f"gather: index has shape {i.shape}, inp {x.shape}; expected {x.ndim} axes, none longer")
+    grids = np.indices(i.shape, dtype=np.int32, sparse=True)
+    indices = [i if k == axis else Tensor._wrap(np.array(g)) for k, g in enumerate(grids)]
+    return apply("index", x, *indices, pattern=("i",) * x.ndim)
+
+
+@public(home=_HOME)
+def indexing_one_hot(src: Any, index: Any, axis: int = 1, keepdims: bool = False) -> Tensor:
+    """One element of `axis` per position, chosen by `index` (src's shape without the axis)."""
+    x, i = as_tensor(src), as_tensor(index)
+    axis = normalize_axis("indexing_one_hot", axis, x.ndim)
+    wide = apply("reshape", i, shape=(*i.shape[:axis], 1, *i.shape[axis:]))
+    out = gather(x, axis, wide)
+    return out if keepdims else apply("reshape", out, shape=i.shape)
+
+
+@public(home="megengine.functional.nn")
+def one_hot(inp: Any, num_classes: int) -> Tensor:
+    """int32 rows with a single one at each index of inp."""
+    return apply("one_hot", as_tensor(inp), depth=int(num_classes))
+
+
+@public(home="megengine.functional.nn")
+def embedding(
+    inp: Any, weight: Any, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float | None = None
+) -> Tensor:
+    """Rows of weight [V, D] for each index of inp."""
+    return apply("index", as_tensor(weight), as_tensor(inp), pattern=("i", (None, None, None)))
+
+
+@public(home=_HOME)
+def where(mask: Any, x: Any, y: Any) -> Tensor:
+    """X where mask is true, else y; shapes broadcast."""
+    a, b = operands("where", x, y)
+    return apply("where", as_tensor(mask), a, b)

@@ -1,0 +1,97 @@
+"""Losses and dropout: compositions of ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from megengine.core.errors import OptionError, ShapeError
+from megengine.dispatch import apply, public
+from megengine.ops.common import as_tensor, floating, normalize_axis
+from megengine.ops.index import indexing_one_hot
+from megengine.tensor import Tensor
+
+_HOME = "megengine.functional.loss"
+
+
+def _reduce(loss: Tensor, reduction: str) -> Tensor:
+    if reduction == "none":
+        return loss
+    if reduction not in ("mean", "sum"):
+        raise OptionError(f"loss: reduction is {reduction!r}; expected mean, sum or none")
+    return apply(reduction, loss, axis=None, keepdims=False)
+
+
+@public(home=_HOME)
+def l1_loss(pred: Any, label: Any, reduction: str = "mean") -> Tensor:
+    """Mean absolute difference."""
+    return _reduce(apply("abs", floating(pred) - as_tensor(label)), reduction)
+
+
+@public(home=_HOME)
+def square_loss(pred: Any, label: Any, reduction: str = "mean") -> Tensor:
+    """Mean squared difference."""
+    d = floating(pred) - as_tensor(label)
+    return _reduce(d * d, reduction)
+
+
+@public(home=_HOME)
+def cross_entropy(
+    pred: Any,
+    label: Any,
+    axis: int = 1,
+    with_logits: bool = True,
+    label_smooth: float = 0.0,
+    reduction: str = "mean",
+) -> Tensor:
+    """Cross entropy of pred (logits, or probabilities with with_logits=False) along `axis` and integer labels."""
+    x, y = floating(pred), as_tensor(label)
+    axis = normalize_axis("cross_entropy", axis, x.ndim)
+    expected = (*x.shape[:axis], *x.shape[axis + 1 :])
+    if y.shape != expected:
+        raise ShapeError(
+            f"cross_entropy: label has shape {y.shape}; expected {expected} for pred {x.shape}, axis {axis}"
+        )
+    logp = apply("log_softmax", x, axis=axis) if with_logits else apply("log", x)
+    loss = -indexing_one_hot(logp, y, axis)
+    if label_smooth:
+        smooth = -apply("mean", logp, axis=(axis,), keepdims=False)
+        loss = loss * (1 - label_smooth) + smooth * label_smooth
+    return _reduce(loss, reduction)
+
+
+@public(home=_HOME)
+def binary_cross_entropy(pred: Any, label: Any, with_logits: bool = True, reduction: str = "mean") -> Tensor:
+    """Binary cross entropy of logits (or probabilities) and labels in [0, 1]."""
+    x, y = floating(pred), as_tensor(label)
+    if not with_logits:
+        return _reduce(-(y * apply("log", x) + (1 - y) * apply("log", 1 - x)), reduction)
+    return _reduce(apply("softplus", x) - x * y, reduction)
+
+
+@public(home=_HOME)
+def hinge_loss(pred: Any, label: Any, norm: str = "L1", reduction: str = "mean") -> Tensor:
+    """max(0, 1 - pred * label) summed over axis 1, labels -1 and 1; norm L2 squares it."""
+    if norm not in ("L1", "L2"):
+        raise OptionError(f"hinge_loss: norm is {norm!r}; expected L1 or L2")
+    margin = apply("relu", 1 - floating(pred) * as_tensor(label))
+    return _reduce(apply("sum", margin * margin if norm == "L2" else margin, axis=(1,), keepdims=False), reduction)
+
+
+@public(home="megengine.functional.nn")
+def dropout(inp: Any, drop_prob: float, training: bool = True) -> Tensor:
+    """Zero a share `drop_prob` of elements and scale the rest by 1 / (1 - drop_prob); identity in evaluation."""
+    if not 0 <= drop_prob < 1:
+        raise OptionError(f"dropout: drop_prob is {drop_prob}; expected 0 <= drop_prob < 1")
+    x = as_tensor(inp)
+    if not training or drop_prob == 0:
+        return x
+    keep = _generator().random(x.shape) >= drop_prob
+    return x * Tensor((keep / (1 - drop_prob)).astype(np.float32), dtype=x.dtype)
+
+
+def _generator() -> np.random.Generator:
+    from megengine import random
+
+    return random.generator()

@@ -1,0 +1,139 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from megengine.core.errors import DTypeError, ShapeError
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, public
+from megengine.ops.common import as_tensor, broadcast_shapes, operands, refuse_quantized, unbroadcast
+from megengine.tensor import Tensor
+
+
+def _swap(shape: tuple[int, ...], swap: bool) -> tuple[int, ...]:
+    return (*shape[:-2], shape[-1], shape[-2]) if swap else shape
+
+
+def _infer(a: TensorSpec, b: TensorSpec, *, transpose_a: bool, transpose_b: bool) -> TensorSpec:
+    refuse_quantized("matmul", a, b)
+    if a.dtype != b.dtype:
+        raise DTypeError(f"matmul: operands are {a.dtype} and {b.dtype}; expected one dtype; use .astype")
+    if a.ndim < 2 or b.ndim < 2:
+        raise ShapeError(f"matmul: shapes {a.shape} and {b.shape}; expected at least two axes each")
+    x, y = _swap(a.shape, transpose_a), _swap(b.shape, transpose_b)
+    if x[-1] != y[-2]:
+        raise ShapeError(
+            f"matmul: inner sizes differ: a is {a.shape} (transpose {transpose_a}), b is {b.shape} "
+            f"(transpose {transpose_b}); expected {x[-1]} == {y[-2]}"
+        )
+    return TensorSpec((*broadcast_shapes("matmul", x[:-2], y[:-2]), x[-2], y[-1]), a.dtype, a.device)
+
+
+def _reference(a: np.ndarray, b: np.ndarray, transpose_a: bool, transpose_b: bool) -> np.ndarray:
+    return np.matmul(a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b)
+
+
+def _product(a: Tensor, b: Tensor, ta: bool, tb: bool) -> Tensor:
+    return apply("matmul", a, b, transpose_a=ta, transpose_b=tb)
+
+
+def _vjp(ctx: Any, ct: Tensor) -> tuple:
+    a, b = ctx.inputs
+    ta, tb = ctx.attrs["transpose_a"], ctx.attrs["transpose_b"]
+    da = db = None
+    if ctx.needs[0]:
+        da = _product(b, ct, tb, True) if ta else _product(ct, b, False, not tb)
+        da = unbroadcast(da, a.shape)
+    if ctx.needs[1]:
+        db = _product(ct, a, True, ta) if tb else _product(a, ct, not ta, False)
+        db = unbroadcast(db, b.shape)
+    return da, db
+
+
+def _x(*shape: int) -> np.ndarray:
+    return np.random.default_rng(list(shape)).standard_normal(shape)
+
+
+def _samples():
+    for ta in (False, True):
+        for tb in (False, True):
+            a, b = _x(4, 3) if ta else _x(3, 4), _x(5, 4) if tb else _x(4, 5)
+            yield Sample((a, b), {"transpose_a": ta, "transpose_b": tb})
+    plain = {"transpose_a": False, "transpose_b": False}
+    yield Sample((_x(2, 1, 3, 4), _x(5, 4, 2)), plain)
+    yield Sample((_x(0, 4), _x(4, 2)), plain)
+
+
+define(
+    Op(
+        "matmul",
+        _infer,
+        _reference,
+        _vjp,
+        OnnxRule("MatMul"),
+        _samples,
+        lambda: iter(
+            [
+                ErrorSample(
+                    (np.zeros((2, 3)), np.zeros((2, 3))),
+                    {"transpose_a": False, "transpose_b": False},
+                    ShapeError,
+                    "matmul: inner sizes differ",
+                )
+            ]
+        ),
+        quant="linear",
+    )
+)
+
+
+def _vector_matmul(a: Tensor, b: Tensor, ta: bool, tb: bool) -> Tensor:
+    """Products with one-axis operands, as NumPy has them."""
+    left, right = a.ndim == 1, b.ndim == 1
+    a2 = apply("reshape", a, shape=(1, a.size)) if left else a
+    b2 = apply("reshape", b, shape=(b.size, 1)) if right else b
+    out = _product(a2, b2, ta and not left, tb and not right)
+    shape = list(out.shape)
+    if left:
+        shape.pop(-2)
+    if right:
+        shape.pop(-1)
+    return apply("reshape", out, shape=tuple(shape))
+
+
+@public(home="megengine.functional.math", methods=("__matmul__",))
+def matmul(
+    inp1: Any, inp2: Any, transpose_a: bool = False, transpose_b: bool = False, compute_mode: str = "default"
+) -> Tensor:
+    """Matrix product of [..., M, K] and [..., K, N]; leading axes broadcast; vectors as in NumPy."""
+    a, b = operands("matmul", inp1, inp2)
+    if a.ndim == 0 or b.ndim == 0:
+        raise ShapeError(f"matmul: shapes {a.shape} and {b.shape}; expected at least one axis each")
+    if a.ndim == 1 or b.ndim == 1:
+        return _vector_matmul(a, b, bool(transpose_a), bool(transpose_b))
+    return _product(a, b, bool(transpose_a), bool(transpose_b))
+
+
+@public(home="megengine.functional.math")
+def dot(inp1: Any, inp2: Any) -> Tensor:
+    """Inner product of two vectors."""
+    a, b = operands("dot", inp1, inp2)
+    if a.ndim != 1 or b.shape != a.shape:
+        raise ShapeError(f"dot: shapes {a.shape} and {b.shape}; expected two vectors of one length")
+    return apply("sum", a * b, axis=None, keepdims=False)
+
+
+@public(home="megengine.functional.nn")
+def linear(inp: Any, weight: Any, bias: Any = None, compute_mode: str = "default") -> Tensor:
+    """Inp [..., K] times weight [N, K] transposed, plus bias [N]."""
+    x, w = operands("linear", inp, weight)
+    if w.ndim != 2 or not x.shape or x.shape[-1] != w.shape[-1]:
+        raise ShapeError(f"linear: inp has shape {x.shape}, weight {w.shape}; expected inp [..., K] and weight [N, K]")
+    flat = x if x.ndim >= 2 else apply("reshape", x, shape=(1, x.size))
+    out = _product(flat, w, False, True)
+    if x.ndim == 1:
+        out = apply("reshape", out, shape=(w.shape[0],))
+    return out if bias is None else out + as_tensor(bias)

@@ -1,0 +1,223 @@
+"""Softmax and normalisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from megengine.core.errors import ShapeError
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, public
+from megengine.ops.common import as_tensor, floating, normalize_axes, normalize_axis, refuse_quantized
+from megengine.ops.reduce import reduce
+from megengine.tensor import Tensor
+
+_HOME = "megengine.functional.nn"
+
+
+def _x(*shape: int) -> np.ndarray:
+    return np.random.default_rng(list(shape)).standard_normal(shape)
+
+
+def _infer(name: str):
+    def infer(x: TensorSpec, *, axis: int) -> TensorSpec:
+        refuse_quantized(name, x)
+        normalize_axis(name, axis, x.ndim)
+        return x
+
+    return infer
+
+
+def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
+    e = np.exp(x - x.max(axis, keepdims=True)) if x.size else x
+    return e / e.sum(axis, keepdims=True)
+
+
+def _log_softmax(x: np.ndarray, axis: int) -> np.ndarray:
+    d = x - x.max(axis, keepdims=True) if x.size else x
+    return d - np.log(np.exp(d).sum(axis, keepdims=True))
+
+
+def _softmax_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
+    y, axis = ctx.outputs[0], ctx.attrs["axis"]
+    return (y * (ct - apply("sum", ct * y, axis=(axis,), keepdims=True)),)
+
+
+def _log_softmax_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
+    y, axis = ctx.outputs[0], ctx.attrs["axis"]
+    return (ct - apply("exp", y) * apply("sum", ct, axis=(axis,), keepdims=True),)
+
+
+def _samples():
+    yield Sample((_x(3, 5),), {"axis": -1})
+    yield Sample((_x(2, 3, 4),), {"axis": 1})
+    yield Sample((_x(0, 4),), {"axis": 1})
+
+
+for _name, _reference, _vjp, _onnx in (
+    ("softmax", _softmax, _softmax_vjp, "Softmax"),
+    ("log_softmax", _log_softmax, _log_softmax_vjp, "LogSoftmax"),
+):
+    define(
+        Op(
+            _name,
+            _infer(_name),
+            _reference,
+            _vjp,
+            OnnxRule(_onnx, {"axis": "axis"}),
+            _samples,
+            lambda _name=_name: iter(
+                [
+                    ErrorSample(
+                        (np.zeros((2, 3), np.float32),), {"axis": 2}, IndexError, f"{_name}: axis 2 is out of range"
+                    )
+                ]
+            ),
+        )
+    )
+
+
+def _axis(op: str, x: Tensor, axis: Any) -> int:
+    return (1 if x.ndim == 4 else -1) if axis is None else normalize_axis(op, axis, x.ndim)
+
+
+@public(home=_HOME)
+def softmax(inp: Any, axis: int | None = None) -> Tensor:
+    """exp(x) normalised to sum 1 along `axis` (default: channels of a 4-axis tensor, else the last axis)."""
+    x = floating(inp)
+    return apply("softmax", x, axis=_axis("softmax", x, axis))
+
+
+@public(home=_HOME)
+def logsoftmax(inp: Any, axis: Any) -> Tensor:
+    """Logarithm of softmax along `axis`, without overflow."""
+    x = floating(inp)
+    return apply("log_softmax", x, axis=_axis("logsoftmax", x, axis))
+
+
+@public(home="megengine.functional.math")
+def logsumexp(inp: Any, axis: Any, keepdims: bool = False) -> Tensor:
+    """log(sum(exp(x))) along `axis`, without overflow."""
+    x = floating(inp)
+    top = reduce("max", x, axis, True).detach()
+    total = apply("log", reduce("sum", apply("exp", x - top), axis, True)) + top
+    if keepdims:
+        return total
+    axes = normalize_axes("logsumexp", axis, x.ndim)
+    return apply("reshape", total, shape=tuple(n for i, n in enumerate(x.shape) if i not in axes))
+
+
+# ---------------------------------------------------------------- batch norm
+
+
+def _bn_infer(x: TensorSpec, *params: TensorSpec, eps: float) -> TensorSpec:
+    refuse_quantized("batch_norm", x, *params)
+    if x.ndim < 2:
+        raise ShapeError(f"batch_norm: input has shape {x.shape}; expected [N,C,...]")
+    for name, p in zip(("scale", "bias", "mean", "var"), params, strict=True):
+        if p.shape != (x.shape[1],):
+            raise ShapeError(f"batch_norm: {name} has shape {p.shape}; expected ({x.shape[1]},)")
+    return x
+
+
+def _along(p: Any, ndim: int) -> tuple[int, ...]:
+    return (1, p.shape[0], *([1] * (ndim - 2)))
+
+
+def _bn(
+    x: np.ndarray, scale: np.ndarray, bias: np.ndarray, mean: np.ndarray, var: np.ndarray, eps: float
+) -> np.ndarray:
+    factor = scale / np.sqrt(var + var.dtype.type(eps))
+    shape = _along(scale, x.ndim)
+    return (x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape)
+
+
+def _bn_vjp(ctx: Any, ct: Tensor) -> tuple:
+    x, scale, _, mean, var = ctx.inputs
+    shape, axes = _along(scale, x.ndim), (0, *range(2, x.ndim))
+    r = apply("rsqrt", var + ctx.attrs["eps"])
+    centred = x - apply("reshape", mean, shape=shape)
+    total = apply("sum", ct, axis=axes, keepdims=False)
+    moment = apply("sum", ct * centred, axis=axes, keepdims=False)
+    dx = ct * apply("reshape", scale * r, shape=shape)
+    return dx, moment * r, total, -total * scale * r, moment * scale * -0.5 * r * r * r
+
+
+define(
+    Op(
+        "batch_norm",
+        _bn_infer,
+        _bn,
+        _bn_vjp,
+        OnnxRule("BatchNormalization", {"eps": "epsilon"}),
+        lambda: iter(
+            [
+                Sample((_x(2, 3, 4, 4), _x(3), _x(3) * 2, _x(3) + 1, np.abs(_x(3)) + 0.5), {"eps": 1e-5}),
+                Sample((_x(0, 3), _x(3), _x(3), _x(3), np.abs(_x(3)) + 1), {"eps": 1e-3}),
+            ]
+        ),
+        lambda: iter(
+            [
+                ErrorSample(
+                    (np.zeros((1, 3, 2, 2)), *[np.zeros(2)] * 4),
+                    {"eps": 1e-5},
+                    ShapeError,
+                    "batch_norm: scale has shape",
+                )
+            ]
+        ),
+        quant="batch_norm",
+    )
+)
+
+
+def _vector(p: Any, channels: int, fill: float) -> Tensor:
+    if p is None:
+        return Tensor(np.full(channels, fill, np.float32))
+    p = as_tensor(p)
+    return p if p.shape == (channels,) else apply("reshape", p, shape=(p.size,))
+
+
+def _update(running: Tensor | None, value: Tensor, momentum: float) -> None:
+    """Running = momentum * running + (1 - momentum) * value, in place, outside gradient recording."""
+    if running is not None:
+        new = running.detach() * momentum + apply("reshape", value.detach(), shape=running.shape) * (1 - momentum)
+        running._reset(new)
+
+
+@public(home=_HOME)
+def batch_norm(
+    inp: Any,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    training: bool = False,
+    momentum: float = 0.9,
+    eps: float = 1e-5,
+    inplace: bool = True,
+    compute_mode: str = "default",
+    param_dim: str = "dim_1c11",
+) -> Any:
+    """Normalise inp [N,C,...] per channel; in training by the batch's statistics, updating the running ones in place.
+
+    The running variance is the unbiased one. weight, bias and statistics hold C elements in any shape.
+    """
+    x = floating(inp)
+    c = x.shape[1]
+    scale, shift = _vector(weight, c, 1.0), _vector(bias, c, 0.0)
+    if not training:
+        if running_mean is None or running_var is None:
+            raise ShapeError("batch_norm: evaluation needs running_mean and running_var; pass them or training=True")
+        return apply(
+            "batch_norm", x, scale, shift, _vector(running_mean, c, 0), _vector(running_var, c, 1), eps=float(eps)
+        )
+    axes, count = (0, *range(2, x.ndim)), x.size // c
+    mean = apply("mean", x, axis=axes, keepdims=False)
+    centred = x - apply("reshape", mean, shape=_along(mean, x.ndim))
+    var = apply("mean", centred * centred, axis=axes, keepdims=False)
+    _update(running_mean, mean, momentum)
+    _update(running_var, var * (count / max(1, count - 1)), momentum)
+    return apply("batch_norm", x, scale, shift, mean, var, eps=float(eps))

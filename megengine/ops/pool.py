@@ -1,0 +1,229 @@
+"""Pooling, and the sliding windows its gradients are written with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from megengine.core.errors import OptionError, ShapeError
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, public
+from megengine.kernels.reference import conv as reference
+from megengine.ops.common import as_tensor, pad_pairs, pair, refuse_quantized
+from megengine.ops.conv import check_window
+from megengine.tensor import Tensor
+
+_HOME = "megengine.functional.nn"
+
+
+def _x(*shape: int) -> np.ndarray:
+    return np.random.default_rng(list(shape)).permutation(math.prod(shape)).reshape(shape) / max(1, math.prod(shape))
+
+
+def _out(op: str, x: TensorSpec, kernel: Any, stride: Any, padding: Any) -> tuple[int, int]:
+    if x.ndim != 4:
+        raise ShapeError(f"{op}: input has shape {x.shape}; expected [N,C,H,W]")
+    if any(max(p) >= k for p, k in zip(padding, kernel, strict=True)):
+        raise OptionError(f"{op}: padding {padding} must be smaller than the window {kernel}")
+    out = check_window(op, x.shape[2:], kernel, stride, padding, (1, 1))
+    return out[0], out[1]
+
+
+def _pool_infer(op: str):
+    def infer(x: TensorSpec, *, kernel: Any, stride: Any, padding: Any, count_include_pad: bool = True) -> TensorSpec:
+        if op == "avg_pool2d":
+            refuse_quantized(op, x)
+        return TensorSpec((*x.shape[:2], *_out(op, x, kernel, stride, padding)), x.dtype, x.device)
+
+    return infer
+
+
+def _window_attrs(kernel: Any, stride: Any, padding: Any) -> dict[str, Any]:
+    return {"kernel": kernel, "stride": stride, "padding": padding}
+
+
+_CASES = [
+    ((2, 3, 6, 6), _window_attrs((2, 2), (2, 2), ((0, 0), (0, 0)))),
+    ((1, 2, 7, 5), _window_attrs((3, 3), (2, 2), ((1, 1), (1, 1)))),
+    ((1, 2, 7, 5), _window_attrs((3, 2), (1, 2), ((0, 1), (1, 0)))),
+    ((0, 2, 4, 4), _window_attrs((2, 2), (2, 2), ((0, 0), (0, 0)))),
+]
+
+
+def _lowest(dtype: np.dtype) -> float:
+    return -np.inf if dtype.kind == "f" or dtype.kind == "V" else float(np.iinfo(dtype).min)
+
+
+def _max_pool(x: np.ndarray, kernel: Any, stride: Any, padding: Any) -> np.ndarray:
+    return reference.windows(x, kernel, stride, padding, value=_lowest(x.dtype)).max((-2, -1))
+
+
+def _max_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
+    x, k = ctx.inputs[0], math.prod(ctx.attrs["kernel"])
+    cols = apply("unfold", x, value=-np.inf, **ctx.attrs)
+    n, c, oh, ow = cols.shape[:4]
+    where = apply("argmax", apply("reshape", cols, shape=(n, c, oh, ow, k)), axis=4, keepdims=False)
+    mask = apply("cast", apply("one_hot", where, depth=k), dtype=ct.dtype)
+    share = apply("reshape", mask * apply("reshape", ct, shape=(n, c, oh, ow, 1)), shape=cols.shape)
+    return (apply("fold", share, size=x.shape[2:], stride=ctx.attrs["stride"], padding=ctx.attrs["padding"]),)
+
+
+def _pool_errors() -> Iterator[ErrorSample]:
+    x = np.zeros((1, 2, 4, 4), np.float32)
+    yield ErrorSample((x[0],), _window_attrs((2, 2), (1, 1), ((0, 0), (0, 0))), ShapeError, "expected .N,C,H,W.")
+    yield ErrorSample((x,), _window_attrs((2, 2), (1, 1), ((2, 0), (0, 0))), OptionError, "smaller than the window")
+    yield ErrorSample((x,), _window_attrs((5, 5), (1, 1), ((0, 0), (0, 0))), ShapeError, "does not fit")
+
+
+_ONNX = {"kernel": "kernel_shape", "stride": "strides", "padding": "pads"}
+define(
+    Op(
+        "max_pool2d",
+        _pool_infer("max_pool2d"),
+        _max_pool,
+        _max_vjp,
+        OnnxRule("MaxPool", _ONNX),
+        lambda: iter([Sample((_x(*s),), a) for s, a in _CASES]),
+        _pool_errors,
+        quant="move",
+    )
+)
+
+
+def _counts(size: Any, kernel: Any, stride: Any, padding: Any, include: bool) -> np.ndarray:
+    if include:
+        return np.asarray(float(math.prod(kernel)))
+    return reference.windows(np.ones((1, 1, *size)), kernel, stride, padding).sum((-2, -1))
+
+
+def _avg_pool(x: np.ndarray, kernel: Any, stride: Any, padding: Any, count_include_pad: bool) -> np.ndarray:
+    total = reference.windows(x, kernel, stride, padding).sum((-2, -1))
+    return total / _counts(x.shape[2:], kernel, stride, padding, count_include_pad).astype(x.dtype)
+
+
+def _avg_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
+    x, a = ctx.inputs[0], ctx.attrs
+    counts = _counts(x.shape[2:], a["kernel"], a["stride"], a["padding"], a["count_include_pad"])
+    share = ct / Tensor(counts, dtype=ct.dtype)
+    cols = apply("broadcast_to", apply("reshape", share, shape=(*ct.shape, 1, 1)), shape=(*ct.shape, *a["kernel"]))
+    return (apply("fold", cols, size=x.shape[2:], stride=a["stride"], padding=a["padding"]),)
+
+
+define(
+    Op(
+        "avg_pool2d",
+        _pool_infer("avg_pool2d"),
+        _avg_pool,
+        _avg_vjp,
+        OnnxRule("AveragePool", {**_ONNX, "count_include_pad": "count_include_pad"}),
+        lambda: iter([Sample((_x(*s),), {**a, "count_include_pad": i}) for s, a in _CASES for i in (True, False)]),
+        quant="avg_pool",
+    )
+)
+
+
+def _unfold_infer(x: TensorSpec, *, kernel: Any, stride: Any, padding: Any, value: float) -> TensorSpec:
+    return TensorSpec((*x.shape[:2], *_out("unfold", x, kernel, stride, padding), *kernel), x.dtype, x.device)
+
+
+def _fold_infer(x: TensorSpec, *, size: Any, stride: Any, padding: Any) -> TensorSpec:
+    if x.ndim != 6 or x.shape[2:4] != check_window("fold", size, x.shape[4:], stride, padding, (1, 1)):
+        raise ShapeError(f"fold: windows of shape {x.shape} do not tile size {size}; expected [N,C,oh,ow,kh,kw]")
+    return TensorSpec((*x.shape[:2], *size), x.dtype, x.device)
+
+
+def _unfold(x: np.ndarray, kernel: Any, stride: Any, padding: Any, value: float) -> np.ndarray:
+    return np.ascontiguousarray(reference.windows(x, kernel, stride, padding, value=value))
+
+
+def _unfold_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
+    return (apply("fold", ct, size=ctx.inputs[0].shape[2:], stride=ctx.attrs["stride"], padding=ctx.attrs["padding"]),)
+
+
+def _fold_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
+    kernel = ctx.inputs[0].shape[4:]
+    return (apply("unfold", ct, kernel=kernel, stride=ctx.attrs["stride"], padding=ctx.attrs["padding"], value=0.0),)
+
+
+define(
+    Op(
+        "unfold",
+        _unfold_infer,
+        _unfold,
+        _unfold_vjp,
+        no_onnx("a view of windows; ONNX has none"),
+        lambda: iter([Sample((_x(*s),), {**a, "value": 0.0}) for s, a in _CASES]),
+    )
+)
+define(
+    Op(
+        "fold",
+        _fold_infer,
+        lambda x, size, stride, padding: reference.fold(x, size, stride, padding),
+        _fold_vjp,
+        no_onnx("adjoint of unfold"),
+        lambda: iter(
+            [Sample((_x(1, 2, 4, 3, 3, 3),), {"size": (7, 5), "stride": (2, 2), "padding": ((1, 1), (1, 1))})]
+        ),
+    )
+)
+
+# ---------------------------------------------------------------- public functions
+
+
+def _arguments(op: str, kernel_size: Any, stride: Any, padding: Any) -> dict[str, Any]:
+    kernel = pair(op, "kernel_size", kernel_size)
+    return _window_attrs(kernel, kernel if stride is None else pair(op, "stride", stride), pad_pairs(op, padding))
+
+
+@public(home=_HOME)
+def max_pool2d(inp: Any, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Tensor:
+    """Largest element of each window of inp [N,C,H,W]; the stride defaults to the window."""
+    return apply("max_pool2d", as_tensor(inp), **_arguments("max_pool2d", kernel_size, stride, padding))
+
+
+@public(home=_HOME)
+def avg_pool2d(
+    inp: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, mode: str = "average_count_exclude_padding"
+) -> Tensor:
+    """Mean of each window of inp [N,C,H,W]; `mode` "average" counts the padding, the default does not."""
+    modes = {"average": True, "average_count_exclude_padding": False}
+    if mode not in modes:
+        raise OptionError(f"avg_pool2d: mode is {mode!r}; expected one of {sorted(modes)}")
+    attrs = _arguments("avg_pool2d", kernel_size, stride, padding)
+    return apply("avg_pool2d", as_tensor(inp), count_include_pad=modes[mode], **attrs)
+
+
+def _adaptive(op: str, inp: Any, oshp: Any, **extra: Any) -> Tensor:
+    x, (oh, ow) = as_tensor(inp), pair(op, "oshp", oshp)
+    if x.ndim != 4:
+        raise ShapeError(f"adaptive_{op}: input has shape {x.shape}; expected [N,C,H,W]")
+    h, w = x.shape[2:]
+    if h % oh == 0 and w % ow == 0:
+        window = (h // oh, w // ow)
+        return apply(op, x, kernel=window, stride=window, padding=((0, 0), (0, 0)), **extra)
+    rows = []
+    for i in range(oh):
+        top, bottom = i * h // oh, -(-(i + 1) * h // oh)
+        cells = [x[:, :, top:bottom, j * w // ow : -(-(j + 1) * w // ow)] for j in range(ow)]
+        name = "mean" if op == "avg_pool2d" else "max"
+        reduced = [apply(name, c, axis=(2, 3), keepdims=True) for c in cells]
+        rows.append(apply("concat", *reduced, axis=3))
+    return apply("concat", *rows, axis=2)
+
+
+@public(home=_HOME)
+def adaptive_avg_pool2d(inp: Any, oshp: Any) -> Tensor:
+    """Means over an oshp grid of inp [N,C,H,W]; uneven cells overlap as in the usual definition."""
+    if pair("adaptive_avg_pool2d", "oshp", oshp) == (1, 1):
+        return apply("mean", as_tensor(inp), axis=(2, 3), keepdims=True)
+    return _adaptive("avg_pool2d", inp, oshp, count_include_pad=True)
+
+
+@public(home=_HOME)
+def adaptive_max_pool2d(inp: Any, oshp: Any) -> Tensor:
+    """Largest elements over an oshp grid of inp [N,C,H,W]."""
+    return _adaptive("max_pool2d", inp, oshp)

@@ -1,0 +1,332 @@
+"""Reductions, sorting and searching along axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import bfloat16
+from megengine.core.errors import OptionError, ShapeError
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, not_differentiable, public
+from megengine.ops.common import (
+    INT32,
+    as_tensor,
+    floating,
+    normalize_axes,
+    normalize_axis,
+    reduced_shape,
+    refuse_quantized,
+)
+from megengine.tensor import Tensor
+
+_HOME = "megengine.functional.math"
+
+
+def _infer(name: str, dtype: np.dtype | None = None) -> Callable[..., TensorSpec]:
+    def infer(x: TensorSpec, *, axis: tuple[int, ...] | None, keepdims: bool) -> TensorSpec:
+        refuse_quantized(name, x)
+        axes = normalize_axes(name, axis, x.ndim)
+        if name in ("max", "min") and any(x.shape[a] == 0 for a in axes):
+            raise ShapeError(f"{name}: cannot reduce an empty axis of shape {x.shape}; expected at least one element")
+        return TensorSpec(reduced_shape(x.shape, axes, keepdims), dtype or x.dtype, x.device)
+
+    return infer
+
+
+def _samples(empty: bool) -> Callable[[], Iterator[Sample]]:
+    def samples() -> Iterator[Sample]:
+        rng = np.random.default_rng(3)
+        for shape, axis, keep in (
+            ((3, 4), None, False),
+            ((3, 4), (1,), True),
+            ((2, 3, 4, 5), (2, 3), True),
+            ((2, 3, 4), (-1,), False),
+        ):
+            yield Sample((rng.uniform(0.5, 2, shape),), {"axis": axis, "keepdims": keep})
+        if empty:
+            yield Sample((np.zeros((0, 3)),), {"axis": (0,), "keepdims": False})
+
+    return samples
+
+
+def _errors(name: str) -> Callable[[], Iterator[ErrorSample]]:
+    def errors() -> Iterator[ErrorSample]:
+        x = np.zeros((2, 3), np.float32)
+        yield ErrorSample((x,), {"axis": (2,), "keepdims": False}, IndexError, rf"{name}: axis 2 is out of range")
+        yield ErrorSample((x,), {"axis": (0, 0), "keepdims": False}, OptionError, "names one axis twice")
+
+    return errors
+
+
+def _expand(ct: Tensor, ctx: Any) -> Tensor:
+    """Ct of a reduction, broadcast back to the shape of its input."""
+    x = ctx.inputs[0]
+    axes = normalize_axes("reduce", ctx.attrs["axis"], x.ndim)
+    ct = apply("reshape", ct, shape=reduced_shape(x.shape, axes, True))
+    return apply("broadcast_to", ct, shape=x.shape)
+
+
+def _count(ctx: Any) -> float:
+    x = ctx.inputs[0]
+    axes = normalize_axes("reduce", ctx.attrs["axis"], x.ndim)
+    return float(np.prod([x.shape[a] for a in axes], dtype=np.float64))
+
+
+def _extremum_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
+    hit = apply("equal", ctx.inputs[0], _expand(ctx.outputs[0], ctx))
+    hit = apply("cast", hit, dtype=ct.dtype)
+    share = _expand(apply("sum", hit, **ctx.attrs), ctx)
+    return (_expand(ct, ctx) * hit / share,)
+
+
+def _wide(x: np.ndarray) -> Any:
+    """Sums of half-precision numbers are kept in float32."""
+    return np.float32 if x.dtype in (np.float16, bfloat16) else None
+
+
+def _mean(x: np.ndarray, axis: Any, keepdims: bool) -> np.ndarray:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        total = np.sum(x, axis=axis, keepdims=keepdims, dtype=_wide(x))
+        count = x.size // total.size if total.size else 0
+        return (total / total.dtype.type(count)).astype(x.dtype)
+
+
+_KEYS = {"keepdims": "keepdims"}
+define(
+    Op(
+        "sum",
+        _infer("sum"),
+        lambda x, axis, keepdims: np.sum(x, axis=axis, keepdims=keepdims, dtype=_wide(x) or x.dtype),
+        lambda ctx, ct: (_expand(ct, ctx),),
+        OnnxRule("ReduceSum", _KEYS),
+        _samples(True),
+        _errors("sum"),
+    )
+)
+define(
+    Op(
+        "mean",
+        _infer("mean"),
+        _mean,
+        lambda ctx, ct: (_expand(ct, ctx) / _count(ctx),),
+        OnnxRule("ReduceMean", _KEYS),
+        _samples(False),
+        _errors("mean"),
+        quant="mean",
+    )
+)
+define(
+    Op(
+        "prod",
+        _infer("prod"),
+        lambda x, axis, keepdims: np.prod(x, axis=axis, keepdims=keepdims, dtype=x.dtype),
+        lambda ctx, ct: (_expand(ct * ctx.outputs[0], ctx) / ctx.inputs[0],),
+        OnnxRule("ReduceProd", _KEYS),
+        _samples(True),
+        _errors("prod"),
+    )
+)
+define(
+    Op(
+        "max",
+        _infer("max"),
+        lambda x, axis, keepdims: np.max(x, axis=axis, keepdims=keepdims),
+        _extremum_vjp,
+        OnnxRule("ReduceMax", _KEYS),
+        _samples(False),
+        _errors("max"),
+    )
+)
+define(
+    Op(
+        "min",
+        _infer("min"),
+        lambda x, axis, keepdims: np.min(x, axis=axis, keepdims=keepdims),
+        _extremum_vjp,
+        OnnxRule("ReduceMin", _KEYS),
+        _samples(False),
+        _errors("min"),
+    )
+)
+
+
+def _arg_infer(name: str) -> Callable[..., TensorSpec]:
+    def infer(x: TensorSpec, *, axis: int, keepdims: bool) -> TensorSpec:
+        refuse_quantized(name, x)
+        axis = normalize_axis(name, axis, x.ndim)
+        if x.shape[axis] == 0:
+            raise ShapeError(f"{name}: axis {axis} of shape {x.shape} is empty; expected at least one element")
+        return TensorSpec(reduced_shape(x.shape, (axis,), keepdims), INT32, x.device)
+
+    return infer
+
+
+def _arg_samples() -> Iterator[Sample]:
+    x = np.random.default_rng(0).standard_normal((3, 5, 4))
+    yield Sample((x,), {"axis": 1, "keepdims": False}, False)
+    yield Sample((x,), {"axis": -1, "keepdims": True}, False)
+
+
+for _name, _function, _type in (("argmax", np.argmax, "ArgMax"), ("argmin", np.argmin, "ArgMin")):
+    define(
+        Op(
+            _name,
+            _arg_infer(_name),
+            lambda x, axis, keepdims, _function=_function: _function(x, axis=axis, keepdims=keepdims),
+            not_differentiable("returns indices"),
+            OnnxRule(_type, {"axis": "axis", "keepdims": "keepdims"}),
+            _arg_samples,
+        )
+    )
+
+# ---------------------------------------------------------------- public functions
+
+
+def reduce(name: str, x: Any, axis: Any, keepdims: bool, *, real: bool = False) -> Tensor:
+    """Apply the reduction `name` along `axis` (None: all)."""
+    x = floating(x) if real else as_tensor(x)
+    if not isinstance(axis, int) and axis is not None:
+        axis = tuple(int(a) for a in axis)
+    return apply(name, x, axis=(axis,) if isinstance(axis, int) else axis, keepdims=bool(keepdims))
+
+
+@public(home=_HOME, methods=("sum",))
+def sum(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """Sum of elements along `axis` (an integer, several, or None for all)."""
+    return reduce("sum", inp, axis, keepdims)
+
+
+@public(home=_HOME, methods=("prod",))
+def prod(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """Product of elements along `axis`."""
+    return reduce("prod", inp, axis, keepdims)
+
+
+@public(home=_HOME, methods=("mean",))
+def mean(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """Mean along `axis`; half precision is summed in float32."""
+    return reduce("mean", inp, axis, keepdims, real=True)
+
+
+@public(home=_HOME, methods=("max",))
+def max(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """Largest element along `axis`."""
+    return reduce("max", inp, axis, keepdims)
+
+
+@public(home=_HOME, methods=("min",))
+def min(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """Smallest element along `axis`."""
+    return reduce("min", inp, axis, keepdims)
+
+
+@public(home=_HOME)
+def var(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """Variance along `axis`, dividing by the number of elements."""
+    x = floating(inp)
+    d = x - reduce("mean", x, axis, True)
+    return reduce("mean", d * d, axis, keepdims)
+
+
+@public(home=_HOME)
+def std(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """Standard deviation along `axis`, dividing by the number of elements."""
+    return apply("sqrt", var(inp, axis, keepdims))
+
+
+@public(home=_HOME)
+def norm(inp: Any, ord: float | None = None, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """Vector norm of order `ord` (default 2) along `axis`, or of all elements."""
+    x, order = floating(inp), 2.0 if ord is None else float(ord)
+    size = apply("abs", x)
+    if order == np.inf:
+        return reduce("max", size, axis, keepdims)
+    if order == -np.inf:
+        return reduce("min", size, axis, keepdims)
+    if order == 0:
+        return reduce("sum", apply("cast", x != 0, dtype=x.dtype), axis, keepdims)
+    return reduce("sum", size**order, axis, keepdims) ** (1 / order)
+
+
+def _arg(name: str, inp: Any, axis: int | None, keepdims: bool) -> Tensor:
+    x = as_tensor(inp)
+    if axis is None:
+        x, axis = apply("reshape", x, shape=(x.size,)), 0
+    return apply(name, x, axis=int(axis), keepdims=bool(keepdims))
+
+
+@public(home=_HOME)
+def argmax(inp: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """Index (int32) of the first largest element along `axis`, or of the flattened tensor."""
+    return _arg("argmax", inp, axis, keepdims)
+
+
+@public(home=_HOME)
+def argmin(inp: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """Index (int32) of the first smallest element along `axis`, or of the flattened tensor."""
+    return _arg("argmin", inp, axis, keepdims)
+
+
+def _topk_infer(x: TensorSpec, *, k: int, descending: bool) -> tuple[TensorSpec, TensorSpec]:
+    refuse_quantized("topk", x)
+    if not x.shape or not 0 < k <= x.shape[-1]:
+        raise OptionError(f"topk: k is {k}; expected 1..{x.shape[-1] if x.shape else 0} for shape {x.shape}")
+    shape = (*x.shape[:-1], k)
+    return TensorSpec(shape, x.dtype, x.device), TensorSpec(shape, INT32, x.device)
+
+
+def _topk(x: np.ndarray, k: int, descending: bool) -> tuple[np.ndarray, np.ndarray]:
+    order = np.argsort(-x if descending and x.dtype.kind != "u" else x, axis=-1, kind="stable")
+    if descending and x.dtype.kind == "u":
+        order = order[..., ::-1]
+    order = order[..., :k]
+    return np.take_along_axis(x, order, -1), order.astype(np.int32)
+
+
+def _topk_vjp(ctx: Any, ct: Tensor, _: Tensor | None) -> tuple[Tensor]:
+    x = ctx.inputs[0]
+    hot = apply("one_hot", ctx.outputs[1], depth=x.shape[-1])
+    hot = apply("cast", hot, dtype=ct.dtype)
+    return (apply("sum", hot * apply("reshape", ct, shape=(*ct.shape, 1)), axis=(x.ndim - 1,), keepdims=False),)
+
+
+define(
+    Op(
+        "topk",
+        _topk_infer,
+        _topk,
+        _topk_vjp,
+        no_onnx("MegEngine orders by an attribute; exported as TopK by a later rule"),
+        lambda: iter(
+            [Sample((np.random.default_rng(1).permutation(20).reshape(4, 5) * 1.0,), {"k": 3, "descending": True})]
+        ),
+    )
+)
+
+
+@public(home=_HOME)
+def topk(
+    inp: Any, k: int, descending: bool = False, kth_only: bool = False, no_sort: bool = False
+) -> Tensor | tuple[Tensor, Tensor]:
+    """The k smallest (or largest) elements of the last axis and their int32 indices; `kth_only`: the k-th value."""
+    values, indices = apply("topk", as_tensor(inp), k=int(k), descending=bool(descending))
+    if kth_only:
+        return values[..., k - 1]
+    return values, indices
+
+
+@public(home=_HOME)
+def sort(inp: Any, descending: bool = False) -> tuple[Tensor, Tensor]:
+    """The last axis in order, and the int32 indices of its elements in the input."""
+    x = as_tensor(inp)
+    return apply("topk", x, k=x.shape[-1], descending=bool(descending))
+
+
+@public(home=_HOME)
+def argsort(inp: Any, descending: bool = False) -> Tensor:
+    """int32 indices that put the last axis in order."""
+    x = as_tensor(inp)
+    return apply("topk", x, k=x.shape[-1], descending=bool(descending))[1]
