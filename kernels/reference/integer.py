@@ -1,0 +1,245 @@
+"""The integer specification, executable: docs/integer-arithmetic.md in NumPy. Results are compared with ==.
+
+Shapes are NCHW; padding is ((top, bottom), (left, right)). Integer arrays hold stored values; zero points are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from megengine.kernels.reference.conv import Pairs, out_length, windows
+
+f32 = np.float32
+_EXACT_F32 = 2**24  # float32 holds every integer up to here
+
+# ---------------------------------------------------------------- constants of a layer
+
+
+def multiplier(s_x: Any, s_w: Any, s_y: Any) -> np.ndarray:
+    """M = fl32(fl32(s_x * s_w) / s_y), one per output channel."""
+    return (f32(s_x) * np.asarray(s_w, f32)) / f32(s_y)
+
+
+def int_bias(bias: np.ndarray, s_x: Any, s_w: Any) -> np.ndarray:
+    """Bias in accumulator units, int32: rint(bias / (s_x * s_w)) in float64."""
+    unit = np.float64(f32(s_x)) * np.asarray(s_w, f32).astype(np.float64)
+    return np.clip(np.rint(np.asarray(bias, np.float64) / unit), -(2**30), 2**30).astype(np.int32)
+
+
+def float_bias(bias: np.ndarray, s_y: Any) -> np.ndarray:
+    """Bias in output steps, float32: fl32(bias / s_y) from float64."""
+    return (np.asarray(bias, np.float64) / np.float64(f32(s_y))).astype(f32)
+
+
+def cut16(value: Any) -> np.float32:
+    """A ratio rounded to 16 significant bits: its product with any 8-bit magnitude is exact in float32."""
+    mantissa, exponent = np.frexp(np.float64(value))
+    return f32(np.ldexp(np.rint(mantissa * 65536.0), int(exponent) - 16))
+
+
+def bounds(qmin: int, qmax: int, z_y: int, *, activation: str = "none", s_y: float = 1.0) -> tuple[int, int]:
+    """(lo, hi) of the clamp, relative to z_y. `activation`: none, relu or relu6."""
+    lo, hi = qmin - z_y, qmax - z_y
+    if activation in ("relu", "relu6"):
+        lo = max(lo, 0)
+    if activation == "relu6":
+        hi = min(hi, int(np.rint(6.0 / np.float64(f32(s_y)))))
+    return lo, hi
+
+
+# ---------------------------------------------------------------- real <-> integer
+
+
+def _along(values: Any, axis: int | None, ndim: int) -> np.ndarray:
+    array = np.asarray(values, f32)
+    return array if axis is None else array.reshape([-1 if i == axis % ndim else 1 for i in range(ndim)])
+
+
+def quantize(
+    x: np.ndarray, s: Any, z: int, qmin: int, qmax: int, storage: Any = np.int32, axis: int | None = None
+) -> np.ndarray:
+    """Stored integers of real x: a true division, clamp, rint half even, + z. NaN becomes qmin."""
+    x = np.asarray(x, f32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        t = x / _along(s, axis, x.ndim)
+    t = np.fmin(np.fmax(t, f32(qmin - z)), f32(qmax - z))
+    return (np.rint(t).astype(np.int32) + z).astype(storage)
+
+
+def dequantize(q: np.ndarray, s: Any, z: int, axis: int | None = None) -> np.ndarray:
+    """Real values: fl32(q - z) * s."""
+    return (q.astype(np.int32) - z).astype(f32) * _along(s, axis, q.ndim)
+
+
+# ---------------------------------------------------------------- epilogue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """How an accumulator becomes an output. dtype float32 means: no clamp, no rounding."""
+
+    lo: int = 0
+    hi: int = 255
+    z_y: int = 0
+    dtype: Any = np.uint8
+
+
+def _finish(t: np.ndarray, out: Output) -> np.ndarray:
+    np.maximum(t, f32(out.lo), out=t)
+    np.minimum(t, f32(out.hi), out=t)
+    np.rint(t, out=t)
+    return (t.astype(np.int32) + out.z_y).astype(out.dtype)
+
+
+def epilogue(
+    acc: np.ndarray,
+    b: np.ndarray,
+    M: np.ndarray,
+    B: np.ndarray,
+    out: Output,
+    *,
+    axis: int = 1,
+    residual: np.ndarray | None = None,
+    ratio: float = 0.0,
+) -> np.ndarray:
+    """Int32 accumulators with channels on `axis` -> outputs. `residual` holds r - z_r (int32)."""
+    shape = [-1 if i == axis % acc.ndim else 1 for i in range(acc.ndim)]
+    t = (acc + b.reshape(shape)).astype(f32)
+    t *= M.astype(f32).reshape(shape)
+    t += B.astype(f32).reshape(shape)
+    if residual is not None:
+        t += residual.astype(f32) * f32(ratio)
+    return t if np.dtype(out.dtype) == np.float32 else _finish(t, out)
+
+
+# ---------------------------------------------------------------- accumulators
+
+
+def _product_dtype(w: np.ndarray, x: np.ndarray) -> type:
+    """float32 where every partial sum of w [.., K] with x is below 2**24 and therefore exact, else float64."""
+    if not x.size or not w.size:
+        return np.float32
+    largest = int(np.abs(w.astype(np.int64)).sum(-1).max()) * int(np.abs(x).max())
+    return np.float32 if largest < _EXACT_F32 else np.float64
+
+
+def _depthwise(x: np.ndarray, w: np.ndarray, size: tuple[int, int], stride: Any, dilation: Any) -> np.ndarray:
+    oh, ow = size
+    acc = np.zeros((x.shape[0], w.shape[0], oh, ow), np.int32)
+    for i in range(w.shape[2]):
+        for j in range(w.shape[3]):
+            top, left = i * dilation[0], j * dilation[1]
+            tap = x[:, :, top : top + stride[0] * (oh - 1) + 1 : stride[0]]
+            tap = tap[..., left : left + stride[1] * (ow - 1) + 1 : stride[1]]
+            acc += tap * w[None, :, :1, i, j, None].astype(np.int32)
+    return acc
+
+
+def conv_acc(
+    x: np.ndarray,
+    w: np.ndarray,
+    *,
+    stride: tuple[int, int],
+    padding: Pairs,
+    dilation: tuple[int, int] = (1, 1),
+    groups: int = 1,
+    z_x: int = 0,
+) -> np.ndarray:
+    """Exact sums of (x - z_x) * w: x [N,C,H,W], w [O,C/g,kh,kw], both 8-bit -> int32 [N,O,oh,ow]."""
+    n, c = x.shape[:2]
+    o, ci, kh, kw = w.shape
+    size = tuple(out_length(x.shape[2 + i], w.shape[2 + i], stride[i], padding[i], dilation[i]) for i in range(2))
+    centred = np.pad(x.astype(np.int32) - z_x, ((0, 0), (0, 0), *padding))
+    if ci == 1 and o == groups:
+        return _depthwise(centred, w, size, stride, dilation)
+    rows = w.reshape(groups, o // groups, ci * kh * kw)
+    dtype = _product_dtype(rows, centred)
+    acc = np.empty((n, o, *size), np.int32)
+    none = ((0, 0), (0, 0))
+    for image in range(n):  # one picture at a time: the unfolded picture is kh*kw times as large
+        win = windows(centred[image : image + 1].astype(dtype), (kh, kw), stride, none, dilation)[0]
+        cols = win.transpose(0, 3, 4, 1, 2).reshape(groups, c // groups * kh * kw, -1)
+        acc[image] = np.matmul(rows.astype(dtype), cols).reshape(o, *size)
+    return acc
+
+
+def linear_acc(x: np.ndarray, w: np.ndarray, *, z_x: int = 0) -> np.ndarray:
+    """Exact sums of (x - z_x) * w: x [..., K], w [O, K] -> int32 [..., O]."""
+    centred = x.astype(np.int32) - z_x
+    dtype = _product_dtype(w, centred)
+    return np.matmul(centred.astype(dtype), w.T.astype(dtype)).astype(np.int32)
+
+
+# ---------------------------------------------------------------- ops
+
+
+def add(a: np.ndarray, r: np.ndarray, out: Output, *, ra: float, rb: float, z_a: int = 0, z_r: int = 0) -> np.ndarray:
+    """(a - z_a) * ra + (r - z_r) * rb, clamped and rounded. ra and rb come from cut16."""
+    t = (a.astype(np.int32) - z_a).astype(f32) * f32(ra)
+    t += (r.astype(np.int32) - z_r).astype(f32) * f32(rb)
+    return _finish(t, out)
+
+
+def requantize(x: np.ndarray, out: Output, *, ratio: float, z_x: int = 0) -> np.ndarray:
+    """The same real values on another scale: (x - z_x) * ratio, clamped and rounded."""
+    return _finish((x.astype(np.int32) - z_x).astype(f32) * f32(ratio), out)
+
+
+def _average(total: np.ndarray, count: Any, s_x: float, s_y: float, out: Output) -> np.ndarray:
+    m = (f32(s_x) / f32(s_y)) / np.asarray(count, f32)
+    return _finish(total.astype(f32) * m, out)
+
+
+def avg_pool2d(
+    x: np.ndarray,
+    out: Output,
+    *,
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: Pairs,
+    count_include_pad: bool,
+    s_x: float,
+    s_y: float,
+    z_x: int = 0,
+) -> np.ndarray:
+    """Mean of each window of x [N,C,H,W]: integer sum, one float32 multiplier."""
+    total = windows(x.astype(np.int32) - z_x, kernel, stride, padding).sum((-2, -1), dtype=np.int32)
+    count: Any = kernel[0] * kernel[1]
+    if not count_include_pad:
+        count = windows(np.ones((1, 1, *x.shape[2:]), np.int32), kernel, stride, padding).sum((-2, -1))
+    return _average(total, count, s_x, s_y, out)
+
+
+def mean(
+    x: np.ndarray, out: Output, *, axis: tuple[int, ...] | None, keepdims: bool, s_x: float, s_y: float, z_x: int = 0
+) -> np.ndarray:
+    """Mean over axes: integer sum, one float32 multiplier."""
+    total = (x.astype(np.int32) - z_x).sum(axis=axis, keepdims=keepdims, dtype=np.int32)
+    count = x.size // max(total.size, 1)
+    return _average(np.asarray(total), max(count, 1), s_x, s_y, out)
+
+
+def max_pool2d(x: np.ndarray, *, kernel: tuple[int, int], stride: tuple[int, int], padding: Pairs) -> np.ndarray:
+    """Largest stored integer of each window; padding never wins."""
+    return windows(x, kernel, stride, padding, value=np.iinfo(x.dtype).min).max((-2, -1))
+
+
+def lookup(x: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """table[x - storage minimum], elementwise."""
+    return table[x.astype(np.int32) - np.iinfo(x.dtype).min]
+
+
+def make_table(
+    fn: Callable[[np.ndarray], np.ndarray], storage: Any, s_x: float, z_x: int, s_y: float, out: Output
+) -> np.ndarray:
+    """The 256 outputs of a scalar function of float64, for u8 or s8 input."""
+    info = np.iinfo(storage)
+    real = (np.arange(info.min, info.max + 1) - z_x) * np.float64(f32(s_x))
+    with np.errstate(all="ignore"):
+        t = np.asarray(fn(real), np.float64) / np.float64(f32(s_y))
+    t = np.fmin(np.fmax(t, out.lo), out.hi)
+    return (np.rint(t).astype(np.int32) + out.z_y).astype(out.dtype)
