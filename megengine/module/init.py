@@ -1,0 +1,98 @@
+"""Initial values of parameters, written in place."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from megengine import random
+from megengine.core.errors import OptionError, ShapeError
+from megengine.tensor import Tensor
+
+
+def _write(tensor: Tensor, value: np.ndarray) -> None:
+    tensor._reset(Tensor(value.astype(tensor.numpy().dtype), dtype=tensor.dtype))
+
+
+def fill_(tensor: Tensor, val: float) -> None:
+    """Every element `val`."""
+    _write(tensor, np.full(tensor.shape, val))
+
+
+def zeros_(tensor: Tensor) -> None:
+    """Every element 0."""
+    fill_(tensor, 0)
+
+
+def ones_(tensor: Tensor) -> None:
+    """Every element 1."""
+    fill_(tensor, 1)
+
+
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> None:
+    """Uniform in [a, b)."""
+    _write(tensor, random.generator().random(tensor.shape, np.float32) * (b - a) + a)
+
+
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> None:
+    """Normal with this mean and standard deviation."""
+    _write(tensor, random.generator().standard_normal(tensor.shape, np.float32) * std + mean)
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """Recommended gain of a nonlinearity (He et al. 2015; 5/3 for tanh)."""
+    gains = {"tanh": 5 / 3, "relu": math.sqrt(2)}
+    if nonlinearity == "leaky_relu":
+        return math.sqrt(2 / (1 + (0.01 if param is None else param) ** 2))
+    if nonlinearity in ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose2d", "sigmoid"):
+        return 1.0
+    if nonlinearity not in gains:
+        raise OptionError(f"calculate_gain: unknown nonlinearity {nonlinearity!r}; expected one of {sorted(gains)}")
+    return gains[nonlinearity]
+
+
+def calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
+    """Inputs and outputs per unit of a weight; a 5-d weight is a grouped convolution's."""
+    shape = tensor.shape
+    if len(shape) < 2:
+        raise ShapeError(f"fan in and out of shape {shape}; expected at least two axes")
+    if len(shape) == 5:
+        shape = shape[1:]
+    field = math.prod(shape[2:])
+    return shape[1] * field, shape[0] * field
+
+
+def calculate_correct_fan(tensor: Tensor, mode: str) -> int:
+    """Fan in or fan out by name."""
+    if mode not in ("fan_in", "fan_out"):
+        raise OptionError(f"fan mode is {mode!r}; expected fan_in or fan_out")
+    return calculate_fan_in_and_fan_out(tensor)[mode == "fan_out"]
+
+
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> None:
+    """Glorot and Bengio 2010, uniform."""
+    limit = gain * math.sqrt(6 / sum(calculate_fan_in_and_fan_out(tensor)))
+    uniform_(tensor, -limit, limit)
+
+
+def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> None:
+    """Glorot and Bengio 2010, normal."""
+    normal_(tensor, 0.0, gain * math.sqrt(2 / sum(calculate_fan_in_and_fan_out(tensor))))
+
+
+def msra_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
+    """He et al. 2015, uniform."""
+    limit = calculate_gain(nonlinearity, a) * math.sqrt(3 / calculate_correct_fan(tensor, mode))
+    uniform_(tensor, -limit, limit)
+
+
+def msra_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
+    """He et al. 2015, normal."""
+    normal_(tensor, 0.0, calculate_gain(nonlinearity, a) / math.sqrt(calculate_correct_fan(tensor, mode)))
+
+
+def parameter(shape: Any) -> np.ndarray:
+    """Uninitialised float32 storage of a parameter."""
+    return np.zeros(shape, np.float32)
