@@ -191,7 +191,7 @@ def requantize(x: np.ndarray, out: Output, *, ratio: float, z_x: int = 0) -> np.
 
 def _average(total: np.ndarray, count: Any, s_x: float, s_y: float, out: Output) -> np.ndarray:
     m = (f32(s_x) / f32(s_y)) / np.asarray(count, f32)
-    return _finish(total.astype(f32) * m, out)
+    return _finish(np.asarray(total.astype(f32) * m), out)
 
 
 def avg_pool2d(

@@ -1,0 +1,439 @@
+"""Ops on quantized tensors: docs/integer-arithmetic.md as records. References run the executable specification.
+
+`lo` and `hi` are the clamp relative to the output's zero point; scales and zero points come from the operands' dtypes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import QuantizedDType, qint8, quint8
+from megengine.core.errors import DTypeError, OptionError, ShapeError
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import ErrorSample, Op, Sample, apply, define, no_onnx, not_differentiable
+from megengine.kernels.reference import integer
+from megengine.kernels.reference.integer import Output
+from megengine.ops.common import FLOAT32, INT32, broadcast_shapes, normalize_axes, reduced_shape
+from megengine.ops.conv import check_conv, check_window
+from megengine.tensor import Tensor
+
+_NO_GRADIENT = not_differentiable("integers carry no gradient; differentiate fake_quant")
+_NO_ONNX = no_onnx("written by the QDQ and the integer export, which know the edges around it")
+_EIGHT_BITS = (np.dtype(np.int8), np.dtype(np.uint8))
+
+# ---------------------------------------------------------------- checks
+
+
+def _quantized(op: str, argument: str, spec: TensorSpec) -> QuantizedDType:
+    dtype = spec.dtype
+    if not isinstance(dtype, QuantizedDType) or dtype.storage not in _EIGHT_BITS or dtype.axis is not None:
+        raise DTypeError(f"{op}: {argument} is {dtype}; expected an 8-bit quantized tensor with one scale; quantize it")
+    return dtype
+
+
+def _target(op: str, dtype: Any, *, per_axis: bool = False) -> QuantizedDType:
+    if not isinstance(dtype, QuantizedDType) or (dtype.axis is not None and not per_axis):
+        raise DTypeError(f"{op}: dtype is {dtype!r}; expected a quantized dtype such as quint8(scale, zero_point)")
+    return dtype
+
+
+def _check_clamp(op: str, lo: int, hi: int, dtype: QuantizedDType) -> None:
+    least, most = dtype.qmin - dtype.zero_point, dtype.qmax - dtype.zero_point
+    if not least <= lo <= hi <= most:
+        raise OptionError(
+            f"{op}: clamp [{lo}, {hi}] is not inside [{least}, {most}] of {dtype} (relative to zero point)"
+        )
+
+
+def _check_channels(op: str, o: int, b: TensorSpec, M: TensorSpec, B: TensorSpec) -> None:
+    for name, spec, dtype in (("b", b, INT32), ("M", M, FLOAT32), ("B", B, FLOAT32)):
+        if spec.shape != (o,) or spec.dtype != dtype:
+            raise ShapeError(f"{op}: {name} is {spec.dtype} of shape {spec.shape}; expected {dtype} of shape ({o},)")
+
+
+def _check_weight(op: str, w: TensorSpec) -> None:
+    storage = w.dtype.storage if isinstance(w.dtype, QuantizedDType) else w.dtype
+    if storage != np.int8:
+        raise DTypeError(f"{op}: w is {w.dtype}; expected int8 storage with zero point 0")
+
+
+def _check_residual(op: str, shape: tuple[int, ...], r: tuple[TensorSpec, ...], dtype: Any, ratio: float) -> None:
+    if not r:
+        return
+    _quantized(op, "the residual", r[0])
+    if r[0].shape != shape:
+        raise ShapeError(f"{op}: the residual has shape {r[0].shape}; expected {shape}")
+    if dtype == "float32":
+        raise OptionError(f"{op}: a float32 result takes no residual; give a quantized dtype")
+    if np.float32(ratio) != integer.cut16(ratio):
+        raise OptionError(f"{op}: ratio {ratio!r} has more than 16 significant bits; round it with cut16")
+
+
+def _output_dtype(op: str, dtype: Any, lo: int, hi: int) -> Any:
+    if isinstance(dtype, str) and dtype == "float32":
+        return FLOAT32
+    _check_clamp(op, lo, hi, _target(op, dtype))
+    return dtype
+
+
+def _output(dtype: Any, lo: int | None = None, hi: int | None = None) -> Output:
+    if not isinstance(dtype, QuantizedDType):
+        return Output(dtype=np.float32)
+    z = dtype.zero_point
+    lo = dtype.qmin - z if lo is None else lo
+    hi = dtype.qmax - z if hi is None else hi
+    return Output(lo=lo, hi=hi, z_y=z, dtype=dtype.storage)
+
+
+# ---------------------------------------------------------------- quantize, dequantize, fake_quant
+
+
+def _quantize_infer(x: TensorSpec, *, dtype: QuantizedDType) -> TensorSpec:
+    if x.dtype != FLOAT32:
+        raise DTypeError(f"quantize: x is {x.dtype}; expected float32; use .astype")
+    return TensorSpec(x.shape, _target("quantize", dtype, per_axis=True), x.device)
+
+
+def _quantize(x: np.ndarray, dtype: QuantizedDType, **_: Any) -> np.ndarray:
+    d = dtype
+    return integer.quantize(x, d.scale, d.zero_point, d.qmin, d.qmax, d.storage, d.axis)
+
+
+def _dequantize_infer(q: TensorSpec) -> TensorSpec:
+    if not isinstance(q.dtype, QuantizedDType):
+        raise DTypeError(f"dequantize: q is {q.dtype}; expected a quantized tensor")
+    return TensorSpec(q.shape, FLOAT32, q.device)
+
+
+def _dequantize(q: np.ndarray, in_specs: Any, **_: Any) -> np.ndarray:
+    d = in_specs[0].dtype
+    return integer.dequantize(q, d.scale, d.zero_point, d.axis)
+
+
+def _fake_quant_infer(x: TensorSpec, *, dtype: QuantizedDType) -> TensorSpec:
+    if x.dtype != FLOAT32:
+        raise DTypeError(f"fake_quant: x is {x.dtype}; expected float32; use .astype")
+    _target("fake_quant", dtype, per_axis=True)
+    return x
+
+
+def _fake_quant(x: np.ndarray, dtype: QuantizedDType, **_: Any) -> np.ndarray:
+    d = dtype
+    q = integer.quantize(x, d.scale, d.zero_point, d.qmin, d.qmax, np.int32, d.axis)
+    return integer.dequantize(q, d.scale, d.zero_point, d.axis)
+
+
+def _fake_quant_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
+    d, x = ctx.attrs["dtype"], ctx.inputs[0]
+    shape = [-1 if d.axis is not None and i == d.axis % x.ndim else 1 for i in range(x.ndim)]
+    t = apply("div", x, Tensor(np.asarray(d.scale, np.float32).reshape(shape)))
+    lo, hi = (Tensor(np.asarray(v - d.zero_point, np.float32)) for v in (d.qmin, d.qmax))
+    inside = [apply("greater_equal", t, lo), apply("less_equal", t, hi)]
+    for mask in inside:
+        ct = apply("mul", ct, apply("cast", mask, dtype=ct.dtype))
+    return (ct,)
+
+
+# ---------------------------------------------------------------- convolution and linear
+
+
+def _qconv_infer(
+    x: TensorSpec,
+    w: TensorSpec,
+    b: TensorSpec,
+    M: TensorSpec,
+    B: TensorSpec,
+    *r: TensorSpec,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+    lo: int,
+    hi: int,
+    ratio: float,
+    dtype: Any,
+) -> TensorSpec:
+    op = "qconv2d"
+    _quantized(op, "x", x)
+    _check_weight(op, w)
+    check_conv(op, x, w, groups)
+    _check_channels(op, w.shape[0], b, M, B)
+    out = check_window(op, x.shape[2:], w.shape[2:], stride, padding, dilation)
+    spec = TensorSpec((x.shape[0], w.shape[0], *out), _output_dtype(op, dtype, lo, hi), x.device)
+    _check_residual(op, spec.shape, r, dtype, ratio)
+    return spec
+
+
+def _qlinear_infer(
+    x: TensorSpec,
+    w: TensorSpec,
+    b: TensorSpec,
+    M: TensorSpec,
+    B: TensorSpec,
+    *r: TensorSpec,
+    lo: int,
+    hi: int,
+    ratio: float,
+    dtype: Any,
+) -> TensorSpec:
+    op = "qlinear"
+    _quantized(op, "x", x)
+    _check_weight(op, w)
+    if x.ndim < 1 or w.ndim != 2 or x.shape[-1] != w.shape[1]:
+        raise ShapeError(f"{op}: x has shape {x.shape}, w {w.shape}; expected x [..., K] and w [O, K]")
+    _check_channels(op, w.shape[0], b, M, B)
+    spec = TensorSpec((*x.shape[:-1], w.shape[0]), _output_dtype(op, dtype, lo, hi), x.device)
+    _check_residual(op, spec.shape, r, dtype, ratio)
+    return spec
+
+
+def _centred_residual(r: tuple[np.ndarray, ...], in_specs: Any) -> np.ndarray | None:
+    return r[0].astype(np.int32) - in_specs[5].dtype.zero_point if r else None
+
+
+def _qconv(x: Any, w: Any, b: Any, M: Any, B: Any, *r: Any, in_specs: Any, out_specs: Any, **a: Any) -> np.ndarray:
+    geometry = {k: a[k] for k in ("stride", "padding", "dilation", "groups")}
+    acc = integer.conv_acc(x, w, z_x=in_specs[0].dtype.zero_point, **geometry)
+    out = _output(a["dtype"], a["lo"], a["hi"])
+    return integer.epilogue(acc, b, M, B, out, residual=_centred_residual(r, in_specs), ratio=a["ratio"])
+
+
+def _qlinear(x: Any, w: Any, b: Any, M: Any, B: Any, *r: Any, in_specs: Any, out_specs: Any, **a: Any) -> np.ndarray:
+    acc = integer.linear_acc(x, w, z_x=in_specs[0].dtype.zero_point)
+    out = _output(a["dtype"], a["lo"], a["hi"])
+    return integer.epilogue(acc, b, M, B, out, axis=-1, residual=_centred_residual(r, in_specs), ratio=a["ratio"])
+
+
+# ---------------------------------------------------------------- elementwise
+
+
+def _qadd_infer(
+    a: TensorSpec, r: TensorSpec, *, ra: float, rb: float, lo: int, hi: int, dtype: QuantizedDType
+) -> TensorSpec:
+    _quantized("qadd", "a", a)
+    _quantized("qadd", "r", r)
+    _check_clamp("qadd", lo, hi, _target("qadd", dtype))
+    for name, ratio in (("ra", ra), ("rb", rb)):
+        if np.float32(ratio) != integer.cut16(ratio):
+            raise OptionError(f"qadd: {name} {ratio!r} has more than 16 significant bits; round it with cut16")
+    return TensorSpec(broadcast_shapes("qadd", a.shape, r.shape), dtype, a.device)
+
+
+def _qadd(a: Any, r: Any, ra: float, rb: float, lo: int, hi: int, dtype: Any, in_specs: Any, **_: Any) -> np.ndarray:
+    z_a, z_r = (s.dtype.zero_point for s in in_specs)
+    return integer.add(a, r, _output(dtype, lo, hi), ra=ra, rb=rb, z_a=z_a, z_r=z_r)
+
+
+def _requantize_infer(x: TensorSpec, *, ratio: float, lo: int, hi: int, dtype: QuantizedDType) -> TensorSpec:
+    _quantized("requantize", "x", x)
+    _check_clamp("requantize", lo, hi, _target("requantize", dtype))
+    if np.float32(ratio) != integer.cut16(ratio):
+        raise OptionError(f"requantize: ratio {ratio!r} has more than 16 significant bits; round it with cut16")
+    return TensorSpec(x.shape, dtype, x.device)
+
+
+def _requantize(x: Any, ratio: float, lo: int, hi: int, dtype: Any, in_specs: Any, **_: Any) -> np.ndarray:
+    return integer.requantize(x, _output(dtype, lo, hi), ratio=ratio, z_x=in_specs[0].dtype.zero_point)
+
+
+def _qtable_infer(x: TensorSpec, table: TensorSpec, *, dtype: QuantizedDType) -> TensorSpec:
+    _quantized("qtable", "x", x)
+    storage = _target("qtable", dtype).storage
+    entries = table.dtype.storage if isinstance(table.dtype, QuantizedDType) else table.dtype
+    if table.shape != (256,) or entries != storage:
+        raise ShapeError(f"qtable: table is {entries} of shape {table.shape}; expected {storage} of shape (256,)")
+    return TensorSpec(x.shape, dtype, x.device)
+
+
+# ---------------------------------------------------------------- averages
+
+
+def _qavg_infer(
+    x: TensorSpec, *, kernel: Any, stride: Any, padding: Any, count_include_pad: bool, dtype: QuantizedDType
+) -> TensorSpec:
+    op = "qavg_pool2d"
+    _quantized(op, "x", x)
+    if x.ndim != 4:
+        raise ShapeError(f"{op}: x has shape {x.shape}; expected [N,C,H,W]")
+    out = check_window(op, x.shape[2:], kernel, stride, padding, (1, 1))
+    if any(max(p) >= k for p, k in zip(padding, kernel, strict=True)):
+        raise OptionError(f"{op}: padding {padding} must be smaller than the window {kernel}")
+    return TensorSpec((*x.shape[:2], *out), _target(op, dtype), x.device)
+
+
+def _qavg(x: np.ndarray, dtype: QuantizedDType, in_specs: Any, out_specs: Any, **window: Any) -> np.ndarray:
+    d = in_specs[0].dtype
+    return integer.avg_pool2d(x, _output(dtype), s_x=d.scale, s_y=dtype.scale, z_x=d.zero_point, **window)
+
+
+def _qmean_infer(x: TensorSpec, *, axis: Any, keepdims: bool, dtype: QuantizedDType) -> TensorSpec:
+    _quantized("qmean", "x", x)
+    axes = normalize_axes("qmean", axis, x.ndim)
+    shape = reduced_shape(x.shape, axes, keepdims)
+    if x.size == 0 and np.prod(shape) != 0:
+        raise ShapeError(f"qmean: x has shape {x.shape}; the mean of no elements is undefined")
+    return TensorSpec(shape, _target("qmean", dtype), x.device)
+
+
+def _qmean(x: np.ndarray, axis: Any, keepdims: bool, dtype: QuantizedDType, in_specs: Any, **_: Any) -> np.ndarray:
+    d = in_specs[0].dtype
+    return integer.mean(x, _output(dtype), axis=axis, keepdims=keepdims, s_x=d.scale, s_y=dtype.scale, z_x=d.zero_point)
+
+
+# ---------------------------------------------------------------- samples
+
+_U8, _S8 = quint8(0.02, 13), qint8(0.03, -5)
+
+
+def _q(dtype: QuantizedDType, *shape: int) -> Tensor:
+    values = np.random.default_rng(list(shape)).integers(dtype.qmin, dtype.qmax + 1, shape)
+    return Tensor._wrap(values.astype(dtype.storage), dtype)
+
+
+def _x(*shape: int) -> np.ndarray:
+    return np.random.default_rng(list(shape)).standard_normal(shape)
+
+
+def _channels(o: int, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(o)
+    M = (rng.random(o) + 0.5).astype(np.float32) / np.float32(75 * np.sqrt(k))
+    return rng.integers(-900, 900, o).astype(np.int32), M, rng.normal(0, 20, o).astype(np.float32)
+
+
+def _weight(*shape: int) -> np.ndarray:
+    return np.random.default_rng(list(shape)).integers(-127, 128, shape).astype(np.int8)
+
+
+def _geometry(stride: Any = (1, 1), pad: int = 0, groups: int = 1) -> dict[str, Any]:
+    return {"stride": stride, "padding": ((pad, pad), (pad, pad)), "dilation": (1, 1), "groups": groups}
+
+
+_CLAMP_U8 = {"lo": -13, "hi": 242, "ratio": 0.0, "dtype": _U8}
+_CLAMP_S8 = {"lo": 0, "hi": 100, "ratio": 0.0, "dtype": _S8}
+_FLOAT = {"lo": 0, "hi": 0, "ratio": 0.0, "dtype": "float32"}
+
+
+def _qconv_samples() -> Iterator[Sample]:
+    x = _q(_U8, 2, 8, 9, 7)
+    yield Sample((x, _weight(12, 8, 3, 3), *_channels(12, 72)), {**_geometry(pad=1), **_CLAMP_U8})
+    yield Sample((x, _weight(8, 1, 3, 3), *_channels(8, 9)), {**_geometry((2, 2), 1, 8), **_CLAMP_S8})
+    yield Sample((_q(_S8, 1, 8, 5, 5), _weight(6, 4, 1, 1), *_channels(6, 4)), {**_geometry(groups=2), **_FLOAT})
+    residual = {**_geometry(), **_CLAMP_U8, "ratio": 0.75}
+    yield Sample((x, _weight(10, 8, 1, 1), *_channels(10, 8), _q(_S8, 2, 10, 9, 7)), residual)
+
+
+def _qlinear_samples() -> Iterator[Sample]:
+    yield Sample((_q(_U8, 3, 20), _weight(7, 20), *_channels(7, 20)), _CLAMP_U8)
+    yield Sample((_q(_S8, 2, 3, 20), _weight(7, 20), *_channels(7, 20)), _FLOAT)
+    yield Sample((_q(_U8, 3, 20), _weight(7, 20), *_channels(7, 20), _q(_U8, 3, 7)), {**_CLAMP_S8, "ratio": 0.5})
+
+
+_PLAIN = np.zeros((1, 2, 4, 4), np.float32)
+_WINDOW = {"kernel": (3, 3), "stride": (2, 2), "padding": ((1, 1), (1, 1))}
+
+
+def _conv_errors() -> Iterator[ErrorSample]:
+    inputs = (_PLAIN, np.zeros((2, 2, 1, 1), np.int8), np.zeros(2, np.int32), *[np.zeros(2, np.float32)] * 2)
+    yield ErrorSample(inputs, {**_geometry(), **_CLAMP_U8}, DTypeError, "qconv2d: x is float32; expected an 8-bit")
+
+
+def _linear_errors() -> Iterator[ErrorSample]:
+    inputs = (_PLAIN, np.zeros((2, 4), np.int8), np.zeros(2, np.int32), *[np.zeros(2, np.float32)] * 2)
+    yield ErrorSample(inputs, _CLAMP_U8, DTypeError, "qlinear: x is float32; expected an 8-bit")
+
+
+def _error(inputs: tuple, attrs: dict[str, Any], match: str) -> Any:
+    return lambda: iter([ErrorSample(inputs, attrs, DTypeError, match)])
+
+
+def _record(name: str, infer: Any, reference: Any, samples: Any, errors: Any, vjp: Any = _NO_GRADIENT) -> Op:
+    return define(Op(name, infer, reference, vjp, _NO_ONNX, samples, errors, needs_specs=True, quant="integer"))
+
+
+QUANTIZE = _record(
+    "quantize",
+    _quantize_infer,
+    _quantize,
+    lambda: iter(
+        [
+            Sample((_x(2, 3, 5, 4),), {"dtype": _U8}),
+            Sample((_x(4, 3),), {"dtype": qint8((0.01, 0.02, 0.05, 0.04), axis=0)}),
+            Sample((_x(0, 3),), {"dtype": _S8}),
+        ]
+    ),
+    _error((_PLAIN,), {"dtype": "int8"}, "quantize: dtype is 'int8'; expected a quantized dtype"),
+)
+DEQUANTIZE = _record(
+    "dequantize",
+    _dequantize_infer,
+    _dequantize,
+    lambda: iter([Sample((_q(_U8, 2, 3, 5, 4),)), Sample((_q(_S8, 7),))]),
+    _error((_PLAIN,), {}, "dequantize: q is float32"),
+)
+FAKE_QUANT = _record(
+    "fake_quant",
+    _fake_quant_infer,
+    _fake_quant,
+    lambda: iter(
+        [
+            Sample((_x(2, 3, 5, 4),), {"dtype": _U8}, differentiable=False),
+            Sample((_x(3, 4),), {"dtype": qint8((0.01, 0.02, 0.05, 0.04), axis=1)}, differentiable=False),
+        ]
+    ),
+    _error((_PLAIN,), {"dtype": "int8"}, "fake_quant: dtype is 'int8'"),
+    _fake_quant_vjp,
+)
+QCONV2D = _record("qconv2d", _qconv_infer, _qconv, _qconv_samples, _conv_errors)
+QLINEAR = _record("qlinear", _qlinear_infer, _qlinear, _qlinear_samples, _linear_errors)
+QADD = _record(
+    "qadd",
+    _qadd_infer,
+    _qadd,
+    lambda: iter(
+        [
+            Sample(
+                (_q(_U8, 2, 3, 4, 4), _q(_S8, 2, 3, 4, 4)), {"ra": 0.75, "rb": 1.25, "lo": -13, "hi": 242, "dtype": _U8}
+            ),
+            Sample((_q(_U8, 5, 4), _q(_U8, 1, 4)), {"ra": 0.5, "rb": 0.5, "lo": 0, "hi": 100, "dtype": _S8}),
+        ]
+    ),
+    _error((_PLAIN, _PLAIN), {"ra": 0.5, "rb": 0.5, "lo": 0, "hi": 9, "dtype": _U8}, "qadd: a is float32"),
+)
+REQUANTIZE = _record(
+    "requantize",
+    _requantize_infer,
+    _requantize,
+    lambda: iter([Sample((_q(_U8, 2, 3, 4, 5),), {"ratio": 0.6875, "lo": -123, "hi": 132, "dtype": _S8})]),
+    _error((_PLAIN,), {"ratio": 0.5, "lo": 0, "hi": 9, "dtype": _U8}, "requantize: x is float32"),
+)
+QTABLE = _record(
+    "qtable",
+    _qtable_infer,
+    lambda x, table, **_: integer.lookup(x, table),
+    lambda: iter([Sample((_q(_S8, 3, 50), np.arange(256, dtype=np.uint8)[::-1].copy()), {"dtype": _U8})]),
+    _error((_PLAIN, np.zeros(256, np.uint8)), {"dtype": _U8}, "qtable: x is float32"),
+)
+QAVG_POOL2D = _record(
+    "qavg_pool2d",
+    _qavg_infer,
+    _qavg,
+    lambda: iter(
+        [Sample((_q(_U8, 2, 3, 7, 6),), {**_WINDOW, "count_include_pad": i, "dtype": _S8}) for i in (True, False)]
+    ),
+    _error((_PLAIN,), {**_WINDOW, "count_include_pad": True, "dtype": _S8}, "qavg_pool2d: x is float32"),
+)
+QMEAN = _record(
+    "qmean",
+    _qmean_infer,
+    _qmean,
+    lambda: iter(
+        [
+            Sample((_q(_U8, 2, 5, 7, 7),), {"axis": (2, 3), "keepdims": True, "dtype": _S8}),
+            Sample((_q(_S8, 4, 6),), {"axis": None, "keepdims": False, "dtype": _U8}),
+        ]
+    ),
+    _error((_PLAIN,), {"axis": None, "keepdims": False, "dtype": _S8}, "qmean: x is float32"),
+)
