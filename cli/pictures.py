@@ -1,0 +1,237 @@
+"""From a picture file to the array a network expects: the recipe is data and goes into the report."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from megengine.core.errors import FileFormatError, OptionError, nearest
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm")
+IMAGENET_MEAN = (123.675, 116.28, 103.53)
+IMAGENET_STD = (58.395, 57.12, 57.375)
+MAX_PIXELS = 200_000_000  # a larger picture is refused before its pixels are decoded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How a picture becomes an input array.
+
+    Attributes:
+        size: height and width of the result.
+        resize: "stretch" scales the whole picture to `size`; "crop" scales the shorter side to `size / crop_ratio`
+            and takes the centre; "square" takes the largest centre square first.
+        crop_ratio: for "crop", the part of the shorter side that is kept.
+        colour: "RGB", "BGR" or "L" (one grey channel).
+        mean, std: in units of 0..255, one number a channel in the order of `colour`; x = (pixel - mean) / std.
+        layout: "NCHW" or "NHWC".
+        background, margin: a picture with transparency is cut to its visible part and laid on a square of this colour
+            with `margin` of the longer side around it.
+        flip: mirror left and right.
+    """
+
+    size: tuple[int, int] = (224, 224)
+    resize: str = "crop"
+    crop_ratio: float = 0.875
+    colour: str = "RGB"
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+    layout: str = "NCHW"
+    background: tuple[int, int, int] = (255, 255, 255)
+    margin: float = 0.1
+    flip: bool = False
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("resize", ("stretch", "crop", "square")),
+            ("colour", ("RGB", "BGR", "L")),
+            ("layout", ("NCHW", "NHWC")),
+        ):
+            if (value := getattr(self, name)) not in allowed:
+                raise OptionError(f"recipe: {name} is {value!r}; expected one of {', '.join(allowed)}")
+        if len(self.size) != 2 or min(self.size) < 1:
+            raise OptionError(f"recipe: size is {self.size}; expected a positive height and width")
+        channels = 1 if self.colour == "L" else 3
+        for name in ("mean", "std"):
+            if len(getattr(self, name)) not in (1, channels):
+                raise OptionError(
+                    f"recipe: {name} has {len(getattr(self, name))} numbers; {self.colour} pictures need 1 or {channels}"
+                )
+        if 0 in self.std:
+            raise OptionError("recipe: std holds a zero; expected the divisor of each channel")
+        if not 0 < self.crop_ratio <= 1:
+            raise OptionError(f"recipe: crop_ratio is {self.crop_ratio}; expected a number above 0 and at most 1")
+
+    def describe(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+PRESETS = {
+    "imagenet": Recipe(),
+    "tf": Recipe(mean=(127.0,), std=(128.0,)),
+    "caffe": Recipe(size=(227, 227), colour="BGR", mean=(103.939, 116.779, 123.68), std=(1.0,)),
+    "unit": Recipe(mean=(0.0,), std=(255.0,)),
+    "mnist": Recipe(size=(28, 28), resize="stretch", colour="L", mean=(0.1307 * 255,), std=(0.3081 * 255,)),
+}
+
+
+def recipe(text: str) -> Recipe:
+    """A recipe from the command line: a preset, a JSON file, or `preset,key=value,...`.
+
+    >>> recipe("imagenet,size=160,resize=stretch").size
+    (160, 160)
+    """
+    head, *changes = _split_commas(text)
+    if head.endswith(".json"):
+        base = _recipe_file(Path(head))
+    elif head in PRESETS:
+        base = PRESETS[head]
+    elif "=" in head:
+        base, changes = PRESETS["imagenet"], [head, *changes]
+    else:
+        raise OptionError(
+            f"preprocessing: no preset {head!r}{nearest(head, PRESETS)}; expected one of {', '.join(PRESETS)}, "
+            "a .json file, or key=value pairs"
+        )
+    values = base.describe()
+    for change in changes:
+        key, found, value = change.partition("=")
+        if not found:
+            raise OptionError(f"preprocessing: {change!r} is not key=value")
+        values[key] = _parsed(value)
+    return _recipe_from(values, "preprocessing")
+
+
+def _split_commas(text: str) -> list[str]:
+    """Commas separate pairs; a piece without `=` after a pair continues its list: mean=1,2,3,std=4."""
+    pieces: list[str] = []
+    for piece in text.split(","):
+        if pieces and "=" in pieces[-1] and "=" not in piece:
+            pieces[-1] += "," + piece
+        else:
+            pieces.append(piece)
+    return pieces
+
+
+def _parsed(value: str) -> Any:
+    parts = []
+    for part in value.strip("()[]").split(","):
+        try:
+            parts.append(json.loads(part))
+        except ValueError:
+            parts.append(part.strip())
+    return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+def _recipe_file(path: Path) -> Recipe:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileFormatError(f"recipe {path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise FileFormatError(f"recipe {path}: not JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise FileFormatError(f"recipe {path}: expected a JSON object of {', '.join(f.name for f in fields(Recipe))}")
+    return _recipe_from(values, f"recipe {path}")
+
+
+def _recipe_from(values: dict[str, Any], where: str) -> Recipe:
+    known = [field.name for field in fields(Recipe)]
+    clean: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in known:
+            raise OptionError(f"{where}: unknown key {key!r}{nearest(key, known)}; expected {', '.join(known)}")
+        if key in ("size", "mean", "std", "background"):
+            value = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+            if not all(isinstance(item, (int, float)) and not isinstance(item, bool) for item in value):
+                raise OptionError(f"{where}: {key} is {value}; expected numbers")
+            value = value * 2 if key == "size" and len(value) == 1 else value
+        clean[key] = value
+    try:
+        return Recipe(**clean)
+    except TypeError as error:
+        raise OptionError(f"{where}: {error}") from error
+
+
+def open_picture(path: Path, how: Recipe) -> Image.Image:
+    """The picture in RGB, transparency composed on the recipe's background.
+
+    Raises:
+        FileFormatError: the file is not a picture or is damaged; the message names it.
+    """
+    try:
+        with Image.open(path) as picture:
+            if picture.width * picture.height > MAX_PIXELS:
+                raise FileFormatError(
+                    f"picture {path}: {picture.width}x{picture.height} is more than {MAX_PIXELS} pixels; scale it down"
+                )
+            transparent = picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info
+            return _composed(picture.convert("RGBA"), how) if transparent else picture.convert("RGB")
+    except FileFormatError:
+        raise
+    except Exception as error:  # Pillow raises a dozen types for damaged data
+        raise FileFormatError(f"picture {path}: cannot be read ({error}); remove or repair the file") from error
+
+
+def _composed(picture: Image.Image, how: Recipe) -> Image.Image:
+    visible = picture.getbbox()
+    if visible:
+        picture = picture.crop(visible)
+    width, height = picture.size
+    side = int(max(width, height) * (1 + 2 * how.margin))
+    square = Image.new("RGBA", (side, side), (*how.background, 255))
+    square.alpha_composite(picture, ((side - width) // 2, (side - height) // 2))
+    return square.convert("RGB")
+
+
+def _resized(picture: Image.Image, how: Recipe) -> Image.Image:
+    height, width = how.size
+    if how.resize == "square":
+        side = min(picture.size)
+        left, top = (picture.width - side) // 2, (picture.height - side) // 2
+        picture = picture.crop((left, top, left + side, top + side))
+    elif how.resize == "crop":
+        scale = max(height / picture.height, width / picture.width) / how.crop_ratio
+        picture = picture.resize(
+            (max(width, round(picture.width * scale)), max(height, round(picture.height * scale))),
+            Image.Resampling.BICUBIC,
+        )
+        left, top = (picture.width - width) // 2, (picture.height - height) // 2
+        return picture.crop((left, top, left + width, top + height))
+    return picture.resize((width, height), Image.Resampling.BICUBIC)
+
+
+def prepare(picture: Image.Image, how: Recipe) -> np.ndarray:
+    """float32 array of one picture, [1, C, H, W] or [1, H, W, C]."""
+    picture = _resized(picture, how)
+    if how.flip:
+        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    if how.colour == "L":
+        pixels = np.asarray(picture.convert("L"), np.float32)[..., None]
+    else:
+        pixels = np.asarray(picture, np.float32)
+        pixels = pixels[..., ::-1] if how.colour == "BGR" else pixels
+    x = (pixels - np.float32(how.mean)) / np.float32(how.std)
+    x = x.transpose(2, 0, 1) if how.layout == "NCHW" else x
+    return np.ascontiguousarray(x[None], np.float32)
+
+
+def load(path: Path, how: Recipe) -> np.ndarray:
+    """A picture file as an input array of batch 1."""
+    return prepare(open_picture(path, how), how)
+
+
+def pictures_in(folder: Path) -> list[Path]:
+    """Picture files below a folder, in path order."""
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+
+
+def stream(paths: list[Path], how: Recipe) -> Iterator[np.ndarray]:
+    """One array at a time: memory does not grow with the number of pictures."""
+    for path in paths:
+        yield load(path, how)

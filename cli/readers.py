@@ -1,0 +1,228 @@
+"""Calibration and evaluation data for the command, streamed: a folder of pictures, .npy / .npz, module.py:function."""
+
+import importlib.util
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from megengine.cli.pictures import SUFFIXES, Recipe, load, pictures_in
+from megengine.core.errors import DTypeError, FileFormatError, OptionError, ShapeError, nearest
+
+Batch = tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A data source that can be read more than once; every pass starts a new stream.
+
+    Attributes:
+        name: what the user gave.
+        count: how many batches a pass yields, None when only reading tells.
+        start: opens a pass.
+    """
+
+    name: str
+    count: int | None
+    start: Callable[[], Iterator[Batch]]
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.start()
+
+
+def open_reader(
+    source: str, *, shapes: Sequence[tuple[int, ...]], how: Recipe | None = None, limit: int | None = None
+) -> Reader:
+    """Data for a network whose inputs have these shapes.
+
+    Args:
+        source: a folder of pictures, a picture, a .npy / .npz file, or `module.py:function`. The function takes no
+            argument and gives an iterable of arrays, or of tuples of arrays for networks with several inputs.
+        shapes: shape of each network input, batch axis first; every array is checked against it.
+        how: the recipe for pictures; None takes ImageNet's at the network's own size.
+        limit: at most this many batches.
+
+    Raises:
+        OptionError: the source is none of these.
+        FileFormatError: a file of it is damaged; raised while reading, and names the file.
+    """
+    reader = _reader(source, shapes, how)
+
+    def checked() -> Iterator[Batch]:
+        for index, batch in enumerate(reader):
+            if limit is not None and index >= limit:
+                return
+            yield check_batch(batch, shapes, f"{source}, batch {index}")
+
+    count = reader.count if limit is None or reader.count is None else min(limit, reader.count)
+    return Reader(source, count, checked)
+
+
+def _reader(source: str, shapes: Sequence[tuple[int, ...]], how: Recipe | None) -> Reader:
+    path = Path(source)
+    if path.is_dir() or (path.is_file() and path.suffix.lower() in SUFFIXES):
+        return _picture_reader(path, shapes, how)
+    if path.is_file() and path.suffix in (".npy", ".npz"):
+        return _array_reader(path, shapes)
+    if ".py:" in source:
+        return _function_reader(source)
+    if path.exists():
+        raise OptionError(f"data {source!r}: expected a folder of pictures, .npy, .npz, or module.py:function")
+    raise OptionError(f"data {source!r}: no such file or folder")
+
+
+def check_batch(batch: Batch, shapes: Sequence[tuple[int, ...]], where: str) -> Batch:
+    """The batch as contiguous arrays of the inputs' shapes.
+
+    Raises:
+        ShapeError: another number of arrays or another shape.
+        DTypeError: not numbers.
+        FileFormatError: a value is NaN or infinite.
+    """
+    if len(batch) != len(shapes):
+        raise ShapeError(f"{where}: {len(batch)} arrays; expected {len(shapes)}, one for each input of the network")
+    return tuple(_checked_array(array, shape, where) for array, shape in zip(batch, shapes, strict=True))
+
+
+def _checked_array(array: Any, shape: tuple[int, ...], where: str) -> np.ndarray:
+    array = np.asarray(array)
+    if array.dtype.kind not in "fiub":
+        raise DTypeError(f"{where}: dtype {array.dtype}; expected numbers (float32, or integers of the input)")
+    if array.shape != tuple(shape):
+        raise ShapeError(f"{where}: shape {array.shape}; expected {tuple(shape)} (scale, crop or reshape the data)")
+    if array.dtype.kind == "f":
+        if not np.isfinite(array).all():
+            bad = int(array.size - np.isfinite(array).sum())
+            raise FileFormatError(f"{where}: {bad} values are NaN or infinite; remove or repair this input")
+        array = array.astype(np.float32, copy=False)
+    return np.ascontiguousarray(array)
+
+
+def _picture_reader(path: Path, shapes: Sequence[tuple[int, ...]], how: Recipe | None) -> Reader:
+    paths = pictures_in(path) if path.is_dir() else [path]
+    if not paths:
+        raise OptionError(f"data {path}: no pictures below this folder (looked for {', '.join(SUFFIXES)})")
+    if len(shapes) != 1 or len(shapes[0]) != 4:
+        raise OptionError(
+            f"data {path}: pictures fit a network with one 4-D input; this one takes {list(shapes)}. "
+            "Give .npz or module.py:function"
+        )
+    batch = shapes[0][0]
+    how = how or default_recipe(shapes[0])
+
+    def start() -> Iterator[Batch]:
+        for first in range(0, len(paths), batch):
+            group = paths[first : first + batch]
+            group += group[-1:] * (batch - len(group))  # the last batch is filled up with its last picture
+            yield (np.concatenate([load(one, how) for one in group]),)
+
+    return Reader(str(path), -(-len(paths) // batch), start)
+
+
+def default_recipe(shape: tuple[int, ...]) -> Recipe:
+    """ImageNet's recipe at the size of a [N, C, H, W] or [N, H, W, C] input."""
+    if shape[1] in (1, 3):
+        channels, size, layout = shape[1], (shape[2], shape[3]), "NCHW"
+    elif shape[3] in (1, 3):
+        channels, size, layout = shape[3], (shape[1], shape[2]), "NHWC"
+    else:
+        raise OptionError(f"pictures have 1 or 3 channels, the network's input is {shape}; give .npy or .npz data")
+    if channels == 1:
+        return Recipe(size=size, colour="L", mean=(127.5,), std=(127.5,), layout=layout)
+    return Recipe(size=size, layout=layout)
+
+
+def _array_reader(path: Path, shapes: Sequence[tuple[int, ...]]) -> Reader:
+    arrays = _npy(path) if path.suffix == ".npy" else _npz(path, len(shapes))
+    counts = {len(array) for array in arrays}
+    if len(counts) != 1:
+        raise ShapeError(f"data {path}: arrays of {sorted(counts)} samples; expected the same number in each")
+    samples, batch = counts.pop(), shapes[0][0] if shapes and shapes[0] else 1
+    if samples < batch:
+        raise ShapeError(f"data {path}: {samples} samples, the network takes {batch} at once; give more data")
+
+    def start() -> Iterator[Batch]:
+        for first in range(0, samples - batch + 1, batch):
+            yield tuple(array[first : first + batch] for array in arrays)
+
+    return Reader(str(path), samples // batch, start)
+
+
+def _npy(path: Path) -> list[np.ndarray]:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise FileFormatError(f"data {path}: not a readable .npy array ({error})") from error
+    if array.ndim == 0:
+        raise ShapeError(f"data {path}: a single number; expected samples along the first axis")
+    return [array]
+
+
+def _npz(path: Path, inputs: int) -> list[np.ndarray]:
+    """All arrays, in the order of the file; .npz members are compressed and must be held in memory."""
+    try:
+        with np.load(path, allow_pickle=False) as opened:
+            arrays = [opened[name] for name in opened.files]
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, KeyError) as error:
+        raise FileFormatError(f"data {path}: not a readable .npz file ({error})") from error
+    if len(arrays) != inputs:
+        raise ShapeError(f"data {path}: {len(arrays)} arrays; expected {inputs}, one for each input of the network")
+    if any(array.ndim == 0 for array in arrays):
+        raise ShapeError(f"data {path}: a single number; expected samples along the first axis")
+    return arrays
+
+
+def _function_reader(source: str) -> Reader:
+    function = load_function(source)
+
+    def start() -> Iterator[Batch]:
+        made = function()
+        if not hasattr(made, "__iter__"):
+            raise OptionError(f"data {source!r}: the function gave {type(made).__name__}; expected an iterable")
+        for item in made:
+            yield tuple(_as_array(one) for one in (item if isinstance(item, (tuple, list)) else (item,)))
+
+    return Reader(source, None, start)
+
+
+def _as_array(value: Any) -> np.ndarray:
+    return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+
+
+def load_function(source: str) -> Callable[..., Any]:
+    """The function that `path/module.py:function` names. Runs the module: it is the user's own code.
+
+    Raises:
+        OptionError: no such file or function, or the module raises while it is loaded.
+    """
+    file, _, name = source.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise OptionError(f"{source!r}: no such file {file!r}")
+    module = _module(path)
+    function = getattr(module, name, None)
+    if not callable(function):
+        candidates = [key for key, value in vars(module).items() if callable(value)]
+        raise OptionError(f"{source!r}: {path.name} has no function {name!r}{nearest(name, candidates)}")
+    return function
+
+
+def _module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"mge_user_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise OptionError(f"{path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise OptionError(f"{path}: {type(error).__name__} while loading it: {error}") from error
+    finally:
+        sys.path.pop(0)
+    return module

@@ -1,0 +1,156 @@
+"""Reading .onnx files that may be damaged or hostile: sizes and paths are checked before memory is taken."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from megengine.core.errors import FileFormatError
+
+if TYPE_CHECKING:
+    import onnx
+
+MAX_FILE = 2 << 30  # the limit of the container format itself
+MIN_OPSET, IR_FIELDS = 7, "a graph with at least one node and one output"
+
+
+def read_model(source: str | Path | bytes) -> tuple["onnx.ModelProto", Path | None]:
+    """A parsed model, its local functions inlined, and the folder that external data must lie in.
+
+    Raises:
+        FileFormatError: no such file, not a complete ONNX model, or an opset that is not supported.
+    """
+    import onnx
+
+    path = None if isinstance(source, bytes) else Path(source)
+    name = "<bytes>" if path is None else str(path)
+    content = source if isinstance(source, bytes) else _content(Path(source))
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(content)
+    except Exception as error:  # protobuf implementations raise different types
+        raise FileFormatError(f"{name}: not a complete ONNX model ({error}); the file is truncated or no .onnx") from None
+    if not model.graph.node or not model.graph.output:
+        raise FileFormatError(f"{name}: not an ONNX model; expected {IR_FIELDS}")
+    _check_opset(model, name)
+    if model.functions:
+        model = _inlined(model, name)
+    return model, None if path is None else path.resolve().parent
+
+
+def _content(path: Path) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > MAX_FILE:
+            raise FileFormatError(f"{path}: {size} bytes; an ONNX model has at most 2 GiB (larger weights lie beside it)")
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise FileFormatError(f"{path}: no such file") from None
+    except OSError as error:
+        raise FileFormatError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _check_opset(model: "onnx.ModelProto", name: str) -> None:
+    import onnx
+
+    version = opset_of(model)
+    newest = onnx.defs.onnx_opset_version()
+    if not MIN_OPSET <= version <= newest:
+        raise FileFormatError(
+            f"{name}: opset {version}; expected {MIN_OPSET} to {newest} (convert with onnx.version_converter)"
+        )
+
+
+def opset_of(model: "onnx.ModelProto") -> int:
+    """Version of the default operator set, 0 when the model names none."""
+    return max((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), default=0)
+
+
+def _inlined(model: "onnx.ModelProto", name: str) -> "onnx.ModelProto":
+    from onnx import inliner
+
+    try:
+        return inliner.inline_local_functions(model)
+    except Exception as error:
+        raise FileFormatError(f"{name}: its local functions cannot be inlined ({error})") from None
+
+
+def initializers(model: "onnx.ModelProto", folder: Path | None) -> Iterator[tuple[str, np.ndarray]]:
+    """Name and read-only value of every stored tensor.
+
+    Raises:
+        FileFormatError: a tensor whose data does not fit its shape, or external data outside the model's folder.
+    """
+    for tensor in model.graph.initializer:
+        yield tensor.name, array_of(tensor, folder)
+    if model.graph.sparse_initializer:
+        raise FileFormatError("sparse initializers are not supported; store the weights dense")
+
+
+def array_of(tensor: "onnx.TensorProto", folder: Path | None = None) -> np.ndarray:
+    """The value of a stored tensor; string tensors are refused.
+
+    Raises:
+        FileFormatError: see `initializers`.
+    """
+    import onnx
+
+    where = f"tensor {tensor.name!r}"
+    if tensor.data_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
+        raise FileFormatError(f"{where}: data type {tensor.data_type} is not a number type")
+    try:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    except KeyError:
+        raise FileFormatError(f"{where}: unknown data type {tensor.data_type}") from None
+    shape = tuple(tensor.dims)
+    if any(size < 0 for size in shape):
+        raise FileFormatError(f"{where}: shape {shape} has a negative size")
+    count = math.prod(shape)
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return _external(tensor, dtype, shape, folder)
+    if tensor.HasField("raw_data") and _bits(tensor.data_type) >= 8 and len(tensor.raw_data) != count * dtype.itemsize:
+        raise FileFormatError(
+            f"{where}: {len(tensor.raw_data)} bytes of data; shape {shape} and {dtype} need {count * dtype.itemsize}"
+        )
+    if not tensor.HasField("raw_data") and count > 16 * max(1, tensor.ByteSize()):
+        raise FileFormatError(f"{where}: shape {shape} needs {count} values and the file holds fewer")
+    try:
+        array = onnx.numpy_helper.to_array(tensor)
+    except Exception as error:
+        raise FileFormatError(f"{where}: its data does not fit shape {shape} ({error})") from None
+    return array
+
+
+def _bits(data_type: int) -> int:
+    import onnx
+
+    small = {"UINT4", "INT4", "FLOAT4E2M1", "UINT2", "INT2"}
+    return 4 if onnx.TensorProto.DataType.Name(data_type) in small else 8  # type: ignore[arg-type]
+
+
+def _external(tensor: "onnx.TensorProto", dtype: np.dtype, shape: tuple[int, ...], folder: Path | None) -> np.ndarray:
+    entries = {item.key: item.value for item in tensor.external_data}
+    where, location = f"tensor {tensor.name!r}", entries.get("location", "")
+    if folder is None:
+        raise FileFormatError(f"{where}: its data lies in the file {location!r}; load the model from a path, not from bytes")
+    path = (folder / location).resolve()
+    if not location or Path(location).is_absolute() or not path.is_relative_to(folder):
+        raise FileFormatError(f"{where}: its data file {location!r} lies outside the model's folder; refused")
+    try:
+        offset, size = int(entries.get("offset", 0)), path.stat().st_size
+        needed = math.prod(shape) * dtype.itemsize
+        length = int(entries.get("length", needed))
+    except ValueError:
+        raise FileFormatError(f"{where}: offset and length of its external data are not numbers") from None
+    except OSError as error:
+        raise FileFormatError(f"{where}: its data file {location!r} cannot be read ({error.strerror})") from None
+    if length != needed or offset < 0 or offset + needed > size:
+        raise FileFormatError(
+            f"{where}: needs {needed} bytes at offset {offset} of {location!r} ({length} declared), "
+            f"the file has {size}"
+        )
+    with path.open("rb") as file:
+        file.seek(offset)
+        return np.frombuffer(file.read(needed), dtype).reshape(shape)
