@@ -1,0 +1,142 @@
+"""What an import rule sees of a node, and the table of rules."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megengine.core.dtype import QuantizedDType
+from megengine.core.errors import FileFormatError, ShapeError
+from megengine.core.spec import TensorSpec
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import TensorNode
+
+if TYPE_CHECKING:
+    import onnx
+
+Value = np.ndarray | TensorNode
+Rule = Callable[["Call"], Any]
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(*op_types: str) -> Callable[[Rule], Rule]:
+    """Declare how ONNX operators become ops of the graph."""
+
+    def declare(function: Rule) -> Rule:
+        for op_type in op_types:
+            RULES[op_type] = function
+        return function
+
+    return declare
+
+
+@dataclass(slots=True)
+class Call:
+    """One ONNX node being imported: its inputs (arrays are constants), attributes, and the graph under construction.
+
+    A missing optional input is None.
+    """
+
+    graph: InternalGraph
+    op_type: str
+    name: str
+    inputs: list[Value | None]
+    attrs: dict[str, Any]
+    opset: int
+    outputs: tuple[str, ...]
+    meta: dict[str, Any] = field(default_factory=dict)
+    constants: dict[int, TensorNode] = field(default_factory=dict)
+    keep: dict[int, np.ndarray] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+
+    def fail(self, message: str) -> FileFormatError:
+        """The error to raise: it names the node."""
+        return FileFormatError(f"{self.op_type} node {self.name!r}: {message}")
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute's value."""
+        return self.attrs.get(name, default)
+
+    def ints(self, name: str, default: Sequence[int] | None = None) -> tuple[int, ...] | None:
+        """A list of integers, or the default."""
+        value = self.attrs.get(name, default)
+        return None if value is None else tuple(int(item) for item in value)
+
+    def optional(self, index: int) -> Value | None:
+        """An input, None when it is left out."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def input(self, index: int) -> Value:
+        """An input that must be there."""
+        if (value := self.optional(index)) is None:
+            raise self.fail(f"input {index} is missing; the file is damaged")
+        return value
+
+    def const(self, index: int, what: str) -> np.ndarray | None:
+        """An optional input that must be known while importing, as shapes and axes are."""
+        value = self.optional(index)
+        if isinstance(value, TensorNode):
+            raise self.fail(f"its {what} is computed at run time; expected a constant (fix the input shapes and simplify)")
+        return value
+
+    def const_ints(self, index: int, what: str) -> tuple[int, ...] | None:
+        """A constant input as integers."""
+        value = self.const(index, what)
+        return None if value is None else tuple(int(item) for item in value.reshape(-1))
+
+    def shape(self, value: Value) -> tuple[int, ...]:
+        """The shape of an array or a node."""
+        return tuple(value.shape)
+
+    def axis(self, axis: int, rank: int) -> int:
+        """An axis as a number from 0; ONNX counts from the end too."""
+        if not -rank <= axis < rank:
+            raise self.fail(f"axis {axis} does not exist in a tensor of {rank} dimensions")
+        return axis % rank
+
+    def node(self, value: Value | float, like: Value | None = None) -> TensorNode:
+        """The graph node of a value; an array becomes a constant, once."""
+        if isinstance(value, TensorNode):
+            return value
+        if not isinstance(value, np.ndarray):
+            dtype = np.float32 if like is None else _dtype(like)
+            return self.graph.constant(np.asarray(value, dtype), name=self._part("constant"))
+        if id(value) not in self.constants:
+            name = self.names.get(id(value)) or self._part("constant")
+            self.constants[id(value)] = self.graph.constant(np.ascontiguousarray(value), name=name)
+            self.keep[id(value)] = value  # an id stays valid while its object lives
+        return self.constants[id(value)]
+
+    def apply(self, op: str, *inputs: Value | float, **attrs: Any) -> Any:
+        """Add an op to the graph; numbers become constants of the first input's dtype."""
+        first = inputs[0] if isinstance(inputs[0], (np.ndarray, TensorNode)) else None
+        nodes = [self.node(value, first) for value in inputs]
+        try:
+            made = self.graph.apply(op, *nodes, attrs=attrs, name=self.name)
+        except ShapeError as error:
+            raise self.fail(str(error)) from error
+        for node in made if isinstance(made, tuple) else (made,):
+            node.meta.update(self.meta)
+        return made
+
+    def reshape(self, x: Value, shape: Sequence[int]) -> Value:
+        """The same values in another shape; nothing is added when the shape is the same already."""
+        shape = tuple(int(size) for size in shape)
+        if self.shape(x) == shape:
+            return x
+        return x.reshape(shape) if isinstance(x, np.ndarray) else self.apply("reshape", x, shape=shape)
+
+    def _part(self, what: str) -> str:
+        return f"{self.name}_{what}"
+
+
+def _dtype(value: Value) -> Any:
+    dtype = value.dtype
+    return np.float32 if dtype is None or isinstance(dtype, QuantizedDType) else np.dtype(dtype)
+
+
+def spec_of(value: Value) -> TensorSpec:
+    """Shape and dtype of a value."""
+    return value.spec if isinstance(value, TensorNode) else TensorSpec(tuple(value.shape), value.dtype)

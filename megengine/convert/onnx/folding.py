@@ -1,0 +1,84 @@
+"""Nodes whose inputs are all known are computed while importing: shape arithmetic, stored weights in pieces."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megengine.convert.onnx.reading import array_of
+from megengine.core.errors import FileFormatError
+
+if TYPE_CHECKING:
+    import onnx
+
+MAX_VALUES = 1 << 28  # a folded constant may have so many values: a few bytes of file must not fill the memory
+
+
+def constant_of(node: "onnx.NodeProto") -> np.ndarray:
+    """The value of a Constant node.
+
+    Raises:
+        FileFormatError: a sparse or text constant.
+    """
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            return array_of(attribute.t)
+        if attribute.name in ("value_float", "value_floats"):
+            value: Any = attribute.f if attribute.name == "value_float" else list(attribute.floats)
+            return np.asarray(value, np.float32)
+        if attribute.name in ("value_int", "value_ints"):
+            value = attribute.i if attribute.name == "value_int" else list(attribute.ints)
+            return np.asarray(value, np.int64)
+    raise FileFormatError(f"Constant node {node.name!r}: expected a dense number value")
+
+
+def fold(node: "onnx.NodeProto", inputs: list[np.ndarray | None], opset: int) -> list[np.ndarray] | None:
+    """Outputs of a node with constant inputs, None when it cannot be computed here.
+
+    Raises:
+        FileFormatError: the result would be larger than any sensible constant.
+    """
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    if any(attribute.HasField("g") for attribute in node.attribute):
+        return None
+    _check_growth(node, inputs)
+    present = {name: value for name, value in zip(node.input, inputs, strict=True) if name and value is not None}
+    graph = onnx.helper.make_graph(
+        [node],
+        "fold",
+        [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in present],
+        [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    try:
+        made = ReferenceEvaluator(model).run(None, present)
+    except Exception:  # whatever is wrong with the node, the rule of its operator says it better
+        return None
+    return [np.asarray(value) for value in made]  # type: ignore[arg-type]
+
+
+def _check_growth(node: "onnx.NodeProto", inputs: list[np.ndarray | None]) -> None:
+    """Operators whose result can be far larger than their inputs."""
+    first = inputs[0] if inputs else None
+    second = inputs[1] if len(inputs) > 1 else None
+    count = 0
+    if node.op_type == "ConstantOfShape" and first is not None:
+        count = math.prod(int(size) for size in first.reshape(-1))
+    elif node.op_type in ("Expand", "Tile", "Pad", "OneHot") and first is not None and second is not None:
+        sizes = [abs(int(size)) for size in second.reshape(-1) if np.isfinite(size)]
+        shape = first.shape
+        count = {
+            "Expand": math.prod(max(size, 1) for size in sizes),
+            "Tile": first.size * math.prod(sizes),
+            "Pad": math.prod(s + a + b for s, a, b in zip(shape, sizes, sizes[len(shape) :], strict=False)),
+            "OneHot": first.size * max(sizes, default=0),
+        }[node.op_type]
+    elif node.op_type == "Range" and None not in inputs[:3] and len(inputs) == 3:
+        start, limit, delta = (float(value.reshape(-1)[0]) for value in inputs if value is not None)
+        count = abs((limit - start) / delta) if delta else math.inf
+    if count > MAX_VALUES:
+        raise FileFormatError(
+            f"{node.op_type} node {node.name!r}: makes a constant of {count:.0f} values; at most {MAX_VALUES} are accepted"
+        )

@@ -1,0 +1,259 @@
+"""ONNX to an editable op-level graph: every node keeps its ONNX name and its place in the exporting program."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megengine.convert.onnx import math_rules, nn_rules, shape_rules  # noqa: F401  (they fill RULES)
+from megengine.convert.onnx.context import RULES, Call, Value
+from megengine.convert.onnx.folding import constant_of, fold
+from megengine.convert.onnx.reading import initializers, opset_of, read_model
+from megengine.core.errors import FileFormatError, MegEngineError, OptionError, ShapeError, nearest
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import OnnxRule, Op, registry
+from megengine.traced_module import TracedModule
+from megengine.traced_module.graph import InternalGraph
+
+if TYPE_CHECKING:
+    import onnx
+
+Shapes = Mapping[str, Sequence[int]] | Sequence[int] | None
+FOLDED_ONLY = ("Shape", "Size", "ConstantOfShape", "Range", "Constant", "NonZero", "Equal", "Where", "Tile", "OneHot")
+
+
+def load(source: str | Path | bytes, input_shapes: Shapes = None) -> TracedModule:
+    """Read an ONNX model (opset 7 to the newest) as an editable graph.
+
+    Args:
+        source: path of a .onnx file, or its bytes. External data must lie in the file's folder.
+        input_shapes: shape of each input by name, or one shape for a single input; needed where the file leaves a
+            size open. An open first axis alone is taken as a batch of 1.
+
+    Returns:
+        A `TracedModule` whose graph holds only ops; nodes carry the ONNX names, `meta["module"]` the module path.
+
+    Raises:
+        FileFormatError: the file is damaged, hostile, or uses what is not supported; one message names it.
+        ShapeError: `input_shapes` does not fit the file.
+
+    Example:
+        >>> net = load("mobilenet.onnx", {"input": (1, 3, 224, 224)})  # doctest: +SKIP
+    """
+    model, folder = read_model(source)
+    name = model.graph.name or "onnx"
+    try:
+        return _Importer(model, folder, input_shapes).run()
+    except FileFormatError as error:
+        error.add_note(f"while importing {name!r}")
+        raise
+
+
+def _clean(name: str, fallback: str) -> str:
+    """A node name from hostile text: word characters and dots; `/features/0/Conv` becomes features_0_Conv."""
+    return re.sub(r"[^0-9A-Za-z_]+", "_", name[:200]).strip("_") or fallback
+
+
+def _module_path(node: "onnx.NodeProto") -> str:
+    """The exporter's module path: `/features/features.0/Conv` lies in features.features.0."""
+    parts = [part for part in node.name.split("/") if part]
+    return ".".join(parts[:-1]) if node.name.startswith("/") else ""
+
+
+def record_of(op_type: str) -> Op | None:
+    """The op whose record carries the ONNX rule of this operator."""
+    for op in registry.values():
+        if isinstance(op.onnx, OnnxRule) and op.onnx.op_type == op_type:
+            return op
+    return None
+
+
+@dataclass
+class _Importer:
+    model: "onnx.ModelProto"
+    folder: Path | None
+    shapes: Shapes
+    values: dict[str, Value] = field(default_factory=dict)
+
+    def run(self) -> TracedModule:
+        source = self.model.graph
+        self.opset = opset_of(self.model)
+        self.graph = InternalGraph(name=_clean(source.name, "onnx"))
+        self.shared: dict[str, dict] = {"constants": {}, "keep": {}, "names": {}}
+        self._refuse_unknown()
+        for name, array in initializers(self.model, self.folder):
+            self._define(name, array)
+        self._inputs()
+        for index, node in enumerate(source.node):
+            self._node(node, index)
+        self.graph.set_outputs([self._output(item.name) for item in source.output])
+        self.graph.remove_dead()
+        return TracedModule.from_graph(self.graph)
+
+    def _refuse_unknown(self) -> None:
+        """All operators that cannot be imported in one message, before any work."""
+        unknown: dict[str, str] = {}
+        for node in self.model.graph.node:
+            full = f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+            known = full in RULES or full in FOLDED_ONLY or record_of(full) is not None
+            if not known and not all(self._stored(name) for name in node.input):
+                unknown.setdefault(full, node.name or (node.output[0] if node.output else ""))
+        if unknown:
+            candidates = [*RULES, *(op.onnx.op_type for op in registry.values() if isinstance(op.onnx, OnnxRule))]
+            listed = ", ".join(f"{op!r} (node {name!r}{nearest(op, candidates)})" for op, name in unknown.items())
+            raise FileFormatError(f"ONNX operators that are not supported: {listed}")
+
+    def _stored(self, name: str) -> bool:
+        return any(item.name == name for item in self.model.graph.initializer)
+
+    def _define(self, name: str, value: Value) -> None:
+        if name in self.values:
+            raise FileFormatError(f"the value {name!r} is defined twice; the file is damaged")
+        self.values[name] = value
+        if isinstance(value, np.ndarray):
+            self.shared["names"][id(value)] = _clean(name, "constant")
+            self.shared["keep"][id(value)] = value
+
+    def _inputs(self) -> None:
+        declared = [item for item in self.model.graph.input if item.name not in self.values]
+        if not declared:
+            raise FileFormatError("the model has no input; expected at least one")
+        wanted = self._wanted_shapes([item.name for item in declared])
+        for item in declared:
+            spec = _input_spec(item, wanted.get(item.name))
+            self._define(item.name, self.graph.add_input(_clean(item.name, "input"), spec))
+
+    def _wanted_shapes(self, names: list[str]) -> dict[str, tuple[int, ...]]:
+        if self.shapes is None:
+            return {}
+        if not isinstance(self.shapes, Mapping):
+            if len(names) != 1:
+                raise OptionError(f"input_shapes: the model has inputs {names}; give a shape for each by name")
+            return {names[0]: tuple(int(size) for size in self.shapes)}
+        for name in self.shapes:
+            if name not in names:
+                raise OptionError(f"input_shapes: no input {name!r}{nearest(name, names)}; the model has {names}")
+        return {name: tuple(int(size) for size in shape) for name, shape in self.shapes.items()}
+
+    def _node(self, node: "onnx.NodeProto", index: int) -> None:
+        if node.op_type == "Constant":
+            self._define(node.output[0], constant_of(node))
+            return
+        inputs = [self._input(name, node) for name in node.input]
+        made = self._made(node, inputs, index)
+        if len(made) < len([name for name in node.output if name]):
+            raise FileFormatError(f"{node.op_type} node {node.name!r}: {len(node.output)} outputs are not supported")
+        for name, value in zip(node.output, made, strict=False):
+            if name:
+                self._define(name, value)
+
+    def _made(self, node: "onnx.NodeProto", inputs: list[Value | None], index: int) -> Sequence[Value]:
+        if node.op_type == "Shape" and inputs and inputs[0] is not None:
+            return (_shape_of(node, tuple(inputs[0].shape)),)
+        if all(value is None or isinstance(value, np.ndarray) for value in inputs):
+            folded = fold(node, inputs, self.opset)  # type: ignore[arg-type]
+            if folded is not None:
+                return folded
+        call = self._call(node, inputs, index)
+        if node.op_type in FOLDED_ONLY and node.op_type not in RULES and record_of(node.op_type) is None:
+            raise call.fail("depends on the network's input; supported is only what is known from shapes and constants")
+        try:
+            rule = RULES.get(node.op_type)
+            made = rule(call) if rule is not None else _from_record(call)
+        except FileFormatError:
+            raise
+        except MegEngineError as error:
+            raise call.fail(str(error)) from error
+        return made if isinstance(made, tuple) else (made,)
+
+    def _call(self, node: "onnx.NodeProto", inputs: list[Value | None], index: int) -> Call:
+        name = _clean(node.name or (node.output[0] if node.output else ""), f"{node.op_type}_{index}")
+        return Call(
+            graph=self.graph,
+            op_type=node.op_type,
+            name=name,
+            inputs=inputs,
+            attrs=_attributes(node),
+            opset=self.opset,
+            outputs=tuple(node.output),
+            meta={"module": _module_path(node), "onnx": node.name or name},
+            **self.shared,
+        )
+
+    def _input(self, name: str, node: "onnx.NodeProto") -> Value | None:
+        if not name:
+            return None
+        if name not in self.values:
+            raise FileFormatError(
+                f"{node.op_type} node {node.name!r}: reads {name!r}, which no earlier node makes; the file is damaged"
+            )
+        return self.values[name]
+
+    def _output(self, name: str) -> Any:
+        if name not in self.values:
+            raise FileFormatError(f"the output {name!r} is made by no node; the file is damaged")
+        value = self.values[name]
+        return self.graph.constant(value, name=_clean(name, "output")) if isinstance(value, np.ndarray) else value
+
+
+def _input_spec(item: "onnx.ValueInfoProto", wanted: tuple[int, ...] | None) -> TensorSpec:
+    import onnx
+
+    kind = item.type.tensor_type
+    if item.type.WhichOneof("value") != "tensor_type":
+        raise FileFormatError(f"the input {item.name!r} is no tensor")
+    try:
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+    except KeyError:
+        raise FileFormatError(f"the input {item.name!r} has the unknown data type {kind.elem_type}") from None
+    stated = [dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim]
+    if wanted is not None:
+        fits = len(wanted) == len(stated) and all(s in (None, w) for s, w in zip(stated, wanted, strict=True))
+        if not fits and kind.HasField("shape"):
+            text = ", ".join("any" if size is None else str(size) for size in stated)
+            raise ShapeError(f"input {item.name!r}: shape {wanted} does not fit the model's ({text})")
+        return TensorSpec(wanted, dtype)
+    if stated and stated[0] is None:
+        stated[0] = 1  # an open batch
+    if not kind.HasField("shape") or any(size is None or size < 0 for size in stated):
+        text = ", ".join("?" if size is None else str(size) for size in stated)
+        raise FileFormatError(
+            f"the input {item.name!r} has the open shape ({text}); give it with input_shapes={{{item.name!r}: (...)}}"
+        )
+    return TensorSpec(tuple(int(size) for size in stated if size is not None), dtype)
+
+
+def _shape_of(node: "onnx.NodeProto", shape: tuple[int, ...]) -> np.ndarray:
+    attrs = _attributes(node)
+    return np.asarray(shape[attrs.get("start", 0) : attrs.get("end", len(shape))], np.int64)
+
+
+def _attributes(node: "onnx.NodeProto") -> dict[str, Any]:
+    import onnx
+
+    values: dict[str, Any] = {}
+    for attribute in node.attribute:
+        try:
+            value = onnx.helper.get_attribute_value(attribute)
+        except ValueError as error:
+            raise FileFormatError(f"{node.op_type} node {node.name!r}: attribute {attribute.name!r}: {error}") from None
+        values[attribute.name] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    return values
+
+
+def _from_record(call: Call) -> Any:
+    """An operator whose rule is in the op's record: same inputs, renamed attributes."""
+    op = record_of(call.op_type)
+    assert op is not None and isinstance(op.onnx, OnnxRule)
+    inputs = [call.input(index) for index in range(len(call.inputs))]
+    if op.onnx.read is not None:
+        return call.apply(op.name, *inputs, **op.onnx.read(inputs, call.attrs))
+    attrs = {ours: _plain(call.attrs[theirs]) for ours, theirs in op.onnx.attributes.items() if theirs in call.attrs}
+    return call.apply(op.name, *inputs, **attrs)
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,222 @@
+"""Import rules that move values without computing: reshape, transpose, slices, pads, joins."""
+
+import math
+
+import numpy as np
+
+from megengine.convert.onnx.context import Call, Value, rule
+
+
+@rule("Reshape")
+def reshape(call: Call) -> Value:
+    """A shape with 0 (same size as before) and -1 (the rest)."""
+    x, wanted = call.input(0), call.ints("shape") if call.opset < 5 else call.const_ints(1, "shape")
+    if wanted is None:
+        raise call.fail("its shape is missing")
+    old = call.shape(x)
+    if not call.attr("allowzero", 0):
+        if any(size == 0 and i >= len(old) for i, size in enumerate(wanted)):
+            raise call.fail(f"shape {wanted} copies an axis that {old} does not have")
+        wanted = tuple(old[i] if size == 0 else size for i, size in enumerate(wanted))
+    if wanted.count(-1) > 1 or min(wanted, default=0) < -1:
+        raise call.fail(f"shape {wanted} is not a shape")
+    known = math.prod(size for size in wanted if size != -1)
+    count = math.prod(old)
+    if -1 in wanted and known and count % known == 0:
+        wanted = tuple(count // known if size == -1 else size for size in wanted)
+    if -1 in wanted or math.prod(wanted) != count:
+        raise call.fail(f"{count} values of shape {old} do not fit shape {wanted}")
+    return call.reshape(x, wanted)
+
+
+@rule("Flatten")
+def flatten(call: Call) -> Value:
+    """To a matrix: axes before `axis`, and the others."""
+    x = call.input(0)
+    shape = call.shape(x)
+    axis = int(call.attr("axis", 1))
+    axis = axis + len(shape) if axis < 0 else axis
+    if not 0 <= axis <= len(shape):
+        raise call.fail(f"axis {axis} does not exist in a tensor of {len(shape)} dimensions")
+    return call.reshape(x, (math.prod(shape[:axis]), math.prod(shape[axis:])))
+
+
+@rule("Transpose")
+def transpose(call: Call) -> Value:
+    """Without `perm` the axes are reversed."""
+    x = call.input(0)
+    rank = len(call.shape(x))
+    perm = call.ints("perm", tuple(reversed(range(rank)))) or ()
+    if sorted(perm) != list(range(rank)):
+        raise call.fail(f"perm {perm} is no permutation of {rank} axes")
+    return x if perm == tuple(range(rank)) else call.apply("transpose", x, perm=perm)
+
+
+@rule("Squeeze")
+def squeeze(call: Call) -> Value:
+    """Without axes every axis of size 1 goes."""
+    x = call.input(0)
+    shape = call.shape(x)
+    axes = call.ints("axes") if call.opset < 13 else call.const_ints(1, "axes")
+    gone = {call.axis(a, len(shape)) for a in axes} if axes else {i for i, size in enumerate(shape) if size == 1}
+    if any(shape[axis] != 1 for axis in gone):
+        raise call.fail(f"axes {sorted(gone)} of {shape} are not all of size 1")
+    return call.reshape(x, [size for i, size in enumerate(shape) if i not in gone])
+
+
+@rule("Unsqueeze")
+def unsqueeze(call: Call) -> Value:
+    """New axes of size 1, counted in the result."""
+    x = call.input(0)
+    axes = call.ints("axes") if call.opset < 13 else call.const_ints(1, "axes")
+    if axes is None:
+        raise call.fail("its axes are missing")
+    shape = list(call.shape(x))
+    rank = len(shape) + len(axes)
+    for axis in sorted(call.axis(a, rank) for a in axes):
+        shape.insert(axis, 1)
+    return call.reshape(x, shape)
+
+
+@rule("Concat")
+def concat(call: Call) -> Value:
+    """Along one axis."""
+    values = [call.input(index) for index in range(len(call.inputs))]
+    if "axis" not in call.attrs:
+        raise call.fail("its axis is missing")
+    axis = call.axis(int(call.attr("axis")), len(call.shape(values[0])))
+    return values[0] if len(values) == 1 else call.apply("concat", *values, axis=axis)
+
+
+@rule("Split")
+def split(call: Call) -> tuple[Value, ...]:
+    """Equal parts, or parts of given sizes; each part is a slice, so an unused one costs nothing."""
+    x = call.input(0)
+    shape = call.shape(x)
+    axis = call.axis(int(call.attr("axis", 0)), len(shape))
+    sizes = call.ints("split") if call.opset < 13 else call.const_ints(1, "split")
+    if sizes is None:
+        parts = int(call.attr("num_outputs", len(call.outputs)))
+        step = -(-shape[axis] // parts)
+        sizes = tuple(min(step, shape[axis] - step * i) for i in range(parts))
+    if sum(sizes) != shape[axis] or min(sizes) < 0 or len(sizes) < len(call.outputs):
+        raise call.fail(f"sizes {sizes} do not make up axis {axis} of {shape} in {len(call.outputs)} parts")
+    made, start = [], 0
+    for size in sizes:
+        made.append(_cut(call, x, {axis: (start, start + size, 1)}))
+        start += size
+    return tuple(made)
+
+
+def _cut(call: Call, x: Value, ranges: dict[int, tuple[int, int, int]]) -> Value:
+    """The slice of some axes; start, stop, step are already inside the axis, steps positive."""
+    shape = call.shape(x)
+    whole = [(0, size, 1) for size in shape]
+    wanted = [ranges.get(axis, whole[axis]) for axis in range(len(shape))]
+    if wanted == whole:
+        return x
+    starts, stops, steps = (tuple(part) for part in zip(*wanted, strict=True))
+    return call.apply("slice", x, starts=starts, stops=stops, steps=steps)
+
+
+@rule("Slice")
+def slice_(call: Call) -> Value:
+    """Bounds count from the end when negative and are cut to the axis."""
+    x = call.input(0)
+    shape = call.shape(x)
+    if call.opset < 10:
+        starts, ends, axes, steps = call.ints("starts"), call.ints("ends"), call.ints("axes"), None
+    else:
+        starts, ends = call.const_ints(1, "starts"), call.const_ints(2, "ends")
+        axes, steps = call.const_ints(3, "axes"), call.const_ints(4, "steps")
+    if starts is None or ends is None:
+        raise call.fail("its starts or ends are missing")
+    axes = axes or tuple(range(len(starts)))
+    steps = steps or (1,) * len(starts)
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise call.fail(f"starts {starts}, ends {ends}, axes {axes} and steps {steps} differ in length")
+    ranges = {}
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        if step < 1:
+            raise call.fail(f"step {step} is not supported at run time; expected a positive step")
+        axis = call.axis(axis, len(shape))
+        low, high, _ = slice(start, end, step).indices(shape[axis])
+        ranges[axis] = (low, max(low, high), step)
+    return _cut(call, x, ranges)
+
+
+@rule("Gather")
+def gather(call: Call) -> Value:
+    """With a constant index: slices, joined along the axis."""
+    x, index = call.input(0), call.const(1, "index")
+    shape = call.shape(x)
+    axis = call.axis(int(call.attr("axis", 0)), len(shape))
+    if index is None or index.ndim > 1:
+        raise call.fail("is supported with a constant index of at most one dimension")
+    if index.size and not (-shape[axis] <= index.min() and index.max() < shape[axis]):
+        raise call.fail(f"index {index.tolist()} is outside axis {axis} of {shape}")
+    places = [int(i) % shape[axis] for i in index.reshape(-1)]
+    parts = [_cut(call, x, {axis: (i, i + 1, 1)}) for i in places]
+    if index.ndim == 0:
+        return call.reshape(parts[0], shape[:axis] + shape[axis + 1 :])
+    if places == list(range(places[0], places[0] + len(places))):
+        return _cut(call, x, {axis: (places[0], places[0] + len(places), 1)})
+    return call.apply("concat", *parts, axis=axis)
+
+
+@rule("Pad")
+def pad(call: Call) -> Value:
+    """Constant, reflect and edge padding; negative widths cut."""
+    x = call.input(0)
+    rank = len(call.shape(x))
+    pads = call.ints("pads") if call.opset < 11 else call.const_ints(1, "pads")
+    fill = float(call.attr("value", 0.0)) if call.opset < 11 else _fill(call)
+    axes = call.const_ints(3, "axes") if call.opset >= 18 else None
+    axes = tuple(call.axis(a, rank) for a in axes) if axes is not None else tuple(range(rank))
+    if pads is None or len(pads) != 2 * len(axes):
+        raise call.fail(f"pads is {pads}; expected {2 * len(axes)} integers")
+    mode = {"constant": "constant", "reflect": "reflect", "edge": "replicate"}.get(call.attr("mode", "constant"))
+    if mode is None:
+        raise call.fail(f"mode {call.attr('mode')!r} is not supported; expected constant, reflect or edge")
+    shape = call.shape(x)
+    cuts, widths = {}, [(0, 0)] * rank
+    for i, axis in enumerate(axes):
+        begin, end = pads[i], pads[i + len(axes)]
+        widths[axis] = (max(begin, 0), max(end, 0))
+        if min(begin, end) < 0:
+            cuts[axis] = (max(-begin, 0), shape[axis] - max(-end, 0), 1)
+    x = _cut(call, x, cuts)
+    if not any(sum(pair) for pair in widths):
+        return x
+    return call.apply("pad", x, widths=tuple(widths), mode=mode, value=fill)
+
+
+def _fill(call: Call) -> float:
+    value = call.const(2, "fill value")
+    return 0.0 if value is None else float(value.reshape(-1)[0])
+
+
+@rule("Expand")
+def expand(call: Call) -> Value:
+    """Broadcasts to a shape, both ways as NumPy."""
+    x, wanted = call.input(0), call.const_ints(1, "shape")
+    if wanted is None:
+        raise call.fail("its shape is missing")
+    try:
+        shape = np.broadcast_shapes(call.shape(x), wanted)
+    except ValueError:
+        raise call.fail(f"{call.shape(x)} does not broadcast to {wanted}") from None
+    return x if shape == call.shape(x) else call.apply("broadcast_to", x, shape=tuple(shape))
+
+
+@rule("Cast")
+def cast(call: Call) -> Value:
+    """To another number type."""
+    import onnx
+
+    x = call.input(0)
+    try:
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(int(call.attr("to", 0))))
+    except (KeyError, TypeError):
+        raise call.fail(f"casts to the unknown data type {call.attr('to')}") from None
+    return x if np.dtype(str(x.dtype)) == dtype else call.apply("cast", x, dtype=dtype.name)
