@@ -2,3 +2,10 @@
 
 if __name__ != "megengine.cli":
     raise ImportError("import megengine.cli, not cli: a second copy has classes of its own")
+
+
+def main() -> None:
+    """Entry point of `mge-quantize`; what a command needs is imported when it runs."""
+    from megengine.cli.app import run
+
+    run()

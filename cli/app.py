@@ -1,0 +1,134 @@
+"""The command group: common options, exit codes, and errors as one line.
+
+Exit codes: 0 done, 1 the input or the result is bad, 2 wrong usage, 70 our bug, 130 interrupted.
+"""
+
+import functools
+import importlib
+import json
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from megengine.core.errors import MegEngineError
+
+EXIT_BAD, EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 1, 2, 70, 130
+
+# name -> (module, attribute, one line): the module is imported when its command is asked for.
+COMMANDS = {
+    "inspect": ("megengine.cli.inspecting", "inspect", "List a model's inputs, layers, sizes and operations."),
+    "draw": ("megengine.cli.inspecting", "draw", "Draw a model's graph as SVG or DOT."),
+    "ptq": ("megengine.cli.ptq", "ptq", "Quantize a float model with calibration data."),
+    "verify": ("megengine.cli.verifying", "verify", "Check that specification, integer run and plan agree."),
+    "bench": ("megengine.cli.benching", "bench", "Time models' compiled plans side by side."),
+    "demo": ("megengine.cli.demo", "demo", "Quantize three published networks and report."),
+}
+
+
+class Failed(MegEngineError):
+    """A check that did not hold: the command did its work and the answer is no."""
+
+
+class LazyGroup(click.Group):
+    """Commands that are imported when they are run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which they are used."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command; None for an unknown name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        return getattr(importlib.import_module(module), attribute)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in `--help`, without importing anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Unknown names get the nearest one in the message."""
+        from megengine.core.errors import nearest
+
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            error.message += nearest(args[0], COMMANDS)
+            raise
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="megengine")
+def group() -> None:
+    """Turn a float network into exact int8, and check, time and draw it."""
+
+
+def common(function: Callable[..., None]) -> Callable[..., None]:
+    """`--json` and `--debug`, and the errors of a command as one line with an exit code."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout, all else on stderr.")
+    @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+    @functools.wraps(function)
+    def call(*, as_json: bool, debug: bool, **options: Any) -> None:
+        from megengine.cli.output import Output
+
+        try:
+            function(out=Output(as_json=as_json), **options)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except BaseException as error:
+            _report(error, as_json=as_json, debug=debug)
+            sys.exit(_code(error))
+
+    return call
+
+
+def _code(error: BaseException) -> int:
+    if isinstance(error, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else EXIT_BAD
+    return EXIT_BAD if isinstance(error, (MegEngineError, MemoryError)) else EXIT_BUG
+
+
+def _report(error: BaseException, *, as_json: bool, debug: bool) -> None:
+    from megengine.cli.output import printable
+
+    if isinstance(error, SystemExit):
+        return
+    if debug:
+        traceback.print_exception(error)
+    text = _message(error)
+    if as_json:
+        print(json.dumps({"error": {"type": type(error).__name__, "message": text}}, indent=2))
+    print(f"mge-quantize: {printable(text)}", file=sys.stderr)
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted; nothing was written"
+    if isinstance(error, MemoryError):
+        return "not enough memory for this model; free memory or take a smaller input shape"
+    if isinstance(error, MegEngineError):
+        notes = getattr(error, "__notes__", [])
+        return " | ".join([str(error), *notes])
+    return f"internal error: {type(error).__name__}: {error} (run again with --debug and report the traceback)"
+
+
+def _terminate(signum: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def run() -> None:
+    """Run the command line; SIGTERM ends as cleanly as Ctrl-C."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        group.main(prog_name="mge-quantize")
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)

@@ -1,0 +1,101 @@
+"""Models named on the command line: .onnx, .tm, .mgt, or module.py:function."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from megengine.cli.readers import load_function
+from megengine.core.errors import FileFormatError, OptionError
+from megengine.traced_module import TracedModule, lower, trace_module
+
+SUFFIXES = (".onnx", ".tm", ".mgt")
+Shapes = dict[str, tuple[int, ...]]
+
+
+class ShapeOption(click.ParamType):
+    """`name=1,3,224,224`, or only the numbers for the single input."""
+
+    name = "[NAME=]N,C,H,W"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, tuple[int, ...]]:
+        """A pair of name ("" for the only input) and shape."""
+        if isinstance(value, tuple):
+            return value
+        name, _, numbers = value.rpartition("=")
+        try:
+            shape = tuple(int(part) for part in numbers.replace("x", ",").split(","))
+        except ValueError:
+            self.fail(f"{value!r} is no shape; write for example input=1,3,224,224", param, ctx)
+        if min(shape) < 1:
+            self.fail(f"{value!r}: sizes are positive", param, ctx)
+        return name, shape
+
+
+shape_option = click.option(
+    "--input-shape",
+    "shapes",
+    multiple=True,
+    type=ShapeOption(),
+    help="Shape of an input where the model leaves it open; repeat for several inputs.",
+)
+
+
+def load_model(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> TracedModule:
+    """An op-level graph of the model.
+
+    Raises:
+        OptionError: the source is none of the accepted kinds.
+        FileFormatError: the file is damaged.
+    """
+    given = dict(shapes)
+    path = Path(source)
+    if ".py:" in source:
+        return lower(_from_function(source, given))
+    if path.suffix not in SUFFIXES:
+        raise OptionError(f"model {source!r}: expected {', '.join(SUFFIXES)} or module.py:function")
+    if not path.is_file():
+        raise FileFormatError(f"model {source!r}: no such file")
+    if path.suffix == ".onnx":
+        from megengine.convert import onnx
+
+        return lower(onnx.load(path, _onnx_shapes(given)))
+    from megengine.traced_module import files
+
+    return lower(files.load(path))
+
+
+def _onnx_shapes(given: Mapping[str, tuple[int, ...]]) -> Any:
+    if not given:
+        return None
+    return given[""] if list(given) == [""] else dict(given)
+
+
+def _from_function(source: str, given: Shapes) -> TracedModule:
+    """The function gives a TracedModule, a Module (with --input-shape), or a Module and its example inputs."""
+    from megengine.module import Module
+    from megengine.tensor import Tensor
+
+    try:
+        made = load_function(source)()
+    except Exception as error:
+        raise OptionError(f"model {source!r}: the function raised {type(error).__name__}: {error}") from error
+    if isinstance(made, TracedModule):
+        return made
+    module, *inputs = made if isinstance(made, tuple) else (made,)
+    if not isinstance(module, Module):
+        raise OptionError(f"model {source!r}: gave {type(module).__name__}; expected a Module, or (Module, *inputs)")
+    if not inputs:
+        if not given:
+            raise OptionError(f"model {source!r}: gave no example input; add --input-shape 1,3,224,224")
+        inputs = [Tensor(np.zeros(shape, np.float32)) for shape in given.values()]
+    module.eval()
+    tensors = [one if isinstance(one, Tensor) else Tensor(np.asarray(one)) for one in inputs]
+    return trace_module(module, *tensors)
+
+
+def input_shapes(model: TracedModule) -> list[tuple[int, ...]]:
+    """Shape of each input."""
+    return [tuple(node.shape) for node in model.graph.inputs]

@@ -1,0 +1,134 @@
+"""What a command shows and writes: tables or JSON, progress on the error stream, files that appear whole or not at all."""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from megengine.core.errors import MegEngineError
+
+
+class OutputError(MegEngineError):
+    """A path that cannot be written."""
+
+
+class Output:
+    """One command's voice: results on stdout, everything else on stderr when `--json` is on."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self.results = Console(highlight=False, soft_wrap=True)
+        self.notes = Console(stderr=True, highlight=False, soft_wrap=True)
+
+    def say(self, line: str) -> None:
+        """One line for people."""
+        (self.notes if self.as_json else self.results).print(Text(printable(line)))
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """A table for people; columns whose cells are numbers are aligned right."""
+        if self.as_json:
+            return
+        made = Table(title=Text(printable(title)), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        for index, name in enumerate(columns):
+            numbers = all(isinstance(row[index], (int, float)) or row[index] is None for row in rows)
+            made.add_column(name, justify="right" if numbers and rows else "left", overflow="fold")
+        for row in rows:
+            made.add_row(*(Text(printable(cell_text(cell))) for cell in row))
+        self.results.print(made, soft_wrap=False)
+
+    def result(self, value: dict[str, Any]) -> None:
+        """The whole result, printed when `--json` is on."""
+        if self.as_json:
+            sys.stdout.write(json.dumps(value, indent=2, default=_plain, allow_nan=False) + "\n")
+
+    @contextmanager
+    def progress(self, what: str, total: int | None) -> Iterator["Bar"]:
+        """A bar on stderr, shown on terminals only."""
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, TimeElapsedColumn(), console=self.notes, transient=True) as shown:
+            yield Bar(shown, shown.add_task(printable(what), total=total))
+
+
+class Bar:
+    """Counts steps of one piece of work."""
+
+    def __init__(self, shown: Progress, task: Any) -> None:
+        self._shown, self._task = shown, task
+
+    def step(self, count: int = 1) -> None:
+        """So many steps are done."""
+        self._shown.advance(self._task, count)
+
+
+def printable(text: str) -> str:
+    """Text for a terminal: names from files may hold escape sequences."""
+    return "".join(c if c == "\n" or c.isprintable() else f"\\x{ord(c):02x}" for c in str(text))
+
+
+def cell_text(cell: Any) -> str:
+    """A table cell: floats with four significant digits, None as a dash."""
+    if cell is None:
+        return "-"
+    if isinstance(cell, float):
+        return f"{cell:.4g}"
+    return str(cell)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return str(value)
+
+
+def finite(value: float | None) -> float | None:
+    """The number, or None for what JSON has no word for."""
+    return None if value is None or value != value or abs(value) == float("inf") else float(value)
+
+
+@contextmanager
+def output_file(path: str | Path) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place when the body ends well, and is gone when it does not.
+
+    Opened before the work starts, so that a path that cannot be written is found at once.
+
+    Raises:
+        OutputError: the folder is missing, not writable, or the path is a folder.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise OutputError(f"output {target}: is a folder; expected a file name")
+    if not target.parent.is_dir():
+        raise OutputError(f"output {target}: the folder {target.parent} does not exist; create it first")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise OutputError(f"output {target}: the file is write-protected")
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.stem}-", suffix=target.suffix, dir=target.parent)
+    except OSError as error:
+        raise OutputError(f"output {target}: cannot be written ({error.strerror})") from error
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        os.chmod(temporary, target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except OSError as error:
+        raise OutputError(f"output {target}: cannot be written ({error.strerror or error})") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """The process's file mode mask, which can only be read by setting it."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
