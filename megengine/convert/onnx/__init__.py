@@ -1,5 +1,6 @@
 """ONNX models in and out."""
 
+from megengine.convert.onnx.exporter import export, export_qdq
 from megengine.convert.onnx.importer import load
 
-__all__ = ["load"]
+__all__ = ["export", "export_qdq", "load"]

@@ -1,0 +1,63 @@
+"""`mge-quantize bench`, and the interleaved timing that the demo uses too."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+import click
+import numpy as np
+
+from megengine.cli.app import common
+from megengine.cli.models import input_shapes, load_model, shape_option
+from megengine.cli.output import Output
+
+
+def interleaved(runs: Mapping[str, Callable[[], object]], *, rounds: int, warmup: int = 2) -> dict[str, float]:
+    """Median CPU time of each callable in milliseconds, taken in turn so that a slow spell hits all alike."""
+    for run in runs.values():
+        for _ in range(warmup):
+            run()
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            start = time.process_time_ns()
+            run()
+            times[name].append((time.process_time_ns() - start) / 1e6)
+    return {name: statistics.median(taken) for name, taken in times.items()}
+
+
+@click.command()
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True)
+@click.option("--rounds", type=click.IntRange(1, 100000), default=30, show_default=True)
+@click.option("--tune", is_flag=True, help="Time the usable kernels and keep the fastest.")
+@shape_option
+@common
+def bench(models: tuple[str, ...], threads: int, rounds: int, tune: bool, shapes: tuple, out: Output) -> None:
+    """Time compiled plans of MODELs side by side: median CPU time of interleaved runs on random input."""
+    from megengine import plan
+
+    runs, plans = {}, {}
+    for source in models:
+        model = load_model(source, shapes)
+        plans[source] = plan.compile(model, threads=threads, tune=tune)
+        inputs = random_inputs(model)
+        runs[source] = lambda p=plans[source], xs=inputs: p(*xs)
+    medians = interleaved(runs, rounds=rounds)
+    first = medians[models[0]]
+    rows = [(name, median, median / first if first else None) for name, median in medians.items()]
+    out.table(f"CPU time, {threads} thread(s), median of {rounds} rounds", ("model", "ms", "to the first"), rows)
+    out.result({"threads": threads, "rounds": rounds, "models": [{"model": n, "ms": m, "ratio": r} for n, m, r in rows]})
+
+
+def random_inputs(model: object) -> list[np.ndarray]:
+    """Seeded standard normal arrays (small integers for integer inputs) of the model's input shapes."""
+    rng = np.random.default_rng(0)
+    arrays = []
+    for node, shape in zip(model.graph.inputs, input_shapes(model), strict=True):  # type: ignore[attr-defined]
+        dtype = np.dtype(node.spec.dtype)
+        if dtype.kind == "f":
+            arrays.append(rng.standard_normal(shape).astype(dtype))
+        else:
+            arrays.append(rng.integers(0, 2, shape).astype(dtype))
+    return arrays

@@ -1,0 +1,81 @@
+"""How close a quantized network is to its float original, and how often each is right."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+Network = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Of one network on labelled pictures; agreement and SQNR are against the float network.
+
+    Attributes:
+        top1, top5: part of the pictures whose label is the first, or among the first five.
+        agreement: part of the pictures with the same first class as the float network.
+        sqnr: 10 log10 of float logit power over error power, in dB, over all pictures together.
+        cosine: mean cosine between the logit vectors.
+        count: number of pictures.
+    """
+
+    top1: float
+    top5: float
+    agreement: float
+    sqnr: float
+    cosine: float
+    count: int
+
+    def describe(self) -> dict[str, Any]:
+        """Plain values for JSON; an infinite SQNR (no error at all) is None."""
+        return {key: None if isinstance(v, float) and not np.isfinite(v) else v for key, v in asdict(self).items()}
+
+
+def logits_of(network: Network, inputs: Iterable[np.ndarray], step: Callable[[], None] = lambda: None) -> np.ndarray:
+    """float32 [pictures, classes]."""
+    rows = []
+    for x in inputs:
+        rows.append(np.asarray(network(x), np.float32).reshape(len(x), -1))
+        step()
+    return np.concatenate(rows)
+
+
+def score(logits: np.ndarray, reference: np.ndarray, labels: Sequence[tuple[int, ...]]) -> Score:
+    """Compare logits [pictures, classes] with the float network's.
+
+    Args:
+        logits: of the network in question.
+        reference: of the float network, the same shape.
+        labels: ids that count as right, for each picture.
+
+    Example:
+        >>> score(np.eye(3), np.eye(3), [(0,), (1,), (0,)]).agreement
+        1.0
+    """
+    order = np.argsort(-logits, axis=1, kind="stable")
+    first = [int(row[0]) in ids for row, ids in zip(order, labels, strict=True)]
+    five = [bool(set(row[:5].tolist()) & set(ids)) for row, ids in zip(order, labels, strict=True)]
+    agreement = float((logits.argmax(1) == reference.argmax(1)).mean())
+    return Score(
+        float(np.mean(first)),
+        float(np.mean(five)),
+        agreement,
+        sqnr(reference, logits),
+        _cosine(reference, logits),
+        len(labels),
+    )
+
+
+def sqnr(reference: np.ndarray, value: np.ndarray) -> float:
+    """Signal to error in dB; infinite where there is no error."""
+    wide = reference.astype(np.float64)
+    error = float(((value.astype(np.float64) - wide) ** 2).sum())
+    return float("inf") if error == 0 else float(10 * np.log10(max(float((wide**2).sum()), 1e-300) / error))
+
+
+def _cosine(a: np.ndarray, b: np.ndarray) -> float:
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    return float(((a * b).sum(1) / np.maximum(lengths, 1e-30)).mean())

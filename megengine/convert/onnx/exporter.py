@@ -1,0 +1,142 @@
+"""Graphs to ONNX: float graphs and QDQ graphs at opset 17, provenance kept as node metadata."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megengine.convert.onnx import write_rules
+from megengine.convert.onnx.writing import WRITERS, Writer, quantized
+from megengine.core.errors import FileFormatError, GraphError, OptionError
+from megengine.dispatch import OnnxRule, registry
+from megengine.traced_module import TracedModule
+from megengine.traced_module.expr import Apply
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import TensorNode
+
+if TYPE_CHECKING:
+    import onnx
+
+OPSET, IR_VERSION = 17, 8
+
+
+def export(model: TracedModule | InternalGraph, path: str | Path, *, opset: int = OPSET) -> None:
+    """Write an op-level graph as ONNX; quantize / dequantize pairs become QuantizeLinear / DequantizeLinear.
+
+    Args:
+        model: an op-level graph (see `lower`), float or with explicit pairs.
+        path: the .onnx file; an old file is replaced only when the new one is complete.
+        opset: 13 to 17.
+
+    Raises:
+        GraphError: an op has no ONNX form; the message names the node.
+        FileFormatError: the path cannot be written.
+    """
+    _write(to_model(model, opset=opset), Path(path))
+
+
+def export_qdq(model: Any, path: str | Path, *, opset: int = OPSET) -> None:
+    """Write a quantized model as QDQ ONNX: per-channel weights as stored integers with their axis.
+
+    Args:
+        model: what `quantize_model` returned, or a graph with quantize / dequantize pairs.
+        path: the .onnx file.
+        opset: 13 to 17.
+    """
+    export(getattr(model, "qdq_graph", model), path, opset=opset)
+
+
+def to_model(model: TracedModule | InternalGraph, *, opset: int = OPSET) -> "onnx.ModelProto":
+    """The ONNX model of an op-level graph, checked by ONNX's own checker."""
+    import onnx
+
+    if not 13 <= opset <= OPSET:
+        raise OptionError(f"ONNX export: opset {opset}; expected 13 to {OPSET}")
+    graph = model.graph if isinstance(model, TracedModule) else model
+    w = Writer(opset)
+    w.taken.update(node.name for expr in graph.exprs for node in expr.outputs)
+    w.absorbed.update(_absorbed(graph))
+    for expr in graph.exprs:
+        if isinstance(expr, Apply) and id(expr) not in w.absorbed:
+            w.current = expr
+            _write_expr(w, expr)
+    w.current = None
+    made = onnx.helper.make_graph(
+        w.nodes,
+        graph.name or "graph",
+        [_value_info(node) for node in graph.inputs],
+        _outputs(w, graph),
+        w.initializers,
+    )
+    proto = onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=IR_VERSION)
+    proto.producer_name = "megengine"
+    onnx.checker.check_model(proto, full_check=True)
+    return proto
+
+
+def _absorbed(graph: InternalGraph) -> set[int]:
+    found = (write_rules.linear_of(expr) for expr in graph.exprs if isinstance(expr, Apply))
+    return {id(pair[0]) for pair in found if pair is not None}
+
+
+def _write_expr(w: Writer, expr: Apply) -> None:
+    rule = WRITERS.get(expr.op)
+    if rule is not None:
+        rule(w, expr)
+        return
+    record = registry.get(expr.op)
+    if record is None or not isinstance(record.onnx, OnnxRule):
+        raise w.unsupported(expr, record.onnx.reason if record is not None else "the op is unknown")
+    if record.onnx.write is not None:
+        op_type, attrs = record.onnx.write([node.spec for node in expr.inputs], dict(expr.attrs))
+        w.emit(op_type, expr, **attrs)
+        return
+    attrs = {theirs: _plain(expr.attrs[ours]) for ours, theirs in record.onnx.attributes.items() if ours in expr.attrs}
+    w.emit(record.onnx.op_type, expr, **attrs)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool):
+        return int(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _value_info(node: TensorNode, name: str | None = None) -> "onnx.ValueInfoProto":
+    import onnx
+
+    dtype = quantized(node)
+    storage = np.dtype(node.spec.dtype) if dtype is None else dtype.storage
+    kind = onnx.helper.np_dtype_to_tensor_dtype(storage)
+    return onnx.helper.make_tensor_value_info(name or node.name, kind, list(node.shape))
+
+
+def _outputs(w: Writer, graph: InternalGraph) -> list["onnx.ValueInfoProto"]:
+    """Output values; one that is an input, a constant or listed twice gets an Identity, as ONNX wants its own name."""
+    infos, seen = [], {node.name for node in graph.inputs}
+    for node in graph.outputs:
+        name = w.value(node)
+        if name in seen or not isinstance(node.expr, Apply):
+            name = w.add("Identity", [name], f"{node.name}_output")
+        seen.add(name)
+        infos.append(_value_info(node, name))
+    return infos
+
+
+def _write(model: "onnx.ModelProto", path: Path) -> None:
+    content = model.SerializeToString()
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".onnx", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            os.chmod(name, 0o644)
+            os.replace(name, path)
+        finally:
+            Path(name).unlink(missing_ok=True)
+    except OSError as error:
+        raise FileFormatError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+__all__ = ["GraphError", "export", "export_qdq", "to_model"]

@@ -1,0 +1,241 @@
+"""Write rules of float ops and of the quantize / dequantize pairs; one-to-one ops come from their records."""
+
+import math
+
+import numpy as np
+
+from megengine.convert.onnx.writing import Writer, quantized, storage, writer
+from megengine.traced_module.expr import Apply, Constant
+from megengine.traced_module.node import TensorNode
+
+
+def onnx_pads(padding: tuple[tuple[int, int], ...]) -> list[int]:
+    """((top, bottom), (left, right)) in ONNX's order: all begins, then all ends."""
+    return [pair[0] for pair in padding] + [pair[1] for pair in padding]
+
+
+@writer("conv2d", "conv_transpose2d")
+def conv(w: Writer, expr: Apply) -> None:
+    """Conv and ConvTranspose."""
+    a = expr.attrs
+    attrs = {
+        "strides": list(a["stride"]),
+        "pads": onnx_pads(a["padding"]),
+        "dilations": list(a["dilation"]),
+        "group": a["groups"],
+        "kernel_shape": list(expr.inputs[1].shape[2:]),
+    }
+    if expr.op == "conv2d":
+        w.emit("Conv", expr, **attrs)
+    else:
+        w.emit("ConvTranspose", expr, output_padding=list(a["output_padding"]), **attrs)
+
+
+@writer("matmul")
+def matmul(w: Writer, expr: Apply) -> None:
+    """A product of matrices is Gemm, which knows transposed operands; others are MatMul."""
+    left, right = bool(expr.attrs.get("transpose_a")), bool(expr.attrs.get("transpose_b"))
+    if len(expr.inputs[0].shape) == len(expr.inputs[1].shape) == 2:
+        w.emit("Gemm", expr, transA=int(left), transB=int(right))
+        return
+    names = [_turned(w, n, flip) for n, flip in zip(expr.inputs, (left, right), strict=True)]
+    w.emit("MatMul", expr, names)
+
+
+def _turned(w: Writer, node: TensorNode, flip: bool) -> str:
+    rank = len(node.shape)
+    if not flip or rank < 2:
+        return w.value(node)
+    perm = [*range(rank - 2), rank - 1, rank - 2]
+    if isinstance(node.expr, Constant):
+        return w.constant(storage(node).transpose(perm), f"{node.name}_t")
+    return w.add("Transpose", [w.value(node)], f"{node.name}_t", perm=perm)
+
+
+def linear_of(expr: Apply) -> tuple[Apply, TensorNode] | None:
+    """The matrix product and bias that an add makes into one Gemm."""
+    if expr.op != "add":
+        return None
+    for product, bias in (expr.inputs, expr.inputs[::-1]):
+        made = product.expr
+        if (
+            isinstance(made, Apply)
+            and made.op == "matmul"
+            and len(product.users) == 1
+            and all(len(node.shape) == 2 for node in made.inputs)
+            and isinstance(bias.expr, Constant)
+            and tuple(bias.shape) == tuple(product.shape[-1:])
+        ):
+            return made, bias
+    return None
+
+
+@writer("add")
+def add(w: Writer, expr: Apply) -> None:
+    """Add, or Gemm where it is the bias of a matrix product."""
+    if (found := linear_of(expr)) is None:
+        w.emit("Add", expr)
+        return
+    product, bias = found
+    names = [w.value(node) for node in (*product.inputs, bias)]
+    flags = {"transA": int(bool(product.attrs.get("transpose_a"))), "transB": int(bool(product.attrs.get("transpose_b")))}
+    w.emit("Gemm", expr, names, **flags)
+
+
+@writer("batch_norm")
+def batch_norm(w: Writer, expr: Apply) -> None:
+    """BatchNormalization in evaluation form; x, scale, bias, mean, variance."""
+    names = [w.value(expr.inputs[0])]
+    for node in expr.inputs[1:]:
+        flat = isinstance(node.expr, Constant) and len(node.shape) != 1
+        names.append(w.constant(storage(node).reshape(-1), f"{node.name}_flat") if flat else w.value(node))
+    w.emit("BatchNormalization", expr, names, epsilon=float(expr.attrs["eps"]))
+
+
+@writer("max_pool2d", "avg_pool2d")
+def pool(w: Writer, expr: Apply) -> None:
+    """MaxPool and AveragePool."""
+    a = expr.attrs
+    attrs = {"kernel_shape": list(a["kernel"]), "strides": list(a["stride"]), "pads": onnx_pads(a["padding"])}
+    if expr.op == "max_pool2d":
+        w.emit("MaxPool", expr, **attrs)
+    else:
+        w.emit("AveragePool", expr, count_include_pad=int(a["count_include_pad"]), **attrs)
+
+
+@writer("mean", "sum", "max", "min", "prod")
+def reduce(w: Writer, expr: Apply) -> None:
+    """The mean over H and W that keeps them is GlobalAveragePool; at opset 17 only ReduceSum has its axes as input."""
+    axes, keep = expr.attrs["axis"], bool(expr.attrs["keepdims"])
+    rank = len(expr.inputs[0].shape)
+    axes = list(range(rank)) if axes is None else [a % rank for a in ((axes,) if isinstance(axes, int) else axes)]
+    if expr.op == "mean" and rank == 4 and sorted(axes) == [2, 3]:
+        if keep:
+            w.emit("GlobalAveragePool", expr)
+        else:
+            pooled = w.add("GlobalAveragePool", [w.value(expr.inputs[0])], f"{expr.outputs[0].name}_pooled")
+            w.emit("Flatten", expr, [pooled], axis=1)
+        return
+    name = f"Reduce{expr.op.capitalize()}"
+    if expr.op == "sum" or w.opset >= 18:
+        axes_name = w.constant(axes, f"{expr.outputs[0].name}_axes", np.int64)
+        w.emit(name, expr, [w.value(expr.inputs[0]), axes_name], keepdims=int(keep))
+    else:
+        w.emit(name, expr, axes=axes, keepdims=int(keep))
+
+
+@writer("relu6", "clip")
+def clip(w: Writer, expr: Apply) -> None:
+    """Clip; an infinite bound is left out."""
+    low, high = (0.0, 6.0) if expr.op == "relu6" else (float(expr.attrs["lo"]), float(expr.attrs["hi"]))
+    name = expr.outputs[0].name
+    bounds = [
+        "" if math.isinf(value) else w.constant(value, f"{name}_{end}", np.float32)
+        for value, end in ((low, "min"), (high, "max"))
+    ]
+    w.emit("Clip", expr, [w.value(expr.inputs[0]), *bounds])
+
+
+@writer("silu")
+def silu(w: Writer, expr: Apply) -> None:
+    """x * sigmoid(x)."""
+    x = w.value(expr.inputs[0])
+    gate = w.add("Sigmoid", [x], f"{expr.outputs[0].name}_gate")
+    w.emit("Mul", expr, [x, gate])
+
+
+@writer("square")
+def square(w: Writer, expr: Apply) -> None:
+    """x * x."""
+    x = w.value(expr.inputs[0])
+    w.emit("Mul", expr, [x, x])
+
+
+@writer("hsigmoid")
+def hard_sigmoid(w: Writer, expr: Apply) -> None:
+    """HardSigmoid with slope 1/6."""
+    w.emit("HardSigmoid", expr, alpha=1 / 6, beta=0.5)
+
+
+@writer("leaky_relu")
+def leaky_relu(w: Writer, expr: Apply) -> None:
+    """LeakyRelu."""
+    w.emit("LeakyRelu", expr, alpha=float(expr.attrs["slope"]))
+
+
+@writer("softmax", "log_softmax")
+def softmax(w: Writer, expr: Apply) -> None:
+    """Softmax along one axis."""
+    w.emit("Softmax" if expr.op == "softmax" else "LogSoftmax", expr, axis=int(expr.attrs["axis"]))
+
+
+@writer("reshape", "broadcast_to")
+def reshape(w: Writer, expr: Apply) -> None:
+    """Reshape and Expand; the batch axis stays open where it is the same before and after."""
+    shape = list(expr.outputs[0].shape)
+    name = w.constant(shape, f"{expr.outputs[0].name}_shape", np.int64)
+    w.emit("Reshape" if expr.op == "reshape" else "Expand", expr, [w.value(expr.inputs[0]), name])
+
+
+@writer("transpose")
+def transpose(w: Writer, expr: Apply) -> None:
+    """Transpose."""
+    w.emit("Transpose", expr, perm=list(expr.attrs["perm"]))
+
+
+@writer("concat")
+def concat(w: Writer, expr: Apply) -> None:
+    """Concat."""
+    w.emit("Concat", expr, axis=int(expr.attrs["axis"]))
+
+
+@writer("slice")
+def slice_(w: Writer, expr: Apply) -> None:
+    """Slice with constant bounds."""
+    name, a = expr.outputs[0].name, expr.attrs
+    stops = [int(np.iinfo(np.int64).max) if stop is None else stop for stop in a["stops"]]
+    parts = (
+        ("starts", [start or 0 for start in a["starts"]]),
+        ("stops", stops),
+        ("axes", list(range(len(stops)))),
+        ("steps", [step or 1 for step in a["steps"]]),
+    )
+    constants = [w.constant(value, f"{name}_{part}", np.int64) for part, value in parts]
+    w.emit("Slice", expr, [w.value(expr.inputs[0]), *constants])
+
+
+@writer("pad")
+def pad(w: Writer, expr: Apply) -> None:
+    """Pad; modes by ONNX's names."""
+    a, name = expr.attrs, expr.outputs[0].name
+    mode = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}.get(a["mode"])
+    if mode is None:
+        raise w.unsupported(expr, f"mode {a['mode']!r} has no ONNX form")
+    pads = w.constant(onnx_pads(a["widths"]), f"{name}_pads", np.int64)
+    inputs = [w.value(expr.inputs[0]), pads]
+    if mode == "constant":
+        inputs.append(w.constant(a["value"], f"{name}_value", np.float32))
+    w.emit("Pad", expr, inputs, mode=mode)
+
+
+@writer("cast")
+def cast(w: Writer, expr: Apply) -> None:
+    """Cast."""
+    import onnx
+
+    w.emit("Cast", expr, to=onnx.helper.np_dtype_to_tensor_dtype(np.dtype(expr.outputs[0].spec.dtype)))
+
+
+@writer("quantize", "dequantize")
+def quantization(w: Writer, expr: Apply) -> None:
+    """QuantizeLinear and DequantizeLinear, per tensor or along the axis of the quantized dtype."""
+    node = expr.outputs[0] if expr.op == "quantize" else expr.inputs[0]
+    dtype = quantized(node)
+    if dtype is None:
+        raise w.unsupported(expr, "its quantized side has no quantized dtype")
+    base = node.name
+    scale = w.constant(np.asarray(dtype.scale, np.float32), f"{base}_scale")
+    zero = w.constant(np.full(np.shape(dtype.scale), dtype.zero_point), f"{base}_zero_point", dtype.storage)
+    inputs = [w.value(expr.inputs[0]), scale, zero]
+    attrs = {} if dtype.axis is None else {"axis": int(dtype.axis)}
+    w.emit("QuantizeLinear" if expr.op == "quantize" else "DequantizeLinear", expr, inputs, **attrs)

@@ -1,0 +1,107 @@
+"""The ONNX graph under construction, and the table of write rules."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megengine.core.dtype import QuantizedDType
+from megengine.core.errors import GraphError
+from megengine.traced_module.expr import Apply, Constant
+from megengine.traced_module.node import TensorNode
+
+if TYPE_CHECKING:
+    import onnx
+
+WriteRule = Callable[["Writer", Apply], None]
+WRITERS: dict[str, WriteRule] = {}
+
+
+def writer(*ops: str) -> Callable[[WriteRule], WriteRule]:
+    """Declare how ops of the graph become ONNX nodes."""
+
+    def declare(function: WriteRule) -> WriteRule:
+        for op in ops:
+            WRITERS[op] = function
+        return function
+
+    return declare
+
+
+@dataclass
+class Writer:
+    """Collects ONNX nodes and initializers; `absorbed` exprs are written by the node that reads them."""
+
+    opset: int
+    nodes: list["onnx.NodeProto"] = field(default_factory=list)
+    initializers: list["onnx.TensorProto"] = field(default_factory=list)
+    absorbed: set[int] = field(default_factory=set)
+    taken: set[str] = field(default_factory=set)
+    stored: set[str] = field(default_factory=set)
+    current: Apply | None = None
+
+    def value(self, node: TensorNode) -> str:
+        """The ONNX name of a node's value; a constant is stored at its first use."""
+        if isinstance(node.expr, Constant) and node.name not in self.stored:
+            self.stored.add(node.name)
+            self._store(node.name, storage(node))
+        return node.name
+
+    def constant(self, array: np.ndarray | Sequence[int] | float, name: str, dtype: Any = None) -> str:
+        """Store a value under a free name."""
+        name = self.free(name)
+        self._store(name, np.asarray(array, dtype))
+        return name
+
+    def free(self, name: str) -> str:
+        """The name, with a number where it is taken."""
+        candidate, count = name, 1
+        while candidate in self.taken:
+            candidate, count = f"{name}_{count}", count + 1
+        self.taken.add(candidate)
+        return candidate
+
+    def _store(self, name: str, array: np.ndarray) -> None:
+        import onnx
+
+        self.initializers.append(onnx.numpy_helper.from_array(np.ascontiguousarray(array), name))
+
+    def add(self, op_type: str, inputs: Sequence[str], outputs: Sequence[str] | str, **attrs: Any) -> str:
+        """Append a node; a plain string output is made free first. Returns the first output's name."""
+        import onnx
+
+        names = [self.free(outputs)] if isinstance(outputs, str) else list(outputs)
+        node = onnx.helper.make_node(op_type, list(inputs), names, name=names[0], **attrs)
+        for key, value in _provenance(self.current).items():
+            node.metadata_props.add(key=key, value=value)
+        self.nodes.append(node)
+        return names[0]
+
+    def emit(self, op_type: str, expr: Apply, inputs: Sequence[str] | None = None, **attrs: Any) -> None:
+        """Append the node that makes an expr's outputs."""
+        names = [self.value(node) for node in expr.inputs] if inputs is None else inputs
+        self.add(op_type, names, [node.name for node in expr.outputs], **attrs)
+
+    def unsupported(self, expr: Apply, reason: str) -> GraphError:
+        """The error for an expr without an ONNX form."""
+        return GraphError(f"node {expr.outputs[0].name!r} ({expr.op}): {reason}; it cannot be exported to ONNX")
+
+
+def storage(node: TensorNode) -> np.ndarray:
+    """The stored array of a constant, integers for quantized ones."""
+    return np.asarray(node.expr.value._storage())
+
+
+def quantized(node: TensorNode) -> QuantizedDType | None:
+    """The quantized dtype of a node, if it has one."""
+    dtype = node.spec.dtype
+    return dtype if isinstance(dtype, QuantizedDType) else None
+
+
+def _provenance(expr: Apply | None) -> dict[str, str]:
+    if expr is None:
+        return {}
+    meta = {**expr.outputs[0].meta, **expr.meta}
+    known = {key: meta.get(key) for key in ("module", "source", "passes", "onnx")}
+    return {f"mge.{key}": ", ".join(v) if isinstance(v, list) else str(v) for key, v in known.items() if v}
