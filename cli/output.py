@@ -69,6 +69,10 @@ class Bar:
         """So many steps are done."""
         self._shown.advance(self._task, count)
 
+    def show(self, what: str, done: int, total: int | None) -> None:
+        """State the stage and how far it is."""
+        self._shown.update(self._task, description=printable(what), completed=done, total=total)
+
 
 def printable(text: str) -> str:
     """Text for a terminal: names from files may hold escape sequences."""

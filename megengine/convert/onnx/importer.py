@@ -250,9 +250,14 @@ def _from_record(call: Call) -> Any:
     assert op is not None and isinstance(op.onnx, OnnxRule)
     inputs = [call.input(index) for index in range(len(call.inputs))]
     if op.onnx.read is not None:
-        return call.apply(op.name, *inputs, **op.onnx.read(inputs, call.attrs))
-    attrs = {ours: _plain(call.attrs[theirs]) for ours, theirs in op.onnx.attributes.items() if theirs in call.attrs}
-    return call.apply(op.name, *inputs, **attrs)
+        attrs = op.onnx.read(inputs, call.attrs)
+    else:
+        names = op.onnx.attributes.items()
+        attrs = {ours: _plain(call.attrs[theirs]) for ours, theirs in names if theirs in call.attrs}
+    try:
+        return call.apply(op.name, *inputs, **attrs)
+    except TypeError as error:  # an attribute that our op needs and the node leaves to its default
+        raise call.fail(f"{len(inputs)} inputs and attributes {sorted(call.attrs)} do not fit ({error})") from error
 
 
 def _plain(value: Any) -> Any:

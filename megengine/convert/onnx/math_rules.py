@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from megengine.convert.onnx.context import Call, Value, rule, spec_of
-from megengine.core.dtype import QuantizedDType
+from megengine.core.dtype import QuantizedDType, quantized
 
 
 @rule("Clip")
@@ -117,6 +117,16 @@ def reduce(call: Call) -> Value:
     return call.apply(op, x, axis=wanted, keepdims=bool(call.attr("keepdims", 1)))
 
 
+@rule("ArgMax", "ArgMin")
+def arg_reduce(call: Call) -> Value:
+    """The first extreme value along one axis."""
+    x = call.input(0)
+    if call.attr("select_last_index", 0):
+        raise call.fail("select_last_index=1 is not supported")
+    axis = call.axis(int(call.attr("axis", 0)), len(call.shape(x)))
+    return call.apply(call.op_type.lower(), x, axis=axis, keepdims=bool(call.attr("keepdims", 1)))
+
+
 @rule("Gelu")
 def gelu(call: Call) -> Value:
     """The exact form; the tanh form is spelled out."""
@@ -145,13 +155,6 @@ def quantization(call: Call) -> Value:
         raise call.fail(f"quantizes to {zero.dtype}; expected int8 or uint8")
     if scale.size != 1 or np.unique(zero).size != 1:
         raise call.fail("scales per channel of an activation are not supported")
-    limits = np.iinfo(zero.dtype)
-    dtype = QuantizedDType(
-        "qint8" if zero.dtype == np.int8 else "quint8",
-        zero.dtype,
-        int(limits.min),
-        int(limits.max),
-        float(np.float32(scale.reshape(-1)[0])),
-        int(zero.reshape(-1)[0]),
-    )
+    name = "qint8" if zero.dtype == np.int8 else "quint8"
+    dtype = quantized(name, float(np.float32(scale.reshape(-1)[0])), int(zero.reshape(-1)[0]))
     return call.apply("quantize", x, dtype=dtype)

@@ -175,9 +175,9 @@ def pad(call: Call) -> Value:
     axes = tuple(call.axis(a, rank) for a in axes) if axes is not None else tuple(range(rank))
     if pads is None or len(pads) != 2 * len(axes):
         raise call.fail(f"pads is {pads}; expected {2 * len(axes)} integers")
-    mode = {"constant": "constant", "reflect": "reflect", "edge": "replicate"}.get(call.attr("mode", "constant"))
-    if mode is None:
-        raise call.fail(f"mode {call.attr('mode')!r} is not supported; expected constant, reflect or edge")
+    mode = call.attr("mode", "constant")
+    if mode not in ("constant", "reflect", "edge"):
+        raise call.fail(f"mode {mode!r} is not supported; expected constant, reflect or edge")
     shape = call.shape(x)
     cuts, widths = {}, [(0, 0)] * rank
     for i, axis in enumerate(axes):

@@ -144,6 +144,30 @@ def silu(w: Writer, expr: Apply) -> None:
     w.emit("Mul", expr, [x, gate])
 
 
+@writer("gelu")
+def gelu(w: Writer, expr: Apply) -> None:
+    """0.5 * x * (1 + erf(x / sqrt 2)): Gelu itself is newer than opset 17."""
+    x, name = w.value(expr.inputs[0]), expr.outputs[0].name
+    scaled = w.add("Mul", [x, w.constant(math.sqrt(0.5), f"{name}_factor", np.float32)], f"{name}_scaled")
+    wide = w.add("Add", [w.add("Erf", [scaled], f"{name}_erf"), w.constant(1.0, f"{name}_one", np.float32)], f"{name}_wide")
+    half = w.add("Mul", [x, w.constant(0.5, f"{name}_half", np.float32)], f"{name}_product")
+    w.emit("Mul", expr, [half, wide])
+
+
+@writer("rsqrt")
+def rsqrt(w: Writer, expr: Apply) -> None:
+    """1 / sqrt(x)."""
+    root = w.add("Sqrt", [w.value(expr.inputs[0])], f"{expr.outputs[0].name}_root")
+    w.emit("Reciprocal", expr, [root])
+
+
+@writer("split")
+def split(w: Writer, expr: Apply) -> None:
+    """Split with the sizes as an input."""
+    sizes = w.constant(list(expr.attrs["sections"]), f"{expr.outputs[0].name}_sizes", np.int64)
+    w.emit("Split", expr, [w.value(expr.inputs[0]), sizes], axis=int(expr.attrs["axis"]))
+
+
 @writer("square")
 def square(w: Writer, expr: Apply) -> None:
     """x * x."""
@@ -206,16 +230,13 @@ def slice_(w: Writer, expr: Apply) -> None:
 
 @writer("pad")
 def pad(w: Writer, expr: Apply) -> None:
-    """Pad; modes by ONNX's names."""
+    """Pad; the modes have ONNX's names."""
     a, name = expr.attrs, expr.outputs[0].name
-    mode = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}.get(a["mode"])
-    if mode is None:
-        raise w.unsupported(expr, f"mode {a['mode']!r} has no ONNX form")
     pads = w.constant(onnx_pads(a["widths"]), f"{name}_pads", np.int64)
     inputs = [w.value(expr.inputs[0]), pads]
-    if mode == "constant":
+    if a["mode"] == "constant":
         inputs.append(w.constant(a["value"], f"{name}_value", np.float32))
-    w.emit("Pad", expr, inputs, mode=mode)
+    w.emit("Pad", expr, inputs, mode=a["mode"])
 
 
 @writer("cast")

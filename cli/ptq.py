@@ -1,0 +1,155 @@
+"""`mge-quantize ptq`."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from megengine.cli import pictures
+from megengine.cli.app import common
+from megengine.cli.models import input_shapes, load_model, shape_option
+from megengine.cli.output import Output, output_file
+from megengine.cli.readers import Reader, open_reader
+from megengine.core.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Temporary paths of what is to be written; None for what was not asked for."""
+
+    model: Path
+    onnx: Path | None
+    report: Path | None
+
+
+def data_options(function: Any) -> Any:
+    """`--data`, `--preprocess` and `--samples`."""
+    function = click.option("--samples", type=click.IntRange(1), default=None, help="Use at most this many batches.")(function)
+    function = click.option(
+        "--preprocess",
+        default=None,
+        metavar="RECIPE",
+        help="For pictures: a preset (imagenet, tf, caffe, unit, mnist), a .json file, or preset,key=value,...",
+    )(function)
+    return click.option(
+        "--data",
+        required=True,
+        help="A folder of pictures, a .npy or .npz file (samples along the first axis), or module.py:function.",
+    )(function)
+
+
+def reader_of(data: str, preprocess: str | None, samples: int | None, model: Any) -> Reader:
+    """The data source for a model's inputs; pictures take the network's own size unless the recipe sets one."""
+    shapes = input_shapes(model)
+    how = None
+    if preprocess is not None:
+        how = pictures.recipe(preprocess)
+        if "size" not in preprocess and not preprocess.endswith(".json") and len(shapes[0]) == 4:
+            size = shapes[0][2:] if how.layout == "NCHW" else shapes[0][1:3]
+            how = pictures.replace(how, size=tuple(size))
+    return open_reader(data, shapes=shapes, how=how, limit=samples)
+
+
+@click.command()
+@click.argument("model")
+@data_options
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Quantized model to write (.mgt).")
+@click.option("--onnx", "onnx_path", type=click.Path(path_type=Path), help="Write a QDQ ONNX model too.")
+@click.option("--report", "report_path", type=click.Path(path_type=Path), help="Write a self-contained HTML report too.")
+@click.option("--weights", type=click.Choice(["per_channel", "per_tensor"]), default="per_channel", show_default=True)
+@click.option("--activations", default="mse", show_default=True, help="minmax, ema, percentile, mse or kl.")
+@click.option("--percentile", type=float, default=99.999, show_default=True)
+@click.option("--bias-correction/--no-bias-correction", default=True, show_default=True)
+@click.option("--profile", default="x86", show_default=True, help="Target profile.")
+@click.option("--exclude", multiple=True, help="Leave in float: a module path, a node, op:NAME or re:PATTERN; repeat.")
+@shape_option
+@common
+def ptq(output: Path, onnx_path: Path | None, report_path: Path | None, out: Output, **options: Any) -> None:
+    """Quantize MODEL (.onnx, .tm, .mgt, or module.py:function) to exact int8 with calibration data."""
+    if output.suffix != ".mgt":
+        raise OptionError(f"output {str(output)!r}: expected a .mgt file (our format); --onnx writes ONNX beside it")
+    with ExitStack() as stack:
+        files = Files(
+            stack.enter_context(output_file(output)),
+            stack.enter_context(output_file(onnx_path)) if onnx_path else None,
+            stack.enter_context(output_file(report_path)) if report_path else None,
+        )
+        result = _quantize(files, out, **options)
+    written = [str(path) for path in (output, onnx_path, report_path) if path]
+    out.say(f"wrote {', '.join(written)}")
+    out.result({**result, "written": written})
+
+
+def _quantize(files: Files, out: Output, *, model: str, data: str, preprocess: str | None, samples: int | None,
+              shapes: tuple, **choices: Any) -> dict[str, Any]:  # fmt: skip
+    from megengine.cli import quantizing
+    from megengine.quantization import analyze
+    from megengine.traced_module import TracedModule
+    from megengine.traced_module import files as native
+
+    config = config_of(**choices)
+    source = load_model(model, shapes)
+    reader = reader_of(data, preprocess, samples, source)
+    made = quantizing.quantize_with_progress(source, reader, config, out, "quantize")
+    native.save(TracedModule.from_graph(made.integer_graph), files.model)
+    if files.onnx:
+        from megengine.convert import onnx
+
+        onnx.export_qdq(made, files.onnx)
+    looked = quantizing.head(reader, 8)
+    analysis = analyze(made.float_graph, made.qdq_graph, looked)
+    small = quantizing.sizes(made)
+    if files.report:
+        _write_report(files.report, model, made, analysis, config, reader, small)
+    _show(out, analysis, small)
+    return {
+        "model": model,
+        "float_bytes": small[0],
+        "int8_bytes": small[1],
+        **{key: value for key, value in analysis.to_json().items() if key != "edges"},
+        "edges": quantizing.edges_of(analysis),
+    }
+
+
+def config_of(*, weights: str, activations: str, percentile: float, bias_correction: bool, profile: str,
+              exclude: tuple[str, ...]) -> Any:  # fmt: skip
+    """The settings of the command line as a `QuantConfig`."""
+    from megengine.quantization import QuantConfig, RangeMethod
+
+    return QuantConfig(
+        weights=weights,
+        activations=RangeMethod(activations, percentile),
+        bias_correction=bias_correction,
+        profile=profile,
+        exclude=exclude,
+    )
+
+
+def _show(out: Output, analysis: Any, small: tuple[int, int]) -> None:
+    rows = [
+        (edge.name, edge.op, edge.dtype, edge.sqnr_db, edge.cosine, 100 * edge.saturation) for edge in analysis.worst(8)
+    ]
+    out.table("Lowest signal to noise", ("edge", "op", "type", "SQNR dB", "cosine", "at the ends %"), rows)
+    for name, reason in analysis.floating.items():
+        out.say(f"left in float: {name}: {reason}")
+    out.say(
+        f"outputs: SQNR {analysis.output_sqnr_db:.1f} dB, cosine {analysis.output_cosine:.5f} on {analysis.batches} batches; "
+        f"weights {small[0] / 1e6:.2f} MB -> {small[1] / 1e6:.2f} MB"
+    )
+
+
+def _write_report(
+    path: Path, name: str, made: Any, analysis: Any, config: Any, reader: Reader, small: tuple[int, int]
+) -> None:
+    from megengine.cli import quantizing, report
+
+    facts = {
+        "output SQNR": f"{report.decibel(analysis.output_sqnr_db)} dB",
+        "output cosine": f"{analysis.output_cosine:.5f}",
+        "weights": f"{small[0] / 1e6:.2f} → {small[1] / 1e6:.2f} MB",
+    }
+    section = quantizing.section(Path(name).name, made, analysis, facts=facts)
+    recipe = quantizing.recipe_of(config, reader.name)
+    path.write_text(report.render(f"{Path(name).name} in int8", [section], recipe=recipe), encoding="utf-8")

@@ -1,0 +1,76 @@
+"""What `ptq` and `demo` share: quantize with a progress bar, and turn the result into a report section."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from megengine.cli.inspecting import weight_bytes
+from megengine.cli.output import Output
+from megengine.cli.report import Section
+from megengine.quantization import QuantConfig, quantize_model
+from megengine.traced_module import TracedModule, drawing
+
+
+def quantize_with_progress(model: TracedModule, data: Any, config: QuantConfig, out: Output, what: str) -> Any:
+    """Run the pipeline; the bar counts the batches of each pass over the data."""
+    with out.progress(what, None) as bar:
+        return quantize_model(model, data, config, progress=lambda stage, done, total: bar.show(f"{what}: {stage}", done, total))
+
+
+def recipe_of(config: QuantConfig, data: str, extra: Mapping[str, Any] = {}) -> dict[str, Any]:  # noqa: B006 (never written)
+    """The settings as rows of the report."""
+    method = config.activations
+    ranges = f"{method.name} {method.percentile}" if method.name == "percentile" else method.name
+    return {
+        "weights": f"int8, {config.weights.replace('_', ' ')}, range by {config.weight_method}",
+        "activations": f"int8 or uint8, per tensor, range by {ranges}",
+        "bias correction": "yes" if config.bias_correction else "no",
+        "profile": config.target.name,
+        "left in float by choice": ", ".join(config.exclude) or "nothing",
+        "calibration data": data,
+        **extra,
+    }
+
+
+def edges_of(analysis: Any) -> list[dict[str, Any]]:
+    """Plain dictionaries of the analysis' edges."""
+    return list(analysis.to_json()["edges"])
+
+
+def section(
+    name: str, model: Any, analysis: Any, *, facts: Mapping[str, str], **more: Any
+) -> Section:
+    """A network's part of the page; the picture is of the integer graph."""
+    return Section(
+        name=name,
+        facts=facts,
+        layers=edges_of(analysis),
+        statistics=dict(model.stats),
+        floating=dict(analysis.floating),
+        graph_svg=drawing.to_svg(model.integer_graph),
+        **more,
+    )
+
+
+def sizes(model: Any) -> tuple[int, int]:
+    """Bytes of the float and of the integer network's weights."""
+    return (
+        weight_bytes(TracedModule.from_graph(model.float_graph)),
+        weight_bytes(TracedModule.from_graph(model.integer_graph)),
+    )
+
+
+def plan_runner(plan: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """The first output of a plan with one input."""
+    return lambda x: plan(x)[0]
+
+
+def head(data: Iterable[Any], count: int) -> list[Any]:
+    """The first items of a stream."""
+    items = []
+    for item in data:
+        items.append(item)
+        if len(items) == count:
+            break
+    return items
