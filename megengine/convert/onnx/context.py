@@ -114,12 +114,9 @@ class Call:
         first = inputs[0] if isinstance(inputs[0], (np.ndarray, TensorNode)) else None
         nodes = [self.node(value, first) for value in inputs]
         try:
-            made = self.graph.apply(op, *nodes, attrs=attrs, name=self.name)
+            return self.graph.apply(op, *nodes, attrs=attrs, name=self.name, meta=self.meta)
         except ShapeError as error:
             raise self.fail(str(error)) from error
-        for node in made if isinstance(made, tuple) else (made,):
-            node.meta.update(self.meta)
-        return made
 
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
         """The same values in another shape; nothing is added when the shape is the same already."""

@@ -80,6 +80,8 @@ def arithmetic(call: Call) -> Value:
         if exponent in (0.5, 2.0):
             return call.apply("sqrt" if exponent == 0.5 else "square", a)
         return call.apply("pow", a, exponent)
+    if op == "pow" and isinstance(b, np.ndarray):
+        b = b.astype(np.dtype(spec_of(a).dtype))  # the exponent may have a type of its own
     return call.apply(op, a, b)
 
 

@@ -104,7 +104,7 @@ def conv_transpose(call: Call) -> Value:
     stride, dilation = per_axis(call, "strides", dims), per_axis(call, "dilations", dims)
     extra = call.ints("output_padding", (0,) * dims) or (0,) * dims
     reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True))
-    padding = _transposed_padding(call, size, reach, stride, extra)
+    padding, extra = _transposed_padding(call, size, reach, stride, extra)
     inputs = [as_image(call, x), as_image(call, w)]
     if (bias := call.optional(2)) is not None:
         inputs.append(bias)
@@ -122,20 +122,21 @@ def conv_transpose(call: Call) -> Value:
 
 def _transposed_padding(
     call: Call, size: tuple[int, ...], reach: tuple[int, ...], stride: tuple[int, ...], extra: tuple[int, ...]
-) -> Padding:
+) -> tuple[Padding, tuple[int, ...]]:
+    """Padding and output padding; a wanted shape beyond the full one is reached by output padding."""
     mode, wanted = call.attr("auto_pad", "NOTSET"), call.ints("output_shape")
     if wanted is None and mode in ("SAME_UPPER", "SAME_LOWER"):
         wanted = tuple(length * step for length, step in zip(size, stride, strict=True))
     if wanted is None:
-        return window_padding(call, size, reach, stride)
-    padding = []
+        return window_padding(call, size, reach, stride), extra
+    padding, extended = [], []
     for length, window, step, more, out in zip(size, reach, stride, extra, wanted[-len(size) :], strict=True):
         total = step * (length - 1) + more + window - out
-        if total < 0:
-            raise call.fail(f"output_shape {wanted} is larger than the convolution's result")
+        extended.append(more - min(total, 0))
+        total = max(total, 0)
         small, large = total // 2, total - total // 2
         padding.append((small, large) if mode == "SAME_UPPER" else (large, small))
-    return tuple(padding)
+    return tuple(padding), tuple(extended)
 
 
 def ceil_extension(

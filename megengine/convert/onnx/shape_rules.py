@@ -108,8 +108,8 @@ def split(call: Call) -> tuple[Value, ...]:
     return tuple(made)
 
 
-def _cut(call: Call, x: Value, ranges: dict[int, tuple[int, int, int]]) -> Value:
-    """The slice of some axes; start, stop, step are already inside the axis, steps positive."""
+def _cut(call: Call, x: Value, ranges: dict[int, tuple[int, int | None, int]]) -> Value:
+    """The slice of some axes; start, stop, step are already inside the axis."""
     shape = call.shape(x)
     whole = [(0, size, 1) for size in shape]
     wanted = [ranges.get(axis, whole[axis]) for axis in range(len(shape))]
@@ -137,11 +137,12 @@ def slice_(call: Call) -> Value:
         raise call.fail(f"starts {starts}, ends {ends}, axes {axes} and steps {steps} differ in length")
     ranges = {}
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        if step < 1:
-            raise call.fail(f"step {step} is not supported at run time; expected a positive step")
+        if step == 0:
+            raise call.fail("step 0 goes nowhere; expected another number")
         axis = call.axis(axis, len(shape))
         low, high, _ = slice(start, end, step).indices(shape[axis])
-        ranges[axis] = (low, max(low, high), step)
+        empty = (high - low) * step <= 0
+        ranges[axis] = (low, low if empty else None if high < 0 else high, step)
     return _cut(call, x, ranges)
 
 
