@@ -29,7 +29,7 @@ COMMANDS = {
 }
 
 
-class Failed(MegEngineError):
+class FailedError(MegEngineError):
     """A check that did not hold: the command did its work and the answer is no."""
 
 

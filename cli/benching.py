@@ -47,7 +47,9 @@ def bench(models: tuple[str, ...], threads: int, rounds: int, tune: bool, shapes
     first = medians[models[0]]
     rows = [(name, median, median / first if first else None) for name, median in medians.items()]
     out.table(f"CPU time, {threads} thread(s), median of {rounds} rounds", ("model", "ms", "to the first"), rows)
-    out.result({"threads": threads, "rounds": rounds, "models": [{"model": n, "ms": m, "ratio": r} for n, m, r in rows]})
+    out.result(
+        {"threads": threads, "rounds": rounds, "models": [{"model": n, "ms": m, "ratio": r} for n, m, r in rows]}
+    )
 
 
 def random_inputs(model: object) -> list[np.ndarray]:

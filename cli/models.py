@@ -20,7 +20,9 @@ class ShapeOption(click.ParamType):
 
     name = "[NAME=]N,C,H,W"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, tuple[int, ...]]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, tuple[int, ...]]:
         """A pair of name ("" for the only input) and shape."""
         if isinstance(value, tuple):
             return value

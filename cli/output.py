@@ -1,4 +1,4 @@
-"""What a command shows and writes: tables or JSON, progress on the error stream, files that appear whole or not at all."""
+"""What a command shows and writes: tables or JSON, progress on stderr, files that appear whole or not at all."""
 
 import json
 import os

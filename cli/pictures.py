@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,8 @@ class Recipe:
         for name in ("mean", "std"):
             if len(getattr(self, name)) not in (1, channels):
                 raise OptionError(
-                    f"recipe: {name} has {len(getattr(self, name))} numbers; {self.colour} pictures need 1 or {channels}"
+                    f"recipe: {name} has {len(getattr(self, name))} numbers; "
+                    f"{self.colour} pictures need 1 or {channels}"
                 )
         if 0 in self.std:
             raise OptionError("recipe: std holds a zero; expected the divisor of each channel")
@@ -166,16 +167,18 @@ def open_picture(path: Path, how: Recipe) -> Image.Image:
     """
     try:
         with Image.open(path) as picture:
-            if picture.width * picture.height > MAX_PIXELS:
-                raise FileFormatError(
-                    f"picture {path}: {picture.width}x{picture.height} is more than {MAX_PIXELS} pixels; scale it down"
-                )
-            transparent = picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info
-            return _composed(picture.convert("RGBA"), how) if transparent else picture.convert("RGB")
-    except FileFormatError:
-        raise
+            return _decoded(picture, how)
+    except OptionError as error:
+        raise FileFormatError(f"picture {path}: {error}") from error
     except Exception as error:  # Pillow raises a dozen types for damaged data
         raise FileFormatError(f"picture {path}: cannot be read ({error}); remove or repair the file") from error
+
+
+def _decoded(picture: Image.Image, how: Recipe) -> Image.Image:
+    if picture.width * picture.height > MAX_PIXELS:
+        raise OptionError(f"{picture.width}x{picture.height} is more than {MAX_PIXELS} pixels; scale it down")
+    transparent = picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info
+    return _composed(picture.convert("RGBA"), how) if transparent else picture.convert("RGB")
 
 
 def _composed(picture: Image.Image, how: Recipe) -> Image.Image:

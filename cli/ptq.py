@@ -26,7 +26,9 @@ class Files:
 
 def data_options(function: Any) -> Any:
     """`--data`, `--preprocess` and `--samples`."""
-    function = click.option("--samples", type=click.IntRange(1), default=None, help="Use at most this many batches.")(function)
+    function = click.option("--samples", type=click.IntRange(1), default=None, help="Use at most this many batches.")(
+        function
+    )
     function = click.option(
         "--preprocess",
         default=None,
@@ -57,7 +59,9 @@ def reader_of(data: str, preprocess: str | None, samples: int | None, model: Any
 @data_options
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Quantized model to write (.mgt).")
 @click.option("--onnx", "onnx_path", type=click.Path(path_type=Path), help="Write a QDQ ONNX model too.")
-@click.option("--report", "report_path", type=click.Path(path_type=Path), help="Write a self-contained HTML report too.")
+@click.option(
+    "--report", "report_path", type=click.Path(path_type=Path), help="Write a self-contained HTML report too."
+)
 @click.option("--weights", type=click.Choice(["per_channel", "per_tensor"]), default="per_channel", show_default=True)
 @click.option("--activations", default="mse", show_default=True, help="minmax, ema, percentile, mse or kl.")
 @click.option("--percentile", type=float, default=99.999, show_default=True)
@@ -135,8 +139,8 @@ def _show(out: Output, analysis: Any, small: tuple[int, int]) -> None:
     for name, reason in analysis.floating.items():
         out.say(f"left in float: {name}: {reason}")
     out.say(
-        f"outputs: SQNR {analysis.output_sqnr_db:.1f} dB, cosine {analysis.output_cosine:.5f} on {analysis.batches} batches; "
-        f"weights {small[0] / 1e6:.2f} MB -> {small[1] / 1e6:.2f} MB"
+        f"outputs: SQNR {analysis.output_sqnr_db:.1f} dB, cosine {analysis.output_cosine:.5f} "
+        f"on {analysis.batches} batches; weights {small[0] / 1e6:.2f} MB -> {small[1] / 1e6:.2f} MB"
     )
 
 

@@ -15,10 +15,12 @@ from megengine.traced_module import TracedModule, drawing
 def quantize_with_progress(model: TracedModule, data: Any, config: QuantConfig, out: Output, what: str) -> Any:
     """Run the pipeline; the bar counts the batches of each pass over the data."""
     with out.progress(what, None) as bar:
-        return quantize_model(model, data, config, progress=lambda stage, done, total: bar.show(f"{what}: {stage}", done, total))
+        return quantize_model(
+            model, data, config, progress=lambda stage, done, total: bar.show(f"{what}: {stage}", done, total)
+        )
 
 
-def recipe_of(config: QuantConfig, data: str, extra: Mapping[str, Any] = {}) -> dict[str, Any]:  # noqa: B006 (never written)
+def recipe_of(config: QuantConfig, data: str, extra: Mapping[str, Any] = {}) -> dict[str, Any]:
     """The settings as rows of the report."""
     method = config.activations
     ranges = f"{method.name} {method.percentile}" if method.name == "percentile" else method.name
@@ -38,9 +40,7 @@ def edges_of(analysis: Any) -> list[dict[str, Any]]:
     return list(analysis.to_json()["edges"])
 
 
-def section(
-    name: str, model: Any, analysis: Any, *, facts: Mapping[str, str], **more: Any
-) -> Section:
+def section(name: str, model: Any, analysis: Any, *, facts: Mapping[str, str], **more: Any) -> Section:
     """A network's part of the page; the picture is of the integer graph."""
     return Section(
         name=name,

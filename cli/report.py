@@ -95,9 +95,8 @@ def render(title: str, sections: Sequence[Section], *, recipe: Mapping[str, Any]
 
 
 def _prepared(section: Section) -> dict[str, Any]:
-    worst = {
-        layer["name"] for layer in sorted(section.layers, key=lambda edge: _finite(edge["sqnr_db"]))[:5] if section.layers
-    }
+    by_noise = sorted(section.layers, key=lambda edge: _finite(edge["sqnr_db"]))
+    worst = {layer["name"] for layer in by_noise[:5]}
     rows = []
     for layer in section.layers:
         stats = section.statistics.get(layer["name"])

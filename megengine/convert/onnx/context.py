@@ -13,7 +13,7 @@ from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import TensorNode
 
 if TYPE_CHECKING:
-    import onnx
+    pass
 
 Value = np.ndarray | TensorNode
 Rule = Callable[["Call"], Any]
@@ -78,7 +78,7 @@ class Call:
         """An optional input that must be known while importing, as shapes and axes are."""
         value = self.optional(index)
         if isinstance(value, TensorNode):
-            raise self.fail(f"its {what} is computed at run time; expected a constant (fix the input shapes and simplify)")
+            raise self.fail(f"its {what} is computed at run time; expected a constant (give fixed input shapes)")
         return value
 
     def const_ints(self, index: int, what: str) -> tuple[int, ...] | None:

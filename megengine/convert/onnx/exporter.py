@@ -9,9 +9,8 @@ import numpy as np
 
 from megengine.convert.onnx import write_rules
 from megengine.convert.onnx.writing import WRITERS, Writer, quantized
-from megengine.core.errors import FileFormatError, GraphError, OptionError
+from megengine.core.errors import FileFormatError, OptionError
 from megengine.dispatch import OnnxRule, registry
-from megengine.traced_module import TracedModule
 from megengine.traced_module.expr import Apply
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import TensorNode
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
 OPSET, IR_VERSION = 17, 8
 
 
-def export(model: TracedModule | InternalGraph, path: str | Path, *, opset: int = OPSET) -> None:
+def export(model: Any, path: str | Path, *, opset: int = OPSET) -> None:
     """Write an op-level graph as ONNX; quantize / dequantize pairs become QuantizeLinear / DequantizeLinear.
 
     Args:
-        model: an op-level graph (see `lower`), float or with explicit pairs.
+        model: an op-level graph, or a traced module that holds one (see `lower`), float or with explicit pairs.
         path: the .onnx file; an old file is replaced only when the new one is complete.
         opset: 13 to 17.
 
@@ -48,13 +47,13 @@ def export_qdq(model: Any, path: str | Path, *, opset: int = OPSET) -> None:
     export(getattr(model, "qdq_graph", model), path, opset=opset)
 
 
-def to_model(model: TracedModule | InternalGraph, *, opset: int = OPSET) -> "onnx.ModelProto":
+def to_model(model: Any, *, opset: int = OPSET) -> "onnx.ModelProto":
     """The ONNX model of an op-level graph, checked by ONNX's own checker."""
     import onnx
 
     if not 13 <= opset <= OPSET:
         raise OptionError(f"ONNX export: opset {opset}; expected 13 to {OPSET}")
-    graph = model.graph if isinstance(model, TracedModule) else model
+    graph: InternalGraph = getattr(model, "graph", model)
     w = Writer(opset)
     w.taken.update(node.name for expr in graph.exprs for node in expr.outputs)
     w.absorbed.update(_absorbed(graph))
@@ -137,6 +136,3 @@ def _write(model: "onnx.ModelProto", path: Path) -> None:
             Path(name).unlink(missing_ok=True)
     except OSError as error:
         raise FileFormatError(f"{path}: cannot be written ({error.strerror})") from error
-
-
-__all__ = ["GraphError", "export", "export_qdq", "to_model"]

@@ -80,5 +80,6 @@ def _check_growth(node: "onnx.NodeProto", inputs: list[np.ndarray | None]) -> No
         count = abs((limit - start) / delta) if delta else math.inf
     if count > MAX_VALUES:
         raise FileFormatError(
-            f"{node.op_type} node {node.name!r}: makes a constant of {count:.0f} values; at most {MAX_VALUES} are accepted"
+            f"{node.op_type} node {node.name!r}: makes a constant of {count:.0f} values; "
+            f"at most {MAX_VALUES} are accepted"
         )

@@ -15,18 +15,18 @@ from megengine.convert.onnx.reading import initializers, opset_of, read_model
 from megengine.core.errors import FileFormatError, MegEngineError, OptionError, ShapeError, nearest
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import OnnxRule, Op, registry
-from megengine.traced_module import TracedModule
 from megengine.traced_module.graph import InternalGraph
 
 if TYPE_CHECKING:
     import onnx
 
 Shapes = Mapping[str, Sequence[int]] | Sequence[int] | None
+MALFORMED = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)  # a string where a number belongs
 FOLDED_ONLY = ("Shape", "Size", "ConstantOfShape", "Range", "Constant", "NonZero", "Equal", "Where", "Tile", "OneHot")
 
 
-def load(source: str | Path | bytes, input_shapes: Shapes = None) -> TracedModule:
-    """Read an ONNX model (opset 7 to the newest) as an editable graph.
+def load_graph(source: str | Path | bytes, input_shapes: Shapes = None) -> InternalGraph:
+    """Read an ONNX model (opset 7 to the newest) as an op-level graph.
 
     Args:
         source: path of a .onnx file, or its bytes. External data must lie in the file's folder.
@@ -34,14 +34,14 @@ def load(source: str | Path | bytes, input_shapes: Shapes = None) -> TracedModul
             size open. An open first axis alone is taken as a batch of 1.
 
     Returns:
-        A `TracedModule` whose graph holds only ops; nodes carry the ONNX names, `meta["module"]` the module path.
+        A graph of ops; nodes carry the ONNX names, `meta["module"]` of their exprs the module path.
 
     Raises:
         FileFormatError: the file is damaged, hostile, or uses what is not supported; one message names it.
         ShapeError: `input_shapes` does not fit the file.
 
     Example:
-        >>> net = load("mobilenet.onnx", {"input": (1, 3, 224, 224)})  # doctest: +SKIP
+        >>> graph = load_graph("mobilenet.onnx", {"input": (1, 3, 224, 224)})  # doctest: +SKIP
     """
     model, folder = read_model(source)
     name = model.graph.name or "onnx"
@@ -78,7 +78,7 @@ class _Importer:
     shapes: Shapes
     values: dict[str, Value] = field(default_factory=dict)
 
-    def run(self) -> TracedModule:
+    def run(self) -> InternalGraph:
         source = self.model.graph
         self.opset = opset_of(self.model)
         self.graph = InternalGraph(name=_clean(source.name, "onnx"))
@@ -91,7 +91,7 @@ class _Importer:
             self._node(node, index)
         self.graph.set_outputs([self._output(item.name) for item in source.output])
         self.graph.remove_dead()
-        return TracedModule.from_graph(self.graph)
+        return self.graph
 
     def _refuse_unknown(self) -> None:
         """All operators that cannot be imported in one message, before any work."""
@@ -167,6 +167,8 @@ class _Importer:
             raise
         except MegEngineError as error:
             raise call.fail(str(error)) from error
+        except MALFORMED as error:
+            raise call.fail(f"its inputs or attributes are malformed ({type(error).__name__}: {error})") from error
         return made if isinstance(made, tuple) else (made,)
 
     def _call(self, node: "onnx.NodeProto", inputs: list[Value | None], index: int) -> Call:

@@ -22,7 +22,9 @@ def clip(call: Call) -> Value:
         return x
     if low == 0.0 and (high is None or high >= np.finfo(np.float32).max):
         return call.apply("relu", x)
-    return call.apply("clip", x, lo=-math.inf if low is None else float(low), hi=math.inf if high is None else float(high))
+    return call.apply(
+        "clip", x, lo=-math.inf if low is None else float(low), hi=math.inf if high is None else float(high)
+    )
 
 
 def _number(call: Call, index: int, what: str) -> float | None:
@@ -46,7 +48,7 @@ def hard_sigmoid(call: Call) -> Value:
 
 @rule("LeakyRelu")
 def leaky_relu(call: Call) -> Value:
-    """x where positive, slope * x elsewhere."""
+    """X where positive, slope * x elsewhere."""
     return call.apply("leaky_relu", call.input(0), slope=float(call.attr("alpha", 0.01)))
 
 

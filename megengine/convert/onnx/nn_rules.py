@@ -214,16 +214,14 @@ def _as_four(call: Call, x: Value) -> Value:
 
 @rule("Gemm")
 def gemm(call: Call) -> Value:
-    """alpha * A' @ B' + beta * C; factors are folded into constants."""
+    """Alpha * A' @ B' + beta * C; factors are folded into constants."""
     a, b, c = call.input(0), call.input(1), call.optional(2)
     alpha, beta = float(call.attr("alpha", 1.0)), float(call.attr("beta", 1.0))
     if len(call.shape(a)) != 2 or len(call.shape(b)) != 2:
         raise call.fail(f"its inputs are {call.shape(a)} and {call.shape(b)}; expected two matrices")
     if alpha != 1.0 and isinstance(b, np.ndarray):
         b, alpha = (b * np.float32(alpha)).astype(b.dtype), 1.0
-    y = call.apply(
-        "matmul", a, b, transpose_a=bool(call.attr("transA", 0)), transpose_b=bool(call.attr("transB", 0))
-    )
+    y = call.apply("matmul", a, b, transpose_a=bool(call.attr("transA", 0)), transpose_b=bool(call.attr("transB", 0)))
     if alpha != 1.0:
         y = call.apply("mul", y, alpha)
     if c is None or beta == 0.0:

@@ -31,9 +31,12 @@ def read_model(source: str | Path | bytes) -> tuple["onnx.ModelProto", Path | No
     try:
         model.ParseFromString(content)
     except Exception as error:  # protobuf implementations raise different types
-        raise FileFormatError(f"{name}: not a complete ONNX model ({error}); the file is truncated or no .onnx") from None
+        raise FileFormatError(
+            f"{name}: not a complete ONNX model ({error}); the file is truncated or no .onnx"
+        ) from None
     if not model.graph.node or not model.graph.output:
         raise FileFormatError(f"{name}: not an ONNX model; expected {IR_FIELDS}")
+    _check_names(model, name)
     _check_opset(model, name)
     if model.functions:
         model = _inlined(model, name)
@@ -44,12 +47,21 @@ def _content(path: Path) -> bytes:
     try:
         size = path.stat().st_size
         if size > MAX_FILE:
-            raise FileFormatError(f"{path}: {size} bytes; an ONNX model has at most 2 GiB (larger weights lie beside it)")
+            raise FileFormatError(f"{path}: {size} bytes; an ONNX model has at most 2 GiB (weights may lie beside it)")
         return path.read_bytes()
     except FileNotFoundError:
         raise FileFormatError(f"{path}: no such file") from None
     except OSError as error:
         raise FileFormatError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _check_names(model: "onnx.ModelProto", name: str) -> None:
+    """Damaged text comes out of the parser as bytes."""
+    graph = model.graph
+    values = [item.name for item in (*graph.input, *graph.output, *graph.initializer)]
+    parts = [text for node in graph.node for text in (node.name, node.op_type, node.domain, *node.input, *node.output)]
+    if not all(isinstance(text, str) for text in (graph.name, *values, *parts)):
+        raise FileFormatError(f"{name}: a name in it is not valid text; the file is damaged")
 
 
 def _check_opset(model: "onnx.ModelProto", name: str) -> None:
@@ -134,7 +146,9 @@ def _external(tensor: "onnx.TensorProto", dtype: np.dtype, shape: tuple[int, ...
     entries = {item.key: item.value for item in tensor.external_data}
     where, location = f"tensor {tensor.name!r}", entries.get("location", "")
     if folder is None:
-        raise FileFormatError(f"{where}: its data lies in the file {location!r}; load the model from a path, not from bytes")
+        raise FileFormatError(
+            f"{where}: its data lies in the file {location!r}; load the model from a path, not from bytes"
+        )
     path = (folder / location).resolve()
     if not location or Path(location).is_absolute() or not path.is_relative_to(folder):
         raise FileFormatError(f"{where}: its data file {location!r} lies outside the model's folder; refused")
@@ -148,8 +162,7 @@ def _external(tensor: "onnx.TensorProto", dtype: np.dtype, shape: tuple[int, ...
         raise FileFormatError(f"{where}: its data file {location!r} cannot be read ({error.strerror})") from None
     if length != needed or offset < 0 or offset + needed > size:
         raise FileFormatError(
-            f"{where}: needs {needed} bytes at offset {offset} of {location!r} ({length} declared), "
-            f"the file has {size}"
+            f"{where}: needs {needed} bytes at offset {offset} of {location!r} ({length} declared), the file has {size}"
         )
     with path.open("rb") as file:
         file.seek(offset)

@@ -78,7 +78,10 @@ def add(w: Writer, expr: Apply) -> None:
         return
     product, bias = found
     names = [w.value(node) for node in (*product.inputs, bias)]
-    flags = {"transA": int(bool(product.attrs.get("transpose_a"))), "transB": int(bool(product.attrs.get("transpose_b")))}
+    flags = {
+        "transA": int(bool(product.attrs.get("transpose_a"))),
+        "transB": int(bool(product.attrs.get("transpose_b"))),
+    }
     w.emit("Gemm", expr, names, **flags)
 
 
@@ -124,6 +127,18 @@ def reduce(w: Writer, expr: Apply) -> None:
         w.emit(name, expr, axes=axes, keepdims=int(keep))
 
 
+@writer("argmax", "argmin")
+def arg_reduce(w: Writer, expr: Apply) -> None:
+    """ONNX gives int64, ours is int32."""
+    import onnx
+
+    a = expr.attrs
+    name = "ArgMax" if expr.op == "argmax" else "ArgMin"
+    keep = int(bool(a["keepdims"]))
+    wide = w.add(name, [w.value(expr.inputs[0])], f"{expr.outputs[0].name}_wide", axis=int(a["axis"]), keepdims=keep)
+    w.emit("Cast", expr, [wide], to=onnx.TensorProto.INT32)
+
+
 @writer("relu6", "clip")
 def clip(w: Writer, expr: Apply) -> None:
     """Clip; an infinite bound is left out."""
@@ -138,7 +153,7 @@ def clip(w: Writer, expr: Apply) -> None:
 
 @writer("silu")
 def silu(w: Writer, expr: Apply) -> None:
-    """x * sigmoid(x)."""
+    """X * sigmoid(x)."""
     x = w.value(expr.inputs[0])
     gate = w.add("Sigmoid", [x], f"{expr.outputs[0].name}_gate")
     w.emit("Mul", expr, [x, gate])
@@ -149,7 +164,9 @@ def gelu(w: Writer, expr: Apply) -> None:
     """0.5 * x * (1 + erf(x / sqrt 2)): Gelu itself is newer than opset 17."""
     x, name = w.value(expr.inputs[0]), expr.outputs[0].name
     scaled = w.add("Mul", [x, w.constant(math.sqrt(0.5), f"{name}_factor", np.float32)], f"{name}_scaled")
-    wide = w.add("Add", [w.add("Erf", [scaled], f"{name}_erf"), w.constant(1.0, f"{name}_one", np.float32)], f"{name}_wide")
+    wide = w.add(
+        "Add", [w.add("Erf", [scaled], f"{name}_erf"), w.constant(1.0, f"{name}_one", np.float32)], f"{name}_wide"
+    )
     half = w.add("Mul", [x, w.constant(0.5, f"{name}_half", np.float32)], f"{name}_product")
     w.emit("Mul", expr, [half, wide])
 
@@ -170,7 +187,7 @@ def split(w: Writer, expr: Apply) -> None:
 
 @writer("square")
 def square(w: Writer, expr: Apply) -> None:
-    """x * x."""
+    """X * x."""
     x = w.value(expr.inputs[0])
     w.emit("Mul", expr, [x, x])
 
@@ -195,10 +212,11 @@ def softmax(w: Writer, expr: Apply) -> None:
 
 @writer("reshape", "broadcast_to")
 def reshape(w: Writer, expr: Apply) -> None:
-    """Reshape and Expand; the batch axis stays open where it is the same before and after."""
+    """Reshape and Expand to the stated shape."""
     shape = list(expr.outputs[0].shape)
     name = w.constant(shape, f"{expr.outputs[0].name}_shape", np.int64)
-    w.emit("Reshape" if expr.op == "reshape" else "Expand", expr, [w.value(expr.inputs[0]), name])
+    attrs = {"allowzero": 1} if expr.op == "reshape" and 0 in shape else {}
+    w.emit("Reshape" if expr.op == "reshape" else "Expand", expr, [w.value(expr.inputs[0]), name], **attrs)
 
 
 @writer("transpose")

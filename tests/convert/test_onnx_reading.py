@@ -1,0 +1,215 @@
+"""Damaged and hostile .onnx files: one clear error each, before memory is taken."""
+
+import contextlib
+import random
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from megengine.convert.onnx import export, load_graph
+from megengine.convert.onnx.reading import array_of
+from megengine.core.errors import FileFormatError, GraphError, MegEngineError, OptionError, ShapeError
+
+W = numpy_helper.from_array(np.arange(4 * 3 * 3 * 3, dtype=np.float32).reshape(4, 3, 3, 3) / 50, "w")
+
+
+def model(nodes, inputs=None, initializers=(W,), outputs=("y",), opset=17):
+    inputs = inputs or [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])]
+    outs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    graph = helper.make_graph(nodes, "net", inputs, outs, list(initializers))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+
+
+def small():
+    return model([helper.make_node("Conv", ["x", "w"], ["c"], "conv"), helper.make_node("Relu", ["c"], ["y"], "relu")])
+
+
+def load(made, **options):
+    return load_graph(made.SerializeToString(), **options)
+
+
+def test_names_and_module_paths_are_kept():
+    node = helper.make_node("Conv", ["x", "w"], ["y"], "/features/features.0/Conv")
+    graph = load(model([node]))
+    (conv,) = graph.get_apply_by_type("conv2d")
+    assert conv.outputs[0].name == "features_features_0_Conv"
+    assert conv.meta["module"] == "features.features.0"
+    assert graph.node("w").shape == (4, 3, 3, 3)
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.2, 0.5, 0.9, 0.999])
+def test_truncated_file_is_refused(tmp_path, keep):
+    content = small().SerializeToString()
+    path = tmp_path / "cut.onnx"
+    path.write_bytes(content[: int(len(content) * keep)])
+    with pytest.raises(FileFormatError, match="cut.onnx|tensor 'w'|reads 'w'|output"):
+        load_graph(path)
+
+
+def test_random_damage_never_escapes_as_another_error():
+    content = small().SerializeToString()
+    rng = random.Random(7)
+    for _ in range(300):
+        damaged = bytearray(content)
+        for _ in range(rng.randint(1, 6)):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        with contextlib.suppress(MegEngineError):
+            load_graph(bytes(damaged))
+
+
+def test_no_such_file():
+    with pytest.raises(FileFormatError, match=r"missing\.onnx: no such file"):
+        load_graph("missing.onnx")
+
+
+def test_unknown_operators_are_listed_together_with_the_nearest_name():
+    nodes = [helper.make_node("Convv", ["x", "w"], ["c"], "a"), helper.make_node("Zap", ["c"], ["y"], "b")]
+    with pytest.raises(FileFormatError, match=r"'Convv' \(node 'a'; did you mean 'Conv'\?\), 'Zap' \(node 'b'\)"):
+        load(model(nodes))
+
+
+def test_huge_declared_tensor_is_refused_without_taking_memory():
+    bomb = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1 << 40, 3, 3, 3])
+    with pytest.raises(FileFormatError, match="tensor 'w'"):
+        load(model([helper.make_node("Conv", ["x", "w"], ["y"], "conv")], initializers=[bomb]))
+
+
+@pytest.mark.parametrize(
+    ("node", "values"),
+    [
+        (helper.make_node("ConstantOfShape", ["s"], ["c"], "bomb"), [1 << 20, 1 << 20]),
+        (helper.make_node("Expand", ["one", "s"], ["c"], "bomb"), [1 << 20, 1 << 20]),
+        (helper.make_node("Tile", ["one", "s"], ["c"], "bomb"), [1 << 40]),
+    ],
+)
+def test_constants_that_grow_without_bound_are_refused(node, values):
+    shape = numpy_helper.from_array(np.array(values, np.int64), "s")
+    one = numpy_helper.from_array(np.ones(1, np.float32), "one")
+    with pytest.raises(FileFormatError, match="'bomb': makes a constant of"):
+        load(model([node, helper.make_node("Add", ["x", "c"], ["y"])], initializers=[shape, one]))
+
+
+@pytest.mark.parametrize("location", ["../secret", "/etc/passwd", "", "sub/../../secret"])
+def test_external_data_outside_the_folder_is_refused(tmp_path, location):
+    (tmp_path / "secret").write_bytes(b"\0" * 432)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    with pytest.raises(FileFormatError, match="outside the model's folder"):
+        load_graph(with_external(folder, location))
+
+
+def test_external_link_out_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "secret").write_bytes(b"\0" * 432)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "w.bin").symlink_to(tmp_path / "secret")
+    with pytest.raises(FileFormatError, match="outside the model's folder"):
+        load_graph(with_external(folder, "w.bin"))
+
+
+def test_external_data_is_read_and_checked_against_the_file(tmp_path):
+    values = np.arange(108, dtype=np.float32)
+    (tmp_path / "w.bin").write_bytes(b"\0" * 8 + values.tobytes())
+    graph = load_graph(with_external(tmp_path, "w.bin", offset="8"))
+    assert np.array_equal(graph.node("w").expr.value.numpy().reshape(-1), values)
+    with pytest.raises(FileFormatError, match="needs 432 bytes at offset 16"):
+        load_graph(with_external(tmp_path, "w.bin", offset="16"))
+    with pytest.raises(FileFormatError, match="not numbers"):
+        load_graph(with_external(tmp_path, "w.bin", offset="x"))
+    with pytest.raises(FileFormatError, match="cannot be read"):
+        load_graph(with_external(tmp_path, "other.bin"))
+
+
+def with_external(folder, location, **more):
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4, 3, 3, 3], data_location=TensorProto.EXTERNAL)
+    for key, value in {"location": location, **more}.items():
+        tensor.external_data.add(key=key, value=value)
+    made = model([helper.make_node("Conv", ["x", "w"], ["y"], "conv")], initializers=[tensor])
+    path = folder / "net.onnx"
+    path.write_bytes(made.SerializeToString())
+    return path
+
+
+def test_external_data_needs_a_path():
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1], data_location=TensorProto.EXTERNAL)
+    with pytest.raises(FileFormatError, match="load the model from a path"):
+        array_of(tensor)
+
+
+def test_wrong_shapes_name_the_node():
+    w = numpy_helper.from_array(np.zeros((4, 5, 3, 3), np.float32), "w")
+    with pytest.raises(FileFormatError, match="Conv node 'conv'.*"):
+        load(model([helper.make_node("Conv", ["x", "w"], ["y"], "conv")], initializers=[w]))
+
+
+def test_input_that_no_node_makes():
+    with pytest.raises(FileFormatError, match="reads 'ghost', which no earlier node makes"):
+        load(model([helper.make_node("Relu", ["ghost"], ["y"], "r")]))
+
+
+def test_value_defined_twice():
+    nodes = [helper.make_node("Relu", ["x"], ["y"], "a"), helper.make_node("Relu", ["x"], ["y"], "b")]
+    with pytest.raises(FileFormatError, match="'y' is defined twice"):
+        load(model(nodes))
+
+
+def test_opset_out_of_range():
+    with pytest.raises(FileFormatError, match="opset 6; expected 7 to"):
+        load(model([helper.make_node("Relu", ["x"], ["y"])], opset=6))
+
+
+def test_open_sizes_take_a_batch_of_one_or_what_is_given():
+    x = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 8, 8])]
+    made = model([helper.make_node("Relu", ["x"], ["y"])], inputs=x)
+    assert load(made).inputs[0].shape == (1, 3, 8, 8)
+    assert load(made, input_shapes=(5, 3, 8, 8)).inputs[0].shape == (5, 3, 8, 8)
+    assert load(made, input_shapes={"x": (2, 3, 8, 8)}).outputs[0].shape == (2, 3, 8, 8)
+    with pytest.raises(ShapeError, match=r"\(1, 4, 8, 8\) does not fit the model's \(any, 3, 8, 8\)"):
+        load(made, input_shapes=(1, 4, 8, 8))
+    with pytest.raises(OptionError, match="no input 'X'"):
+        load(made, input_shapes={"X": (1, 3, 8, 8)})
+    opened = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", "w"])]
+    with pytest.raises(FileFormatError, match=r"open shape \(1, 3, \?, \?\)"):
+        load(model([helper.make_node("Relu", ["x"], ["y"])], inputs=opened))
+
+
+def test_shape_arithmetic_is_folded():
+    """x.view(x.size(0), -1) as exporters write it."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["n"], axis=0),
+        helper.make_node("Unsqueeze", ["n", "axes"], ["n1"]),
+        helper.make_node("Concat", ["n1", "rest"], ["shape"], axis=0),
+        helper.make_node("Reshape", ["x", "shape"], ["y"], "flat"),
+    ]
+    stored = [
+        numpy_helper.from_array(np.array(value, np.int64), name)
+        for name, value in (("zero", 0), ("axes", [0]), ("rest", [-1]))
+    ]
+    graph = load(model(nodes, initializers=stored))
+    assert [expr.op for expr in graph.exprs if hasattr(expr, "op") and expr.op] == ["reshape"]
+    assert graph.outputs[0].shape == (1, 192)
+
+
+def test_export_keeps_provenance_and_is_a_fixed_point(tmp_path):
+    path, again = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    export(load(small()), path)
+    export(load_graph(path), again)
+    a, b = onnx.load(path), onnx.load(again)
+    assert [n.op_type for n in a.graph.node] == ["Conv", "Relu"]
+    assert {p.key: p.value for p in a.graph.node[0].metadata_props}["mge.onnx"] == "conv"
+    assert a.graph.SerializeToString() == b.graph.SerializeToString()
+
+
+def test_export_refuses_what_has_no_onnx_form(tmp_path):
+    graph = load(small())
+    graph.set_outputs([graph.apply("expm1", graph.outputs[0], name="odd")])
+    with pytest.raises(GraphError, match=r"node 'odd' \(expm1\)"):
+        export(graph, tmp_path / "x.onnx")
+    with pytest.raises(OptionError, match="opset 12; expected 13 to"):
+        export(load(small()), tmp_path / "x.onnx", opset=12)
+    with pytest.raises(FileFormatError, match="cannot be written"):
+        export(load(small()), tmp_path / "none" / "x.onnx")
+    assert not list(tmp_path.iterdir())
