@@ -15,7 +15,7 @@ from megengine.convert.onnx.reading import initializers, opset_of, read_model
 from megengine.core.errors import FileFormatError, MegEngineError, OptionError, ShapeError, nearest
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import OnnxRule, Op, registry
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module import InternalGraph, TracedModule
 
 if TYPE_CHECKING:
     import onnx
@@ -23,6 +23,17 @@ if TYPE_CHECKING:
 Shapes = Mapping[str, Sequence[int]] | Sequence[int] | None
 MALFORMED = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)  # a string where a number belongs
 FOLDED_ONLY = ("Shape", "Size", "ConstantOfShape", "Range", "Constant", "NonZero", "Equal", "Where", "Tile", "OneHot")
+
+
+def load(source: str | Path | bytes, input_shapes: Shapes = None) -> TracedModule:
+    """Read an ONNX model as a module that is called, edited, quantized and compiled like a traced one.
+
+    See `load_graph` for the arguments and errors.
+
+    Example:
+        >>> net = load("mobilenet.onnx")  # doctest: +SKIP
+    """
+    return TracedModule.from_graph(load_graph(source, input_shapes))
 
 
 def load_graph(source: str | Path | bytes, input_shapes: Shapes = None) -> InternalGraph:
