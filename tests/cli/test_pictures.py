@@ -1,0 +1,126 @@
+"""Recipes, cut-outs, and pictures that cannot be read."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from megengine.cli.pictures import PRESETS, Recipe, load, open_picture, pictures_in, recipe
+from megengine.core.errors import FileFormatError, OptionError
+
+PLAIN = Recipe(size=(4, 6), resize="stretch", mean=(0.0,), std=(1.0,))
+
+
+def save(tmp_path, array, name="a.png"):
+    path = tmp_path / name
+    Image.fromarray(array).save(path)
+    return path
+
+
+def test_layout_colour_order_and_normalisation(tmp_path):
+    pixels = np.zeros((4, 6, 3), np.uint8)
+    pixels[..., 0], pixels[..., 2] = 200, 10
+    path = save(tmp_path, pixels)
+    rgb = load(path, PLAIN)
+    assert rgb.shape == (1, 3, 4, 6) and rgb.dtype == np.float32 and rgb.flags.c_contiguous
+    assert rgb[0, :, 0, 0].tolist() == [200, 0, 10]
+    bgr = Recipe(size=(4, 6), resize="stretch", colour="BGR", mean=(10.0, 0.0, 100.0), std=(1.0, 1.0, 2.0))
+    assert load(path, bgr)[0, :, 0, 0].tolist() == [0, 0, 50]
+    assert load(path, Recipe(size=(4, 6), resize="stretch", layout="NHWC")).shape == (1, 4, 6, 3)
+    assert load(path, recipe("mnist")).shape == (1, 1, 28, 28)
+
+
+def test_crop_keeps_the_middle_and_flip_mirrors(tmp_path):
+    pixels = np.zeros((8, 32, 3), np.uint8)
+    pixels[:, 16:] = 255
+    path = save(tmp_path, pixels)
+    middle = load(path, Recipe(size=(8, 8), crop_ratio=1.0, mean=(0.0,), std=(1.0,)))[0, 0]
+    assert middle[:, :3].max() == 0 and middle[:, 5:].min() == 255
+    square = load(path, Recipe(size=(8, 8), resize="square", mean=(0.0,), std=(1.0,)))[0, 0]
+    assert np.array_equal(square, middle)
+    flipped = load(path, Recipe(size=(8, 8), resize="square", mean=(0.0,), std=(1.0,), flip=True))[0, 0]
+    assert np.array_equal(flipped, middle[:, ::-1])
+
+
+def test_a_cut_out_lies_in_the_middle_of_its_background(tmp_path):
+    pixels = np.zeros((50, 50, 4), np.uint8)
+    pixels[5:15, 30:50] = (255, 0, 0, 255)  # 20 wide, 10 high
+    path = save(tmp_path, pixels)
+    how = Recipe(background=(1, 2, 3), margin=0.1)
+    picture = open_picture(path, how)
+    assert picture.size == (24, 24)  # int(20 * 1.2)
+    array = np.asarray(picture)
+    assert array[0, 0].tolist() == [1, 2, 3]
+    assert array[7:17, 2:22].reshape(-1, 3).tolist() == [[255, 0, 0]] * 200
+    assert (array == (255, 0, 0)).all(-1).sum() == 200
+
+
+@pytest.mark.parametrize("content", [b"", b"no picture", b"\x89PNG\r\n\x1a\n" + b"\0" * 40])
+def test_a_broken_picture_is_named(tmp_path, content):
+    path = tmp_path / "broken.png"
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError, match=r"picture .*broken\.png: cannot be read"):
+        load(path, PLAIN)
+
+
+def test_a_truncated_picture_is_named(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    path = save(tmp_path, noise)
+    path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(FileFormatError, match=r"a\.png: cannot be read"):
+        load(path, PLAIN)
+
+
+def test_pictures_come_in_path_order(tmp_path):
+    for name in ("b.png", "a.JPG", "c.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "d.png").touch()
+    assert [path.name for path in pictures_in(tmp_path)] == ["a.JPG", "b.png", "d.png"]
+
+
+def test_recipes_from_text(tmp_path):
+    made = recipe("tf,size=160,resize=stretch,mean=1,2,3,flip=true")
+    assert (made.size, made.resize, made.mean, made.std, made.flip) == (
+        (160, 160),
+        "stretch",
+        (1, 2, 3),
+        (128.0,),
+        True,
+    )
+    assert recipe("size=10,20").size == (10, 20)
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(PRESETS["caffe"].describe()))
+    assert recipe(str(path)) == PRESETS["caffe"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("imagnet", "no preset 'imagnet'; did you mean 'imagenet'"),
+        ("imagenet,siz=3", "unknown key 'siz'; did you mean 'size'"),
+        ("imagenet,flip", "'flip' is not key=value"),
+        ("imagenet,resize=zoom", "resize is 'zoom'; expected one of stretch, crop, square"),
+        ("imagenet,mean=1,2", "mean has 2 numbers"),
+        ("imagenet,std=0", "std holds a zero"),
+        ("imagenet,size=0", "expected a positive height and width"),
+        ("imagenet,size=big", "expected numbers"),
+        ("imagenet,crop_ratio=2", "crop_ratio is 2"),
+    ],
+)
+def test_wrong_recipes(text, message):
+    with pytest.raises(OptionError, match=message):
+        recipe(text)
+
+
+def test_wrong_recipe_files(tmp_path):
+    with pytest.raises(FileFormatError, match=r"none\.json: cannot be read"):
+        recipe(str(tmp_path / "none.json"))
+    path = tmp_path / "r.json"
+    path.write_text("{")
+    with pytest.raises(FileFormatError, match="not JSON"):
+        recipe(str(path))
+    path.write_text("[1]")
+    with pytest.raises(FileFormatError, match="expected a JSON object"):
+        recipe(str(path))
