@@ -1,0 +1,139 @@
+"""`mge-quantize demo`: three published networks on real photographs, float against exact int8."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from megengine.cli.app import FailedError, common
+from megengine.cli.evaluation import Score, logits_of, score
+from megengine.cli.networks import NETWORKS, Calibration, Network
+from megengine.cli.output import Output, output_file
+from megengine.cli.photos import PhotoSet, photo_set
+from megengine.cli.verifying import verify_line
+
+HEADER = ("network", "top-1", "top-5", "agrees with float", "logit SQNR dB", "MB", "ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Everything the demo found about one network."""
+
+    network: Network
+    scores: tuple[Score, Score]
+    bytes: tuple[int, int]
+    ms: tuple[float, float]
+    verify: Any
+    model: Any
+    analysis: Any
+    plan: str
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Float and int8 rows of the table, as text."""
+        found = []
+        for kind, one, size, ms in zip(("float32", "int8"), self.scores, self.bytes, self.ms, strict=True):
+            same = ("-", "-") if kind == "float32" else (f"{100 * one.agreement:.1f} %", f"{one.sqnr:.1f}")
+            top = (f"{100 * one.top1:.1f} %", f"{100 * one.top5:.1f} %")
+            found.append((f"{self.network.title} {kind}", *top, *same, f"{size / 1e6:.2f}", f"{ms:.2f}"))
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "network": self.network.name,
+            "float": {**self.scores[0].describe(), "bytes": self.bytes[0], "ms": self.ms[0]},
+            "int8": {**self.scores[1].describe(), "bytes": self.bytes[1], "ms": self.ms[1]},
+            "verify": {"exact": self.verify.exact, "line": verify_line(self.verify)},
+        }
+
+
+@click.command()
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("demo-out/report.html"),
+    show_default=True,
+    help="The HTML page to write.",
+)
+@click.option("--network", "names", multiple=True, type=click.Choice(list(NETWORKS)), help="Only this one; repeat.")
+@click.option(
+    "--views", type=click.Choice(["plain", "all"]), default="plain", show_default=True, help="1 or 8 a photo."
+)
+@click.option("--verify-pictures", type=click.IntRange(1), default=4, show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=30, show_default=True, help="Rounds of timing.")
+@common
+def demo(output: Path, names: tuple[str, ...], views: str, out: Output, **options: Any) -> None:
+    """Quantize MobileNetV2, EfficientNet-Lite0 and SqueezeNet 1.1 with published weights, and report."""
+    if not output.parent.exists():
+        output.parent.mkdir(parents=True)
+    with output_file(output) as temporary:
+        photos = photo_set(say=out.say, views=views)
+        measured = []
+        for name in names or NETWORKS:
+            measured.append(measure(NETWORKS[name], photos, out, **options))
+            out.table(NETWORKS[name].title, HEADER, measured[-1].rows())
+            out.say(f"verify: {verify_line(measured[-1].verify)}")
+        out.table("Float and int8", HEADER, [row for one in measured for row in one.rows()])
+        temporary.write_text(_page(measured, photos), encoding="utf-8")
+    out.say(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB): open it in a browser")
+    out.result({"photographs": photos.line, "networks": [one.describe() for one in measured], "report": str(output)})
+    if not all(one.verify.exact for one in measured):
+        raise FailedError("verify: the integer network is not exact; see the lines above")
+
+
+def measure(network: Network, photos: PhotoSet, out: Output, *, verify_pictures: int, rounds: int) -> Measured:
+    """Quantize one network and measure both forms."""
+    from megengine import plan
+    from megengine.cli.benching import interleaved
+    from megengine.cli.quantizing import head, plan_runner, quantize_with_progress, sizes
+    from megengine.quantization import QuantConfig, verify
+
+    traced = network.traced(say=out.say)
+    data = Calibration(photos, network.recipe)
+    model = quantize_with_progress(traced, data, QuantConfig(), out, network.title)
+    plans = [plan.compile(graph, threads=1) for graph in (model.float_graph, model.integer_graph)]
+    views = photos.evaluation
+    logits = []
+    for kind, compiled in zip(("float", "int8"), plans, strict=True):
+        with out.progress(f"{network.title}: {kind} on {len(views)} pictures", len(views)) as bar:
+            inputs = (view.array(network.recipe) for view in views)
+            logits.append(logits_of(plan_runner(compiled), inputs, bar.step))
+    labels = [view.photo.ids for view in views]
+    pictures = [view.array(network.recipe) for view in views[:verify_pictures]]
+    x = pictures[0]
+    ms = interleaved({"float": lambda: plans[0](x), "int8": lambda: plans[1](x)}, rounds=rounds)
+    return Measured(
+        network,
+        (score(logits[0], logits[0], labels), score(logits[1], logits[0], labels)),
+        sizes(model),
+        (ms["float"], ms["int8"]),
+        verify(model, [(p,) for p in pictures]),
+        model,
+        model.analyze(head(data, 4)),
+        plans[1].describe(),
+    )
+
+
+def _page(measured: list[Measured], photos: PhotoSet) -> str:
+    from megengine.cli import quantizing, report
+    from megengine.quantization import QuantConfig
+
+    sections = []
+    for one in measured:
+        low = one.scores[1]
+        facts = {
+            "same first class as float": f"{100 * low.agreement:.1f} %",
+            "logit SQNR": f"{report.decibel(low.sqnr)} dB",
+            "top-1, float → int8": f"{100 * one.scores[0].top1:.1f} → {100 * low.top1:.1f} %",
+            "weights": f"{one.bytes[0] / 1e6:.2f} → {one.bytes[1] / 1e6:.2f} MB",
+            "CPU time, one thread": f"{one.ms[0]:.2f} → {one.ms[1]:.2f} ms",
+        }
+        scores = [HEADER, *one.rows()]
+        more = {"scores": scores, "plan": one.plan, "verify": verify_line(one.verify)}
+        sections.append(quantizing.section(one.network.title, one.model, one.analysis, facts=facts, **more))
+    recipe = quantizing.recipe_of(QuantConfig(), f"{len(photos.calibration)} photographs, disjoint from the evaluated")
+    prepared = {f"pictures of {m.network.title}": str(m.network.recipe.describe()) for m in measured}
+    noise = f"{len(photos.evaluation)} pictures: read top-1 together with the agreement and the SQNR"
+    return report.render("Float and exact int8", sections, recipe={**recipe, **prepared}, lines=[photos.line, noise])

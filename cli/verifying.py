@@ -1,0 +1,62 @@
+"""`mge-quantize verify`."""
+
+from typing import Any
+
+import click
+
+from megengine.cli.app import FailedError, common
+from megengine.cli.models import load_model, shape_option
+from megengine.cli.output import Output
+from megengine.cli.ptq import data_options, reader_of
+from megengine.core.dtype import QuantizedDType
+from megengine.core.errors import OptionError
+
+
+def verify_line(result: Any) -> str:
+    """The answer of `verify` in one line."""
+    runs = ", ".join(run.run for run in result.runs)
+    if result.exact:
+        return (
+            f"exact: on {result.batches} inputs the specification equals {runs} in every value; "
+            f"the float evaluation of each node is at most {result.float_largest:g} steps away"
+        )
+    worst = next(run for run in result.runs if run.values)
+    return f"NOT exact: {worst.run}: {worst.values} values differ, first at {worst.node} ({worst.op} {worst.module})"
+
+
+@click.command()
+@click.argument("model")
+@data_options
+@click.option(
+    "--threads", multiple=True, type=click.IntRange(1, 256), default=(1, 2), show_default=True, help="Repeat."
+)
+@shape_option
+@common
+def verify(
+    model: str,
+    data: str,
+    preprocess: str | None,
+    samples: int | None,
+    threads: tuple[int, ...],
+    shapes: tuple,
+    out: Output,
+) -> None:
+    """Check that specification, eager run and compiled plan of the quantized MODEL agree to zero steps."""
+    from megengine.quantization import verify as check
+
+    traced = load_model(model, shapes)
+    if not any(isinstance(node.spec.dtype, QuantizedDType) for node in traced.graph.nodes):
+        raise OptionError(
+            f"model {model!r} has no integer value; quantize it first: mge-quantize ptq {model} --data ..."
+        )
+    reader = reader_of(data, preprocess, samples or 8, traced)
+    with out.progress("verify", reader.count) as bar:
+        result = check(
+            traced, reader, threads=threads, progress=lambda stage, done, total: bar.show(stage, done, total)
+        )
+    rows = [(run.run, run.values, run.steps, run.node or None, run.op or None) for run in result.runs]
+    out.table("Against the specification", ("run", "values that differ", "steps", "first node", "op"), rows)
+    out.say(verify_line(result))
+    out.result({"model": model, **result.to_json()})
+    if not result.exact:
+        raise FailedError(verify_line(result))
