@@ -1,0 +1,126 @@
+"""The native format: what comes back is what was saved, and damaged files are one clear error."""
+
+import json
+import random
+import zipfile
+
+import numpy as np
+import pytest
+
+from megengine.core.dtype import quantized
+from megengine.core.errors import FileFormatError
+from megengine.core.spec import TensorSpec
+from megengine.tensor import Tensor
+from megengine.traced_module import InternalGraph, TracedModule, files, interpret
+
+
+def small() -> InternalGraph:
+    g = InternalGraph("net")
+    x = g.add_input("x", TensorSpec((1, 3, 8, 8), np.dtype(np.float32)))
+    w = g.constant(np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32), name="w")
+    options = {"stride": (1, 1), "padding": ((1, 1), (0, 2)), "dilation": (1, 1), "groups": 1}
+    y = g.apply("conv2d", x, w, attrs=options, name="conv", meta={"module": "a.b", "source": "net.py:3"})
+    y = g.apply("clip", y, attrs={"lo": 0.1, "hi": float("inf")}, name="clip")
+    parts = g.apply("split", y, attrs={"sections": (1, 3), "axis": 1}, name="part")
+    q = g.constant(Tensor._wrap(np.arange(4, dtype=np.int8), quantized("qint8", [0.1, 0.2, 0.3, 0.4], 0, 0)), name="q")
+    g.set_outputs([parts[1], q])
+    return g
+
+
+def test_round_trip_is_exact(tmp_path):
+    g = small()
+    files.save(TracedModule.from_graph(g), tmp_path / "a.mgt")
+    again = files.load(tmp_path / "a.mgt").graph
+    again.lint()
+    assert repr(again).replace("%", "") == repr(g).replace("%", "")
+    assert again.node("conv").expr.meta["module"] == "a.b"
+    assert again.node("q").spec == g.node("q").spec
+    x = np.random.default_rng(1).standard_normal((1, 3, 8, 8)).astype(np.float32)
+    for a, b in zip(interpret(g, [x]), interpret(again, [x]), strict=True):
+        assert np.array_equal(a._storage(), b._storage())
+
+
+def test_the_same_graph_gives_the_same_bytes(tmp_path):
+    files.save(small(), tmp_path / "a.mgt")
+    files.save(files.load(tmp_path / "a.mgt"), tmp_path / "b.mgt")
+    assert (tmp_path / "a.mgt").read_bytes() == (tmp_path / "b.mgt").read_bytes()
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.mgt"
+    path.write_text("old")
+    g = small()
+    g.node("clip").expr._attrs = {"lo": object(), "hi": 1.0}
+    with pytest.raises(FileFormatError, match="attribute 'lo' is object"):
+        files.save(g, path)
+    assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1
+    with pytest.raises(FileFormatError, match="cannot be written"):
+        files.save(small(), tmp_path / "none" / "a.mgt")
+
+
+def test_random_damage_never_escapes_as_another_error(tmp_path):
+    path = tmp_path / "a.mgt"
+    files.save(small(), path)
+    content, rng = path.read_bytes(), random.Random(3)
+    for _ in range(200):
+        damaged = bytearray(content[: rng.randrange(len(content))] if rng.random() < 0.3 else content)
+        for _ in range(rng.randint(1, 4)):
+            if damaged:
+                damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            files.load(path)
+        except FileFormatError as error:
+            assert str(path) in str(error)
+
+
+def changed(tmp_path, change) -> str:
+    """A file whose graph.json was changed by a program, checksums right."""
+    path = tmp_path / "a.mgt"
+    files.save(small(), path)
+    with zipfile.ZipFile(path) as archive:
+        described, weights = json.loads(archive.read(files.GRAPH)), archive.read(files.WEIGHTS)
+    change(described)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(files.GRAPH, json.dumps(described))
+        archive.writestr(files.WEIGHTS, weights)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.update(format="x"), "format is 'x'"),
+        (lambda d: d.update(version=9), "version is 9; this program reads version 1"),
+        (lambda d: d["exprs"][2].update(op="convv"), "unknown op 'convv'"),
+        (lambda d: d["exprs"][2].update(inputs=["x", "ghost"]), "ghost"),
+        (lambda d: d["exprs"][2]["outputs"][0].update(shape=[1]), "the file states"),
+        (lambda d: d["exprs"][0].update(kind="Odd"), "unknown kind 'Odd'"),
+        (lambda d: d.update(outputs=["ghost"]), "ghost"),
+        (lambda d: d.update(inputs=[]), "list of inputs"),
+        (lambda d: d["exprs"][1]["outputs"][0].update(dtype="int8"), "stored as float32; expected int8"),
+        (lambda d: d["exprs"].reverse(), "not consistent"),
+        (lambda d: d.pop("exprs"), "not consistent"),
+    ],
+)
+def test_inconsistent_graphs(tmp_path, change, message):
+    with pytest.raises(FileFormatError, match=message):
+        files.load(changed(tmp_path, change))
+
+
+def test_what_is_no_graph_file(tmp_path):
+    with pytest.raises(FileFormatError, match="no such file"):
+        files.load(tmp_path / "none.mgt")
+    path = tmp_path / "a.mgt"
+    path.write_text("text")
+    with pytest.raises(FileFormatError, match="damaged or not a graph file"):
+        files.load(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("other", "x")
+    with pytest.raises(FileFormatError, match=r"holds \['other'\]"):
+        files.load(path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(files.GRAPH, "{}")
+        archive.writestr(files.WEIGHTS, b"\0" * 10_000_000)
+    with pytest.raises(FileFormatError, match="is packed; expected it stored"):
+        files.load(path)

@@ -1,0 +1,166 @@
+"""Pictures of a graph: SVG laid out here, so no other program is needed, and DOT for those who have one.
+
+Names may come from files: everything is escaped.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from html import escape
+
+from megengine.core.dtype import QuantizedDType
+from megengine.traced_module.expr import Apply, Constant, Expr
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import TensorNode
+
+BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN = 190, 40, 26, 26, 14
+COLOURS = {
+    "input": "#dbe7f5",
+    "weighted": "#cfe8d5",
+    "integer": "#f6e3bd",
+    "move": "#eceff3",
+    "other": "#ffffff",
+}
+WEIGHTED = ("conv2d", "conv_transpose2d", "matmul", "fused_conv2d", "fused_linear", "qconv2d", "qlinear")
+MOVES = ("reshape", "transpose", "concat", "slice", "pad", "broadcast_to", "split", "cast")
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One drawn expression: its cell in the grid."""
+
+    expr: Expr
+    row: int
+    column: int
+
+    @property
+    def left(self) -> int:
+        """Pixels from the left edge."""
+        return MARGIN + self.column * (BOX_WIDTH + GAP_X)
+
+    @property
+    def top(self) -> int:
+        """Pixels from the top edge."""
+        return MARGIN + self.row * (BOX_HEIGHT + GAP_Y)
+
+    @property
+    def middle(self) -> int:
+        """Horizontal centre."""
+        return self.left + BOX_WIDTH // 2
+
+
+def shown(graph: InternalGraph) -> list[Expr]:
+    """Expressions that are drawn: constants are part of the op that reads them."""
+    return [expr for expr in graph.exprs if not isinstance(expr, Constant)]
+
+
+def layout(graph: InternalGraph) -> dict[int, Box]:
+    """A row is the longest way from an input; a column stays below the first operand where it is free."""
+    boxes: dict[int, Box] = {}
+    taken: set[tuple[int, int]] = set()
+    for expr in shown(graph):
+        before = [boxes[id(n.expr)] for n in expr.inputs if id(n.expr) in boxes]
+        row = 1 + max((box.row for box in before), default=-1)
+        column = before[0].column if before else 0
+        while (row, column) in taken:
+            column += 1
+        taken.add((row, column))
+        boxes[id(expr)] = Box(expr, row, column)
+    return boxes
+
+
+def to_svg(graph: InternalGraph) -> str:
+    """The graph as one SVG element with its own styles; a tooltip tells module path, source line and attributes."""
+    boxes = layout(graph)
+    width = 2 * MARGIN + (1 + max((b.column for b in boxes.values()), default=0)) * (BOX_WIDTH + GAP_X)
+    height = 2 * MARGIN + (1 + max((b.row for b in boxes.values()), default=0)) * (BOX_HEIGHT + GAP_Y)
+    edges = [_edge(boxes[id(n.expr)], box) for box in boxes.values() for n in box.expr.inputs if id(n.expr) in boxes]
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+            'font-family="system-ui, sans-serif" font-size="11">',
+            f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+            *edges,
+            *(_box(box, graph) for box in boxes.values()),
+            "</svg>",
+        ]
+    )
+
+
+def _edge(start: Box, end: Box) -> str:
+    x0, y0, x1, y1 = start.middle, start.top + BOX_HEIGHT, end.middle, end.top
+    bend = max(12, min(60, (y1 - y0) // 2))
+    if start.column == end.column and end.row - start.row > 1:  # go round the boxes between
+        side = start.left + BOX_WIDTH + GAP_X // 2
+        down = f"C{side},{y0 + 14} {side},{y0 + 14} {side},{y0 + 30} V{y1 - 30}"
+        path = f"M{x0},{y0} {down} C{side},{y1 - 12} {x1},{y1 - 14} {x1},{y1}"
+    else:
+        path = f"M{x0},{y0} C{x0},{y0 + bend} {x1},{y1 - bend} {x1},{y1}"
+    return f'<path d="{path}" fill="none" stroke="#8a94a6" stroke-width="1.1"/>'
+
+
+def _box(box: Box, graph: InternalGraph) -> str:
+    expr = box.expr
+    output = any(n is o for n in expr.outputs for o in graph.outputs)
+    stroke = "#b42318" if output else "#5b6576"
+    title, below = _lines(expr)
+    return (
+        f'<g><title>{escape(_tooltip(expr))}</title><rect x="{box.left}" y="{box.top}" width="{BOX_WIDTH}" '
+        f'height="{BOX_HEIGHT}" rx="6" fill="{COLOURS[_kind(expr)]}" stroke="{stroke}"/>'
+        f'<text x="{box.middle}" y="{box.top + 17}" text-anchor="middle" font-weight="600" fill="#1c2330">'
+        f"{escape(title)}</text>"
+        f'<text x="{box.middle}" y="{box.top + 31}" text-anchor="middle" fill="#5b6576">{escape(below)}</text></g>'
+    )
+
+
+def _kind(expr: Expr) -> str:
+    if not isinstance(expr, Apply):
+        return "input"
+    if any(isinstance(n.spec.dtype, QuantizedDType) for n in expr.outputs):
+        return "integer"
+    return "weighted" if expr.op in WEIGHTED else "move" if expr.op in MOVES else "other"
+
+
+def _lines(expr: Expr) -> tuple[str, str]:
+    op = expr.op if isinstance(expr, Apply) else "input"
+    return _short(f"{op}  {expr.name}"), _short(", ".join(_spec(n) for n in expr.outputs))
+
+
+def _spec(node: TensorNode) -> str:
+    shape = "x".join(map(str, node.shape)) or "scalar"
+    dtype = node.spec.dtype
+    return f"{shape} {dtype.name}"
+
+
+def _short(text: str, limit: int = 34) -> str:
+    text = _printable(text)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
+
+
+def _tooltip(expr: Expr) -> str:
+    lines = [repr(expr)[:600]]
+    lines += [f"{key}: {expr.meta[key]}" for key in ("module", "source", "passes") if expr.meta.get(key)]
+    weights = [f"{n.name}: {_spec(n)}" for n in expr.inputs if isinstance(n.expr, Constant)]
+    return _printable("\n".join(lines + weights))
+
+
+def to_dot(graph: InternalGraph) -> str:
+    """The graph in Graphviz's language."""
+    names = {id(expr): f"n{index}" for index, expr in enumerate(shown(graph))}
+    lines = [f"digraph {_quoted(graph.name)} {{", '  node [shape=box, style="rounded,filled", fontname="sans-serif"];']
+    for expr in shown(graph):
+        label = _quoted("\n".join(_lines(expr)))
+        lines.append(f"  {names[id(expr)]} [label={label}, fillcolor={_quoted(COLOURS[_kind(expr)])}];")
+    for expr in shown(graph):
+        lines += [f"  {names[id(n.expr)]} -> {names[id(expr)]};" for n in expr.inputs if id(n.expr) in names]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """A DOT string: quotes and backslashes escaped, line ends kept."""
+    return json.dumps(_printable(text), ensure_ascii=False)
