@@ -36,7 +36,7 @@ def rule(*op_types: str) -> Callable[[Rule], Rule]:
 class Call:
     """One ONNX node being imported: its inputs (arrays are constants), attributes, and the graph under construction.
 
-    A missing optional input is None.
+    A missing optional input is None; `outputs` holds "" for a result that nobody reads.
     """
 
     graph: InternalGraph

@@ -94,6 +94,7 @@ class _Importer:
         self.opset = opset_of(self.model)
         self.graph = InternalGraph(name=_clean(source.name, "onnx"))
         self.shared: dict[str, dict] = {"constants": {}, "keep": {}, "names": {}}
+        self.used = {name for node in source.node for name in node.input} | {item.name for item in source.output}
         self._refuse_unknown()
         for name, array in initializers(self.model, self.folder):
             self._define(name, array)
@@ -155,7 +156,7 @@ class _Importer:
             return
         inputs = [self._input(name, node) for name in node.input]
         made = self._made(node, inputs, index)
-        if len(made) < len([name for name in node.output if name]):
+        if any(name in self.used for name in node.output[len(made) :]):
             raise FileFormatError(f"{node.op_type} node {node.name!r}: {len(node.output)} outputs are not supported")
         for name, value in zip(node.output, made, strict=False):
             if name:
@@ -191,7 +192,7 @@ class _Importer:
             inputs=inputs,
             attrs=_attributes(node),
             opset=self.opset,
-            outputs=tuple(node.output),
+            outputs=tuple(name if name in self.used else "" for name in node.output),
             meta={"module": _module_path(node), "onnx": node.name or name},
             **self.shared,
         )

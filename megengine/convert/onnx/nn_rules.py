@@ -164,7 +164,7 @@ def pool(call: Call) -> Value:
         raise call.fail(f"kernel_shape is {kernel}; expected {dims} integers")
     if set(per_axis(call, "dilations", dims)) != {1}:
         raise call.fail("dilations other than 1 are not supported")
-    if len(call.outputs) > 1 or call.attr("storage_order", 0):
+    if any(call.outputs[1:]) or call.attr("storage_order", 0):
         raise call.fail("its Indices output is not supported")
     padding = window_padding(call, size, kernel, stride)
     more = ceil_extension(size, kernel, stride, padding) if call.attr("ceil_mode", 0) else (0,) * dims
@@ -192,7 +192,7 @@ def global_pool(call: Call) -> Value:
 @rule("BatchNormalization")
 def batch_norm(call: Call) -> Value:
     """Evaluation form only."""
-    if call.attr("training_mode", 0) or len([name for name in call.outputs if name]) > 1:
+    if call.attr("training_mode", 0) or any(call.outputs[1:]):
         raise call.fail("is in training mode; export the model in evaluation mode")
     if not call.attr("spatial", 1):
         raise call.fail("spatial=0 is not supported")
@@ -265,7 +265,7 @@ def softmax(call: Call) -> Value:
 @rule("Dropout", "Identity")
 def identity(call: Call) -> Value:
     """Nothing at evaluation."""
-    if len([name for name in call.outputs if name]) > 1:
+    if any(call.outputs[1:]):
         raise call.fail("its mask output is used; export the model in evaluation mode")
     training = call.const(2, "training_mode") if call.op_type == "Dropout" else None
     if training is not None and bool(training.reshape(-1)[0]):
