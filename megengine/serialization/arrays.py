@@ -1,0 +1,125 @@
+"""NumPy dtypes and arrays as pickles hold them, quantized dtypes of MegEngine included."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import QuantizedDType, bfloat16, quantized
+from megengine.core.errors import FileFormatError
+from megengine.serialization.pickles import PLAIN, Builder, Global, Record
+
+_CODES = frozenset(
+    ["b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16", "bool", "int8", "uint8"]
+)
+# MegEngine's name -> ours; None: the type of a narrow range has its own name there only in QuantDtypeMeta
+_QUANTIZED = {
+    "QuantizedS8": "qint8",
+    "Quantized8Asymm": "quint8",
+    "QuantizedS32": "qint32",
+    "QuantizedS16": "qint16",
+    "QuantizedS4": "qint4",
+    "Quantized4Asymm": "quint4",
+}
+_NAMES = {ours: theirs for theirs, ours in _QUANTIZED.items()} | {"qint8_narrow": "QuantizedS8"}
+_RAW = {"pybfloat16": bfloat16, "pyintb1": np.dtype(np.uint8), "pyintb2": np.dtype(np.uint8)}
+_RAW["pyintb4"] = np.dtype(np.uint8)
+_RAW_MODULE = "megengine.core._imperative_rt"
+
+ARRAY_NAMES = frozenset({"numpy.ndarray", *(f"{_RAW_MODULE}.{name}" for name in _RAW)})
+
+
+def quantized_of(dtype: np.dtype) -> QuantizedDType | None:
+    """The quantized dtype that an integer dtype's `mgb_dtype` metadata describes, or None without metadata."""
+    meta = (dtype.metadata or {}).get("mgb_dtype")
+    if meta is None:
+        return None
+    name = _QUANTIZED.get(meta.get("name"))
+    if name is None:
+        raise FileFormatError(f"quantized dtype {str(meta.get('name'))[:60]!r} is unknown; expected {list(_QUANTIZED)}")
+    try:
+        return quantized(name, float(meta["scale"]), int(meta.get("zero_point", 0)))
+    except (KeyError, TypeError, ValueError) as exc:
+        raise FileFormatError(f"quantized dtype {name} has no usable scale or zero point: {exc}") from exc
+
+
+def with_metadata(dtype: QuantizedDType) -> np.dtype:
+    """The integer dtype with MegEngine's metadata for a per-tensor quantized dtype."""
+    if dtype.axis is not None:
+        raise FileFormatError(f"{dtype}: MegEngine's files hold one scale per tensor; save it natively instead")
+    meta: dict[str, Any] = {"name": _NAMES[dtype.name], "scale": dtype.scale}
+    if "Asymm" in meta["name"]:
+        meta["zero_point"] = dtype.zero_point
+    return np.dtype(dtype.storage, metadata={"mgb_dtype": meta})
+
+
+def _dtype(record: Record) -> np.dtype:
+    code = record.args[0]
+    if isinstance(code, Global):
+        return _RAW[code.name]
+    if not isinstance(code, str) or code not in _CODES:
+        raise FileFormatError(f"pickle: array elements of type {str(code)[:40]!r}; expected numbers")
+    dtype = np.dtype(code)
+    state = record.state
+    if state is None:
+        return dtype
+    if not isinstance(state, tuple) or len(state) < 2 or state[1] not in ("<", ">", "|", "="):
+        raise FileFormatError("pickle: the state of a dtype is malformed")
+    if state[1] in "<>":
+        dtype = dtype.newbyteorder(state[1])
+    meta = state[8] if len(state) > 8 else None
+    return dtype if not meta else np.dtype(dtype, metadata=_metadata(meta))
+
+
+def _metadata(meta: Any) -> dict[str, Any]:
+    if isinstance(meta, tuple):  # NumPy stores (metadata, datetime fields)
+        meta = meta[0]
+    inner = meta.get("mgb_dtype") if isinstance(meta, dict) else None
+    if not isinstance(inner, dict):
+        raise FileFormatError("pickle: a dtype has metadata that is not MegEngine's")
+    return {"mgb_dtype": dict(inner)}
+
+
+def array_from(raw: bytes, dtype: Any, shape: Any, *, fortran: bool = False) -> np.ndarray:
+    """An array from its bytes, after checking that shape, dtype and length agree. The memory is a copy."""
+    if not isinstance(dtype, np.dtype) or not isinstance(shape, tuple) or len(shape) > 32:
+        raise FileFormatError("pickle: an array without dtype or shape")
+    if not all(isinstance(n, int) and n >= 0 for n in shape):
+        raise FileFormatError(f"pickle: an array of shape {str(shape)[:100]}; expected non-negative sizes")
+    if not isinstance(raw, bytes) or math.prod(shape) * dtype.itemsize != len(raw):
+        got = f"{len(raw)} bytes" if isinstance(raw, bytes) else f"a {type(raw).__name__}"
+        raise FileFormatError(f"pickle: an array of shape {str(shape)[:100]} and {dtype} has {got}")
+    flat = np.frombuffer(raw, dtype=dtype) if raw else np.zeros(0, dtype)
+    array = flat.reshape(shape, order="F" if fortran else "C").copy("K")
+    native = array if dtype.isnative else array.astype(dtype.newbyteorder("="))
+    return native if dtype.metadata is None else native.view(dtype)
+
+
+def _array(record: Record) -> np.ndarray:
+    version_and_state = record.state
+    if not isinstance(version_and_state, tuple) or len(version_and_state) not in (4, 5):
+        raise FileFormatError("pickle: an array without contents")
+    shape, dtype, fortran, raw = version_and_state[-4:]
+    if isinstance(raw, str):  # written by Python 2
+        raw = raw.encode("latin1")
+    return array_from(raw, dtype, shape, fortran=bool(fortran))
+
+
+def _scalar(record: Record) -> np.generic:
+    dtype, raw = record.args
+    raw = raw.encode("latin1") if isinstance(raw, str) else raw
+    return array_from(raw, dtype, ())[()]
+
+
+def _from_buffer(record: Record) -> np.ndarray:
+    raw, dtype, shape, order = record.args
+    return array_from(raw, dtype, shape, fortran=order == "F")
+
+
+ARRAYS: dict[str, Builder] = {**PLAIN, "numpy.dtype": _dtype}
+for _package in ("numpy.core", "numpy._core"):  # renamed in NumPy 2
+    ARRAYS[f"{_package}.multiarray._reconstruct"] = _array
+    ARRAYS[f"{_package}.multiarray.scalar"] = _scalar
+    ARRAYS[f"{_package}.numeric._frombuffer"] = _from_buffer

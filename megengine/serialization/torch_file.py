@@ -1,0 +1,264 @@
+"""PyTorch `.pth` / `.pt` files read without PyTorch: the zip format (1.6 and later) and the older stream of pickles.
+
+Only state: tensors, numbers, text and containers of them. Nothing in the file is run, and sizes are checked against the
+file before memory is taken.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import bfloat16
+from megengine.core.errors import FileFormatError
+from megengine.serialization.pickles import PLAIN, Builder, Global, Record, read_records, thaw
+
+_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+_LEGACY_VERSION = 1001
+_MAX_PICKLE = 64 << 20
+_STORAGES = {
+    "DoubleStorage": np.dtype(np.float64),
+    "FloatStorage": np.dtype(np.float32),
+    "HalfStorage": np.dtype(np.float16),
+    "BFloat16Storage": bfloat16,
+    "LongStorage": np.dtype(np.int64),
+    "IntStorage": np.dtype(np.int32),
+    "ShortStorage": np.dtype(np.int16),
+    "CharStorage": np.dtype(np.int8),
+    "ByteStorage": np.dtype(np.uint8),
+    "BoolStorage": np.dtype(np.bool_),
+}
+_STORAGE_NAMES = frozenset(f"torch.{name}" for name in _STORAGES)
+
+
+class _Storage:
+    """A flat array that is filled when its bytes are found; tensors wait for it."""
+
+    def __init__(self, dtype: np.dtype, key: str, count: int, view: tuple[int, int] | None = None) -> None:
+        self.dtype, self.key, self.count, self.view = dtype, key, count, view
+
+
+class _Tensor:
+    """Where a tensor lies in its storage."""
+
+    def __init__(self, storage: Any, offset: Any, shape: Any, strides: Any) -> None:
+        if not isinstance(storage, _Storage):
+            raise FileFormatError("torch file: a tensor without storage")
+        numbers = (offset, *shape, *strides) if isinstance(shape, tuple) and isinstance(strides, tuple) else (-1,)
+        if len(numbers) % 2 == 0 or len(numbers) > 65 or not all(isinstance(n, int) and n >= 0 for n in numbers):
+            raise FileFormatError(
+                f"torch file: a tensor of offset {str(offset)[:30]}, shape {str(shape)[:100]}, strides "
+                f"{str(strides)[:100]}; expected non-negative integers, one stride per axis"
+            )
+        last = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else -1
+        if last >= storage.count:
+            raise FileFormatError(
+                f"torch file: a tensor of shape {str(shape)[:100]} reaches element {last} of a storage of "
+                f"{storage.count}"
+            )
+        self.storage, self.offset, self.shape, self.strides = storage, offset, shape, strides
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.storage.dtype.itemsize
+
+    def array(self, flat: np.ndarray) -> np.ndarray:
+        if 0 in self.shape:
+            return np.zeros(self.shape, self.storage.dtype)
+        steps = tuple(s * flat.itemsize for s in self.strides)
+        view = np.lib.stride_tricks.as_strided(flat[self.offset :], self.shape, steps)
+        return np.array(view, order="C")
+
+
+def _storage(reference: Any) -> _Storage:
+    if not isinstance(reference, tuple) or len(reference) not in (5, 6) or reference[0] != "storage":
+        raise FileFormatError("torch file: a reference that is not to a storage")
+    kind, key, _, count = reference[1:5]
+    if not isinstance(kind, Global) or str(kind) not in _STORAGE_NAMES:
+        raise FileFormatError(f"torch file: elements of {str(kind)[:60]!r}; expected one of {sorted(_STORAGES)}")
+    if not isinstance(key, str) or not isinstance(count, int) or count < 0:
+        raise FileFormatError("torch file: a storage without key or size")
+    view = None
+    if len(reference) == 6 and reference[5] is not None:
+        view_key, offset, size = reference[5]
+        if not (isinstance(offset, int) and isinstance(size, int) and 0 <= offset <= offset + size <= count):
+            raise FileFormatError(f"torch file: storage view {str(view_key)[:30]!r} lies outside its storage")
+        view = (offset, size)
+    storage = _Storage(_STORAGES[kind.name], key, count, view)
+    if view is not None:
+        storage.count = view[1]
+    return storage
+
+
+def _rebuild(record: Record) -> _Tensor:
+    storage, offset, shape, strides = record.args[:4]
+    return _Tensor(storage, offset, shape, strides)
+
+
+def _parameter(record: Record) -> _Tensor:
+    tensor = record.args[0]
+    if not isinstance(tensor, _Tensor):
+        raise FileFormatError("torch file: a parameter without a tensor")
+    return tensor
+
+
+_TABLE: dict[str, Builder] = {
+    **PLAIN,
+    "torch._utils._rebuild_tensor": _rebuild,
+    "torch._utils._rebuild_tensor_v2": _rebuild,
+    "torch._utils._rebuild_parameter": _parameter,
+    "torch.Size": lambda r: tuple(r.args[0]),
+}
+
+
+def _resolve(value: Any, load: Callable[[_Storage], np.ndarray], budget: int) -> Any:
+    """Tensors of a thawed tree replaced by arrays; together they may take `budget` bytes."""
+    used, done = 0, {}
+
+    def visit(item: Any) -> Any:
+        nonlocal used
+        if isinstance(item, _Tensor):
+            if id(item) not in done:
+                used += item.nbytes
+                if used > budget:
+                    raise FileFormatError(
+                        f"torch file: its tensors take more than {budget} bytes, over four times the file itself"
+                    )
+                done[id(item)] = item.array(load(item.storage))
+            return done[id(item)]
+        if isinstance(item, dict):
+            return type(item)((k, visit(v)) for k, v in item.items())
+        if isinstance(item, (list, tuple)):
+            return type(item)(visit(v) for v in item)
+        return None if isinstance(item, (Global, _Storage)) else item
+
+    return visit(value)
+
+
+def _budget(size: int) -> int:
+    return 4 * size + (1 << 20)
+
+
+def _thawed(records: Any) -> Any:
+    return thaw(records, _TABLE, names=_STORAGE_NAMES, persistent=_storage)
+
+
+# ------------------------------------------------------------------ zip format
+
+
+def _read_zip(file: Any, size: int) -> Any:
+    try:
+        archive = zipfile.ZipFile(file)
+    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as exc:
+        raise FileFormatError(f"torch file: a damaged zip archive: {exc}") from exc
+    entries = {info.filename: info for info in archive.infolist()}
+    packed = [i.filename for i in entries.values() if i.compress_type != zipfile.ZIP_STORED or i.flag_bits & 1]
+    if packed:
+        raise FileFormatError(f"torch file: entry {packed[0][:100]!r} is compressed; torch.save stores without")
+    if sum(info.file_size for info in entries.values()) > size:
+        raise FileFormatError("torch file: its entries are together larger than the file")
+    roots = [name.removesuffix("data.pkl") for name in entries if name.endswith("/data.pkl")]
+    if len(roots) != 1:
+        raise FileFormatError(f"torch file: {len(roots)} entries named data.pkl; expected one")
+
+    def read(name: str, limit: int) -> bytes:
+        info = entries.get(roots[0] + name)
+        if info is None or info.file_size > limit:
+            problem = "missing" if info is None else "too large"
+            raise FileFormatError(f"torch file: entry {name[:100]!r} is {problem}")
+        try:
+            return archive.read(info)
+        except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError) as exc:
+            raise FileFormatError(f"torch file: entry {name[:100]!r} is damaged: {exc}") from exc
+
+    if roots[0] + "byteorder" in entries and read("byteorder", 16) != b"little":
+        raise FileFormatError("torch file: written on a big-endian machine; save it again on a little-endian one")
+    loaded: dict[str, bytes] = {}
+
+    def load(storage: _Storage) -> np.ndarray:
+        raw = loaded.get(storage.key)
+        if raw is None:
+            raw = loaded[storage.key] = read(f"data/{storage.key}", size)
+        if len(raw) < storage.count * storage.dtype.itemsize:
+            raise FileFormatError(
+                f"torch file: storage {storage.key[:40]!r} has {len(raw)} bytes; expected {storage.count} elements "
+                f"of {storage.dtype}"
+            )
+        return np.frombuffer(raw, storage.dtype, storage.count)
+
+    return _resolve(_thawed(read_records(io.BytesIO(read("data.pkl", _MAX_PICKLE)))), load, _budget(size))
+
+
+# ------------------------------------------------------------------ older format
+
+
+def _read_legacy(file: Any, size: int) -> Any:
+    if read_records(file) != _LEGACY_MAGIC:
+        raise FileFormatError("not a torch file: neither a zip archive nor the older format's magic number")
+    version = read_records(file)
+    if version != _LEGACY_VERSION:
+        raise FileFormatError(f"torch file: older format of version {str(version)[:20]}; expected {_LEGACY_VERSION}")
+    system = thaw(read_records(file), _TABLE)
+    if isinstance(system, dict) and system.get("little_endian") is False:
+        raise FileFormatError("torch file: written on a big-endian machine; save it again on a little-endian one")
+    kinds: dict[str, _Storage] = {}
+
+    def storage(reference: Any) -> _Storage:
+        found = _storage(reference)
+        total = _Storage(found.dtype, found.key, reference[4])
+        known = kinds.setdefault(found.key, total)
+        if (known.dtype, known.count) != (total.dtype, total.count):
+            raise FileFormatError(f"torch file: storage {found.key[:40]!r} is described twice, differently")
+        return found
+
+    value = thaw(read_records(file), _TABLE, names=_STORAGE_NAMES, persistent=storage)
+    keys = read_records(file)
+    if not isinstance(keys, list) or len(set(map(str, keys))) != len(keys) or set(map(str, keys)) != kinds.keys():
+        raise FileFormatError("torch file: its list of storages does not fit its tensors")
+    flats = {key: _legacy_storage(file, kinds[key], size) for key in map(str, keys)}
+
+    def load(found: _Storage) -> np.ndarray:
+        offset, count = found.view or (0, found.count)
+        return flats[found.key][offset : offset + count]
+
+    return _resolve(value, load, _budget(size))
+
+
+def _legacy_storage(file: Any, storage: _Storage, size: int) -> np.ndarray:
+    head = file.read(8)
+    count = int.from_bytes(head, "little", signed=True)
+    need = count * storage.dtype.itemsize
+    if len(head) < 8 or count != storage.count or need > size - file.tell():
+        raise FileFormatError(
+            f"torch file: storage {storage.key[:40]!r} should hold {storage.count} elements of {storage.dtype}; "
+            "the file is truncated or damaged"
+        )
+    return np.frombuffer(file.read(need), storage.dtype)
+
+
+def read_pth(path: str | os.PathLike[str]) -> Any:
+    """The contents of a `.pth` / `.pt` file, with NumPy arrays in place of tensors (bfloat16 from ml_dtypes).
+
+    A state dict comes back as an OrderedDict name -> array, in the file's order. Code and classes in the file are
+    refused, never run. Raises FileFormatError with what is wrong for anything else than a sound file.
+
+    >>> read_pth("mobilenet_v2.pth")["classifier.1.bias"].shape
+    (1000,)
+    """
+    path = Path(path)
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        try:
+            head = file.read(4)
+            file.seek(0)
+            return _read_zip(file, size) if head == b"PK\x03\x04" else _read_legacy(file, size)
+        except FileFormatError as exc:
+            exc.add_note(f"while reading {path}")
+            raise
