@@ -4,6 +4,8 @@
 
 namespace mge {
 
-inline void bind_all(nanobind::module_& m) {}
+void bind_executor(nanobind::module_& m);
+
+inline void bind_all(nanobind::module_& m) { bind_executor(m); }
 
 }  // namespace mge

@@ -1,0 +1,251 @@
+// Runs the steps of a plan one after the other over one arena, without the GIL.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <time.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <vector>
+
+#include "common/step.h"
+#include "core/bind.h"
+#include "core/pool.h"
+
+namespace nb = nanobind;
+
+namespace mge {
+namespace {
+
+constexpr std::size_t kAlign = 64;
+constexpr std::size_t kTail = 4096;  // kernels may read (never write) past the end of their last row
+
+using AnyArray = nb::ndarray<nb::device::cpu>;
+
+struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+};
+using Memory = std::unique_ptr<std::byte, Free>;
+
+Memory allocate(std::size_t bytes) {
+    const std::size_t size = (bytes + kTail + kAlign - 1) / kAlign * kAlign;
+    auto* p = static_cast<std::byte*>(std::aligned_alloc(kAlign, size));
+    if (!p) throw std::bad_alloc();
+    std::memset(p, 0, size);
+    return Memory(p);
+}
+
+const Step* step_of(nb::handle capsule) {
+    void* p = PyCapsule_GetPointer(capsule.ptr(), kStepCapsule);
+    if (!p) nb::raise_python_error();
+    return static_cast<const Step*>(p);
+}
+
+// A step that calls back into Python: ops without a native kernel run their reference this way.
+class PythonStep final : public Step {
+  public:
+    explicit PythonStep(nb::callable f, int buffers) : function_(std::move(f)), buffers_(buffers) {}
+    ~PythonStep() override {
+        nb::gil_scoped_acquire gil;
+        function_.reset();
+    }
+    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
+        nb::gil_scoped_acquire gil;
+        nb::list addresses;
+        for (int i = 0; i < buffers_; ++i) addresses.append(reinterpret_cast<std::uintptr_t>(buffers[i]));
+        PyObject* result = PyObject_CallOneArg(function_.ptr(), addresses.ptr());
+        if (result) Py_DECREF(result);  // an error stays set; the plan raises it after the step
+    }
+
+  private:
+    nb::callable function_;
+    int buffers_;
+};
+
+double thread_cpu() {
+    timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
+
+class Plan {
+  public:
+    Plan(std::size_t arena_bytes, int threads) : arena_(allocate(arena_bytes)), pool_(threads) {}
+
+    int add_arena(std::size_t offset) { return add({Kind::kArena, offset}); }
+    int add_input(std::size_t bytes) {
+        input_bytes_.push_back(bytes);
+        return add({Kind::kInput, input_bytes_.size() - 1});
+    }
+    int add_output(std::size_t bytes) {
+        output_bytes_.push_back(bytes);
+        return add({Kind::kOutput, output_bytes_.size() - 1});
+    }
+    int add_constant(AnyArray array) {
+        constants_.push_back(array);
+        return add({Kind::kConstant, constants_.size() - 1});
+    }
+
+    void add_step(nb::object capsule, std::vector<int> buffers, bool python) {
+        const Step* step = step_of(capsule);
+        for (int b : buffers)
+            if (b < 0 || b >= static_cast<int>(buffers_.size()))
+                throw std::out_of_range("plan: no such buffer");
+        capsules_.push_back(capsule);
+        const auto scratch = (step->scratch_bytes() + kAlign - 1) / kAlign * kAlign;
+        scratch_each_ = std::max(scratch_each_, scratch);
+        entries_.push_back({step, std::move(buffers), python});
+        scratch_.reset();
+    }
+
+    void run(std::vector<AnyArray> inputs, std::vector<AnyArray> outputs,
+             std::vector<double>* times = nullptr) {
+        check(inputs, input_bytes_, "input");
+        check(outputs, output_bytes_, "output");
+        bool failed = false;
+        {
+            nb::gil_scoped_release release;
+            std::lock_guard lock(mutex_);
+            prepare();
+            std::vector<std::byte*> base = resolve(inputs, outputs);
+            std::vector<std::byte*> pointers;
+            for (const Entry& e : entries_) {
+                const double begin = times ? thread_cpu() : 0;
+                pointers.clear();
+                for (int b : e.buffers) pointers.push_back(base[b]);
+                run_step(e, pointers.data());
+                if (times) times->push_back(thread_cpu() - begin);
+                if (e.python && error_set()) {
+                    failed = true;
+                    break;
+                }
+            }
+        }
+        if (failed) nb::raise_python_error();
+    }
+
+    std::vector<double> profile(std::vector<AnyArray> inputs, std::vector<AnyArray> outputs) {
+        std::vector<double> times;
+        run(std::move(inputs), std::move(outputs), &times);
+        return times;
+    }
+
+  private:
+    enum class Kind { kArena, kInput, kOutput, kConstant };
+    struct Buffer {
+        Kind kind;
+        std::size_t at;  // offset in the arena, or index
+    };
+    struct Entry {
+        const Step* step;
+        std::vector<int> buffers;
+        bool python;
+    };
+
+    int add(Buffer b) {
+        buffers_.push_back(b);
+        return static_cast<int>(buffers_.size()) - 1;
+    }
+
+    static void check(const std::vector<AnyArray>& arrays, const std::vector<std::size_t>& bytes,
+                      const char* what) {
+        if (arrays.size() != bytes.size())
+            throw std::invalid_argument(std::string("plan: wrong number of ") + what + "s");
+        for (std::size_t i = 0; i < arrays.size(); ++i)
+            if (arrays[i].nbytes() != bytes[i])
+                throw std::invalid_argument(std::string("plan: wrong size of an ") + what);
+    }
+
+    static bool error_set() {
+        nb::gil_scoped_acquire gil;
+        return PyErr_Occurred() != nullptr;
+    }
+
+    void prepare() {
+        if (!scratch_) scratch_ = allocate(scratch_each_ * static_cast<std::size_t>(pool_.threads()) * 4);
+    }
+
+    std::vector<std::byte*> resolve(const std::vector<AnyArray>& in, const std::vector<AnyArray>& out) const {
+        std::vector<std::byte*> base;
+        base.reserve(buffers_.size());
+        for (const Buffer& b : buffers_) {
+            switch (b.kind) {
+                case Kind::kArena:
+                    base.push_back(arena_.get() + b.at);
+                    break;
+                case Kind::kInput:
+                    base.push_back(static_cast<std::byte*>(in[b.at].data()));
+                    break;
+                case Kind::kOutput:
+                    base.push_back(static_cast<std::byte*>(out[b.at].data()));
+                    break;
+                case Kind::kConstant:
+                    base.push_back(static_cast<std::byte*>(constants_[b.at].data()));
+                    break;
+            }
+        }
+        return base;
+    }
+
+    void run_step(const Entry& e, std::byte* const* pointers) {
+        const int parts = e.step->parts();
+        std::byte* scratch = scratch_.get();
+        const std::size_t each = scratch_each_;
+        if (parts == 1) {
+            e.step->run(0, pointers, scratch);
+            return;
+        }
+        pool_.run(parts, [&](int part) {
+            e.step->run(part, pointers, scratch + each * static_cast<std::size_t>(part));
+        });
+    }
+
+    Memory arena_, scratch_;
+    Pool pool_;
+    std::mutex mutex_;
+    std::vector<Buffer> buffers_;
+    std::vector<Entry> entries_;
+    std::vector<nb::object> capsules_;
+    std::vector<AnyArray> constants_;
+    std::vector<std::size_t> input_bytes_, output_bytes_;
+    std::size_t scratch_each_ = 0;
+};
+
+void run_step(nb::handle capsule, const std::vector<AnyArray>& arrays) {
+    const Step* step = step_of(capsule);
+    std::vector<std::byte*> pointers;
+    for (const auto& a : arrays) pointers.push_back(static_cast<std::byte*>(a.data()));
+    nb::gil_scoped_release release;
+    Memory scratch = step->scratch_bytes() ? allocate(step->scratch_bytes()) : Memory();
+    for (int part = 0; part < step->parts(); ++part) step->run(part, pointers.data(), scratch.get());
+}
+
+nb::object python_step(nb::callable function, int buffers) {
+    auto destroy = [](PyObject* c) { delete static_cast<Step*>(PyCapsule_GetPointer(c, kStepCapsule)); };
+    return nb::steal(PyCapsule_New(static_cast<Step*>(new PythonStep(std::move(function), buffers)),
+                                   kStepCapsule, destroy));
+}
+
+}  // namespace
+
+void bind_executor(nb::module_& m) {
+    nb::class_<Plan>(m, "Plan")
+        .def(nb::init<std::size_t, int>(), nb::arg("arena_bytes"), nb::arg("threads"))
+        .def("add_arena", &Plan::add_arena, nb::arg("offset"))
+        .def("add_input", &Plan::add_input, nb::arg("bytes"))
+        .def("add_output", &Plan::add_output, nb::arg("bytes"))
+        .def("add_constant", &Plan::add_constant, nb::arg("array"))
+        .def("add_step", &Plan::add_step, nb::arg("capsule"), nb::arg("buffers"), nb::arg("python") = false)
+        .def("run", [](Plan& p, std::vector<AnyArray> i,
+                       std::vector<AnyArray> o) { p.run(std::move(i), std::move(o)); })
+        .def("profile", &Plan::profile);
+    m.def("run_step", &run_step, nb::arg("capsule"), nb::arg("arrays"));
+    m.def("python_step", &python_step, nb::arg("function"), nb::arg("buffers"));
+}
+
+}  // namespace mge

@@ -1,0 +1,112 @@
+#include "onednn/onednn_step.h"
+
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstring>
+#include <stdexcept>
+
+namespace mge {
+namespace {
+
+using SetThreads = void (*)(int);
+using GetThreads = int (*)();
+
+SetThreads set_threads() {
+    static const auto f = reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+    return f;
+}
+
+GetThreads get_threads() {
+    static const auto f = reinterpret_cast<GetThreads>(dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
+    return f;
+}
+
+}  // namespace
+
+OneOmpThread::OneOmpThread() : before_(get_threads() ? get_threads()() : 1) {
+    if (before_ != 1 && set_threads()) set_threads()(1);
+}
+
+OneOmpThread::~OneOmpThread() {
+    if (before_ != 1 && set_threads()) set_threads()(before_);
+}
+
+dnnl::engine& cpu_engine() {
+    static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+    return engine;
+}
+
+dnnl::stream& this_thread_stream() {
+    thread_local dnnl::stream stream(cpu_engine());
+    return stream;
+}
+
+dnnl::memory::data_type data_type(const std::string& name) {
+    using dt = dnnl::memory::data_type;
+    if (name == "float32") return dt::f32;
+    if (name == "uint8") return dt::u8;
+    if (name == "int8") return dt::s8;
+    throw std::invalid_argument("oneDNN step: no data type " + name);
+}
+
+std::size_t size_of(dnnl::memory::data_type type) { return type == dnnl::memory::data_type::f32 ? 4 : 1; }
+
+dnnl::primitive_attr make_attr(const Epilogue& e, int scale_mask) {
+    using alg = dnnl::algorithm;
+    dnnl::primitive_attr attr;
+    dnnl::post_ops ops;
+    if (!e.sum_type.empty()) ops.append_sum(e.sum_scale, 0, data_type(e.sum_type));
+    if (e.activation == "relu") ops.append_eltwise(alg::eltwise_relu, 0.f, 0.f);
+    if (e.activation == "relu6") ops.append_eltwise(alg::eltwise_clip, 0.f, 6.f);
+    if (e.activation == "clip") ops.append_eltwise(alg::eltwise_clip, e.lo, e.hi);
+    if (e.activation == "hswish") ops.append_eltwise(alg::eltwise_hardswish, 1.f / 6, 0.5f);
+    if (e.activation == "silu") ops.append_eltwise(alg::eltwise_swish, 1.f, 0.f);
+    if (e.activation == "sigmoid") ops.append_eltwise(alg::eltwise_logistic, 0.f, 0.f);
+    attr.set_post_ops(ops);
+    attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    if (scale_mask >= 0) attr.set_scales_mask(DNNL_ARG_WEIGHTS, scale_mask);
+    return attr;
+}
+
+dnnl::memory packed(const dnnl::memory::desc& plain, const void* data, const dnnl::memory::desc& wanted) {
+    dnnl::memory from(plain, cpu_engine(), const_cast<void*>(data)), to(wanted, cpu_engine());
+    dnnl::reorder(from, to).execute(this_thread_stream(), from, to);
+    this_thread_stream().wait();
+    return to;
+}
+
+dnnl::memory copied(const F32& values) {
+    dnnl::memory::desc desc({static_cast<dnnl::memory::dim>(values.size())}, dnnl::memory::data_type::f32,
+                            dnnl::memory::format_tag::x);
+    dnnl::memory m(desc, cpu_engine());
+    std::memcpy(m.get_data_handle(), values.data(), values.size() * sizeof(float));
+    return m;
+}
+
+std::size_t PartsStep::scratch_bytes() const {
+    std::size_t most = 0;
+    for (const Part& p : parts_list) most = std::max(most, p.scratch.get_desc().get_size());
+    return most;
+}
+
+void PartsStep::run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept {
+    try {
+        OneOmpThread one;
+        const Part& p = parts_list[static_cast<std::size_t>(part)];
+        p.src.set_data_handle(buffers[0] + p.src_offset);
+        p.dst.set_data_handle(buffers[dst_index] + p.dst_offset);
+        p.scratch.set_data_handle(scratch);
+        p.primitive.execute(this_thread_stream(), p.args);
+    } catch (
+        const dnnl::error& e) {  // cannot happen for a primitive that was made; say so rather than hide it
+        std::fprintf(stderr, "megengine: oneDNN step failed: %s\n", e.what());
+    }
+}
+
+nanobind::object to_capsule(Step* step) {
+    auto destroy = [](PyObject* c) { delete static_cast<Step*>(PyCapsule_GetPointer(c, kStepCapsule)); };
+    return nanobind::steal(PyCapsule_New(step, kStepCapsule, destroy));
+}
+
+}  // namespace mge

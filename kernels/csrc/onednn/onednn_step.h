@@ -1,0 +1,67 @@
+// What the oneDNN steps share: one OpenMP thread per pool thread, memories whose handles are set per run.
+#pragma once
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <oneapi/dnnl/dnnl.hpp>
+#include <unordered_map>
+#include <vector>
+
+#include "common/step.h"
+
+namespace mge {
+
+// oneDNN splits work over OpenMP threads; plans have their own pool, so every call is made with one.
+class OneOmpThread {
+  public:
+    OneOmpThread();
+    ~OneOmpThread();
+
+  private:
+    int before_;
+};
+
+dnnl::engine& cpu_engine();
+dnnl::stream& this_thread_stream();
+
+using F32 = nanobind::ndarray<const float, nanobind::c_contig, nanobind::device::cpu>;
+using AnyWeights = nanobind::ndarray<nanobind::c_contig, nanobind::device::cpu>;
+
+dnnl::memory::data_type data_type(const std::string& name);
+std::size_t size_of(dnnl::memory::data_type type);
+
+// Post-ops and scales of an epilogue: residual sum, activation, multiplier per channel.
+struct Epilogue {
+    std::string activation = "none";
+    float lo = 0, hi = 0;  // bounds of "clip"
+    std::string sum_type;  // empty: no residual
+    float sum_scale = 1;
+};
+dnnl::primitive_attr make_attr(const Epilogue& e, int scale_mask);
+
+dnnl::memory packed(const dnnl::memory::desc& plain, const void* data, const dnnl::memory::desc& wanted);
+dnnl::memory copied(const F32& values);
+
+// One primitive and the places of its buffers.
+struct Part {
+    dnnl::primitive primitive;
+    std::unordered_map<int, dnnl::memory> args;
+    dnnl::memory src, dst, scratch;
+    std::size_t src_offset = 0, dst_offset = 0;
+};
+
+// Runs Part p: buffers are src, [residual, which is dst], dst.
+class PartsStep final : public Step {
+  public:
+    std::vector<Part> parts_list;
+    int dst_index = 1;
+    std::string implementation;
+
+    int parts() const override { return static_cast<int>(parts_list.size()); }
+    std::size_t scratch_bytes() const override;
+    void run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept override;
+};
+
+nanobind::object to_capsule(Step* step);
+
+}  // namespace mge
