@@ -1,4 +1,8 @@
 """Kernels: native extensions, ordered kernel lists, NumPy references, and the runtime of plans."""
 
+from megengine.kernels import onednn
+
+__all__ = ["onednn"]
+
 if __name__ != "megengine.kernels":
     raise ImportError("import megengine.kernels, not kernels: a second copy has classes of its own")

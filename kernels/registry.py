@@ -75,6 +75,11 @@ class Problem:
 Usable = Callable[[Problem], str | None]
 Run = Callable[..., Any]
 MakeStep = Callable[[Problem, dict[int, np.ndarray], int], Any]
+Accepts = Callable[[Problem, dict[int, np.ndarray]], str | None]
+
+
+def accept_all(problem: Problem, constants: dict[int, np.ndarray]) -> None:
+    """The usual `accepts`: values of constants do not matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,8 @@ class Kernel:
     """One entry of a list.
 
     `usable(problem)` is None or the reason why not. `run(problem, *arrays)` serves eager calls; `make_step(problem,
-    constants, threads)` gives a native step for plans (4-D activations dense channels-last). `inplace_input` is the
+    constants, threads)` gives a native step for plans (4-D activations dense channels-last). `accepts(problem,
+    same way as `usable`, with their values. `inplace_input` is the input
     input whose memory the step's output must share (a residual that is summed in place). `exact`: equals the integer
     specification bit for bit. `reproducible`: the same result on every run and thread count.
     """
@@ -92,6 +98,7 @@ class Kernel:
     usable: Usable = lambda problem: None
     run: Run | None = None
     make_step: MakeStep | None = None
+    accepts: Accepts = accept_all
     inplace_input: int | None = None
     exact: bool = True
     reproducible: bool = True
@@ -103,7 +110,7 @@ class Family:
     def __init__(self, op: str) -> None:
         self.op = op
         self._kernels: list[Kernel] = []
-        self._memo: dict[tuple[Problem, bool], Kernel | None] = {}
+        self._memo: dict[tuple[Problem, bool], tuple[Kernel, ...]] = {}
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -136,17 +143,20 @@ class Family:
             return f"other device than {problem.inputs[0].device}"
         return kernel.usable(problem)
 
-    def select_native(self, problem: Problem, *, step: bool = False) -> Kernel | None:
-        """The first usable kernel, or None when only the op's reference is left."""
+    def candidates(self, problem: Problem, *, step: bool = False) -> tuple[Kernel, ...]:
+        """Usable kernels, best first (forced ones before the others); the reference is not among them."""
         key = (problem, step)
         if key not in self._memo:
-            candidates = [k for k in self._kernels if self.reason(k, problem, step=step) is None]
+            usable = [k for k in self._kernels if self.reason(k, problem, step=step) is None]
             forced = _forced()
-            preferred = [k for k in candidates if k.name in forced]
-            self._memo[key] = next(iter(preferred or candidates), None)
-            if "reference" in forced:
-                self._memo[key] = None
+            usable.sort(key=lambda k: k.name not in forced)  # stable: the order of the list is kept
+            self._memo[key] = () if "reference" in forced else tuple(usable)
         return self._memo[key]
+
+    def select(self, problem: Problem, constants: dict[int, np.ndarray], *, step: bool = False) -> Kernel | None:
+        """The first kernel that is usable and accepts the constants, or None when only the reference is left."""
+        found = self.candidates(problem, step=step)
+        return next((k for k in found if k.accepts(problem, constants) is None), None)
 
     def explain(self, problem: Problem, *, step: bool = False) -> list[tuple[str, str]]:
         """Every kernel with "usable" or the reason why not, the reference last."""

@@ -128,10 +128,19 @@ def _prepare(op: Op, specs: tuple[TensorSpec, ...], attrs: dict[str, Any]) -> tu
     outputs = (outputs,) if single else tuple(outputs)
     problem = kernel_registry.Problem(op.name, specs, outputs, attrs)
     family = kernel_registry.family(op.name)
-    kernel = family.select_native(problem)
-    if kernel is not None:
-        return functools.partial(kernel.run, problem), outputs, single
-    return reference_runner(op, problem, single), outputs, single
+    found, fallback = family.candidates(problem), reference_runner(op, problem, single)
+    if not found:
+        return fallback, outputs, single
+    if found[0].accepts is kernel_registry.accept_all:
+        assert found[0].run is not None
+        return functools.partial(found[0].run, problem), outputs, single
+
+    def run(*arrays: np.ndarray) -> Any:
+        """Kernels that look at values are asked with the arrays of the call."""
+        kernel = family.select(problem, dict(enumerate(arrays)))
+        return fallback(*arrays) if kernel is None or kernel.run is None else kernel.run(problem, *arrays)
+
+    return run, outputs, single
 
 
 def reference_runner(op: Op, problem: Any, single: bool) -> Callable[..., Any]:

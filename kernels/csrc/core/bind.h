@@ -5,7 +5,11 @@
 namespace mge {
 
 void bind_executor(nanobind::module_& m);
+void bind_layout(nanobind::module_& m);
 
-inline void bind_all(nanobind::module_& m) { bind_executor(m); }
+inline void bind_all(nanobind::module_& m) {
+    bind_executor(m);
+    bind_layout(m);
+}
 
 }  // namespace mge

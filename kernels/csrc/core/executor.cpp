@@ -25,7 +25,9 @@ namespace {
 constexpr std::size_t kAlign = 64;
 constexpr std::size_t kTail = 4096;  // kernels may read (never write) past the end of their last row
 
-using AnyArray = nb::ndarray<nb::device::cpu>;
+using AnyArray = nb::ndarray<nb::ro, nb::device::cpu>;  // outputs are made by the caller and writable
+
+std::byte* bytes_of(const AnyArray& a) { return static_cast<std::byte*>(const_cast<void*>(a.data())); }
 
 struct Free {
     void operator()(std::byte* p) const { std::free(p); }
@@ -179,13 +181,13 @@ class Plan {
                     base.push_back(arena_.get() + b.at);
                     break;
                 case Kind::kInput:
-                    base.push_back(static_cast<std::byte*>(in[b.at].data()));
+                    base.push_back(bytes_of(in[b.at]));
                     break;
                 case Kind::kOutput:
-                    base.push_back(static_cast<std::byte*>(out[b.at].data()));
+                    base.push_back(bytes_of(out[b.at]));
                     break;
                 case Kind::kConstant:
-                    base.push_back(static_cast<std::byte*>(constants_[b.at].data()));
+                    base.push_back(bytes_of(constants_[b.at]));
                     break;
             }
         }
@@ -219,7 +221,7 @@ class Plan {
 void run_step(nb::handle capsule, const std::vector<AnyArray>& arrays) {
     const Step* step = step_of(capsule);
     std::vector<std::byte*> pointers;
-    for (const auto& a : arrays) pointers.push_back(static_cast<std::byte*>(a.data()));
+    for (const auto& a : arrays) pointers.push_back(bytes_of(a));
     nb::gil_scoped_release release;
     Memory scratch = step->scratch_bytes() ? allocate(step->scratch_bytes()) : Memory();
     for (int part = 0; part < step->parts(); ++part) step->run(part, pointers.data(), scratch.get());

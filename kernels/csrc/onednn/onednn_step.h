@@ -25,7 +25,7 @@ dnnl::engine& cpu_engine();
 dnnl::stream& this_thread_stream();
 
 using F32 = nanobind::ndarray<const float, nanobind::c_contig, nanobind::device::cpu>;
-using AnyWeights = nanobind::ndarray<nanobind::c_contig, nanobind::device::cpu>;
+using AnyWeights = nanobind::ndarray<nanobind::ro, nanobind::c_contig, nanobind::device::cpu>;
 
 dnnl::memory::data_type data_type(const std::string& name);
 std::size_t size_of(dnnl::memory::data_type type);

@@ -1,0 +1,72 @@
+"""From native steps to eager calls: conversion between logical NCHW arrays and the dense channels-last of steps."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import storage_of
+from megengine.core.spec import TensorSpec
+from megengine.kernels import _core
+from megengine.kernels.registry import Problem
+
+MakeStep = Callable[[Problem, dict[int, np.ndarray], int], Any]
+
+
+def to_step(array: np.ndarray) -> np.ndarray:
+    """The array as a step takes it: 4-D channels-last, everything else C-contiguous."""
+    return np.ascontiguousarray(array.transpose(0, 2, 3, 1) if array.ndim == 4 else array)
+
+
+def empty_for_step(spec: TensorSpec) -> np.ndarray:
+    """Uninitialised storage of a step's output."""
+    n = spec.shape
+    return np.empty((n[0], n[2], n[3], n[1]) if spec.ndim == 4 else n, storage_of(spec.dtype))
+
+
+def from_step(array: np.ndarray) -> np.ndarray:
+    """A step's output in its logical shape (4-D: a channels-last array seen as NCHW)."""
+    return array.transpose(0, 3, 1, 2) if array.ndim == 4 else array
+
+
+class _StepCache:
+    """Steps of eager calls, kept as long as the constants they packed are alive."""
+
+    def __init__(self, make: MakeStep) -> None:
+        self.make = make
+        self.steps: dict[tuple, tuple[Any, tuple]] = {}
+
+    def get(self, problem: Problem, constants: dict[int, np.ndarray]) -> Any:
+        key = (problem, tuple(map(id, constants.values())))
+        if key not in self.steps:
+            drop = lambda _, key=key: self.steps.pop(key, None)  # noqa: E731
+            guards = tuple(weakref.ref(c, drop) for c in constants.values())
+            self.steps[key] = (self.make(problem, constants, 1), guards)
+        return self.steps[key][0]
+
+
+def eager(make: MakeStep, constants: tuple[int, ...], *, inplace_input: int | None = None) -> Callable[..., np.ndarray]:
+    """`run(problem, *arrays)` of a kernel that has `make_step`. `constants` are input positions a step packs."""
+    cache = _StepCache(make)
+
+    def run(problem: Problem, *arrays: np.ndarray) -> np.ndarray:
+        fixed = {i: arrays[i] for i in constants if i < len(arrays)}
+        step = cache.get(problem, fixed)
+        out = empty_for_step(problem.outputs[0])
+        moving = []
+        for i, a in enumerate(arrays):
+            if i in fixed:
+                continue
+            if i == inplace_input:
+                np.copyto(out.view(a.dtype) if out.dtype != a.dtype else out, to_step(a))
+                moving.append(out)
+            else:
+                moving.append(to_step(a))
+        if out.size:
+            _core.run_step(step, [*moving, out])
+        return from_step(out)
+
+    return run

@@ -1,0 +1,164 @@
+"""oneDNN kernels: float and int8 convolution and linear layers, called in the form that the specification has.
+
+Integers: weight scale = M, float bias = B, sum scale = ratio, a clip only where the type does not clamp by itself; no
+other scales. This sequence equals docs/integer-arithmetic.md bit for bit where products are exact (VNNI and better).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import QuantizedDType
+from megengine.kernels import isa
+from megengine.kernels.native import eager
+from megengine.kernels.registry import Kernel, Problem, family
+
+_F32 = np.dtype(np.float32)
+_FLOAT_ACTIVATIONS = ("none", "relu", "relu6")
+
+
+def _load() -> tuple[ModuleType | None, str]:
+    try:
+        from megengine.kernels import _onednn
+    except ImportError as first:
+        try:  # the library may lie where the run path does not look: load it by name first
+            files = importlib.metadata.files("onednn-cpu-gomp") or []
+            path = next(f.locate() for f in files if f.name == "libdnnl.so.3")
+            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+            from megengine.kernels import _onednn
+        except (ImportError, OSError, StopIteration, importlib.metadata.PackageNotFoundError):
+            return None, f"the oneDNN module does not load: {first}"
+    return _onednn, ""
+
+
+_module, _reason = _load()
+
+
+def available() -> bool:
+    """True if the oneDNN backend is loaded."""
+    return _module is not None
+
+
+def unavailable_reason() -> str:
+    """Why the backend is not loaded; empty when it is."""
+    return _reason
+
+
+def _missing(problem: Problem) -> str | None:
+    if _module is None:
+        return _reason
+    if any(s.size == 0 for s in (*problem.inputs, *problem.outputs)):
+        return "empty tensors"
+    return None
+
+
+# ---------------------------------------------------------------- float
+
+
+def _float_usable(problem: Problem) -> str | None:
+    if any(s.dtype != _F32 for s in problem.inputs):
+        return f"float32 only, got {', '.join(str(s.dtype) for s in problem.inputs)}"
+    if problem.attrs.get("activation", "none") not in _FLOAT_ACTIVATIONS:
+        return f"activation {problem.attrs.activation} is computed by its own kernel"
+    return _missing(problem)
+
+
+def _conv_lengths(problem: Problem) -> tuple[list[int], list[int]]:
+    (n, c, h, w), (o, _, kh, kw) = problem.inputs[0].shape, problem.inputs[1].shape
+    a = problem.attrs
+    (top, bottom), (left, right) = a.padding
+    oh, ow = problem.outputs[0].shape[2:]
+    return [n, c, h, w, o, kh, kw, a.groups, oh, ow], [*a.stride, *a.dilation, top, bottom, left, right]
+
+
+def _dense(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array)
+
+
+def _conv_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    assert _module is not None
+    shape, geometry = _conv_lengths(problem)
+    bias = _dense(constants[2]) if 2 in constants else np.zeros(shape[4], np.float32)
+    residual = "float32" if len(problem.inputs) == 4 else ""
+    activation = problem.attrs.get("activation", "none")
+    weights = _dense(constants[1])
+    return _module.conv_step(
+        shape, geometry, "float32", "float32", weights, None, bias, activation, 0.0, 0.0, residual, 1.0, threads
+    )
+
+
+def _linear_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    assert _module is not None
+    (m, k), n = problem.inputs[0].shape, problem.inputs[1].shape[0]
+    weights, bias = _dense(constants[1]), _dense(constants[2])
+    activation = problem.attrs.activation
+    return _module.linear_step(m, k, n, "float32", "float32", weights, None, bias, activation, 0.0, 0.0, "", 1.0)
+
+
+# ---------------------------------------------------------------- integers
+
+
+def _storage(dtype: Any) -> str:
+    return dtype.storage.name if isinstance(dtype, QuantizedDType) else dtype.name
+
+
+def _integer_usable(problem: Problem) -> str | None:
+    if not isa.has("vnni"):
+        return f"oneDNN saturates int16 sums below VNNI, active is {isa.active()}"
+    out = problem.outputs[0].dtype
+    zero_points = [s.dtype.zero_point for s in (problem.inputs[0], *problem.inputs[5:])]  # type: ignore[union-attr]
+    if any(zero_points):
+        return f"input zero points {zero_points}; expected 0"
+    if isinstance(out, QuantizedDType) and out.zero_point:
+        return f"output zero point {out.zero_point}; expected 0"
+    return _missing(problem)
+
+
+def _no_integer_bias(problem: Problem, constants: dict[int, np.ndarray]) -> str | None:
+    return "integer bias b is not zero" if np.any(constants[2]) else None
+
+
+def _clamp(problem: Problem) -> tuple[str, float, float]:
+    """The clip that the output type does not perform by itself."""
+    out, a = problem.outputs[0].dtype, problem.attrs
+    if not isinstance(out, QuantizedDType) or (a.lo == out.qmin and a.hi == out.qmax):
+        return "none", 0.0, 0.0
+    return "clip", float(a.lo), float(a.hi)
+
+
+def _integer_arguments(problem: Problem, constants: dict[int, np.ndarray]) -> tuple:
+    """Arguments from the weights on, as both steps take them."""
+    residual = _storage(problem.inputs[5].dtype) if len(problem.inputs) == 6 else ""
+    scales, bias = _dense(constants[3]), _dense(constants[4])
+    return (_dense(constants[1]), scales, bias, *_clamp(problem), residual, float(problem.attrs.ratio) or 1.0)
+
+
+def _qconv_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    assert _module is not None
+    types = (_storage(problem.inputs[0].dtype), _storage(problem.outputs[0].dtype))
+    return _module.conv_step(*_conv_lengths(problem), *types, *_integer_arguments(problem, constants), threads)
+
+
+def _qlinear_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    assert _module is not None
+    k, n = problem.inputs[0].shape[-1], problem.inputs[1].shape[0]
+    types = (_storage(problem.inputs[0].dtype), _storage(problem.outputs[0].dtype))
+    return _module.linear_step(problem.inputs[0].size // k, k, n, *types, *_integer_arguments(problem, constants))
+
+
+def _list(op: str, name: str, usable: Any, make: Any, constants: tuple[int, ...], **extra: Any) -> None:
+    run = eager(make, constants, inplace_input=extra.get("inplace_input"))
+    family(op).add(Kernel(name, usable=usable, run=run, make_step=make, **extra))
+
+
+_list("conv2d", "onednn_conv2d", _float_usable, _conv_step, (1, 2), exact=False)
+_list("fused_conv2d", "onednn_fused_conv2d", _float_usable, _conv_step, (1, 2), exact=False, inplace_input=3)
+_list("fused_linear", "onednn_fused_linear", _float_usable, _linear_step, (1, 2), exact=False)
+_INTEGER = (1, 2, 3, 4)
+_list("qconv2d", "onednn_qconv2d", _integer_usable, _qconv_step, _INTEGER, inplace_input=5, accepts=_no_integer_bias)
+_list("qlinear", "onednn_qlinear", _integer_usable, _qlinear_step, _INTEGER, inplace_input=5, accepts=_no_integer_bias)

@@ -1,0 +1,311 @@
+"""From an op-level graph to a plan: fusion, a kernel per op, packed weights, one arena, native steps."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import storage_of
+from megengine.core.errors import DTypeError, ShapeError
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import get_op, reference_runner
+from megengine.kernels import _core
+from megengine.kernels.native import to_step
+from megengine.kernels.registry import Kernel, Problem, family
+from megengine.plan.fuse import fuse
+from megengine.plan.memory import Lifetime, place
+from megengine.traced_module import InternalGraph, TracedModule, lower
+from megengine.traced_module.expr import Apply, Constant
+from megengine.traced_module.node import TensorNode
+from megengine.traced_module.passes import run_passes
+
+
+@dataclass(slots=True)
+class StepInfo:
+    """One step of a plan, for `describe` and `profile`."""
+
+    op: str
+    name: str
+    kernel: str
+    module: str
+    rejected: list[tuple[str, str]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Step:
+    info: StepInfo
+    capsule: Any
+    reads: list[int]
+    writes: list[int]
+    python: bool = False
+
+
+def _nbytes(spec: TensorSpec) -> int:
+    return spec.size * storage_of(spec.dtype).itemsize
+
+
+def _view(address: int, spec: TensorSpec) -> np.ndarray:
+    """The buffer at an address in the value's logical shape."""
+    dtype = storage_of(spec.dtype)
+    if spec.size == 0:
+        return np.empty(spec.shape, dtype)
+    raw = (ctypes.c_char * _nbytes(spec)).from_address(address)
+    if spec.ndim != 4:
+        return np.frombuffer(raw, dtype).reshape(spec.shape)
+    n, c, h, w = spec.shape
+    return np.frombuffer(raw, dtype).reshape(n, h, w, c).transpose(0, 3, 1, 2)
+
+
+def _same_bytes_in_both_layouts(spec: TensorSpec) -> bool:
+    return spec.ndim != 4 or spec.shape[1] == 1 or spec.shape[2] * spec.shape[3] == 1
+
+
+class _Builder:
+    """Collects steps and buffers, then makes the native plan."""
+
+    def __init__(self, graph: InternalGraph, threads: int) -> None:
+        self.graph = graph
+        self.threads = threads
+        self.steps: list[_Step] = []
+        self.specs: list[TensorSpec] = []
+        self.buffer_of: dict[int, int] = {}
+        self.constants: dict[int, np.ndarray] = {}
+        self.inputs: list[int] = []
+        self.outputs: list[int] = []
+
+    def new_buffer(self, spec: TensorSpec) -> int:
+        self.specs.append(spec)
+        return len(self.specs) - 1
+
+    def build(self) -> None:
+        for node in self.graph.inputs:
+            outside = self.new_buffer(node.spec)
+            self.inputs.append(outside)
+            self.buffer_of[id(node)] = self.relayout(outside, node, to_channels_last=True)
+        for expr in self.graph.exprs:
+            if isinstance(expr, Apply):
+                self.add(expr)
+        for node in self.graph.outputs:
+            self.outputs.append(self.relayout(self.buffer(node), node, to_channels_last=False, force=True))
+
+    def buffer(self, node: TensorNode) -> int:
+        """The buffer of a value; a constant gets one when a step reads it at run time."""
+        if id(node) not in self.buffer_of:
+            assert isinstance(node.expr, Constant)
+            index = self.new_buffer(node.spec)
+            self.constants[index] = to_step(node.expr.value.numpy())
+            self.buffer_of[id(node)] = index
+        return self.buffer_of[id(node)]
+
+    def relayout(self, source: int, node: TensorNode, *, to_channels_last: bool, force: bool = False) -> int:
+        """A buffer with the value in the other layout; the same buffer where both are the same bytes."""
+        spec = node.spec
+        if _same_bytes_in_both_layouts(spec) and not force:
+            return source
+        target = self.new_buffer(spec)
+        if _same_bytes_in_both_layouts(spec):
+            capsule = _core.copy_step(_nbytes(spec))
+        else:
+            n, c, h, w = spec.shape
+            capsule = _core.layout_step(storage_of(spec.dtype).itemsize, n, c, h * w, to_channels_last)
+        name = "to_channels_last" if to_channels_last else "to_result"
+        self.steps.append(_Step(StepInfo(name, node.name, "own_layout", ""), capsule, [source], [target]))
+        return target
+
+    def add(self, expr: Apply) -> None:
+        problem = Problem(expr.op, [n.spec for n in expr.inputs], [n.spec for n in expr.outputs], expr.attrs)
+        constants = {i: n.expr.value.numpy() for i, n in enumerate(expr.inputs) if isinstance(n.expr, Constant)}
+        kernel = family(expr.op).select(problem, constants, step=True)
+        info = StepInfo(expr.op, expr.name, "reference", str(expr.meta.get("module", "")))
+        info.rejected = [row for row in family(expr.op).explain(problem, step=True) if row[1] != "usable"]
+        if expr.op == "reshape" and self._reshape(expr, info):
+            return
+        outputs = [self.new_buffer(n.spec) for n in expr.outputs]
+        for node, buffer in zip(expr.outputs, outputs, strict=True):
+            self.buffer_of[id(node)] = buffer
+        if kernel is None:
+            self._python(expr, problem, constants, info, outputs)
+            return
+        info.kernel = kernel.name
+        self._native(expr, problem, constants, kernel, info, outputs)
+
+    def _native(
+        self,
+        expr: Apply,
+        problem: Problem,
+        constants: dict[int, np.ndarray],
+        kernel: Kernel,
+        info: StepInfo,
+        outputs: list[int],
+    ) -> None:
+        assert kernel.make_step is not None
+        capsule = kernel.make_step(problem, constants, self.threads)
+        reads = []
+        for i, node in enumerate(expr.inputs):
+            if i in constants:
+                continue
+            if i == kernel.inplace_input:
+                self._copy(self.buffer(node), outputs[0], node)
+                reads.append(outputs[0])
+            else:
+                reads.append(self.buffer(node))
+        self.steps.append(_Step(info, capsule, reads, outputs))
+
+    def _copy(self, source: int, target: int, node: TensorNode) -> None:
+        """Bring a residual into the output's memory; left out later where source and target may share memory."""
+        capsule = _core.copy_step(_nbytes(node.spec))
+        self.steps.append(_Step(StepInfo("copy", node.name, "own_copy", ""), capsule, [source], [target]))
+
+    def _reshape(self, expr: Apply, info: StepInfo) -> bool:
+        """A reshape moves nothing: relayout around one shared buffer."""
+        node, out = expr.inputs[0], expr.output
+        if isinstance(node.expr, Constant):
+            return False
+        plain = self.relayout(self.buffer(node), node, to_channels_last=False)
+        if _same_bytes_in_both_layouts(out.spec):
+            self.buffer_of[id(out)] = plain
+        else:
+            self.buffer_of[id(out)] = self.relayout(plain, out, to_channels_last=True)
+        return True
+
+    def _python(
+        self, expr: Apply, problem: Problem, constants: dict[int, np.ndarray], info: StepInfo, outputs: list[int]
+    ) -> None:
+        op = get_op(expr.op)
+        run = reference_runner(op, problem, len(problem.outputs) == 1)
+        moving = [i for i in range(len(expr.inputs)) if i not in constants]
+
+        def step(addresses: list[int]) -> None:
+            arrays = dict(constants)
+            for i, address in zip(moving, addresses, strict=False):
+                arrays[i] = _view(address, problem.inputs[i])
+            results = run(*[arrays[i] for i in range(len(problem.inputs))])
+            results = results if isinstance(results, tuple) else (results,)
+            for result, address, spec in zip(results, addresses[len(moving) :], problem.outputs, strict=True):
+                _view(address, spec)[...] = result
+
+        reads = [self.buffer(expr.inputs[i]) for i in moving]
+        capsule = _core.python_step(step, len(reads) + len(outputs))
+        self.steps.append(_Step(info, capsule, reads, outputs, python=True))
+
+    # ------------------------------------------------------------ memory
+
+    def share_residuals(self) -> dict[int, int]:
+        """Buffer -> buffer whose memory it takes: copies of residuals that nobody needs any more are left out."""
+        last_read: dict[int, int] = {}
+        for i, s in enumerate(self.steps):
+            for b in s.reads:
+                last_read[b] = i
+        fixed = {*self.inputs, *self.outputs, *self.constants}
+        shared: dict[int, int] = {}
+        kept = []
+        for i, s in enumerate(self.steps):
+            if s.info.op == "copy":
+                source, target = s.reads[0], s.writes[0]
+                while source in shared:
+                    source = shared[source]
+                same_size = _nbytes(self.specs[source]) == _nbytes(self.specs[target])
+                if last_read[s.reads[0]] == i and same_size and source not in fixed and target not in fixed:
+                    shared[target] = source
+                    continue
+            kept.append(s)
+        self.steps = kept
+        return shared
+
+    def finish(self) -> tuple[Any, int]:
+        """The native plan and the bytes of its arena."""
+        shared = self.share_residuals()
+
+        def root(buffer: int) -> int:
+            while buffer in shared:
+                buffer = shared[buffer]
+            return buffer
+
+        lifetimes: dict[int, Lifetime] = {}
+        outside = {*self.inputs, *self.outputs, *self.constants}
+        for i, s in enumerate(self.steps):
+            for b in map(root, (*s.reads, *s.writes)):
+                if b not in outside:
+                    first = lifetimes[b].first if b in lifetimes else i
+                    size = max(_nbytes(self.specs[b]), lifetimes[b].size if b in lifetimes else 0)
+                    lifetimes[b] = Lifetime(size, first, i)
+        offsets, total = place(lifetimes)
+        native = _core.Plan(total, self.threads)
+        ids: dict[int, int] = {b: native.add_input(_nbytes(self.specs[b])) for b in self.inputs}
+        ids.update({b: native.add_output(_nbytes(self.specs[b])) for b in self.outputs})
+        ids.update({b: native.add_constant(a) for b, a in self.constants.items()})
+        ids.update({b: native.add_arena(offset) for b, offset in offsets.items()})
+        for s in self.steps:
+            native.add_step(s.capsule, [ids[root(b)] for b in (*s.reads, *s.writes)], s.python)
+        return native, total
+
+
+class Plan:
+    """A compiled network: call it with arrays, get arrays. Shapes are those of the graph.
+
+    Runs without Python and without the GIL, except steps listed as "reference" by `describe`.
+    """
+
+    def __init__(self, graph: InternalGraph, *, threads: int = 1) -> None:
+        self.graph = graph
+        self.threads = threads
+        self._builder = builder = _Builder(graph, threads)
+        builder.build()
+        self._native, self.arena_bytes = builder.finish()
+
+    @property
+    def steps(self) -> list[StepInfo]:
+        """What runs, in order."""
+        return [s.info for s in self._builder.steps]
+
+    def _arrays(self, inputs: Sequence[Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        nodes = self.graph.inputs
+        if len(inputs) != len(nodes):
+            raise ShapeError(f"plan of {self.graph.name!r} takes {len(nodes)} inputs, got {len(inputs)}")
+        arrays = []
+        for node, value in zip(nodes, inputs, strict=True):
+            array, dtype = np.asarray(value), storage_of(node.dtype)
+            if array.shape != node.shape:
+                raise ShapeError(f"plan: input {node.name!r} has shape {array.shape}; expected {node.shape}")
+            if array.dtype != dtype:
+                raise DTypeError(f"plan: input {node.name!r} is {array.dtype}; expected {dtype}; use .astype")
+            arrays.append(np.ascontiguousarray(array))
+        return arrays, [np.empty(n.shape, storage_of(n.dtype)) for n in self.graph.outputs]
+
+    def __call__(self, *inputs: Any) -> list[np.ndarray]:
+        """Run on arrays (4-D: NCHW); returns the outputs."""
+        arrays, outputs = self._arrays(inputs)
+        self._native.run(arrays, outputs)
+        return outputs
+
+    def profile(self, *inputs: Any, repeat: int = 20) -> list[tuple[StepInfo, float]]:
+        """Median CPU seconds of every step over `repeat` runs."""
+        arrays, outputs = self._arrays(inputs)
+        times = np.array([self._native.profile(arrays, outputs) for _ in range(repeat)])
+        return list(zip(self.steps, np.median(times, axis=0).tolist(), strict=True))
+
+    def describe(self) -> str:
+        """One line per step: op, value, kernel, module, and why better kernels were rejected."""
+        lines = [f"plan of {self.graph.name}: {len(self.steps)} steps, arena {self.arena_bytes} bytes"]
+        for s in self.steps:
+            why = "; ".join(f"not {name}: {reason}" for name, reason in s.rejected) if s.kernel == "reference" else ""
+            lines.append(f"  {s.op:18} {s.name:32} {s.kernel:24} {s.module} {why}".rstrip())
+        return "\n".join(lines)
+
+
+def compile(model: TracedModule | InternalGraph, *, threads: int = 1) -> Plan:
+    """Compile a float or integer model for the shapes it was captured with.
+
+    Float graphs are fused (batch norm, bias, residual, activation); integer arithmetic is never changed.
+    """
+    if threads < 1:
+        raise ShapeError(f"plan: threads is {threads}; expected at least 1")
+    graph = lower(model).graph
+    run_passes(graph)
+    fuse(graph)
+    graph.lint()
+    return Plan(graph, threads=threads)

@@ -1,0 +1,142 @@
+"""oneDNN kernels: float against float64 references, integers bit for bit against the specification."""
+
+import numpy as np
+import pytest
+
+from megengine.core.dtype import qint8, quint8
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import get_op, infer, reference_runner
+from megengine.kernels import isa, onednn
+from megengine.kernels.native import to_step
+from megengine.kernels.reference.integer import cut16
+from megengine.kernels.registry import Problem, family
+
+pytestmark = pytest.mark.skipif(not onednn.available(), reason=onednn.unavailable_reason())
+
+# n, c, h, o, k, stride, pad, groups, source, result, activation, residual
+SHAPES = {
+    "1x1": (1, 64, 14, 96, 1, 1, 0, 1, "u8", "u8", "relu", ""),
+    "1x1 to s8": (2, 96, 7, 24, 1, 1, 0, 1, "u8", "s8", "none", ""),
+    "1x1 from s8": (1, 24, 14, 144, 1, 1, 0, 1, "s8", "u8", "relu6", ""),
+    "1x1 residual": (1, 64, 7, 64, 1, 1, 0, 1, "u8", "u8", "relu", "u8"),
+    "1x1 residual s8": (1, 144, 7, 24, 1, 1, 0, 1, "u8", "s8", "none", "s8"),
+    "1x1 residual other sign": (1, 64, 7, 64, 1, 1, 0, 1, "u8", "u8", "relu", "s8"),
+    "1x1 stride 2": (1, 64, 15, 32, 1, 2, 0, 1, "u8", "s8", "none", ""),
+    "1x1 tails": (1, 37, 9, 51, 1, 1, 0, 1, "u8", "u8", "relu", ""),
+    "3x3": (1, 32, 14, 32, 3, 1, 1, 1, "u8", "u8", "relu", ""),
+    "3x3 residual": (1, 32, 9, 32, 3, 1, 1, 1, "u8", "u8", "relu", "u8"),
+    "3x3 from s8": (1, 32, 9, 32, 3, 1, 1, 1, "s8", "u8", "relu", ""),
+    "3x3 stride 2": (1, 32, 15, 48, 3, 2, 1, 1, "u8", "u8", "relu", ""),
+    "stem 7x7": (1, 3, 32, 64, 7, 2, 3, 1, "u8", "u8", "relu", ""),
+    "stem from s8": (1, 3, 32, 32, 3, 2, 1, 1, "s8", "u8", "relu6", ""),
+    "grouped": (1, 32, 9, 32, 3, 1, 1, 4, "u8", "u8", "relu", ""),
+    "grouped by 3": (1, 24, 9, 36, 3, 1, 1, 3, "u8", "s8", "none", ""),
+    "depthwise": (1, 96, 14, 96, 3, 1, 1, 96, "u8", "u8", "relu6", ""),
+    "depthwise stride 2": (1, 96, 15, 96, 3, 2, 1, 96, "u8", "u8", "relu6", ""),
+    "depthwise tail": (1, 35, 9, 35, 3, 1, 1, 35, "u8", "u8", "relu", ""),
+    "depthwise 5x5": (1, 40, 9, 40, 5, 1, 2, 40, "u8", "u8", "relu", ""),
+    "depthwise from s8": (1, 64, 9, 64, 3, 1, 1, 64, "s8", "s8", "none", ""),
+    "one pixel": (1, 16, 1, 16, 1, 1, 0, 1, "u8", "u8", "none", ""),
+}
+TYPES = {"u8": quint8, "s8": qint8}
+
+
+def integers(rng, kind, shape):
+    return (
+        rng.integers(0, 256, shape).astype(np.uint8) if kind == "u8" else rng.integers(-128, 128, shape).astype(np.int8)
+    )
+
+
+def integer_case(name, *, near_ties):
+    n, c, h, o, k, stride, pad, groups, source, result, activation, residual = SHAPES[name]
+    rng = np.random.default_rng([len(name), near_ties])
+    s_x, s_y, s_r = 0.02, 0.11, 0.05
+    dtype = TYPES[result](s_y)
+    lo, hi = dtype.qmin, dtype.qmax
+    lo = lo if activation == "none" else max(lo, 0)
+    hi = min(hi, 97) if activation == "relu6" else hi
+    w = rng.integers(-127, 128, (o, c // groups, k, k)).astype(np.int8)
+    spread = 75.0 * 75.0 * np.sqrt(c // groups * k * k)
+    m = 60 / spread * np.exp(rng.normal(0, 0.3, o))
+    if near_ties:
+        m = 0.5 / np.maximum(1, np.rint(0.5 / m))
+    bias = rng.integers(-80, 80, o) * 0.5 if near_ties else rng.normal(0, 20, o)
+    arrays = [
+        integers(rng, source, (n, c, h, h)),
+        w,
+        np.zeros(o, np.int32),
+        m.astype(np.float32),
+        bias.astype(np.float32),
+    ]
+    specs = [TensorSpec(arrays[0].shape, TYPES[source](s_x)), *[TensorSpec(a.shape, a.dtype) for a in arrays[1:]]]
+    attrs = {"stride": (stride, stride), "padding": ((pad, pad),) * 2, "dilation": (1, 1), "groups": groups}
+    attrs.update(lo=lo, hi=hi, ratio=float(cut16(s_r / s_y)) if residual else 0.0, dtype=dtype)
+    size = (h + 2 * pad - k) // stride + 1
+    if residual:
+        arrays.append(integers(rng, residual, (n, o, size, size)))
+        specs.append(TensorSpec(arrays[-1].shape, TYPES[residual](s_r)))
+    return Problem("qconv2d", specs, [infer("qconv2d", specs, attrs)], attrs), arrays
+
+
+@pytest.mark.skipif(not isa.has("vnni"), reason="int8 by oneDNN needs VNNI")
+@pytest.mark.parametrize("near_ties", [False, True], ids=["random", "near-ties"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_integer_convolution_equals_the_specification(name, near_ties):
+    problem, arrays = integer_case(name, near_ties=near_ties)
+    kernel = next(k for k in family("qconv2d").kernels if k.name == "onednn_qconv2d")
+    assert kernel.usable(problem) is None
+    expected = reference_runner(get_op("qconv2d"), problem, True)(*arrays)
+    got = kernel.run(problem, *arrays)
+    assert len(np.unique(expected)) > 3
+    assert np.count_nonzero(got != expected) == 0
+
+
+@pytest.mark.skipif(not isa.has("vnni"), reason="int8 by oneDNN needs VNNI")
+@pytest.mark.parametrize("result", ["s8", "float32"])
+def test_integer_linear_equals_the_specification(result):
+    rng = np.random.default_rng(0)
+    x, w = integers(rng, "u8", (3, 257)), rng.integers(-127, 128, (100, 257)).astype(np.int8)
+    m, bias = rng.uniform(1e-4, 1e-3, 100).astype(np.float32), rng.normal(0, 9, 100).astype(np.float32)
+    arrays = [x, w, np.zeros(100, np.int32), m, bias]
+    specs = [TensorSpec(x.shape, quint8(0.02)), *[TensorSpec(a.shape, a.dtype) for a in arrays[1:]]]
+    attrs = {"lo": -128, "hi": 127, "ratio": 0.0, "dtype": result if result == "float32" else qint8(0.1)}
+    problem = Problem("qlinear", specs, [infer("qlinear", specs, attrs)], attrs)
+    expected = reference_runner(get_op("qlinear"), problem, True)(*arrays)
+    kernel = next(k for k in family("qlinear").kernels if k.name == "onednn_qlinear")
+    np.testing.assert_array_equal(kernel.run(problem, *arrays), expected)
+
+
+def test_refusals_give_reasons():
+    problem, arrays = integer_case("1x1", near_ties=False)
+    kernel = next(k for k in family("qconv2d").kernels if k.name == "onednn_qconv2d")
+    shifted = TensorSpec(problem.inputs[0].shape, quint8(0.02, 3))
+    moved = Problem("qconv2d", (shifted, *problem.inputs[1:]), problem.outputs, problem.attrs)
+    with isa.capped("avx2"):
+        assert "saturates" in kernel.usable(problem)
+    if isa.has("vnni"):
+        assert "input zero points" in kernel.usable(moved)
+    arrays[2][3] = 1
+    assert "integer bias" in kernel.accepts(problem, dict(enumerate(arrays)))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("groups", [1, 4, 16])
+def test_float_convolution_is_near_the_float64_reference(groups, threads):
+    rng = np.random.default_rng(groups)
+    x = rng.standard_normal((1, 16, 13, 11)).astype(np.float32)
+    w = rng.standard_normal((16, 16 // groups, 3, 3)).astype(np.float32)
+    b, r = rng.standard_normal(16).astype(np.float32), rng.standard_normal((1, 16, 7, 11)).astype(np.float32)
+    attrs = {"stride": (2, 1), "padding": ((1, 1), (2, 0)), "dilation": (1, 1), "groups": groups, "activation": "relu"}
+    specs = [TensorSpec(a.shape, a.dtype) for a in (x, w, b, r)]
+    problem = Problem("fused_conv2d", specs, [infer("fused_conv2d", specs, attrs)], attrs)
+    kernel = family("fused_conv2d").select(problem, {}, step=True)
+    step = kernel.make_step(problem, {1: w, 2: b}, threads)
+    buffer = np.full(to_step(r).size + 64, 77, np.float32)  # canaries behind the output
+    out = buffer[: r.size].reshape(1, 7, 11, 16)
+    out[...] = to_step(r)
+    from megengine.kernels import _core
+
+    _core.run_step(step, [to_step(x), out, out])
+    want = get_op("fused_conv2d").reference(*(a.astype(np.float64) for a in (x, w, b, r)), **attrs)
+    np.testing.assert_allclose(out.transpose(0, 3, 1, 2), want, rtol=1e-5, atol=1e-5)
+    assert (buffer[r.size :] == 77).all()

@@ -1,0 +1,105 @@
+"""Plans equal the eager run: float networks, layouts, residuals, several threads, forked children."""
+
+import multiprocessing
+
+import numpy as np
+import pytest
+
+import megengine.functional as F
+import megengine.module as M
+from megengine import plan
+from megengine.core.errors import DTypeError, ShapeError
+from megengine.plan.memory import Lifetime, aligned, place
+from megengine.tensor import tensor
+from megengine.traced_module import trace_module
+
+
+class Net(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = M.ConvBnRelu2d(3, 16, 3, stride=2, padding=1)
+        self.a = M.ConvBn2d(16, 16, 3, padding=1)
+        self.dw = M.Conv2d(16, 16, 3, padding=1, groups=16)
+        self.down = M.Conv2d(16, 24, 1, stride=2)
+        self.b = M.Conv2d(16, 24, 3, stride=2, padding=1)
+        self.fc = M.Linear(24 * 4, 10)
+
+    def forward(self, x):
+        x = self.stem(x)
+        y = F.relu(self.a(x) + x)
+        y = F.relu6(self.dw(y))
+        y = F.relu(self.b(y) + self.down(y))
+        y = F.concat([F.max_pool2d(y, 2), F.avg_pool2d(y, 2)], 2)
+        y = F.adaptive_avg_pool2d(y, 2)
+        return F.softmax(self.fc(F.flatten(y, 1))), y
+
+
+def picture(n=1):
+    return np.random.default_rng(0).standard_normal((n, 3, 32, 32)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def net():
+    net = Net().eval()
+    for bn in (net.stem.bn, net.a.bn):
+        bn.running_mean._reset(tensor(np.random.default_rng(1).uniform(-0.2, 0.2, bn.running_mean.shape)))
+    return net
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_plan_equals_eager(net, batch, threads):
+    x = picture(batch)
+    compiled = plan.compile(trace_module(net, x), threads=threads)
+    for _ in range(2):  # a second run finds the arena as the first one left it
+        for got, want in zip(compiled(x), net(tensor(x)), strict=True):
+            np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_convolutions_take_their_surroundings_in(net):
+    compiled = plan.compile(trace_module(net, picture()))
+    ops = [s.op for s in compiled.steps]
+    assert ops.count("fused_conv2d") == 5
+    assert not {"conv2d", "batch_norm", "relu", "relu6", "add", "matmul"} & set(ops)
+    assert compiled.describe().count("onednn_fused_conv2d") == 5
+
+
+def _child(compiled, x, queue):
+    queue.put(compiled(x)[0])
+
+
+def test_a_forked_child_runs_the_plan(net):
+    x = picture()
+    compiled = plan.compile(trace_module(net, x), threads=2)
+    expected = compiled(x)[0]
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_child, args=(compiled, x, queue))
+    child.start()
+    np.testing.assert_array_equal(queue.get(timeout=60), expected)
+    child.join(timeout=60)
+
+
+def test_wrong_inputs(net):
+    compiled = plan.compile(trace_module(net, picture()))
+    with pytest.raises(ShapeError, match="takes 1 inputs, got 2"):
+        compiled(picture(), picture())
+    with pytest.raises(ShapeError, match=r"input 'x' has shape \(2, 3, 32, 32\); expected \(1, 3, 32, 32\)"):
+        compiled(picture(2))
+    with pytest.raises(DTypeError, match="is float64; expected float32"):
+        compiled(picture().astype(np.float64))
+
+
+def test_values_alive_together_do_not_overlap():
+    rng = np.random.default_rng(0)
+    lives = {}
+    for i in range(60):
+        first = int(rng.integers(0, 40))
+        lives[i] = Lifetime(int(rng.integers(1, 5000)), first, first + int(rng.integers(0, 8)))
+    offsets, total = place(lives)
+    for i, a in lives.items():
+        assert offsets[i] % 64 == 0
+        assert offsets[i] + aligned(a.size) <= total
+        for j, b in lives.items():
+            if i < j and not (a.last < b.first or b.last < a.first):
+                assert offsets[i] + a.size <= offsets[j] or offsets[j] + b.size <= offsets[i]
