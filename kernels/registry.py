@@ -88,8 +88,8 @@ class Kernel:
 
     `usable(problem)` is None or the reason why not. `run(problem, *arrays)` serves eager calls; `make_step(problem,
     constants, threads)` gives a native step for plans (4-D activations dense channels-last). `accepts(problem,
-    same way as `usable`, with their values. `inplace_input` is the input
-    input whose memory the step's output must share (a residual that is summed in place). `exact`: equals the integer
+    constants)` is asked like `usable`, with the values of the constants. `inplace_input` is the input whose memory
+    the step's output must share (a residual that is summed in place). `exact`: equals the integer
     specification bit for bit. `reproducible`: the same result on every run and thread count.
     """
 
