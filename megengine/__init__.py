@@ -1,6 +1,6 @@
 """MegEngine for today's Python."""
 
-from megengine import core, device, dispatch, functional, ops
+from megengine import autodiff, core, device, dispatch, functional, ops
 from megengine.device import get_default_device, get_device_count, is_cuda_available, set_default_device
 from megengine.random import seed
 from megengine.tensor import Parameter, Tensor, tensor
@@ -9,6 +9,7 @@ __version__ = "2.0.0.dev0"
 __all__ = [
     "Parameter",
     "Tensor",
+    "autodiff",
     "core",
     "device",
     "dispatch",

@@ -31,6 +31,10 @@ class OpRecorder(Interposer):
         self.nodes[id(tensor)] = node
         self.alive.append(tensor)
 
+    def rebind(self, tensor: Tensor, new: Tensor) -> None:
+        """Item assignment: the tensor stands for another node from now on."""
+        self.bind(tensor, self.node_of(new))
+
     def node_of(self, tensor: Tensor) -> TensorNode:
         """The node of a tensor; a tensor from outside becomes a constant."""
         if id(tensor) not in self.nodes:

@@ -29,6 +29,9 @@ class Interposer:
         """Handle one op; `proceed(tensors)` runs the next interposer or the kernels."""
         raise NotImplementedError
 
+    def rebind(self, tensor: Tensor, new: Tensor) -> None:
+        """`tensor` is about to take the value `new` (item assignment): what was known of it is of its old value."""
+
 
 _stack: ContextVar[tuple[Interposer, ...]] = ContextVar("megengine_interposers", default=())
 
@@ -51,6 +54,21 @@ def no_interposers() -> Iterator[None]:
         yield
     finally:
         _stack.reset(token)
+
+
+@contextmanager
+def without(interposer: Interposer) -> Iterator[None]:
+    """Run the body as if `interposer` did not stand there; the others still see every op."""
+    token = _stack.set(tuple(i for i in _stack.get() if i is not interposer))
+    try:
+        yield
+    finally:
+        _stack.reset(token)
+
+
+def active_interposers() -> tuple[Interposer, ...]:
+    """Who sees the ops applied now."""
+    return _stack.get()
 
 
 def apply(op: Op | str, *tensors: Tensor, **attrs: Any) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import OnnxRule, Op, Sample, apply, define, no_onnx, not_differentiable, public
+from megengine.dispatch.apply import active_interposers
 from megengine.ops.common import INT32, as_tensor, broadcast_shapes, cast, normalize_axis, operands, unbroadcast
 from megengine.tensor import Tensor
 
@@ -292,6 +293,8 @@ def setitem(inp: Tensor, key: Any, value: Any) -> Tensor:
     pattern, indices = _advanced(inp, items)
     value = cast(as_tensor(value, like=inp), inp.dtype)
     out = apply("set_index", inp, value, *indices, pattern=pattern)
+    for interposer in active_interposers():
+        interposer.rebind(inp, out)
     inp._reset(out)
     return inp
 

@@ -107,3 +107,14 @@ def test_random_edits_keep_lint_clean(edits):
             graph = graph.clone()
         graph.lint()
     assert run(graph).shape == (1, 4, 6, 6)
+
+
+def test_item_assignment_is_recorded():
+    def function(x):
+        y = x * 2
+        y[:, 0] = 0
+        return y + 1
+
+    graph = record(function, [SPEC])
+    x = np.random.default_rng(0).standard_normal(SPEC.shape).astype(np.float32)
+    np.testing.assert_array_equal(interpret(graph, [x])[0].numpy(), function(tensor(x)).numpy())

@@ -1,0 +1,133 @@
+"""GradManager: which tensors want gradients, recording, and the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from megengine.autodiff.tape import Tape
+from megengine.core.dtype import storage_of
+from megengine.core.errors import GradientError
+from megengine.dispatch import apply, interpose
+from megengine.dispatch.apply import without
+from megengine.tensor import Tensor
+
+GradCallback = Callable[[Tensor, Tensor], Tensor]
+
+
+class GradManager:
+    """Reverse-mode gradients of what is computed between `record()` and `backward()`.
+
+    ```python
+    gm = GradManager().attach(net.parameters())
+    with gm:
+        loss = F.cross_entropy(net(x), y)
+        gm.backward(loss)          # net.parameters() now have .grad
+    ```
+    Gradients are added to `.grad`. Inside the `with` body of another manager they can be differentiated again.
+    """
+
+    def __init__(self) -> None:
+        self._attached: dict[int, tuple[Tensor, list[GradCallback]]] = {}
+        self._tape: Tape | None = None
+        self._stack: ExitStack | None = None
+
+    def attach(
+        self, tensors: Tensor | Iterable[Tensor], callbacks: GradCallback | Sequence[GradCallback] | None = None
+    ) -> GradManager:
+        """Ask for gradients of tensors; `callback(tensor, grad)` may replace each gradient. Returns the manager."""
+        items = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        added = [] if callbacks is None else [callbacks] if callable(callbacks) else list(callbacks)
+        for t in items:
+            if not isinstance(t, Tensor):
+                raise GradientError(f"attach: got {type(t).__name__}; expected tensors or parameters")
+            _, have = self._attached.setdefault(id(t), (t, []))
+            have.extend(added)
+            if self._tape is not None:
+                self._tape.watch(t)
+        return self
+
+    def attached_tensors(self) -> list[Tensor]:
+        """Tensors that want gradients."""
+        return [t for t, _ in self._attached.values()]
+
+    def record(self) -> None:
+        """Begin to record; `with gm:` does it too."""
+        if self._tape is not None:
+            raise GradientError("GradManager records already; call backward() or release() first")
+        self._tape = Tape()
+        for t, _ in self._attached.values():
+            self._tape.watch(t)
+        self._stack = ExitStack()
+        self._stack.enter_context(interpose(self._tape))
+
+    def release(self) -> None:
+        """Stop recording and forget what was recorded."""
+        if self._stack is not None:
+            self._stack.close()
+        self._tape = self._stack = None
+
+    def backward(self, y: Any = None, dy: Any = None) -> None:
+        """Gradients of y (a tensor, or several with dy) are added to `.grad` of attached tensors; recording stops."""
+        if self._tape is None:
+            raise GradientError("backward: nothing was recorded; use 'with gm:' or gm.record() around the computation")
+        targets = [] if y is None else [y] if isinstance(y, Tensor) else list(y)
+        seeds = self._seeds(targets, dy)
+        tape = self._tape
+        try:
+            with without(tape):
+                cotangents = tape.gradients(targets, seeds)
+                for key, (tensor, callbacks) in list(self._attached.items()):
+                    if key in cotangents:
+                        self._deliver(tensor, cotangents[key], callbacks)
+        finally:
+            self.release()
+
+    @staticmethod
+    def _deliver(tensor: Tensor, grad: Tensor, callbacks: list[GradCallback]) -> None:
+        for callback in callbacks:
+            changed = callback(tensor, grad)
+            grad = grad if changed is None else changed
+        tensor.grad = grad if tensor.grad is None else apply("add", tensor.grad, grad)
+
+    @staticmethod
+    def _seeds(targets: list[Tensor], dy: Any) -> list[Tensor]:
+        if dy is None:
+            for t in targets:
+                if t.size != 1:
+                    raise GradientError(
+                        f"backward: y has shape {t.shape}; expected one number, or give dy of that shape"
+                    )
+            return [Tensor(np.ones(t.shape, storage_of(t.dtype)), dtype=t.dtype) for t in targets]
+        seeds = [dy] if isinstance(dy, Tensor) else list(dy)
+        if len(seeds) != len(targets):
+            raise GradientError(f"backward: {len(targets)} targets and {len(seeds)} cotangents; expected as many")
+        return seeds
+
+    def __enter__(self) -> GradManager:
+        self.record()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __or__(self, other: GradManager) -> Any:
+        return _Both(self, other)
+
+
+class _Both:
+    """`with gm1 | gm2:` records with both."""
+
+    def __init__(self, *managers: GradManager) -> None:
+        self.managers = managers
+
+    def __enter__(self) -> None:
+        for m in self.managers:
+            m.record()
+
+    def __exit__(self, *_: object) -> None:
+        for m in reversed(self.managers):
+            m.release()

@@ -1,0 +1,107 @@
+"""The tape: ops in the order in which they were applied, and the sweep back over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from megengine.core.dtype import is_float
+from megengine.core.errors import GradientError
+from megengine.dispatch import Interposer, Op, apply
+from megengine.dispatch.record import NoRule
+from megengine.tensor import Tensor
+
+
+class Context:
+    """What a vjp rule sees of the call it differentiates."""
+
+    __slots__ = ("attrs", "inputs", "needs", "outputs")
+
+    def __init__(self, inputs: tuple, outputs: tuple, attrs: dict[str, Any], needs: tuple[bool, ...]) -> None:
+        self.inputs, self.outputs, self.attrs, self.needs = inputs, outputs, attrs, needs
+
+
+class Entry:
+    """One op on the tape."""
+
+    __slots__ = ("context", "name", "vjp")
+
+    def __init__(self, name: str, vjp: Callable[..., Any] | NoRule, context: Context) -> None:
+        self.name, self.vjp, self.context = name, vjp, context
+
+
+class Tape(Interposer):
+    """Records every op that touches a watched tensor; several tapes can record at once (higher order)."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.watched: dict[int, Tensor] = {}  # keeps tensors alive, so ids stay theirs
+
+    def watch(self, tensor: Tensor) -> None:
+        """Record what is computed from the tensor."""
+        self.watched[id(tensor)] = tensor
+
+    def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
+        """Run one op and write it down if it depends on a watched tensor."""
+        needs = tuple(id(t) in self.watched for t in tensors)
+        out = proceed()
+        if any(needs):
+            self.add(op.name, op.vjp, tensors, out if isinstance(out, tuple) else (out,), attrs, needs)
+        return out
+
+    def add(
+        self, name: str, vjp: Any, inputs: tuple, outputs: tuple[Tensor, ...], attrs: dict[str, Any], needs: tuple
+    ) -> None:
+        """Write one op down; its float results are watched from now on."""
+        if not any(is_float(t.dtype) for t in outputs):
+            return
+        for t in outputs:
+            self.watched[id(t)] = t
+        self.entries.append(Entry(name, vjp, Context(inputs, outputs, attrs, needs)))
+
+    def rebind(self, tensor: Tensor, new: Tensor) -> None:
+        """From now on `tensor` stands for `new`; entries so far keep an alias of its old value."""
+        old = tensor.detach()
+        if id(tensor) in self.watched:
+            self.watched[id(old)] = old
+        for entry in self.entries:
+            c = entry.context
+            c.inputs = tuple(old if t is tensor else t for t in c.inputs)
+            c.outputs = tuple(tensor if t is new else old if t is tensor else t for t in c.outputs)
+        if id(new) in self.watched:
+            self.watched[id(tensor)] = tensor
+
+    def gradients(self, targets: Sequence[Tensor], seeds: Sequence[Tensor]) -> dict[int, Tensor]:
+        """Cotangents of every value reached from the targets, by id."""
+        cotangents: dict[int, Tensor] = {}
+        for target, seed in zip(targets, seeds, strict=True):
+            _accumulate(cotangents, target, seed)
+        for entry in reversed(self.entries):
+            cts = [cotangents.get(id(t)) for t in entry.context.outputs]
+            if any(ct is not None for ct in cts):
+                for t, grad in zip(entry.context.inputs, _pull_back(entry, cts), strict=True):
+                    if grad is not None and id(t) in self.watched:
+                        _accumulate(cotangents, t, grad)
+        return cotangents
+
+
+def _pull_back(entry: Entry, cts: list[Tensor | None]) -> Sequence[Tensor | None]:
+    if isinstance(entry.vjp, NoRule):
+        if "piecewise constant" in entry.vjp.reason:
+            return [None] * len(entry.context.inputs)
+        raise GradientError(
+            f"{entry.name} has no gradient: {entry.vjp.reason}; detach its input or leave it out of the loss"
+        )
+    try:
+        grads = entry.vjp(entry.context, *cts)
+    except Exception as exc:
+        exc.add_note(f"while computing the gradient of {entry.name}")
+        raise
+    return grads if isinstance(grads, tuple) else (grads,)
+
+
+def _accumulate(cotangents: dict[int, Tensor], tensor: Tensor, grad: Tensor) -> None:
+    if grad.shape != tensor.shape:
+        raise GradientError(f"a gradient has shape {grad.shape}; expected {tensor.shape} of the value it belongs to")
+    have = cotangents.get(id(tensor))
+    cotangents[id(tensor)] = grad if have is None else apply("add", have, grad)
