@@ -32,7 +32,8 @@ struct Rows {
 };
 
 Rows rows_of(const ConvShape& s, dim from, dim to) {
-    if (from == 0 && to == s.oh) return {0, s.h, s.top, s.bottom, 0, s.oh};  // whole images: their distance counts
+    if (from == 0 && to == s.oh)
+        return {0, s.h, s.top, s.bottom, 0, s.oh};  // whole images: their distance counts
     const dim span = (s.kh - 1) * (s.dilation[0] + 1) + 1;
     const dim first = from * s.stride[0] - s.top, last = (to - 1) * s.stride[0] - s.top + span;
     const dim begin = std::clamp<dim>(first, 0, s.h), end = std::clamp<dim>(last, begin, s.h);

@@ -1,0 +1,124 @@
+// Steps over the float kernels: pooling, means, clamps, sums, and concatenation of any element size.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "common/step.h"
+#include "core/bind.h"
+#include "core/float_kernels.h"
+
+namespace nb = nanobind;
+
+namespace mge {
+namespace {
+
+nb::object capsule(Step* step) {
+    auto destroy = [](PyObject* c) { delete static_cast<Step*>(PyCapsule_GetPointer(c, kStepCapsule)); };
+    return nb::steal(PyCapsule_New(step, kStepCapsule, destroy));
+}
+
+const float* in(std::byte* const* buffers, int i) { return reinterpret_cast<const float*>(buffers[i]); }
+float* out(std::byte* const* buffers, int i) { return reinterpret_cast<float*>(buffers[i]); }
+
+class PoolStep final : public Step {
+  public:
+    PoolStep(PoolShape shape, bool max, int threads)
+        : shape_(shape),
+          pool_(max ? active_float_kernels().max_pool : active_float_kernels().avg_pool),
+          parts_(static_cast<int>(std::clamp<std::int64_t>(shape.n * shape.oh, 1, threads))) {}
+    int parts() const override { return parts_; }
+    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+        const std::int64_t rows = shape_.n * shape_.oh;
+        pool_(in(buffers, 0), out(buffers, 1), shape_, rows * part / parts_, rows * (part + 1) / parts_);
+    }
+
+  private:
+    PoolShape shape_;
+    decltype(FloatKernels::max_pool) pool_;
+    int parts_;
+};
+
+class MeanStep final : public Step {
+  public:
+    MeanStep(std::int64_t n, std::int64_t hw, std::int64_t c)
+        : n_(n), hw_(hw), c_(c), mean_(active_float_kernels().mean) {}
+    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
+        mean_(in(buffers, 0), out(buffers, 1), n_, hw_, c_);
+    }
+
+  private:
+    std::int64_t n_, hw_, c_;
+    decltype(FloatKernels::mean) mean_;
+};
+
+class ClampStep final : public Step {
+  public:
+    ClampStep(std::int64_t size, float lo, float hi)
+        : size_(size), lo_(lo), hi_(hi), clamp_(active_float_kernels().clamp) {}
+    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
+        clamp_(in(buffers, 0), out(buffers, 1), size_, lo_, hi_);
+    }
+
+  private:
+    std::int64_t size_;
+    float lo_, hi_;
+    decltype(FloatKernels::clamp) clamp_;
+};
+
+class BinaryStep final : public Step {
+  public:
+    BinaryStep(std::int64_t size, bool add)
+        : size_(size), f_(add ? active_float_kernels().add : active_float_kernels().mul) {}
+    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
+        f_(in(buffers, 0), in(buffers, 1), out(buffers, 2), size_);
+    }
+
+  private:
+    std::int64_t size_;
+    decltype(FloatKernels::add) f_;
+};
+
+// Rows of all inputs side by side: a concatenation along the last axis in memory.
+class ConcatStep final : public Step {
+  public:
+    ConcatStep(std::int64_t rows, std::vector<std::int64_t> bytes) : rows_(rows), bytes_(std::move(bytes)) {}
+    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
+        std::byte* dst = buffers[bytes_.size()];
+        for (std::int64_t r = 0; r < rows_; ++r)
+            for (std::size_t i = 0; i < bytes_.size(); ++i) {
+                std::memcpy(dst, buffers[i] + r * bytes_[i], static_cast<std::size_t>(bytes_[i]));
+                dst += bytes_[i];
+            }
+    }
+
+  private:
+    std::int64_t rows_;
+    std::vector<std::int64_t> bytes_;
+};
+
+nb::object pool_step(std::vector<std::int64_t> s, bool max, bool count_padding, int threads) {
+    if (s.size() != 12) throw nb::value_error("pool_step: 12 lengths expected");
+    PoolShape shape{s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], count_padding};
+    return capsule(new PoolStep(shape, max, threads));
+}
+
+}  // namespace
+
+void bind_float(nb::module_& m) {
+    m.def("pool_step", &pool_step, nb::arg("lengths"), nb::arg("max"), nb::arg("count_padding"),
+          nb::arg("threads"));
+    m.def("mean_step",
+          [](std::int64_t n, std::int64_t hw, std::int64_t c) { return capsule(new MeanStep(n, hw, c)); });
+    m.def("clamp_step",
+          [](std::int64_t size, float lo, float hi) { return capsule(new ClampStep(size, lo, hi)); });
+    m.def("binary_step", [](std::int64_t size, bool add) { return capsule(new BinaryStep(size, add)); });
+    m.def("concat_step", [](std::int64_t rows, std::vector<std::int64_t> bytes) {
+        return capsule(new ConcatStep(rows, std::move(bytes)));
+    });
+}
+
+}  // namespace mge

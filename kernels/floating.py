@@ -1,0 +1,87 @@
+"""Own float kernels: pooling, means, clamps, sums, concatenation. Results are the same at every instruction set."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import storage_of
+from megengine.kernels import _core
+from megengine.kernels.native import eager
+from megengine.kernels.registry import Kernel, Problem, family
+
+_F32 = np.dtype(np.float32)
+_BOUNDS = {"relu": (0.0, math.inf), "relu6": (0.0, 6.0)}
+
+
+def _float32(problem: Problem) -> str | None:
+    wrong = [str(s.dtype) for s in problem.inputs if s.dtype != _F32]
+    return f"float32 only, got {', '.join(wrong)}" if wrong else _not_empty(problem)
+
+
+def _not_empty(problem: Problem) -> str | None:
+    return "empty tensors" if any(s.size == 0 for s in problem.inputs) else None
+
+
+def _pool_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    a, (n, c, h, w) = problem.attrs, problem.inputs[0].shape
+    (top, _), (left, _) = a.padding
+    lengths = [n, h, w, c, *problem.outputs[0].shape[2:], *a.kernel, *a.stride, top, left]
+    return _core.pool_step(lengths, problem.op == "max_pool2d", bool(a.get("count_include_pad", False)), threads)
+
+
+def _spatial_mean(problem: Problem) -> str | None:
+    x, axis = problem.inputs[0], problem.attrs.axis
+    axes = tuple(range(x.ndim)) if axis is None else tuple(a % x.ndim for a in axis)
+    if x.ndim != 4 or axes != (2, 3):
+        return f"axes {axes} of {x.ndim}; only height and width of [N,C,H,W]"
+    return _float32(problem)
+
+
+def _mean_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    n, c, h, w = problem.inputs[0].shape
+    return _core.mean_step(n, h * w, c)
+
+
+def _clamp_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    a = problem.attrs
+    lo, hi = _BOUNDS.get(problem.op) or (a.lo, a.hi)
+    return _core.clamp_step(problem.inputs[0].size, lo, hi)
+
+
+def _same_shape(problem: Problem) -> str | None:
+    a, b = problem.inputs
+    return f"shapes {a.shape} and {b.shape} broadcast" if a.shape != b.shape else _float32(problem)
+
+
+def _binary_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    return _core.binary_step(problem.inputs[0].size, problem.op == "add")
+
+
+def _concat_usable(problem: Problem) -> str | None:
+    ndim, axis = problem.inputs[0].ndim, problem.attrs.axis % problem.inputs[0].ndim
+    last = 1 if ndim == 4 else ndim - 1  # the axis that is last in memory
+    return f"axis {axis} is not the last one in memory" if axis != last else _not_empty(problem)
+
+
+def _concat_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    axis = problem.attrs.axis
+    widths = [s.shape[axis] * storage_of(s.dtype).itemsize for s in problem.inputs]
+    return _core.concat_step(problem.inputs[0].size // problem.inputs[0].shape[axis], widths)
+
+
+for _op, _usable, _make in (
+    ("max_pool2d", _float32, _pool_step),
+    ("avg_pool2d", _float32, _pool_step),
+    ("mean", _spatial_mean, _mean_step),
+    ("relu", _float32, _clamp_step),
+    ("relu6", _float32, _clamp_step),
+    ("clip", _float32, _clamp_step),
+    ("add", _same_shape, _binary_step),
+    ("mul", _same_shape, _binary_step),
+    ("concat", _concat_usable, _concat_step),
+):
+    _pooling = _make is _pool_step  # eager elementwise calls are faster in NumPy: no copies to channels-last
+    family(_op).add(Kernel(f"own_{_op}", usable=_usable, run=eager(_make, ()) if _pooling else None, make_step=_make))

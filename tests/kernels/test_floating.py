@@ -1,0 +1,63 @@
+"""Own float kernels at every instruction set: near NumPy, the same bits everywhere, nothing written past the end."""
+
+import numpy as np
+import pytest
+
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import get_op, infer
+from megengine.kernels import _core, isa
+from megengine.kernels.native import empty_for_step, to_step
+from megengine.kernels.registry import Problem, family
+
+POOL = {"kernel": (3, 3), "stride": (2, 2), "padding": ((1, 1), (0, 1))}
+CHANNELS = [1, 7, 8, 15, 16, 17, 33]
+CASES = {
+    "max_pool2d": POOL,
+    "avg_pool2d": {**POOL, "count_include_pad": False},
+    "mean": {"axis": (2, 3), "keepdims": True},
+    "relu6": {},
+    "clip": {"lo": -0.5, "hi": 0.25},
+    "add": {},
+    "concat": {"axis": 1},
+}
+
+
+def run(op, attrs, arrays, threads=1):
+    specs = [TensorSpec(a.shape, a.dtype) for a in arrays]
+    problem = Problem(op, specs, [infer(op, specs, attrs)], attrs)
+    kernel = family(op).select(problem, {}, step=True)
+    assert kernel is not None and kernel.name == f"own_{op}"
+    step = kernel.make_step(problem, {}, threads)
+    shape = empty_for_step(problem.outputs[0]).shape
+    buffer = np.full(int(np.prod(shape)) + 32, 77, np.float32)
+    out = buffer[: buffer.size - 32]
+    _core.run_step(step, [*map(to_step, arrays), out])
+    assert (buffer[-32:] == 77).all()
+    return out.reshape(shape).transpose(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("channels", CHANNELS)
+@pytest.mark.parametrize("op", CASES)
+def test_every_level_gives_the_reference_and_the_same_bits(op, channels):
+    rng = np.random.default_rng(channels)
+    count = 2 if op in ("add", "concat") else 1
+    arrays = [rng.standard_normal((2, channels, 9, 8)).astype(np.float32) * 4 for _ in range(count)]
+    want = get_op(op).reference(*(a.astype(np.float64) for a in arrays), **CASES[op])
+    results = []
+    for level in isa.available():
+        with isa.capped(level):
+            results += [run(op, CASES[op], arrays), run(op, CASES[op], arrays, threads=3)]
+    np.testing.assert_allclose(results[0], want, rtol=1e-5, atol=1e-5)
+    for other in results[1:]:
+        np.testing.assert_array_equal(other, results[0])
+
+
+def test_not_a_number_is_kept():
+    x = np.full((1, 16, 3, 3), np.nan, np.float32)
+    assert np.isnan(run("relu6", {}, [x])).all()
+    assert np.isnan(run("max_pool2d", POOL, [x])).all()
+
+
+def test_cap_names_are_checked():
+    with pytest.raises(ValueError, match="unknown instruction set 'avx3'; expected one of .*; did you mean 'avx2'"):
+        isa.set_cap("avx3")
