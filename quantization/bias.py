@@ -1,0 +1,122 @@
+"""Bias correction: take away the mean error that rounding leaves in every output channel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from megengine.dispatch import apply
+from megengine.quantization.annotate import Annotation
+from megengine.quantization.calibrate import Progress, stream
+from megengine.quantization.freeze import Frozen, real
+from megengine.tensor import Tensor
+from megengine.traced_module.expr import Apply, Constant
+from megengine.traced_module.graph import InternalGraph
+
+
+@dataclass(slots=True)
+class MeanValue:
+    """Mean over pictures of one edge, float64, of the shape of one picture."""
+
+    pictures: int = 0
+    total: np.ndarray | float = 0.0
+
+    def update(self, x: np.ndarray) -> None:
+        """Take a batch; axis 0 counts pictures."""
+        self.total = self.total + x.sum(axis=0, dtype=np.float64, keepdims=True)
+        self.pictures += len(x)
+
+    @property
+    def value(self) -> np.ndarray:
+        """Float32 mean with a first axis of 1."""
+        return np.asarray(self.total / self.pictures, np.float32)
+
+
+@dataclass(slots=True)
+class InputMeans:
+    """Means of a layer's input before rounding (in the rounded network) and after."""
+
+    exact: MeanValue = field(default_factory=MeanValue)
+    rounded: MeanValue = field(default_factory=MeanValue)
+
+
+def mean_errors(
+    graph: InternalGraph,
+    qdq: InternalGraph,
+    frozen: Frozen,
+    batches: Iterable[Any],
+    *,
+    progress: Progress | None = None,
+) -> dict[str, np.ndarray]:
+    """Mean error per output channel of every integer layer, by name of its output node.
+
+    A layer is linear, so the mean of its output is its output for the mean input: one mean picture per
+    edge is kept, whatever the number of batches, and borders are treated exactly. The error is the layer's
+    own (its weights and the rounding of its input), so corrections of all layers can be applied at once.
+    """
+    layers = [e for e in graph.exprs if isinstance(e, Apply) and e.outputs[0].name in frozen.weights]
+    means = {e.inputs[0].name: InputMeans() for e in layers}
+
+    def look(node: Any, value: Tensor) -> None:
+        if node.name in means:
+            means[node.name].exact.update(value.numpy())
+        elif node.name.endswith("_dq") and node.name[:-3] in means:
+            means[node.name[:-3]].rounded.update(value.numpy())
+
+    stream(qdq, batches, look, stage="bias correction", progress=progress)
+    return {e.outputs[0].name: _error(e, means[e.inputs[0].name], frozen) for e in layers}
+
+
+def _error(layer: Apply, means: InputMeans, frozen: Frozen) -> np.ndarray:
+    weight = frozen.weights[layer.outputs[0].name]
+    w = layer.inputs[1].expr.value.numpy()
+    exact = apply(layer.op, Tensor(means.exact.value), Tensor(w), **layer.attrs).numpy()
+    rounded = apply(
+        layer.op, Tensor(means.rounded.value), Tensor(real(weight.values, weight.dtype)), **layer.attrs
+    ).numpy()
+    channel = 1 if layer.op == "conv2d" else exact.ndim - 1
+    axes = tuple(i for i in range(exact.ndim) if i != channel)
+    return (exact.astype(np.float64) - rounded).mean(axis=axes)
+
+
+def corrected(graph: InternalGraph, annotation: Annotation, errors: dict[str, np.ndarray]) -> InternalGraph:
+    """A copy of the float graph with every bias raised by the mean error of its layer."""
+    g = graph.clone()
+    for expr in g.exprs:
+        if isinstance(expr, Apply) and expr.outputs[0].name in errors:
+            _raise_bias(g, expr, errors[expr.outputs[0].name])
+    g.remove_dead()
+    return g
+
+
+def _raise_bias(g: InternalGraph, layer: Apply, error: np.ndarray) -> None:
+    name = layer.outputs[0].name
+    owner, at = layer, 2
+    if layer.op == "matmul":
+        users = layer.outputs[0].users
+        if len(users) != 1 or not isinstance(users[0], Apply) or users[0].op != "add":
+            return
+        owner = users[0]
+        at = next((i for i, n in enumerate(owner.inputs) if isinstance(n.expr, Constant)), -1)
+        if at < 0:
+            return
+    old = owner.inputs[at].expr.value.numpy() if at < len(owner.inputs) else np.zeros(len(error), np.float32)
+    new = (old.astype(np.float64) + error.reshape(old.shape)).astype(np.float32)
+    node = g.constant(new, name=f"{name}_bias_corrected", before=owner)
+    if at < len(owner.inputs):
+        g.set_input(owner, at, node)
+    else:
+        biased = g.apply(layer.op, *layer.inputs, node, attrs=dict(layer.attrs), name=f"{name}_biased", after=layer)
+        _take_over(g, layer, biased)
+
+
+def _take_over(g: InternalGraph, layer: Apply, biased) -> None:
+    """Put the layer with a bias in place of the one without, under the old name."""
+    old = layer.outputs[0]
+    g.replace_all_uses(old, biased)
+    name = old.name
+    g.erase(layer)
+    g.rename(biased, name)

@@ -1,0 +1,122 @@
+"""observe and calibrate: run a graph over the data once and keep statistics, never the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from megengine.core.errors import CalibrationError
+from megengine.quantization.annotate import Annotation
+from megengine.quantization.spec import Plain, Shared
+from megengine.quantization.statistics import TensorStatistics
+from megengine.tensor import Tensor
+from megengine.traced_module import interpret
+from megengine.traced_module.graph import InternalGraph
+
+Progress = Callable[[str, int, int | None], None]
+OnValue = Callable[[Any, Tensor], Tensor | None]
+Batch = tuple[np.ndarray, ...]
+
+
+def observed(annotation: Annotation) -> list[str]:
+    """Names of the edges whose statistics are needed."""
+    wanted = {name for name, spec in annotation.edges.items() if isinstance(spec, Plain)}
+    wanted |= {spec.source for spec in annotation.edges.values() if isinstance(spec, Shared)}
+    return sorted(wanted)
+
+
+def observe(annotation: Annotation) -> dict[str, TensorStatistics]:
+    """Empty statistics for every edge that takes its scale from data."""
+    return {name: TensorStatistics(name) for name in observed(annotation)}
+
+
+def calibrate(
+    graph: InternalGraph,
+    stats: dict[str, TensorStatistics],
+    batches: Iterable[Any],
+    *,
+    progress: Progress | None = None,
+) -> dict[str, TensorStatistics]:
+    """Feed every batch through the graph and update the statistics in place.
+
+    Memory does not grow with the number of batches.
+
+    Args:
+        graph: float graph.
+        stats: from `observe`.
+        batches: inputs of the graph: arrays, or tuples of arrays for several inputs.
+        progress: called with ("calibrate", batches done, batches in all or None).
+
+    Raises:
+        CalibrationError: no batch at all; NaN or infinity at a node, which is named.
+    """
+
+    def look(node: Any, value: Tensor) -> None:
+        if node.name in stats:
+            stats[node.name].update(value.numpy())
+
+    stream(graph, batches, look, stage="calibrate", progress=progress)
+    return stats
+
+
+def stream(
+    graph: InternalGraph,
+    batches: Iterable[Any],
+    look: OnValue,
+    *,
+    stage: str,
+    progress: Progress | None = None,
+) -> int:
+    """Interpret the graph on every batch, showing each value to `look`; returns the number of batches."""
+    total = len(batches) if hasattr(batches, "__len__") else None  # type: ignore[arg-type]
+    done = 0
+    for arrays in as_batches(batches, graph):
+        interpret(graph, [Tensor(a) for a in arrays], on_value=look)
+        done += 1
+        if progress is not None:
+            progress(stage, done, total)
+    if not done:
+        raise CalibrationError("calibration: the data has no batch; expected at least one input of the model")
+    return done
+
+
+def as_batches(batches: Iterable[Any], graph: InternalGraph) -> Iterator[Batch]:
+    """Each item as a tuple of arrays, checked against the inputs of the graph.
+
+    Raises:
+        CalibrationError: wrong number of inputs, or a shape that does not fit.
+    """
+    for number, item in enumerate(batches):
+        parts: Sequence[Any] = item if isinstance(item, (tuple, list)) else (item,)
+        arrays = tuple(np.asarray(p.numpy() if isinstance(p, Tensor) else p) for p in parts)
+        _check_batch(number, arrays, graph)
+        yield arrays
+
+
+def _check_batch(number: int, arrays: Batch, graph: InternalGraph) -> None:
+    if len(arrays) != len(graph.inputs):
+        raise CalibrationError(
+            f"calibration: batch {number} has {len(arrays)} arrays; the model has {len(graph.inputs)} inputs "
+            f"({', '.join(n.name for n in graph.inputs)})"
+        )
+    for node, array in zip(graph.inputs, arrays, strict=True):
+        if tuple(array.shape) != tuple(node.spec.shape):
+            raise CalibrationError(
+                f"calibration: batch {number}, input {node.name!r}: expected shape {tuple(node.spec.shape)}, "
+                f"got {tuple(array.shape)}; trace the model with the shape that the data has"
+            )
+
+
+def require_repeatable(batches: Iterable[Any], why: str) -> None:
+    """Refuse a one-shot iterator where the data is read more than once.
+
+    Raises:
+        CalibrationError: the iterator would be empty the second time.
+    """
+    if iter(batches) is batches:
+        raise CalibrationError(
+            f"calibration: {why} reads the data a second time, and this iterator can be read once; "
+            "give a list or an object with __iter__, or set bias_correction=False"
+        )

@@ -1,0 +1,97 @@
+"""The numbers of an integer kernel's epilogue, computed and checked where the graph is lowered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from megengine.core.dtype import QuantizedDType
+from megengine.core.errors import QuantizationError
+from megengine.kernels.reference.integer import cut16, multiplier
+
+_SMALLEST_NORMAL = np.finfo(np.float32).tiny
+_INT32 = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """b int32 [O], M and B float32 [O] of `y = rint(clamp(float32(acc + b) * M + B)) + z_y`."""
+
+    b: np.ndarray
+    M: np.ndarray
+    B: np.ndarray
+
+
+def bounds(dtype: QuantizedDType, clamp: tuple[float | None, float | None] = (None, None)) -> tuple[int, int]:
+    """lo and hi relative to the zero point, with the real bounds of a clamp."""
+    lo, hi = dtype.qmin - dtype.zero_point, dtype.qmax - dtype.zero_point
+    if clamp[0] is not None:
+        lo = max(lo, int(np.rint(np.clip(clamp[0] / dtype.scale, -(2**20), 2**20))))
+    if clamp[1] is not None:
+        hi = min(hi, int(np.rint(np.clip(clamp[1] / dtype.scale, -(2**20), 2**20))))
+    return min(lo, hi), hi
+
+
+def ratio(source: QuantizedDType, target: QuantizedDType) -> float:
+    """s_source / s_target with 16 significant bits."""
+    return float(cut16(float(source.scale) / float(target.scale)))
+
+
+def epilogue(
+    name: str,
+    weight: np.ndarray,
+    weight_dtype: QuantizedDType,
+    data: QuantizedDType,
+    bias: np.ndarray | None,
+    output: QuantizedDType | None,
+    *,
+    int_bias: bool,
+) -> Epilogue:
+    """M, b and B of a layer; `output` None stands for float32 results.
+
+    Args:
+        name: node named in errors.
+        weight: int8, output channels first.
+        int_bias: the bias goes into the accumulator (b) in place of the output (B).
+
+    Raises:
+        QuantizationError: M is not normal and positive, B is not finite, or the accumulator can overflow.
+    """
+    channels = weight.shape[0]
+    s_w = np.broadcast_to(np.asarray(weight_dtype.scale, np.float32), (channels,))
+    M = multiplier(data.scale, s_w, 1.0 if output is None else output.scale).astype(np.float32)
+    exact = np.zeros(channels) if bias is None else bias.astype(np.float64)
+    if int_bias:
+        steps = np.rint(exact / (np.float64(np.float32(data.scale)) * s_w.astype(np.float64)))
+        B = np.zeros(channels, np.float32)
+    else:
+        steps = np.zeros(channels)
+        B = (exact if output is None else exact / np.float64(np.float32(output.scale))).astype(np.float32)
+    _check(name, weight, data, M, B, steps)
+    return Epilogue(steps.astype(np.int32), np.ascontiguousarray(M), np.ascontiguousarray(B))
+
+
+def _check(
+    name: str, weight: np.ndarray, data: QuantizedDType, M: np.ndarray, B: np.ndarray, steps: np.ndarray
+) -> None:
+    bad = ~(np.isfinite(M) & (_SMALLEST_NORMAL <= M))
+    if bad.any():
+        raise QuantizationError(
+            f"{name}: multiplier of channel {int(np.argmax(bad))} is {M[bad][0]}; expected a normal positive float32. "
+            "Its scales are too small or too far apart: look at the weights of this layer, or exclude it"
+        )
+    if not np.isfinite(B).all():
+        at = int(np.argmax(~np.isfinite(B)))
+        raise QuantizationError(f"{name}: bias of channel {at} is {B[at]} output steps; expected a finite number")
+    reach = max(data.qmax - data.zero_point, data.zero_point - data.qmin)
+    taps = np.abs(weight.astype(np.int64)).reshape(len(weight), -1).sum(axis=1)
+    largest = taps * max(reach, abs(data.qmax), abs(data.qmin)) + np.abs(steps)
+    if (largest > _INT32).any():
+        at = int(np.argmax(largest))
+        part = "bias" if abs(steps[at]) > _INT32 // 2 else "accumulator"
+        raise QuantizationError(
+            f"{name}: the {part} of channel {at} can reach {largest[at]:.3g}, more than int32 holds. "
+            "Its weight scale is too small for its bias, or it sums too many products; "
+            "use the profile with a float bias, or exclude the layer"
+        )

@@ -1,0 +1,269 @@
+"""lower: chains between dequantize and quantize become integer ops; what has no rule stays in float."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from megengine.core.dtype import QuantizedDType
+from megengine.core.errors import QuantizationError
+from megengine.dispatch import apply
+from megengine.quantization.epilogue import bounds, epilogue, ratio
+from megengine.quantization.match import LayerMatch, Stored, is_op, layer, layer_with_residual, stored, strip_clamps
+from megengine.quantization.rules import rule_of
+from megengine.tensor import Tensor
+from megengine.traced_module.expr import Apply, Expr
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import TensorNode
+
+Clamp = tuple[float | None, float | None]
+
+
+@dataclass(slots=True)
+class Site:
+    """One float value that becomes integers: new exprs go before `before` and are named after `result`.
+
+    `value` is what stands before the clamp; `dtype` None asks for a float32 result.
+    """
+
+    graph: InternalGraph
+    before: Expr
+    result: TensorNode
+    value: TensorNode
+    clamp: Clamp
+    dtype: QuantizedDType | None
+    int_bias: bool
+
+    @property
+    def name(self) -> str:
+        """Name of the float node that the integers stand for."""
+        return self.result.name
+
+    @property
+    def target(self) -> QuantizedDType:
+        """The dtype, where the result is integers."""
+        assert self.dtype is not None, f"{self.name}: a float32 result has no quantized dtype"
+        return self.dtype
+
+    def emit(self, op: str, *inputs: TensorNode, label: str = "int", **attrs) -> TensorNode:
+        """An op before the site."""
+        name = _free(self.graph, f"{self.name}_{label}")
+        node = self.graph.apply(op, *inputs, attrs=attrs, name=name, before=self.before)
+        _copy_origin(self.result, node)
+        return node
+
+    def constant(self, value: np.ndarray | Tensor, label: str) -> TensorNode:
+        """A constant before the site."""
+        return self.graph.constant(value, name=_free(self.graph, f"{self.name}_{label}"), before=self.before)
+
+
+def lower(graph: InternalGraph, *, int_bias: bool = False) -> InternalGraph:
+    """A copy of a QDQ graph in which every known chain is an integer op.
+
+    Layers whose float result goes on in float give float32 directly (`dtype="float32"`).
+
+    Raises:
+        QuantizationError: a multiplier, bias or accumulator is out of range; the node is named.
+    """
+    g = graph.clone()
+    for expr in g.exprs:
+        if is_op(expr, "quantize"):
+            _lower_quantize(g, expr, int_bias)
+    g.remove_dead()
+    for expr in g.exprs:
+        if is_op(expr, "conv2d", "matmul"):
+            _lower_float_layer(g, expr, int_bias)
+    g.remove_dead()
+    return g
+
+
+def _lower_quantize(g: InternalGraph, expr: Apply, int_bias: bool) -> None:
+    value, clamp = strip_clamps(expr.inputs[0])
+    site = Site(g, expr, expr.inputs[0], value, clamp, expr.attrs["dtype"], int_bias)
+    for build in (_from_layer, _from_add, _from_op):
+        try:
+            result = build(site)
+        except QuantizationError as exc:
+            exc.add_note(f"while lowering {site.name!r}")
+            raise
+        if result is not None:
+            g.replace_all_uses(expr.outputs[0], result)
+            return
+
+
+def _from_layer(site: Site) -> TensorNode | None:
+    found = layer_with_residual(site.value)
+    return None if found is None else _emit_layer(site, found, site.dtype)
+
+
+def _emit_layer(site: Site, found: LayerMatch, dtype: QuantizedDType | None) -> TensorNode:
+    w, w_dtype = _rows_first(found)
+    numbers = epilogue(
+        site.name, w, w_dtype, found.data.dtype, found.bias, dtype, int_bias=site.int_bias
+    )
+    lo, hi = (0, 0) if dtype is None else bounds(dtype, site.clamp)
+    inputs = [
+        found.data.node,
+        site.constant(Tensor._wrap(w, w_dtype), "w"),
+        site.constant(numbers.b, "b"),
+        site.constant(numbers.M, "M"),
+        site.constant(numbers.B, "B"),
+    ]
+    attrs = {"lo": lo, "hi": hi, "ratio": 0.0, "dtype": "float32" if dtype is None else dtype}
+    if found.residual is not None:
+        assert dtype is not None, "a residual is summed in steps of the output"
+        inputs.append(found.residual.node)
+        attrs["ratio"] = ratio(found.residual.dtype, dtype)
+    if found.expr.op == "matmul":
+        return site.emit("qlinear", *inputs, **attrs)
+    window = {k: found.expr.attrs[k] for k in ("stride", "padding", "dilation", "groups")}
+    return site.emit("qconv2d", *inputs, **window, **attrs)
+
+
+def _rows_first(found: LayerMatch) -> tuple[np.ndarray, QuantizedDType]:
+    """Weights with output channels first, as integer kernels take them."""
+    value = found.weight.node.expr.value
+    w, dtype = value.numpy(), found.weight.dtype
+    if found.expr.op == "matmul" and not found.expr.attrs.get("transpose_b"):
+        axis = None if dtype.axis is None else 0
+        return np.ascontiguousarray(w.T), QuantizedDType(
+            dtype.name, dtype.storage, dtype.qmin, dtype.qmax, dtype.scale, dtype.zero_point, axis
+        )
+    return w, dtype
+
+
+def _from_add(site: Site) -> TensorNode | None:
+    if not is_op(site.value.expr, "add"):
+        return None
+    a, r = (stored(n) for n in site.value.expr.inputs)
+    if a is None or r is None:
+        return None
+    lo, hi = bounds(site.target, site.clamp)
+    ra, rb = ratio(a.dtype, site.target), ratio(r.dtype, site.target)
+    return site.emit("qadd", a.node, r.node, ra=ra, rb=rb, lo=lo, hi=hi, dtype=site.dtype)
+
+
+def _from_op(site: Site) -> TensorNode | None:
+    """Pools, tables, and ops that only move integers, then a change of scale where one is needed."""
+    direct = stored(site.value)
+    if direct is not None:
+        return _rescale(site, direct)
+    expr = site.value.expr
+    rule = rule_of(expr.op) if isinstance(expr, Apply) else None
+    build = _BUILDERS.get(rule.kind) if rule is not None else None
+    return build(site) if build is not None else None
+
+
+def _rescale(site: Site, value: Stored) -> TensorNode:
+    lo, hi = bounds(site.target, site.clamp)
+    same = value.dtype == site.dtype and (lo, hi) == bounds(site.target)
+    if same:
+        return value.node
+    return site.emit(
+        "requantize", value.node, ratio=ratio(value.dtype, site.target), lo=lo, hi=hi, dtype=site.dtype, label="rq"
+    )
+
+
+_POOLS = {"mean": "qmean", "avg_pool2d": "qavg_pool2d"}
+
+
+def _pool(site: Site) -> TensorNode | None:
+    expr = site.value.expr
+    source = stored(expr.inputs[0])
+    if source is None or site.clamp != (None, None):
+        return None
+    return site.emit(_POOLS[expr.op], source.node, **expr.attrs, dtype=site.dtype)
+
+
+def _shape(site: Site) -> TensorNode | None:
+    moved = _moved(site, site.value)
+    return None if moved is None else _rescale(site, Stored(moved))
+
+
+def _moved(site: Site, node: TensorNode) -> TensorNode | None:
+    """The integers of a node reached through ops that only move them."""
+    direct = stored(node)
+    if direct is not None:
+        return direct.node
+    expr = node.expr
+    rule = rule_of(expr.op) if isinstance(expr, Apply) else None
+    if rule is None or rule.kind != "shape" or rule.usable(expr.attrs) is not None:
+        return None
+    source = _moved(site, expr.inputs[0])
+    return None if source is None else site.emit(expr.op, source, **expr.attrs)
+
+
+def _concat(site: Site) -> TensorNode | None:
+    expr = site.value.expr
+    parts = [_moved(site, n) for n in expr.inputs]
+    if any(p is None for p in parts) or site.clamp != (None, None):
+        return None
+    same = [_rescale(site, Stored(p)) for p in parts if p is not None]
+    return site.emit("concat", *same, **expr.attrs)
+
+
+def _table(site: Site) -> TensorNode | None:
+    expr = site.value.expr
+    source = stored(expr.inputs[0])
+    if source is None or site.clamp != (None, None):
+        return None
+    table = activation_table(expr.op, dict(expr.attrs), source.dtype, site.target)
+    return site.emit("qtable", source.node, site.constant(table, "table"), dtype=site.dtype)
+
+
+def activation_table(op: str, attrs: dict, source: QuantizedDType, target: QuantizedDType) -> np.ndarray:
+    """The 256 outputs of `quantize(op(dequantize(q)))` for every stored integer q, smallest first."""
+    q = np.arange(256) + np.iinfo(source.storage).min
+    x = ((q - source.zero_point) * np.float64(source.scale)).astype(np.float32)
+    y = apply(op, Tensor(x), **attrs).numpy().astype(np.float32) / np.float32(target.scale)
+    y = np.clip(y, target.qmin - target.zero_point, target.qmax - target.zero_point)
+    return (np.rint(y) + target.zero_point).astype(target.storage)
+
+
+_BUILDERS: dict[str, Callable[[Site], TensorNode | None]] = {
+    "pool": _pool,
+    "shape": _shape,
+    "concat": _concat,
+    "table": _table,
+}
+
+
+def _lower_float_layer(g: InternalGraph, expr: Apply, int_bias: bool) -> None:
+    """A layer on integers whose result is wanted in float."""
+    out = expr.outputs[0]
+    users = out.users
+    end = users[0].outputs[0] if len(users) == 1 and is_op(users[0], "add") and layer(users[0].outputs[0]) else out
+    found = layer(end)
+    if found is None or any(n is out for n in g.outputs) and end is not out:
+        found, end = layer(out), out
+    if found is None:
+        return
+    site = Site(g, end.expr, end, end, (None, None), None, int_bias)
+    g.replace_all_uses(end, _emit_layer(site, found, None))
+
+
+def _free(g: InternalGraph, name: str) -> str:
+    taken = {n.name for e in g.exprs for n in e.outputs}
+    if name not in taken:
+        return name
+    return next(f"{name}_{i}" for i in range(1, len(taken) + 2) if f"{name}_{i}" not in taken)
+
+
+def _copy_origin(source: TensorNode, target: TensorNode) -> None:
+    for old, new in ((source.meta, target.meta), (source.expr.meta, target.expr.meta)):
+        for key in ("module", "source"):
+            if key in old:
+                new[key] = old[key]
+
+
+def float_ops(graph: InternalGraph) -> dict[str, str]:
+    """Ops of a lowered graph that still compute in float, by node name (quantize and dequantize aside)."""
+    left = {}
+    for expr in graph.exprs:
+        if isinstance(expr, Apply) and not is_op(expr, "quantize", "dequantize"):
+            specs = [n.spec.dtype for n in (*expr.inputs, *expr.outputs)]
+            if not any(isinstance(d, QuantizedDType) for d in specs):
+                left[expr.outputs[0].name] = expr.op
+    return left

@@ -1,0 +1,56 @@
+"""materialize and fold: explicit quantize / dequantize exprs, a graph that runs and is the QDQ export point."""
+
+from __future__ import annotations
+
+from megengine.quantization.annotate import Annotation
+from megengine.quantization.freeze import Frozen, QuantizedWeight
+from megengine.tensor import Tensor
+from megengine.traced_module.expr import Apply, Constant
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import TensorNode
+
+
+def materialize(graph: InternalGraph, annotation: Annotation, frozen: Frozen) -> InternalGraph:
+    """A copy of the float graph with a quantize / dequantize pair on every annotated edge and weight.
+
+    Every reader of such an edge, float ones and outputs included, sees the rounded value.
+    """
+    g = graph.clone()
+    layers = {e.outputs[0].name: e for e in g.exprs if isinstance(e, Apply)}
+    for name, weight in frozen.weights.items():
+        g.set_input(layers[name], 1, _weight(g, name, layers[name], weight))
+    for node in [n for e in g.exprs for n in e.outputs]:
+        if node.name in annotation.edges:
+            _round_edge(g, node, frozen.edges[node.name])
+    g.remove_dead()
+    return g
+
+
+def _weight(g: InternalGraph, name: str, layer: Apply, weight: QuantizedWeight) -> TensorNode:
+    stored = Tensor._wrap(weight.values, weight.dtype)
+    node = g.constant(stored, name=f"{name}_weight_q", before=layer)
+    return g.apply("dequantize", node, name=f"{name}_weight_dq", before=layer)
+
+
+def _round_edge(g: InternalGraph, node: TensorNode, dtype) -> None:
+    was_output = [n is node for n in g.outputs]
+    q = g.apply("quantize", node, attrs={"dtype": dtype}, name=f"{node.name}_q", after=node.expr)
+    back = g.apply("dequantize", q, name=f"{node.name}_dq", after=q.expr)
+    g.replace_all_uses(node, back, except_=(q.expr,))
+    if any(was_output) and any(n is node for n in g.outputs):
+        g.set_outputs([back if mine else n for n, mine in zip(g.outputs, was_output, strict=True)])
+
+
+def fold(graph: InternalGraph) -> InternalGraph:
+    """A copy without pairs that change nothing: quantize of a dequantize with the same dtype."""
+    g = graph.clone()
+    for expr in g.exprs:
+        if not (isinstance(expr, Apply) and expr.op == "quantize"):
+            continue
+        before = expr.inputs[0].expr
+        if isinstance(before, Apply) and before.op == "dequantize":
+            stored = before.inputs[0]
+            if stored.spec.dtype == expr.attrs["dtype"] and not isinstance(stored.expr, Constant):
+                g.replace_all_uses(expr.outputs[0], stored)
+    g.remove_dead()
+    return g

@@ -1,0 +1,164 @@
+"""Post-training quantization from beginning to end, and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from megengine.core.errors import CalibrationError
+from megengine.quantization.analysis import Analysis, analyze
+from megengine.quantization.annotate import Annotation, annotate
+from megengine.quantization.bias import corrected, mean_errors
+from megengine.quantization.calibrate import Progress, calibrate, observe, require_repeatable
+from megengine.quantization.config import QuantConfig
+from megengine.quantization.freeze import Frozen, freeze
+from megengine.quantization.fuse import fuse
+from megengine.quantization.lower import float_ops, lower
+from megengine.quantization.materialize import fold, materialize
+from megengine.quantization.statistics import TensorStatistics
+from megengine.traced_module import TracedModule
+from megengine.traced_module import lower as lower_traced
+from megengine.traced_module.graph import InternalGraph
+
+
+@dataclass(frozen=True, slots=True)
+class QuantReport:
+    """What became of the layers; `dataclasses.asdict` gives plain JSON values.
+
+    Args:
+        integer_layers: number of layers with integer weights.
+        floating: layers left in float and why, by node name.
+        float_ops: ops that the integer graph still computes in float.
+        edges: one line per integer edge saying why it has its scale.
+    """
+
+    integer_layers: int
+    floating: dict[str, str]
+    float_ops: dict[str, str]
+    edges: dict[str, str]
+
+
+@dataclass(slots=True)
+class QuantizedModel:
+    """A network in integers, with the steps that led there.
+
+    Call it on tensors or arrays to run the integer graph op by op; `megengine.plan.compile` makes it fast.
+
+    Args:
+        float_graph: the fused float graph that was quantized.
+        qdq_graph: the same with explicit quantize / dequantize exprs (what QDQ export writes).
+        integer_graph: integer ops.
+        stats: calibration statistics by edge; enough to quantize again with other settings.
+    """
+
+    config: QuantConfig
+    float_graph: InternalGraph
+    qdq_graph: InternalGraph
+    integer_graph: InternalGraph
+    annotation: Annotation
+    frozen: Frozen
+    stats: dict[str, TensorStatistics]
+    report: QuantReport
+
+    def traced(self) -> TracedModule:
+        """The integer graph as a traced module, for saving, drawing and plans."""
+        return TracedModule.from_graph(self.integer_graph)
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self.traced()(*inputs)
+
+    def analyze(self, batches: Iterable[Any], *, progress: Progress | None = None) -> Analysis:
+        """Compare every integer edge with the float network on the given inputs."""
+        floating = self.annotation.floating
+        return analyze(self.float_graph, self.qdq_graph, batches, floating=floating, progress=progress)
+
+
+def quantize_model(
+    model: TracedModule | InternalGraph,
+    calibration: Iterable[Any],
+    config: QuantConfig | None = None,
+    *,
+    progress: Progress | None = None,
+) -> QuantizedModel:
+    """Quantize a float network with the help of sample inputs.
+
+    fuse -> annotate -> observe -> calibrate -> freeze -> (bias correction) -> materialize -> fold -> lower
+
+    Args:
+        model: a traced module, or an op-level graph.
+        calibration: inputs of the model; read twice when `config.bias_correction` is on.
+        config: settings; the default suits x86 CPUs.
+        progress: called with (stage, done, total or None).
+
+    Raises:
+        CalibrationError: unusable data; the node or batch is named.
+        QuantizationError: the network cannot be quantized as asked.
+        OptionError: a setting is wrong, or an exclude rule selects nothing.
+    """
+    config = config or QuantConfig()
+    if config.bias_correction:
+        require_repeatable(calibration, "bias correction")
+    graph = fuse(op_graph(model))
+    annotation = annotate(graph, config)
+    stats = calibrate(graph, observe_all(graph, config), calibration, progress=progress)
+    return convert(graph, annotation, stats, config, calibration, progress=progress)
+
+
+def observe_all(graph: InternalGraph, config: QuantConfig) -> dict[str, TensorStatistics]:
+    """Empty statistics for every edge that any settings could quantize, so that data is read once."""
+    stats = {}
+    for residual in ("fused", "quantized"):
+        target = replace(config.target, residual=residual, quantize_outputs=True)
+        stats.update(observe(annotate(graph, config.changed(exclude=(), profile=target))))
+    return {**stats, **observe(annotate(graph, config))}
+
+
+def requantize(
+    model: QuantizedModel,
+    config: QuantConfig,
+    calibration: Iterable[Any] | None = None,
+    *,
+    progress: Progress | None = None,
+) -> QuantizedModel:
+    """Quantize again with other settings from the statistics that are there; data only for bias correction.
+
+    Raises:
+        CalibrationError: bias correction is on and no data was given.
+    """
+    if config.bias_correction and calibration is None:
+        raise CalibrationError("requantize: bias correction needs data; give calibration=, or bias_correction=False")
+    annotation = annotate(model.float_graph, config)
+    return convert(model.float_graph, annotation, model.stats, config, calibration or (), progress=progress)
+
+
+def convert(
+    graph: InternalGraph,
+    annotation: Annotation,
+    stats: dict[str, TensorStatistics],
+    config: QuantConfig,
+    calibration: Iterable[Any],
+    *,
+    progress: Progress | None = None,
+) -> QuantizedModel:
+    """The passes after calibration: freeze, bias correction, materialize, fold, lower."""
+    frozen = freeze(graph, annotation, stats)
+    qdq = materialize(graph, annotation, frozen)
+    if config.bias_correction and frozen.weights:
+        errors = mean_errors(graph, qdq, frozen, calibration, progress=progress)
+        qdq = materialize(corrected(graph, annotation, errors), annotation, frozen)
+    integer = lower(fold(qdq), int_bias=config.target.bias == "int32")
+    report = QuantReport(
+        integer_layers=len(frozen.weights),
+        floating=dict(annotation.floating),
+        float_ops=float_ops(integer),
+        edges={name: annotation.explain(name) for name in annotation.edges},
+    )
+    return QuantizedModel(config, graph, qdq, integer, annotation, frozen, stats, report)
+
+
+def op_graph(model: TracedModule | InternalGraph) -> InternalGraph:
+    """The op-level graph of a traced module; a graph is taken as it is."""
+    if isinstance(model, InternalGraph):
+        return model
+    return lower_traced(model).graph
