@@ -1,0 +1,87 @@
+"""Float evaluation of integer ops: what fake quantization in float computes, node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from megengine.core.dtype import QuantizedDType
+from megengine.dispatch import get_op
+from megengine.quantization.freeze import real
+from megengine.traced_module.expr import Apply
+from megengine.traced_module.graph import InternalGraph
+
+
+def simulate(graph: InternalGraph, values: dict[str, np.ndarray]) -> dict[str, float]:
+    """Largest difference in steps between each integer node and its float evaluation, by node name.
+
+    Each node is evaluated in float on the real values of its integer inputs and rounded to its dtype, as
+    a quantize / dequantize graph does. `values` come from `specification`.
+    """
+    steps = {}
+    for expr in graph.exprs:
+        if not isinstance(expr, Apply) or expr.op not in SIMULATED:
+            continue
+        out = expr.outputs[0]
+        dtype = out.spec.dtype
+        if not isinstance(dtype, QuantizedDType):
+            continue
+        y = SIMULATED[expr.op](expr, [values[n.name] for n in expr.inputs])
+        q = np.clip(np.rint(y / np.float32(dtype.scale)) + dtype.zero_point, *_limits(expr, dtype))
+        steps[out.name] = float(np.abs(q - values[out.name].astype(np.float64)).max(initial=0.0))
+    return steps
+
+
+def _limits(expr: Apply, dtype: QuantizedDType) -> tuple[int, int]:
+    if "lo" in expr.attrs:
+        return expr.attrs["lo"] + dtype.zero_point, expr.attrs["hi"] + dtype.zero_point
+    return dtype.qmin, dtype.qmax
+
+
+def _real(expr: Apply, arrays: list[np.ndarray], at: int) -> np.ndarray:
+    return real(arrays[at], expr.inputs[at].spec.dtype)
+
+
+def _reference(op: str, arrays: list[np.ndarray], attrs: dict) -> np.ndarray:
+    return np.asarray(get_op(op).reference(*arrays, **attrs), np.float32)
+
+
+def _layer(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
+    """Float layer on real values, plus the bias that b and B stand for, plus the residual."""
+    x, w = _real(expr, arrays, 0), _real(expr, arrays, 1)
+    data, weight, out = (n.spec.dtype for n in (expr.inputs[0], expr.inputs[1], expr.outputs[0]))
+    s_w = np.broadcast_to(np.asarray(weight.scale, np.float32), (len(w),))
+    bias = arrays[2].astype(np.float64) * data.scale * s_w + arrays[4].astype(np.float64) * out.scale
+    if expr.op == "qlinear":
+        y = np.matmul(x, w.T) + bias.astype(np.float32)
+    else:
+        window = {k: expr.attrs[k] for k in ("stride", "padding", "dilation", "groups")}
+        y = _reference("conv2d", [x, w], window) + bias.astype(np.float32).reshape(-1, 1, 1)
+    return y + _real(expr, arrays, 5) if len(arrays) > 5 else y
+
+
+def _add(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
+    return _real(expr, arrays, 0) + _real(expr, arrays, 1)
+
+
+def _identity(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
+    return _real(expr, arrays, 0)
+
+
+def _float_op(name: str) -> Callable[[Apply, list[np.ndarray]], np.ndarray]:
+    def evaluate(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
+        attrs = {k: v for k, v in expr.attrs.items() if k != "dtype"}
+        return _reference(name, [_real(expr, arrays, 0)], attrs)
+
+    return evaluate
+
+
+SIMULATED: dict[str, Callable[[Apply, list[np.ndarray]], np.ndarray]] = {
+    "qconv2d": _layer,
+    "qlinear": _layer,
+    "qadd": _add,
+    "requantize": _identity,
+    "qmean": _float_op("mean"),
+    "qavg_pool2d": _float_op("avg_pool2d"),
+}

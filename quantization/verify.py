@@ -1,0 +1,228 @@
+"""verify: the specification, the eager integer run and the plan agree to zero steps, or the guilty node is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import QuantizedDType
+from megengine.core.errors import OptionError
+from megengine.dispatch import get_op, reference_runner
+from megengine.kernels.registry import Problem
+from megengine.plan import compile as compile_plan
+from megengine.quantization.calibrate import Progress, as_batches
+from megengine.quantization.model import QuantizedModel, op_graph
+from megengine.quantization.simulate import simulate
+from megengine.tensor import Tensor
+from megengine.traced_module import TracedModule, interpret
+from megengine.traced_module.expr import Apply, Constant, Input
+from megengine.traced_module.graph import InternalGraph
+
+Values = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Largest difference of one run from the specification, and where it begins.
+
+    Args:
+        run: "eager", "plan, 1 thread", ... or "float".
+        steps: largest difference, in steps of the node's dtype (in units of the value for float nodes).
+        values: how many values differ.
+        node: first node that differs in execution order, "" if none does.
+        op: its op.
+        module: module path it came from.
+        batch: input on which it was seen.
+    """
+
+    run: str
+    steps: float = 0.0
+    values: int = 0
+    node: str = ""
+    op: str = ""
+    module: str = ""
+    batch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyResult:
+    """Result of `verify`.
+
+    Args:
+        runs: one entry per run, each compared with the specification.
+        float_steps: per integer node, the largest difference of its float evaluation on the specification's
+            integers (at most one step is expected).
+        batches: inputs compared.
+    """
+
+    runs: tuple[Difference, ...]
+    float_steps: dict[str, float] = field(default_factory=dict)
+    batches: int = 0
+
+    @property
+    def exact(self) -> bool:
+        """True if every run equals the specification bit for bit."""
+        return all(not r.values for r in self.runs)
+
+    @property
+    def float_largest(self) -> float:
+        """Largest difference of the float evaluation over all nodes, in steps."""
+        return max(self.float_steps.values(), default=0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts, lists and numbers."""
+        return {**asdict(self), "exact": self.exact, "float_largest": self.float_largest}
+
+    def __str__(self) -> str:
+        lines = [f"{self.batches} inputs compared with the specification"]
+        for r in self.runs:
+            where = f"{r.values} values differ, at most {r.steps:g}; first at {r.node} ({r.op} {r.module})"
+            lines.append(f"  {r.run:18} {'equal' if not r.values else where}")
+        lines.append(f"  float evaluation   at most {self.float_largest:g} steps in one node")
+        return "\n".join(lines)
+
+
+def verify(
+    model: QuantizedModel | TracedModule | InternalGraph,
+    inputs: Iterable[Any],
+    *,
+    threads: Sequence[int] = (1, 2),
+    with_float: bool = True,
+    progress: Progress | None = None,
+) -> VerifyResult:
+    """Compare every way of running an integer network with the specification.
+
+    The specification is the integer graph interpreted node by node with the NumPy references, without native
+    code. It is compared with the eager integer run (every node) and with compiled plans for the given thread
+    counts (outputs; when they differ, every node). `with_float` adds the float evaluation of each node fed
+    with the specification's integers.
+
+    Args:
+        model: result of `quantize_model`, or an integer graph.
+        inputs: arrays, or tuples of arrays for several inputs.
+        threads: thread counts of the plans.
+        progress: called with ("verify", done, None).
+
+    Raises:
+        OptionError: no input was given.
+    """
+    graph = model.integer_graph if isinstance(model, QuantizedModel) else op_graph(model)
+    plans = {f"plan, {n} thread{'s' * (n > 1)}": _PlanRun(graph, n) for n in threads}
+    found = {name: Difference(name) for name in ("eager", *plans)}
+    float_steps: dict[str, float] = {}
+    done = 0
+    for batch, arrays in enumerate(as_batches(inputs, graph)):
+        wanted = specification(graph, arrays)
+        found["eager"] = _join(found["eager"], compare(graph, "eager", batch, wanted, eager(graph, arrays)))
+        for name, plan in plans.items():
+            found[name] = _join(found[name], plan.compare(name, batch, wanted, arrays))
+        if with_float:
+            for node, steps in simulate(graph, wanted).items():
+                float_steps[node] = max(float_steps.get(node, 0.0), steps)
+        done += 1
+        if progress is not None:
+            progress("verify", done, None)
+    if not done:
+        raise OptionError("verify: no inputs; expected at least one input of the model")
+    return VerifyResult(tuple(found.values()), float_steps, done)
+
+
+def specification(graph: InternalGraph, inputs: Sequence[np.ndarray]) -> Values:
+    """Every value of an op-level graph from the NumPy references of the ops, by node name."""
+    values: Values = {}
+    given = iter(inputs)
+    for expr in graph.exprs:
+        if isinstance(expr, Input):
+            values[expr.outputs[0].name] = np.asarray(next(given))
+        elif isinstance(expr, Constant):
+            values[expr.outputs[0].name] = expr.value.numpy()
+        elif isinstance(expr, Apply):
+            single = len(expr.outputs) == 1
+            specs = [[n.spec for n in nodes] for nodes in (expr.inputs, expr.outputs)]
+            run = reference_runner(get_op(expr.op), Problem(expr.op, *specs, expr.attrs), single)
+            result = run(*[values[n.name] for n in expr.inputs])
+            for node, value in zip(expr.outputs, (result,) if single else result, strict=True):
+                values[node.name] = value
+    return values
+
+
+def eager(graph: InternalGraph, inputs: Sequence[np.ndarray]) -> Values:
+    """Every value of the graph run op by op through `apply`, with the selected kernels."""
+    values: Values = {}
+
+    def keep(node: Any, value: Tensor) -> None:
+        values[node.name] = value.numpy()
+
+    interpret(graph, [Tensor(a) for a in inputs], on_value=keep)
+    return values
+
+
+def compare(graph: InternalGraph, run: str, batch: int, wanted: Values, got: Values) -> Difference:
+    """Difference of the values in `got` from the wanted ones; nodes missing in `got` are not compared."""
+    result = Difference(run)
+    for expr in graph.exprs:
+        for node in expr.outputs if isinstance(expr, Apply) else ():
+            if node.name in got:
+                seen = _difference(run, batch, node, wanted[node.name], got[node.name])
+                result = _join(result, seen)
+    return result
+
+
+def _difference(run: str, batch: int, node: Any, wanted: np.ndarray, got: np.ndarray) -> Difference:
+    if np.array_equal(wanted, got):
+        return Difference(run)
+    if wanted.shape != got.shape:
+        steps, count = float("inf"), wanted.size
+    else:
+        delta = np.abs(wanted.astype(np.float64) - got.astype(np.float64))
+        steps, count = float(np.nan_to_num(delta, nan=np.inf).max()), int(np.count_nonzero(wanted != got))
+    if not count:
+        return Difference(run)
+    expr = node.expr
+    return Difference(run, steps, count, node.name, expr.op, str(expr.meta.get("module", "") or ""), batch)
+
+
+def _join(first: Difference, then: Difference) -> Difference:
+    if not then.values:
+        return first
+    if not first.values:
+        return then
+    largest = max(first.steps, then.steps)
+    return Difference(
+        first.run, largest, first.values + then.values, first.node, first.op, first.module, first.batch
+    )
+
+
+class _PlanRun:
+    """A compiled plan; where its outputs differ, a second one that gives every integer node finds the first."""
+
+    def __init__(self, graph: InternalGraph, threads: int) -> None:
+        self.graph, self.threads = graph, threads
+        self.plan = compile_plan(graph, threads=threads)
+        self.nodes: InternalGraph | None = None
+
+    def compare(self, run: str, batch: int, wanted: Values, inputs: Sequence[np.ndarray]) -> Difference:
+        """Compare the outputs; on a difference, look for the node where it begins."""
+        names = [n.name for n in self.graph.outputs]
+        got = dict(zip(names, self.plan(*inputs), strict=True))
+        result = compare(self.graph, run, batch, wanted, got)
+        if not result.values:
+            return result
+        begin = compare(self.graph, run, batch, wanted, self._every_node(inputs))
+        if not begin.values:
+            return result
+        return Difference(run, result.steps, result.values, begin.node, begin.op, begin.module, batch)
+
+    def _every_node(self, inputs: Sequence[np.ndarray]) -> Values:
+        if self.nodes is None:
+            g = self.graph.clone()
+            g.set_outputs([n for e in g.exprs if isinstance(e, Apply) for n in e.outputs if _is_integer(n)])
+            self.nodes, self.full = g, compile_plan(g, threads=self.threads)
+        return dict(zip([n.name for n in self.nodes.outputs], self.full(*inputs), strict=True))
+
+
+def _is_integer(node: Any) -> bool:
+    return isinstance(node.spec.dtype, QuantizedDType)
