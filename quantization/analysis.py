@@ -11,6 +11,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.quantization.calibrate import Progress, as_batches
+from megengine.quantization.match import is_op
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
 from megengine.traced_module.graph import InternalGraph
@@ -124,16 +125,16 @@ def analyze(
         batches: inputs, as for calibration.
         floating: layers left in float and why, passed on to the report.
     """
-    edges = {e.outputs[0].name[:-2]: _Edge() for e in qdq_graph.exprs if e.outputs and _is_rounding(e)}
+    edges = {e.meta["edge"]: _Edge() for e in qdq_graph.exprs if _is_rounding(e)}
     result, done = Agreement(), 0
     for arrays in as_batches(batches, float_graph):
         exact: dict[str, np.ndarray] = {}
 
-        def keep(node: Any, value: Tensor, exact: dict[str, np.ndarray] = exact) -> None:
+        def keep(node: Any, value: Tensor, exact: dict = exact) -> None:
             if node.name in edges:
                 exact[node.name] = value.numpy()
 
-        def compare(node: Any, value: Tensor, exact: dict[str, np.ndarray] = exact) -> None:
+        def compare(node: Any, value: Tensor, exact: dict = exact) -> None:
             _compare(edges, exact, node, value)
 
         wanted = interpret(float_graph, [Tensor(a) for a in arrays], on_value=keep)
@@ -143,7 +144,7 @@ def analyze(
         done += 1
         if progress is not None:
             progress("analyze", done, None)
-    reports = tuple(_report(e, edges[e.outputs[0].name[:-2]]) for e in qdq_graph.exprs if _is_rounding(e))
+    reports = tuple(_report(e, edges[e.meta["edge"]]) for e in qdq_graph.exprs if _is_rounding(e))
     return Analysis(reports, result.sqnr_db, result.cosine, done, dict(floating or {}))
 
 
@@ -152,18 +153,20 @@ def _tensors(outputs: Any) -> tuple[Tensor, ...]:
 
 
 def _is_rounding(expr: Any) -> bool:
-    return getattr(expr, "op", "") == "quantize" and expr.outputs[0].name.endswith("_q")
+    return is_op(expr, "quantize") and "edge" in expr.meta
 
 
 def _compare(edges: dict[str, _Edge], exact: dict[str, np.ndarray], node: Any, value: Tensor) -> None:
-    name = node.name
-    if name.endswith("_dq") and name[:-3] in exact:
-        edge = edges[name[:-3]]
-        float_value = exact.pop(name[:-3])
+    name = node.meta.get("edge")
+    if name is None or node.name == name:
+        return
+    edge = edges[name]
+    if is_op(node.expr, "dequantize") and name in exact:
+        float_value = exact.pop(name)
         edge.agreement.update(float_value, value.numpy())
         edge.low, edge.high = min(edge.low, float(float_value.min())), max(edge.high, float(float_value.max()))
-    elif name.endswith("_q") and name[:-2] in edges:
-        edge, q = edges[name[:-2]], value.numpy()
+    elif is_op(node.expr, "quantize"):
+        q = value.numpy()
         dtype = node.spec.dtype
         low_end = dtype.qmin if dtype.qmin != dtype.zero_point else dtype.qmin - 1
         edge.saturated += int(np.count_nonzero((q == dtype.qmax) | (q == low_end)))

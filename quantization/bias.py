@@ -63,8 +63,8 @@ def mean_errors(
     def look(node: Any, value: Tensor) -> None:
         if node.name in means:
             means[node.name].exact.update(value.numpy())
-        elif node.name.endswith("_dq") and node.name[:-3] in means:
-            means[node.name[:-3]].rounded.update(value.numpy())
+        elif node.meta.get("edge") in means and node.expr.op == "dequantize":
+            means[node.meta["edge"]].rounded.update(value.numpy())
 
     stream(qdq, batches, look, stage="bias correction", progress=progress)
     return {e.outputs[0].name: _error(e, means[e.inputs[0].name], frozen) for e in layers}

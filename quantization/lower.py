@@ -49,14 +49,13 @@ class Site:
 
     def emit(self, op: str, *inputs: TensorNode, label: str = "int", **attrs) -> TensorNode:
         """An op before the site."""
-        name = _free(self.graph, f"{self.name}_{label}")
-        node = self.graph.apply(op, *inputs, attrs=attrs, name=name, before=self.before)
-        _copy_origin(self.result, node)
-        return node
+        meta = {k: v for k, v in self.result.meta.items() if k in ("module", "source", "passes")}
+        name = f"{self.name}_{label}"
+        return self.graph.apply(op, *inputs, attrs=attrs, name=name, before=self.before, meta=meta)
 
     def constant(self, value: np.ndarray | Tensor, label: str) -> TensorNode:
         """A constant before the site."""
-        return self.graph.constant(value, name=_free(self.graph, f"{self.name}_{label}"), before=self.before)
+        return self.graph.constant(value, name=f"{self.name}_{label}", before=self.before)
 
 
 def lower(graph: InternalGraph, *, int_bias: bool = False) -> InternalGraph:
@@ -242,20 +241,6 @@ def _lower_float_layer(g: InternalGraph, expr: Apply, int_bias: bool) -> None:
         return
     site = Site(g, end.expr, end, end, (None, None), None, int_bias)
     g.replace_all_uses(end, _emit_layer(site, found, None))
-
-
-def _free(g: InternalGraph, name: str) -> str:
-    taken = {n.name for e in g.exprs for n in e.outputs}
-    if name not in taken:
-        return name
-    return next(f"{name}_{i}" for i in range(1, len(taken) + 2) if f"{name}_{i}" not in taken)
-
-
-def _copy_origin(source: TensorNode, target: TensorNode) -> None:
-    for old, new in ((source.meta, target.meta), (source.expr.meta, target.expr.meta)):
-        for key in ("module", "source"):
-            if key in old:
-                new[key] = old[key]
 
 
 def float_ops(graph: InternalGraph) -> dict[str, str]:

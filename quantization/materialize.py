@@ -19,7 +19,7 @@ def materialize(graph: InternalGraph, annotation: Annotation, frozen: Frozen) ->
     layers = {e.outputs[0].name: e for e in g.exprs if isinstance(e, Apply)}
     for name, weight in frozen.weights.items():
         g.set_input(layers[name], 1, _weight(g, name, layers[name], weight))
-    for node in [n for e in g.exprs for n in e.outputs]:
+    for node in g.nodes:
         if node.name in annotation.edges:
             _round_edge(g, node, frozen.edges[node.name])
     g.remove_dead()
@@ -33,12 +33,14 @@ def _weight(g: InternalGraph, name: str, layer: Apply, weight: QuantizedWeight) 
 
 
 def _round_edge(g: InternalGraph, node: TensorNode, dtype) -> None:
-    was_output = [n is node for n in g.outputs]
-    q = g.apply("quantize", node, attrs={"dtype": dtype}, name=f"{node.name}_q", after=node.expr)
-    back = g.apply("dequantize", q, name=f"{node.name}_dq", after=q.expr)
+    meta = {**_origin(node), "edge": node.name}
+    q = g.apply("quantize", node, attrs={"dtype": dtype}, name=f"{node.name}_q", after=node.expr, meta=meta)
+    back = g.apply("dequantize", q, name=f"{node.name}_dq", after=q.expr, meta=meta)
     g.replace_all_uses(node, back, except_=(q.expr,))
-    if any(was_output) and any(n is node for n in g.outputs):
-        g.set_outputs([back if mine else n for n, mine in zip(g.outputs, was_output, strict=True)])
+
+
+def _origin(node: TensorNode) -> dict:
+    return {k: v for k, v in node.meta.items() if k in ("module", "source")}
 
 
 def fold(graph: InternalGraph) -> InternalGraph:

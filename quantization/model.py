@@ -17,8 +17,7 @@ from megengine.quantization.fuse import fuse
 from megengine.quantization.lower import float_ops, lower
 from megengine.quantization.materialize import fold, materialize
 from megengine.quantization.statistics import TensorStatistics
-from megengine.traced_module import TracedModule
-from megengine.traced_module import lower as lower_traced
+import megengine.traced_module as tm
 from megengine.traced_module.graph import InternalGraph
 
 
@@ -61,9 +60,9 @@ class QuantizedModel:
     stats: dict[str, TensorStatistics]
     report: QuantReport
 
-    def traced(self) -> TracedModule:
+    def traced(self) -> tm.TracedModule:
         """The integer graph as a traced module, for saving, drawing and plans."""
-        return TracedModule.from_graph(self.integer_graph)
+        return tm.TracedModule.from_graph(self.integer_graph)
 
     def __call__(self, *inputs: Any) -> Any:
         return self.traced()(*inputs)
@@ -75,7 +74,7 @@ class QuantizedModel:
 
 
 def quantize_model(
-    model: TracedModule | InternalGraph,
+    model: tm.TracedModule | InternalGraph,
     calibration: Iterable[Any],
     config: QuantConfig | None = None,
     *,
@@ -157,8 +156,8 @@ def convert(
     return QuantizedModel(config, graph, qdq, integer, annotation, frozen, stats, report)
 
 
-def op_graph(model: TracedModule | InternalGraph) -> InternalGraph:
+def op_graph(model: tm.TracedModule | InternalGraph) -> InternalGraph:
     """The op-level graph of a traced module; a graph is taken as it is."""
     if isinstance(model, InternalGraph):
         return model
-    return lower_traced(model).graph
+    return tm.lower(model).graph

@@ -1,0 +1,70 @@
+"""Small float graphs for the tests of quantization."""
+
+import numpy as np
+
+from megengine.core.spec import TensorSpec
+from megengine.traced_module.graph import InternalGraph
+
+F32 = np.dtype(np.float32)
+
+
+class Builder:
+    """Adds layers with random weights to a graph."""
+
+    def __init__(self, shape=(2, 3, 8, 8), seed=0):
+        self.rng = np.random.default_rng(seed)
+        self.g = InternalGraph("net")
+        self.x = self.g.add_input("x", TensorSpec(shape, F32))
+
+    def constant(self, shape, scale=0.5):
+        return self.g.constant(self.rng.normal(size=shape).astype(np.float32) * np.float32(scale))
+
+    def op(self, name, *inputs, label="", **attrs):
+        return self.g.apply(name, *inputs, attrs=attrs, name=label, meta={"module": f"net.{label or name}"})
+
+    def conv(self, x, channels, kernel=3, *, stride=1, groups=1, bias=True, label="conv"):
+        pad = ((kernel // 2, kernel // 2),) * 2
+        w = self.constant((channels, x.shape[1] // groups, kernel, kernel))
+        more = [self.constant((channels,))] if bias else []
+        attrs = {"stride": (stride, stride), "padding": pad, "dilation": (1, 1), "groups": groups}
+        return self.op("conv2d", x, w, *more, label=label, **attrs)
+
+    def relu(self, x, label="relu"):
+        return self.op("relu", x, label=label)
+
+    def linear(self, x, features, label="fc"):
+        y = self.op("matmul", x, self.constant((features, x.shape[1])), transpose_a=False, transpose_b=True)
+        return self.op("add", y, self.constant((features,)), label=label)
+
+    def done(self, *outputs):
+        self.g.set_outputs(outputs)
+        self.g.lint()
+        return self.g
+
+    def data(self, count=4, seed=1):
+        rng = np.random.default_rng(seed)
+        return [rng.normal(size=self.x.shape).astype(np.float32) for _ in range(count)]
+
+
+def residual_net():
+    """Stem, a bottleneck with a residual, pooling, a classifier: float logits."""
+    b = Builder()
+    x = b.op("relu6", b.conv(b.x, 8, stride=2, label="stem"), label="stem_act")
+    y = b.op("relu6", b.conv(x, 8, groups=8, label="dw"), label="dw_act")
+    y = b.conv(y, 8, 1, label="project")
+    x = b.op("add", x, y, label="sum")
+    x = b.relu(b.conv(x, 16, 1, label="head"), label="head_act")
+    x = b.op("mean", x, axis=(2, 3), keepdims=False, label="pool")
+    return b, b.done(b.linear(x, 10, label="logits"))
+
+
+def concat_net():
+    """Max pooling, two branches that are concatenated, a mean at the end."""
+    b = Builder()
+    window = {"kernel": (2, 2), "stride": (2, 2), "padding": ((0, 0), (0, 0))}
+    x = b.op("max_pool2d", b.relu(b.conv(b.x, 6, label="stem"), label="stem_act"), label="down", **window)
+    left = b.relu(b.conv(x, 4, 1, label="left"), label="left_act")
+    right = b.relu(b.conv(x, 4, 3, label="right"), label="right_act")
+    x = b.op("concat", left, right, axis=1, label="both")
+    x = b.relu(b.conv(x, 5, 1, label="last"), label="last_act")
+    return b, b.done(b.op("mean", x, axis=(2, 3), keepdims=False, label="pool"))

@@ -1,0 +1,298 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from quant_nets import Builder, concat_net, residual_net
+
+from megengine.core.dtype import QuantizedDType, qint8, quint8
+from megengine.core.errors import CalibrationError, OptionError, QuantizationError
+from megengine.quantization.annotate import annotate
+from megengine.quantization.config import QuantConfig
+from megengine.quantization.epilogue import epilogue
+from megengine.quantization.freeze import quantize_weight
+from megengine.quantization.model import quantize_model, requantize
+from megengine.quantization.profiles import Profile
+from megengine.quantization.ranges import RangeMethod
+from megengine.quantization.spec import Fixed, Plain, Shared, Weight
+from megengine.tensor import Tensor
+from megengine.traced_module import interpret
+from megengine.traced_module.expr import Apply
+
+R2 = Profile("r2", residual="quantized")
+
+
+def run(graph, x):
+    return [t.numpy() for t in interpret(graph, [Tensor(x)])]
+
+
+def ops(graph):
+    return [e.op for e in graph.exprs if isinstance(e, Apply)]
+
+
+def sqnr(exact, got):
+    noise = float(np.square(exact.astype(np.float64) - got).sum())
+    return 10 * np.log10(float(np.square(exact, dtype=np.float64).sum()) / noise) if noise else np.inf
+
+
+CONFIGS = {
+    "default": QuantConfig(),
+    "minmax": QuantConfig(activations=RangeMethod("minmax"), weight_method="minmax", bias_correction=False),
+    "ema": QuantConfig(activations=RangeMethod("ema")),
+    "kl": QuantConfig(activations=RangeMethod("kl")),
+    "per_tensor": QuantConfig(weights="per_tensor"),
+    "symmetric": QuantConfig(profile="x86-symmetric"),
+    "r2": QuantConfig(profile=R2),
+    "int_bias": QuantConfig(profile="onnx-qlinear"),
+    "megengine": QuantConfig(profile="megengine"),
+}
+
+
+@pytest.mark.parametrize("net", [residual_net, concat_net])
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_networks_become_integers(net, config):
+    b, graph = net()
+    model = quantize_model(graph, b.data(8), config)
+    for g in (model.float_graph, model.qdq_graph, model.integer_graph):
+        g.lint()
+    assert model.report.float_ops == {}
+    x = b.data(1, seed=7)[0]
+    exact, simulated, integer = (run(g, x)[0] for g in (graph, model.qdq_graph, model.integer_graph))
+    assert sqnr(exact, simulated) > 20
+    assert sqnr(exact, integer) > 20
+    assert sqnr(simulated, integer) > sqnr(exact, integer)
+    np.testing.assert_array_equal(model(Tensor(x)).numpy(), integer)
+
+
+def test_float_graph_is_untouched():
+    b, graph = residual_net()
+    before = repr(graph)
+    quantize_model(graph, b.data())
+    assert repr(graph) == before
+
+
+def test_residual_fused_or_quantized_first():
+    _, graph = residual_net()
+    fused, first = annotate(graph, QuantConfig()), annotate(graph, QuantConfig(profile=R2))
+    assert "before rounding (R1)" in fused.explain("project")
+    assert isinstance(first.edges["project"], Plain)
+    b, graph = residual_net()
+    models = [quantize_model(graph, b.data(), QuantConfig(profile=p)) for p in ("x86", R2)]
+    assert "qadd" not in ops(models[0].integer_graph)
+    assert "qadd" in ops(models[1].integer_graph)
+
+
+def test_edges_share_scales_where_integers_only_move():
+    b, graph = concat_net()
+    a = annotate(graph, QuantConfig())
+    assert a.edges["down"] == Shared("stem_act", "max_pool2d moves the integers of stem_act")
+    assert isinstance(a.edges["left_act"], Shared)
+    assert a.edges["left_act"].source == "both"
+    model = quantize_model(graph, b.data())
+    assert "requantize" not in ops(model.integer_graph)
+    assert ops(model.integer_graph).count("quantize") == 1
+
+
+def test_concat_of_a_value_with_other_readers_changes_scale():
+    b = Builder()
+    stem = b.relu(b.conv(b.x, 4, label="stem"), label="stem_act")
+    other = b.relu(b.conv(stem, 4, label="other"), label="other_act")
+    graph = b.done(b.conv(b.op("concat", stem, other, axis=1, label="both"), 3, 1, label="last"))
+    model = quantize_model(graph, b.data())
+    assert model.report.float_ops == {}
+    assert "requantize" in ops(model.integer_graph)
+
+
+def test_known_ranges_and_tables():
+    b = Builder()
+    x = b.op("hswish", b.conv(b.x, 4, label="a"), label="act")
+    x = b.op("sigmoid", b.conv(x, 4, label="b"), label="gate")
+    graph = b.done(b.conv(x, 4, label="last"))
+    a = annotate(graph, QuantConfig())
+    assert isinstance(a.edges["gate"], Fixed)
+    model = quantize_model(graph, b.data())
+    assert ops(model.integer_graph).count("qtable") == 2
+    x = b.data(1, seed=3)[0]
+    assert sqnr(run(graph, x)[0], run(model.integer_graph, x)[0]) > 20
+
+
+def test_op_without_rule_stays_in_float():
+    b = Builder()
+    y = b.relu(b.conv(b.x, 4, label="a"), label="act")
+    y = b.op("exp", b.op("neg", y, label="minus"), label="e")
+    graph = b.done(b.conv(y, 4, label="last"))
+    model = quantize_model(graph, b.data())
+    assert model.report.floating["e"] == "no integer rule for exp"
+    assert set(model.report.float_ops.values()) == {"neg", "exp", "relu"}
+    x = b.data(1, seed=3)[0]
+    assert sqnr(run(graph, x)[0], run(model.integer_graph, x)[0]) > 25
+
+
+@pytest.mark.parametrize("rule", ["head", "net.head", "re:he.d", "op:matmul"])
+def test_excluded_layers_stay_in_float(rule):
+    b, graph = residual_net()
+    model = quantize_model(graph, b.data(), QuantConfig(exclude=(rule,)))
+    assert rule in " ".join(model.report.floating.values())
+    assert ("conv2d" if rule != "op:matmul" else "matmul") in model.report.float_ops.values()
+    with pytest.raises(OptionError, match="selects no layer; nearest: head"):
+        quantize_model(graph, b.data(), QuantConfig(exclude=("heade",)))
+
+
+def test_intermediate_value_that_is_an_output():
+    b = Builder()
+    inner = b.conv(b.x, 4, label="inner")
+    act = b.relu(inner, label="act")
+    graph = b.done(inner, act, b.conv(act, 3, label="last"))
+    model = quantize_model(graph, b.data())
+    x = b.data(1, seed=5)[0]
+    for exact, got in zip(run(graph, x), run(model.integer_graph, x), strict=True):
+        assert exact.shape == got.shape
+        assert got.dtype == np.float32
+        assert sqnr(exact, got) > 25
+
+
+def test_weight_used_by_two_layers():
+    b = Builder(shape=(1, 4, 6, 6))
+    w = b.constant((4, 4, 1, 1))
+    attrs = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 1}
+    y = b.relu(b.op("conv2d", b.x, w, label="first", **attrs), label="act")
+    graph = b.done(b.op("conv2d", y, w, label="second", **attrs))
+    model = quantize_model(graph, b.data())
+    assert ops(model.integer_graph).count("qconv2d") == 2
+
+
+def test_all_zero_channel_and_zero_bias():
+    b = Builder()
+    y = b.conv(b.x, 4, label="a")
+    w = y.expr.inputs[1].expr.value.numpy().copy()
+    w[1] = 0
+    b.g.set_input(y.expr, 1, b.g.constant(w, before=y.expr))
+    graph = b.done(b.conv(b.relu(y, label="act"), 3, label="last"))
+    model = quantize_model(graph, b.data())
+    scales = model.frozen.weights["a"].dtype.scale
+    assert len(scales) == 4
+    assert scales[1] == max(scales[:1] + scales[2:])
+    assert not model.frozen.weights["a"].values[1].any()
+
+
+def test_bias_correction_removes_the_mean_error():
+    b = Builder()
+    graph = b.done(b.conv(b.x, 4, label="layer"))
+    data = [np.abs(x) ** 3 for x in b.data(8)]
+    coarse = RangeMethod("percentile", percentile=90.0)
+    model = quantize_model(graph, data, QuantConfig(activations=coarse, bias_correction=False))
+    better = requantize(model, model.config.changed(bias_correction=True), data)
+
+    def mean_error(m):
+        error = np.mean([run(graph, x)[0] - run(m.integer_graph, x)[0] for x in data], axis=(0, 1, 3, 4))
+        return np.abs(error).max()
+
+    assert mean_error(better) < 1e-4 < 0.1 < mean_error(model)
+
+
+def test_bias_correction_adds_a_bias_where_there_is_none():
+    b = Builder()
+    graph = b.done(b.conv(b.relu(b.conv(b.x, 4, bias=False, label="a"), label="act"), 3, label="last"))
+    model = quantize_model(graph, b.data())
+    layer = model.qdq_graph.node("a").expr
+    assert len(layer.inputs) == 3
+
+
+@pytest.mark.parametrize("int_bias", [False, True])
+def test_bias_is_carried_once(int_bias):
+    b, graph = residual_net()
+    model = quantize_model(graph, b.data(), QuantConfig(profile=Profile("p", bias="int32" if int_bias else "float")))
+    for expr in model.integer_graph.exprs:
+        if isinstance(expr, Apply) and expr.op in ("qconv2d", "qlinear"):
+            b32, big = expr.inputs[2].expr.value.numpy(), expr.inputs[4].expr.value.numpy()
+            assert b32.any() == int_bias
+            assert big.any() != int_bias
+
+
+def test_requantize_needs_no_data():
+    b, graph = concat_net()
+    first = quantize_model(graph, iter(b.data()), CONFIGS["minmax"])
+    again = requantize(first, CONFIGS["r2"].changed(bias_correction=False, exclude=("last",)))
+    fresh = quantize_model(graph, b.data(), again.config)
+    x = b.data(1, seed=5)[0]
+    np.testing.assert_array_equal(run(again.integer_graph, x)[0], run(fresh.integer_graph, x)[0])
+    with pytest.raises(CalibrationError, match="bias correction needs data"):
+        requantize(first, QuantConfig())
+
+
+def test_data_that_can_be_read_once():
+    b, graph = residual_net()
+    with pytest.raises(CalibrationError, match="can be read once"):
+        quantize_model(graph, iter(b.data()))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "the data has no batch"),
+        ([np.zeros((1, 3, 8, 8), np.float32)], r"expected shape \(2, 3, 8, 8\), got \(1, 3, 8, 8\)"),
+        ([(np.zeros((2, 3, 8, 8), np.float32),) * 2], "batch 0 has 2 arrays; the model has 1 inputs"),
+        ([np.full((2, 3, 8, 8), np.nan, np.float32)], "values of 'x' are NaN"),
+    ],
+)
+def test_unusable_data(data, message):
+    _, graph = residual_net()
+    with pytest.raises(CalibrationError, match=message):
+        quantize_model(graph, data)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"bias": 1e6, "s_w": 1e-9, "int_bias": True}, "layer: the bias of channel 0 can reach"),
+        ({"s_w": 1e-30, "s_x": 1e-10}, "layer: multiplier of channel 0 is .*; expected a normal positive"),
+        ({"bias": np.inf}, "layer: bias of channel 0 is inf output steps"),
+        ({"taps": 200_000}, "layer: the accumulator of channel 0 can reach"),
+    ],
+)
+def test_numbers_that_cannot_be_lowered(settings, message):
+    given = {"bias": 1.0, "s_w": 0.1, "s_x": 0.1, "taps": 8, "int_bias": False} | settings
+    with pytest.raises(QuantizationError, match=message):
+        epilogue(
+            "layer",
+            np.full((1, given["taps"]), 127, np.int8),
+            qint8(given["s_w"]),
+            quint8(given["s_x"]),
+            np.array([given["bias"]], np.float32),
+            quint8(1.0),
+            int_bias=given["int_bias"],
+        )
+
+
+def test_weight_that_is_not_finite():
+    with pytest.raises(QuantizationError, match="conv7: its weight holds NaN or infinity"):
+        quantize_weight("conv7", np.array([[1.0, np.nan]], np.float32), Weight(0, "mse"))
+
+
+def test_progress_is_reported():
+    b, graph = residual_net()
+    seen = []
+    quantize_model(graph, b.data(3), progress=lambda *a: seen.append(a))
+    assert seen == [(stage, i, 3) for stage in ("calibrate", "bias correction") for i in (1, 2, 3)]
+
+
+def test_analysis_and_report_are_json():
+    b, graph = residual_net()
+    model = quantize_model(graph, b.data())
+    result = model.analyze(b.data(2, seed=9))
+    assert [e.name for e in result.edges] == [
+        e.inputs[0].name for e in model.qdq_graph.exprs if isinstance(e, Apply) and e.op == "quantize"
+    ]
+    assert all(e.sqnr_db > 10 and 0 <= e.saturation < 0.2 for e in result.edges)
+    assert result.worst(1)[0].sqnr_db == min(e.sqnr_db for e in result.edges)
+    json.dumps(result.to_json(), allow_nan=False)
+    json.dumps(dataclasses.asdict(model.report))
+
+
+def test_integer_edges_have_quantized_dtypes():
+    b, graph = concat_net()
+    model = quantize_model(graph, b.data())
+    for expr in model.integer_graph.exprs:
+        if isinstance(expr, Apply) and expr.op in ("qconv2d", "concat", "max_pool2d"):
+            assert isinstance(expr.outputs[0].spec.dtype, QuantizedDType)
+            assert expr.meta.get("module", "").startswith("net.")
