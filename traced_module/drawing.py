@@ -75,7 +75,9 @@ def to_svg(graph: InternalGraph) -> str:
     boxes = layout(graph)
     width = 2 * MARGIN + (1 + max((b.column for b in boxes.values()), default=0)) * (BOX_WIDTH + GAP_X)
     height = 2 * MARGIN + (1 + max((b.row for b in boxes.values()), default=0)) * (BOX_HEIGHT + GAP_Y)
-    edges = [_edge(boxes[id(n.expr)], box) for box in boxes.values() for n in box.expr.inputs if id(n.expr) in boxes]
+    taken = {(box.row, box.column) for box in boxes.values()}
+    pairs = [(boxes[id(n.expr)], box) for box in boxes.values() for n in box.expr.inputs if id(n.expr) in boxes]
+    edges = [_edge(start, end, taken) for start, end in pairs]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
@@ -88,15 +90,14 @@ def to_svg(graph: InternalGraph) -> str:
     )
 
 
-def _edge(start: Box, end: Box) -> str:
+def _edge(start: Box, end: Box, taken: set[tuple[int, int]]) -> str:
+    """Down beside the boxes between the two rows, and over to the target in the last gap."""
     x0, y0, x1, y1 = start.middle, start.top + BOX_HEIGHT, end.middle, end.top
-    bend = max(12, min(60, (y1 - y0) // 2))
-    if start.column == end.column and end.row - start.row > 1:  # go round the boxes between
-        side = start.left + BOX_WIDTH + GAP_X // 2
-        down = f"C{side},{y0 + 14} {side},{y0 + 14} {side},{y0 + 30} V{y1 - 30}"
-        path = f"M{x0},{y0} {down} C{side},{y1 - 12} {x1},{y1 - 14} {x1},{y1}"
-    else:
-        path = f"M{x0},{y0} C{x0},{y0 + bend} {x1},{y1 - bend} {x1},{y1}"
+    half, turn = GAP_Y // 2, y1 - GAP_Y
+    free = all((row, start.column) not in taken for row in range(start.row + 1, end.row))
+    x = x0 if free else start.left + BOX_WIDTH + GAP_X // 2
+    aside = "" if free else f"C{x0},{y0 + half} {x},{y0 + half} {x},{y0 + GAP_Y} "
+    path = f"M{x0},{y0} {aside}V{turn} C{x},{turn + half} {x1},{y1 - half} {x1},{y1}"
     return f'<path d="{path}" fill="none" stroke="#8a94a6" stroke-width="1.1"/>'
 
 
