@@ -1,0 +1,149 @@
+"""The command as users meet it: exit codes, one line for an error, JSON, nothing half-written."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+RUN = [sys.executable, "-m", "megengine.cli"]
+
+
+def run(*words, cwd=None, **env):
+    return subprocess.run(
+        [*RUN, *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=120, env={**os.environ, **env}
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A small convolutional network as .onnx."""
+    rng = np.random.default_rng(0)
+    w = numpy_helper.from_array(rng.standard_normal((4, 3, 3, 3)).astype(np.float32) / 5, "w")
+    v = numpy_helper.from_array(rng.standard_normal((4, 2)).astype(np.float32), "v")
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "/body/conv/Conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"], "/body/relu/Relu"),
+        helper.make_node("GlobalAveragePool", ["r"], ["p"], "pool"),
+        helper.make_node("Flatten", ["p"], ["f"], "flat"),
+        helper.make_node("Gemm", ["f", "v"], ["y"], "head"),
+    ]
+    x = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 16, 16])]
+    y = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    graph = helper.make_graph(nodes, "little", x, y, [w, v])
+    path = tmp_path_factory.mktemp("model") / "little.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path
+
+
+def one_line_error(done, code=1):
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("mge-quantize: "), done.stderr
+    return lines[0]
+
+
+def test_help_and_version_need_no_engine():
+    done = run("--help")
+    assert done.returncode == 0
+    for name in ("inspect", "draw", "ptq", "verify", "bench", "demo"):
+        assert name in done.stdout
+        assert run(name, "--help").returncode == 0
+    assert "2.0" in run("--version").stdout
+
+
+def test_importing_the_command_imports_no_engine():
+    code = "import sys, megengine.cli.app as a; print([m for m in ('onnx', 'PIL', 'jinja2') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_unknown_command_and_option_are_usage_errors():
+    done = run("inspekt")
+    assert done.returncode == 2 and "did you mean 'inspect'" in done.stderr
+    assert run("inspect").returncode == 2
+    assert run("inspect", "x.onnx", "--input-shape", "a=b").returncode == 2
+
+
+def test_inspect(model):
+    found = json.loads(run("inspect", model, "--json").stdout)
+    assert found["inputs"] == [{"name": "x", "shape": [1, 3, 16, 16], "dtype": "float32"}]
+    assert found["parameters"] == 4 * 27 + 8 and found["weight_bytes"] == 4 * (4 * 27 + 8)
+    assert found["macs"] == 4 * 27 * 16 * 16 + 8
+    assert found["layers"][0]["module"] == "body.conv"
+    shown = run("inspect", model, "--input-shape", "2,3,16,16").stdout
+    assert "2x4x16x16" in shown and "116 parameters" in shown
+
+
+def test_draw(model, tmp_path):
+    path = tmp_path / "net.svg"
+    assert run("draw", model, "-o", path).returncode == 0
+    assert path.read_text().startswith("<svg") and path.read_text().count("<g>") == 6
+    assert run("draw", model, "-o", tmp_path / "net.dot", PATH="/nonexistent").returncode == 0
+    assert run("draw", model, "-o", tmp_path / "net.png").returncode == 2
+    line = one_line_error(run("draw", model, "-o", tmp_path / "none" / "net.svg"))
+    assert "does not exist" in line
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["net.dot", "net.svg"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("none.onnx", None, "no such file"),
+        ("cut.onnx", b"\x08\x09\x12", "not a complete ONNX model"),
+        ("empty.onnx", b"", "not an ONNX model"),
+        ("net.mgt", b"PK\x03\x04", "damaged or not a graph file"),
+        ("net.txt", b"", "expected .onnx, .tm, .mgt or module.py:function"),
+        ("net.tm", b"\x80\x04", "net.tm"),
+    ],
+)
+def test_bad_models_are_one_line(tmp_path, name, content, message):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    line = one_line_error(run("inspect", tmp_path / name))
+    assert message in line
+    failed = run("inspect", tmp_path / name, "--json")
+    assert failed.returncode == 1 and message in json.loads(failed.stdout)["error"]["message"]
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    assert "Traceback" in run("inspect", tmp_path / "none.onnx", "--debug").stderr
+
+
+def test_model_from_a_function(tmp_path):
+    (tmp_path / "net.py").write_text(
+        "import megengine.module as M\n"
+        "def build():\n    return M.Sequential(M.Conv2d(3, 4, 3), M.ReLU())\n"
+        "def wrong():\n    return 3\n"
+        "def broken():\n    1 / 0\n"
+    )
+    found = json.loads(run("inspect", "net.py:build", "--input-shape", "1,3,8,8", "--json", cwd=tmp_path).stdout)
+    assert [layer["op"] for layer in found["layers"]] == ["conv2d", "relu"]
+    assert "add --input-shape" in one_line_error(run("inspect", "net.py:build", cwd=tmp_path))
+    assert "gave int" in one_line_error(run("inspect", "net.py:wrong", cwd=tmp_path))
+    assert "the function raised ZeroDivisionError" in one_line_error(run("inspect", "net.py:broken", cwd=tmp_path))
+    assert "did you mean 'build'" in one_line_error(run("inspect", "net.py:buildd", cwd=tmp_path))
+
+
+def test_ctrl_c_is_clean(tmp_path, model):
+    """Interrupted while the data function runs: one line, exit 130, no file."""
+    (tmp_path / "slow.py").write_text(
+        "import pathlib, time\nimport numpy as np\n"
+        "def data():\n    pathlib.Path('started').touch()\n    time.sleep(60)\n    yield np.zeros((1, 3, 16, 16))\n"
+    )
+    words = ["ptq", str(model), "--data", "slow.py:data", "-o", "out.mgt"]
+    process = subprocess.Popen([*RUN, *words], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "started").exists() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert err.strip() == "mge-quantize: interrupted; nothing was written"
+    assert not list(tmp_path.glob("*out*")) and not list(tmp_path.glob(".out*"))
