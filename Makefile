@@ -20,6 +20,9 @@ $(VENV)/.installed: $(VENV)/bin/python $(NATIVE)
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[dev]'
 	@touch $@
 
+demo: setup
+	$(BIN)/mge-quantize demo -o demo-out/report.html
+
 test: setup
 	$(BIN)/python -m pytest -m "not slow"
 

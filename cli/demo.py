@@ -88,7 +88,8 @@ def measure(network: Network, photos: PhotoSet, out: Output, *, verify_pictures:
     from megengine import plan
     from megengine.cli.benching import interleaved
     from megengine.cli.quantizing import head, plan_runner, quantize_with_progress, sizes
-    from megengine.quantization import QuantConfig, verify
+    from megengine.quantization import QuantConfig
+    from megengine.quantization.verify import verify
 
     traced = network.traced(say=out.say)
     data = Calibration(photos, network.recipe)

@@ -1,14 +1,14 @@
 """The demo's published networks: architecture, weights, and how their pictures are prepared."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from megengine.cli import assets
 from megengine.cli.photos import PhotoSet
-from megengine.cli.pictures import PRESETS, Recipe, replace
+from megengine.cli.pictures import PRESETS, Recipe
 
 if TYPE_CHECKING:
     from megengine.traced_module import TracedModule

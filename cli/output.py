@@ -17,6 +17,8 @@ from rich.text import Text
 
 from megengine.core.errors import MegEngineError
 
+WIDTH = 140  # of tables in files and pipes
+
 
 class OutputError(MegEngineError):
     """A path that cannot be written."""
@@ -27,7 +29,8 @@ class Output:
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
-        self.results = Console(highlight=False, soft_wrap=True)
+        width = None if sys.stdout.isatty() else WIDTH
+        self.results = Console(highlight=False, soft_wrap=True, width=width)
         self.notes = Console(stderr=True, highlight=False, soft_wrap=True)
 
     def say(self, line: str) -> None:
@@ -55,7 +58,8 @@ class Output:
     def progress(self, what: str, total: int | None) -> Iterator["Bar"]:
         """A bar on stderr, shown on terminals only."""
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        with Progress(*columns, TimeElapsedColumn(), console=self.notes, transient=True) as shown:
+        quiet = not self.notes.is_terminal
+        with Progress(*columns, TimeElapsedColumn(), console=self.notes, transient=True, disable=quiet) as shown:
             yield Bar(shown, shown.add_task(printable(what), total=total))
 
 

@@ -1,7 +1,7 @@
 """`mge-quantize ptq`."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def reader_of(data: str, preprocess: str | None, samples: int | None, model: Any
         how = pictures.recipe(preprocess)
         if "size" not in preprocess and not preprocess.endswith(".json") and len(shapes[0]) == 4:
             size = shapes[0][2:] if how.layout == "NCHW" else shapes[0][1:3]
-            how = pictures.replace(how, size=tuple(size))
+            how = replace(how, size=tuple(size))
     return open_reader(data, shapes=shapes, how=how, limit=samples)
 
 

@@ -14,11 +14,12 @@ from megengine.core.errors import OptionError
 
 def verify_line(result: Any) -> str:
     """The answer of `verify` in one line."""
-    runs = ", ".join(run.run for run in result.runs)
+    runs = " = ".join(run.run.replace(", ", " with ") for run in result.runs)
+    steps = f"{result.float_largest:g} step{'s' * (result.float_largest != 1)}"
     if result.exact:
         return (
-            f"exact: on {result.batches} inputs the specification equals {runs} in every value; "
-            f"the float evaluation of each node is at most {result.float_largest:g} steps away"
+            f"exact: specification = {runs} in every value on {result.batches} inputs; "
+            f"the float evaluation of a node is at most {steps} away"
         )
     worst = next(run for run in result.runs if run.values)
     return f"NOT exact: {worst.run}: {worst.values} values differ, first at {worst.node} ({worst.op} {worst.module})"
@@ -42,7 +43,7 @@ def verify(
     out: Output,
 ) -> None:
     """Check that specification, eager run and compiled plan of the quantized MODEL agree to zero steps."""
-    from megengine.quantization import verify as check
+    from megengine.quantization.verify import verify as check
 
     traced = load_model(model, shapes)
     if not any(isinstance(node.spec.dtype, QuantizedDType) for node in traced.graph.nodes):
