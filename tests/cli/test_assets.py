@@ -130,8 +130,8 @@ def test_the_label_map_and_the_disjoint_sets(tmp_path):
     assert not {v.photo.path for v in found.calibration} & {v.photo.path for v in found.evaluation}
     assert all("cartoon" not in str(v.photo.path) for v in found.calibration)
     assert len(photos.tuxpaint(folder).evaluation) == 135
-    x = found.evaluation[2].array(Recipe(size=(10, 10), resize="square", mean=(0.0,), std=(1.0,)))
-    assert x.shape == (1, 3, 10, 10) and x[0, 0, 0, 0] == 128 and x[0, 0, 5, 5] == 255
+    x = found.evaluation[2].array(Recipe(size=(22, 22), resize="square", mean=(0.0,), std=(1.0,)))
+    assert x.shape == (1, 3, 22, 22) and x[0, 0, 0, 0] == 128 and x[0, 0, 11, 11] == 255
 
 
 def test_a_photo_of_the_label_map_that_is_missing(tmp_path):
