@@ -1,7 +1,7 @@
 """Op records, `apply`, interposers, and the mark of public functions."""
 
 from megengine.dispatch.apply import Interposer, apply, infer, interpose, no_interposers, reference_runner, run_eager
-from megengine.dispatch.public import PublicFunction, exports, public, public_functions, retract
+from megengine.dispatch.public import PublicFunction, exported, exports, public, public_functions, retract
 from megengine.dispatch.record import (
     ErrorSample,
     NoRule,
@@ -26,6 +26,7 @@ __all__ = [
     "Sample",
     "apply",
     "define",
+    "exported",
     "exports",
     "get_op",
     "infer",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from megengine.core import hooks
-from megengine.core.errors import OptionError
+from megengine.core.errors import OptionError, nearest
 from megengine.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -89,6 +89,14 @@ def retract(qualified: str) -> None:
 def exports(home: str) -> dict[str, Callable[..., Any]]:
     """Name -> function of everything declared for a module: what its face exports."""
     return {r.name: _watched(r) for r in public_functions.values() if r.home == home}
+
+
+def exported(home: str, name: str) -> Callable[..., Any]:
+    """One function of a face, also if it was declared after the face was imported. Raises AttributeError."""
+    found = exports(home)
+    if name not in found:
+        raise AttributeError(f"module {home!r} has no attribute {name!r}{nearest(name, found)}")
+    return found[name]
 
 
 suppress = _depth

@@ -1,8 +1,22 @@
 """Every public function, derived from the op records."""
 
+from megengine.core.errors import nearest
 from megengine.functional import elemwise, loss, math, nn, tensor
 
-for _module in (elemwise, loss, math, nn, tensor):
+_MODULES = (elemwise, loss, math, nn, tensor)
+for _module in _MODULES:
     globals().update({name: getattr(_module, name) for name in _module.__all__})
-__all__ = sorted({name for module in (elemwise, loss, math, nn, tensor) for name in module.__all__})
+__all__ = sorted({name for module in _MODULES for name in module.__all__})
 del _module
+
+
+def __getattr__(name: str) -> object:
+    """A function that was declared after this module was imported."""
+    from megengine.dispatch import public_functions
+
+    for record in list(public_functions.values()):
+        for module in _MODULES:
+            if record.name == name and record.home == module.__name__:
+                return getattr(module, name)
+    known = {r.name for r in public_functions.values() if r.home.startswith(__name__)}
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest(name, known)}")

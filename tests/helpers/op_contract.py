@@ -1,0 +1,96 @@
+"""The checks every op record must pass; used for the whole registry and for an op added at run time."""
+
+import numpy as np
+import pytest
+
+from megengine.autodiff import GradManager
+from megengine.core.errors import MegEngineError
+from megengine.dispatch import ErrorSample, Op, Sample, apply, infer
+from megengine.tensor import Tensor
+
+
+def single(array):
+    """A sample array as the engine holds it: floats as float32."""
+    return array.astype(np.float32) if array.dtype == np.float64 else array
+
+
+def tensors(sample: Sample) -> list[Tensor]:
+    return [Tensor._wrap(single(a)) if not isinstance(a, Tensor) else a for a in sample.inputs]
+
+
+def results(out) -> tuple:
+    return out if isinstance(out, tuple) else (out,)
+
+
+def check_spec(op: Op, sample: Sample) -> None:
+    """The inferred spec is that of the result."""
+    inputs = tensors(sample)
+    specs = results(infer(op, [t.spec for t in inputs], dict(sample.attrs)))
+    for out, spec in zip(results(apply(op, *inputs, **sample.attrs)), specs, strict=True):
+        assert out.spec == spec
+        assert out.numpy().shape == spec.shape
+        assert out.numpy().dtype == getattr(spec.dtype, "storage", spec.dtype)
+
+
+def check_reference(op: Op, sample: Sample) -> None:
+    """What runs on float32 is near the reference on float64."""
+    wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in sample.inputs]
+    expected = results(op.reference(*wide, **sample.attrs))
+    for out, want in zip(results(apply(op, *tensors(sample), **sample.attrs)), expected, strict=True):
+        np.testing.assert_allclose(out.numpy(), want, rtol=2e-5, atol=2e-5)
+
+
+def strided(array):
+    """The same values with a gap between neighbours."""
+    wide = (
+        np.empty((*array.shape[:-1], array.shape[-1] * 2), array.dtype) if array.ndim else np.empty((2,), array.dtype)
+    )
+    view = wide[..., ::2] if array.ndim else wide[0:1].reshape(())
+    view[...] = array
+    return view
+
+
+def check_strided(op: Op, sample: Sample) -> None:
+    """Inputs with other strides give the same, and are left as they were."""
+    plain = tensors(sample)
+    moved = [Tensor._wrap(strided(t.numpy()), t.dtype) for t in plain]
+    before = [t.numpy().copy() for t in moved]
+    for a, b in zip(
+        results(apply(op, *plain, **sample.attrs)), results(apply(op, *moved, **sample.attrs)), strict=True
+    ):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-6, atol=1e-6)
+    for t, old in zip(moved, before, strict=True):
+        np.testing.assert_array_equal(t.numpy(), old)
+
+
+def check_error(op: Op, case: ErrorSample) -> None:
+    """The declared error comes with the declared text, and a note that names the op."""
+    with pytest.raises(case.error, match=case.match) as caught:
+        apply(op, *[Tensor._wrap(a) for a in case.inputs], **case.attrs)
+    assert isinstance(caught.value, (MegEngineError, IndexError))
+    assert any(f"op {op.name}" in note for note in caught.value.__notes__)
+
+
+def check_gradient(op: Op, sample: Sample, seed: int = 0) -> None:
+    """<vjp(ct), d> equals the central difference of <f, ct> along a random d, in float64."""
+    rng = np.random.default_rng(seed)
+    inputs = [Tensor._wrap(np.asarray(a, np.float64) if a.dtype.kind == "f" else a) for a in sample.inputs]
+    moving = [t for t in inputs if t.dtype == np.float64]
+    gm = GradManager().attach(moving)
+    with gm:
+        outs = [o for o in results(apply(op, *inputs, **sample.attrs)) if o.dtype == np.float64]
+        cts = [Tensor._wrap(np.asarray(rng.standard_normal(o.shape))) for o in outs]
+        gm.backward(outs, cts)
+    if not sum(t.size for t in moving):
+        return
+    directions = {id(t): np.asarray(rng.standard_normal(t.shape)) for t in moving}
+
+    def value(step: float) -> float:
+        moved = [Tensor._wrap(t.numpy() + step * directions[id(t)]) if id(t) in directions else t for t in inputs]
+        found = [o for o in results(apply(op, *moved, **sample.attrs)) if o.dtype == np.float64]
+        return sum(float((o.numpy() * ct.numpy()).sum()) for o, ct in zip(found, cts, strict=True))
+
+    eps = 1e-6
+    numeric = (value(eps) - value(-eps)) / (2 * eps)
+    exact = sum(float((t.grad.numpy() * directions[id(t)]).sum()) for t in moving if t.grad is not None)
+    assert exact == pytest.approx(numeric, rel=2e-5, abs=2e-6)
