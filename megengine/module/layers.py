@@ -189,6 +189,10 @@ class BatchNorm2d(Module):
             eps=self.eps,
         )
 
+    def _saved(self, tensor: Tensor) -> np.ndarray:
+        # NOTE: MegEngine's state dicts hold vectors here, although the tensors are (1,C,1,1).
+        return tensor.numpy().reshape(-1).copy()
+
     def _module_info_string(self) -> str:
         return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}"
 

@@ -44,7 +44,8 @@ class HookHandle:
 class Module:
     """Base of all layers: subclass it, set parameters and children as attributes, define `forward`.
 
-    Lists, tuples and dicts of modules count as children. State dict keys are in alphabetical order per level.
+    Lists, tuples and dicts of modules count as children. State dict keys are a module's own in
+    alphabetical order, then those of its children.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -130,17 +131,17 @@ class Module:
         return (m for _, m in self.named_modules())
 
     def named_tensors(self, prefix: str | None = None, recursive: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """Parameters and buffers with their paths, in alphabetical order per level."""
-        yield from self._tensors(f"{prefix}." if prefix else "", recursive, set())
+        """Parameters and buffers with their paths: a module's own first, then its children's, each alphabetical."""
+        return ((name, t) for name, t, _ in self._tensors(f"{prefix}." if prefix else "", recursive, set()))
 
-    def _tensors(self, prefix: str, recursive: bool, stack: set[int]) -> Iterator[tuple[str, Tensor]]:
+    def _tensors(self, prefix: str, recursive: bool, stack: set[int]) -> Iterator[tuple[str, Tensor, Module]]:
         if id(self) in stack:
             return
         stack = {*stack, id(self)}
-        for name, value in self._attributes():
-            if isinstance(value, Tensor):
-                yield prefix + name, value
-            elif recursive:
+        own = list(self._attributes())
+        yield from ((prefix + name, value, self) for name, value in own if isinstance(value, Tensor))
+        for name, value in own:
+            if recursive and isinstance(value, Module):
                 yield from value._tensors(f"{prefix}{name}.", True, stack)
 
     def tensors(self, recursive: bool = True) -> Iterator[Tensor]:
@@ -199,12 +200,17 @@ class Module:
     def state_dict(self, rst: Any = None, prefix: str = "", keep_var: bool = False) -> OrderedDict[str, Any]:
         """Path -> array (or the tensor itself with keep_var) of parameters and buffers."""
         out = OrderedDict() if rst is None else rst
-        for name, value in self.named_tensors():
-            out[prefix + name] = value if keep_var else np.array(value.numpy())
+        for name, value, owner in self._tensors(prefix, True, set()):
+            out[name] = value if keep_var else owner._saved(value)
         return out
 
+    def _saved(self, tensor: Tensor) -> np.ndarray:
+        """The array that stands for one of the module's own tensors in a state dict."""
+        return np.array(tensor.numpy())
+
     def load_state_dict(self, state_dict: Mapping[str, Any] | Callable[..., Any], strict: bool = True) -> None:
-        """Take values from a state dict. With strict, missing and unknown keys are errors; shapes always are.
+        """Take values from a state dict. With strict, missing and unknown keys are errors; wrong shapes always are
+        (a vector of C may stand for (1,C,1,1)).
 
         A callable is asked for each tensor: `state_dict(name, tensor)` returns its value or None.
         """
@@ -228,8 +234,10 @@ class Module:
     def _checked(name: str, have: Tensor, new: Any) -> Tensor:
         new = new if isinstance(new, Tensor) else Tensor(new, dtype=np.asarray(new).dtype)
         if new.shape != have.shape:
-            raise ShapeError(f"load_state_dict: {name} has shape {new.shape}; expected {have.shape}")
-        return new.detach() if new.dtype == have.dtype else new.astype(have.dtype)
+            if len(new.shape) != 1 or have.shape != (1, new.shape[0], *[1] * (len(have.shape) - 2)):
+                raise ShapeError(f"load_state_dict: {name} has shape {new.shape}; expected {have.shape}")
+            new = new.reshape(have.shape)  # type: ignore[attr-defined]
+        return new.detach() if new.dtype == have.dtype else new.astype(have.dtype)  # type: ignore[attr-defined]
 
     # ------------------------------------------------------------ printing
 

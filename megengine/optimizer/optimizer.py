@@ -1,0 +1,135 @@
+"""Optimizer: parameters in groups, state per parameter, one update rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from megengine.core.errors import OptionError, ShapeError
+from megengine.tensor import Parameter, Tensor
+
+Parameters = Iterable[Parameter] | Iterable[dict[str, Any]] | dict[str, Any] | Parameter
+State = dict[str, np.ndarray]
+
+
+def check_range(owner: str, *, minimum: float = 0.0, below: float = float("inf"), **values: float) -> None:
+    """Raise OptionError for a hyperparameter outside [minimum, below)."""
+    for name, value in values.items():
+        if not minimum <= value < below:
+            limit = f"in [{minimum:g}, {below:g})" if below < float("inf") else f"at least {minimum:g}"
+            raise OptionError(f"{owner}: {name} is {value!r}; expected a number {limit}")
+
+
+class Optimizer:
+    """Base of the optimizers: subclass it with the names of the state and the rule of one update.
+
+    Parameters are given as parameters, or as groups: dicts with `params` and hyperparameters of their own.
+    A learning rate of 0 is allowed.
+    """
+
+    # state array -> its shape is the parameter's (True) or () (False)
+    _state_names: ClassVar[dict[str, bool]] = {}
+
+    def __init__(self, params: Parameters, defaults: dict[str, Any]) -> None:
+        self._defaults = dict(defaults)
+        self._state: dict[int, State] = {}
+        self.param_groups: list[dict[str, Any]] = []
+        if isinstance(params, (Parameter, dict)):
+            params = [params]  # type: ignore[list-item]
+        items = list(params)
+        if not items:
+            raise OptionError(f"{type(self).__name__}: no parameters to optimize; is net.parameters() exhausted?")
+        groups = items if isinstance(items[0], dict) else [{"params": items}]
+        for group in groups:
+            self.add_param_group(group)  # type: ignore[arg-type]
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Optimize more parameters, with hyperparameters of their own."""
+        name = type(self).__name__
+        if not isinstance(param_group, dict) or "params" not in param_group:
+            raise OptionError(f"{name}: a group is {type(param_group).__name__}; expected a dict with 'params'")
+        params = param_group["params"]
+        params = [params] if isinstance(params, Tensor) else list(params)
+        wrong = [type(p).__name__ for p in params if not isinstance(p, Parameter)]
+        if wrong:
+            raise OptionError(f"{name}: cannot optimize a {wrong[0]}; expected Parameters")
+        known = {id(p) for group in self.param_groups for p in group["params"]}
+        if len({id(p) for p in params} | known) != len(params) + len(known):
+            raise OptionError(f"{name}: a parameter appears twice; give each to one group")
+        group = {**self._defaults, **param_group, "params": params}
+        if "lr" not in group:
+            raise OptionError(f"{name}: lr is missing; give it to the optimizer or to each group")
+        self._check(group)
+        for p in params:
+            self._state[id(p)] = {
+                n: np.zeros(p.shape if like else (), np.float32) for n, like in self._state_names.items()
+            }
+        self.param_groups.append(group)
+
+    def _check(self, group: dict[str, Any]) -> None:
+        check_range(type(self).__name__, lr=group["lr"])
+
+    def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
+        """The new value of a parameter from its value, gradient and state (changed in place)."""
+        raise NotImplementedError(f"{type(self).__name__} has no update rule")
+
+    def step(self) -> Optimizer:
+        """Update every parameter that has a gradient. Returns the optimizer: `optimizer.step().clear_grad()`."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    w = p.numpy()
+                    # the arithmetic is in float32 also for half precision
+                    new = self._update(_single(w), _single(p.grad.numpy()), self._state[id(p)], group)
+                    p._reset(Tensor._wrap(np.ascontiguousarray(new, w.dtype), p.dtype, p.device))
+        return self
+
+    def clear_grad(self) -> Optimizer:
+        """Forget the gradients of all parameters."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad = None
+        return self
+
+    def state_dict(self, keep_var: bool = False) -> dict[str, Any]:
+        """Hyperparameters and state in MegEngine's form; parameters are numbered across groups."""
+        numbers: dict[int, int] = {}
+        groups = []
+        for group in self.param_groups:
+            for p in group["params"]:
+                numbers[id(p)] = len(numbers)
+            groups.append({**group, "params": [numbers[id(p)] for p in group["params"]]})
+        copied = {numbers[k]: {n: v if keep_var else v.copy() for n, v in s.items()} for k, s in self._state.items()}
+        return {"param_groups": groups, "state": copied}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take hyperparameters and state from `state_dict()`, ours or MegEngine's. A refused one changes nothing."""
+        name = type(self).__name__
+        theirs = state["param_groups"]
+        have, got = [len(g["params"]) for g in self.param_groups], [len(g["params"]) for g in theirs]
+        if have != got:
+            raise OptionError(f"{name}: the state has groups of {got} parameters; this optimizer has {have}")
+        ours = [p for group in self.param_groups for p in group["params"]]
+        numbers = [number for group in theirs for number in group["params"]]
+        loaded = {id(p): self._loaded(state["state"].get(n, {}), p, n) for p, n in zip(ours, numbers, strict=True)}
+        for group, new in zip(self.param_groups, theirs, strict=True):
+            group.update({k: v for k, v in new.items() if k != "params"})
+        self._state = loaded
+
+    def _loaded(self, stored: Mapping[str, Any], p: Parameter, number: int) -> State:
+        out = {}
+        for name, like in self._state_names.items():
+            shape = p.shape if like else ()
+            value = np.array(stored.get(name, np.zeros(shape)), np.float32)
+            if value.size != int(np.prod(shape)):
+                raise ShapeError(
+                    f"{type(self).__name__}: {name} of parameter {number} has shape {value.shape}; expected {shape}"
+                )
+            out[name] = value.reshape(shape)
+        return out
+
+
+def _single(x: np.ndarray) -> np.ndarray:
+    return x if x.dtype == np.float64 else x.astype(np.float32, copy=False)

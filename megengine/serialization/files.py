@@ -1,0 +1,119 @@
+"""`megengine.save` and `megengine.load`."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from megengine.core.errors import FileFormatError, OptionError
+from megengine.serialization.arrays import ARRAY_NAMES, ARRAYS
+from megengine.serialization.objects import OBJECT_NAMES, OBJECTS, AllowedClasses
+from megengine.serialization.pickles import read_records, thaw
+from megengine.serialization.writer import dumps
+from megengine.tensor import Tensor
+
+PathOrFile = str | os.PathLike[str] | BinaryIO
+_TABLE = {**ARRAYS, **OBJECTS}
+_NAMES = ARRAY_NAMES | OBJECT_NAMES
+
+
+def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
+    """Replace a file by new content in one step: a crash or a full disk leaves the old file."""
+    path = Path(path)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def save(obj: Any, f: PathOrFile, pickle_module: Any = pickle, pickle_protocol: int = 4) -> Any:
+    """Write state dicts, checkpoints, tensors or modules to a path or a binary file, as MegEngine 1.x does.
+
+    A path is replaced in one step. Returns `f`. Raises DTypeError for what cannot be written; nothing is written then.
+
+    >>> save({"epoch": 3, "state_dict": net.state_dict()}, "checkpoint.pkl")
+    """
+    if pickle_module is not pickle or pickle_protocol != 4:
+        raise OptionError("save: files are written by the package itself in protocol 4; leave out the pickle options")
+    content = dumps(obj)
+    if isinstance(f, (str, os.PathLike)):
+        write_atomically(f, content)
+    else:
+        f.write(content)
+    return f
+
+
+def load(
+    f: PathOrFile,
+    map_location: str | Mapping[str, str] | Callable[[str], str] | None = None,
+    pickle_module: Any = pickle,
+    *,
+    allow: Sequence[type] = (),
+    unsafe: bool = False,
+) -> Any:
+    """Read what `save` or MegEngine 1.x wrote: arrays, tensors, modules of this package, containers of them.
+
+    The pickle is not run: only a fixed list of names is built. Classes of yours are built if you pass them,
+    `load(f, allow=[Net])`. `unsafe=True` runs the pickle: it can do anything the file's author wished. Tensors come to
+    the default device, or to `map_location` (a device, or a mapping or function of the name stored in the file).
+    Raises FileFormatError for anything else.
+
+    >>> net.load_state_dict(load("weights.pkl"))
+    """
+    if pickle_module is not pickle:
+        raise OptionError("load: files are read by the package itself; leave out pickle_module")
+    if isinstance(f, (str, os.PathLike)):
+        with Path(f).open("rb") as file:
+            try:
+                return load(file, map_location, allow=allow, unsafe=unsafe)
+            except FileFormatError as exc:
+                exc.add_note(f"while reading {f}")
+                raise
+    if unsafe:
+        return pickle.load(f)
+    content = io.BytesIO(f.read())
+    if content.getbuffer()[:4] == b"PK\x03\x04":
+        raise FileFormatError(
+            "load: a zip archive, not a pickle; PyTorch's files: megengine.serialization.read_pth(path), "
+            "graphs: megengine.traced_module.load(path)"
+        )
+    value = thaw(read_records(content), AllowedClasses(_TABLE, allow), names=_NAMES)
+    return value if map_location is None else _moved(value, map_location)
+
+
+def _moved(value: Any, where: Any) -> Any:
+    if isinstance(where, Mapping):
+        where = where.get("xpux:0", where.get("xpux"))
+    elif callable(where):
+        where = where("xpux:0")
+    if where is None:
+        return value
+    if isinstance(value, Tensor):
+        return type(value)(value, device=where)
+    if isinstance(value, dict):
+        return type(value)((k, _moved(v, where)) for k, v in value.items())
+    if isinstance(value, (list, tuple)):
+        return type(value)(_moved(v, where) for v in value)
+    if hasattr(value, "tensors"):
+        for tensor in value.tensors():
+            tensor._reset(type(tensor)(tensor, device=where))
+    return value

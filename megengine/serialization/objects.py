@@ -1,0 +1,158 @@
+"""MegEngine's tensors and modules as its pickles hold them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from megengine import module as layers
+from megengine.core.errors import FileFormatError, OptionError
+from megengine.module import Module
+from megengine.serialization.arrays import quantized_of
+from megengine.serialization.pickles import Builder, Record
+from megengine.tensor import Parameter, Tensor
+
+# file of megengine.module -> the layers that live in it there
+_HOMES = {
+    "activation": ("GELU", "LeakyReLU", "ReLU", "Sigmoid", "SiLU", "Softmax"),
+    "adaptive_pooling": ("AdaptiveAvgPool2d", "AdaptiveMaxPool2d"),
+    "batchnorm": ("BatchNorm1d", "BatchNorm2d"),
+    "concat": ("Concat",),
+    "conv": ("Conv2d", "ConvRelu2d", "ConvTranspose2d"),
+    "conv_bn": ("ConvBn2d", "ConvBnRelu2d"),
+    "dropout": ("Dropout",),
+    "elemwise": ("Elemwise",),
+    "identity": ("Identity",),
+    "linear": ("Linear",),
+    "pooling": ("AvgPool2d", "MaxPool2d"),
+    "quant_dequant": ("DequantStub", "QuantStub"),
+    "sequential": ("Sequential",),
+}
+# a layer of ours -> its name in MegEngine's files, and back
+NAMES: dict[type[Module], str] = {
+    getattr(layers, name): f"megengine.module.{home}.{name}" for home, names in _HOMES.items() for name in names
+}
+_LAYERS = {path: kind for kind, path in NAMES.items()}
+# state of MegEngine's modules that has no counterpart here
+_BOOKKEEPING = frozenset({"_modules", "_name", "_short_name", "_forward_hooks", "_forward_pre_hooks"})
+
+OBJECT_NAMES = frozenset({"megengine.tensor.Tensor", "megengine.tensor.Parameter"})
+
+
+@dataclass(frozen=True, slots=True)
+class SavedQParams:
+    """Quantization parameters that a tensor of a file carries."""
+
+    mode: str
+    dtype_name: str
+    qmin: int
+    qmax: int
+    scale: Tensor | None
+    zero_point: Tensor | None
+
+
+def _tensor_of(kind: type[Tensor]) -> Builder:
+    def build(record: Record) -> Tensor:
+        state = record.state if isinstance(record.state, dict) else {}
+        value = record.args[0] if record.args else state.get("data")
+        if not isinstance(value, np.ndarray):
+            raise FileFormatError(f"pickle: a {kind.__name__} without an array")
+        # NOTE: the array may have lost its metadata, the dtype beside it has not
+        declared = record.args[1] if len(record.args) > 1 else state.get("dtype", value.dtype)
+        quantized = quantized_of(value.dtype) or (quantized_of(declared) if isinstance(declared, np.dtype) else None)
+        tensor = kind(value, dtype=value.dtype if quantized is None else quantized)
+        tensor.qparams = state.get("qparams", state.get("qdict"))
+        return tensor
+
+    return build
+
+
+def _qparams(record: Record) -> SavedQParams:
+    slots = record.state[1]
+    mode = {1: "symmetric", 2: "asymmetric"}[slots["mode"]]
+    name, _, _, qmin, qmax, _ = slots["dtype_meta"]
+    return SavedQParams(mode, name, qmin, qmax, slots.get("scale"), slots.get("zero_point"))
+
+
+def _module_of(kind: type[Module]) -> Builder:
+    def build(record: Record) -> Module:
+        if not isinstance(record.state, dict):
+            raise FileFormatError(f"pickle: a {kind.__name__} without state")
+        made = kind.__new__(kind)
+        Module.__init__(made)
+        for name, value in record.state.items():
+            if name in _BOOKKEEPING:
+                continue
+            if not isinstance(name, str) or name.startswith("__") or callable(getattr(kind, name, None)):
+                raise FileFormatError(f"pickle: a {kind.__name__} with an attribute {str(name)[:60]!r}")
+            setattr(made, name, value)
+        return made
+
+    return build
+
+
+def _object_of(kind: type) -> Builder:
+    def build(record: Record) -> Any:
+        made = kind.__new__(kind, *record.args)
+        if hasattr(made, "__setstate__"):
+            made.__setstate__(record.state)
+        elif isinstance(record.state, dict):
+            made.__dict__.update(record.state)
+        elif record.state is not None:
+            raise FileFormatError(f"pickle: {kind.__name__} has state but no __setstate__ to take it")
+        return made
+
+    return build
+
+
+OBJECTS: dict[str, Builder] = {
+    "megengine.tensor.Tensor": _tensor_of(Tensor),
+    "megengine.tensor.Parameter": _tensor_of(Parameter),
+    "megengine.core._imperative_rt.common.CompNode": lambda r: str(r.state),
+    "megengine.quantization.utils.QParams": _qparams,
+    "megengine.quantization.utils.LSQParams": _qparams,
+    "megengine.quantization.utils.QuantMode": lambda r: int(r.args[0]),
+    "megengine.core.tensor.dtype.QuantDtypeMeta": lambda r: tuple(r.args),
+    "megengine.module.module.Module": _module_of(Module),
+    **{path: _module_of(kind) for path, kind in _LAYERS.items()},
+}
+
+
+class AllowedClasses(Mapping[str, Builder]):
+    """The fixed table, and the classes a caller allows: by full name, or by class name where the file says otherwise
+    (a class of `__main__` that has moved since).
+    """
+
+    def __init__(self, table: Mapping[str, Builder], allow: Sequence[type]) -> None:
+        self._table = dict(table)
+        self._by_name: dict[str, Builder] = {}
+        for kind in allow:
+            if not isinstance(kind, type):
+                raise OptionError(f"load: allow has {kind!r}; expected classes")
+            builder = _module_of(kind) if issubclass(kind, Module) else _object_of(kind)
+            self._table[f"{kind.__module__}.{kind.__qualname__}"] = builder
+            self._by_name[kind.__qualname__] = builder
+
+    def __getitem__(self, name: str) -> Builder:
+        return self._table[name] if name in self._table else self._by_name[name.rpartition(".")[2]]
+
+    def __iter__(self):
+        return iter({**self._by_name, **self._table})
+
+    def __len__(self) -> int:
+        return len({**self._by_name, **self._table})
+
+
+def module_state(module: Module) -> tuple[str, dict[str, Any]]:
+    """Class name in MegEngine's files and instance state, as MegEngine writes them."""
+    kind = type(module)
+    own = dict(object.__getattribute__(module, "__dict__"))
+    if own.get("_forward_hooks") or own.get("_forward_pre_hooks"):
+        raise OptionError(f"save: a {kind.__name__} has hooks, which cannot be saved; remove them first")
+    own.update(_forward_hooks=OrderedDict(), _forward_pre_hooks=OrderedDict(), _name=None, _short_name=None)
+    containers = [k for k, v in own.items() if isinstance(v, (Module, list, tuple, dict))]
+    return NAMES.get(kind, f"{kind.__module__}.{kind.__qualname__}"), {"_modules": containers, **own}

@@ -1,0 +1,231 @@
+"""save and load: files of MegEngine 1.13 against the arrays it printed, round trips, refusals, damage."""
+
+import io
+import pickle
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import megengine.module as M
+from megengine.core.dtype import bfloat16, qint8, qint32, quint8
+from megengine.core.errors import DTypeError, FileFormatError, OptionError
+from megengine.serialization import load, save
+from megengine.tensor import Parameter, Tensor, tensor
+
+DATA = Path(__file__).parents[1] / "data" / "megengine"
+
+
+class Net(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = M.Conv2d(4, 4, 3, groups=2)
+        self.blocks = [M.Linear(3, 2), {"bn": M.BatchNorm2d(4)}]
+        self.tied = self.conv.weight
+
+    def forward(self, x):
+        return self.blocks[1]["bn"](self.conv(x))
+
+
+class Plain:
+    def __init__(self, value):
+        self.value = value
+
+
+def test_tensors_of_every_dtype():
+    tensors, expected = load(DATA / "tensors.pkl"), np.load(DATA / "tensors.npz")
+    for name, value in tensors.items():
+        assert type(value) is (Parameter if name == "param" else Tensor)
+        actual = value.numpy().astype(np.float32) if name == "bf16" else value.numpy()
+        np.testing.assert_array_equal(actual, expected[name], err_msg=name)
+    assert tensors["bf16"].dtype == bfloat16
+    assert tensors["qint8"].dtype == qint8(0.05)
+    assert tensors["quint8"].dtype == quint8(0.05, 128)
+    assert tensors["qint32"].dtype == qint32(0.001)
+    saved = tensors["with_qparams"].qparams
+    assert (saved.mode, saved.dtype_name, saved.qmin, saved.qmax) == ("symmetric", "qint8", -128, 127)
+    assert saved.scale.numpy() == np.float32(0.1)
+
+
+def test_a_pickled_module_gives_its_outputs():
+    net, expected = load(DATA / "module.pkl").eval(), np.load(DATA / "module.npz")
+    assert type(net) is M.Sequential
+    np.testing.assert_allclose(net(tensor(expected["in.0"])).numpy(), expected["out"], rtol=1e-6)
+
+
+def test_state_dicts_and_checkpoint():
+    checkpoint, expected = load(DATA / "checkpoint.pkl"), np.load(DATA / "checkpoint.npz")
+    assert checkpoint["epoch"] == 3
+    for key, value in checkpoint["state_dict"].items():
+        np.testing.assert_array_equal(value, expected[f"final.{key}"])
+    state = load(DATA / "call_mix.state.pkl")
+    assert next(iter(state)) == "gain"
+    assert state["nest.1.0.0.running_var"].shape == (8,)
+    quantized = load(DATA / "res_fused_q.state.pkl")["block1.conv1.weight"]
+    assert quantized.dtype.metadata["mgb_dtype"]["name"] == "QuantizedS8"
+
+
+def everything():
+    rng = np.random.default_rng(0)
+    array = rng.standard_normal((2, 3)).astype(np.float32)
+    return {
+        "f64": array.astype(np.float64),
+        "transposed": array.T,
+        "big": array.astype(">f4"),
+        "bf16": array.astype(bfloat16),
+        "flags": np.array([True, False]),
+        "empty": np.zeros((0, 2), np.int64),
+        "scalar": np.float32(1.5),
+        "numbers": [1, -(2**70), 1.5, True, None, "täxt\n", b"\0\1", (1, (2,)), {3}],
+        "tensor": tensor(array),
+        "quantized": Tensor(np.arange(4, dtype=np.int8), dtype=qint8(0.5)),
+        "ordered": OrderedDict(b=1, a=2),
+        5: "number as key",
+    }
+
+
+def assert_same(a, b):
+    assert type(a) is type(b)
+    if isinstance(a, dict):
+        assert list(a) == list(b)
+        for key in a:
+            assert_same(a[key], b[key])
+    elif isinstance(a, Tensor):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+    elif isinstance(a, np.ndarray):
+        assert a.dtype.newbyteorder("=") == b.dtype
+        np.testing.assert_array_equal(a, b)
+    else:
+        assert a == b
+
+
+def test_round_trip(tmp_path):
+    value = everything()
+    assert save(value, tmp_path / "a.pkl") == tmp_path / "a.pkl"
+    assert_same(value, load(tmp_path / "a.pkl"))
+    buffer = io.BytesIO()
+    save(value, buffer)
+    buffer.seek(0)
+    assert_same(value, load(buffer))
+
+
+@pytest.mark.filterwarnings("ignore:numpy.core")
+def test_what_we_write_is_an_ordinary_pickle(tmp_path):
+    value = {k: v for k, v in everything().items() if k not in ("bf16", "tensor", "quantized")}
+    save(value, tmp_path / "a.pkl")
+    with (tmp_path / "a.pkl").open("rb") as file:
+        assert_same(value, pickle.load(file))
+
+
+def test_a_module_with_its_class_allowed(tmp_path):
+    net = Net().eval()
+    save(net, tmp_path / "net.pkl")
+    with pytest.raises(FileFormatError, match=r"Net'.*load\(file, allow=\[TheClass\]\)"):
+        load(tmp_path / "net.pkl")
+    again = load(tmp_path / "net.pkl", allow=[Net])
+    assert type(again) is Net
+    assert again.tied is again.conv.weight
+    assert not again.conv.training
+    x = tensor(np.random.default_rng(0).standard_normal((1, 4, 5, 5)).astype(np.float32))
+    np.testing.assert_array_equal(again(x).numpy(), net(x).numpy())
+
+
+def test_unsafe_is_never_implied(tmp_path):
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps(Plain(3), 4))
+    with pytest.raises(FileFormatError, match="Plain"):
+        load(tmp_path / "a.pkl")
+    assert load(tmp_path / "a.pkl", allow=[Plain]).value == 3
+    with pytest.raises(OptionError, match="expected classes"):
+        load(tmp_path / "a.pkl", allow=["Plain"])
+
+
+def test_what_cannot_be_saved_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.pkl"
+    save([1], path)
+    for wrong, message in [
+        ({"f": print}, "cannot write a builtin_function"),
+        (np.array([object()]), "an array of object"),
+    ]:
+        with pytest.raises(DTypeError, match=message):
+            save([2, wrong], path)
+    cycle: list = []
+    cycle.append((cycle,))
+    save(path.name, tmp_path / "b.pkl")
+    net = Net()
+    net.conv.register_forward_hook(print)
+    with pytest.raises(OptionError, match="has hooks"):
+        save(net, path)
+    with pytest.raises(OptionError, match="protocol 4"):
+        save(1, path, pickle_protocol=2)
+    assert load(path) == [1]
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "a.pkl"
+    save([1], path)
+    monkeypatch.setattr("os.fsync", lambda fd: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        save([2], path)
+    assert load(path) == [1]
+    assert [p.name for p in tmp_path.iterdir()] == ["a.pkl"]
+
+
+def test_other_files(tmp_path):
+    (tmp_path / "z.pth").write_bytes(b"PK\x03\x04rest")
+    with pytest.raises(FileFormatError, match="a zip archive"):
+        load(tmp_path / "z.pth")
+    (tmp_path / "e.pkl").write_bytes(b"")
+    with pytest.raises(FileFormatError) as caught:
+        load(tmp_path / "e.pkl")
+    assert "e.pkl" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("name", ["tensors.pkl", "module.pkl", "checkpoint.pkl"])
+def test_damaged_files_give_values_or_one_error(name):
+    rng = np.random.default_rng(3)
+    whole = np.frombuffer((DATA / name).read_bytes(), np.uint8)
+    for _ in range(300):
+        damaged = whole.copy()
+        at = rng.integers(0, len(damaged), rng.integers(1, 4))
+        damaged[at] = rng.integers(0, 256, len(at))
+        body = damaged.tobytes()[: rng.integers(1, len(damaged) + 1)]
+        try:
+            load(io.BytesIO(body))
+        except FileFormatError as exc:
+            assert str(exc)
+
+
+class Scale(M.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.weight = Parameter(np.ones(n, np.float32))
+        self.offset = tensor(np.zeros(1, np.float32))
+
+
+class CallMix(M.Module):
+    """The modules of the net behind call_mix.state.pkl."""
+
+    def __init__(self):
+        super().__init__()
+        self.shared = M.Conv2d(8, 8, 3, padding=1)
+        self.head = M.Conv2d(4, 8, 1)
+        self.nest = M.Sequential(
+            M.Sequential(M.Conv2d(8, 8, 1), M.ReLU()), M.Sequential(M.Sequential(M.BatchNorm2d(8)), M.Sigmoid())
+        )
+        self.branches = [M.Conv2d(8, 4, 1), M.MaxPool2d(3, 1, 1), Scale(8)]
+        self.table = {"left": M.Conv2d(8, 4, 1), "right": M.Conv2d(8, 4, 3, padding=1)}
+        self.scale = Scale(8)
+        self.gain = Parameter(np.array([2.0], np.float32))
+
+
+def test_state_dict_has_megengines_keys_order_shapes_and_values():
+    stored, net = load(DATA / "call_mix.state.pkl"), CallMix()
+    net.load_state_dict(stored)
+    ours = net.state_dict()
+    assert [(k, v.shape, v.dtype) for k, v in ours.items()] == [(k, v.shape, v.dtype) for k, v in stored.items()]
+    for key, value in ours.items():
+        np.testing.assert_array_equal(value, stored[key])
+    assert net.nest[1][0][0].weight.shape == (1, 8, 1, 1)
