@@ -30,17 +30,16 @@ def interleaved(runs: Mapping[str, Callable[[], object]], *, rounds: int, warmup
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True)
 @click.option("--rounds", type=click.IntRange(1, 100000), default=30, show_default=True)
-@click.option("--tune", is_flag=True, help="Time the usable kernels and keep the fastest.")
 @shape_option
 @common
-def bench(models: tuple[str, ...], threads: int, rounds: int, tune: bool, shapes: tuple, out: Output) -> None:
+def bench(models: tuple[str, ...], threads: int, rounds: int, shapes: tuple, out: Output) -> None:
     """Time compiled plans of MODELs side by side: median CPU time of interleaved runs on random input."""
     from megengine import plan
 
     runs, plans = {}, {}
     for source in models:
         model = load_model(source, shapes)
-        plans[source] = plan.compile(model, threads=threads, tune=tune)
+        plans[source] = plan.compile(model, threads=threads)
         inputs = random_inputs(model)
         runs[source] = lambda p=plans[source], xs=inputs: p(*xs)
     medians = interleaved(runs, rounds=rounds)

@@ -10,7 +10,7 @@ import numpy as np
 
 from megengine.core.dtype import storage_of
 from megengine.core.spec import TensorSpec
-from megengine.kernels import _core
+from megengine.kernels import _core, isa
 from megengine.kernels.registry import Problem
 
 MakeStep = Callable[[Problem, dict[int, np.ndarray], int], Any]
@@ -40,7 +40,7 @@ class _StepCache:
         self.steps: dict[tuple, tuple[Any, tuple]] = {}
 
     def get(self, problem: Problem, constants: dict[int, np.ndarray]) -> Any:
-        key = (problem, tuple(map(id, constants.values())))
+        key = (problem, isa.active(), tuple(map(id, constants.values())))
         if key not in self.steps:
             drop = lambda _, key=key: self.steps.pop(key, None)  # noqa: E731
             guards = tuple(weakref.ref(c, drop) for c in constants.values())

@@ -38,7 +38,7 @@ def model(tmp_path_factory):
     y = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
     graph = helper.make_graph(nodes, "little", x, y, [w, v])
     path = tmp_path_factory.mktemp("model") / "little.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     return path
 
 
@@ -147,3 +147,89 @@ def test_ctrl_c_is_clean(tmp_path, model):
     assert process.returncode == 130, err
     assert err.strip() == "mge-quantize: interrupted; nothing was written"
     assert not list(tmp_path.glob("*out*")) and not list(tmp_path.glob(".out*"))
+
+
+@pytest.fixture(scope="module")
+def quantized(model, tmp_path_factory):
+    """The little network quantized by the command, with everything it can write."""
+    folder = tmp_path_factory.mktemp("ptq")
+    rng = np.random.default_rng(1)
+    np.save(folder / "data.npy", rng.standard_normal((12, 3, 16, 16)).astype(np.float32))
+    words = ["--data", "data.npy", "-o", "q.mgt", "--onnx", "q.onnx", "--report", "q.html", "--json"]
+    done = run("ptq", model, *words, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder, json.loads(done.stdout)
+
+
+def test_ptq_writes_model_onnx_and_report(quantized):
+    folder, result = quantized
+    assert sorted(p.name for p in folder.iterdir()) == ["data.npy", "q.html", "q.mgt", "q.onnx"]
+    assert result["written"] == ["q.mgt", "q.onnx", "q.html"]
+    assert result["output_sqnr_db"] > 25 and result["int8_bytes"] < result["float_bytes"]
+    page = (folder / "q.html").read_text()
+    assert all(edge["name"] in page for edge in result["edges"])
+    assert "http://" not in page.replace("http://www.w3.org/2000/svg", "") and "https://" not in page
+
+
+def test_integer_model_and_qdq_onnx_agree_with_the_float_network(quantized, model):
+    runtime = pytest.importorskip("onnxruntime")
+    folder, _ = quantized
+    from megengine.traced_module import files
+
+    x = np.load(folder / "data.npy")[:1]
+    wanted = runtime.InferenceSession(model).run(None, {"x": x})[0]
+    qdq = runtime.InferenceSession(folder / "q.onnx").run(None, {"x": x})[0]
+    integer = files.load(folder / "q.mgt")(x).numpy()
+    assert np.abs(integer - wanted).max() < 0.05 * np.abs(wanted).max()
+    assert np.abs(integer - qdq).max() < 0.02 * np.abs(wanted).max()
+    stored = {t.name: t for t in onnx.load(folder / "q.onnx").graph.initializer}
+    assert any(t.data_type == TensorProto.INT8 and list(t.dims) == [4, 3, 3, 3] for t in stored.values())
+
+
+def test_verify_and_bench_on_the_result(quantized, model):
+    folder, _ = quantized
+    done = run("verify", "q.mgt", "--data", "data.npy", "--samples", "2", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "exact: specification" in done.stdout
+    found = json.loads(run("bench", model, "q.mgt", "--rounds", "2", "--json", cwd=folder).stdout)
+    assert [row["model"] for row in found["models"]] == [str(model), "q.mgt"]
+    assert all(row["ms"] >= 0 for row in found["models"])
+    assert "quantize it first" in one_line_error(run("verify", model, "--data", folder / "data.npy"))
+
+
+@pytest.mark.parametrize(
+    ("data", "words", "message"),
+    [
+        ("nan.npy", (), "batch 1: 1 values are NaN or infinite"),
+        ("small.npy", (), "shape (1, 3, 8, 8); expected (1, 3, 16, 16)"),
+        ("none", (), "no such file or folder"),
+        ("pictures", (), "broken.png: cannot be read"),
+        ("good.npy", ("--exclude", "hed"), "'hed' selects no layer; nearest: head"),
+        ("good.npy", ("--activations", "mea"), "unknown method 'mea'"),
+        ("good.npy", ("--profile", "x68"), "did you mean 'x86'"),
+        ("good.npy", ("-o", "none/q.mgt"), "does not exist"),
+        ("good.npy", ("-o", "q.onnx"), "expected a .mgt file"),
+        ("good.npy", ("--onnx", "none/q.onnx"), "does not exist"),
+    ],
+)
+def test_bad_input_of_ptq_is_one_line_and_leaves_nothing(tmp_path, model, data, words, message):
+    good = np.zeros((3, 3, 16, 16), np.float32)
+    np.save(tmp_path / "good.npy", good)
+    np.save(tmp_path / "small.npy", good[:, :, :8, :8])
+    good[1, 0, 0, 0] = np.nan
+    np.save(tmp_path / "nan.npy", good)
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "broken.png").write_bytes(b"\x89PNG")
+    before = sorted(tmp_path.rglob("*"))
+    line = one_line_error(run("ptq", model, "--data", data, "-o", "q.mgt", *words, cwd=tmp_path))
+    assert message in line
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_write_protected_folder(tmp_path, model):
+    np.save(tmp_path / "good.npy", np.zeros((1, 3, 16, 16), np.float32))
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+    words = ("--data", tmp_path / "good.npy", "-o", locked / "q.mgt")
+    assert "cannot be written" in one_line_error(run("ptq", model, *words))

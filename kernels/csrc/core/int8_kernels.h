@@ -1,0 +1,116 @@
+// Exact 8-bit integer kernels: what they are given, and one table of entry points per instruction set.
+// The arithmetic is docs/integer-arithmetic.md. Activations are dense NHWC. A signed source is read with its
+// top bit flipped, which turns it into u8 with a zero point larger by 128 (`flip` is 0x80 then, else 0).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace mge::int8 {
+
+// From accumulator to output. Channel arrays are padded so that whole vectors may be read.
+struct Epilogue {
+    const std::int32_t* b = nullptr;
+    const float* m = nullptr;
+    const float* bias = nullptr;
+    float lo = 0, hi = 0;
+    std::int32_t zero_point = 0;
+    bool to_float = false;  // float32 output: neither clamp nor rounding
+    // residual: same layout as the output
+    std::int32_t res_zero = 0;  // zero point in the u8 domain
+    std::uint8_t res_flip = 0;
+    float ratio = 0;
+};
+
+struct ConvShape {
+    int n, h, w, c;  // input
+    int oh, ow, o;   // output
+    int kh, kw, stride_h, stride_w, top, left, dilation_h, dilation_w, groups;
+    int zero_point;     // of the source, in the u8 domain
+    std::uint8_t flip;  // 0x80 for a signed source
+    int group_inputs() const { return c / groups; }
+    int group_outputs() const { return o / groups; }
+    int taps() const { return kh * kw; }
+    int depth() const { return kh * kw * group_inputs(); }
+    bool depthwise() const { return groups == c && groups == o; }
+};
+
+struct Range {
+    int begin, end;
+};
+
+struct ConvArgs {
+    ConvShape s;
+    Epilogue e;
+    const std::int32_t* weights = nullptr;  // as packed by the same table
+    const std::uint8_t* x = nullptr;
+    const std::uint8_t* res = nullptr;
+    std::uint8_t* y = nullptr;
+    std::byte* scratch = nullptr;
+    Range rows{0, 0};   // output pixels (matrix product) or output lines (depthwise)
+    Range lanes{0, 0};  // output channels inside a group, multiples of `lanes` of the table (matrix product)
+};
+
+struct Elementwise {
+    const void* a = nullptr;
+    const void* r = nullptr;
+    void* y = nullptr;
+    std::size_t size = 0;
+    std::uint8_t a_flip = 0, r_flip = 0;
+    std::int32_t a_zero = 0, r_zero = 0;  // in the u8 domain
+    float a_ratio = 0, r_ratio = 0, lo = 0, hi = 0;
+    std::int32_t zero_point = 0;
+};
+
+struct PoolArgs {
+    ConvShape s;  // c = o; kernel, stride, padding
+    const std::uint8_t* x = nullptr;
+    std::uint8_t* y = nullptr;
+    float scale = 1, lo = 0, hi = 0;  // scale: fl32(s_x / s_y), before the division by the count
+    std::int32_t zero_point = 0;
+    bool count_include_pad = true;
+    Range rows{0, 0};  // output lines
+};
+
+struct Planes {  // float32 NCHW pictures to 8-bit NHWC
+    const float* x = nullptr;
+    std::uint8_t* y = nullptr;
+    int channels = 0, pixels = 0;  // of one picture
+    float scale = 1, lo = 0, hi = 0;
+    std::int32_t zero_point = 0;
+    Range range{0, 0};  // pixels
+};
+
+struct Table {
+    int lanes;     // 32-bit lanes of a vector
+    int block;     // output channels of a full tile
+    int unit;      // source elements in a lane of packed weights: 4 (u8) or 2 (s16)
+    int dw_block;  // channels of a depthwise block
+    // sizes in int32 elements / bytes
+    std::size_t (*conv_weight_size)(const ConvShape&);
+    void (*conv_pack)(const ConvShape&, const std::int8_t* w, std::int32_t* out);
+    std::size_t (*conv_scratch)(const ConvShape&);
+    void (*conv)(const ConvArgs&);
+    // depthwise: `order` gives the channel of each position of the channel arrays
+    std::size_t (*dw_weight_size)(const ConvShape&);
+    void (*dw_pack)(const ConvShape&, const std::int8_t* w, std::int32_t* out);
+    int (*dw_order)(int position);
+    std::size_t (*dw_scratch)(const ConvShape&);
+    void (*depthwise)(const ConvArgs&);
+    void (*add)(const Elementwise&);         // r may be null: requantize
+    void (*quantize)(const Elementwise&);    // a: float32, a_ratio: the scale
+    void (*dequantize)(const Elementwise&);  // y: float32, a_ratio: the scale
+    void (*fake_quant)(const Elementwise&, float* least, float* most);
+    void (*planes)(const Planes&);
+    void (*average)(const PoolArgs&);
+    void (*maximum)(const PoolArgs&);
+    void (*epilogue)(const std::int32_t* acc, const std::uint8_t* res, std::uint8_t* y, int rows,
+                     int channels, const Epilogue&);
+};
+
+extern const Table table_base;
+extern const Table table_sse41;
+extern const Table table_avx2;
+extern const Table table_avx512;
+extern const Table table_vnni;
+
+}  // namespace mge::int8

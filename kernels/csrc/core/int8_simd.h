@@ -1,0 +1,230 @@
+// The vector operations the 8-bit kernels are written with, for the instruction set this file is compiled
+// for. Included inside the unnamed namespace of one translation unit per instruction set.
+#if defined(__AVX512BW__)
+using vi = __m512i;
+using vf = __m512;
+constexpr int kLanes = 16;
+inline vi zero() { return _mm512_setzero_si512(); }
+inline vi set1(std::int32_t v) { return _mm512_set1_epi32(v); }
+inline vf setf(float v) { return _mm512_set1_ps(v); }
+inline vi load(const void* p) { return _mm512_loadu_si512(p); }
+inline vf loadf(const float* p) { return _mm512_loadu_ps(p); }
+inline void storef(float* p, vf v) { _mm512_storeu_ps(p, v); }
+inline vi addi(vi a, vi b) { return _mm512_add_epi32(a, b); }
+inline vi subi(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+inline vi xori(vi a, vi b) { return _mm512_xor_si512(a, b); }
+inline vi ori(vi a, vi b) { return _mm512_or_si512(a, b); }
+inline vi high(vi a) { return _mm512_slli_epi32(a, 16); }
+inline vi madd(vi a, vi b) { return _mm512_madd_epi16(a, b); }
+inline vf cvt(vi a) { return _mm512_cvtepi32_ps(a); }
+inline vi round_even(vf a) { return _mm512_cvtps_epi32(a); }
+inline vf mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+inline vf add(vf a, vf b) { return _mm512_add_ps(a, b); }
+inline vf div(vf a, vf b) { return _mm512_div_ps(a, b); }
+inline vf maxf(vf a, vf b) { return _mm512_max_ps(a, b); }  // the second operand where the first is NaN
+inline vf minf(vf a, vf b) { return _mm512_min_ps(a, b); }
+inline vi widen(const std::uint8_t* p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline void narrow(std::uint8_t* p, vi v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v));
+}
+inline vi widen_n(const std::uint8_t* p, int n) {
+    return _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(static_cast<__mmask16>((1u << n) - 1), p));
+}
+inline void narrow_n(std::uint8_t* p, vi v, int n) {
+    _mm_mask_storeu_epi8(p, static_cast<__mmask16>((1u << n) - 1), _mm512_cvtepi32_epi8(v));
+}
+inline void storef_n(float* p, vf v, int n) {
+    _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), v);
+}
+inline vf loadf_n(const float* p, int n) {
+    return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
+}
+#else
+#if defined(__AVX2__)
+using vi = __m256i;
+using vf = __m256;
+constexpr int kLanes = 8;
+inline vi zero() { return _mm256_setzero_si256(); }
+inline vi set1(std::int32_t v) { return _mm256_set1_epi32(v); }
+inline vf setf(float v) { return _mm256_set1_ps(v); }
+inline vi load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+inline vf loadf(const float* p) { return _mm256_loadu_ps(p); }
+inline void storef(float* p, vf v) { _mm256_storeu_ps(p, v); }
+inline vi addi(vi a, vi b) { return _mm256_add_epi32(a, b); }
+inline vi subi(vi a, vi b) { return _mm256_sub_epi32(a, b); }
+inline vi xori(vi a, vi b) { return _mm256_xor_si256(a, b); }
+inline vi ori(vi a, vi b) { return _mm256_or_si256(a, b); }
+inline vi high(vi a) { return _mm256_slli_epi32(a, 16); }
+inline vi madd(vi a, vi b) { return _mm256_madd_epi16(a, b); }
+inline vf cvt(vi a) { return _mm256_cvtepi32_ps(a); }
+inline vi round_even(vf a) { return _mm256_cvtps_epi32(a); }
+inline vf mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+inline vf add(vf a, vf b) { return _mm256_add_ps(a, b); }
+inline vf div(vf a, vf b) { return _mm256_div_ps(a, b); }
+inline vf maxf(vf a, vf b) { return _mm256_max_ps(a, b); }
+inline vf minf(vf a, vf b) { return _mm256_min_ps(a, b); }
+inline vi widen(const std::uint8_t* p) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
+inline void narrow(std::uint8_t* p, vi v) {
+    const __m256i low = _mm256_and_si256(v, _mm256_set1_epi32(255));
+    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(words, words));
+}
+#elif defined(__SSE4_1__)
+using vi = __m128i;
+using vf = __m128;
+constexpr int kLanes = 4;
+inline vi zero() { return _mm_setzero_si128(); }
+inline vi set1(std::int32_t v) { return _mm_set1_epi32(v); }
+inline vf setf(float v) { return _mm_set1_ps(v); }
+inline vi load(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+inline vf loadf(const float* p) { return _mm_loadu_ps(p); }
+inline void storef(float* p, vf v) { _mm_storeu_ps(p, v); }
+inline vi addi(vi a, vi b) { return _mm_add_epi32(a, b); }
+inline vi subi(vi a, vi b) { return _mm_sub_epi32(a, b); }
+inline vi xori(vi a, vi b) { return _mm_xor_si128(a, b); }
+inline vi ori(vi a, vi b) { return _mm_or_si128(a, b); }
+inline vi high(vi a) { return _mm_slli_epi32(a, 16); }
+inline vi madd(vi a, vi b) { return _mm_madd_epi16(a, b); }
+inline vf cvt(vi a) { return _mm_cvtepi32_ps(a); }
+inline vi round_even(vf a) { return _mm_cvtps_epi32(a); }
+inline vf mul(vf a, vf b) { return _mm_mul_ps(a, b); }
+inline vf add(vf a, vf b) { return _mm_add_ps(a, b); }
+inline vf div(vf a, vf b) { return _mm_div_ps(a, b); }
+inline vf maxf(vf a, vf b) { return _mm_max_ps(a, b); }
+inline vf minf(vf a, vf b) { return _mm_min_ps(a, b); }
+inline vi widen(const std::uint8_t* p) {
+    std::int32_t four;
+    std::memcpy(&four, p, 4);
+    return _mm_cvtepu8_epi32(_mm_cvtsi32_si128(four));
+}
+inline void narrow(std::uint8_t* p, vi v) {
+    const __m128i low = _mm_and_si128(v, _mm_set1_epi32(255));
+    const __m128i words = _mm_packus_epi32(low, low);
+    const std::int32_t four = _mm_cvtsi128_si32(_mm_packus_epi16(words, words));
+    std::memcpy(p, &four, 4);
+}
+#else
+constexpr int kLanes = 4;
+struct vi {
+    std::int32_t v[kLanes];
+};
+struct vf {
+    float v[kLanes];
+};
+template <class R, class F>
+inline R lanes(F f) {
+    R out;
+    for (int i = 0; i < kLanes; ++i) out.v[i] = f(i);
+    return out;
+}
+inline vi set1(std::int32_t v) {
+    return lanes<vi>([=](int) { return v; });
+}
+inline vi zero() { return set1(0); }
+inline vf setf(float v) {
+    return lanes<vf>([=](int) { return v; });
+}
+inline vi load(const void* p) {
+    vi out;
+    std::memcpy(&out, p, sizeof out);
+    return out;
+}
+inline vf loadf(const float* p) {
+    vf out;
+    std::memcpy(&out, p, sizeof out);
+    return out;
+}
+inline void storef(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
+inline vi addi(vi a, vi b) {
+    return lanes<vi>([&](int i) {
+        return static_cast<std::int32_t>(static_cast<std::uint32_t>(a.v[i]) +
+                                         static_cast<std::uint32_t>(b.v[i]));
+    });
+}
+inline vi subi(vi a, vi b) {
+    return lanes<vi>([&](int i) { return a.v[i] - b.v[i]; });
+}
+inline vi xori(vi a, vi b) {
+    return lanes<vi>([&](int i) { return a.v[i] ^ b.v[i]; });
+}
+inline vi ori(vi a, vi b) {
+    return lanes<vi>([&](int i) { return a.v[i] | b.v[i]; });
+}
+inline vi high(vi a) {
+    return lanes<vi>(
+        [&](int i) { return static_cast<std::int32_t>(static_cast<std::uint32_t>(a.v[i]) << 16); });
+}
+inline vi madd(vi a, vi b) {
+    return lanes<vi>([&](int i) {
+        return static_cast<std::int16_t>(a.v[i]) * static_cast<std::int16_t>(b.v[i]) +
+               (a.v[i] >> 16) * (b.v[i] >> 16);
+    });
+}
+inline vf cvt(vi a) {
+    return lanes<vf>([&](int i) { return static_cast<float>(a.v[i]); });
+}
+inline vi round_even(vf a) {
+    return lanes<vi>([&](int i) { return static_cast<std::int32_t>(std::nearbyintf(a.v[i])); });
+}
+inline vf mul(vf a, vf b) {
+    return lanes<vf>([&](int i) { return a.v[i] * b.v[i]; });
+}
+inline vf add(vf a, vf b) {
+    return lanes<vf>([&](int i) { return a.v[i] + b.v[i]; });
+}
+inline vf div(vf a, vf b) {
+    return lanes<vf>([&](int i) { return a.v[i] / b.v[i]; });
+}
+inline vf maxf(vf a, vf b) {
+    return lanes<vf>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+}
+inline vf minf(vf a, vf b) {
+    return lanes<vf>([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+}
+inline vi widen(const std::uint8_t* p) {
+    return lanes<vi>([=](int i) { return static_cast<std::int32_t>(p[i]); });
+}
+inline void narrow(std::uint8_t* p, vi v) {
+    for (int i = 0; i < kLanes; ++i) p[i] = static_cast<std::uint8_t>(v.v[i]);
+}
+#endif
+inline vi widen_n(const std::uint8_t* p, int n) {
+    std::uint8_t part[kLanes] = {};
+    std::memcpy(part, p, static_cast<std::size_t>(n));
+    return widen(part);
+}
+inline void narrow_n(std::uint8_t* p, vi v, int n) {
+    std::uint8_t part[kLanes];
+    narrow(part, v);
+    std::memcpy(p, part, static_cast<std::size_t>(n));
+}
+inline void storef_n(float* p, vf v, int n) {
+    float part[kLanes];
+    storef(part, v);
+    std::memcpy(p, part, static_cast<std::size_t>(n) * sizeof(float));
+}
+inline vf loadf_n(const float* p, int n) {
+    float part[kLanes] = {};
+    std::memcpy(part, p, static_cast<std::size_t>(n) * sizeof(float));
+    return loadf(part);
+}
+#endif
+
+#if defined(__AVX512VNNI__)
+constexpr int kUnit = 4;  // u8 elements in a lane
+using Element = std::uint8_t;
+inline vi dot(vi acc, vi a, vi w) { return _mm512_dpbusd_epi32(acc, a, w); }
+#else
+constexpr int kUnit = 2;  // s16 elements in a lane: products and sums of two fit int32, nothing saturates
+using Element = std::int16_t;
+inline vi dot(vi acc, vi a, vi w) { return addi(acc, madd(a, w)); }
+#endif
+
+// The clamp: max first, so that NaN becomes lo.
+inline vi finish(vf t, vf lo, vf hi, vi zero_point) {
+    return addi(round_even(minf(maxf(t, lo), hi)), zero_point);
+}

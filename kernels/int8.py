@@ -1,0 +1,316 @@
+"""Own exact 8-bit kernels: entries of the lists of quantized ops, each equal to docs/integer-arithmetic.md bit for bit.
+
+Steps are made by `_core`; activations are dense NHWC in them. The eager form makes a step and runs it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import QuantizedDType
+from megengine.core.spec import TensorSpec
+from megengine.kernels import _core, onednn
+from megengine.kernels.native import eager, empty_for_step, from_step, to_step
+from megengine.kernels.registry import Kernel, Problem, Usable, accept_all, family
+
+Constants = dict[int, np.ndarray]
+Maker = Callable[[Problem, Constants, int], Any]
+_ADD, _REQUANTIZE, _QUANTIZE, _DEQUANTIZE = range(4)
+_WEIGHTS = (1, 2, 3, 4)  # w, b, M, B of qconv2d and qlinear
+
+# ---------------------------------------------------------------- what a step is told
+
+
+def _is_signed(dtype: QuantizedDType) -> int:
+    return int(dtype.storage == np.int8)
+
+
+def _tensor(dtype: QuantizedDType) -> list[int]:
+    return [dtype.zero_point, _is_signed(dtype)]
+
+
+def _clamp(dtype: Any, lo: int | None = None, hi: int | None = None) -> list[int]:
+    if not isinstance(dtype, QuantizedDType):
+        return [0, 0, 0, 1]
+    z = dtype.zero_point
+    return [dtype.qmin - z if lo is None else lo, dtype.qmax - z if hi is None else hi, z, 0]
+
+
+def _source(spec: TensorSpec) -> list[int]:
+    n, c, h, w = spec.shape
+    return [n, h, w, c, *_tensor(spec.dtype)]
+
+
+def _no_elements(problem: Problem) -> str | None:
+    if any(math.prod(s.shape) == 0 for s in (*problem.inputs, *problem.outputs)):
+        return "no elements"
+    if any(math.prod(s.shape) >= 2**31 for s in (*problem.inputs, *problem.outputs)):
+        return "2**31 elements or more"
+    return None
+
+
+def _eight_bits(*dtypes: Any) -> str | None:
+    for dtype in dtypes:
+        if not isinstance(dtype, QuantizedDType) or dtype.itemsize != 1 or dtype.axis is not None:
+            return f"{dtype} is not an 8-bit type with one scale"
+    return None
+
+
+# ---------------------------------------------------------------- convolution and linear
+
+
+def _conv_window(problem: Problem) -> tuple[list[int], list[int]]:
+    a = problem.attrs
+    _, o, oh, ow = problem.outputs[0].shape
+    kh, kw = problem.inputs[1].shape[2:]
+    (top, _), (left, _) = a.padding
+    return [oh, ow, o], [kh, kw, *a.stride, top, left, *a.dilation, a.groups]
+
+
+def _product_step(problem: Problem, constants: Constants, threads: int, geometry: Any, *, depthwise: bool) -> Any:
+    source, output, window = geometry
+    residual = _tensor(problem.inputs[5].dtype) if len(problem.inputs) > 5 else None
+    a = problem.attrs
+    return _core.make_int8_conv_step(
+        source=source,
+        output=output,
+        window=window,
+        w=np.ascontiguousarray(constants[1]).view(np.int8).reshape(-1),
+        b=np.ascontiguousarray(constants[2]),
+        m=np.ascontiguousarray(constants[3]),
+        bias=np.ascontiguousarray(constants[4]),
+        clamp=_clamp(a.dtype, a.lo, a.hi),
+        residual=residual,
+        ratio=float(a.ratio),
+        depthwise=depthwise,
+        threads=threads,
+    )
+
+
+def _conv_step(problem: Problem, constants: Constants, threads: int, *, depthwise: bool) -> Any:
+    geometry = (_source(problem.inputs[0]), *_conv_window(problem))
+    return _product_step(problem, constants, threads, geometry, depthwise=depthwise)
+
+
+def _linear_step(problem: Problem, constants: Constants, threads: int) -> Any:
+    x, w = problem.inputs[:2]
+    source = [math.prod(x.shape[:-1]), 1, 1, x.shape[-1], *_tensor(x.dtype)]
+    geometry = (source, [1, 1, w.shape[0]], [1, 1, 1, 1, 0, 0, 1, 1, 1])
+    return _product_step(problem, constants, threads, geometry, depthwise=False)
+
+
+def _product_usable(problem: Problem) -> str | None:
+    depth = math.prod(problem.inputs[1].shape[1:])
+    if 255 * 128 * depth >= 2**31:
+        return f"sums of {depth} products may not fit int32"
+    return _no_elements(problem)
+
+
+def _depthwise_usable(problem: Problem) -> str | None:
+    w = problem.inputs[1].shape
+    if w[1] != 1 or w[0] != problem.attrs.groups:
+        return "not depthwise (one input and one output channel a group)"
+    if problem.attrs.dtype == "float32":
+        return "float32 output"
+    return _product_usable(problem)
+
+
+# ---------------------------------------------------------------- elementwise
+
+
+def _elementwise(problem: Problem, kind: int, clamp: list[int], ra: float, rb: float, threads: int) -> Any:
+    a = problem.inputs[0].dtype
+    return _core.make_int8_elementwise_step(
+        kind=kind,
+        size=math.prod(problem.outputs[0].shape),
+        a=_tensor(a) if isinstance(a, QuantizedDType) else [0, 0],
+        r=_tensor(problem.inputs[1].dtype) if kind == _ADD else None,
+        clamp=clamp,
+        ra=ra,
+        rb=rb,
+        threads=threads,
+    )
+
+
+def _add_step(problem: Problem, constants: Constants, threads: int) -> Any:
+    a = problem.attrs
+    return _elementwise(problem, _ADD, _clamp(a.dtype, a.lo, a.hi), a.ra, a.rb, threads)
+
+
+def _requantize_step(problem: Problem, constants: Constants, threads: int) -> Any:
+    a = problem.attrs
+    return _elementwise(problem, _REQUANTIZE, _clamp(a.dtype, a.lo, a.hi), a.ratio, 0.0, threads)
+
+
+def _quantize_step(problem: Problem, constants: Constants, threads: int) -> Any:
+    dtype = problem.attrs.dtype
+    return _elementwise(problem, _QUANTIZE, _clamp(dtype), dtype.scale, 0.0, threads)
+
+
+def quantize_planes_step(spec: TensorSpec, dtype: QuantizedDType, threads: int) -> Any:
+    """A step from a C-contiguous float32 NCHW picture to quantized NHWC: the border of a plan."""
+    n, c, h, w = spec.shape
+    return _core.make_int8_planes_step(
+        images=n, channels=c, pixels=h * w, scale=dtype.scale, clamp=_clamp(dtype), threads=threads
+    )
+
+
+def _dequantize_step(problem: Problem, constants: Constants, threads: int) -> Any:
+    return _elementwise(problem, _DEQUANTIZE, [0, 0, 0, 0], problem.inputs[0].dtype.scale, 0.0, threads)
+
+
+def _table_step(problem: Problem, constants: Constants, threads: int) -> Any:
+    return _core.make_int8_lookup_step(
+        table=np.ascontiguousarray(constants[1]),
+        is_signed=bool(_is_signed(problem.inputs[0].dtype)),
+        size=math.prod(problem.outputs[0].shape),
+        threads=threads,
+    )
+
+
+def _add_usable(problem: Problem) -> str | None:
+    a, r = problem.inputs
+    if a.shape != r.shape:
+        return f"shapes {a.shape} and {r.shape} differ"
+    return _eight_bits(problem.attrs.dtype) or _no_elements(problem)
+
+
+def _to_eight_bits(problem: Problem) -> str | None:
+    return _eight_bits(problem.attrs.dtype) or _no_elements(problem)
+
+
+def _from_eight_bits(problem: Problem) -> str | None:
+    return _eight_bits(problem.inputs[0].dtype) or _no_elements(problem)
+
+
+# ---------------------------------------------------------------- pooling
+
+
+def _pool(problem: Problem, window: list[int], scale: float, clamp: list[int], threads: int, **options: Any) -> Any:
+    c = problem.inputs[0].shape[1]
+    oh, ow = problem.outputs[0].shape[2:] if problem.outputs[0].ndim == 4 else (1, 1)
+    return _core.make_int8_pool_step(
+        source=_source(problem.inputs[0]),
+        output=[oh, ow, c],
+        window=window,
+        scale=scale,
+        clamp=clamp,
+        threads=threads,
+        **options,
+    )
+
+
+def _pool_window(problem: Problem) -> list[int]:
+    a = problem.attrs
+    (top, _), (left, _) = a.padding
+    return [*a.kernel, *a.stride, top, left, 1, 1, problem.inputs[0].shape[1]]
+
+
+def _scale(problem: Problem) -> float:
+    return float(np.float32(problem.inputs[0].dtype.scale) / np.float32(problem.attrs.dtype.scale))
+
+
+def _average_step(problem: Problem, constants: Constants, threads: int) -> Any:
+    options = {"average": True, "count_include_pad": problem.attrs.count_include_pad}
+    return _pool(problem, _pool_window(problem), _scale(problem), _clamp(problem.attrs.dtype), threads, **options)
+
+
+def _maximum_step(problem: Problem, constants: Constants, threads: int) -> Any:
+    options = {"average": False, "count_include_pad": True}
+    return _pool(problem, _pool_window(problem), 1.0, [0, 0, 0, 0], threads, **options)
+
+
+def _mean_step(problem: Problem, constants: Constants, threads: int) -> Any:
+    _, c, h, w = problem.inputs[0].shape
+    options = {"average": True, "count_include_pad": True}
+    window = [h, w, 1, 1, 0, 0, 1, 1, c]
+    return _pool(problem, window, _scale(problem), _clamp(problem.attrs.dtype), threads, **options)
+
+
+def _mean_usable(problem: Problem) -> str | None:
+    axis = problem.attrs.axis
+    if problem.inputs[0].ndim != 4 or axis is None or sorted(a % 4 for a in np.atleast_1d(axis)) != [2, 3]:
+        return "not a mean over height and width"
+    return _to_eight_bits(problem)
+
+
+# ---------------------------------------------------------------- eager calls
+
+
+def _run_quantize(problem: Problem, x: np.ndarray) -> np.ndarray:
+    """NCHW pictures go to NHWC on the way."""
+    if x.ndim != 4 or not x.flags.c_contiguous:
+        return _quantize_any(problem, x)
+    out = empty_for_step(problem.outputs[0])
+    _core.run_step(quantize_planes_step(problem.inputs[0], problem.attrs.dtype, 1), [x, out])
+    return from_step(out)
+
+
+_quantize_any = eager(_quantize_step, ())
+
+
+def fake_quant_observe(x: np.ndarray, dtype: QuantizedDType) -> tuple[np.ndarray, float, float]:
+    """Fake-quantized float32 x, its smallest and its largest value, in one pass. NaN is in neither."""
+    x = np.ascontiguousarray(x, np.float32)
+    out = np.empty_like(x)
+    least, most = _core.int8_fake_quant(x, out, dtype.scale, _clamp(dtype))
+    return out, least, most
+
+
+def _fake_quant(problem: Problem, x: np.ndarray) -> np.ndarray:
+    return from_step(fake_quant_observe(to_step(x), problem.attrs.dtype)[0])
+
+
+def _fake_quant_usable(problem: Problem) -> str | None:
+    dtype = problem.attrs.dtype
+    if dtype.axis is not None:
+        return "scales along an axis"
+    if dtype.qmax - dtype.qmin > 65535:
+        return "more than 16 bits"
+    return _no_elements(problem)
+
+
+# ---------------------------------------------------------------- lists
+
+
+def _needs(constants: tuple[int, ...]) -> Callable[[Problem, Constants], str | None]:
+    def accepts(problem: Problem, given: Constants) -> str | None:
+        missing = [i for i in constants if i not in given]
+        return f"inputs {missing} are not constants" if missing else None
+
+    return accepts
+
+
+def _own(
+    op: str, name: str, make: Maker, usable: Usable, constants: tuple[int, ...] = (), before: str | None = None
+) -> None:
+    accepts = _needs(constants) if constants else accept_all
+    entry = Kernel(name, usable=usable, run=eager(make, constants), make_step=make, accepts=accepts)
+    family(op).add(entry, before=before)
+
+
+def register() -> None:
+    """Enter the kernels into their lists; oneDNN's come first where they were measured to be faster."""
+    depthwise = functools.partial(_conv_step, depthwise=True)
+    product = functools.partial(_conv_step, depthwise=False)
+    assert onednn.__name__  # imported first: this list is written around its entries
+    _own("qconv2d", "int8_depthwise", depthwise, _depthwise_usable, _WEIGHTS, before="onednn_qconv2d")
+    _own("qconv2d", "int8_conv", product, _product_usable, _WEIGHTS)
+    _own("qlinear", "int8_linear", _linear_step, _product_usable, _WEIGHTS)
+    _own("qadd", "int8_add", _add_step, _add_usable)
+    _own("requantize", "int8_requantize", _requantize_step, _to_eight_bits)
+    family("quantize").add(Kernel("int8_quantize", usable=_to_eight_bits, run=_run_quantize, make_step=_quantize_step))
+    _own("dequantize", "int8_dequantize", _dequantize_step, _from_eight_bits)
+    _own("qtable", "int8_table", _table_step, _to_eight_bits, (1,))
+    _own("qavg_pool2d", "int8_avg_pool2d", _average_step, _to_eight_bits)
+    _own("qmean", "int8_mean", _mean_step, _mean_usable)
+    _own("max_pool2d", "int8_max_pool2d", _maximum_step, _from_eight_bits)
+    family("fake_quant").add(Kernel("int8_fake_quant", usable=_fake_quant_usable, run=_fake_quant))
+
+
+register()
