@@ -6,11 +6,13 @@ from megengine.quantization.match import is_op
 from megengine.traced_module.expr import Apply, Constant
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import TensorNode
+from megengine.traced_module.passes import run_passes
 
 
 def fuse(graph: InternalGraph) -> InternalGraph:
-    """A copy with every constant addition after a convolution folded into its bias."""
+    """A copy with batch norms and constant additions after a convolution folded into its weight and bias."""
     g = graph.clone()
+    run_passes(g)
     for expr in g.exprs:
         if is_op(expr, "add"):
             fold_bias(g, expr)
