@@ -6,14 +6,14 @@ Operators and most methods are attached by the op records (`megengine.ops`); thi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from megengine import device as devices
 from megengine.core.dtype import DType, QuantizedDType, as_dtype, storage_of
 from megengine.core.errors import DTypeError, MegEngineError
-from megengine.core.spec import TensorSpec
+from megengine.core.spec import TensorSpec, interned
 
 _INT32 = np.iinfo(np.int32)
 
@@ -49,8 +49,24 @@ class Tensor:
     carry scale and zero point. Raises DTypeError and ShapeError for what cannot be held.
     """
 
-    __slots__ = ("__weakref__", "_device", "_dtype", "_spec", "_thunk", "_value", "grad", "name", "qparams")
     __array_priority__ = 1000
+    # What few tensors have stands on the class, so that wrapping a result sets four attributes only.
+    _thunk: Callable[[], np.ndarray] | None = None
+    grad: Tensor | None = None
+    qparams: Any = None
+    name: str = ""
+
+    if TYPE_CHECKING:  # operators and methods are attached by the op records
+
+        def _binary(self, other: Any) -> Tensor: ...
+        def _unary(self) -> Tensor: ...
+        def __getattr__(self, name: str) -> Any: ...
+        def __getitem__(self, index: Any) -> Tensor: ...
+
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _binary
+        __floordiv__ = __mod__ = __pow__ = __rpow__ = __matmul__ = __and__ = __or__ = __xor__ = _binary
+        __lt__ = __le__ = __gt__ = __ge__ = _binary
+        __neg__ = __abs__ = __invert__ = _unary
 
     def __init__(self, data: Any, dtype: Any = None, device: str | None = None, *, name: str = "", **_: Any) -> None:
         wanted = None if dtype is None else as_dtype(dtype)
@@ -58,10 +74,8 @@ class Tensor:
         inherited = data._device if isinstance(data, Tensor) else devices.get_default_device()
         self._device = inherited if device is None else devices.normalize(device)
         self._spec: TensorSpec | None = None
-        self._thunk: Callable[[], np.ndarray] | None = None
-        self.grad: Tensor | None = None
-        self.qparams: Any = None
-        self.name = name
+        if name:
+            self.name = name
 
     @classmethod
     def _wrap(cls, value: np.ndarray, dtype: DType | None = None, device: str = "cpu0") -> Tensor:
@@ -70,8 +84,17 @@ class Tensor:
         self._value = value
         self._dtype = value.dtype if dtype is None else dtype
         self._device = device
-        self._spec = self._thunk = self.grad = self.qparams = None
-        self.name = ""
+        self._spec = None
+        return self
+
+    @classmethod
+    def _of_spec(cls, value: np.ndarray, spec: TensorSpec) -> Tensor:
+        """Take over storage whose spec is known."""
+        self = object.__new__(Tensor)
+        self._value = value
+        self._spec = spec
+        self._dtype = spec.dtype
+        self._device = spec.device
         return self
 
     @classmethod
@@ -101,7 +124,7 @@ class Tensor:
     def spec(self) -> TensorSpec:
         """Shape, dtype and device in one hashable value."""
         if self._spec is None:
-            self._spec = TensorSpec(self._value.shape, self._dtype, self._device)
+            self._spec = interned(self._value.shape, self._dtype, self._device)
         return self._spec
 
     @property
@@ -216,8 +239,6 @@ class Tensor:
 
 class Parameter(Tensor):
     """A tensor that a module owns and an optimizer updates."""
-
-    __slots__ = ()
 
 
 def _rebuild(kind: type[Tensor], array: np.ndarray, quantized: QuantizedDType | None, device: str) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -33,3 +34,9 @@ class TensorSpec:
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@functools.lru_cache(maxsize=4096)
+def interned(shape: tuple[int, ...], dtype: DType, device: str) -> TensorSpec:
+    """The spec, mostly the same object for equal arguments: memoised calls are found by identity first."""
+    return TensorSpec(shape, dtype, device)

@@ -12,7 +12,7 @@ import numpy as np
 
 from megengine.core.dtype import storage_of
 from megengine.core.errors import DeviceError, MegEngineError
-from megengine.core.spec import TensorSpec
+from megengine.core.spec import TensorSpec, interned
 from megengine.dispatch.record import Op, get_op
 from megengine.kernels import registry as kernel_registry
 from megengine.tensor import Tensor
@@ -117,48 +117,57 @@ def _same_device(op: Op, specs: Sequence[TensorSpec]) -> None:
         )
 
 
-_calls: dict[Any, tuple[Callable[..., Any], tuple[TensorSpec, ...], bool]] = {}
+# (op, ids of input specs, attributes) -> (run, result specs, single, input specs). The entry keeps the input specs
+# alive, so an id in a key cannot come to mean another spec.
+_calls: dict[tuple, tuple[Callable[..., Any], tuple[TensorSpec, ...], bool, list[TensorSpec]]] = {}
 _CALLS_LIMIT = 8192
 kernel_registry.on_change(_calls.clear)
 
 
 def run_eager(op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> Result:
     """Run the selected kernel now, past every interposer."""
-    arrays = [t._value if t._value is not None else t._storage() for t in tensors]
-    key = (op, tuple([(a.shape, t._dtype, t._device) for a, t in zip(arrays, tensors, strict=True)]), *attrs.items())
-    call = _calls.get(key)
+    arrays, key = [], [op]
+    for t in tensors:
+        arrays.append(t._value if t._value is not None else t._storage())
+        key.append(id(t._spec if t._spec is not None else t.spec))  # type: ignore[arg-type]
+    call = _calls.get((*key, *attrs.items()) if attrs else tuple(key))
     if call is None:
-        call = _prepare(op, tuple(t.spec for t in tensors), attrs)
+        call = _prepare(op, [t.spec for t in tensors], attrs)
         if len(_calls) > _CALLS_LIMIT:
             _calls.clear()
-        _calls[key] = call
-    run, specs, single = call
-    out = run(*arrays)
-    if single:
-        spec = specs[0]
-        return Tensor._wrap(out, spec.dtype, spec.device)
-    return tuple([Tensor._wrap(a, s.dtype, s.device) for a, s in zip(out, specs, strict=True)])
+        _calls[(*key, *attrs.items())] = call
+    out = call[0](*arrays)
+    if call[2]:
+        return Tensor._of_spec(out, call[1][0])
+    return tuple([Tensor._of_spec(a, s) for a, s in zip(out, call[1], strict=True)])
 
 
-def _prepare(op: Op, specs: tuple[TensorSpec, ...], attrs: dict[str, Any]) -> tuple[Callable[..., Any], tuple, bool]:
+def _prepare(
+    op: Op, specs: list[TensorSpec], attrs: dict[str, Any]
+) -> tuple[Callable[..., Any], tuple[TensorSpec, ...], bool, list[TensorSpec]]:
     outputs = infer(op, specs, attrs)
     single = isinstance(outputs, TensorSpec)
-    outputs = (outputs,) if single else tuple(outputs)
-    problem = kernel_registry.Problem(op.name, specs, outputs, attrs)
+    outputs = tuple(interned(s.shape, s.dtype, s.device) for s in ((outputs,) if single else outputs))
+    run = _runner(op, kernel_registry.Problem(op.name, tuple(specs), outputs, attrs), single)
+    return run, outputs, single, specs
+
+
+def _runner(op: Op, problem: kernel_registry.Problem, single: bool) -> Callable[..., Any]:
+    """The selected kernel as a function of storage arrays."""
     family = kernel_registry.family(op.name)
     found, fallback = family.candidates(problem), reference_runner(op, problem, single)
     if not found:
-        return fallback, outputs, single
+        return fallback
     if found[0].accepts is kernel_registry.accept_all:
         assert found[0].run is not None
-        return functools.partial(found[0].run, problem), outputs, single
+        return functools.partial(found[0].run, problem)
 
     def run(*arrays: np.ndarray) -> Any:
         """Kernels that look at values are asked with the arrays of the call."""
         kernel = family.select(problem, dict(enumerate(arrays)))
         return fallback(*arrays) if kernel is None or kernel.run is None else kernel.run(problem, *arrays)
 
-    return run, outputs, single
+    return run
 
 
 def reference_runner(op: Op, problem: Any, single: bool) -> Callable[..., Any]:
@@ -172,7 +181,8 @@ def reference_runner(op: Op, problem: Any, single: bool) -> Callable[..., Any]:
         dtype, reference = dtypes[0], op.reference
 
         def run_one(*arrays: np.ndarray) -> np.ndarray:
-            return np.asarray(reference(*arrays, **extra), dtype)
+            out = reference(*arrays, **extra) if extra else reference(*arrays)
+            return out if out.__class__ is np.ndarray and out.dtype is dtype else np.asarray(out, dtype)
 
         return run_one
 
