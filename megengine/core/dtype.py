@@ -46,7 +46,7 @@ class QuantizedDType:
         return self.storage.itemsize
 
     def __str__(self) -> str:
-        scale = f"{self.scale:.6g}" if isinstance(self.scale, float) else f"<{len(self.scale)} scales>"
+        scale = f"{self.scale:.6g}" if not isinstance(self.scale, tuple) else f"<{len(self.scale)} scales>"
         return f"{self.name}({scale}, {self.zero_point})" if self.zero_point else f"{self.name}({scale})"
 
 

@@ -111,7 +111,7 @@ def normalize_axes(op: str, axis: Any, ndim: int) -> tuple[int, ...]:
     """Sorted non-negative axes from None, an integer or a sequence."""
     if axis is None:
         return tuple(range(ndim))
-    items = [axis] if isinstance(axis, numbers.Integral) else list(axis)
+    items: list[Any] = [axis] if isinstance(axis, numbers.Integral) else list(axis)
     axes = sorted(normalize_axis(op, a, ndim) for a in items)
     if len(set(axes)) != len(axes):
         raise OptionError(f"{op}: axis {axis} names one axis twice")

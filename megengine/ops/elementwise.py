@@ -12,6 +12,7 @@ from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import (
     ErrorSample,
+    NoRule,
     OnnxRule,
     Op,
     Sample,
@@ -255,7 +256,7 @@ def binary(
     logical: bool = False,
 ) -> Op:
     """Define an elementwise op of two operands that broadcast."""
-    smooth = callable(vjp)
+    smooth = not isinstance(vjp, NoRule)
     return define(
         Op(
             name,

@@ -247,7 +247,7 @@ def norm(inp: Any, ord: float | None = None, axis: int | None = None, keepdims: 
     if order == -np.inf:
         return reduce("min", size, axis, keepdims)
     if order == 0:
-        return reduce("sum", apply("cast", x != 0, dtype=x.dtype), axis, keepdims)
+        return reduce("sum", apply("cast", apply("not_equal", x, as_tensor(0, like=x)), dtype=x.dtype), axis, keepdims)
     return reduce("sum", size**order, axis, keepdims) ** (1 / order)
 
 

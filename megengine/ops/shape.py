@@ -399,6 +399,8 @@ def _pad(x: np.ndarray, widths: tuple, mode: str, value: float, in_specs: tuple,
         return np.pad(x, widths, mode=mode)  # type: ignore[call-overload]
     dtype = in_specs[0].dtype
     if isinstance(dtype, QuantizedDType):
+        if isinstance(dtype.scale, tuple):
+            raise DTypeError(f"pad: got {dtype} with a scale per channel; expected one scale; dequantize it first")
         value = float(np.clip(np.rint(value / dtype.scale) + dtype.zero_point, dtype.qmin, dtype.qmax))
     return np.pad(x, widths, constant_values=x.dtype.type(value))
 
