@@ -124,6 +124,7 @@ def analyze(
         qdq_graph: its quantize / dequantize form, with the same node names.
         batches: inputs, as for calibration.
         floating: layers left in float and why, passed on to the report.
+        progress: called with ("analyze", batches done, None).
     """
     edges = {e.meta["edge"]: _Edge() for e in qdq_graph.exprs if _is_rounding(e)}
     result, done = Agreement(), 0

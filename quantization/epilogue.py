@@ -24,7 +24,7 @@ class Epilogue:
 
 
 def bounds(dtype: QuantizedDType, clamp: tuple[float | None, float | None] = (None, None)) -> tuple[int, int]:
-    """lo and hi relative to the zero point, with the real bounds of a clamp."""
+    """Lo and hi relative to the zero point, with the real bounds of a clamp."""
     lo, hi = dtype.qmin - dtype.zero_point, dtype.qmax - dtype.zero_point
     if clamp[0] is not None:
         lo = max(lo, int(np.rint(np.clip(clamp[0] / dtype.scale, -(2**20), 2**20))))
@@ -53,6 +53,10 @@ def epilogue(
     Args:
         name: node named in errors.
         weight: int8, output channels first.
+        weight_dtype: its scales.
+        data: dtype of the layer's input.
+        bias: real bias, or None.
+        output: dtype of the result, None for float32.
         int_bias: the bias goes into the accumulator (b) in place of the output (B).
 
     Raises:

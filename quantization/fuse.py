@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from megengine.quantization.match import is_op
-from megengine.traced_module.expr import Apply, Constant
+from megengine.traced_module.expr import Apply
 from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import TensorNode
-from megengine.traced_module.passes import run_passes
+from megengine.traced_module.passes import constant_value, only_user, run_passes
 
 
 def fuse(graph: InternalGraph) -> InternalGraph:
-    """A copy with batch norms and constant additions after a convolution folded into its weight and bias."""
+    """A copy with constants computed, batch norms and constant additions folded into convolutions."""
     g = graph.clone()
     run_passes(g)
     for expr in g.exprs:
-        if is_op(expr, "add"):
+        if isinstance(expr, Apply):
             fold_bias(g, expr)
     g.remove_dead()
     return g
@@ -22,19 +23,21 @@ def fuse(graph: InternalGraph) -> InternalGraph:
 
 def fold_bias(g: InternalGraph, add: Apply) -> bool:
     """conv2d without bias + constant of one value per channel -> conv2d with bias; True if changed."""
-    for product, bias in (add.inputs, add.inputs[::-1]):
-        conv = product.expr
-        if is_op(conv, "conv2d") and isinstance(bias.expr, Constant) and _only(g, product, add) and len(conv.inputs) == 2:
-            channels = conv.inputs[1].shape[0]
-            if bias.spec.size != channels or bias.shape[-3:] not in ((channels, 1, 1),):
-                continue
-            flat = g.constant(bias.expr.value.numpy().reshape(channels), name=f"{product.name}_bias", before=add)
-            fused = g.apply("conv2d", *conv.inputs, flat, attrs=dict(conv.attrs), name=f"{product.name}_b", before=add)
-            fused.expr.meta.update(conv.meta)
-            g.replace_all_uses(add.outputs[0], fused)
+    if not is_op(add, "add"):
+        return False
+    for product, other in (add.inputs, add.inputs[::-1]):
+        conv, bias = product.expr, constant_value(other)
+        if bias is None or not (isinstance(conv, Apply) and is_op(conv, "conv2d")) or len(conv.inputs) != 2:
+            continue
+        channels = conv.inputs[1].shape[0]
+        if bias.shape[-3:] == (channels, 1, 1) and bias.size == channels and only_user(product, add):
+            _give_bias(g, conv, add, bias.reshape(channels))
             return True
     return False
 
 
-def _only(g: InternalGraph, node: TensorNode, user: Apply) -> bool:
-    return all(u is user for u in node.users) and not any(n is node for n in g.outputs)
+def _give_bias(g: InternalGraph, conv: Apply, add: Apply, bias: np.ndarray) -> None:
+    meta = dict(conv.meta)
+    node = g.constant(bias.astype(np.float32), name=f"{conv.name}_bias", before=add, meta=meta)
+    fused = g.apply("conv2d", *conv.inputs, node, attrs=conv.attrs, name=f"{conv.name}_fused", before=add, meta=meta)
+    g.replace_all_uses(add.outputs[0], fused)

@@ -99,9 +99,7 @@ def _from_layer(site: Site) -> TensorNode | None:
 
 def _emit_layer(site: Site, found: LayerMatch, dtype: QuantizedDType | None) -> TensorNode:
     w, w_dtype = _rows_first(found)
-    numbers = epilogue(
-        site.name, w, w_dtype, found.data.dtype, found.bias, dtype, int_bias=site.int_bias
-    )
+    numbers = epilogue(site.name, w, w_dtype, found.data.dtype, found.bias, dtype, int_bias=site.int_bias)
     lo, hi = (0, 0) if dtype is None else bounds(dtype, site.clamp)
     inputs = [
         found.data.node,
@@ -235,7 +233,7 @@ def _lower_float_layer(g: InternalGraph, expr: Apply, int_bias: bool) -> None:
     users = out.users
     end = users[0].outputs[0] if len(users) == 1 and is_op(users[0], "add") and layer(users[0].outputs[0]) else out
     found = layer(end)
-    if found is None or any(n is out for n in g.outputs) and end is not out:
+    if found is None or (any(n is out for n in g.outputs) and end is not out):
         found, end = layer(out), out
     if found is None:
         return

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import megengine.traced_module as tm
 from megengine.core.errors import CalibrationError
 from megengine.quantization.analysis import Analysis, analyze
 from megengine.quantization.annotate import Annotation, annotate
@@ -17,7 +18,6 @@ from megengine.quantization.fuse import fuse
 from megengine.quantization.lower import float_ops, lower
 from megengine.quantization.materialize import fold, materialize
 from megengine.quantization.statistics import TensorStatistics
-import megengine.traced_module as tm
 from megengine.traced_module.graph import InternalGraph
 
 

@@ -104,6 +104,7 @@ def verify(
         model: result of `quantize_model`, or an integer graph.
         inputs: arrays, or tuples of arrays for several inputs.
         threads: thread counts of the plans.
+        with_float: evaluate each node in float too.
         progress: called with ("verify", done, None).
 
     Raises:
@@ -191,9 +192,7 @@ def _join(first: Difference, then: Difference) -> Difference:
     if not first.values:
         return then
     largest = max(first.steps, then.steps)
-    return Difference(
-        first.run, largest, first.values + then.values, first.node, first.op, first.module, first.batch
-    )
+    return Difference(first.run, largest, first.values + then.values, first.node, first.op, first.module, first.batch)
 
 
 class _PlanRun:

@@ -11,6 +11,7 @@ from megengine.quantization.annotate import annotate
 from megengine.quantization.config import QuantConfig
 from megengine.quantization.epilogue import epilogue
 from megengine.quantization.freeze import quantize_weight
+from megengine.quantization.fuse import fuse
 from megengine.quantization.model import quantize_model, requantize
 from megengine.quantization.profiles import Profile
 from megengine.quantization.ranges import RangeMethod
@@ -296,3 +297,37 @@ def test_integer_edges_have_quantized_dtypes():
         if isinstance(expr, Apply) and expr.op in ("qconv2d", "concat", "max_pool2d"):
             assert isinstance(expr.outputs[0].spec.dtype, QuantizedDType)
             assert expr.meta.get("module", "").startswith("net.")
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("gamma", [1.0, 0.0, -2.0])
+def test_batch_norm_is_folded(bias, gamma):
+    b = Builder()
+    y = b.conv(b.x, 4, bias=bias, label="layer")
+    numbers = [b.constant((4,)), b.constant((4,)), b.g.constant(np.array([0.5, 1, 2, 3], np.float32))]
+    scale = b.g.constant(np.full(4, gamma, np.float32))
+    graph = b.done(b.relu(b.op("batch_norm", y, scale, *numbers, eps=1e-5), label="act"))
+    fused = fuse(graph)
+    assert ops(fused) == ["conv2d", "relu"]
+    x = b.data(1)[0]
+    np.testing.assert_allclose(run(fused, x)[0], run(graph, x)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_batch_norm_of_a_convolution_read_twice_stays():
+    b = Builder()
+    y = b.conv(b.x, 4, label="layer")
+    one = [b.g.constant(np.ones(4, np.float32)) for _ in range(4)]
+    graph = b.done(b.op("batch_norm", y, *one, eps=1e-5), b.relu(y))
+    assert "batch_norm" in ops(fuse(graph))
+
+
+def test_bias_added_after_a_grouped_convolution_with_reshaped_weight():
+    b = Builder(shape=(1, 4, 5, 5))
+    w = b.op("reshape", b.constant((2, 3, 2, 1, 1)), shape=(6, 2, 1, 1))
+    attrs = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 2}
+    y = b.op("conv2d", b.x, w, label="layer", **attrs)
+    graph = b.done(b.op("add", y, b.constant((1, 6, 1, 1)), label="biased"))
+    fused = fuse(graph)
+    assert ops(fused) == ["conv2d"]
+    x = b.data(1)[0]
+    np.testing.assert_allclose(run(fused, x)[0], run(graph, x)[0], rtol=1e-5, atol=1e-6)
