@@ -120,6 +120,16 @@ def _depthwise_usable(problem: Problem) -> str | None:
     return _product_usable(problem)
 
 
+def _depthwise_full(problem: Problem) -> str | None:
+    """Where the own kernel was measured to be the fastest: 3x3, stride 1, most lanes of its 64-channel blocks used."""
+    w, channels = problem.inputs[1].shape, problem.inputs[0].shape[1]
+    if w[2:] != (3, 3) or problem.attrs.stride != (1, 1):
+        return "oneDNN is faster where it is usable (not 3x3 with stride 1)"
+    if channels < 0.8 * (-(-channels // 64) * 64):
+        return f"oneDNN is faster where it is usable ({channels} channels fill blocks of 64 badly)"
+    return _depthwise_usable(problem)
+
+
 # ---------------------------------------------------------------- elementwise
 
 
@@ -299,7 +309,8 @@ def register() -> None:
     depthwise = functools.partial(_conv_step, depthwise=True)
     product = functools.partial(_conv_step, depthwise=False)
     assert onednn.__name__  # imported first: this list is written around its entries
-    _own("qconv2d", "int8_depthwise", depthwise, _depthwise_usable, _WEIGHTS, before="onednn_qconv2d")
+    _own("qconv2d", "int8_depthwise_full", depthwise, _depthwise_full, _WEIGHTS, before="onednn_qconv2d")
+    _own("qconv2d", "int8_depthwise", depthwise, _depthwise_usable, _WEIGHTS)
     _own("qconv2d", "int8_conv", product, _product_usable, _WEIGHTS)
     _own("qlinear", "int8_linear", _linear_step, _product_usable, _WEIGHTS)
     _own("qadd", "int8_add", _add_step, _add_usable)

@@ -15,6 +15,8 @@ struct Epilogue {
     float lo = 0, hi = 0;
     std::int32_t zero_point = 0;
     bool to_float = false;  // float32 output: neither clamp nor rounding
+    // The clamp is the range of u8 (1) or s8 (2) and no value leaves int32: saturating packs are enough.
+    int saturate = 0;
     // residual: same layout as the output
     std::int32_t res_zero = 0;  // zero point in the u8 domain
     std::uint8_t res_flip = 0;

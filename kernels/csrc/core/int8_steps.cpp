@@ -61,6 +61,7 @@ class ConvStep final : public Step {
             channels_.m[p] = m[c];
             channels_.bias[p] = bias[c];
         }
+        options_.epilogue.saturate = saturation(m, bias);
         options_.epilogue.b = channels_.b.data();
         options_.epilogue.m = channels_.m.data();
         options_.epilogue.bias = channels_.bias.data();
@@ -95,6 +96,17 @@ class ConvStep final : public Step {
         std::int32_t sum = 0;
         for (int k = 0; k < depth; ++k) sum += w[static_cast<std::size_t>(channel) * depth + k];
         return sum * options_.shape.zero_point;
+    }
+
+    int saturation(const float* m, const float* bias) const {
+        const Epilogue& e = options_.epilogue;
+        for (int c = 0; c < options_.shape.o; ++c)
+            if (!(m[c] < 0.25f) || !(bias[c] < 1e8f) || !(bias[c] > -1e8f)) return 0;
+        if (e.ratio > 1e5f) return 0;
+        const float least = e.lo + static_cast<float>(e.zero_point),
+                    most = e.hi + static_cast<float>(e.zero_point);
+        if (least == 0 && most == 255) return 1;
+        return least == -128 && most == 127 ? 2 : 0;
     }
 
     void plan_parts() {
