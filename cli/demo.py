@@ -132,7 +132,7 @@ def _page(measured: list[Measured], photos: PhotoSet) -> str:
             "CPU time, one thread": f"{one.ms[0]:.2f} → {one.ms[1]:.2f} ms",
         }
         scores = [HEADER, *one.rows()]
-        more = {"scores": scores, "plan": one.plan, "verify": verify_line(one.verify)}
+        more = {"scores": scores, "plan": one.plan, "verify": verify_line(one.verify), "exact": one.verify.exact}
         sections.append(quantizing.section(one.network.title, one.model, one.analysis, facts=facts, **more))
     recipe = quantizing.recipe_of(QuantConfig(), f"{len(photos.calibration)} photographs, disjoint from the evaluated")
     prepared = {f"pictures of {m.network.title}": str(m.network.recipe.describe()) for m in measured}

@@ -64,6 +64,11 @@ def load_model(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
         from megengine.convert import onnx
 
         return lower(onnx.load(path, _onnx_shapes(given)))
+    if path.suffix == ".tm":
+        raise FileFormatError(
+            f"model {source!r}: MegEngine's .tm files cannot be read yet; "
+            "give .onnx, .mgt, or module.py:function that builds the module"
+        )
     from megengine.traced_module import files
 
     return lower(files.load(path))

@@ -28,6 +28,7 @@ class Section:
         graph_svg: picture of the integer graph, already escaped by the drawing code; empty for none.
         plan: text of the compiled plan.
         verify: one line of the check of exactness.
+        exact: whether that check held.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Section:
     graph_svg: str = ""
     plan: str = ""
     verify: str = ""
+    exact: bool = True
 
 
 def environment() -> dict[str, str]:
