@@ -1,6 +1,21 @@
 """Layers."""
 
 from megengine.module import init
+from megengine.module.extra import (
+    ConvTransposeBn2d,
+    ConvTransposeBnRelu2d,
+    ConvTransposeRelu2d,
+    Embedding,
+    GroupNorm,
+    InstanceNorm,
+    LayerNorm,
+    LinearBn1d,
+    LinearBnRelu1d,
+    LinearRelu,
+    Pad,
+    PixelShuffle,
+    PReLU,
+)
 from megengine.module.layers import (
     GELU,
     AdaptiveAvgPool2d,

@@ -1,0 +1,94 @@
+"""Normalisation of each sample, and other compositions of layers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from megengine.core.errors import ShapeError
+from megengine.dispatch import apply, public
+from megengine.ops.common import as_tensor, floating
+from megengine.tensor import Tensor
+
+_HOME = "megengine.functional.nn"
+
+
+def _standardize(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
+    mean = apply("mean", x, axis=axes, keepdims=True)
+    centred = apply("sub", x, mean)
+    var = apply("mean", apply("mul", centred, centred), axis=axes, keepdims=True)
+    shift = Tensor(eps, dtype=x.dtype)
+    return apply("div", centred, apply("sqrt", apply("add", var, shift)))
+
+
+def _scaled(x: Tensor, weight: Any, bias: Any, shape: tuple[int, ...]) -> Tensor:
+    if weight is not None:
+        x = apply("mul", x, apply("reshape", as_tensor(weight), shape=shape))
+    if bias is not None:
+        x = apply("add", x, apply("reshape", as_tensor(bias), shape=shape))
+    return x
+
+
+@public(home=_HOME)
+def layer_norm(
+    inp: Any, normalized_shape: Any, affine: bool, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Tensor:
+    """Normalise inp over its last axes, whose lengths are `normalized_shape` (Ba et al. 2016).
+
+    weight, bias: of that shape, used with affine. Raises ShapeError where the lengths differ.
+    """
+    x = floating(inp)
+    tail = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(int(n) for n in normalized_shape)
+    if not tail or x.shape[-len(tail) :] != tail:
+        raise ShapeError(f"layer_norm: x is {x.shape}; expected it to end in {tail}")
+    y = _standardize(x, tuple(range(x.ndim - len(tail), x.ndim)), eps)
+    return _scaled(y, weight, bias, tail) if affine else y
+
+
+@public(home=_HOME)
+def group_norm(
+    inp: Any, num_groups: int, affine: bool, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Tensor:
+    """Normalise inp [N,C,...] over groups of C / num_groups channels (Wu and He 2018). weight, bias: C elements."""
+    x = floating(inp)
+    if x.ndim < 2 or num_groups < 1 or x.shape[1] % num_groups:
+        raise ShapeError(f"group_norm: x is {x.shape}; expected [N,C,...] with C divisible by num_groups={num_groups}")
+    n, c = x.shape[:2]
+    grouped = apply("reshape", x, shape=(n, num_groups, c // num_groups * math.prod(x.shape[2:])))
+    y = apply("reshape", _standardize(grouped, (2,), eps), shape=x.shape)
+    return _scaled(y, weight, bias, (1, c, *[1] * (x.ndim - 2))) if affine else y
+
+
+@public(home=_HOME)
+def instance_norm(inp: Any, affine: bool, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
+    """Normalise each channel of each sample of inp [N,C,...] (Ulyanov et al. 2016). weight, bias: C elements."""
+    x = floating(inp)
+    if x.ndim < 3:
+        raise ShapeError(f"instance_norm: x is {x.shape}; expected [N,C,...] with at least 3 axes")
+    y = _standardize(x, tuple(range(2, x.ndim)), eps)
+    return _scaled(y, weight, bias, (1, x.shape[1], *[1] * (x.ndim - 2))) if affine else y
+
+
+@public(home=_HOME)
+def prelu(x: Any, y: Any) -> Tensor:
+    """X where positive, else x times y; y is a number or one slope per channel (He et al. 2015)."""
+    x, y = floating(x), as_tensor(y)
+    if y.size > 1:
+        if x.ndim < 2 or y.size != x.shape[1]:
+            raise ShapeError(f"prelu: y has {y.size} slopes; expected 1, or one per channel of x {x.shape}")
+        y = apply("reshape", y, shape=(1, y.size, *[1] * (x.ndim - 2)))
+    zero = Tensor(0.0, dtype=x.dtype)
+    return apply("add", apply("maximum", x, zero), apply("mul", apply("minimum", x, zero), y))
+
+
+@public(home=_HOME)
+def pixel_shuffle(inp: Any, upscale_factor: int) -> Tensor:
+    """[..., C*r*r, H, W] -> [..., C, H*r, W*r] (Shi et al. 2016)."""
+    x, r = as_tensor(inp), int(upscale_factor)
+    if r < 1 or x.ndim < 3 or x.shape[-3] % (r * r):
+        raise ShapeError(f"pixel_shuffle: x is {x.shape}; expected [..., C*{r}*{r}, H, W] with upscale_factor {r}")
+    *lead, c, h, w = x.shape
+    k = len(lead)
+    split = apply("reshape", x, shape=(*lead, c // (r * r), r, r, h, w))
+    perm = (*range(k), k, k + 3, k + 1, k + 4, k + 2)
+    return apply("reshape", apply("transpose", split, perm=perm), shape=(*lead, c // (r * r), h * r, w * r))
