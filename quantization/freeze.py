@@ -39,7 +39,7 @@ def freeze(graph: InternalGraph, annotation: Annotation, stats: dict[str, Tensor
         CalibrationError: an edge saw no value; it is named.
         QuantizationError: a weight is not finite; its layer is named.
     """
-    edges = {name: _edge(name, annotation, stats) for name in annotation.edges}
+    edges = {name: edge_dtype(name, annotation, stats) for name in annotation.edges}
     weights = {}
     for expr in graph.exprs:
         name = expr.outputs[0].name if expr.outputs else ""
@@ -52,7 +52,12 @@ def _value(node) -> np.ndarray:
     return node.expr.value.numpy()
 
 
-def _edge(name: str, annotation: Annotation, stats: dict[str, TensorStatistics]) -> QuantizedDType:
+def edge_dtype(name: str, annotation: Annotation, stats: dict[str, TensorStatistics]) -> QuantizedDType:
+    """Dtype of one edge; a shared one takes its source's.
+
+    Raises:
+        CalibrationError: its observer saw nothing.
+    """
     spec = annotation.edges[name]
     seen = [name]
     while isinstance(spec, Shared):

@@ -1,0 +1,184 @@
+"""Quantization-aware training: a captured network whose values are rounded in the forward pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from megengine.core.errors import CalibrationError, OptionError, QuantizationError
+from megengine.dispatch import apply
+from megengine.module import Module
+from megengine.quantization.annotate import annotate
+from megengine.quantization.calibrate import observe
+from megengine.quantization.freeze import edge_dtype, freeze, quantize_weight
+from megengine.quantization.fuse import fuse
+from megengine.quantization.lower import lower
+from megengine.quantization.materialize import fold, materialize
+from megengine.quantization.qconfig import QConfig, ema_fakequant_qconfig
+from megengine.tensor import Parameter, Tensor
+from megengine.traced_module import TracedModule, interpret, trace_module
+from megengine.traced_module import lower as to_op_level
+from megengine.traced_module.expr import Constant
+from megengine.traced_module.graph import InternalGraph
+
+
+class QATModule(Module):
+    """A float network with fake quantization on every annotated edge and weight.
+
+    The network is captured with batch norms folded (their statistics are frozen), and its weights and biases
+    are the parameters to train; gradients pass straight through rounding, inside the range. Values are
+    rounded to the scales that conversion will use, so what is trained is what runs.
+    """
+
+    def __init__(self, graph: InternalGraph, qconfig: QConfig) -> None:
+        super().__init__(graph.name)
+        self._graph, self.qconfig = fuse(graph), qconfig
+        self._annotation = annotate(self._graph, qconfig.config)
+        self._stats = observe(self._annotation)
+        self.weights = {
+            e.name: Parameter(e.value.numpy().copy())
+            for e in self._graph.exprs
+            if isinstance(e, Constant) and e.value.dtype == np.float32
+        }
+        self._layer_of = {
+            e.inputs[1].name: e.name for e in self._graph.exprs if e.outputs and e.name in self._annotation.weights
+        }
+        self.observing, self.fake_quantizing = True, qconfig.fake_quant
+
+    def forward(self, *inputs: Any) -> Any:
+        """Run the network; observes ranges in training mode only, rounds where scales are known."""
+        outputs = interpret(self._graph, inputs, on_value=self._on_value)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _on_value(self, node: Any, value: Tensor) -> Tensor | None:
+        if node.name in self.weights:
+            return self._weight(node.name)
+        if node.name in self._stats and self.observing and self.training:
+            self._stats[node.name].update(value.numpy())
+        if self.fake_quantizing and node.name in self._annotation.edges:
+            return self._rounded(node.name, value)
+        return None
+
+    def _weight(self, name: str) -> Tensor:
+        value = self.weights[name]
+        if not self.fake_quantizing or name not in self._layer_of:
+            return value
+        spec = self._annotation.weights[self._layer_of[name]]
+        return apply("fake_quant", value, dtype=quantize_weight(name, value.numpy(), spec).dtype)
+
+    def _rounded(self, name: str, value: Tensor) -> Tensor | None:
+        try:
+            dtype = edge_dtype(name, self._annotation, self._stats)
+        except CalibrationError:
+            if not self.training:
+                raise
+            return None  # a shared scale whose source comes later in the first pass
+        return apply("fake_quant", value, dtype=dtype)
+
+    def trained_graph(self) -> InternalGraph:
+        """The float graph with the parameters as they are now."""
+        g = self._graph.clone()
+        for expr in g.exprs:
+            if isinstance(expr, Constant) and expr.name in self.weights:
+                name, value = expr.name, self.weights[expr.name].numpy().copy()
+                g.replace_all_uses(expr.outputs[0], g.constant(value, name=f"{name}_trained", before=expr))
+        g.remove_dead()
+        return g
+
+    def convert(self) -> TracedModule:
+        """The integer network.
+
+        Raises:
+            CalibrationError: an observer saw nothing; its node is named.
+        """
+        graph = self.trained_graph()
+        frozen = freeze(graph, self._annotation, self._stats)
+        int_bias = self.qconfig.config.target.bias == "int32"
+        return TracedModule.from_graph(lower(fold(materialize(graph, self._annotation, frozen)), int_bias=int_bias))
+
+
+def quantize_qat(module: Module | InternalGraph, *inputs: Any, qconfig: QConfig = ema_fakequant_qconfig) -> QATModule:
+    """A copy of a float module for calibration or quantization-aware training.
+
+    Args:
+        module: float module (captured in evaluation mode), traced module or op-level graph.
+        inputs: sample inputs, needed to capture a module that is not traced yet.
+        qconfig: settings; see `megengine.quantization.qconfig`.
+
+    Raises:
+        OptionError: a module that is not traced came without sample inputs.
+    """
+    if isinstance(module, InternalGraph):
+        return QATModule(module, qconfig)
+    if not isinstance(module, TracedModule):
+        if not inputs:
+            raise OptionError(
+                f"quantize_qat: {type(module).__name__} is captured as a graph, which needs its input shapes; "
+                "pass sample inputs: quantize_qat(module, x)"
+            )
+        module.eval()
+        module = trace_module(module, *inputs)
+    return QATModule(to_op_level(module).graph, qconfig)
+
+
+def quantize(module: QATModule) -> TracedModule:
+    """The integer network of a calibrated or trained QAT module.
+
+    Raises:
+        QuantizationError: module did not come from `quantize_qat`.
+        CalibrationError: an observer saw nothing.
+    """
+    if not isinstance(module, QATModule):
+        raise QuantizationError(f"quantize: expected the result of quantize_qat, got {type(module).__name__}")
+    return module.convert()
+
+
+def _qat_modules(module: Module) -> list[QATModule]:
+    return [m for m in module.modules() if isinstance(m, QATModule)]
+
+
+def enable_observer(module: Module) -> None:
+    """Let observers in `module` update ranges (in training mode)."""
+    for m in _qat_modules(module):
+        m.observing = True
+
+
+def disable_observer(module: Module) -> None:
+    """Keep all ranges in `module` as they are."""
+    for m in _qat_modules(module):
+        m.observing = False
+
+
+def enable_fake_quant(module: Module) -> None:
+    """Round values in the forward pass."""
+    for m in _qat_modules(module):
+        m.fake_quantizing = True
+
+
+def disable_fake_quant(module: Module) -> None:
+    """Compute in float in the forward pass."""
+    for m in _qat_modules(module):
+        m.fake_quantizing = False
+
+
+def propagate_qconfig(module: Module, qconfig: QConfig) -> None:
+    """Give every QAT module in `module` another qconfig; ranges are taken again from what was observed."""
+    for m in _qat_modules(module):
+        m._annotation = annotate(m._graph, qconfig.config)
+        m._stats = {**observe(m._annotation), **m._stats}
+        m.qconfig, m.fake_quantizing = qconfig, qconfig.fake_quant
+
+
+def reset_qconfig(module: Module, qconfig: QConfig, inplace: bool = True) -> Module:
+    """Like `propagate_qconfig`, and forget what was observed.
+
+    Raises:
+        OptionError: a copy was asked for.
+    """
+    if not inplace:
+        raise OptionError("reset_qconfig: inplace=False is not available; call quantize_qat on the float module again")
+    for m in _qat_modules(module):
+        propagate_qconfig(m, qconfig)
+        m._stats = observe(m._annotation)
+    return module
