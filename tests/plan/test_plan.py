@@ -56,6 +56,12 @@ def test_plan_equals_eager(net, batch, threads):
             np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)
 
 
+def test_tuning_keeps_the_results(net):
+    x = picture()
+    traced = trace_module(net, x)
+    np.testing.assert_allclose(plan.compile(traced, tune=True)(x)[0], plan.compile(traced)(x)[0], rtol=1e-5, atol=1e-6)
+
+
 def test_convolutions_take_their_surroundings_in(net):
     compiled = plan.compile(trace_module(net, picture()))
     ops = [s.op for s in compiled.steps]

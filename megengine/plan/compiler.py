@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, reference_runner
 from megengine.kernels import _core
-from megengine.kernels.native import to_step
+from megengine.kernels.native import empty_for_step, to_step
 from megengine.kernels.registry import Kernel, Problem, family
 from megengine.plan.fuse import fuse
 from megengine.plan.memory import Lifetime, place
@@ -64,11 +65,30 @@ def _same_bytes_in_both_layouts(spec: TensorSpec) -> bool:
     return spec.ndim != 4 or spec.shape[1] == 1 or spec.shape[2] * spec.shape[3] == 1
 
 
+def _time_step(kernel: Kernel, problem: Problem, constants: dict[int, np.ndarray]) -> float:
+    """Best CPU seconds of several runs of one step on zeros."""
+    assert kernel.make_step is not None
+    capsule = kernel.make_step(problem, constants, 1)
+    out = [np.zeros(empty_for_step(s).shape, storage_of(s.dtype)) for s in problem.outputs]
+    moving = []
+    for i, spec in enumerate(problem.inputs):
+        if i not in constants:
+            zeros = np.zeros(empty_for_step(spec).shape, storage_of(spec.dtype))
+            moving.append(out[0] if i == kernel.inplace_input else zeros)
+    times = []
+    for _ in range(6):
+        begin = time.process_time()
+        _core.run_step(capsule, [*moving, *out])
+        times.append(time.process_time() - begin)
+    return min(times[1:])
+
+
 class _Builder:
     """Collects steps and buffers, then makes the native plan."""
 
-    def __init__(self, graph: InternalGraph, threads: int) -> None:
+    def __init__(self, graph: InternalGraph, threads: int, *, tune: bool) -> None:
         self.graph = graph
+        self.tune = tune
         self.threads = threads
         self.steps: list[_Step] = []
         self.specs: list[TensorSpec] = []
@@ -119,7 +139,7 @@ class _Builder:
     def add(self, expr: Apply) -> None:
         problem = Problem(expr.op, [n.spec for n in expr.inputs], [n.spec for n in expr.outputs], expr.attrs)
         constants = {i: n.expr.value.numpy() for i, n in enumerate(expr.inputs) if isinstance(n.expr, Constant)}
-        kernel = family(expr.op).select(problem, constants, step=True)
+        kernel = self.choose(problem, constants)
         info = StepInfo(expr.op, expr.name, "reference", str(expr.meta.get("module", "")))
         info.rejected = [row for row in family(expr.op).explain(problem, step=True) if row[1] != "usable"]
         if expr.op == "reshape" and self._reshape(expr, info):
@@ -132,6 +152,13 @@ class _Builder:
             return
         info.kernel = kernel.name
         self._native(expr, problem, constants, kernel, info, outputs)
+
+    def choose(self, problem: Problem, constants: dict[int, np.ndarray]) -> Kernel | None:
+        """The first usable kernel, or the fastest one here when tuning."""
+        if not self.tune:
+            return family(problem.op).select(problem, constants, step=True)
+        found = [k for k in family(problem.op).candidates(problem, step=True) if k.accepts(problem, constants) is None]
+        return min(found, key=lambda k: _time_step(k, problem, constants), default=None)
 
     def _native(
         self,
@@ -250,10 +277,10 @@ class Plan:
     Runs without Python and without the GIL, except steps listed as "reference" by `describe`.
     """
 
-    def __init__(self, graph: InternalGraph, *, threads: int = 1) -> None:
+    def __init__(self, graph: InternalGraph, *, threads: int = 1, tune: bool = False) -> None:
         self.graph = graph
         self.threads = threads
-        self._builder = builder = _Builder(graph, threads)
+        self._builder = builder = _Builder(graph, threads, tune=tune)
         builder.build()
         self._native, self.arena_bytes = builder.finish()
 
@@ -297,10 +324,11 @@ class Plan:
         return "\n".join(lines)
 
 
-def compile(model: TracedModule | InternalGraph, *, threads: int = 1) -> Plan:
+def compile(model: TracedModule | InternalGraph, *, threads: int = 1, tune: bool = False) -> Plan:
     """Compile a float or integer model for the shapes it was captured with.
 
     Float graphs are fused (batch norm, bias, residual, activation); integer arithmetic is never changed.
+    `tune` times the usable kernels of every step on this machine; results do not depend on which one wins.
     """
     if threads < 1:
         raise ShapeError(f"plan: threads is {threads}; expected at least 1")
@@ -308,4 +336,4 @@ def compile(model: TracedModule | InternalGraph, *, threads: int = 1) -> Plan:
     run_passes(graph)
     fuse(graph)
     graph.lint()
-    return Plan(graph, threads=threads)
+    return Plan(graph, threads=threads, tune=tune)
