@@ -37,7 +37,7 @@ class Preprocessing:
         x = x[None] if x.ndim == 3 else x
         if x.ndim != 4 or x.shape[-1] != 3:
             raise OptionError(f"preprocessing: pictures have shape {x.shape}; expected [N,H,W,3]")
-        x = (x - np.float32(self.mean)) / np.float32(self.std)
+        x = (x - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
         return np.ascontiguousarray((x[..., ::-1] if self.bgr else x).transpose(0, 3, 1, 2))
 
 
@@ -89,7 +89,7 @@ PRETRAINED: dict[str, Pretrained] = {
     "resnet50": Pretrained(resnet50, read_pth, _SAME_NAMES, _IMAGENET),
     "mobilenet_v2": Pretrained(mobilenet_v2, read_pth, _SAME_NAMES, _IMAGENET),
     "efficientnet_lite0": Pretrained(
-        efficientnet_lite0, read_pth, _LITE_NAMES, Preprocessing(224, (127.0,) * 3, (128.0,) * 3)
+        efficientnet_lite0, read_pth, _LITE_NAMES, Preprocessing(224, (127.0, 127.0, 127.0), (128.0, 128.0, 128.0))
     ),
     "squeezenet1_1": Pretrained(squeezenet1_1, _read_squeezenet, _SAME_NAMES, _CAFFE),
 }

@@ -271,7 +271,7 @@ def binary(
     )
 
 
-def _unbroadcasting(vjp: Callable[..., tuple]) -> Callable[..., tuple]:
+def _unbroadcasting(vjp: Callable[..., Any]) -> Callable[..., tuple]:
     def wrapped(ctx: Any, ct: Tensor) -> tuple:
         grads = vjp(ctx, ct)
         return tuple(

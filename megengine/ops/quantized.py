@@ -266,7 +266,7 @@ def _qavg_infer(
 
 def _qavg(x: np.ndarray, dtype: QuantizedDType, in_specs: Any, out_specs: Any, **window: Any) -> np.ndarray:
     d = in_specs[0].dtype
-    return integer.avg_pool2d(x, _output(dtype), s_x=d.scale, s_y=dtype.scale, z_x=d.zero_point, **window)
+    return integer.avg_pool2d(x, _output(dtype), s_x=d.scale, s_y=float(dtype.scale), z_x=d.zero_point, **window)
 
 
 def _qmean_infer(x: TensorSpec, *, axis: Any, keepdims: bool, dtype: QuantizedDType) -> TensorSpec:
@@ -280,7 +280,9 @@ def _qmean_infer(x: TensorSpec, *, axis: Any, keepdims: bool, dtype: QuantizedDT
 
 def _qmean(x: np.ndarray, axis: Any, keepdims: bool, dtype: QuantizedDType, in_specs: Any, **_: Any) -> np.ndarray:
     d = in_specs[0].dtype
-    return integer.mean(x, _output(dtype), axis=axis, keepdims=keepdims, s_x=d.scale, s_y=dtype.scale, z_x=d.zero_point)
+    return integer.mean(
+        x, _output(dtype), axis=axis, keepdims=keepdims, s_x=d.scale, s_y=float(dtype.scale), z_x=d.zero_point
+    )
 
 
 # ---------------------------------------------------------------- samples

@@ -54,7 +54,7 @@ def _view(address: int, spec: TensorSpec) -> np.ndarray:
     dtype = storage_of(spec.dtype)
     if spec.size == 0:
         return np.empty(spec.shape, dtype)
-    raw = (ctypes.c_char * _nbytes(spec)).from_address(address)
+    raw: Any = (ctypes.c_char * _nbytes(spec)).from_address(address)
     if spec.ndim != 4:
         return np.frombuffer(raw, dtype).reshape(spec.shape)
     n, c, h, w = spec.shape

@@ -107,7 +107,7 @@ def _array(record: Record) -> np.ndarray:
     return array_from(raw, dtype, shape, fortran=bool(fortran))
 
 
-def _scalar(record: Record) -> np.generic:
+def _scalar(record: Record) -> Any:
     dtype, raw = record.args
     raw = raw.encode("latin1") if isinstance(raw, str) else raw
     return array_from(raw, dtype, ())[()]

@@ -187,7 +187,7 @@ _LITERALS = (
 )
 
 # opcode -> method(machine, argument)
-_OPS: dict[str, Callable[[_Machine, Any], None]] = {
+_OPS: dict[str, Callable[[_Machine, Any], Any]] = {
     **{name: _Machine.literal for name in _LITERALS},
     "BYTEARRAY8": lambda m, a: m.literal(bytes(a)),
     "NONE": lambda m, a: m.literal(None),
@@ -211,7 +211,7 @@ _OPS: dict[str, Callable[[_Machine, Any], None]] = {
     "SETITEMS": lambda m, a: m.update(m.pop_mark()),
     "ADDITEMS": lambda m, a: m.add_items(),
     "POP": lambda m, a: m.pop_any(),
-    "POP_MARK": lambda m, a: m.pop_mark() and None,
+    "POP_MARK": lambda m, a: m.pop_mark(),
     "DUP": lambda m, a: m.literal(m.top()),
     "PUT": _Machine.remember,
     "BINPUT": _Machine.remember,

@@ -5,10 +5,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from megengine.convert.onnx import write_rules
 from megengine.convert.onnx.writing import WRITERS, Writer, quantized
+from megengine.core.dtype import storage_of
 from megengine.core.errors import FileFormatError, OptionError
 from megengine.dispatch import OnnxRule, registry
 from megengine.traced_module.expr import Apply
@@ -106,7 +105,7 @@ def _value_info(node: TensorNode, name: str | None = None) -> "onnx.ValueInfoPro
     import onnx
 
     dtype = quantized(node)
-    storage = np.dtype(node.spec.dtype) if dtype is None else dtype.storage
+    storage = storage_of(node.spec.dtype) if dtype is None else dtype.storage
     kind = onnx.helper.np_dtype_to_tensor_dtype(storage)
     return onnx.helper.make_tensor_value_info(name or node.name, kind, list(node.shape))
 

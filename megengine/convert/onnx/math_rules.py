@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from megengine.convert.onnx.context import Call, Value, rule, spec_of
-from megengine.core.dtype import QuantizedDType, quantized
+from megengine.core.dtype import QuantizedDType, quantized, storage_of
 
 
 @rule("Clip")
@@ -75,7 +75,7 @@ def arithmetic(call: Call) -> Value:
     """Broadcasting as NumPy; Pow by 2 and by 1/2 are square and sqrt; integers divide truncating."""
     op = call.op_type.lower()
     a, b = call.input(0), call.input(1)
-    if op == "div" and np.dtype(spec_of(a).dtype).kind in "iu":
+    if op == "div" and storage_of(spec_of(a).dtype).kind in "iu":
         raise call.fail("division of integers at run time is not supported; expected floating-point inputs")
     if op == "pow" and isinstance(b, np.ndarray) and b.size == 1 and len(b.shape) <= len(call.shape(a)):
         exponent = float(b.reshape(-1)[0])
@@ -83,7 +83,7 @@ def arithmetic(call: Call) -> Value:
             return call.apply("sqrt" if exponent == 0.5 else "square", a)
         return call.apply("pow", a, exponent)
     if op == "pow" and isinstance(b, np.ndarray):
-        b = b.astype(np.dtype(spec_of(a).dtype))  # the exponent may have a type of its own
+        b = b.astype(storage_of(spec_of(a).dtype))  # the exponent may have a type of its own
     return call.apply(op, a, b)
 
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from megengine.convert.onnx.writing import Writer, quantized, storage, writer
+from megengine.core.dtype import storage_of
 from megengine.traced_module.expr import Apply, Constant
 from megengine.traced_module.node import TensorNode
 
@@ -262,7 +263,7 @@ def cast(w: Writer, expr: Apply) -> None:
     """Cast."""
     import onnx
 
-    w.emit("Cast", expr, to=onnx.helper.np_dtype_to_tensor_dtype(np.dtype(expr.outputs[0].spec.dtype)))
+    w.emit("Cast", expr, to=onnx.helper.np_dtype_to_tensor_dtype(storage_of(expr.outputs[0].spec.dtype)))
 
 
 @writer("quantize", "dequantize")
