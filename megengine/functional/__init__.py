@@ -1,5 +1,7 @@
 """Every public function, derived from the op records."""
 
+from typing import Any
+
 from megengine.core.errors import nearest
 from megengine.functional import elemwise, loss, math, nn, tensor
 
@@ -10,7 +12,7 @@ __all__ = sorted({name for module in _MODULES for name in module.__all__})
 del _module
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     """A function that was declared after this module was imported."""
     from megengine.dispatch import public_functions
 

@@ -264,9 +264,9 @@ def _qavg_infer(
     return TensorSpec((*x.shape[:2], *out), _target(op, dtype), x.device)
 
 
-def _qavg(x: np.ndarray, dtype: QuantizedDType, in_specs: Any, out_specs: Any, **window: Any) -> np.ndarray:
+def _qavg(x: np.ndarray, dtype: Any, in_specs: Any, out_specs: Any, **window: Any) -> np.ndarray:
     d = in_specs[0].dtype
-    return integer.avg_pool2d(x, _output(dtype), s_x=d.scale, s_y=float(dtype.scale), z_x=d.zero_point, **window)
+    return integer.avg_pool2d(x, _output(dtype), s_x=d.scale, s_y=dtype.scale, z_x=d.zero_point, **window)
 
 
 def _qmean_infer(x: TensorSpec, *, axis: Any, keepdims: bool, dtype: QuantizedDType) -> TensorSpec:
@@ -278,11 +278,9 @@ def _qmean_infer(x: TensorSpec, *, axis: Any, keepdims: bool, dtype: QuantizedDT
     return TensorSpec(shape, _target("qmean", dtype), x.device)
 
 
-def _qmean(x: np.ndarray, axis: Any, keepdims: bool, dtype: QuantizedDType, in_specs: Any, **_: Any) -> np.ndarray:
+def _qmean(x: np.ndarray, axis: Any, keepdims: bool, dtype: Any, in_specs: Any, **_: Any) -> np.ndarray:
     d = in_specs[0].dtype
-    return integer.mean(
-        x, _output(dtype), axis=axis, keepdims=keepdims, s_x=d.scale, s_y=float(dtype.scale), z_x=d.zero_point
-    )
+    return integer.mean(x, _output(dtype), axis=axis, keepdims=keepdims, s_x=d.scale, s_y=dtype.scale, z_x=d.zero_point)
 
 
 # ---------------------------------------------------------------- samples
