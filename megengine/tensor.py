@@ -170,12 +170,10 @@ class Tensor:
         """Nested Python numbers."""
         return self._storage().tolist()
 
-    def to(self, device: str, *, _borrow: bool = False) -> Tensor:
-        """A copy on another device."""
-        return Tensor._wrap(self._storage().copy(), self._dtype, devices.normalize(device))
-
     def detach(self) -> Tensor:
         """The same value, unknown to gradient recording."""
+        if self._value is None and self._thunk is None:
+            return self  # while a graph is recorded there are no values to differentiate
         return Tensor._wrap(self._storage(), self._dtype, self._device)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:

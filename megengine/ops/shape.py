@@ -81,9 +81,10 @@ define(
 
 
 @public(home=_HOME, methods=("reshape", "view"))
-def reshape(inp: Any, *shape: Any) -> Tensor:
-    """The same elements in another shape; one length may be -1."""
-    return apply("reshape", as_tensor(inp), shape=shape_argument(shape))
+def reshape(inp: Any, *shape: Any, target_shape: Any = None) -> Tensor:
+    """The same elements in another shape, given as integers, a sequence or `target_shape`; one length may be -1."""
+    wanted = shape if target_shape is None else (target_shape,)
+    return apply("reshape", as_tensor(inp), shape=shape_argument(wanted))
 
 
 def shape_argument(shape: Any) -> tuple[int, ...]:

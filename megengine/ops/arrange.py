@@ -1,0 +1,139 @@
+"""Copies between devices, and compositions that repeat or rearrange elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from megengine import device as devices
+from megengine.core.errors import OptionError, ShapeError
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import OnnxRule, Op, Sample, apply, define, public
+from megengine.ops.common import as_tensor, floating, normalize_axes, normalize_axis
+from megengine.tensor import Tensor
+
+_HOME = "megengine.functional.tensor"
+
+
+def _copy_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
+    return (apply("copy", ct, device=ctx.inputs[0].device),)
+
+
+define(
+    Op(
+        "copy",
+        lambda x, *, device: TensorSpec(x.shape, x.dtype, device),
+        lambda x, device: x.copy(),
+        _copy_vjp,
+        OnnxRule("Identity", write=lambda specs, attrs: ("Identity", {})),
+        lambda: (Sample((np.arange(6.0).reshape(shape),), {"device": "test0"}) for shape in ((2, 3), (6,))),
+    )
+)
+
+
+@public(home=_HOME, methods=("to",))
+def copy(inp: Any, device: str | None = None) -> Tensor:
+    """A copy of x on a device (its own by default), differentiable."""
+    x = as_tensor(inp)
+    return apply("copy", x, device=x.device if device is None else devices.normalize(device))
+
+
+@public(home="megengine.functional.elemwise")
+def logsigmoid(inp: Any) -> Tensor:
+    """log(sigmoid(x)) without overflow."""
+    return -apply("softplus", -floating(inp))
+
+
+@public(home="megengine.functional.nn")
+def prelu(x: Any, y: Any) -> Tensor:
+    """X where positive, else x times the slopes y, which broadcast."""
+    x = floating(x)
+    return apply("relu", x) - apply("relu", -x) * as_tensor(y, like=x)
+
+
+@public(home="megengine.functional.math")
+def isnan(inp: Any) -> Tensor:
+    """True where x is not a number."""
+    x = as_tensor(inp)
+    return apply("not_equal", x, x)
+
+
+@public(home="megengine.functional.math")
+def isinf(inp: Any) -> Tensor:
+    """True where x is infinite."""
+    x = floating(inp)
+    return apply("equal", apply("abs", x), as_tensor(float("inf"), like=x))
+
+
+@public(home=_HOME)
+def tile(inp: Any, reps: Any) -> Tensor:
+    """X beside itself `reps` times along each axis; missing axes count from the left, as in NumPy."""
+    x = as_tensor(inp)
+    counts = (reps,) if isinstance(reps, int) else tuple(int(r) for r in reps)
+    ndim = max(len(counts), x.ndim)
+    counts = (1,) * (ndim - len(counts)) + counts
+    shape = (1,) * (ndim - x.ndim) + x.shape
+    if min(counts, default=1) < 0:
+        raise OptionError(f"tile: reps is {reps}; expected numbers of at least 0")
+    split = tuple(n for length in shape for n in (1, length))
+    wide = tuple(n for count, length in zip(counts, shape, strict=True) for n in (count, length))
+    y = apply("broadcast_to", apply("reshape", x, shape=split), shape=wide)
+    return apply("reshape", y, shape=tuple(c * n for c, n in zip(counts, shape, strict=True)))
+
+
+@public(home=_HOME)
+def repeat(inp: Any, repeats: int, axis: int | None = None) -> Tensor:
+    """Every element `repeats` times along `axis`, or of the flattened tensor without one."""
+    x = as_tensor(inp)
+    x = apply("reshape", x, shape=(x.size,)) if axis is None else x
+    axis = normalize_axis("repeat", axis or 0, x.ndim)
+    if repeats < 0:
+        raise OptionError(f"repeat: repeats is {repeats}; expected at least 0")
+    head, length, tail = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
+    y = apply("reshape", x, shape=(*head, length, 1, *tail))
+    y = apply("broadcast_to", y, shape=(*head, length, int(repeats), *tail))
+    return apply("reshape", y, shape=(*head, length * int(repeats), *tail))
+
+
+@public(home=_HOME)
+def roll(inp: Any, shift: Any, axis: Any = None) -> Tensor:
+    """Elements moved along axes; what leaves at one end comes in at the other."""
+    x = as_tensor(inp)
+    if axis is None:
+        return roll(apply("reshape", x, shape=(x.size,)), shift, 0).reshape(x.shape)
+    shifts = [shift] if isinstance(shift, int) else list(shift)
+    axes = [axis] if isinstance(axis, int) else list(axis)
+    if len(shifts) != len(axes):
+        raise OptionError(f"roll: {len(shifts)} shifts for {len(axes)} axes; expected as many")
+    for one, a in zip(shifts, axes, strict=True):
+        (a,) = normalize_axes("roll", a, x.ndim)
+        length = x.shape[a]
+        if length and one % length:
+            first, last = apply("split", x, sections=(length - one % length, one % length), axis=a)
+            x = apply("concat", last, first, axis=a)
+    return x
+
+
+@public(home="megengine.functional.nn")
+def pixel_shuffle(inp: Any, upscale_factor: int) -> Tensor:
+    """[..., C r r, H, W] as [..., C, H r, W r]."""
+    x, r = as_tensor(inp), int(upscale_factor)
+    if x.ndim < 3 or r < 1 or x.shape[-3] % (r * r):
+        raise ShapeError(f"pixel_shuffle: input has shape {x.shape}; expected [...,C,H,W], C a multiple of {r * r}")
+    head, (c, h, w) = x.shape[:-3], x.shape[-3:]
+    n = len(head)
+    y = apply("reshape", x, shape=(*head, c // (r * r), r, r, h, w))
+    y = apply("transpose", y, perm=(*range(n), n, n + 3, n + 1, n + 4, n + 2))
+    return apply("reshape", y, shape=(*head, c // (r * r), h * r, w * r))
+
+
+@public(home="megengine.functional.metric")
+def topk_accuracy(logits: Any, target: Any, topk: Any = 1) -> Any:
+    """Part of the rows of logits [N,C] whose target [N] is among the k largest; a list for several k."""
+    counts = [topk] if isinstance(topk, int) else list(topk)
+    scores, wanted = as_tensor(logits), as_tensor(target).reshape(-1, 1)
+    _, best = apply("topk", scores, k=max(counts), descending=True)
+    hits = apply("cast", apply("equal", best, wanted.astype(best.dtype)), dtype=np.dtype(np.float32))
+    found = [apply("mean", hits[:, :k].sum(axis=1), axis=(0,), keepdims=False) for k in counts]
+    return found[0] if isinstance(topk, int) else found
