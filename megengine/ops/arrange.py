@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from megengine import device as devices
-from megengine.core.errors import OptionError, ShapeError
+from megengine.core.errors import OptionError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import OnnxRule, Op, Sample, apply, define, public
 from megengine.ops.common import as_tensor, floating, normalize_axes, normalize_axis
@@ -43,13 +43,6 @@ def copy(inp: Any, device: str | None = None) -> Tensor:
 def logsigmoid(inp: Any) -> Tensor:
     """log(sigmoid(x)) without overflow."""
     return -apply("softplus", -floating(inp))
-
-
-@public(home="megengine.functional.nn")
-def prelu(x: Any, y: Any) -> Tensor:
-    """X where positive, else x times the slopes y, which broadcast."""
-    x = floating(x)
-    return apply("relu", x) - apply("relu", -x) * as_tensor(y, like=x)
 
 
 @public(home="megengine.functional.math")
@@ -113,19 +106,6 @@ def roll(inp: Any, shift: Any, axis: Any = None) -> Tensor:
             first, last = apply("split", x, sections=(length - one % length, one % length), axis=a)
             x = apply("concat", last, first, axis=a)
     return x
-
-
-@public(home="megengine.functional.nn")
-def pixel_shuffle(inp: Any, upscale_factor: int) -> Tensor:
-    """[..., C r r, H, W] as [..., C, H r, W r]."""
-    x, r = as_tensor(inp), int(upscale_factor)
-    if x.ndim < 3 or r < 1 or x.shape[-3] % (r * r):
-        raise ShapeError(f"pixel_shuffle: input has shape {x.shape}; expected [...,C,H,W], C a multiple of {r * r}")
-    head, (c, h, w) = x.shape[:-3], x.shape[-3:]
-    n = len(head)
-    y = apply("reshape", x, shape=(*head, c // (r * r), r, r, h, w))
-    y = apply("transpose", y, perm=(*range(n), n, n + 3, n + 1, n + 4, n + 2))
-    return apply("reshape", y, shape=(*head, c // (r * r), h * r, w * r))
 
 
 @public(home="megengine.functional.metric")

@@ -7,7 +7,8 @@ from typing import Any
 
 from megengine.core.errors import ShapeError
 from megengine.dispatch import apply, public
-from megengine.ops.common import as_tensor, floating
+from megengine.ops.common import as_tensor, floating, normalize_axes
+from megengine.ops.reduce import norm
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.nn"
@@ -92,3 +93,23 @@ def pixel_shuffle(inp: Any, upscale_factor: int) -> Tensor:
     split = apply("reshape", x, shape=(*lead, c // (r * r), r, r, h, w))
     perm = (*range(k), k, k + 3, k + 1, k + 4, k + 2)
     return apply("reshape", apply("transpose", split, perm=perm), shape=(*lead, c // (r * r), h * r, w * r))
+
+
+@public(home=_HOME)
+def general_norm(
+    inp: Any, normalized_axis: Any, affine: bool = True, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Tensor:
+    """Standardise x over `normalized_axis`; weight and bias have the lengths of those axes."""
+    x = floating(inp)
+    axes = normalize_axes("general_norm", normalized_axis, x.ndim)
+    shape = tuple(n if i in axes else 1 for i, n in enumerate(x.shape))
+    y = _standardize(x, axes, eps)
+    return _scaled(y, weight, bias, shape) if affine else y
+
+
+@public(home="megengine.functional.math")
+def normalize(inp: Any, ord: float | None = None, axis: int | None = None, eps: float = 1e-12) -> Tensor:
+    """X divided by its norm along `axis` (or of the whole tensor), at least eps."""
+    x = floating(inp)
+    length = norm(x, ord) if axis is None else norm(x, ord, axis, keepdims=True)
+    return x / apply("clip", length, lo=float(eps), hi=float("inf"))

@@ -45,7 +45,9 @@ def test_values_that_are_no_numbers():
 
 def test_logsigmoid_and_prelu():
     x = np.array([-200, -1, 0, 1, 200], np.float32)
-    np.testing.assert_allclose(F.logsigmoid(tensor(x)).numpy(), -np.logaddexp(0, -x.astype(np.float64)), rtol=1e-6, atol=1e-30)
+    np.testing.assert_allclose(
+        F.logsigmoid(tensor(x)).numpy(), -np.logaddexp(0, -x.astype(np.float64)), rtol=1e-6, atol=1e-30
+    )
     equal(F.prelu(tensor(x), 0.25), np.where(x > 0, x, x * np.float32(0.25)))
 
 
@@ -72,7 +74,7 @@ def test_gradient_through_a_copy_to_another_device():
         (lambda x: F.tile(x, (-1, 1)), OptionError, "expected numbers of at least 0"),
         (lambda x: F.repeat(x, -1), OptionError, "repeats is -1"),
         (lambda x: F.roll(x, (1, 2), 0), OptionError, "2 shifts for 1 axes"),
-        (lambda x: F.pixel_shuffle(x, 2), ShapeError, "C a multiple of 4"),
+        (lambda x: F.pixel_shuffle(x, 2), ShapeError, "expected .*upscale_factor 2"),
     ],
 )
 def test_errors(call, error, match):
