@@ -1,5 +1,5 @@
 """Plans: compiled networks."""
 
-from megengine.plan.compiler import Plan, StepInfo, compile
+from megengine.plan.compiler import Plan, StepInfo, compile, load
 
-__all__ = ["Plan", "StepInfo", "compile"]
+__all__ = ["Plan", "StepInfo", "compile", "load"]

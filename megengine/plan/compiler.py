@@ -6,12 +6,13 @@ import ctypes
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from megengine.core.dtype import storage_of
-from megengine.core.errors import DTypeError, ShapeError
+from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, reference_runner
 from megengine.kernels import _core
@@ -19,7 +20,7 @@ from megengine.kernels.native import empty_for_step, to_step
 from megengine.kernels.registry import Kernel, Problem, family
 from megengine.plan.fuse import fuse
 from megengine.plan.memory import Lifetime, place
-from megengine.traced_module import InternalGraph, TracedModule, lower
+from megengine.traced_module import InternalGraph, TracedModule, files, lower
 from megengine.traced_module.expr import Apply, Constant
 from megengine.traced_module.node import TensorNode
 from megengine.traced_module.passes import run_passes
@@ -277,9 +278,13 @@ class Plan:
     Runs without Python and without the GIL, except steps listed as "reference" by `describe`.
     """
 
-    def __init__(self, graph: InternalGraph, *, threads: int = 1, tune: bool = False) -> None:
-        self.graph = graph
+    def __init__(self, source: InternalGraph, *, threads: int = 1, tune: bool = False) -> None:
+        self.source = source  # what `save` writes; `graph` is what the steps were made from
+        self.graph = graph = source.clone()
         self.threads = threads
+        run_passes(graph)
+        fuse(graph)
+        graph.lint()
         self._builder = builder = _Builder(graph, threads, tune=tune)
         builder.build()
         self._native, self.arena_bytes = builder.finish()
@@ -315,6 +320,14 @@ class Plan:
         times = np.array([self._native.profile(arrays, outputs) for _ in range(repeat)])
         return list(zip(self.steps, np.median(times, axis=0).tolist(), strict=True))
 
+    def save(self, path: str | Path) -> None:
+        """Write the op-level graph and its unpacked weights; fusion, layout and kernels are chosen at `load`.
+
+        Raises:
+            FileFormatError: the path cannot be written.
+        """
+        files.save(self.source, path)
+
     def describe(self) -> str:
         """One line per step: op, value, kernel, module, and why better kernels were rejected."""
         lines = [f"plan of {self.graph.name}: {len(self.steps)} steps, arena {self.arena_bytes} bytes"]
@@ -328,12 +341,17 @@ def compile(model: TracedModule | InternalGraph, *, threads: int = 1, tune: bool
     """Compile a float or integer model for the shapes it was captured with.
 
     Float graphs are fused (batch norm, bias, residual, activation); integer arithmetic is never changed.
-    `tune` times the usable kernels of every step on this machine; results do not depend on which one wins.
+    `tune` times the usable kernels of every step on this machine; integer results do not depend on which one wins.
     """
     if threads < 1:
-        raise ShapeError(f"plan: threads is {threads}; expected at least 1")
-    graph = lower(model).graph
-    run_passes(graph)
-    fuse(graph)
-    graph.lint()
-    return Plan(graph, threads=threads, tune=tune)
+        raise OptionError(f"plan: threads is {threads}; expected at least 1")
+    return Plan(lower(model).graph, threads=threads, tune=tune)
+
+
+def load(path: str | Path, *, threads: int = 1, tune: bool = False) -> Plan:
+    """Read a graph that `Plan.save` (or `traced_module.files.save`) wrote, and compile it for this machine.
+
+    Raises:
+        FileFormatError: no such file, damaged, or not of this format.
+    """
+    return compile(files.load(path), threads=threads, tune=tune)

@@ -1,0 +1,60 @@
+"""Files of plans and their options."""
+
+import numpy as np
+import pytest
+
+import megengine.functional as F
+import megengine.module as M
+from megengine import plan
+from megengine.core.errors import FileFormatError, OptionError
+from megengine.tensor import tensor
+from megengine.traced_module import trace_module
+
+
+class Net(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = M.ConvBnRelu2d(3, 8, 3, padding=1)
+        self.fc = M.Linear(8, 5)
+
+    def forward(self, x):
+        x = F.max_pool2d(self.stem(x), 2)
+        return self.fc(F.flatten(F.adaptive_avg_pool2d(x, 1), 1))
+
+
+X = np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def traced():
+    return trace_module(Net().eval(), X)
+
+
+def test_a_saved_plan_gives_the_same_bits(traced, tmp_path):
+    compiled = plan.compile(traced)
+    compiled.save(tmp_path / "net.mgt")
+    loaded = plan.load(tmp_path / "net.mgt", threads=2)
+    assert [s.kernel for s in loaded.steps] == [s.kernel for s in compiled.steps]
+    np.testing.assert_array_equal(loaded(X)[0], compiled(X)[0])
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileFormatError, match=r"gone\.mgt: no such file"):
+        plan.load(tmp_path / "gone.mgt")
+
+
+def test_compiling_leaves_the_model_as_it_was(traced):
+    before = str(traced.graph)
+    plan.compile(traced)
+    assert str(traced.graph) == before
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_threads_are_at_least_one(traced, threads):
+    with pytest.raises(OptionError, match=f"threads is {threads}; expected at least 1"):
+        plan.compile(traced, threads=threads)
+
+
+def test_a_tuned_plan_computes_the_same(traced):
+    compiled = plan.compile(traced, threads=2, tune=True)
+    np.testing.assert_allclose(compiled(X)[0], traced(tensor(X)).numpy(), rtol=1e-5, atol=1e-5)
