@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from megengine.convert.onnx import export, load_graph
 from megengine.convert.onnx.reading import array_of
 from megengine.core.errors import FileFormatError, GraphError, MegEngineError, OptionError, ShapeError
+from megengine.traced_module import interpret
 
 W = numpy_helper.from_array(np.arange(4 * 3 * 3 * 3, dtype=np.float32).reshape(4, 3, 3, 3) / 50, "w")
 
@@ -19,7 +20,7 @@ def model(nodes, inputs=None, initializers=(W,), outputs=("y",), opset=17):
     inputs = inputs or [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])]
     outs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
     graph = helper.make_graph(nodes, "net", inputs, outs, list(initializers))
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 def small():
@@ -213,3 +214,34 @@ def test_export_refuses_what_has_no_onnx_form(tmp_path):
     with pytest.raises(FileFormatError, match="cannot be written"):
         export(load(small()), tmp_path / "none" / "x.onnx")
     assert not list(tmp_path.iterdir())
+
+
+def test_qdq_round_trip_keeps_scales_per_channel(tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    made = model(
+        [
+            helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
+            helper.make_node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"]),
+            helper.make_node("DequantizeLinear", ["wq", "ws", "wz"], ["wd"], axis=0),
+            helper.make_node("Conv", ["xd", "wd"], ["y"], "conv"),
+        ],
+        initializers=[
+            numpy_helper.from_array(np.float32(0.02), "xs"),
+            numpy_helper.from_array(np.uint8(100), "xz"),
+            numpy_helper.from_array(np.arange(108, dtype=np.int8).reshape(4, 3, 3, 3), "wq"),
+            numpy_helper.from_array(np.array([0.01, 0.02, 0.03, 0.04], np.float32), "ws"),
+            numpy_helper.from_array(np.zeros(4, np.int8), "wz"),
+        ],
+    )
+    graph = load(made)
+    x = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
+    wanted = runtime.InferenceSession(made.SerializeToString()).run(None, {"x": x})[0]
+    path, again = tmp_path / "qdq.onnx", tmp_path / "again.onnx"
+    export(graph, path)
+    export(load_graph(path), again)
+    assert onnx.load(path).graph.SerializeToString() == onnx.load(again).graph.SerializeToString()
+    (weight,) = [t for t in onnx.load(path).graph.initializer if list(t.dims) == [4, 3, 3, 3]]
+    assert weight.data_type == TensorProto.INT8
+    got = runtime.InferenceSession(path).run(None, {"x": x})[0]
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(interpret(graph, [x])[0].numpy(), wanted, rtol=1e-5, atol=1e-5)

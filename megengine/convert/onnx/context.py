@@ -9,6 +9,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import FileFormatError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.tensor import Tensor
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import TensorNode
 
@@ -108,6 +109,11 @@ class Call:
             self.constants[id(value)] = self.graph.constant(np.ascontiguousarray(value), name=name)
             self.keep[id(value)] = value  # an id stays valid while its object lives
         return self.constants[id(value)]
+
+    def integers(self, value: np.ndarray, dtype: QuantizedDType) -> TensorNode:
+        """A constant of stored integers that stand for real values."""
+        name = self.names.get(id(value)) or self._part("constant")
+        return self.graph.constant(Tensor._wrap(np.ascontiguousarray(value), dtype), name=name)
 
     def apply(self, op: str, *inputs: Value | float, **attrs: Any) -> Any:
         """Add an op to the graph; numbers become constants of the first input's dtype."""

@@ -165,7 +165,8 @@ class _Importer:
     def _made(self, node: "onnx.NodeProto", inputs: list[Value | None], index: int) -> Sequence[Value]:
         if node.op_type == "Shape" and inputs and inputs[0] is not None:
             return (_shape_of(node, tuple(inputs[0].shape)),)
-        if all(value is None or isinstance(value, np.ndarray) for value in inputs):
+        known = all(value is None or isinstance(value, np.ndarray) for value in inputs)
+        if known and node.op_type != "DequantizeLinear":  # stored integers stay integers
             folded = fold(node, inputs, self.opset)  # type: ignore[arg-type]
             if folded is not None:
                 return folded

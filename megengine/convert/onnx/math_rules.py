@@ -151,7 +151,9 @@ def quantization(call: Call) -> Value:
     if scale is None:
         raise call.fail("its scale is missing")
     if call.op_type == "DequantizeLinear":
-        if isinstance(x, np.ndarray) or not isinstance(x.dtype, QuantizedDType):
+        if isinstance(x, np.ndarray):
+            return _stored_integers(call, x, scale, zero)
+        if not isinstance(x.dtype, QuantizedDType):
             raise call.fail("its input is no quantized tensor; expected the output of a QuantizeLinear")
         return call.apply("dequantize", x)
     zero = np.zeros(scale.shape, np.uint8) if zero is None else zero
@@ -162,3 +164,24 @@ def quantization(call: Call) -> Value:
     name = "qint8" if zero.dtype == np.int8 else "quint8"
     dtype = quantized(name, float(np.float32(scale.reshape(-1)[0])), int(zero.reshape(-1)[0]))
     return call.apply("quantize", x, dtype=dtype)
+
+
+def _stored_integers(call: Call, x: np.ndarray, scale: np.ndarray, zero: np.ndarray | None) -> Value:
+    """Stored 8-bit weights stay integers with their scales; others (biases) become the floats they stand for."""
+    axis = None
+    if scale.size != 1:
+        axis = call.axis(int(call.attr("axis", 1)), x.ndim)
+        if scale.size != x.shape[axis]:
+            raise call.fail(f"{scale.size} scales for an axis of {x.shape[axis]}; blocked scales are not supported")
+    offset = np.zeros(1, np.int32) if zero is None else zero.astype(np.int32).reshape(-1)
+    if x.dtype in (np.int8, np.uint8) and np.unique(offset).size == 1:
+        name = "qint8" if x.dtype == np.int8 else "quint8"
+        flat = scale.reshape(-1)
+        dtype = quantized(name, flat if axis is not None else float(flat[0]), int(offset[0]), axis)
+        return call.apply("dequantize", call.integers(x, dtype))
+    along = [1] * x.ndim
+    if axis is not None:
+        along[axis] = scale.size
+    shift = offset.reshape(along if offset.size > 1 else (1,) * x.ndim)
+    factor = scale.astype(np.float32).reshape(along)
+    return ((x.astype(np.int32) - shift).astype(np.float32) * factor).astype(np.float32)
