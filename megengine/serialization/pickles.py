@@ -90,9 +90,6 @@ class _Machine:
             raise FileFormatError("pickle: a mark where a value was expected; the file is damaged")
         return self.stack[-1]
 
-    def drop_mark(self) -> None:
-        self.pop_mark()
-
     def append(self, values: list[Any]) -> None:
         target = self.top()
         if isinstance(target, list):
@@ -214,7 +211,7 @@ _OPS: dict[str, Callable[[_Machine, Any], Any]] = {
     "SETITEMS": lambda m, a: m.update(m.pop_mark()),
     "ADDITEMS": lambda m, a: m.add_items(),
     "POP": lambda m, a: m.pop_any(),
-    "POP_MARK": lambda m, a: m.drop_mark(),
+    "POP_MARK": lambda m, a: m.pop_mark(),
     "DUP": lambda m, a: m.literal(m.top()),
     "PUT": _Machine.remember,
     "BINPUT": _Machine.remember,
