@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from megengine.core.dtype import is_float
 from megengine.quantization.config import Layer, QuantConfig, select
+from megengine.quantization.match import mean_over_picture
 from megengine.quantization.rules import QuantRule, clamp_of, rule_of
 from megengine.quantization.spec import Fixed, Plain, QSpec, Shared, Weight
 from megengine.traced_module.expr import Apply, Constant, Expr, Input
@@ -128,7 +129,7 @@ class _Annotator:
     def _feeds_from_layer(self, expr: Apply) -> bool:
         """A pooled or summed result that goes on in float is rounded anyway; a layer's own float output is not."""
         source = expr.inputs[0]
-        return id(source.expr) in self.integer and not self._is_anchor(source)
+        return id(source.expr) in self.integer and not (self._is_anchor(source) or mean_over_picture(source.expr))
 
     def _leave(self, expr: Apply, reason: str) -> None:
         self.integer.discard(id(expr))
@@ -194,7 +195,7 @@ class _Annotator:
             return True
         if id(out) in self.outputs and self.target.quantize_outputs:
             return True
-        return not self._is_anchor(out)
+        return not (self._is_anchor(out) or mean_over_picture(out.expr))
 
     def _note_sign(self, expr: Apply) -> None:
         rule = rule_of(expr.op)

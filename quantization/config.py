@@ -34,7 +34,7 @@ class QuantConfig:
     """
 
     weights: str = "per_channel"
-    weight_method: str = "mse"
+    weight_method: str = "minmax"
     activations: RangeMethod = field(default_factory=RangeMethod)
     bias_correction: bool = True
     profile: Profile | str = "x86"

@@ -7,11 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType
+from megengine.core.dtype import QuantizedDType, qint8
 from megengine.core.errors import QuantizationError
 from megengine.dispatch import apply
 from megengine.quantization.epilogue import bounds, epilogue, ratio
-from megengine.quantization.match import LayerMatch, Stored, is_op, layer, layer_with_residual, stored, strip_clamps
+from megengine.quantization.match import (
+    LayerMatch,
+    Stored,
+    is_op,
+    layer,
+    layer_with_residual,
+    mean_over_picture,
+    stored,
+    strip_clamps,
+)
 from megengine.quantization.rules import rule_of
 from megengine.tensor import Tensor
 from megengine.traced_module.expr import Apply, Expr
@@ -74,6 +83,8 @@ def lower(graph: InternalGraph, *, int_bias: bool = False) -> InternalGraph:
     for expr in g.exprs:
         if is_op(expr, "conv2d", "matmul"):
             _lower_float_layer(g, expr, int_bias)
+        elif is_op(expr, "mean"):
+            _lower_float_mean(g, expr)
     g.remove_dead()
     return g
 
@@ -241,11 +252,29 @@ def _lower_float_layer(g: InternalGraph, expr: Apply, int_bias: bool) -> None:
     g.replace_all_uses(end, _emit_layer(site, found, None))
 
 
+def _lower_float_mean(g: InternalGraph, expr: Apply) -> None:
+    """A mean over the picture whose result is wanted in float: a depthwise layer of ones, summed in integers."""
+    out, source = expr.outputs[0], stored(expr.inputs[0])
+    if source is None or not mean_over_picture(expr):
+        return
+    _, c, h, w = source.node.shape
+    site = Site(g, expr, out, out, (None, None), None, False)
+    ones, dtype = np.ones((c, 1, h, w), np.int8), qint8(1 / (h * w))
+    numbers = epilogue(out.name, ones, dtype, source.dtype, None, None, int_bias=False)
+    inputs = [(Tensor._wrap(ones, dtype), "w"), (numbers.b, "b"), (numbers.M, "M"), (numbers.B, "B")]
+    window = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": c}
+    constants = [site.constant(value, label) for value, label in inputs]
+    y = site.emit("qconv2d", source.node, *constants, **window, lo=0, hi=0, ratio=0.0, dtype="float32")
+    g.replace_all_uses(out, y if y.shape == out.shape else site.emit("reshape", y, label="flat", shape=out.shape))
+
+
 def float_ops(graph: InternalGraph) -> dict[str, str]:
     """Ops of a lowered graph that still compute in float, by node name (quantize and dequantize aside)."""
     left = {}
     for expr in graph.exprs:
-        if isinstance(expr, Apply) and not is_op(expr, "quantize", "dequantize"):
+        rule = rule_of(expr.op) if isinstance(expr, Apply) else None
+        moves = rule is not None and rule.kind == "shape"
+        if isinstance(expr, Apply) and not moves and not is_op(expr, "quantize", "dequantize"):
             specs = [n.spec.dtype for n in (*expr.inputs, *expr.outputs)]
             if not any(isinstance(d, QuantizedDType) for d in specs):
                 left[expr.outputs[0].name] = expr.op

@@ -46,6 +46,13 @@ def is_op(expr: Expr | None, *ops: str) -> bool:
     return isinstance(expr, Apply) and expr.op in ops
 
 
+def mean_over_picture(expr: Expr | None) -> bool:
+    """True for a mean of [N, C, H, W] over H and W."""
+    if not isinstance(expr, Apply) or expr.op != "mean" or len(expr.inputs[0].shape) != 4:
+        return False
+    return sorted(a % 4 for a in expr.attrs["axis"] or ()) == [2, 3]
+
+
 def layer(node: TensorNode) -> LayerMatch | None:
     """The layer that makes a float node: conv2d, matmul, or matmul plus a constant bias."""
     expr = node.expr

@@ -27,7 +27,7 @@ class RangeMethod:
         RangeMethod(name='percentile', percentile=99.99)
     """
 
-    name: str = "mse"
+    name: str = "minmax"
     percentile: float = 99.999
 
     def __post_init__(self) -> None:
