@@ -63,7 +63,7 @@ def reader_of(data: str, preprocess: str | None, samples: int | None, model: Any
     "--report", "report_path", type=click.Path(path_type=Path), help="Write a self-contained HTML report too."
 )
 @click.option("--weights", type=click.Choice(["per_channel", "per_tensor"]), default="per_channel", show_default=True)
-@click.option("--activations", default="mse", show_default=True, help="minmax, ema, percentile, mse or kl.")
+@click.option("--activations", default="minmax", show_default=True, help="minmax, ema, percentile, mse or kl.")
 @click.option("--percentile", type=float, default=99.999, show_default=True)
 @click.option("--bias-correction/--no-bias-correction", default=True, show_default=True)
 @click.option("--profile", default="x86", show_default=True, help="Target profile.")
