@@ -13,6 +13,7 @@ from megengine.kernels.native import eager
 from megengine.kernels.registry import Kernel, Problem, family
 
 _F32 = np.dtype(np.float32)
+_ACTIVATIONS = ("sigmoid", "silu", "hsigmoid", "hswish", "tanh")  # in the order of the native enumeration
 _BOUNDS = {"relu": (0.0, math.inf), "relu6": (0.0, 6.0)}
 
 
@@ -72,6 +73,35 @@ def _concat_step(problem: Problem, constants: dict[int, np.ndarray], threads: in
     return _core.concat_step(problem.inputs[0].size // problem.inputs[0].shape[axis], widths)
 
 
+def _activate_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    return _core.activate_step(problem.inputs[0].size, _ACTIVATIONS.index(problem.op), threads)
+
+
+def _softmax_usable(problem: Problem) -> str | None:
+    x = problem.inputs[0]
+    last = 1 if x.ndim == 4 else x.ndim - 1
+    if problem.attrs.axis % x.ndim != last:
+        return f"axis {problem.attrs.axis} is not the last one in memory"
+    return _float32(problem)
+
+
+def _softmax_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    x, cols = problem.inputs[0], problem.inputs[0].shape[problem.attrs.axis]
+    return _core.softmax_step(x.size // cols, cols)
+
+
+def _per_channel(problem: Problem) -> str | None:
+    a, b = problem.inputs
+    if a.ndim != 4 or b.shape not in ((a.shape[0], a.shape[1], 1, 1), (1, a.shape[1], 1, 1)):
+        return f"shapes {a.shape} and {b.shape}; only [N,C,H,W] with [N,C,1,1] or [1,C,1,1]"
+    return _float32(problem)
+
+
+def _channel_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    (n, c, h, w), b = problem.inputs[0].shape, problem.inputs[1].shape
+    return _core.channel_step(n, h * w, c, c if b[0] == n else 0, problem.op == "add")
+
+
 for _op, _usable, _make in (
     ("max_pool2d", _float32, _pool_step),
     ("avg_pool2d", _float32, _pool_step),
@@ -82,6 +112,12 @@ for _op, _usable, _make in (
     ("add", _same_shape, _binary_step),
     ("mul", _same_shape, _binary_step),
     ("concat", _concat_usable, _concat_step),
+    *((op, _float32, _activate_step) for op in _ACTIVATIONS),
+    ("softmax", _softmax_usable, _softmax_step),
 ):
     _pooling = _make is _pool_step  # eager elementwise calls are faster in NumPy: no copies to channels-last
-    family(_op).add(Kernel(f"own_{_op}", usable=_usable, run=eager(_make, ()) if _pooling else None, make_step=_make))
+    _run = eager(_make, ()) if _pooling else None
+    family(_op).add(Kernel(f"own_{_op}", usable=_usable, run=_run, make_step=_make, reads_constants=True))
+
+for _op in ("add", "mul"):
+    family(_op).add(Kernel(f"own_channel_{_op}", usable=_per_channel, make_step=_channel_step, reads_constants=True))

@@ -89,7 +89,8 @@ class Kernel:
     `usable(problem)` is None or the reason why not. `run(problem, *arrays)` serves eager calls; `make_step(problem,
     constants, threads)` gives a native step for plans (4-D activations dense channels-last). `accepts(problem,
     constants)` is asked like `usable`, with the values of the constants. `inplace_input` is the input whose memory
-    the step's output must share (a residual that is summed in place). `exact`: equals the integer
+    the step's output must share (a residual that is summed in place). `reads_constants`: the step packs nothing and
+    takes constant inputs as buffers like the others. `exact`: equals the integer
     specification bit for bit. `reproducible`: the same result on every run and thread count.
     """
 
@@ -100,6 +101,7 @@ class Kernel:
     make_step: MakeStep | None = None
     accepts: Accepts = accept_all
     inplace_input: int | None = None
+    reads_constants: bool = False
     exact: bool = True
     reproducible: bool = True
 

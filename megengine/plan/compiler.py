@@ -73,7 +73,7 @@ def _time_step(kernel: Kernel, problem: Problem, constants: dict[int, np.ndarray
     out = [np.zeros(empty_for_step(s).shape, storage_of(s.dtype)) for s in problem.outputs]
     moving = []
     for i, spec in enumerate(problem.inputs):
-        if i not in constants:
+        if i not in constants or kernel.reads_constants:
             zeros = np.zeros(empty_for_step(spec).shape, storage_of(spec.dtype))
             moving.append(out[0] if i == kernel.inplace_input else zeros)
     times = []
@@ -174,7 +174,7 @@ class _Builder:
         capsule = kernel.make_step(problem, constants, self.threads)
         reads = []
         for i, node in enumerate(expr.inputs):
-            if i in constants:
+            if i in constants and not kernel.reads_constants:
                 continue
             if i == kernel.inplace_input:
                 self._copy(self.buffer(node), outputs[0], node)

@@ -18,15 +18,21 @@ CASES = {
     "relu6": {},
     "clip": {"lo": -0.5, "hi": 0.25},
     "add": {},
+    "sigmoid": {},
+    "silu": {},
+    "hsigmoid": {},
+    "hswish": {},
+    "tanh": {},
+    "softmax": {"axis": 1},
     "concat": {"axis": 1},
 }
 
 
-def run(op, attrs, arrays, threads=1):
+def run(op, attrs, arrays, threads=1, name=None):
     specs = [TensorSpec(a.shape, a.dtype) for a in arrays]
     problem = Problem(op, specs, [infer(op, specs, attrs)], attrs)
     kernel = family(op).select(problem, {}, step=True)
-    assert kernel is not None and kernel.name == f"own_{op}"
+    assert kernel is not None and kernel.name == (name or f"own_{op}")
     step = kernel.make_step(problem, {}, threads)
     shape = empty_for_step(problem.outputs[0]).shape
     buffer = np.full(int(np.prod(shape)) + 32, 77, np.float32)
@@ -52,9 +58,30 @@ def test_every_level_gives_the_reference_and_the_same_bits(op, channels):
         np.testing.assert_array_equal(other, results[0])
 
 
+@pytest.mark.parametrize("op", ["add", "mul"])
+@pytest.mark.parametrize("images", [1, 3])
+def test_one_value_per_channel(op, images):
+    rng = np.random.default_rng(images)
+    x = rng.standard_normal((3, 17, 5, 6)).astype(np.float32)
+    b = rng.standard_normal((images, 17, 1, 1)).astype(np.float32)
+    want = get_op(op).reference(x, b)
+    for level in isa.available():
+        with isa.capped(level):
+            np.testing.assert_array_equal(run(op, {}, [x, b], name=f"own_channel_{op}"), want)
+
+
+@pytest.mark.parametrize("op", ["sigmoid", "tanh", "silu"])
+def test_far_values(op):
+    x = np.array([-np.inf, -200, -89, -87.31, -50, -1e-20, 0, 1e-20, 0.1499, 0.15, 50, 88.5, 200], np.float32)
+    x = (x[1:] if op == "silu" else x).reshape(1, -1, 1, 1)  # silu(-inf) is nan by its formula
+    want = get_op(op).reference(x.astype(np.float64))
+    np.testing.assert_allclose(run(op, {}, [x]), want, rtol=2e-6, atol=1e-36)
+
+
 def test_not_a_number_is_kept():
     x = np.full((1, 16, 3, 3), np.nan, np.float32)
-    assert np.isnan(run("relu6", {}, [x])).all()
+    for op in ("relu6", "sigmoid", "silu", "hsigmoid", "hswish", "tanh"):
+        assert np.isnan(run(op, {}, [x])).all()
     assert np.isnan(run("max_pool2d", POOL, [x])).all()
 
 

@@ -1,4 +1,4 @@
-"""Files of plans and their options."""
+"""Files of plans, their options, and values known beforehand."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,9 @@ import megengine.functional as F
 import megengine.module as M
 from megengine import plan
 from megengine.core.errors import FileFormatError, OptionError
+from megengine.core.spec import TensorSpec
 from megengine.tensor import tensor
-from megengine.traced_module import trace_module
+from megengine.traced_module import InternalGraph, trace_module
 
 
 class Net(M.Module):
@@ -58,3 +59,29 @@ def test_threads_are_at_least_one(traced, threads):
 def test_a_tuned_plan_computes_the_same(traced):
     compiled = plan.compile(traced, threads=2, tune=True)
     np.testing.assert_allclose(compiled(X)[0], traced(tensor(X)).numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("tune", [False, True])
+@pytest.mark.parametrize("shape", [(2, 8, 4, 4), (1, 8, 1, 1)])
+def test_constant_operands_reach_the_kernels(shape, tune):
+    graph = InternalGraph(name="net")
+    x = graph.add_input("x", TensorSpec((2, 8, 4, 4), np.dtype(np.float32)))
+    value = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    total = graph.apply("add", x, graph.constant(value, name="c"))
+    graph.set_outputs([graph.apply("concat", total, graph.constant(X[:, :1, :4, :4], name="d"), attrs={"axis": 1})])
+    given = np.random.default_rng(2).standard_normal(x.shape).astype(np.float32)
+    compiled = plan.compile(graph, tune=tune)
+    assert "reference" not in {s.kernel for s in compiled.steps}
+    np.testing.assert_array_equal(compiled(given)[0], np.concatenate([given + value, X[:, :1, :4, :4]], 1))
+
+
+def test_gates_run_without_python():
+    class Gate(M.Module):
+        def forward(self, x):
+            g = F.sigmoid(F.mean(x, (2, 3), keepdims=True))
+            return F.softmax(F.tanh(x) * g, axis=1)
+
+    traced = trace_module(Gate(), X)
+    compiled = plan.compile(traced, threads=2)
+    assert "reference" not in {s.kernel for s in compiled.steps}, compiled.describe()
+    np.testing.assert_allclose(compiled(X)[0], traced(tensor(X)).numpy(), rtol=1e-5, atol=1e-6)

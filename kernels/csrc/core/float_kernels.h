@@ -9,6 +9,8 @@ struct PoolShape {
     bool count_padding;
 };
 
+enum class Activation { kSigmoid, kSilu, kHsigmoid, kHswish, kTanh };
+
 struct FloatKernels {
     void (*max_pool)(const float* src, float* dst, const PoolShape& s, std::int64_t row_begin,
                      std::int64_t row_end);
@@ -18,6 +20,11 @@ struct FloatKernels {
     void (*clamp)(const float* src, float* dst, std::int64_t size, float lo, float hi);  // keeps NaN
     void (*add)(const float* a, const float* b, float* dst, std::int64_t size);
     void (*mul)(const float* a, const float* b, float* dst, std::int64_t size);
+    void (*activate)(const float* src, float* dst, std::int64_t size, Activation kind);
+    void (*softmax)(const float* src, float* dst, std::int64_t rows, std::int64_t cols);
+    // dst[i][p][c] = a[i][p][c] (+ or *) b[i * b_stride + c]: one value per channel.
+    void (*channel)(const float* a, const float* b, float* dst, std::int64_t n, std::int64_t hw,
+                    std::int64_t c, std::int64_t b_stride, bool add);
 };
 
 const FloatKernels& float_kernels_base();

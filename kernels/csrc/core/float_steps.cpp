@@ -82,6 +82,50 @@ class BinaryStep final : public Step {
     decltype(FloatKernels::add) f_;
 };
 
+class ActivateStep final : public Step {
+  public:
+    ActivateStep(std::int64_t size, Activation kind, int threads)
+        : size_(size), kind_(kind), f_(active_float_kernels().activate), parts_(threads) {}
+    int parts() const override { return parts_; }
+    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+        const std::int64_t begin = size_ * part / parts_, end = size_ * (part + 1) / parts_;
+        f_(in(buffers, 0) + begin, out(buffers, 1) + begin, end - begin, kind_);
+    }
+
+  private:
+    std::int64_t size_;
+    Activation kind_;
+    decltype(FloatKernels::activate) f_;
+    int parts_;
+};
+
+class SoftmaxStep final : public Step {
+  public:
+    SoftmaxStep(std::int64_t rows, std::int64_t cols)
+        : rows_(rows), cols_(cols), f_(active_float_kernels().softmax) {}
+    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
+        f_(in(buffers, 0), out(buffers, 1), rows_, cols_);
+    }
+
+  private:
+    std::int64_t rows_, cols_;
+    decltype(FloatKernels::softmax) f_;
+};
+
+class ChannelStep final : public Step {
+  public:
+    ChannelStep(std::int64_t n, std::int64_t hw, std::int64_t c, std::int64_t b_stride, bool add)
+        : n_(n), hw_(hw), c_(c), b_stride_(b_stride), add_(add), f_(active_float_kernels().channel) {}
+    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
+        f_(in(buffers, 0), in(buffers, 1), out(buffers, 2), n_, hw_, c_, b_stride_, add_);
+    }
+
+  private:
+    std::int64_t n_, hw_, c_, b_stride_;
+    bool add_;
+    decltype(FloatKernels::channel) f_;
+};
+
 // Rows of all inputs side by side: a concatenation along the last axis in memory.
 class ConcatStep final : public Step {
   public:
@@ -115,6 +159,13 @@ void bind_float(nb::module_& m) {
           [](std::int64_t n, std::int64_t hw, std::int64_t c) { return capsule(new MeanStep(n, hw, c)); });
     m.def("clamp_step",
           [](std::int64_t size, float lo, float hi) { return capsule(new ClampStep(size, lo, hi)); });
+    m.def("activate_step", [](std::int64_t size, int kind, int threads) {
+        return capsule(new ActivateStep(size, static_cast<Activation>(std::clamp(kind, 0, 4)), threads));
+    });
+    m.def("softmax_step",
+          [](std::int64_t rows, std::int64_t cols) { return capsule(new SoftmaxStep(rows, cols)); });
+    m.def("channel_step", [](std::int64_t n, std::int64_t hw, std::int64_t c, std::int64_t b_stride,
+                             bool add) { return capsule(new ChannelStep(n, hw, c, b_stride, add)); });
     m.def("binary_step", [](std::int64_t size, bool add) { return capsule(new BinaryStep(size, add)); });
     m.def("concat_step", [](std::int64_t rows, std::vector<std::int64_t> bytes) {
         return capsule(new ConcatStep(rows, std::move(bytes)));
