@@ -433,7 +433,6 @@ _declare_binary("floor_div", ("__floordiv__", "__ifloordiv__"))
 _declare_binary("mod", ("__mod__", "__imod__"))
 maximum = _declare_binary("maximum", ())
 minimum = _declare_binary("minimum", ())
-_declare_binary("atan2", (), real=True)
 _declare_binary("equal", ("__eq__",))
 _declare_binary("not_equal", ("__ne__",))
 _declare_binary("less", ("__lt__",))
@@ -487,6 +486,13 @@ def clip(x: Any, lower: float | None = None, upper: float | None = None) -> Tens
 def leaky_relu(inp: Any, negative_slope: float = 0.01) -> Tensor:
     """X where positive, else x times `negative_slope`. Any shape."""
     return apply("leaky_relu", floating(inp), slope=float(negative_slope))
+
+
+@public(home=_HOME)
+def atan2(y: Any, x: Any) -> Tensor:
+    """Angle of the point (x, y) in (-pi, pi], elementwise (shapes broadcast)."""
+    a, b = operands("atan2", y, x)
+    return apply("atan2", floating(a), floating(b))
 
 
 @public(home=_HOME)
