@@ -310,9 +310,13 @@ class _Thaw:
 
 
 def _refused(name: Any) -> FileFormatError:
+    start = f"the file wants {str(name)!r}, which is not on the list of names that are loaded; nothing was run. "
+    if str(name).startswith("megengine.traced_module."):
+        return FileFormatError(start + "It holds a traced module, not weights; save its state_dict() with MegEngine")
+    if str(name).startswith("megengine."):
+        return FileFormatError(start + "This part of MegEngine is not supported in files; save a state_dict() instead")
     return FileFormatError(
-        f"the file wants {str(name)!r}, which is not on the list of names that are loaded; nothing was run. "
-        "If it is a class of yours and you trust the file, pass it: load(file, allow=[TheClass])"
+        start + "If it is a class of yours and you trust the file, pass it: load(file, allow=[TheClass])"
     )
 
 

@@ -177,6 +177,13 @@ def test_other_files(tmp_path):
     (tmp_path / "z.pth").write_bytes(b"PK\x03\x04rest")
     with pytest.raises(FileFormatError, match="a zip archive"):
         load(tmp_path / "z.pth")
+    for name, message in [
+        ("megengine.traced_module.expr\nInput", "a traced module, not weights"),
+        ("megengine.data\nDataLoader", "not supported in files"),
+    ]:
+        (tmp_path / "n.pkl").write_bytes(b"\x80\x02c" + name.encode() + b"\n.")
+        with pytest.raises(FileFormatError, match=message):
+            load(tmp_path / "n.pkl")
     (tmp_path / "e.pkl").write_bytes(b"")
     with pytest.raises(FileFormatError) as caught:
         load(tmp_path / "e.pkl")

@@ -173,6 +173,7 @@ def test_truncated_files(tmp_path, name):
             read_pth(tmp_path / "cut.pth")
 
 
+@pytest.mark.filterwarnings("ignore:invalid escape sequence")
 @pytest.mark.parametrize("name", ["zip.pth", "legacy.pth", "checkpoint.pth"])
 @pytest.mark.parametrize("seed", range(4))
 def test_damaged_files_give_values_or_one_error(tmp_path, name, seed):
