@@ -117,7 +117,7 @@ for _op, _usable, _make in (
 ):
     _pooling = _make is _pool_step  # eager elementwise calls are faster in NumPy: no copies to channels-last
     _run = eager(_make, ()) if _pooling else None
-    family(_op).add(Kernel(f"own_{_op}", usable=_usable, run=_run, make_step=_make, reads_constants=True))
+    family(_op).add(Kernel(f"own_{_op}", usable=_usable, run=_run, make_step=_make))
 
 for _op in ("add", "mul"):
-    family(_op).add(Kernel(f"own_channel_{_op}", usable=_per_channel, make_step=_channel_step, reads_constants=True))
+    family(_op).add(Kernel(f"own_channel_{_op}", usable=_per_channel, make_step=_channel_step))

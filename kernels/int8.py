@@ -300,7 +300,7 @@ def _own(
     op: str, name: str, make: Maker, usable: Usable, constants: tuple[int, ...] = (), before: str | None = None
 ) -> None:
     accepts = _needs(constants) if constants else accept_all
-    entry = Kernel(name, usable=usable, run=eager(make, constants), make_step=make, accepts=accepts)
+    entry = Kernel(name, usable=usable, run=eager(make, constants), make_step=make, accepts=accepts, packs=constants)
     family(op).add(entry, before=before)
 
 

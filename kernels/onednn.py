@@ -153,7 +153,7 @@ def _qlinear_step(problem: Problem, constants: dict[int, np.ndarray], threads: i
 
 def _list(op: str, name: str, usable: Any, make: Any, constants: tuple[int, ...], **extra: Any) -> None:
     run = eager(make, constants, inplace_input=extra.get("inplace_input"))
-    family(op).add(Kernel(name, usable=usable, run=run, make_step=make, **extra))
+    family(op).add(Kernel(name, usable=usable, run=run, make_step=make, packs=constants, **extra))
 
 
 _list("conv2d", "onednn_conv2d", _float_usable, _conv_step, (1, 2), exact=False)

@@ -89,9 +89,10 @@ class Kernel:
     `usable(problem)` is None or the reason why not. `run(problem, *arrays)` serves eager calls; `make_step(problem,
     constants, threads)` gives a native step for plans (4-D activations dense channels-last). `accepts(problem,
     constants)` is asked like `usable`, with the values of the constants. `inplace_input` is the input whose memory
-    the step's output must share (a residual that is summed in place). `reads_constants`: the step packs nothing and
-    takes constant inputs as buffers like the others. `exact`: equals the integer
-    specification bit for bit. `reproducible`: the same result on every run and thread count.
+    the step's output must share (a residual that is summed in place). `packs`: inputs that the step takes
+    from the constants when it is made; constants elsewhere are given as buffers, like any input.
+    `exact`: equals the integer specification bit for bit. `reproducible`: the same result on every run and
+    thread count.
     """
 
     name: str
@@ -101,7 +102,7 @@ class Kernel:
     make_step: MakeStep | None = None
     accepts: Accepts = accept_all
     inplace_input: int | None = None
-    reads_constants: bool = False
+    packs: tuple[int, ...] = ()
     exact: bool = True
     reproducible: bool = True
 
@@ -159,6 +160,12 @@ class Family:
         """The first kernel that is usable and accepts the constants, or None when only the reference is left."""
         found = self.candidates(problem, step=step)
         return next((k for k in found if k.accepts(problem, constants) is None), None)
+
+    def for_plan(self, problem: Problem, constants: dict[int, np.ndarray]) -> tuple[Kernel, ...]:
+        """Kernels whose step can be made, best first: every input that they pack is a constant that they accept."""
+        moving = {i for i in range(len(problem.inputs)) if i not in constants}
+        found = [k for k in self.candidates(problem, step=True) if not moving & set(k.packs)]
+        return tuple(k for k in found if k.accepts(problem, constants) is None)
 
     def explain(self, problem: Problem, *, step: bool = False) -> list[tuple[str, str]]:
         """Every kernel with "usable" or the reason why not, the reference last."""

@@ -73,7 +73,7 @@ def _time_step(kernel: Kernel, problem: Problem, constants: dict[int, np.ndarray
     out = [np.zeros(empty_for_step(s).shape, storage_of(s.dtype)) for s in problem.outputs]
     moving = []
     for i, spec in enumerate(problem.inputs):
-        if i not in constants or kernel.reads_constants:
+        if i not in kernel.packs:
             zeros = np.zeros(empty_for_step(spec).shape, storage_of(spec.dtype))
             moving.append(out[0] if i == kernel.inplace_input else zeros)
     times = []
@@ -156,9 +156,9 @@ class _Builder:
 
     def choose(self, problem: Problem, constants: dict[int, np.ndarray]) -> Kernel | None:
         """The first usable kernel, or the fastest one here when tuning."""
+        found = family(problem.op).for_plan(problem, constants)
         if not self.tune:
-            return family(problem.op).select(problem, constants, step=True)
-        found = [k for k in family(problem.op).candidates(problem, step=True) if k.accepts(problem, constants) is None]
+            return next(iter(found), None)
         return min(found, key=lambda k: _time_step(k, problem, constants), default=None)
 
     def _native(
@@ -174,7 +174,7 @@ class _Builder:
         capsule = kernel.make_step(problem, constants, self.threads)
         reads = []
         for i, node in enumerate(expr.inputs):
-            if i in constants and not kernel.reads_constants:
+            if i in kernel.packs:
                 continue
             if i == kernel.inplace_input:
                 self._copy(self.buffer(node), outputs[0], node)

@@ -6,10 +6,11 @@ import pytest
 import megengine.functional as F
 import megengine.module as M
 from megengine import plan
+from megengine.core.dtype import quint8
 from megengine.core.errors import FileFormatError, OptionError
 from megengine.core.spec import TensorSpec
-from megengine.tensor import tensor
-from megengine.traced_module import InternalGraph, trace_module
+from megengine.tensor import Tensor, tensor
+from megengine.traced_module import InternalGraph, interpret, trace_module
 
 
 class Net(M.Module):
@@ -85,3 +86,28 @@ def test_gates_run_without_python():
     compiled = plan.compile(traced, threads=2)
     assert "reference" not in {s.kernel for s in compiled.steps}, compiled.describe()
     np.testing.assert_allclose(compiled(X)[0], traced(tensor(X)).numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_quantized_constants_reach_the_kernels():
+    graph = InternalGraph(name="net")
+    a, r, y = quint8(0.1, 3), quint8(0.2, 7), quint8(0.25, 5)
+    x = graph.add_input("x", TensorSpec((1, 4, 3, 3), a))
+    values = np.random.default_rng(3).integers(0, 256, (2, 1, 4, 3, 3), np.uint8)
+    c = graph.constant(Tensor._wrap(values[0], r), name="c")
+    attrs = {"ra": 0.5, "rb": 0.75, "lo": -5, "hi": 250, "dtype": y}
+    graph.set_outputs([graph.apply("qadd", x, c, attrs=attrs)])
+    compiled = plan.compile(graph)
+    assert [s.kernel for s in compiled.steps if s.op == "qadd"] == ["int8_add"]
+    got = compiled(values[1])[0]
+    np.testing.assert_array_equal(got, interpret(graph, [Tensor._wrap(values[1], a)])[0]._storage())
+
+
+def test_weights_that_are_inputs_run_the_reference():
+    graph = InternalGraph(name="net")
+    f32 = np.dtype(np.float32)
+    x, w = graph.add_input("x", TensorSpec((2, 3, 16, 16), f32)), graph.add_input("w", TensorSpec((4, 3, 1, 1), f32))
+    attrs = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 1}
+    graph.set_outputs([graph.apply("conv2d", x, w, attrs=attrs)])
+    weights = np.random.default_rng(4).standard_normal((4, 3, 1, 1)).astype(np.float32)
+    got = plan.compile(graph)(X, weights)[0]
+    np.testing.assert_allclose(got, np.einsum("nchw,oc->nohw", X, weights[:, :, 0, 0]), rtol=1e-5, atol=1e-5)
