@@ -324,8 +324,9 @@ def test_load_digits():
 
     random.seed(0)
     digits = datasets.load_digits()
-    x, y = (digits.images / 8 - 1).astype(np.float32)[:, None], digits.target.astype(np.int32)
+    order = np.random.default_rng(0).permutation(len(digits.target))  # the file is sorted by writer
+    x, y = (digits.images[order] / 8 - 1).astype(np.float32)[:, None], digits.target[order].astype(np.int32)
     net = Digits()
     train(net, optim.Adam(net.parameters(), lr=0.01), x[:1297], y[:1297], epochs=8)
     net.eval()
-    assert (net(tensor(x[1297:])).numpy().argmax(1) == y[1297:]).mean() > 0.93
+    assert (net(tensor(x[1297:])).numpy().argmax(1) == y[1297:]).mean() > 0.94
