@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -332,3 +333,23 @@ def test_bias_added_after_a_grouped_convolution_with_reshaped_weight():
     assert ops(fused) == ["conv2d"]
     x = b.data(1)[0]
     np.testing.assert_allclose(run(fused, x)[0], run(graph, x)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_memory_does_not_grow_with_the_data():
+    b = Builder(shape=(4, 3, 32, 32))
+    graph = b.done(b.relu(b.conv(b.x, 8, label="layer"), label="act"))
+
+    def peak(count):
+        class Stream:
+            def __iter__(self):
+                rng = np.random.default_rng(0)
+                return (rng.normal(size=b.x.shape).astype(np.float32) for _ in range(count))
+
+        tracemalloc.start()
+        quantize_model(graph, Stream())
+        size = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return size
+
+    peak(2)
+    assert peak(40) < peak(4) * 1.2
