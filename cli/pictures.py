@@ -219,7 +219,7 @@ def prepare(picture: Image.Image, how: Recipe) -> np.ndarray:
     else:
         pixels = np.asarray(picture, np.float32)
         pixels = pixels[..., ::-1] if how.colour == "BGR" else pixels
-    x = (pixels - np.float32(how.mean)) / np.float32(how.std)
+    x = (pixels - np.asarray(how.mean, np.float32)) / np.asarray(how.std, np.float32)
     x = x.transpose(2, 0, 1) if how.layout == "NCHW" else x
     return np.ascontiguousarray(x[None], np.float32)
 
