@@ -16,6 +16,7 @@ from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, reference_runner
 from megengine.kernels import _core
+from megengine.kernels.int8 import quantize_planes_step
 from megengine.kernels.native import empty_for_step, to_step
 from megengine.kernels.registry import Kernel, Problem, family
 from megengine.plan.fuse import fuse
@@ -84,6 +85,14 @@ def _time_step(kernel: Kernel, problem: Problem, constants: dict[int, np.ndarray
     return min(times[1:])
 
 
+def _quantizes(expr: Any, node: TensorNode) -> bool:
+    """True for a quantization to 8 bits with one scale of a float32 value that is not an output."""
+    if not isinstance(expr, Apply) or expr.op != "quantize" or node.dtype != np.float32 or not node.spec.size:
+        return False
+    dtype = expr.attrs["dtype"]
+    return dtype.axis is None and dtype.storage.itemsize == 1 and not any(n is node for n in node.graph.outputs)
+
+
 class _Builder:
     """Collects steps and buffers, then makes the native plan."""
 
@@ -96,6 +105,7 @@ class _Builder:
         self.buffer_of: dict[int, int] = {}
         self.constants: dict[int, np.ndarray] = {}
         self.inputs: list[int] = []
+        self.planar: dict[int, int] = {}  # inputs read as they come, NCHW
         self.outputs: list[int] = []
 
     def new_buffer(self, spec: TensorSpec) -> int:
@@ -106,7 +116,10 @@ class _Builder:
         for node in self.graph.inputs:
             outside = self.new_buffer(node.spec)
             self.inputs.append(outside)
-            self.buffer_of[id(node)] = self.relayout(outside, node, to_channels_last=True)
+            if node.spec.ndim == 4 and node.users and all(_quantizes(u, node) for u in node.users):
+                self.planar[id(node)] = outside
+            else:
+                self.buffer_of[id(node)] = self.relayout(outside, node, to_channels_last=True)
         for expr in self.graph.exprs:
             if isinstance(expr, Apply):
                 self.add(expr)
@@ -144,6 +157,9 @@ class _Builder:
         info = StepInfo(expr.op, expr.name, "reference", str(expr.meta.get("module", "")))
         info.rejected = [row for row in family(expr.op).explain(problem, step=True) if row[1] != "usable"]
         if expr.op == "reshape" and self._reshape(expr, info):
+            return
+        if id(expr.inputs[0]) in self.planar:
+            self._quantize_picture(expr, info)
             return
         outputs = [self.new_buffer(n.spec) for n in expr.outputs]
         for node, buffer in zip(expr.outputs, outputs, strict=True):
@@ -187,6 +203,14 @@ class _Builder:
         """Bring a residual into the output's memory; left out later where source and target may share memory."""
         capsule = _core.copy_step(_nbytes(node.spec))
         self.steps.append(_Step(StepInfo("copy", node.name, "own_copy", ""), capsule, [source], [target]))
+
+    def _quantize_picture(self, expr: Apply, info: StepInfo) -> None:
+        """An NCHW input that is only quantized goes to channels-last in the same pass."""
+        info.kernel = "int8_quantize_planes"
+        capsule = quantize_planes_step(expr.inputs[0].spec, expr.attrs["dtype"], self.threads)
+        target = self.new_buffer(expr.output.spec)
+        self.buffer_of[id(expr.output)] = target
+        self.steps.append(_Step(info, capsule, [self.planar[id(expr.inputs[0])]], [target]))
 
     def _reshape(self, expr: Apply, info: StepInfo) -> bool:
         """A reshape moves nothing: relayout around one shared buffer."""
