@@ -31,8 +31,8 @@ def multiplications(expr: Apply) -> int:
 def summary(model: TracedModule) -> dict[str, Any]:
     """Inputs, outputs, totals and one row a layer, as plain values."""
     graph = model.graph
-    applied = [expr for expr in graph.exprs if isinstance(expr, Apply)]
-    constants = [expr.outputs[0] for expr in graph.exprs if isinstance(expr, Constant)]
+    applied = [expr for expr in graph.exprs() if isinstance(expr, Apply)]
+    constants = [expr.outputs[0] for expr in graph.exprs() if isinstance(expr, Constant)]
     layers = [
         {
             "name": expr.outputs[0].name,
@@ -59,7 +59,7 @@ def summary(model: TracedModule) -> dict[str, Any]:
 
 def weight_bytes(model: TracedModule) -> int:
     """Bytes of all constants as they are stored."""
-    constants = [expr.outputs[0] for expr in model.graph.exprs if isinstance(expr, Constant)]
+    constants = [expr.outputs[0] for expr in model.graph.exprs() if isinstance(expr, Constant)]
     return sum(math.prod(node.shape) * storage_of(node.spec.dtype).itemsize for node in constants)
 
 

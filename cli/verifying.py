@@ -46,7 +46,7 @@ def verify(
     from megengine.quantization.verify import verify as check
 
     traced = load_model(model, shapes)
-    if not any(isinstance(node.spec.dtype, QuantizedDType) for node in traced.graph.nodes):
+    if not any(isinstance(node.spec.dtype, QuantizedDType) for node in traced.graph.nodes()):
         raise OptionError(
             f"model {model!r} has no integer value; quantize it first: mge-quantize ptq {model} --data ..."
         )

@@ -126,7 +126,7 @@ def analyze(
         floating: layers left in float and why, passed on to the report.
         progress: called with ("analyze", batches done, None).
     """
-    edges = {e.meta["edge"]: _Edge() for e in qdq_graph.exprs if _is_rounding(e)}
+    edges = {e.meta["edge"]: _Edge() for e in qdq_graph.exprs() if _is_rounding(e)}
     result, done = Agreement(), 0
     for arrays in as_batches(batches, float_graph):
         exact: dict[str, np.ndarray] = {}
@@ -145,7 +145,7 @@ def analyze(
         done += 1
         if progress is not None:
             progress("analyze", done, None)
-    reports = tuple(_report(e, edges[e.meta["edge"]]) for e in qdq_graph.exprs if _is_rounding(e))
+    reports = tuple(_report(e, edges[e.meta["edge"]]) for e in qdq_graph.exprs() if _is_rounding(e))
     return Analysis(reports, result.sqnr_db, result.cosine, done, dict(floating or {}))
 
 

@@ -57,7 +57,7 @@ def layer_of(expr: Apply) -> Layer:
 class _Annotator:
     def __init__(self, graph: InternalGraph, config: QuantConfig) -> None:
         self.graph, self.config, self.target = graph, config, config.target
-        self.exprs = [e for e in graph.exprs if isinstance(e, Apply)]
+        self.exprs = [e for e in graph.exprs() if isinstance(e, Apply)]
         self.order = {id(e): i for i, e in enumerate(self.exprs)}
         self.outputs = {id(n) for n in graph.outputs}
         self.result = Annotation()

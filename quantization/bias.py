@@ -57,7 +57,7 @@ def mean_errors(
     edge is kept, whatever the number of batches, and borders are treated exactly. The error is the layer's
     own (its weights and the rounding of its input), so corrections of all layers can be applied at once.
     """
-    layers = [e for e in graph.exprs if isinstance(e, Apply) and e.outputs[0].name in frozen.weights]
+    layers = [e for e in graph.exprs() if isinstance(e, Apply) and e.outputs[0].name in frozen.weights]
     means = {e.inputs[0].name: InputMeans() for e in layers}
 
     def look(node: Any, value: Tensor) -> None:
@@ -85,7 +85,7 @@ def _error(layer: Apply, means: InputMeans, frozen: Frozen) -> np.ndarray:
 def corrected(graph: InternalGraph, annotation: Annotation, errors: dict[str, np.ndarray]) -> InternalGraph:
     """A copy of the float graph with every bias raised by the mean error of its layer."""
     g = graph.clone()
-    for expr in g.exprs:
+    for expr in g.exprs():
         if isinstance(expr, Apply) and expr.outputs[0].name in errors:
             _raise_bias(g, expr, errors[expr.outputs[0].name])
     g.remove_dead()

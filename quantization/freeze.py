@@ -41,7 +41,7 @@ def freeze(graph: InternalGraph, annotation: Annotation, stats: dict[str, Tensor
     """
     edges = {name: edge_dtype(name, annotation, stats) for name in annotation.edges}
     weights = {}
-    for expr in graph.exprs:
+    for expr in graph.exprs():
         name = expr.outputs[0].name if expr.outputs else ""
         if name in annotation.weights:
             weights[name] = quantize_weight(name, _value(expr.inputs[1]), annotation.weights[name])

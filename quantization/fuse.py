@@ -14,7 +14,7 @@ def fuse(graph: InternalGraph) -> InternalGraph:
     """A copy with constants computed, batch norms and constant additions folded into convolutions."""
     g = graph.clone()
     run_passes(g)
-    for expr in g.exprs:
+    for expr in g.exprs():
         if isinstance(expr, Apply):
             fold_bias(g, expr)
     g.remove_dead()

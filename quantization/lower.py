@@ -76,11 +76,11 @@ def lower(graph: InternalGraph, *, int_bias: bool = False) -> InternalGraph:
         QuantizationError: a multiplier, bias or accumulator is out of range; the node is named.
     """
     g = graph.clone()
-    for expr in g.exprs:
+    for expr in g.exprs():
         if is_op(expr, "quantize"):
             _lower_quantize(g, expr, int_bias)
     g.remove_dead()
-    for expr in g.exprs:
+    for expr in g.exprs():
         if is_op(expr, "conv2d", "matmul"):
             _lower_float_layer(g, expr, int_bias)
         elif is_op(expr, "mean"):
@@ -271,7 +271,7 @@ def _lower_float_mean(g: InternalGraph, expr: Apply) -> None:
 def float_ops(graph: InternalGraph) -> dict[str, str]:
     """Ops of a lowered graph that still compute in float, by node name (quantize and dequantize aside)."""
     left = {}
-    for expr in graph.exprs:
+    for expr in graph.exprs():
         rule = rule_of(expr.op) if isinstance(expr, Apply) else None
         moves = rule is not None and rule.kind == "shape"
         if isinstance(expr, Apply) and not moves and not is_op(expr, "quantize", "dequantize"):

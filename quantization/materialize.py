@@ -16,10 +16,10 @@ def materialize(graph: InternalGraph, annotation: Annotation, frozen: Frozen) ->
     Every reader of such an edge, float ones and outputs included, sees the rounded value.
     """
     g = graph.clone()
-    layers = {e.outputs[0].name: e for e in g.exprs if isinstance(e, Apply)}
+    layers = {e.outputs[0].name: e for e in g.exprs() if isinstance(e, Apply)}
     for name, weight in frozen.weights.items():
         g.set_input(layers[name], 1, _weight(g, name, layers[name], weight))
-    for node in g.nodes:
+    for node in g.nodes():
         if node.name in annotation.edges:
             _round_edge(g, node, frozen.edges[node.name])
     g.remove_dead()
@@ -46,7 +46,7 @@ def _origin(node: TensorNode) -> dict:
 def fold(graph: InternalGraph) -> InternalGraph:
     """A copy without pairs that change nothing: quantize of a dequantize with the same dtype."""
     g = graph.clone()
-    for expr in g.exprs:
+    for expr in g.exprs():
         if not (isinstance(expr, Apply) and expr.op == "quantize"):
             continue
         before = expr.inputs[0].expr

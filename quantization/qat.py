@@ -38,11 +38,11 @@ class QATModule(Module):
         self._stats = observe(self._annotation)
         self.weights = {
             e.name: Parameter(e.value.numpy().copy())
-            for e in self._graph.exprs
+            for e in self._graph.exprs()
             if isinstance(e, Constant) and e.value.dtype == np.float32
         }
         self._layer_of = {
-            e.inputs[1].name: e.name for e in self._graph.exprs if e.outputs and e.name in self._annotation.weights
+            e.inputs[1].name: e.name for e in self._graph.exprs() if e.outputs and e.name in self._annotation.weights
         }
         self.observing, self.fake_quantizing = True, qconfig.fake_quant
 
@@ -79,7 +79,7 @@ class QATModule(Module):
     def trained_graph(self) -> InternalGraph:
         """The float graph with the parameters as they are now."""
         g = self._graph.clone()
-        for expr in g.exprs:
+        for expr in g.exprs():
             if isinstance(expr, Constant) and expr.name in self.weights:
                 name, value = expr.name, self.weights[expr.name].numpy().copy()
                 g.replace_all_uses(expr.outputs[0], g.constant(value, name=f"{name}_trained", before=expr))

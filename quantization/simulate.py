@@ -20,7 +20,7 @@ def simulate(graph: InternalGraph, values: dict[str, np.ndarray]) -> dict[str, f
     a quantize / dequantize graph does. `values` come from `specification`.
     """
     steps = {}
-    for expr in graph.exprs:
+    for expr in graph.exprs():
         if not isinstance(expr, Apply) or expr.op not in SIMULATED:
             continue
         out = expr.outputs[0]

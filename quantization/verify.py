@@ -135,7 +135,7 @@ def specification(graph: InternalGraph, inputs: Sequence[np.ndarray]) -> Values:
     """Every value of an op-level graph from the NumPy references of the ops, by node name."""
     values: Values = {}
     given = iter(inputs)
-    for expr in graph.exprs:
+    for expr in graph.exprs():
         if isinstance(expr, Input):
             values[expr.outputs[0].name] = np.asarray(next(given))
         elif isinstance(expr, Constant):
@@ -164,7 +164,7 @@ def eager(graph: InternalGraph, inputs: Sequence[np.ndarray]) -> Values:
 def compare(graph: InternalGraph, run: str, batch: int, wanted: Values, got: Values) -> Difference:
     """Difference of the values in `got` from the wanted ones; nodes missing in `got` are not compared."""
     result = Difference(run)
-    for expr in graph.exprs:
+    for expr in graph.exprs():
         for node in expr.outputs if isinstance(expr, Apply) else ():
             if node.name in got:
                 seen = _difference(run, batch, node, wanted[node.name], got[node.name])
@@ -218,7 +218,7 @@ class _PlanRun:
     def _every_node(self, inputs: Sequence[np.ndarray]) -> Values:
         if self.nodes is None:
             g = self.graph.clone()
-            g.set_outputs([n for e in g.exprs if isinstance(e, Apply) for n in e.outputs if _is_integer(n)])
+            g.set_outputs([n for e in g.exprs() if isinstance(e, Apply) for n in e.outputs if _is_integer(n)])
             self.nodes, self.full = g, compile_plan(g, threads=self.threads)
         return dict(zip([n.name for n in self.nodes.outputs], self.full(*inputs), strict=True))
 

@@ -52,7 +52,7 @@ class Box:
 
 def shown(graph: InternalGraph) -> list[Expr]:
     """Expressions that are drawn: constants are part of the op that reads them."""
-    return [expr for expr in graph.exprs if not isinstance(expr, Constant)]
+    return [expr for expr in graph.exprs() if not isinstance(expr, Constant)]
 
 
 def layout(graph: InternalGraph) -> dict[int, Box]:

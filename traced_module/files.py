@@ -45,7 +45,7 @@ def save(model: TracedModule | InternalGraph, path: str | Path) -> None:
     from safetensors.numpy import save as pack
 
     graph = model.graph if isinstance(model, TracedModule) else model
-    weights = {e.name: _plain_storage(e) for e in graph.exprs if isinstance(e, Constant)}
+    weights = {e.name: _plain_storage(e) for e in graph.exprs() if isinstance(e, Constant)}
     text = _graph_text(graph)
     path = Path(path)
     try:
@@ -117,7 +117,7 @@ def _graph_text(graph: InternalGraph) -> str:
         "inputs": [n.name for n in graph.inputs],
         "outputs": [n.name for n in graph.outputs],
     }
-    lines = [json.dumps(_describe(e), allow_nan=False) for e in graph.exprs]
+    lines = [json.dumps(_describe(e), allow_nan=False) for e in graph.exprs()]
     return json.dumps(head, allow_nan=False)[:-1] + ',\n"exprs": [\n' + ",\n".join(lines) + "\n]}\n"
 
 

@@ -18,6 +18,7 @@ from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, infer
 from megengine.tensor import Tensor
 from megengine.traced_module.expr import Apply, Constant, Expr, Input
+from megengine.traced_module.filters import ExprFilter, NodeFilter
 from megengine.traced_module.node import TensorNode
 
 _NOT_IDENTIFIER = re.compile(r"\W")
@@ -42,10 +43,9 @@ class InternalGraph:
 
     # ------------------------------------------------------------ reading
 
-    @property
-    def exprs(self) -> tuple[Expr, ...]:
-        """Expressions in execution order."""
-        return tuple(self._exprs)
+    def exprs(self, recursive: bool = True) -> ExprFilter:
+        """Expressions in execution order (inputs of the graph too)."""
+        return ExprFilter(self._exprs)
 
     @property
     def inputs(self) -> tuple[TensorNode, ...]:
@@ -57,10 +57,9 @@ class InternalGraph:
         """Output values."""
         return tuple(self._outputs)
 
-    @property
-    def nodes(self) -> tuple[TensorNode, ...]:
+    def nodes(self, recursive: bool = True) -> NodeFilter:
         """Every value, in the order in which it is made."""
-        return tuple(n for e in self._exprs for n in e.outputs)
+        return NodeFilter(n for e in self._exprs for n in e.outputs)
 
     def node(self, name: str) -> TensorNode:
         """The value of that name; the error gives the nearest one."""
@@ -263,7 +262,7 @@ class InternalGraph:
         """Remove expressions that no output needs (inputs stay); returns how many."""
         wanted = {id(n) for n in self._outputs}
         removed = 0
-        for expr in reversed(self.exprs):  # users first, so one sweep is enough
+        for expr in reversed(self.exprs()):  # users first, so one sweep is enough
             if isinstance(expr, Input) or any(n._users or id(n) in wanted for n in expr.outputs):
                 continue
             self.erase(expr)

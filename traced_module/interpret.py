@@ -48,10 +48,10 @@ def interpret(
     values: dict[int, Tensor] = {}
     for node, x in zip(graph.inputs, check_inputs(graph, inputs), strict=True):
         values[id(node)] = _seen(on_value, node, x)
-    left = {id(n): len(n._users) for n in graph.nodes}
+    left = {id(n): len(n._users) for n in graph.nodes()}
     for n in graph.outputs:
         left[id(n)] += 1
-    for expr in graph.exprs:
+    for expr in graph.exprs():
         for node, x in zip(expr.outputs, _run_one(expr, values, run), strict=False):
             values[id(node)] = _seen(on_value, node, x)
         for n in expr.inputs:

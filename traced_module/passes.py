@@ -83,7 +83,7 @@ def fold_batch_norm(graph: InternalGraph) -> bool:
 def fold_constants(graph: InternalGraph) -> bool:
     """Ops whose inputs are all constants are computed now."""
     changed = False
-    for expr in graph.exprs:
+    for expr in graph.exprs():
         if not isinstance(expr, Apply) or get_op(expr.op).random or len(expr.outputs) != 1 or not expr.inputs:
             continue
         if all(isinstance(n.expr, Constant) for n in expr.inputs):
@@ -120,7 +120,7 @@ def _is_identity(expr: Apply) -> bool:
 def drop_identities(graph: InternalGraph) -> bool:
     """Moves that move nothing are left out: same-shape reshape, transpose by the identity, padding by nothing."""
     changed = False
-    for expr in graph.exprs:
+    for expr in graph.exprs():
         if isinstance(expr, Apply) and len(expr.outputs) == 1 and _is_identity(expr):
             graph.replace_all_uses(expr.output, expr.inputs[0])
             changed = True

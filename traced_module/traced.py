@@ -52,7 +52,7 @@ class TracedModule(Module):
         from megengine.traced_module.expr import Constant
 
         head = f"{prefix}." if prefix else ""
-        for expr in self._graph.exprs:
+        for expr in self._graph.exprs():
             if isinstance(expr, Constant):
                 yield head + expr.name, expr.value
 

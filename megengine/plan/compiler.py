@@ -120,7 +120,7 @@ class _Builder:
                 self.planar[id(node)] = outside
             else:
                 self.buffer_of[id(node)] = self.relayout(outside, node, to_channels_last=True)
-        for expr in self.graph.exprs:
+        for expr in self.graph.exprs():
             if isinstance(expr, Apply):
                 self.add(expr)
         for node in self.graph.outputs:

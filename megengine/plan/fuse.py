@@ -56,7 +56,7 @@ def _later_conv(graph: InternalGraph, other: TensorNode, conv: Apply) -> bool:
     expr = other.expr
     if not isinstance(expr, Apply) or expr.op != "conv2d" or _next(other) is None:
         return False
-    exprs = graph.exprs
+    exprs = graph.exprs()
     return exprs.index(expr) > exprs.index(conv)
 
 
@@ -85,8 +85,8 @@ def _linear(graph: InternalGraph, product: Apply) -> None:
 
 def fuse(graph: InternalGraph) -> bool:
     """Fuse in place; True if something changed."""
-    before = len(graph.exprs)
-    for expr in graph.exprs:
+    before = len(graph.exprs())
+    for expr in graph.exprs():
         if isinstance(expr, Apply) and expr.op == "conv2d":
             fixed = all(isinstance(n.expr, Constant) for n in expr.inputs[1:])
             if fixed and expr.inputs[0].dtype == np.float32:
@@ -94,4 +94,4 @@ def fuse(graph: InternalGraph) -> bool:
         elif isinstance(expr, Apply) and expr.op == "matmul":
             _linear(graph, expr)
     graph.remove_dead()
-    return len(graph.exprs) != before
+    return len(graph.exprs()) != before

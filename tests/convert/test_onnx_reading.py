@@ -190,7 +190,7 @@ def test_shape_arithmetic_is_folded():
         for name, value in (("zero", 0), ("axes", [0]), ("rest", [-1]))
     ]
     graph = load(model(nodes, initializers=stored))
-    assert [expr.op for expr in graph.exprs if hasattr(expr, "op") and expr.op] == ["reshape"]
+    assert [expr.op for expr in graph.exprs() if hasattr(expr, "op") and expr.op] == ["reshape"]
     assert graph.outputs[0].shape == (1, 192)
 
 

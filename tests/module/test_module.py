@@ -100,7 +100,7 @@ def test_a_traced_network_equals_the_module(net):
     assert conv.meta["module"] == "stem.conv"
     assert any(e.meta.get("module") == "stages.1.down.0" for e in traced.graph.get_apply_by_type("conv2d"))
     assert any("test_module.py" in e.meta.get("source", "") for e in traced.graph.get_apply_by_type("relu"))
-    assert "fc_weight" in [n.name for n in traced.graph.nodes]
+    assert "fc_weight" in [n.name for n in traced.graph.nodes()]
 
 
 def test_wrong_arguments():

@@ -81,7 +81,7 @@ def traced():
 
 def test_tracing():
     net, a = traced(), x(2, 3)
-    assert NAME in [getattr(e, "op", "") for e in net.graph.exprs]
+    assert NAME in [getattr(e, "op", "") for e in net.graph.exprs()]
     np.testing.assert_array_equal(net(a).numpy(), Net()(a).numpy())
 
 

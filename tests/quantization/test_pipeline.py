@@ -29,7 +29,7 @@ def run(graph, x):
 
 
 def ops(graph):
-    return [e.op for e in graph.exprs if isinstance(e, Apply)]
+    return [e.op for e in graph.exprs() if isinstance(e, Apply)]
 
 
 def sqnr(exact, got):
@@ -205,7 +205,7 @@ def test_bias_correction_adds_a_bias_where_there_is_none():
 def test_bias_is_carried_once(int_bias):
     b, graph = residual_net()
     model = quantize_model(graph, b.data(), QuantConfig(profile=Profile("p", bias="int32" if int_bias else "float")))
-    for expr in model.integer_graph.exprs:
+    for expr in model.integer_graph.exprs():
         if isinstance(expr, Apply) and expr.op in ("qconv2d", "qlinear"):
             b32, big = expr.inputs[2].expr.value.numpy(), expr.inputs[4].expr.value.numpy()
             assert b32.any() == int_bias
@@ -284,7 +284,7 @@ def test_analysis_and_report_are_json():
     model = quantize_model(graph, b.data())
     result = model.analyze(b.data(2, seed=9))
     assert [e.name for e in result.edges] == [
-        e.inputs[0].name for e in model.qdq_graph.exprs if isinstance(e, Apply) and e.op == "quantize"
+        e.inputs[0].name for e in model.qdq_graph.exprs() if isinstance(e, Apply) and e.op == "quantize"
     ]
     assert all(e.sqnr_db > 10 and 0 <= e.saturation < 0.2 for e in result.edges)
     assert result.worst(1)[0].sqnr_db == min(e.sqnr_db for e in result.edges)
@@ -295,7 +295,7 @@ def test_analysis_and_report_are_json():
 def test_integer_edges_have_quantized_dtypes():
     b, graph = concat_net()
     model = quantize_model(graph, b.data())
-    for expr in model.integer_graph.exprs:
+    for expr in model.integer_graph.exprs():
         if isinstance(expr, Apply) and expr.op in ("qconv2d", "concat", "max_pool2d") and expr.name != "pool_int":
             assert isinstance(expr.outputs[0].spec.dtype, QuantizedDType)
             assert expr.meta.get("module", "").startswith("net.")

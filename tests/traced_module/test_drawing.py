@@ -24,7 +24,7 @@ def diamond(meta=None) -> InternalGraph:
 def test_every_expression_has_a_box_of_its_own_below_its_inputs():
     g = diamond()
     boxes = layout(g)
-    assert len({(b.row, b.column) for b in boxes.values()}) == len(g.exprs) == 5
+    assert len({(b.row, b.column) for b in boxes.values()}) == len(g.exprs()) == 5
     for box in boxes.values():
         assert all(boxes[id(n.expr)].row < box.row for n in box.expr.inputs)
     root = ET.fromstring(to_svg(g))

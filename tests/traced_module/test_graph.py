@@ -28,9 +28,9 @@ def run(graph):
 def test_capture_computes_nothing_and_equals_the_function():
     graph = small_graph()
     graph.lint()
-    assert [e.op for e in graph.exprs if e.kind == "Apply"] == ["conv2d", "relu", "add"]
+    assert [e.op for e in graph.exprs() if e.kind == "Apply"] == ["conv2d", "relu", "add"]
     x = np.random.default_rng(1).standard_normal(SPEC.shape).astype(np.float32)
-    w = graph.exprs[1].value
+    w = graph.exprs()[1].value
     np.testing.assert_array_equal(run(graph), (F.relu(F.conv2d(tensor(x), w, padding=1)) + 1).numpy())
 
 
@@ -94,7 +94,7 @@ def test_remove_dead_keeps_inputs():
 def test_random_edits_keep_lint_clean(edits):
     graph = small_graph()
     for kind, choice in edits:
-        nodes = graph.nodes
+        nodes = graph.nodes()
         node = nodes[choice % len(nodes)]
         if kind == 0:
             new = graph.apply("neg", node, after=node.expr)

@@ -54,9 +54,9 @@ def to_model(model: Any, *, opset: int = OPSET) -> "onnx.ModelProto":
         raise OptionError(f"ONNX export: opset {opset}; expected 13 to {OPSET}")
     graph: InternalGraph = getattr(model, "graph", model)
     w = Writer(opset)
-    w.taken.update(node.name for expr in graph.exprs for node in expr.outputs)
+    w.taken.update(node.name for expr in graph.exprs() for node in expr.outputs)
     w.absorbed.update(_absorbed(graph))
-    for expr in graph.exprs:
+    for expr in graph.exprs():
         if isinstance(expr, Apply) and id(expr) not in w.absorbed:
             w.current = expr
             _write_expr(w, expr)
@@ -75,7 +75,7 @@ def to_model(model: Any, *, opset: int = OPSET) -> "onnx.ModelProto":
 
 
 def _absorbed(graph: InternalGraph) -> set[int]:
-    found = (write_rules.linear_of(expr) for expr in graph.exprs if isinstance(expr, Apply))
+    found = (write_rules.linear_of(expr) for expr in graph.exprs() if isinstance(expr, Apply))
     return {id(pair[0]) for pair in found if pair is not None}
 
 

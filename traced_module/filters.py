@@ -1,0 +1,86 @@
+"""Filters: what `graph.exprs()` and `graph.nodes()` give, narrowed step by step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from megengine.core.errors import GraphError
+from megengine.traced_module.expr import Expr
+from megengine.traced_module.node import Node
+
+T = TypeVar("T")
+
+
+class BaseFilter(Sequence[T]):
+    """A fixed sequence of expressions or nodes, taken when it was asked for: editing while iterating is safe."""
+
+    def __init__(self, items: Iterable[T]) -> None:
+        self._items = tuple(items)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._items[index]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}{list(self._items)!r}"
+
+    def as_list(self) -> list[T]:
+        """All of them."""
+        return list(self._items)
+
+    def as_dict(self) -> dict[int, T]:
+        """All of them by id."""
+        return {item._id: item for item in self._items}  # type: ignore[attr-defined]
+
+    def as_unique(self) -> T:
+        """The only one. Raises GraphError when there are none or several."""
+        if len(self._items) != 1:
+            found = ", ".join(getattr(i, "name", "?") for i in self._items[:5]) or "nothing"
+            raise _NotUniqueError(f"as_unique: expected exactly one item, found {len(self._items)} ({found})")
+        return self._items[0]
+
+    def as_count(self) -> int:
+        """How many there are."""
+        return len(self._items)
+
+    def _keep(self, condition: Callable[[T], bool]) -> Any:
+        return type(self)(i for i in self._items if condition(i))
+
+    def _by_id(self, wanted: int | Sequence[int]) -> Any:
+        ids = {wanted} if isinstance(wanted, int) else set(wanted)
+        return self._keep(lambda item: item._id in ids)  # type: ignore[attr-defined]
+
+
+class _NotUniqueError(GraphError, AssertionError):
+    """MegEngine raises AssertionError here."""
+
+
+class ExprFilter(BaseFilter[Expr]):
+    """Expressions."""
+
+    def expr_id(self, expr_id: int | Sequence[int]) -> ExprFilter:
+        """Those with one of these ids."""
+        return self._by_id(expr_id)
+
+
+class NodeFilter(BaseFilter[Node]):
+    """Nodes."""
+
+    def name(self, name: str, ignorecase: bool = True) -> NodeFilter:
+        """Those whose name matches a pattern in which `*` stands for anything (`conv*_out`)."""
+        pattern = re.compile(
+            "".join(".*" if part == "*" else re.escape(part) for part in re.split(r"(\*)", name)),
+            re.IGNORECASE if ignorecase else 0,
+        )
+        return self._keep(lambda node: pattern.fullmatch(node.name) is not None)
+
+    def node_id(self, node_id: int | Sequence[int]) -> NodeFilter:
+        """Those with one of these ids."""
+        return self._by_id(node_id)
