@@ -110,6 +110,8 @@ def _storage(dtype: Any) -> str:
 def _integer_usable(problem: Problem) -> str | None:
     if not isa.has("vnni"):
         return f"oneDNN saturates int16 sums below VNNI, active is {isa.active()}"
+    if _module is not None and not _module.int8_is_exact():
+        return "oneDNN saturates int16 sums below VNNI, and ONEDNN_MAX_CPU_ISA caps it there"
     out = problem.outputs[0].dtype
     zero_points = [s.dtype.zero_point for s in (problem.inputs[0], *problem.inputs[5:])]  # type: ignore[union-attr]
     if any(zero_points):
@@ -124,9 +126,12 @@ def _no_integer_bias(problem: Problem, constants: dict[int, np.ndarray]) -> str 
 
 
 def _clamp(problem: Problem) -> tuple[str, float, float]:
-    """The clip that the output type does not perform by itself."""
+    """The clip that the conversion to the stored integer does not perform by itself."""
     out, a = problem.outputs[0].dtype, problem.attrs
-    if not isinstance(out, QuantizedDType) or (a.lo == out.qmin and a.hi == out.qmax):
+    if not isinstance(out, QuantizedDType):
+        return "none", 0.0, 0.0
+    stored = np.iinfo(out.storage)
+    if a.lo == stored.min and a.hi == stored.max:
         return "none", 0.0, 0.0
     return "clip", float(a.lo), float(a.hi)
 

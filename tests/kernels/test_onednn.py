@@ -1,9 +1,14 @@
 """oneDNN kernels: float against float64 references, integers bit for bit against the specification."""
 
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
-from megengine.core.dtype import qint8, quint8
+from megengine.core.dtype import qint8, quantized, quint8
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, infer, reference_runner
 from megengine.kernels import isa, onednn
@@ -140,3 +145,72 @@ def test_float_convolution_is_near_the_float64_reference(groups, threads):
     want = get_op("fused_conv2d").reference(*(a.astype(np.float64) for a in (x, w, b, r)), **attrs)
     np.testing.assert_allclose(out.transpose(0, 3, 1, 2), want, rtol=1e-5, atol=1e-5)
     assert (buffer[r.size :] == 77).all()
+
+
+def float_case(x_shape, w_shape, **attrs):
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in (x_shape, w_shape))
+    attrs = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 1} | attrs
+    specs = [TensorSpec(a.shape, a.dtype) for a in (x, w)]
+    problem = Problem("conv2d", specs, [infer("conv2d", specs, attrs)], attrs)
+    kernel = next(k for k in family("conv2d").kernels if k.name == "onednn_conv2d")
+    return kernel, problem, x, w
+
+
+def test_threads_share_a_cached_step():
+    kernel, problem, x, w = float_case((1, 64, 28, 28), (64, 64, 3, 3))
+    inputs = [x * scale for scale in (1, 2, 3)]
+    expected = [kernel.run(problem, i, w).copy() for i in inputs]
+
+    def differences(which):
+        return sum(not np.array_equal(kernel.run(problem, inputs[which], w), expected[which]) for _ in range(500))
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(differences, range(3))) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_rows_that_see_only_padding_are_not_a_part(threads):
+    attrs = {"stride": (2, 3), "padding": ((6, 6), (0, 6)), "dilation": (1, 2)}
+    kernel, problem, x, w = float_case((1, 8, 3, 12), (16, 8, 1, 1), **attrs)
+    step = kernel.make_step(problem, {1: w}, threads)
+    want = get_op("conv2d").reference(x.astype(np.float64), w.astype(np.float64), **attrs, groups=1)
+    out = np.full(want.transpose(0, 2, 3, 1).shape, 77, np.float32)
+    from megengine.kernels import _core
+
+    _core.run_step(step, [to_step(x), out])
+    np.testing.assert_allclose(out.transpose(0, 3, 1, 2), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not isa.has("vnni"), reason="int8 by oneDNN needs VNNI")
+def test_bounds_of_a_narrow_type_are_kept():
+    rng = np.random.default_rng(0)
+    dtype = quantized("qint8_narrow", 0.11)
+    arrays = [integers(rng, "u8", (1, 8, 4, 4)), integers(rng, "s8", (16, 8, 1, 1)), np.zeros(16, np.int32)]
+    arrays += [np.full(16, 5, np.float32), np.zeros(16, np.float32)]
+    specs = [TensorSpec(arrays[0].shape, quint8(0.02)), *[TensorSpec(a.shape, a.dtype) for a in arrays[1:]]]
+    attrs = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 1}
+    attrs |= {"lo": -127, "hi": 127, "ratio": 0.0, "dtype": dtype}
+    problem = Problem("qconv2d", specs, [infer("qconv2d", specs, attrs)], attrs)
+    kernel = next(k for k in family("qconv2d").kernels if k.name == "onednn_qconv2d")
+    got = kernel.run(problem, *arrays)
+    assert (got.min(), got.max()) == (-127, 127)
+    np.testing.assert_array_equal(got, reference_runner(get_op("qconv2d"), problem, True)(*arrays))
+
+
+_REASON = """
+from megengine.core.dtype import quint8
+from megengine.core.spec import TensorSpec
+from megengine.kernels import onednn
+from megengine.kernels.registry import Problem
+spec = TensorSpec((1, 8), quint8(0.1))
+print(onednn._integer_usable(Problem("qlinear", [spec], [spec], {})))
+"""
+
+
+@pytest.mark.skipif(isa.detected() not in ("vnni", "amx"), reason="int8 by oneDNN needs VNNI")
+@pytest.mark.parametrize("cap", ["AVX2", "AVX512_CORE", "AVX512_CORE_VNNI"])
+def test_a_cap_of_onednn_below_vnni_is_noticed(cap):
+    environment = {k: v for k, v in os.environ.items() if k != "MEGENGINE_MAX_ISA"} | {"ONEDNN_MAX_CPU_ISA": cap}
+    done = subprocess.run([sys.executable, "-c", _REASON], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "None" if cap.endswith("VNNI") else "ONEDNN_MAX_CPU_ISA caps it" in done.stdout

@@ -90,10 +90,19 @@ Part make_part(const ConvShape& s, const Rows& r, ConvArguments& a, const AnyWei
     return p;
 }
 
+// True if every piece of the output rows reads rows of the source; oneDNN takes no convolution of padding
+// alone.
+bool rows_divide(const ConvShape& s, dim pieces) {
+    if (s.oh < 2 * pieces) return false;
+    for (dim i = 0; i < pieces; ++i)
+        if (rows_of(s, s.oh * i / pieces, s.oh * (i + 1) / pieces).in_rows == 0) return false;
+    return true;
+}
+
 // Several images are split by image, one image by output rows.
 void split(PartsStep& step, const ConvShape& s, ConvArguments& a, const AnyWeights& w, int threads) {
     const dim pieces = std::max<dim>(1, threads);
-    if (pieces == 1 || (s.n == 1 && s.oh < 2 * pieces)) {
+    if (pieces == 1 || (s.n == 1 && !rows_divide(s, pieces))) {
         step.parts_list.push_back(make_part(s, rows_of(s, 0, s.oh), a, w, 0, s.n));
         return;
     }

@@ -6,10 +6,22 @@
 
 namespace mge {
 void bind_conv(nanobind::module_& m);
+
+namespace {
+
+// Below VNNI oneDNN adds pairs of 8-bit products in saturating int16.
+bool int8_is_exact() {
+    const auto level = dnnl::get_effective_cpu_isa();
+    using isa = dnnl::cpu_isa;
+    return level != isa::sse41 && level != isa::avx && level != isa::avx2 && level != isa::avx512_core;
 }
+
+}  // namespace
+}  // namespace mge
 
 NB_MODULE(_onednn, m) {
     mge::bind_conv(m);
+    m.def("int8_is_exact", &mge::int8_is_exact);
     m.def("version", [] {
         const auto* v = dnnl::version();
         return std::to_string(v->major) + "." + std::to_string(v->minor) + "." + std::to_string(v->patch);

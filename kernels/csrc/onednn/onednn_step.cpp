@@ -94,6 +94,7 @@ void PartsStep::run(int part, std::byte* const* buffers, std::byte* scratch) con
     try {
         OneOmpThread one;
         const Part& p = parts_list[static_cast<std::size_t>(part)];
+        const std::lock_guard lock(*p.busy);
         p.src.set_data_handle(buffers[0] + p.src_offset);
         p.dst.set_data_handle(buffers[dst_index] + p.dst_offset);
         p.scratch.set_data_handle(scratch);

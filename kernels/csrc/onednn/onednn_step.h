@@ -3,6 +3,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <memory>
+#include <mutex>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <unordered_map>
 #include <vector>
@@ -48,6 +50,8 @@ struct Part {
     std::unordered_map<int, dnnl::memory> args;
     dnnl::memory src, dst, scratch;
     std::size_t src_offset = 0, dst_offset = 0;
+    // Eager calls of several Python threads share one cached step: its handles belong to one run at a time.
+    std::unique_ptr<std::mutex> busy = std::make_unique<std::mutex>();
 };
 
 // Runs Part p: buffers are src, [residual, which is dst], dst.
