@@ -32,18 +32,32 @@ def from_step(array: np.ndarray) -> np.ndarray:
     return array.transpose(0, 3, 1, 2) if array.ndim == 4 else array
 
 
+def _owner(array: np.ndarray) -> np.ndarray:
+    """The array whose memory a view shows."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def _place(array: np.ndarray) -> tuple:
+    """What tells the memory of one array from that of others, as long as its owner lives."""
+    if array.base is None:
+        return (id(array),)
+    return id(_owner(array)), array.__array_interface__["data"][0], array.strides
+
+
 class _StepCache:
-    """Steps of eager calls, kept as long as the constants they packed are alive."""
+    """Steps of eager calls, kept as long as the memory of the constants they packed: views of it come and go."""
 
     def __init__(self, make: MakeStep) -> None:
         self.make = make
         self.steps: dict[tuple, tuple[Any, tuple]] = {}
 
     def get(self, problem: Problem, constants: dict[int, np.ndarray]) -> Any:
-        key = (problem, isa.active(), tuple(map(id, constants.values())))
+        key = (problem, isa.active(), tuple(map(_place, constants.values())))
         if key not in self.steps:
             drop = lambda _, key=key: self.steps.pop(key, None)  # noqa: E731
-            guards = tuple(weakref.ref(c, drop) for c in constants.values())
+            guards = tuple(weakref.ref(_owner(c), drop) for c in constants.values())
             self.steps[key] = (self.make(problem, constants, 1), guards)
         return self.steps[key][0]
 
