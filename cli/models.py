@@ -90,7 +90,7 @@ def _from_function(source: str, given: Shapes) -> TracedModule:
     except Exception as error:
         raise OptionError(f"model {source!r}: the function raised {type(error).__name__}: {error}") from error
     if isinstance(made, TracedModule):
-        return made
+        return lower(made)
     module, *inputs = made if isinstance(made, tuple) else (made,)
     if not isinstance(module, Module):
         raise OptionError(f"model {source!r}: gave {type(module).__name__}; expected a Module, or (Module, *inputs)")
@@ -100,7 +100,7 @@ def _from_function(source: str, given: Shapes) -> TracedModule:
         inputs = [Tensor(np.zeros(shape, np.float32)) for shape in given.values()]
     module.eval()
     tensors = [one if isinstance(one, Tensor) else Tensor(np.asarray(one)) for one in inputs]
-    return trace_module(module, *tensors)
+    return lower(trace_module(module, *tensors))
 
 
 def input_shapes(model: TracedModule) -> list[tuple[int, ...]]:

@@ -37,13 +37,15 @@ class Network:
         """The network with its published weights, captured as a graph."""
         from megengine import models
         from megengine.tensor import Tensor
-        from megengine.traced_module import trace_module
+        from megengine.traced_module import lower, trace_module
 
         (weights,) = assets.pip_asset(self.name, say=say)
         module = getattr(models, self.name)()
         models.load_published(module, self.name, weights)
         module.eval()
-        return trace_module(module, Tensor(np.zeros(self.shape, np.float32)), name=self.name)
+        traced = lower(trace_module(module, Tensor(np.zeros(self.shape, np.float32))))
+        traced.graph.name = self.name
+        return traced
 
 
 NETWORKS = {

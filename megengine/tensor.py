@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megengine import device as devices
+from megengine.core import hooks
 from megengine.core.dtype import DType, QuantizedDType, as_dtype, storage_of
 from megengine.core.errors import DTypeError, MegEngineError
 from megengine.core.spec import TensorSpec, interned
@@ -129,8 +130,20 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Lengths of the axes."""
+        """Lengths of the axes. While a model is traced, its code gets them as a tensor, which follows the inputs."""
+        watcher = hooks.active.get()
+        if watcher is not None:
+            seen = watcher.shape(self)
+            if seen is not None:
+                return seen
         return self._value.shape if self._value is not None else self.spec.shape
+
+    def _read(self, what: str) -> np.ndarray:
+        """The storage, for Python code that asks for values: a tracer hears of it."""
+        watcher = hooks.active.get()
+        if watcher is not None:
+            watcher.value(self, what)
+        return self._storage()
 
     @property
     def dtype(self) -> DType:
@@ -145,7 +158,7 @@ class Tensor:
     @property
     def ndim(self) -> int:
         """Number of axes."""
-        return len(self.shape)
+        return len(self.spec.shape)
 
     @property
     def size(self) -> int:
@@ -158,17 +171,17 @@ class Tensor:
 
     def numpy(self) -> np.ndarray:
         """The value as a read-only array; of a quantized tensor, the stored integers."""
-        view = self._storage().view()
+        view = self._read("numpy()").view()
         view.flags.writeable = False
         return view
 
     def item(self) -> Any:
         """The single element as a Python number. Raises ValueError when there is not exactly one."""
-        return self._storage().item()
+        return self._read("item()").item()
 
     def tolist(self) -> Any:
         """Nested Python numbers."""
-        return self._storage().tolist()
+        return self._read("tolist()").tolist()
 
     def detach(self) -> Tensor:
         """The same value, unknown to gradient recording."""
@@ -177,7 +190,7 @@ class Tensor:
         return Tensor._wrap(self._storage(), self._dtype, self._device)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        array = self._storage()
+        array = self._read("numpy()")
         return np.array(array, dtype) if copy or dtype is not None else self.numpy()
 
     def __dlpack__(self, **kwargs: Any) -> Any:
@@ -187,17 +200,17 @@ class Tensor:
         return (1, 0)
 
     def __len__(self) -> int:
-        if not self.shape:
+        if not self.spec.shape:
             raise TypeError("len() of a tensor without axes")
-        return self.shape[0]
+        return self.spec.shape[0]
 
     def __iter__(self):
         return (self[i] for i in range(len(self)))  # type: ignore[index]
 
     def __bool__(self) -> bool:
         if self.size != 1:
-            raise ValueError(f"truth value of a tensor of shape {self.shape} is ambiguous; use .any() or .all()")
-        return bool(self._storage().item())
+            raise ValueError(f"truth value of a tensor of shape {self.spec.shape} is ambiguous; use .any() or .all()")
+        return bool(self._read("the truth value").item())
 
     def __int__(self) -> int:
         return int(self.item())

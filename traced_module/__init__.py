@@ -1,25 +1,56 @@
 """TracedModule: a model as an editable graph."""
 
-from megengine.traced_module.expr import Apply, Constant, Expr, Input
+from megengine.traced_module.capture import Specialization, SpecializationWarning
+from megengine.traced_module.expr import (
+    Apply,
+    CallFunction,
+    CallMethod,
+    Constant,
+    Expr,
+    GetAttr,
+    Input,
+    is_apply_def,
+    is_call_function,
+    is_call_module,
+    is_call_tensor_method,
+    is_constant,
+    is_getattr,
+    is_input,
+)
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.interpret import interpret
-from megengine.traced_module.node import Node, TensorNode
+from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.record import record
-from megengine.traced_module.traced import TracedModule, lower, trace_module
+from megengine.traced_module.traced import TracedModule, lower, register_as_builtin, trace_module, wrap
 
 __all__ = [
     "Apply",
+    "CallFunction",
+    "CallMethod",
     "Constant",
     "Expr",
+    "GetAttr",
     "Input",
     "InternalGraph",
+    "ModuleNode",
     "Node",
+    "Specialization",
+    "SpecializationWarning",
     "TensorNode",
     "TracedModule",
     "interpret",
+    "is_apply_def",
+    "is_call_function",
+    "is_call_module",
+    "is_call_tensor_method",
+    "is_constant",
+    "is_getattr",
+    "is_input",
     "lower",
     "record",
+    "register_as_builtin",
     "trace_module",
+    "wrap",
 ]
 
 if __name__ != "megengine.traced_module":

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from megengine.core.errors import GraphError
+from megengine.core.pytree import TreeDef, unflatten
 
 if TYPE_CHECKING:
     from megengine.tensor import Tensor
     from megengine.traced_module.graph import InternalGraph
-    from megengine.traced_module.node import TensorNode
+    from megengine.traced_module.node import Node
 
 
 class Expr:
     """One computation. `inputs` and `outputs` are tuples; they change through the graph only."""
 
-    __slots__ = ("_graph", "_id", "_inputs", "_outputs", "meta")
+    __slots__ = ("_disable_remove", "_graph", "_id", "_inputs", "_key", "_next", "_outputs", "_prev", "meta")
     kind = "Expr"
 
     def __init__(self, graph: InternalGraph, ident: int, meta: dict[str, Any]) -> None:
         self._graph = graph
         self._id = ident
-        self._inputs: tuple[TensorNode, ...] = ()
-        self._outputs: tuple[TensorNode, ...] = ()
+        self._inputs: tuple[Any, ...] = ()
+        self._outputs: tuple[Any, ...] = ()
+        self._prev: Expr | None = None
+        self._next: Expr | None = None
+        self._key = 0
+        self._disable_remove = False
         self.meta = meta
 
     @property
     def id(self) -> int:
-        """Number of the expression, unique in its graph."""
+        """Number of the expression, unique in its graph and in the graphs of its submodules."""
         return self._id
 
     @property
@@ -37,36 +42,62 @@ class Expr:
         """The graph the expression belongs to."""
         return self._graph
 
-    top_graph = graph
+    @property
+    def top_graph(self) -> InternalGraph:
+        """The graph of the outermost traced module."""
+        return self._graph.top_graph
 
     @property
-    def inputs(self) -> tuple[TensorNode, ...]:
-        """Values used, in order."""
+    def inputs(self) -> tuple[Any, ...]:
+        """Nodes used, in order."""
         return self._inputs
 
     @property
-    def outputs(self) -> tuple[TensorNode, ...]:
-        """Values made, in order."""
+    def outputs(self) -> tuple[Any, ...]:
+        """Nodes made, in order."""
         return self._outputs
 
     @property
-    def output(self) -> TensorNode:
-        """The only value made. Raises GraphError when there are several."""
+    def output(self) -> Any:
+        """The only node made. Raises GraphError when there are several."""
         if len(self._outputs) != 1:
             raise GraphError(f"{self!r} makes {len(self._outputs)} values; expected one; use .outputs")
         return self._outputs[0]
 
     @property
     def name(self) -> str:
-        """Name of the first value made."""
+        """Name of the first node made."""
         return self._outputs[0].name if self._outputs else f"<{self.kind} {self._id}>"
+
+    def disable_remove(self) -> None:
+        """Keep the expression when unused ones are removed."""
+        self._disable_remove = True
+
+    def enable_remove(self) -> None:
+        """Let the expression be removed when it is unused."""
+        self._disable_remove = False
+
+    def replace_inputs(self, repl_dict: Mapping[Node, Node]) -> None:
+        """Use other nodes in place of some inputs; the mapping is not changed. Raises as `graph.set_inputs`."""
+        for old in repl_dict:
+            if not any(old is n for n in self._inputs):
+                raise GraphError(f"replace_inputs: {self!r} does not use {old!r}")
+        found = {id(old): new for old, new in repl_dict.items()}
+        self._graph.set_inputs(self, tuple(found.get(id(n), n) for n in self._inputs))
+
+    def _copy(self, graph: InternalGraph) -> Expr:
+        """The expression without inputs and outputs, for another graph."""
+        raise NotImplementedError
 
     def _body(self) -> str:
         raise NotImplementedError
 
-    def __repr__(self) -> str:
+    def _made(self) -> str:
         names = ", ".join(n.name for n in self._outputs)
-        return f"%{self._id}:\t{names} = {self._body()}"
+        return names if len(self._outputs) == 1 else f"({names})"
+
+    def __repr__(self) -> str:
+        return f"%{self._id}:\t{self._made()} = {self._body()}"
 
 
 class Input(Expr):
@@ -75,8 +106,12 @@ class Input(Expr):
     __slots__ = ()
     kind = "Input"
 
+    def _copy(self, graph: InternalGraph) -> Expr:
+        return Input(graph, self._id, dict(self.meta))
+
     def _body(self) -> str:
-        return f"Input({self._outputs[0].spec})"
+        node = self._outputs[0]
+        return f"Input({node.spec})" if hasattr(node, "spec") else "Input()"
 
 
 class Constant(Expr):
@@ -94,8 +129,186 @@ class Constant(Expr):
         """The value."""
         return self._value
 
+    def _copy(self, graph: InternalGraph) -> Expr:
+        return Constant(graph, self._id, dict(self.meta), self._value)
+
     def _body(self) -> str:
-        return f"Constant({self._outputs[0].spec})"
+        return "Constant() -> (Tensor)"
+
+
+class GetAttr(Expr):
+    """An attribute of a module: a submodule or a tensor; `name` is its path ("branches.0", "conv.weight")."""
+
+    __slots__ = ("_path",)
+    kind = "GetAttr"
+
+    def __init__(self, graph: InternalGraph, ident: int, meta: dict[str, Any], path: str) -> None:
+        super().__init__(graph, ident, meta)
+        self._path = path
+
+    @property
+    def name(self) -> str:
+        """Path of the attribute below the module that is read."""
+        return self._path
+
+    def _copy(self, graph: InternalGraph) -> Expr:
+        return GetAttr(graph, self._id, dict(self.meta), self._path)
+
+    def _body(self) -> str:
+        node = self._outputs[0]
+        kind = "Tensor" if hasattr(node, "spec") else node.module_type.__name__
+        return f'getattr({self._inputs[0].name}, "{self._path}") -> ({kind})'
+
+
+class Call(Expr):
+    """A call with arguments: nodes and constants nested in any way.
+
+    `arg_def` describes the nesting of (args, kwargs); its leaves are the inputs with each constant of `const_val`
+    inserted at its index. `out_def` describes the nesting of the results.
+    """
+
+    __slots__ = ("_arg_def", "_const_val", "_out_def")
+
+    def __init__(self, graph: InternalGraph, ident: int, meta: dict[str, Any], arguments: Arguments) -> None:
+        super().__init__(graph, ident, meta)
+        self._arg_def, self._const_val = arguments
+        self._out_def: TreeDef | None = None
+
+    @property
+    def arg_def(self) -> TreeDef:
+        """Nesting of the arguments."""
+        return self._arg_def
+
+    @property
+    def out_def(self) -> TreeDef | None:
+        """Nesting of the results."""
+        return self._out_def
+
+    @property
+    def const_val(self) -> list[tuple[int, Any]]:
+        """Constants among the arguments: (index of the leaf, value)."""
+        return list(self._const_val)
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """Positional arguments; nodes stand for their values."""
+        return self.unflatten_args(self._inputs)[0]
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """Keyword arguments; nodes stand for their values."""
+        return self.unflatten_args(self._inputs)[1]
+
+    @property
+    def return_val(self) -> Any:
+        """The results as the call gives them; nodes stand for their values."""
+        return self._outputs[0] if self._out_def is None else unflatten(self._out_def, self._outputs)
+
+    @property
+    def named_args(self) -> dict[str, Any]:
+        """Arguments by parameter name."""
+        from megengine.traced_module.calls import named_arguments
+
+        return named_arguments(self)
+
+    def unflatten_args(self, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """(args, kwargs) with these values in place of the inputs."""
+        leaves = list(inputs)
+        for index, value in self._const_val:
+            leaves.insert(index, value)
+        return unflatten(self._arg_def, leaves)
+
+    def set_args_kwargs(self, *args: Any, **kwargs: Any) -> None:
+        """Call with other arguments (nodes of the graph, and constants). Raises as `graph.set_arguments`."""
+        self._graph.set_arguments(self, args, kwargs)
+
+    def set_arg(self, name: str, val: Any) -> None:
+        """Replace one argument, given by the parameter's name."""
+        from megengine.traced_module.calls import with_argument
+
+        args, kwargs = with_argument(self, name, val)
+        self._graph.set_arguments(self, args, kwargs)
+
+    @property
+    def arguments(self) -> Arguments:
+        """(arg_def, constants)."""
+        return self._arg_def, self._const_val
+
+    def _written(self, args: Sequence[Any]) -> str:
+        """Arguments as text: positional ones, then `name=value`."""
+        return f"{', '.join(map(_text, args))}, {', '.join(f'{k}={_text(v)}' for k, v in self.kwargs.items())}"
+
+    def _made(self) -> str:
+        value = self.return_val
+        return _text(value) if self._outputs else "_"
+
+
+Arguments = tuple[TreeDef, tuple[tuple[int, Any], ...]]
+
+
+def _text(value: Any) -> str:
+    """Values as MegEngine prints them: strings bare, containers as Python writes them."""
+    return value if isinstance(value, str) else repr(value) if not isinstance(value, type) else value.__name__
+
+
+class CallMethod(Call):
+    """A call of a module (`method` is "__call__") or of a method of a tensor; the object is the first input."""
+
+    __slots__ = ("_method",)
+    kind = "CallMethod"
+
+    def __init__(
+        self, graph: InternalGraph, ident: int, meta: dict[str, Any], arguments: Arguments, method: str
+    ) -> None:
+        super().__init__(graph, ident, meta, arguments)
+        self._method = method
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return self._method
+
+    def _copy(self, graph: InternalGraph) -> Expr:
+        new = CallMethod(graph, self._id, dict(self.meta), self.arguments, self._method)
+        new._out_def = self._out_def
+        return new
+
+    def _body(self) -> str:
+        target, *args = self.args
+        called = _text(target) if self._method == "__call__" else f"{_text(target)}.{self._method}"
+        return f"{called}({self._written(args)})"
+
+
+class CallFunction(Call):
+    """A call of a public or wrapped function."""
+
+    __slots__ = ("_func",)
+    kind = "CallFunction"
+
+    def __init__(self, graph: InternalGraph, ident: int, meta: dict[str, Any], arguments: Arguments, func: str) -> None:
+        super().__init__(graph, ident, meta, arguments)
+        self._func = func
+
+    @property
+    def qualified(self) -> str:
+        """Module and name of the function, as files store it."""
+        return self._func
+
+    @property
+    def func(self) -> Callable[..., Any]:
+        """The function."""
+        from megengine.traced_module.calls import function_of
+
+        return function_of(self._func)
+
+    def _copy(self, graph: InternalGraph) -> Expr:
+        new = CallFunction(graph, self._id, dict(self.meta), self.arguments, self._func)
+        new._out_def = self._out_def
+        return new
+
+    def _body(self) -> str:
+        home, _, name = self._func.rpartition(".")
+        return f"{home.rpartition('.')[2]}.{name}({self._written(self.args)})"
 
 
 class Apply(Expr):
@@ -116,11 +329,65 @@ class Apply(Expr):
         """Name of the op."""
         return self._op
 
+    opdef = op
+
     @property
     def attrs(self) -> Mapping[str, Any]:
         """Attributes of the op: a read-only mapping; `graph.set_attrs` changes it."""
         return self._attrs
 
+    def _copy(self, graph: InternalGraph) -> Expr:
+        return Apply(graph, self._id, dict(self.meta), self._op, self._attrs)
+
     def _body(self) -> str:
         parts = [n.name for n in self._inputs] + [f"{k}={v}" for k, v in self._attrs.items()]
         return f"{self._op}({', '.join(parts)})"
+
+
+# ---------------------------------------------------------------- predicates
+
+
+def is_call_module(expr: Expr, module_cls: type | None = None) -> bool:
+    """True for the call of a module (of that class)."""
+    if not isinstance(expr, CallMethod) or expr.method != "__call__":
+        return False
+    return module_cls is None or issubclass(expr.inputs[0].module_type, module_cls)
+
+
+def is_call_tensor_method(expr: Expr, method: str | Iterable[str] | None = None) -> bool:
+    """True for the call of a method of a tensor (one of those names)."""
+    if not isinstance(expr, CallMethod) or expr.method == "__call__":
+        return False
+    return method is None or expr.method in ((method,) if isinstance(method, str) else tuple(method))
+
+
+def is_call_function(expr: Expr, func: Callable[..., Any] | Iterable[Callable[..., Any]] | None = None) -> bool:
+    """True for the call of a function (one of those)."""
+    if not isinstance(expr, CallFunction):
+        return False
+    if func is None:
+        return True
+    from megengine.traced_module.calls import qualified_name
+
+    wanted = (func,) if callable(func) else tuple(func)
+    return expr.qualified in map(qualified_name, wanted)
+
+
+def is_apply_def(expr: Expr, opdef: str | None = None) -> bool:
+    """True for an applied op (of that name)."""
+    return isinstance(expr, Apply) and opdef in (None, expr.op)
+
+
+def is_constant(expr: Expr) -> bool:
+    """True for a constant."""
+    return isinstance(expr, Constant)
+
+
+def is_getattr(expr: Expr) -> bool:
+    """True for the read of an attribute."""
+    return isinstance(expr, GetAttr)
+
+
+def is_input(expr: Expr) -> bool:
+    """True for an input of the graph."""
+    return isinstance(expr, Input)

@@ -22,7 +22,7 @@ from megengine.tensor import Tensor
 from megengine.traced_module.expr import Apply, Constant, Expr, Input
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import TensorNode
-from megengine.traced_module.traced import TracedModule
+from megengine.traced_module.traced import TracedModule, lower
 
 FORMAT, VERSION = "megengine-graph", 1
 GRAPH, WEIGHTS = "graph.json", "weights.safetensors"
@@ -44,7 +44,7 @@ def save(model: TracedModule | InternalGraph, path: str | Path) -> None:
     """
     from safetensors.numpy import save as pack
 
-    graph = model.graph if isinstance(model, TracedModule) else model
+    graph = lower(model).graph
     weights = {e.name: _plain_storage(e) for e in graph.exprs() if isinstance(e, Constant)}
     text = _graph_text(graph)
     path = Path(path)

@@ -1,134 +1,195 @@
-"""The graph: an ordered list of expressions over named values, and the few primitives that change it.
+"""The graph: expressions in order over named nodes, and the few primitives that change it.
 
-Every public edit checks first and changes then, so a refused edit leaves the graph as it was.
+One class serves both levels: at module level a graph belongs to a module (its first input is that module's node) and
+holds calls as the user wrote them; at op level it holds only Input, Constant and Apply. Every public edit checks
+first and changes then, so a refused edit leaves the graph as it was.
 """
 
 from __future__ import annotations
 
-import keyword
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megengine.core.errors import GraphError, NameInUseError, ShapeError
+from megengine.core.errors import GraphError, NameInUseError, ShapeError, nearest
+from megengine.core.pytree import TreeDef
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, infer
 from megengine.tensor import Tensor
-from megengine.traced_module.expr import Apply, Constant, Expr, Input
-from megengine.traced_module.filters import ExprFilter, NodeFilter
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.editing import ModuleEdits
+from megengine.traced_module.expr import Apply, Arguments, Call, Constant, Expr, GetAttr, Input
+from megengine.traced_module.journal import Journal
+from megengine.traced_module.names import NameSpace, identifier
+from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.order import ExprOrder
+from megengine.traced_module.queries import Queries
 
-_NOT_IDENTIFIER = re.compile(r"\W")
+if TYPE_CHECKING:
+    from megengine.module import Module
+
+__all__ = ["InternalGraph", "identifier"]
 
 
-def identifier(text: str) -> str:
-    """A name made of word characters that does not start with a digit."""
-    text = _NOT_IDENTIFIER.sub("_", text) or "_"
-    return f"_{text}" if text[0].isdigit() or keyword.iskeyword(text) else text
+class InternalGraph(Queries, ModuleEdits):
+    """Expressions in execution order over named nodes."""
 
-
-class InternalGraph:
-    """A flat graph of ops: inputs, constants and applied ops in execution order."""
-
-    def __init__(self, name: str = "graph") -> None:
+    def __init__(self, name: str = "graph", qualname: str | None = None, *, owner: Module | None = None) -> None:
         self.name = name
-        self._exprs: list[Expr] = []
-        self._inputs: list[TensorNode] = []
-        self._outputs: list[TensorNode] = []
-        self._names: dict[str, TensorNode] = {}
-        self._next_id = 0
+        self.qualname = name if qualname is None else qualname
+        self._owner = owner
+        self._order = ExprOrder()
+        self._inputs: tuple[Node, ...] = ()
+        self._outputs: tuple[TensorNode, ...] = ()
+        self._names = NameSpace()
+        self._journal = Journal()
+        self._top: InternalGraph = self
+        self._inserting: Any = None
+        self.arguments: Arguments | None = None  # how a call's arguments become the inputs after `self`
+        self.out_def: TreeDef | None = None
 
-    # ------------------------------------------------------------ reading
+    # ------------------------------------------------------------ primitives: each can be undone
 
-    def exprs(self, recursive: bool = True) -> ExprFilter:
-        """Expressions in execution order (inputs of the graph too)."""
-        return ExprFilter(self._exprs)
+    def _link(self, expr: Expr, inputs: Sequence[Node], before: Expr | None) -> None:
+        expr._inputs = tuple(inputs)
 
-    @property
-    def inputs(self) -> tuple[TensorNode, ...]:
-        """Input values."""
-        return tuple(self._inputs)
+        def do() -> None:
+            self._order.insert(expr, before)
+            for n in expr._inputs:
+                n._users.append(expr)
+            for n in expr._outputs:
+                self._names.take(n._name, n)
 
-    @property
-    def outputs(self) -> tuple[TensorNode, ...]:
-        """Output values."""
-        return tuple(self._outputs)
+        self._journal.change(do, lambda: self._take_out(expr))
 
-    def nodes(self, recursive: bool = True) -> NodeFilter:
-        """Every value, in the order in which it is made."""
-        return NodeFilter(n for e in self._exprs for n in e.outputs)
+    def _take_out(self, expr: Expr) -> None:
+        self._order.remove(expr)
+        for n in expr._inputs:
+            n._users.remove(expr)
+        for n in expr._outputs:
+            self._names.free(n._name)
 
-    def node(self, name: str) -> TensorNode:
-        """The value of that name; the error gives the nearest one."""
-        from megengine.core.errors import nearest
+    def _unlink(self, expr: Expr) -> None:
+        following = expr._next
 
-        if name not in self._names:
-            raise GraphError(f"graph {self.name!r} has no node {name!r}{nearest(name, self._names)}")
-        return self._names[name]
+        def undo() -> None:
+            self._order.insert(expr, following)
+            for n in expr._inputs:
+                n._users.append(expr)
+            for n in expr._outputs:
+                self._names.take(n._name, n)
 
-    def get_apply_by_type(self, op: str) -> tuple[Apply, ...]:
-        """Expressions that apply `op`, in order."""
-        return tuple(e for e in self._exprs if isinstance(e, Apply) and e.op == op)
+        self._journal.change(lambda: self._take_out(expr), undo)
 
-    def __repr__(self) -> str:
-        head = f"{self.name}.Graph ({', '.join(n.name for n in self._inputs)}) {{"
-        body = [f"\t{e!r}" for e in self._exprs if not isinstance(e, Input)]
-        return "\n".join([head, *body, f"\treturn {', '.join(n.name for n in self._outputs)}", "}"])
+    def _set(self, target: Any, attribute: str, value: Any) -> None:
+        old = getattr(target, attribute)
+        self._journal.change(
+            lambda: object.__setattr__(target, attribute, value), lambda: object.__setattr__(target, attribute, old)
+        )
 
-    # ------------------------------------------------------------ primitives
+    def _use(self, expr: Expr, inputs: Sequence[Node]) -> None:
+        old, new = expr._inputs, tuple(inputs)
 
-    def _unique(self, name: str) -> str:
-        base = identifier(name)
-        if base not in self._names:
-            return base
-        i = 1
-        while f"{base}_{i}" in self._names:
-            i += 1
-        return f"{base}_{i}"
+        def become(before: tuple[Node, ...], after: tuple[Node, ...]) -> None:
+            for n in before:
+                n._users.remove(expr)
+            for n in after:
+                n._users.append(expr)
+            expr._inputs = after
 
-    def _new_id(self) -> int:
-        self._next_id += 1
-        return self._next_id - 1
+        self._journal.change(lambda: become(old, new), lambda: become(new, old))
 
-    def _attach_outputs(self, expr: Expr, specs: Sequence[TensorSpec], name: str, qualname: str) -> None:
+    def _rename(self, node: Node, new: str) -> None:
+        def become(name: str) -> None:
+            self._names.free(node._name)
+            self._names.take(name, node)
+            node._name = name
+
+        old = node._name
+        self._journal.change(lambda: become(new), lambda: become(old))
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Edits in the body are one step for `undo`; if the body raises, none of them is left."""
+        journal = self._journal
+        if not journal.begin():
+            yield
+            return
+        try:
+            yield
+        except BaseException:
+            journal.roll_back()
+            raise
+        journal.commit()
+
+    def undo(self) -> bool:
+        """Take back the last edit (or transaction) of the traced module; False if there is none."""
+        return self._journal.undo()
+
+    def redo(self) -> bool:
+        """Do again what was undone last; False if there is nothing."""
+        return self._journal.redo()
+
+    # ------------------------------------------------------------ making nodes and expressions
+
+    def _new_expr_id(self) -> int:
+        self._journal.next_expr += 1
+        return self._journal.next_expr - 1
+
+    def _make_node(self, expr: Expr, spec: TensorSpec | None, name: str, qualname: str) -> Node:
+        self._journal.next_node += 1
+        ident = self._journal.next_node - 1
+        if spec is None:
+            node: Node = ModuleNode(self, ident, name, qualname, expr.meta)
+        else:
+            node = TensorNode(self, ident, name, qualname, expr.meta, spec=spec)
+        node._expr = expr
+        return node
+
+    def _attach_outputs(self, expr: Expr, specs: Sequence[TensorSpec | None], name: str, qualname: str) -> None:
         nodes = []
         for spec in specs:
-            unique = self._unique(name)
-            node = TensorNode(self, self._new_id(), unique, qualname or f"{self.name}.[{unique}]", expr.meta, spec=spec)
-            node._expr = expr
-            self._names[unique] = node
-            nodes.append(node)
+            unique = self._names.unique(name)
+            self._names.take(unique, None)  # so that the next result of the same expression gets another one
+            nodes.append(self._make_node(expr, spec, unique, qualname or f"{self.qualname}.[{unique}]"))
         expr._outputs = tuple(nodes)
 
-    def _insert(self, expr: Expr, inputs: Sequence[TensorNode], position: int) -> None:
-        expr._inputs = tuple(inputs)
-        for n in inputs:
-            n._users.append(expr)
-        self._exprs.insert(position, expr)
+    def _anchor(self, before: Expr | None, after: Expr | None) -> Expr | None:
+        """The expression in front of which a new one goes; None for the end."""
+        return before if before is not None else after._next if after is not None else None
 
-    def _position(self, before: Expr | None, after: Expr | None) -> int:
-        if before is not None:
-            return self._exprs.index(before)
-        return len(self._exprs) if after is None else self._exprs.index(after) + 1
-
-    def _check_owned(self, what: str, nodes: Iterable[TensorNode]) -> None:
+    def _check_owned(self, what: str, nodes: Iterable[Node]) -> None:
         for n in nodes:
-            if self._names.get(n.name) is not n:
-                raise GraphError(f"{what}: node {n.name!r} does not belong to graph {self.name!r}")
+            if not isinstance(n, Node) or self._names.get(n._name) is not n:
+                raise GraphError(f"{what}: node {n!r} does not belong to graph {self.name!r}")
 
-    # ------------------------------------------------------------ building
+    def _check_before(self, what: str, inputs: Iterable[Node], before: Expr | None) -> None:
+        if before is None:
+            return
+        for n in inputs:
+            if n.expr._key >= before._key:
+                raise GraphError(f"{what}: input {n.name!r} is made after the place of insertion; insert later")
 
-    def add_input(self, name: str, spec: TensorSpec) -> TensorNode:
+    def add_self(self) -> ModuleNode:
+        """The node of the module that the graph belongs to: the first input at module level."""
+        expr = Input(self, self._new_expr_id(), {})
+        name = self._names.unique("self")
+        node = self._make_node(expr, None, name, self.qualname)
+        expr._outputs = (node,)
+        self._link(expr, (), None)
+        self._set(self, "_inputs", (node, *self._inputs))
+        return node  # type: ignore[return-value]
+
+    def add_input(self, name: str, spec: TensorSpec, qualname: str = "") -> TensorNode:
         """Append an input."""
-        expr = Input(self, self._new_id(), {})
-        self._attach_outputs(expr, [spec], name, "")
-        position = len(self._inputs)
-        self._insert(expr, (), position)
-        self._inputs.append(expr.outputs[0])
-        return expr.outputs[0]
+        expr = Input(self, self._new_expr_id(), {})
+        self._attach_outputs(expr, [spec], name, qualname or f"{self.qualname}.[{name}]")
+        with self.transaction():
+            self._link(expr, (), self._inputs[-1].expr._next if self._inputs else self._order._first)
+            self._set(self, "_inputs", (*self._inputs, expr._outputs[0]))
+        return expr._outputs[0]
 
     def constant(
         self,
@@ -141,11 +202,14 @@ class InternalGraph:
     ) -> TensorNode:
         """Add a constant from a tensor or an array (kept in its own dtype)."""
         value = value if isinstance(value, Tensor) else Tensor._wrap(np.asarray(value))
-        expr = Constant(self, self._new_id(), dict(meta or {}), value)
-        position = self._position(before, after)
-        self._attach_outputs(expr, [value.spec], name, "")
-        self._insert(expr, (), position)
-        return expr.outputs[0]
+        expr = Constant(self, self._new_expr_id(), dict(meta or {}), value)
+        self._attach_outputs(expr, [value.spec], name, f"{self.qualname}.[{name}]" if self._inputs_self() else "")
+        with self.transaction():
+            self._link(expr, (), self._anchor(before, after))
+        return expr._outputs[0]
+
+    def _inputs_self(self) -> bool:
+        return bool(self._inputs) and isinstance(self._inputs[0], ModuleNode)
 
     def apply(
         self,
@@ -160,70 +224,77 @@ class InternalGraph:
     ) -> Any:
         """Add an op; specs are inferred, so an impossible call is refused here. Returns its node or nodes.
 
-        `before` / `after` place it; by default it comes last, or right after its latest input when that is not last.
+        `before` / `after` place it; by default it comes last.
         """
         self._check_owned(f"apply {op}", inputs)
         record, attrs = get_op(op), dict(attrs or {})
         specs = infer(record, [n.spec for n in inputs], attrs)
         single = isinstance(specs, TensorSpec)
-        position = self._position(before, after)
-        self._check_before(record.name, inputs, position)
-        expr = Apply(self, self._new_id(), dict(meta or {}), record.name, attrs)
+        anchor = self._anchor(before, after)
+        self._check_before(record.name, inputs, anchor)
+        expr = Apply(self, self._new_expr_id(), dict(meta or {}), record.name, attrs)
         self._attach_outputs(expr, [specs] if isinstance(specs, TensorSpec) else specs, name or f"{op}_out", qualname)
-        self._insert(expr, inputs, position)
-        return expr.outputs[0] if single else expr.outputs
+        with self.transaction():
+            self._link(expr, inputs, anchor)
+        return expr._outputs[0] if single else expr._outputs
 
-    def _check_before(self, what: str, inputs: Iterable[TensorNode], position: int) -> None:
-        if position == len(self._exprs):
-            return
-        earlier = set(map(id, self._exprs[:position]))
-        for n in inputs:
-            if id(n.expr) not in earlier:
-                raise GraphError(f"{what}: input {n.name!r} is made after the place of insertion; insert later")
-
-    def set_outputs(self, nodes: Sequence[TensorNode]) -> None:
+    def set_outputs(self, nodes: Sequence[Node]) -> None:
         """Say which values the graph returns."""
         self._check_owned("set_outputs", nodes)
-        self._outputs = list(nodes)
+        with self.transaction():
+            self._set(self, "_outputs", tuple(nodes))
 
     # ------------------------------------------------------------ editing
 
-    def rename(self, node: TensorNode, new: str) -> None:
+    def rename(self, node: Node, new: str) -> None:
         """Give a node another name. Raises NameInUseError if another node has it."""
+        self._check_owned("rename", [node])
         if new != identifier(new):
             raise GraphError(f"{new!r} is not a name; expected letters, digits and _; try {identifier(new)!r}")
-        if self._names.get(new, node) is not node:
-            raise NameInUseError(f"{new!r} already names {self._names[new].expr!r}; choose another name")
-        del self._names[node.name]
-        node._name = new
-        self._names[new] = node
+        holder = self._names.get(new)
+        if holder is not None and holder is not node:
+            raise NameInUseError(f"{new!r} already names {holder.expr!r}; choose another name")
+        with self.transaction():
+            self._rename(node, new)
 
-    def set_input(self, expr: Expr, index: int, node: TensorNode) -> None:
+    def set_input(self, expr: Expr, index: int, node: Node) -> None:
         """Make `expr` use another value; shapes and dtypes of its results must stay."""
         self._check_owned("set_input", [node])
         new = (*expr.inputs[:index], node, *expr.inputs[index + 1 :])
-        self._check_before("set_input", [node], self._exprs.index(expr))
-        self._check_same(expr, new, expr.attrs if isinstance(expr, Apply) else {})
-        expr.inputs[index]._users.remove(expr)
-        expr._inputs = new
-        node._users.append(expr)
+        self._check_before("set_input", [node], expr)
+        self._check_same(expr, new)
+        with self.transaction():
+            self._use(expr, new)
 
     def set_attrs(self, expr: Apply, attrs: Mapping[str, Any]) -> None:
         """Change attributes of an applied op; shapes and dtypes of its results must stay."""
         new = {**expr.attrs, **attrs}
         self._check_same(expr, expr.inputs, new)
-        expr._attrs = MappingProxyType(new)
+        with self.transaction():
+            self._set(expr, "_attrs", MappingProxyType(new))
 
-    def _check_same(self, expr: Expr, inputs: Sequence[TensorNode], attrs: Mapping[str, Any]) -> None:
-        if not isinstance(expr, Apply):
+    def _check_same(self, expr: Expr, inputs: Sequence[Node], attrs: Mapping[str, Any] | None = None) -> None:
+        specs = self._specs_of(expr, inputs, attrs)
+        if specs is None:
             return
-        specs = infer(expr.op, [n.spec for n in inputs], dict(attrs))
-        specs = (specs,) if isinstance(specs, TensorSpec) else tuple(specs)
         have = tuple(n.spec for n in expr.outputs)
         if specs != have:
             raise ShapeError(
                 f"{expr!r}: the edit changes its results from {list(map(str, have))} to {list(map(str, specs))}"
             )
+
+    def _specs_of(
+        self, expr: Expr, inputs: Sequence[Node], attrs: Mapping[str, Any] | None = None
+    ) -> tuple[TensorSpec, ...] | None:
+        """Specs that `expr` would give for these inputs; None where they cannot be known without values."""
+        if isinstance(expr, Apply):
+            specs = infer(expr.op, [n.spec for n in inputs], dict(expr.attrs if attrs is None else attrs))  # type: ignore[attr-defined]
+            return (specs,) if isinstance(specs, TensorSpec) else tuple(specs)
+        if isinstance(expr, Call):
+            from megengine.traced_module.calls import specs_of_call
+
+            return specs_of_call(expr, inputs)
+        return None
 
     def replace_all_uses(self, old: TensorNode, new: TensorNode, *, except_: Iterable[Expr] = ()) -> None:
         """Let every user of `old` (and the graph's outputs) use `new`, which must have its shape and dtype."""
@@ -233,79 +304,84 @@ class InternalGraph:
                 f"replace_all_uses: {old.name!r} is {old.spec}, {new.name!r} is {new.spec}; expected equal"
             )
         skipped = {id(e) for e in (*except_, new.expr)}
-        order = {id(e): i for i, e in enumerate(self._exprs)}
         users = [u for u in old.users if id(u) not in skipped]
         for u in users:
-            if order[id(u)] < order[id(new.expr)]:
+            if u._key < new.expr._key:
                 raise GraphError(f"replace_all_uses: {u.name!r} uses {old.name!r} before {new.name!r} is made")
-        for u in users:
-            u._inputs = tuple(new if n is old else n for n in u._inputs)
-            moved = old._users.count(u)
-            old._users = [e for e in old._users if e is not u]
-            new._users.extend([u] * moved)
-        self._outputs = [new if n is old else n for n in self._outputs]
+        with self.transaction():
+            for u in users:
+                self._use(u, tuple(new if n is old else n for n in u.inputs))
+            self._set(self, "_outputs", tuple(new if n is old else n for n in self._outputs))
 
     def erase(self, expr: Expr) -> None:
         """Remove an expression whose values nobody uses."""
+        if not any(expr is e for n in expr.outputs for e in [n.expr]) or self._names.get(expr.outputs[0].name) is None:
+            raise GraphError(f"erase: {expr!r} does not belong to graph {self.name!r}")
         for n in expr.outputs:
             if n._users or any(n is o for o in self._outputs):
                 used = [u.name for u in n.users] or ["the graph's outputs"]
                 raise GraphError(f"erase: {n.name!r} is still used by {', '.join(used)}; replace its uses first")
-        for n in expr.inputs:
-            n._users.remove(expr)
-        for n in expr.outputs:
-            del self._names[n.name]
-        self._exprs.remove(expr)
-        self._inputs = [n for n in self._inputs if n.expr is not expr]
+        with self.transaction():
+            self._unlink(expr)
+            if isinstance(expr, Input):
+                self._set(self, "_inputs", tuple(n for n in self._inputs if n.expr is not expr))
 
     def remove_dead(self) -> int:
         """Remove expressions that no output needs (inputs stay); returns how many."""
         wanted = {id(n) for n in self._outputs}
         removed = 0
-        for expr in reversed(self.exprs()):  # users first, so one sweep is enough
-            if isinstance(expr, Input) or any(n._users or id(n) in wanted for n in expr.outputs):
-                continue
-            self.erase(expr)
-            removed += 1
+        with self.transaction():
+            for expr in reversed(self.exprs(recursive=False)):  # users first, so one sweep is enough
+                kept = isinstance(expr, Input) or expr._disable_remove
+                if kept or any(n._users or id(n) in wanted for n in expr.outputs):
+                    continue
+                self._unlink(expr)
+                removed += 1
         return removed
 
     # ------------------------------------------------------------ whole graph
 
     def clone(self) -> InternalGraph:
-        """An independent copy with the same names and ids; constants share their (immutable) values."""
-        other = InternalGraph(self.name)
-        mapping: dict[int, TensorNode] = {}
-        for expr in self._exprs:
-            new = _copy_expr(other, expr)
+        """An independent copy with the same names and ids; constants share their (immutable) values.
+
+        A copy of a module-level graph belongs to the same module.
+        """
+        other = InternalGraph(self.name, self.qualname, owner=self._owner)
+        mapping: dict[int, Node] = {}
+        for expr in self._order:
+            new = expr._copy(other)
+            new._disable_remove = expr._disable_remove
             nodes = []
             for n in expr.outputs:
-                copy = TensorNode(other, n.id, n.name, n.qualname, new.meta, spec=n.spec)
-                copy._expr = new
-                other._names[n.name] = mapping[id(n)] = copy
+                spec = n.spec if isinstance(n, TensorNode) else None
+                copy = other._make_node(new, spec, n.name, n.qualname)
+                copy._id = n.id
+                mapping[id(n)] = copy
                 nodes.append(copy)
             new._outputs = tuple(nodes)
-            other._insert(new, [mapping[id(n)] for n in expr.inputs], len(other._exprs))
-        other._inputs = [mapping[id(n)] for n in self._inputs]
-        other._outputs = [mapping[id(n)] for n in self._outputs]
-        other._next_id = self._next_id
+            other._link(new, [mapping[id(n)] for n in expr.inputs], None)
+        other._inputs = tuple(mapping[id(n)] for n in self._inputs)
+        other._outputs = tuple(mapping[id(n)] for n in self._outputs)  # type: ignore[assignment]
+        other._journal.next_node, other._journal.next_expr = self._journal.next_node, self._journal.next_expr
+        other.arguments, other.out_def = self.arguments, self.out_def
         return other
 
     def lint(self) -> None:
         """Check ownership, order, uses both ways, names, shapes and dtypes. Raises GraphError at the first fault."""
         seen: set[int] = set()
-        for expr in self._exprs:
+        for expr in self._order:
             for n in expr.inputs:
                 if id(n) not in seen:
                     raise GraphError(f"lint: {expr!r} uses {n.name!r} before it is made")
-                if n._users.count(expr) != expr.inputs.count(n):
+                if n._users.count(expr) != sum(n is i for i in expr.inputs):
                     raise GraphError(f"lint: users of {n.name!r} do not agree with the inputs of {expr!r}")
             for n in expr.outputs:
                 if self._names.get(n.name) is not n or n._graph is not self or n.expr is not expr:
                     raise GraphError(f"lint: {n.name!r} is not owned by graph {self.name!r}")
                 seen.add(id(n))
-            self._check_same(expr, expr.inputs, expr.attrs if isinstance(expr, Apply) else {})
-        alive = set(map(id, self._exprs))
-        for n in self._names.values():
+            self._check_same(expr, expr.inputs)
+        alive = {id(e) for e in self._order}
+        for n in self._names.nodes().values():
             if id(n) not in seen:
                 raise GraphError(f"lint: name {n.name!r} is left over")
             if any(id(u) not in alive for u in n._users):
@@ -313,12 +389,30 @@ class InternalGraph:
         for n in (*self._inputs, *self._outputs):
             if id(n) not in seen:
                 raise GraphError(f"lint: input or output {n.name!r} is not made in the graph")
+        for child in self.child_graphs():
+            child.lint()
 
+    def node(self, name: str) -> Any:
+        """The node of that name; the error gives the nearest one."""
+        found = self._names.get(name)
+        if found is None:
+            raise GraphError(f"graph {self.name!r} has no node {name!r}{nearest(name, self._names.nodes())}")
+        return found
 
-def _copy_expr(graph: InternalGraph, expr: Expr) -> Expr:
-    meta = dict(expr.meta)
-    if isinstance(expr, Apply):
-        return Apply(graph, expr.id, meta, expr.op, expr.attrs)
-    if isinstance(expr, Constant):
-        return Constant(graph, expr.id, meta, expr.value)
-    return Input(graph, expr.id, meta)
+    # ------------------------------------------------------------ modules
+
+    def module_of(self, node: Node) -> Any:
+        """The module (or tensor) that a node made by reading attributes stands for."""
+        if isinstance(node.expr, GetAttr):
+            from megengine.traced_module.calls import get_subattr
+
+            return get_subattr(self.module_of(node.expr.inputs[0]), node.expr.name)
+        return self._owner
+
+    def module_type_of(self, node: Node) -> type:
+        """Class of the module; plain `Module` for a module that is itself a graph."""
+        from megengine.module import Module
+        from megengine.traced_module.traced import TracedModule
+
+        found = type(self.module_of(node))
+        return Module if issubclass(found, TracedModule) else found

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from megengine.core.errors import GraphError
 from megengine.core.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ class Node:
 
     @property
     def id(self) -> int:
-        """Number of the node, unique in its graph."""
+        """Number of the node, unique in its graph and in the graphs of its submodules."""
         return self._id
 
     @property
@@ -53,7 +55,10 @@ class Node:
         """The graph the node belongs to."""
         return self._graph
 
-    top_graph = graph
+    @property
+    def top_graph(self) -> InternalGraph:
+        """The graph of the outermost traced module."""
+        return self._graph.top_graph
 
     @property
     def expr(self) -> Expr:
@@ -71,7 +76,11 @@ class Node:
 
 
 class TensorNode(Node):
-    """A tensor value, known by its spec."""
+    """A tensor value, known by its spec.
+
+    Inside `with graph.insert_exprs():` it takes part in calls like a tensor: `node + 1`, `F.relu(node)`,
+    `node.reshape(1, -1)` add expressions to the graph and give their nodes.
+    """
 
     __slots__ = ("_spec",)
 
@@ -85,9 +94,10 @@ class TensorNode(Node):
         return self._spec
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Lengths of the axes."""
-        return self._spec.shape
+    def shape(self) -> Any:
+        """Lengths of the axes; while expressions are inserted, a node that holds them, as in traced code."""
+        inserting = self._graph._inserting
+        return self._spec.shape if inserting is None else inserting.shape(self)
 
     @property
     def dtype(self) -> Any:
@@ -98,3 +108,90 @@ class TensorNode(Node):
     def device(self) -> str:
         """Name of the device."""
         return self._spec.device
+
+    def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        inserting = self._graph._inserting
+        if inserting is None:
+            raise GraphError(
+                f"node {self._name!r} is part of a graph and has no value; expected {method} inside "
+                "`with graph.insert_exprs():`"
+            )
+        return inserting.method(self, method, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        from megengine.tensor import Tensor
+
+        if name.startswith("_") or not callable(getattr(Tensor, name, None)):
+            raise AttributeError(f"a TensorNode has no attribute {name!r}")
+        return lambda *args, **kwargs: self._call(name, *args, **kwargs)
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._spec.shape:
+            raise TypeError(f"node {self._name!r} has no axes to iterate over")
+        return (self[i] for i in range(self._spec.shape[0]))  # type: ignore[index]
+
+
+OPERATORS = (
+    "add radd iadd sub rsub isub mul rmul imul truediv rtruediv itruediv floordiv rfloordiv ifloordiv mod rmod imod "
+    "pow rpow ipow matmul rmatmul imatmul lshift rlshift ilshift rshift rrshift irshift and rand iand or ror ior "
+    "xor rxor ixor neg pos abs invert lt le gt ge getitem setitem"
+)
+
+
+def _operator(name: str) -> Any:
+    def call(self: TensorNode, *args: Any) -> Any:
+        return self._call(name, *args)
+
+    call.__name__ = name
+    return call
+
+
+for _name in OPERATORS.split():
+    setattr(TensorNode, f"__{_name}__", _operator(f"__{_name}__"))
+
+
+class ModuleNode(Node):
+    """A module: made by reading an attribute of another one, or the module that a graph belongs to.
+
+    Inside `with graph.insert_exprs():` its attributes can be read (`self_node.conv`), set to new modules and
+    tensors, and called; each adds to the graph.
+    """
+
+    __slots__ = ()
+
+    @property
+    def owner(self) -> Any:
+        """The module itself."""
+        return self._graph.module_of(self)
+
+    @property
+    def module_type(self) -> type:
+        """Class of the module; plain `Module` for a module that is itself a graph."""
+        return self._graph.module_type_of(self)
+
+    def __getattr__(self, name: str) -> Any:
+        inserting = None if name.startswith("__") else self._graph._inserting
+        if inserting is None:
+            raise AttributeError(
+                f"a ModuleNode has no attribute {name!r}; attributes of the module are read inside "
+                "`with graph.insert_exprs():`, or through node.owner"
+            )
+        return inserting.attribute_of(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _NODE_ATTRIBUTES:
+            object.__setattr__(self, name, value)
+            return
+        self._graph.set_attribute(self, name, value)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.__getattr__(str(index))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        inserting = self._graph._inserting
+        if inserting is None:
+            raise GraphError(f"node {self._name!r} is called outside of `with graph.insert_exprs():`")
+        return inserting.call_module(self, args, kwargs)
+
+
+_NODE_ATTRIBUTES = frozenset((*Node.__slots__, "name"))

@@ -1,4 +1,4 @@
-"""Capture at op level: run a function on values that only have specs, and write down every op it applies."""
+"""Lowering: a module-level graph is run on values that only have specs, and every op it applies is written down."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from megengine.core import hooks
 from megengine.core.pytree import flatten
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import Interposer, Op, infer, interpose
 from megengine.tensor import Tensor
+from megengine.traced_module.deferred import SHAPE_OF
+from megengine.traced_module.expr import Expr, is_call_module
 from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.names import identifier
 from megengine.traced_module.node import TensorNode
 
 
@@ -23,8 +28,22 @@ class OpRecorder(Interposer):
         self.graph = graph
         self.nodes: dict[int, TensorNode] = {}
         self.alive: list[Tensor] = []  # ids in `nodes` stay valid while the tensors live
-        self.path: list[str] = []
+        self.meta: dict[str, Any] = {}
         self.names: dict[int, str] = {}
+
+    def inputs(self, names: Sequence[str], specs: Sequence[TensorSpec]) -> list[Tensor]:
+        """Inputs of the graph as tensors without values."""
+        made = []
+        for name, spec in zip(names, specs, strict=True):
+            made.append(Tensor._deferred(spec))
+            self.bind(made[-1], self.graph.add_input(name, spec))
+        return made
+
+    def finish(self, results: Sequence[Tensor], structure: Any) -> None:
+        """Say what the graph returns."""
+        self.graph.set_outputs([self.node_of(t) for t in results])
+        self.graph.out_def = structure
+        self.graph.remove_dead()
 
     def bind(self, tensor: Tensor, node: TensorNode) -> None:
         """Remember that `tensor` is the value `node`."""
@@ -39,50 +58,32 @@ class OpRecorder(Interposer):
         """The node of a tensor; a tensor from outside becomes a constant."""
         if id(tensor) not in self.nodes:
             name = self.names.get(id(tensor), "const_tensor")
-            meta = {"module": ".".join(self.path), "parameter": name}
+            meta = {"module": self.meta.get("module", ""), "parameter": name}
             self.bind(tensor, self.graph.constant(Tensor._wrap(tensor._storage(), tensor.dtype), name, meta=meta))
         return self.nodes[id(tensor)]
 
     def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
         """Record one op and give back values that only have specs."""
+        if op.name == SHAPE_OF:  # shapes are fixed at op level
+            return Tensor._wrap(np.array(tensors[0].spec.shape, np.int32))
         if not any(id(t) in self.nodes for t in tensors) and all(t._value is not None for t in tensors):
             return proceed()  # arithmetic on constants is done now
         inputs = [self.node_of(t) for t in tensors]
-        path = ".".join(p for p in self.path if p)
-        meta = {"module": path, "source": user_line()}
+        path = self.meta.get("module", "")
         name = f"{path}_{op.name}_out" if path else f"{op.name}_out"
         out = self.graph.apply(
-            op.name, *inputs, attrs=attrs, name=name, meta=meta, qualname=f"{self.graph.name}.{path}.[{op.name}]"
+            op.name,
+            *inputs,
+            attrs=attrs,
+            name=name,
+            meta=dict(self.meta),
+            qualname=f"{self.graph.name}.{path}.[{op.name}]",
         )
         made = [Tensor._deferred(n.spec) for n in (out if isinstance(out, tuple) else (out,))]
         for t, n in zip(made, out if isinstance(out, tuple) else (out,), strict=True):
             self.bind(t, n)
         specs = infer(op, [t.spec for t in tensors], attrs)
         return made[0] if isinstance(specs, TensorSpec) else tuple(made)
-
-
-class ModulePath:
-    """Trace hooks that only keep track of which module is running."""
-
-    def __init__(self, recorder: OpRecorder, names: dict[int, str]) -> None:
-        self.recorder = recorder
-        self.names = names
-
-    def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
-        """Functions are recorded op by op."""
-        return run()
-
-    def module(self, module: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
-        """Note the module's path while it runs."""
-        self.recorder.path[:], before = [self.names.get(id(module), "")], list(self.recorder.path)
-        try:
-            return run()
-        finally:
-            self.recorder.path[:] = before
-
-    def attribute(self, module: Any, name: str, value: Any) -> Any:
-        """Attributes are read as they are."""
-        return value
 
 
 def user_line() -> str:
@@ -96,30 +97,74 @@ def user_line() -> str:
 
 
 def record(
-    function: Callable[..., Any],
-    specs: Sequence[TensorSpec],
-    *,
-    name: str = "graph",
-    input_names: Sequence[str] = (),
-    modules: dict[int, str] | None = None,
-    parameters: dict[int, str] | None = None,
+    function: Callable[..., Any], specs: Sequence[TensorSpec], *, name: str = "graph", input_names: Sequence[str] = ()
 ) -> InternalGraph:
-    """Capture `function(*inputs)` as a flat graph. Outputs may be nested in tuples, lists and dicts."""
-    graph = InternalGraph(name)
-    recorder = OpRecorder(graph)
-    recorder.names = parameters or {}
-    inputs = []
-    for i, spec in enumerate(specs):
-        node = graph.add_input(input_names[i] if i < len(input_names) else f"input_{i}", spec)
-        tensor = Tensor._deferred(spec)
-        recorder.bind(tensor, node)
-        inputs.append(tensor)
-    token = hooks.active.set(ModulePath(recorder, modules or {}))
+    """Capture the ops that `function(*inputs)` applies. Its result may nest in tuples, lists and dicts."""
+    recorder = OpRecorder(InternalGraph(name))
+    labels = [*input_names, *(f"input_{i}" for i in range(len(input_names), len(specs)))]
+    with interpose(recorder):
+        result = function(*recorder.inputs(labels, specs))
+        leaves, structure = flatten(result)
+        recorder.finish([t for t in leaves if isinstance(t, Tensor)], structure)
+    return recorder.graph
+
+
+def record_graph(source: InternalGraph) -> InternalGraph:
+    """A module-level graph as ops: independent of the module, with its parameters as constants.
+
+    Raises what the ops raise, and DeferredValueError where a value is needed that only a real input has.
+    """
+    from megengine.traced_module.interpret import interpret
+
+    recorder = OpRecorder(InternalGraph(source.name))
+    recorder.names = {id(t): identifier(path) for path, t in source._owner.named_tensors()}  # type: ignore[union-attr]
+
+    def on_expr(expr: Expr) -> None:
+        """Ops carry the path of the layer that applies them, and the line of the user's code that called it."""
+        where = expr.inputs[0].qualname if is_call_module(expr) else expr.graph.qualname
+        recorder.meta["module"] = where[len(source.qualname) + 1 :]
+        recorder.meta["source"] = expr.meta.get("source", "")
+
+    nodes = source.inputs[1:]
+    paths = {id(m): path for path, m in source._owner.named_modules()}  # type: ignore[union-attr]
+    token = hooks.active.set(_LayerPath(recorder.meta, paths))
     try:
         with interpose(recorder):
-            leaves, _ = flatten(function(*inputs))
+            inputs = recorder.inputs([n.name for n in nodes], [n.spec for n in nodes])
+            recorder.finish(interpret(source, inputs, on_expr=on_expr), source.out_def)
     finally:
         hooks.active.reset(token)
-    graph.set_outputs([recorder.node_of(t) for t in leaves if isinstance(t, Tensor)])
-    graph.remove_dead()
-    return graph
+    return recorder.graph
+
+
+class _LayerPath:
+    """Trace hooks that only note which part of a fused layer is running."""
+
+    def __init__(self, meta: dict[str, Any], paths: dict[int, str]) -> None:
+        self.meta, self.paths, self.depth = meta, paths, 0
+
+    def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
+        """Functions are recorded op by op."""
+        return run()
+
+    def module(self, module: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
+        """The layer itself was named by the call; its parts have paths of their own."""
+        before = self.meta.get("module", "")
+        if self.depth:
+            self.meta["module"] = self.paths.get(id(module), before)
+        self.depth += 1
+        try:
+            return run()
+        finally:
+            self.depth -= 1
+            self.meta["module"] = before
+
+    def attribute(self, module: Any, name: str, value: Any) -> Any:
+        """Attributes are read as they are."""
+        return value
+
+    def shape(self, tensor: Any) -> Any:
+        """Shapes are fixed at op level."""
+
+    def value(self, tensor: Any, what: str) -> None:
+        """Values are not watched."""

@@ -2,103 +2,283 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from megengine.core.errors import GraphError
-from megengine.core.pytree import TreeDef, flatten, unflatten
-from megengine.core.spec import TensorSpec
+from megengine.core.pytree import flatten, unflatten
+from megengine.dispatch.public import PublicFunction, watched_function
 from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.graph import InternalGraph, identifier
+from megengine.traced_module.calls import (
+    arguments_key,
+    builtin_modules,
+    forward_signature,
+    is_leaf_module,
+    normalized,
+    wrapped_functions,
+)
+from megengine.traced_module.capture import ModuleTracer, Specialization, capture, renumber
+from megengine.traced_module.expr import Constant
+from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.interpret import OnValue, interpret
-from megengine.traced_module.record import record
+from megengine.traced_module.record import record_graph
 
 
 class TracedModule(Module):
     """A model as a graph. Calling it runs the graph; editing `graph` changes what a call does.
 
-    Shapes are those of the inputs it was traced with.
+    Its submodules, parameters and buffers are attributes, under the names of the module that was traced. A module
+    that was called with several nestings of arguments has a graph for each.
     """
 
-    def __init__(self, graph: InternalGraph, outputs: TreeDef | None = None) -> None:
-        super().__init__(graph.name)
-        self._graph = graph
-        self._outputs = outputs
+    def __init__(self, graph: InternalGraph | None = None, name: str | None = None) -> None:
+        super().__init__(name or (graph.name if graph is not None else None))
+        self._graphs: dict[Any, InternalGraph] = {}
+        self.forward_signature: inspect.Signature | None = None
+        self.specializations: tuple[Specialization, ...] = ()
+        self.is_qat = False
+        if graph is not None:
+            self._add_graph(graph)
 
     @classmethod
     def from_graph(cls, graph: InternalGraph) -> TracedModule:
-        """Wrap a graph; a single output is returned as a tensor, several as a tuple."""
+        """Wrap an op-level graph; a single output is returned as a tensor, several as a tuple."""
         return cls(graph)
+
+    def _add_graph(self, graph: InternalGraph) -> None:
+        self._graphs[None if graph.arguments is None else arguments_key(graph.arguments)] = graph
 
     @property
     def graph(self) -> InternalGraph:
-        """The graph, to read and to edit."""
-        return self._graph
+        """The graph, to read and to edit. Raises GraphError when there are several or none (see `graphs`)."""
+        if len(self._graphs) != 1:
+            raise GraphError(
+                f"{self.name or 'the module'} has {len(self._graphs)} graphs; expected one; "
+                "use .graphs, one for each nesting of arguments it was called with"
+            )
+        return next(iter(self._graphs.values()))
 
-    def forward(self, *inputs: Any) -> Any:
-        """Run the graph on tensors (or arrays) of the traced shapes."""
-        return self.run(inputs)
+    @property
+    def graphs(self) -> tuple[InternalGraph, ...]:
+        """All graphs: one for each nesting of arguments (and constants among them)."""
+        return tuple(self._graphs.values())
 
-    def run(self, inputs: Sequence[Any], on_value: OnValue | None = None) -> Any:
+    # ------------------------------------------------------------ running
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Run the graph on tensors (or arrays) in place of the traced arguments."""
+        return self.run(inputs, kwargs=kwargs)
+
+    def run(self, inputs: Sequence[Any], on_value: OnValue | None = None, *, kwargs: dict | None = None) -> Any:
         """Run the graph; `on_value(node, tensor)` sees every value and may replace it."""
-        leaves = interpret(self._graph, inputs, on_value=on_value)
-        if self._outputs is not None and self._outputs.num_leaves == len(leaves):
-            return unflatten(self._outputs, leaves)
-        return leaves[0] if len(leaves) == 1 else tuple(leaves)
+        graph, leaves = self.select(inputs, kwargs or {})
+        results = interpret(graph, leaves, on_value=on_value)
+        if graph.out_def is not None and graph.out_def.num_leaves == len(results):
+            return unflatten(graph.out_def, results)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def select(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[InternalGraph, list[Any]]:
+        """The graph for these arguments, and the tensors among them in the order of its inputs.
+
+        Raises GraphError when the module was never called like this while it was traced.
+        """
+        only = next(iter(self._graphs.values())) if len(self._graphs) == 1 else None
+        if only is not None and only.arguments is None:
+            return only, list(args)
+        if self.forward_signature is not None:
+            args, kwargs = normalized(
+                self.forward_signature.replace(parameters=list(self.forward_signature.parameters.values())[1:]),
+                args,
+                kwargs,
+            )
+        leaves, arg_def = flatten((tuple(args), dict(kwargs)))
+        tensors = [v for v in leaves if isinstance(v, Tensor)]
+        constants = tuple((i, v) for i, v in enumerate(leaves) if not isinstance(v, Tensor))
+        graph = self._graphs.get(arguments_key((arg_def, constants)))
+        if graph is None and only is not None and only.arguments[0] == arg_def and _arrays_only(constants, only):
+            fixed = dict(only.arguments[1])  # arrays stand for tensors
+            return only, [Tensor(v) if not isinstance(v, Tensor) else v for i, v in enumerate(leaves) if i not in fixed]
+        if graph is None:
+            known = "; ".join(_structure(g) for g in self._graphs.values()) or "no call at all"
+            raise GraphError(
+                f"{self.name or 'the module'} was not traced with these arguments ({_written(args, kwargs)}); "
+                f"it knows {known}; trace it again with them"
+            )
+        return graph, tensors
+
+    def graph_of_call(self, expr: Any) -> InternalGraph | None:
+        """The graph that a call expression of another graph enters; None if it would not find one."""
+        args, kwargs = expr.unflatten_args([_Slot() for _ in expr.inputs])
+        leaves, arg_def = flatten((tuple(args[1:]), kwargs))
+        constants = tuple((i, v) for i, v in enumerate(leaves) if not isinstance(v, _Slot))
+        return self._graphs.get(arguments_key((arg_def, constants)))
+
+    # ------------------------------------------------------------ whole module
 
     def named_tensors(self, prefix: str | None = None, recursive: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """Constants of the graph by node name."""
-        from megengine.traced_module.expr import Constant
-
+        """Parameters and buffers with their paths; of an op-level graph, its constants by node name."""
+        graph = next(iter(self._graphs.values()), None)
+        if graph is None or graph.arguments is not None or graph._inputs_self():
+            yield from super().named_tensors(prefix, recursive)
+            return
         head = f"{prefix}." if prefix else ""
-        for expr in self._graph.exprs():
+        for expr in graph.exprs():
             if isinstance(expr, Constant):
                 yield head + expr.name, expr.value
 
+    def flatten(self) -> TracedModule:
+        """A traced module of one graph in which every call of a submodule that has a graph is replaced by its body.
+
+        Layers, parameters and buffers are shared with this module.
+        """
+        from megengine.traced_module.flattening import flattened
+
+        return flattened(self)
+
     def __repr__(self) -> str:
-        return repr(self._graph)
+        return "\n".join(repr(g) for g in self._graphs.values()) or super().__repr__()
 
 
-def trace_module(module: Module, *inputs: Any, name: str | None = None) -> TracedModule:
-    """Capture `module(*inputs)` as a graph; only shapes and dtypes of the inputs matter.
+class _Slot:
+    """Stands for an input of a call."""
 
-    Nothing is computed. Every op carries the path of the module that applied it and the source line. Raises
-    GraphError when the module returns no tensor, and the value error of Tensor when Python asks for a value.
-    """
-    modules = {id(m): path for path, m in module.named_modules()}
-    parameters = {id(t): identifier(path) for path, t in module.named_tensors()}
-    tensors = [x if isinstance(x, Tensor) else Tensor(x) for x in inputs]
-    structure: list[TreeDef] = []
 
-    def run(*args: Tensor) -> Any:
-        out = module(*args)
-        leaves, treedef = flatten(out)
-        if not leaves or not all(isinstance(v, Tensor) for v in leaves):
-            raise GraphError(f"trace_module: {type(module).__name__} returned {type(out).__name__}; expected tensors")
-        structure.append(treedef)
-        return out
-
-    graph = record(
-        run,
-        [TensorSpec(t.shape, t.dtype, t.device) for t in tensors],
-        name=name or type(module).__name__,
-        input_names=_input_names(module, len(tensors)),
-        modules=modules,
-        parameters=parameters,
+def _arrays_only(constants: tuple[tuple[int, Any], ...], graph: InternalGraph) -> bool:
+    """True if what differs from the traced constants are arrays in place of tensors."""
+    assert graph.arguments is not None
+    fixed = dict(graph.arguments[1])
+    return all(
+        i in fixed and type(v) is type(fixed[i]) and v == fixed[i] if i in fixed else hasattr(v, "__array__")
+        for i, v in constants
     )
-    return TracedModule(graph, structure[0])
 
 
-def _input_names(module: Module, count: int) -> list[str]:
-    """Names of forward's parameters."""
-    code = getattr(type(module).forward, "__code__", None)
-    names = list(code.co_varnames[1 : code.co_argcount]) if code else []
-    return [names[i] if i < len(names) else f"input_{i}" for i in range(count)]
+def _written(args: Sequence[Any], kwargs: dict[str, Any]) -> str:
+    parts = [_kind(a) for a in args] + [f"{k}={_kind(v)}" for k, v in kwargs.items()]
+    return ", ".join(parts)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_kind, value))}]"
+    return f"{value.dtype}{list(value.shape)}" if hasattr(value, "shape") else repr(value)
+
+
+def _structure(graph: InternalGraph) -> str:
+    if graph.arguments is None:
+        return f"({', '.join(n.name for n in graph.inputs)})"
+    arg_def, constants = graph.arguments
+    leaves: list[Any] = [n for n in graph.inputs if hasattr(n, "spec")]
+    for index, value in constants:
+        leaves.insert(index, value)
+    args, kwargs = unflatten(arg_def, leaves)
+    return f"({', '.join([*map(repr, args), *(f'{k}={v!r}' for k, v in kwargs.items())])})"
+
+
+def trace_module(mod: Module, *args: Any, **kwargs: Any) -> TracedModule:
+    """Capture `mod(*args, **kwargs)` as a graph of the calls that its forward makes.
+
+    Only shapes and dtypes of the tensors matter: nothing is computed unless Python asks for a value (`if x.sum() > 0`,
+    `int(x.shape[0])`, `x.numpy()`), which specialises the graph with a SpecializationWarning; `specializations` of
+    the result lists every case. Parameters and layers are shared with `mod`, which is not changed.
+
+    Args:
+        mod: the model, in the mode (training or evaluation) in which it is to be captured.
+        args: arguments of its forward: tensors or arrays, constants, nested in any way.
+        kwargs: keyword arguments of its forward.
+
+    Raises:
+        GraphError: the module returns no tensor, or cannot be captured; the message tells where.
+
+    Example:
+        >>> traced = trace_module(net, mge.tensor(np.ones((1, 3, 224, 224), np.float32)))  # doctest: +SKIP
+    """
+    if not isinstance(mod, Module):
+        raise GraphError(f"trace_module: expected a Module, got {type(mod).__name__}; wrap a function in a Module")
+    args, kwargs = _with_tensors(args, kwargs)
+    tracer, graph = capture(mod, args, kwargs)
+    traced = _Assembly(tracer).graph_module(mod)
+    traced.specializations = tuple(tracer.specializations)
+    renumber(graph)
+    graph._journal.recording = True
+    return traced
+
+
+def wrap(func: Any) -> Any:
+    """Declare a function of the user's as one that graphs record as a single call.
+
+    The function keeps its name: a file that holds a graph with it can be loaded only where it was wrapped before.
+
+    Example:
+        >>> @wrap
+        ... def swish(x):
+        ...     return x * F.sigmoid(x)
+    """
+    record = PublicFunction(func.__module__, func.__qualname__, func, inspect.signature(func))
+    watched = wrapped_functions[record.qualified] = watched_function(record)
+    return watched
+
+
+def register_as_builtin(mod_cls: type[Module]) -> type[Module]:
+    """Declare a class of modules as a layer: graphs record a call of it as one expression and keep the module."""
+    if not (isinstance(mod_cls, type) and issubclass(mod_cls, Module)):
+        raise GraphError(f"register_as_builtin: expected a subclass of Module, got {mod_cls!r}")
+    builtin_modules.add(mod_cls)
+    return mod_cls
+
+
+def _with_tensors(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    leaves, structure = flatten((args, kwargs))
+    return unflatten(structure, [Tensor(v) if type(v).__module__ == "numpy" else v for v in leaves])
+
+
+class _Assembly:
+    """Builds traced modules from what a tracer has seen: layers and tensors are shared, other modules become graphs."""
+
+    def __init__(self, tracer: ModuleTracer) -> None:
+        self.tracer = tracer
+        self.made: dict[int, Any] = {}
+        self.kept: list[Any] = []
+
+    def module(self, module: Any) -> Any:
+        """The counterpart of a module, a tensor, or a container of them."""
+        if isinstance(module, Tensor) or (isinstance(module, Module) and is_leaf_module(module)):
+            return module
+        return self.graph_module(module)
+
+    def graph_module(self, module: Any) -> TracedModule:
+        """The counterpart of a module that has graphs, or of a container."""
+        if id(module) in self.made:
+            return self.made[id(module)]
+        made = self.made[id(module)] = TracedModule()
+        self.kept.append(module)
+        if isinstance(module, Module):
+            made.name, made.training, made.quantize_disabled = module.name, module.training, module.quantize_disabled
+            made.forward_signature = forward_signature(module, with_self=True)
+            entries = object.__getattribute__(module, "__dict__").items()
+            for graph in self.tracer.children.get(id(module), (module, {}))[1].values():
+                graph._owner = made
+                made._add_graph(graph)
+        else:
+            entries = module.items() if isinstance(module, dict) else enumerate(module)
+        for name, value in entries:
+            if _holds(value):
+                object.__setattr__(made, str(name), self.module(value))
+        return made
+
+
+def _holds(value: Any) -> bool:
+    if isinstance(value, (list, tuple, dict)):
+        return any(_holds(v) for v in (value.values() if isinstance(value, dict) else value))
+    return isinstance(value, (Module, Tensor))
 
 
 def lower(traced: TracedModule | InternalGraph) -> TracedModule:
-    """An independent copy at op level: only Input, Constant and Apply expressions."""
+    """An independent copy at op level: only Input, Constant and Apply expressions, for the shapes of the trace.
+
+    Every op carries the path of the module that applied it ("module"), its layer's name and the user's source line.
+    """
     graph = traced.graph if isinstance(traced, TracedModule) else traced
-    outputs = traced._outputs if isinstance(traced, TracedModule) else None
-    return TracedModule(graph.clone(), outputs)
+    return TracedModule(record_graph(graph) if graph._inputs_self() else graph.clone())

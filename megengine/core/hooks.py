@@ -19,5 +19,11 @@ class TraceHooks(Protocol):
     def attribute(self, module: Any, name: str, value: Any) -> Any:
         """An attribute of a module was read; the result is what the reader gets."""
 
+    def shape(self, tensor: Any) -> Any:
+        """The shape of a tensor was read; the result is what the reader gets, None for the plain tuple."""
+
+    def value(self, tensor: Any, what: str) -> None:
+        """Python reads the value of a tensor; `what` names how."""
+
 
 active: ContextVar[TraceHooks | None] = ContextVar("megengine_trace_hooks", default=None)

@@ -38,7 +38,8 @@ class PublicFunction:
 public_functions: dict[str, PublicFunction] = {}
 
 
-def _watched(record: PublicFunction) -> Callable[..., Any]:
+def watched_function(record: PublicFunction) -> Callable[..., Any]:
+    """The function as it is exported: a tracer hears of calls that no other public function makes."""
     function = record.function
 
     @functools.wraps(function)
@@ -73,8 +74,8 @@ def public(*, home: str, methods: tuple[str, ...] = ()) -> Callable[[F], F]:
         public_functions[record.qualified] = record
         for name in methods:
             method = PublicFunction("megengine.tensor.Tensor", name, function, record.signature, (), True)
-            setattr(Tensor, name, _watched(method))
-        return _watched(record)  # type: ignore[return-value]
+            setattr(Tensor, name, watched_function(method))
+        return watched_function(record)  # type: ignore[return-value]
 
     return declare
 
@@ -88,7 +89,7 @@ def retract(qualified: str) -> None:
 
 def exports(home: str) -> dict[str, Callable[..., Any]]:
     """Name -> function of everything declared for a module: what its face exports."""
-    return {r.name: _watched(r) for r in public_functions.values() if r.home == home}
+    return {r.name: watched_function(r) for r in public_functions.values() if r.home == home}
 
 
 def exported(home: str, name: str) -> Callable[..., Any]:

@@ -348,7 +348,7 @@ class Sequential(Module):
 
     def forward(self, inp: Any) -> Any:
         """Through every layer in turn."""
-        for layer in self:
+        for layer in list(self):  # all are read before the first is called: traced graphs show it
             inp = layer(inp)
         return inp
 

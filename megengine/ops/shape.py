@@ -16,9 +16,10 @@ import numpy as np
 from megengine.core.dtype import DType, QuantizedDType, as_dtype, is_float, storage_of
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, public
+from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, not_differentiable, public
 from megengine.ops.common import (
     FLOAT32,
+    INT32,
     as_tensor,
     broadcast_shapes,
     normalize_axes,
@@ -34,6 +35,19 @@ _HOME = "megengine.functional.tensor"
 def _x(*shape: int) -> np.ndarray:
     return np.random.default_rng(list(shape)).standard_normal(shape)
 
+
+# ---------------------------------------------------------------- shape as a value
+
+define(
+    Op(
+        "GetVarShape",  # MegEngine's name: traced graphs and files store it
+        lambda x: TensorSpec((x.ndim,), INT32, x.device),
+        lambda x: np.array(x.shape, np.int32),
+        not_differentiable("a shape is an integer"),
+        OnnxRule("Shape", write=lambda specs, attrs: ("Shape", {})),
+        lambda: iter([Sample((_x(3, 4),), differentiable=False), Sample((_x(2, 0, 1),), differentiable=False)]),
+    )
+)
 
 # ---------------------------------------------------------------- reshape
 
@@ -80,11 +94,16 @@ define(
 )
 
 
-@public(home=_HOME, methods=("reshape", "view"))
-def reshape(inp: Any, *shape: Any, target_shape: Any = None) -> Tensor:
-    """The same elements in another shape, given as integers, a sequence or `target_shape`; one length may be -1."""
-    wanted = shape if target_shape is None else (target_shape,)
-    return apply("reshape", as_tensor(inp), shape=shape_argument(wanted))
+@public(home=_HOME)
+def reshape(inp: Any, target_shape: Any) -> Tensor:
+    """The same elements in another shape: integers in a sequence or a tensor; one length may be -1."""
+    return apply("reshape", as_tensor(inp), shape=shape_argument((target_shape,)))
+
+
+@public(home="megengine.tensor", methods=("reshape", "view"))
+def reshape_method(self: Tensor, *args: Any) -> Tensor:
+    """The same elements in another shape: integers, one sequence or a tensor; one length may be -1."""
+    return apply("reshape", self, shape=shape_argument(args))
 
 
 def shape_argument(shape: Any) -> tuple[int, ...]:
@@ -316,7 +335,7 @@ def stack(inps: Any, axis: int = 0, device: str | None = None) -> Tensor:
 
 
 @public(home=_HOME)
-def split(inp: Any, nsplits_or_sections: Any, axis: int = 0) -> list[Tensor]:
+def split(inp: Any, nsplits_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
     """Parts along `axis`: their number, or the positions where to cut."""
     x = as_tensor(inp)
     axis = normalize_axis("split", axis, x.ndim)
@@ -330,7 +349,7 @@ def split(inp: Any, nsplits_or_sections: Any, axis: int = 0) -> list[Tensor]:
     else:
         cuts = [0, *(int(c) for c in nsplits_or_sections), length]
         sections = tuple(b - a for a, b in itertools.pairwise(cuts))
-    return list(apply("split", x, sections=sections, axis=axis))
+    return apply("split", x, sections=sections, axis=axis)
 
 
 # ---------------------------------------------------------------- slice, pad, cast

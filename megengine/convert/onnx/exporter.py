@@ -13,6 +13,7 @@ from megengine.dispatch import OnnxRule, registry
 from megengine.traced_module.expr import Apply
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import TensorNode
+from megengine.traced_module.traced import lower
 
 if TYPE_CHECKING:
     import onnx
@@ -52,7 +53,7 @@ def to_model(model: Any, *, opset: int = OPSET) -> "onnx.ModelProto":
 
     if not 13 <= opset <= OPSET:
         raise OptionError(f"ONNX export: opset {opset}; expected 13 to {OPSET}")
-    graph: InternalGraph = getattr(model, "graph", model)
+    graph = lower(model).graph
     w = Writer(opset)
     w.taken.update(node.name for expr in graph.exprs() for node in expr.outputs)
     w.absorbed.update(_absorbed(graph))

@@ -1,0 +1,255 @@
+"""Calls as values: functions by name, arguments in one normal form, and what a call gives."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megengine.core.errors import GraphError, MegEngineError, OptionError, nearest
+from megengine.core.pytree import TreeDef, flatten, register_pytree_node
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import interpose
+from megengine.dispatch.public import exported, public_functions
+from megengine.module import Module, Sequential
+from megengine.tensor import DeferredValueError, Tensor
+from megengine.traced_module.deferred import Deferring
+from megengine.traced_module.expr import Arguments, Call, CallFunction, CallMethod
+from megengine.traced_module.node import ModuleNode, Node
+
+if TYPE_CHECKING:
+    from megengine.traced_module.graph import InternalGraph
+
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+wrapped_functions: dict[str, Callable[..., Any]] = {}
+builtin_modules: set[type] = set()
+
+
+class Static:
+    """A result that is no tensor (None, a number): part of the structure of a graph's outputs."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+register_pytree_node(Static, lambda s: ((), s.value), lambda value, _: value)
+
+
+# ---------------------------------------------------------------- functions
+
+
+def qualified_name(function: Callable[..., Any]) -> str:
+    """Module and name under which graphs store a public or wrapped function."""
+    record = getattr(function, "__public__", None)
+    return record.qualified if record is not None else f"{function.__module__}.{function.__qualname__}"
+
+
+@functools.lru_cache(maxsize=1024)
+def _public(qualified: str) -> Callable[..., Any]:
+    home, _, name = qualified.rpartition(".")
+    return exported(home, name)
+
+
+def function_of(qualified: str) -> Callable[..., Any]:
+    """The function that a graph names: a public one or one that was wrapped; never found by importing.
+
+    Raises GraphError with the nearest known name.
+    """
+    if qualified in wrapped_functions:
+        return wrapped_functions[qualified]
+    if qualified in public_functions:
+        return _public(qualified)
+    known = [*public_functions, *wrapped_functions]
+    raise GraphError(
+        f"unknown function {qualified!r}{nearest(qualified, known)}; "
+        "expected a public function, or one declared with traced_module.wrap before the graph is used"
+    )
+
+
+def is_leaf_module(module: Module) -> bool:
+    """True for layers that are recorded as one call: those of this package and registered ones."""
+    kind = type(module)
+    if kind in builtin_modules:
+        return True
+    return kind.__module__.startswith("megengine.module.") and kind not in (Module, Sequential)
+
+
+def get_subattr(module: Any, path: str) -> Any:
+    """The attribute at a dotted path; entries of lists and dicts count as attributes.
+
+    Raises GraphError naming the part that is missing.
+    """
+    at = module
+    for part in path.split("."):
+        try:
+            if isinstance(at, (list, tuple)):
+                at = at[int(part)]
+            elif isinstance(at, Mapping):
+                at = at[part]
+            else:
+                at = getattr(at, part)
+        except (AttributeError, IndexError, KeyError, ValueError):
+            raise GraphError(f"{type(module).__name__} has no attribute {path!r}: {part!r} is missing") from None
+    return at
+
+
+# ---------------------------------------------------------------- arguments
+
+
+@functools.lru_cache(maxsize=2048)
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Signature of a function, kept."""
+    return inspect.signature(function)
+
+
+def normalized(
+    signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments in one form: all that can be is positional, defaults are filled in, keyword-only ones are named.
+
+    Raises TypeError as a wrong call would.
+    """
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.args, bound.kwargs
+
+
+def flatten_arguments(
+    args: Sequence[Any], kwargs: Mapping[str, Any], node_of: Callable[[Any], Node | None]
+) -> tuple[list[Node], Arguments]:
+    """Nodes among the arguments and the rest as structure and constants."""
+    leaves, arg_def = flatten((tuple(args), dict(kwargs)))
+    inputs, constants = [], []
+    for i, leaf in enumerate(leaves):
+        node = node_of(leaf)
+        if node is None:
+            constants.append((i, leaf))
+        else:
+            inputs.append(node)
+    return inputs, (arg_def, tuple(constants))
+
+
+def arguments_key(arguments: Arguments, *, skip: int = 0) -> tuple[Any, ...]:
+    """Hashable: equal for calls with the same nesting and the same constants."""
+    arg_def, constants = arguments
+    return (arg_def, *((i, type(v).__name__, _constant_key(v)) for i, v in constants if i >= skip))
+
+
+def _constant_key(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return (value.shape, value.dtype.str, value.tobytes())
+    try:
+        hash(value)
+    except TypeError:
+        return repr(value)
+    return value
+
+
+def callee_signature(expr: Call) -> inspect.Signature:
+    """Signature of what a call calls; the object of a method is its first parameter."""
+    if isinstance(expr, CallFunction):
+        return signature_of(function_of(expr.qualified))
+    assert isinstance(expr, CallMethod)
+    if expr.method == "__call__":
+        return forward_signature(expr.inputs[0].owner, with_self=True)
+    return signature_of(getattr(Tensor, expr.method))
+
+
+def forward_signature(module: Module, *, with_self: bool = False) -> inspect.Signature:
+    """Signature of a module's forward."""
+    own = getattr(module, "forward_signature", None)
+    found = signature_of(type(module).forward) if own is None else own
+    if with_self:
+        return found
+    return found.replace(parameters=list(found.parameters.values())[1:])
+
+
+def named_arguments(expr: Call) -> dict[str, Any]:
+    """Arguments of a call by parameter name."""
+    bound = callee_signature(expr).bind(*expr.args, **expr.kwargs)
+    return dict(bound.arguments)
+
+
+def with_argument(expr: Call, name: str, value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """(args, kwargs) of a call with one argument replaced. Raises OptionError for an unknown name."""
+    signature = callee_signature(expr)
+    bound = signature.bind(*expr.args, **expr.kwargs)
+    if name not in signature.parameters:
+        raise OptionError(f"set_arg: {expr!r} has no parameter {name!r}{nearest(name, signature.parameters)}")
+    bound.arguments[name] = value
+    return bound.args, bound.kwargs
+
+
+# ---------------------------------------------------------------- running
+
+
+def run_call(expr: Call, values: Sequence[Any]) -> Any:
+    """Perform a call on values in place of its inputs."""
+    args, kwargs = expr.unflatten_args(values)
+    if isinstance(expr, CallFunction):
+        return expr.func(*args, **kwargs)
+    assert isinstance(expr, CallMethod)
+    target, *rest = args
+    if expr.method == "__call__":
+        return target(*rest, **kwargs)
+    if expr.method == "__setitem__":  # a value, as everything in a graph: the tensor itself stays as it is
+        target = alias(target)
+        target[rest[0]] = rest[1]
+        return target
+    return getattr(target, expr.method)(*rest, **kwargs)
+
+
+def alias(tensor: Tensor) -> Tensor:
+    """Another tensor object of the same value, which is not computed for it."""
+    if tensor._value is not None:
+        return Tensor._of_spec(tensor._value, tensor.spec)
+    return Tensor._deferred(tensor.spec, tensor._thunk)
+
+
+def result_leaves(value: Any, what: str) -> tuple[list[Tensor], TreeDef]:
+    """Tensors of a result and its nesting; what is no tensor becomes part of the nesting.
+
+    Raises GraphError when there is no tensor at all.
+    """
+    leaves, structure = flatten(value)
+    if not any(isinstance(leaf, Tensor) for leaf in leaves):
+        raise GraphError(
+            f"{what} returned {type(value).__name__} without a tensor; expected tensors, nested in any way"
+        )
+    if all(isinstance(leaf, Tensor) for leaf in leaves):
+        return leaves, structure
+    supply = iter([leaf if isinstance(leaf, Tensor) else Static(leaf) for leaf in leaves])
+    from megengine.core.pytree import unflatten
+
+    return flatten(unflatten(structure, supply))
+
+
+def specs_of_call(expr: Call, inputs: Sequence[Node]) -> tuple[TensorSpec, ...] | None:
+    """Specs that a call gives, found by running it on tensors without values; None where values are needed."""
+    values = [n.owner if isinstance(n, ModuleNode) else Tensor._deferred(n.spec) for n in inputs]  # type: ignore[attr-defined]
+    with interpose(Deferring()):
+        try:
+            result = run_call(expr, values)
+        except DeferredValueError:
+            return None
+        except MegEngineError as exc:
+            exc.add_note(f"in {expr!r}")
+            raise
+    leaves, _ = result_leaves(result, repr(expr))
+    return tuple(t.spec for t in leaves)
+
+
+@contextmanager
+def noted(expr: Any, graph: InternalGraph) -> Iterator[None]:
+    """Errors in the body tell which expression of which graph was run, and where the user's code made it."""
+    try:
+        yield
+    except Exception as exc:
+        source = expr.meta.get("source")
+        exc.add_note(f"while running {expr!r} of {graph.qualname}" + (f" ({source})" if source else ""))
+        raise

@@ -1,0 +1,82 @@
+"""Values that are computed only when Python asks for them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import Interposer, Op, apply, infer
+from megengine.dispatch.apply import no_interposers
+from megengine.tensor import Tensor
+
+SHAPE_OF = "GetVarShape"
+
+
+class Pending:
+    """An op that was applied but not computed."""
+
+    __slots__ = ("attrs", "op", "results", "tensors")
+
+    def __init__(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> None:
+        self.op, self.tensors, self.attrs = op, tensors, attrs
+        self.results: tuple[np.ndarray, ...] | None = None
+
+    def value(self, index: int) -> np.ndarray:
+        """One result; everything it depends on is computed first, without recursion."""
+        waiting: list[Pending] = [self]
+        while waiting:
+            at = waiting[-1]
+            needed = [p for t in at.tensors if (p := pending(t)) is not None and p.results is None]
+            if needed and at.results is None:
+                waiting.extend(needed)
+                continue
+            waiting.pop()
+            at._compute()
+        assert self.results is not None
+        return self.results[index]
+
+    def _compute(self) -> None:
+        if self.results is not None:
+            return
+        with no_interposers():
+            out = apply(self.op, *[Tensor._of_spec(t._storage(), t.spec) for t in self.tensors], **self.attrs)
+        self.results = tuple(t._storage() for t in (out if isinstance(out, tuple) else (out,)))
+
+
+def pending(tensor: Tensor) -> Pending | None:
+    """The op that a tensor waits for."""
+    thunk = tensor._thunk
+    if tensor._value is not None or not isinstance(thunk, functools.partial):
+        return None
+    return thunk.args[0]
+
+
+def _thunk(waiting: Pending, index: int) -> Callable[[], np.ndarray]:
+    return functools.partial(Pending.value, waiting, index)
+
+
+class Deferring(Interposer):
+    """Ops on tensors without a value give tensors without a value; their specs are known."""
+
+    def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
+        """Defer the op unless all its inputs are known."""
+        if all(t._value is not None for t in tensors):
+            return proceed()
+        specs = infer(op, [t.spec for t in tensors], attrs)
+        if op.name == SHAPE_OF:  # known from the spec
+            shape = np.array(tensors[0].spec.shape, np.int32)
+            return Tensor._deferred(specs, lambda: shape)  # type: ignore[arg-type]
+        single = isinstance(specs, TensorSpec)
+        if any(t._value is None and t._thunk is None for t in tensors):
+            made = tuple(Tensor._deferred(s) for s in ((specs,) if single else specs))  # type: ignore[union-attr]
+        else:
+            waiting = Pending(op, tensors, attrs)
+            made = tuple(
+                Tensor._deferred(s, _thunk(waiting, i))
+                for i, s in enumerate((specs,) if single else specs)  # type: ignore[arg-type]
+            )
+        return made[0] if single else made

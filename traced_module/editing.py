@@ -1,0 +1,264 @@
+"""Editing at module level: MegEngine's operations, each checked before anything is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from megengine.core.dtype import as_dtype
+from megengine.core.errors import GraphError, NameInUseError, ShapeError
+from megengine.core.pytree import flatten, unflatten
+from megengine.core.spec import TensorSpec
+from megengine.tensor import Tensor
+from megengine.traced_module.expr import Call, Expr, Input
+from megengine.traced_module.names import identifier
+from megengine.traced_module.node import ModuleNode, Node, TensorNode
+
+if TYPE_CHECKING:
+    from megengine.traced_module.graph import InternalGraph
+
+
+class ModuleEdits:
+    """Public edits of a graph."""
+
+    # ------------------------------------------------------------ inserting
+
+    @contextmanager
+    def insert_exprs(self: InternalGraph, expr: Expr | None = None) -> Iterator[None]:  # type: ignore[misc]
+        """In the body, functions, methods and modules called on nodes add expressions to the graph.
+
+        They go right behind `expr`; without it, behind the last expression that they use. If the body raises, the
+        graph is as it was. Without a call of `replace_node` nothing uses what was added.
+
+        Example:
+            >>> with graph.insert_exprs():  # doctest: +SKIP
+            ...     graph.replace_node({node: F.relu(node)})
+        """
+        from megengine.traced_module.inserting import Inserter, listening
+
+        if self._inserting is not None:
+            raise GraphError(f"insert_exprs: expressions are already being inserted into {self.name!r}; leave it first")
+        if expr is not None and (expr._graph is not self or not any(expr is e for e in self._order)):
+            raise GraphError(f"insert_exprs: {expr!r} does not belong to graph {self.name!r}")
+        with self.transaction():
+            self._inserting = Inserter(self, expr)
+            try:
+                with listening(self._inserting):
+                    yield
+            finally:
+                self._inserting = None
+
+    # ------------------------------------------------------------ rewiring
+
+    def replace_node(self: InternalGraph, repl_dict: Mapping[Any, Any]) -> None:  # type: ignore[misc]
+        """Let the users of each old node (and the graph's outputs) use its new node instead.
+
+        Expressions that the new node itself depends on keep the old one. Shapes and dtypes behind may change; they
+        are inferred again, and an edit that makes a call impossible is refused.
+
+        Raises:
+            GraphError: a node is of another graph or kind, or the old node is used before the new one is made.
+            ShapeError, DTypeError, ...: what the call that becomes impossible raises.
+        """
+        pairs = dict(repl_dict)
+        for old, new in pairs.items():
+            self._check_owned("replace_node", (old, new))
+            if isinstance(old, ModuleNode) != isinstance(new, ModuleNode):
+                raise GraphError(f"replace_node: {old.name!r} and {new.name!r}: a module cannot stand for a tensor")
+        with self.transaction():
+            for old, new in pairs.items():
+                self._replace_one(old, new)
+            self._infer_again([u for new in pairs.values() for u in new.users])
+
+    def _replace_one(self: InternalGraph, old: Node, new: Node) -> None:  # type: ignore[misc]
+        if old is new:
+            return
+        needed = {id(e) for e in self.get_dep_exprs(new)}
+        users = [u for u in old.users if id(u) not in needed]
+        for user in users:
+            if user._key < new.expr._key:
+                raise GraphError(
+                    f"replace_node: {user!r} uses {old.name!r} before {new.name!r} is made; "
+                    f"insert what makes {new.name!r} right behind {old.name!r}"
+                )
+        for user in users:
+            self._use(user, tuple(new if n is old else n for n in user.inputs))
+        self._set(self, "_outputs", tuple(new if n is old else n for n in self._outputs))
+
+    def _infer_again(self: InternalGraph, changed: Sequence[Expr]) -> None:  # type: ignore[misc]
+        """Bring specs up to date from these expressions on, in execution order."""
+        todo = {id(e): e for e in changed}
+        while todo:
+            expr = min(todo.values(), key=lambda e: e._key)
+            del todo[id(expr)]
+            specs = self._specs_of(expr, expr.inputs)
+            if specs is None:
+                continue
+            if len(specs) != len(expr.outputs):
+                raise ShapeError(f"{expr!r} would make {len(specs)} values; it makes {len(expr.outputs)}")
+            for node, spec in zip(expr.outputs, specs, strict=True):
+                if node.spec != spec:
+                    self._set(node, "_spec", spec)
+                    todo.update((id(u), u) for u in node.users)
+
+    def set_inputs(self: InternalGraph, expr: Expr, inputs: Sequence[Node]) -> None:  # type: ignore[misc]
+        """Let an expression use other nodes, in the same places. Raises as `replace_node`."""
+        self._check_owned("set_inputs", inputs)
+        if len(inputs) != len(expr.inputs):
+            raise GraphError(f"set_inputs: {expr!r} has {len(expr.inputs)} inputs, got {len(inputs)}")
+        self._check_before("set_inputs", inputs, expr)
+        with self.transaction():
+            self._use(expr, inputs)
+            self._infer_again([expr])
+
+    def set_arguments(self: InternalGraph, expr: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:  # type: ignore[misc]
+        """Let a call have other arguments: nodes of this graph and constants, nested in any way."""
+        from megengine.traced_module.calls import callee_signature, flatten_arguments, normalized
+
+        self._check_owned("set_args_kwargs", [expr.outputs[0]])
+        args, kwargs = normalized(callee_signature(expr), args, kwargs)
+        inputs, arguments = flatten_arguments(args, kwargs, lambda v: v if isinstance(v, Node) else None)
+        if any(isinstance(v, Tensor) for _, v in arguments[1]):
+            raise GraphError("set_args_kwargs: a tensor among the arguments; make it a node with graph.constant first")
+        self._check_owned("set_args_kwargs", inputs)
+        self._check_before("set_args_kwargs", inputs, expr)
+        with self.transaction():
+            self._use(expr, inputs)
+            self._set(expr, "_arg_def", arguments[0])
+            self._set(expr, "_const_val", arguments[1])
+            self._infer_again([expr])
+
+    def set_attribute(self: InternalGraph, node: ModuleNode, name: str, value: Any) -> None:  # type: ignore[misc]
+        """Give the module behind a node a new submodule or tensor, to be used by expressions inserted later."""
+        from megengine.module import Module
+        from megengine.traced_module.calls import is_leaf_module
+        from megengine.traced_module.traced import TracedModule
+
+        owner = node.owner
+        if not isinstance(value, (Module, Tensor)):
+            raise GraphError(f"{name!r} of {node.name!r}: expected a Module or a Tensor, got {type(value).__name__}")
+        if isinstance(value, Module) and not is_leaf_module(value) and not isinstance(value, TracedModule):
+            raise GraphError(
+                f"{name!r} of {node.name!r}: a {type(value).__name__} is not a layer; "
+                "trace it first (trace_module), or declare its class with register_as_builtin"
+            )
+        if name != identifier(name):
+            raise GraphError(f"{name!r} is not an attribute name; try {identifier(name)!r}")
+        if name in object.__getattribute__(owner, "__dict__") or hasattr(type(owner), name):
+            raise NameInUseError(f"{node.qualname} already has an attribute {name!r}; choose another name")
+        with self.transaction():
+            self._journal.change(
+                lambda: object.__setattr__(owner, name, value), lambda: object.__delattr__(owner, name)
+            )
+
+    # ------------------------------------------------------------ removing
+
+    def compile(self: InternalGraph) -> None:  # type: ignore[misc]
+        """Remove expressions whose results nobody uses (inputs of the graph stay)."""
+        self.remove_dead()
+
+    # ------------------------------------------------------------ inputs and outputs
+
+    def add_input_node(  # type: ignore[misc]
+        self: InternalGraph, shape: Sequence[int], dtype: Any = "float32", name: str = "args"
+    ) -> TensorNode:
+        """Append an input of the traced module; it becomes the last positional argument of a call."""
+        self._check_top("add_input_node")
+        with self.transaction():
+            node = self.add_input(name, TensorSpec(tuple(int(n) for n in shape), as_dtype(dtype)))
+            if self.arguments is not None:
+                (args, kwargs) = self._example()
+                self._set_signature((*args, node), kwargs)
+        return node
+
+    def add_output_node(self: InternalGraph, node: TensorNode) -> None:  # type: ignore[misc]
+        """Return one more value: the module's result becomes (what it was, the value)."""
+        self._check_top("add_output_node")
+        self._check_owned("add_output_node", [node])
+        current = self._result()
+        self.reset_outputs((*current, node) if isinstance(current, tuple) else (current, node))
+
+    def reset_outputs(self: InternalGraph, outputs: Any) -> None:  # type: ignore[misc]
+        """Return these nodes, nested in tuples, lists and dicts as the result is to be."""
+        self._check_top("reset_outputs")
+        leaves, structure = flatten(outputs)
+        self._check_owned("reset_outputs", leaves)
+        if not leaves or not all(isinstance(n, TensorNode) for n in leaves):
+            raise GraphError("reset_outputs: expected tensor nodes, nested in any way")
+        with self.transaction():
+            self._set(self, "_outputs", tuple(leaves))
+            self._set(self, "out_def", structure)
+
+    def reset_inputs(self: InternalGraph, *args: Any, **kwargs: Any) -> list[TensorNode]:  # type: ignore[misc]
+        """Give the graph new inputs for these example tensors; the old ones must be unused then.
+
+        Returns the new input nodes; use `replace_node` to connect them, then `compile` removes nothing else.
+        """
+        self._check_top("reset_inputs")
+        leaves, structure = flatten((args, kwargs))
+        with self.transaction():
+            made: list[Any] = []
+            for i, leaf in enumerate(leaves):
+                if not isinstance(leaf, Tensor):
+                    raise GraphError(f"reset_inputs: expected tensors, got {type(leaf).__name__}")
+                made.append(self.add_input(f"args_{i}", leaf.spec))
+            self._set_signature(*unflatten(structure, made))
+        return made
+
+    def _check_top(self: InternalGraph, what: str) -> None:  # type: ignore[misc]
+        if self._top is not self:
+            raise GraphError(f"{what}: {self.qualname} is called by another graph; flatten the module, or edit the top")
+
+    def _result(self: InternalGraph) -> Any:  # type: ignore[misc]
+        if self.out_def is not None:
+            return unflatten(self.out_def, self._outputs)
+        return self._outputs[0] if len(self._outputs) == 1 else self._outputs
+
+    def _example(self: InternalGraph) -> tuple[tuple[Any, ...], dict[str, Any]]:  # type: ignore[misc]
+        """(args, kwargs) of a call with input nodes in place of tensors (without the newest input)."""
+        assert self.arguments is not None
+        leaves: list[Any] = [n for n in self._inputs[:-1] if isinstance(n, TensorNode)]
+        for index, value in self.arguments[1]:
+            leaves.insert(index, value)
+        return unflatten(self.arguments[0], leaves)
+
+    def _set_signature(self: InternalGraph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:  # type: ignore[misc]
+        """Inputs in the order of a call's arguments; the module takes calls of that form from now on."""
+        from megengine.traced_module.calls import flatten_arguments
+
+        inputs, arguments = flatten_arguments(args, kwargs, lambda v: v if isinstance(v, Node) else None)
+        head = [n for n in self._inputs if isinstance(n, ModuleNode)]
+        dropped = [n for n in self._inputs if n not in inputs and n not in head]
+        for node in dropped:
+            if node._users:
+                raise GraphError(f"reset_inputs: {node.name!r} is still used; replace it first, with transaction()")
+        for node in dropped:
+            assert isinstance(node.expr, Input)
+            self._unlink(node.expr)
+        self._set(self, "_inputs", (*head, *inputs))
+        self._set(self, "arguments", arguments)
+        owner = self._owner
+        if owner is not None:
+            from megengine.traced_module.calls import arguments_key
+
+            graphs = {k: g for k, g in owner._graphs.items() if g is not self}  # type: ignore[attr-defined]
+            self._set(owner, "_graphs", {**graphs, arguments_key(arguments): self})
+            self._set(owner, "forward_signature", None)  # arguments are taken as they are given
+
+    # ------------------------------------------------------------ running
+
+    def interpret(self: InternalGraph, *inputs: Any) -> list[Tensor]:  # type: ignore[misc]
+        """Run the graph on tensors for its inputs (the module itself may come first); returns its outputs."""
+        from megengine.traced_module.interpret import interpret
+
+        given = [x for x in inputs if not _is_module(x)]
+        return interpret(self, given)
+
+    eval = interpret
+
+
+def _is_module(value: Any) -> bool:
+    from megengine.module import Module
+
+    return isinstance(value, Module)

@@ -1,0 +1,182 @@
+"""Expressions made by calling functions, methods and modules on nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from megengine.core import hooks
+from megengine.core.errors import GraphError, nearest
+from megengine.core.pytree import flatten, tree_map
+from megengine.dispatch import interpose
+from megengine.dispatch.public import suppress
+from megengine.module import Module
+from megengine.tensor import Tensor
+from megengine.traced_module.calls import flatten_arguments, forward_signature, get_subattr, normalized
+from megengine.traced_module.capture import Builder, Scope, shape_of
+from megengine.traced_module.deferred import Deferring
+from megengine.traced_module.expr import CallMethod, Expr, GetAttr
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import ModuleNode, Node, TensorNode
+
+
+class Inserter(Builder):
+    """The trace hooks while a graph is edited: calls that get nodes add expressions, others run as always."""
+
+    def __init__(self, graph: InternalGraph, after: Expr | None) -> None:
+        super().__init__(Scope(graph, graph._owner))  # type: ignore[arg-type]
+        self.anchor = graph._anchor(None, after)
+        self.placed = after is not None
+        self.tensors: dict[int, Tensor] = {}  # node -> the tensor that stands for it
+        for expr in graph._order:
+            if isinstance(expr, GetAttr):
+                self.scope.attributes[expr.name] = expr.output
+
+    # ------------------------------------------------------------ nodes and tensors
+
+    def _tensor(self, node: TensorNode) -> Tensor:
+        if id(node) not in self.tensors:
+            self.graph._check_owned("call", [node])
+            self.tensors[id(node)] = tensor = Tensor._deferred(node.spec)
+            self.scope.bind(tensor, node)
+        return self.tensors[id(node)]
+
+    def _value(self, leaf: Any) -> Any:
+        if isinstance(leaf, TensorNode):
+            return self._tensor(leaf)
+        return leaf.owner if isinstance(leaf, ModuleNode) else leaf
+
+    def _to_nodes(self, result: Any) -> Any:
+        def node(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor) or id(leaf) not in self.scope.nodes:
+                return leaf
+            made = self.scope.nodes[id(leaf)]
+            self.tensors[id(made)] = leaf
+            return made
+
+        return tree_map(node, result)
+
+    def _place(self, leaves: list[Any]) -> None:
+        """Without a given place, expressions go behind the last node they use."""
+        if self.placed:
+            return
+        nodes = [n for n in leaves if isinstance(n, Node)]
+        latest = max((n.expr for n in nodes), key=lambda e: e._key, default=None)
+        self.anchor = None if latest is None else latest._next
+        while self.anchor is not None and self.anchor.kind == "Input":
+            self.anchor = self.anchor._next
+
+    # ------------------------------------------------------------ hooks
+
+    def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
+        """A public function or tensor method."""
+        leaves = flatten((args, kwargs))[0]
+        if not any(isinstance(leaf, Node) for leaf in leaves):
+            return run()
+        self._place(leaves)
+        self._check_place(leaves)
+        given = tree_map(self._value, list(args)), tree_map(self._value, dict(kwargs))
+        token = suppress.set(1)
+        try:
+            result = record.function(*given[0], **given[1])
+        finally:
+            suppress.reset(token)
+        if not any(isinstance(leaf, Tensor) for leaf in flatten(result)[0]):
+            return result
+        return self._to_nodes(self.make_recorded(record, *given, result))
+
+    def _check_place(self, leaves: list[Any]) -> None:
+        self.graph._check_before("insert_exprs", [n for n in leaves if isinstance(n, Node)], self.anchor)
+
+    def shape(self, tensor: Any) -> Any:
+        """`node.shape`; shapes of tensors are what they are."""
+        if not isinstance(tensor, TensorNode):
+            return None
+        if suppress.get():
+            return tensor.spec.shape
+        self._place([tensor])
+        token = suppress.set(1)
+        try:
+            return self._to_nodes(shape_of(self, self._tensor(tensor), tensor))
+        finally:
+            suppress.reset(token)
+
+    def value(self, tensor: Tensor, what: str) -> None:
+        """Values may be read while editing."""
+
+    def attribute(self, module: Module, name: str, value: Any) -> Any:
+        """Modules are read as they are; reading through nodes makes expressions."""
+        return value
+
+    def module(self, module: Module, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
+        """A module called directly on nodes has no place in the graph; it must be an attribute first."""
+        if not any(isinstance(leaf, Node) for leaf in flatten((args, kwargs))[0]):
+            return run()
+        raise GraphError(
+            f"insert_exprs: {type(module).__name__} is not part of {self.graph.qualname}; give it a name first: "
+            "self_node = graph.inputs[0]; self_node.new_name = module; self_node.new_name(node)"
+        )
+
+    # ------------------------------------------------------------ calls through nodes
+
+    def method(self, node: TensorNode, name: str, args: tuple, kwargs: dict) -> Any:
+        """`node.method(...)` and operators."""
+        return getattr(Tensor, name)(node, *args, **kwargs)
+
+    def attribute_of(self, node: ModuleNode, name: str) -> Node:
+        """`module_node.name`: a submodule or tensor."""
+        path = f"{node.expr.name}.{name}" if isinstance(node.expr, GetAttr) else name
+        known = self.scope.attributes.get(path)
+        if known is not None and self.graph._names.get(known.name) is known:
+            return known
+        entries = object.__getattribute__(node.owner, "__dict__")
+        if name not in entries:
+            raise AttributeError(f"{node.qualname} has no attribute {name!r}{nearest(name, entries)}")
+        value = get_subattr(node.owner, name)
+        if not isinstance(value, (Module, Tensor)):
+            return value
+        self._place([node])
+        owner = self.graph._inputs[0]
+        made = self.attribute_node(owner, path, value)
+        self.scope.attributes[path] = made
+        return made
+
+    def attribute_node(self, owner: Node, path: str, value: Any) -> Node:
+        """The GetAttr of a path."""
+        name = self.graph._names.unique(path.replace(".", "_"))
+        node = self.make_attribute(owner, path, f"{self.graph.qualname}.{path}", value, name)
+        if isinstance(value, Tensor):
+            self.scope.bind(value, node)  # type: ignore[arg-type]
+        return node
+
+    def call_module(self, node: ModuleNode, args: tuple, kwargs: dict) -> Any:
+        """`module_node(...)`."""
+        module = node.owner
+        leaves = flatten((args, kwargs))[0]
+        self._place([node, *leaves])
+        self._check_place([node, *leaves])
+        given = [tree_map(self._value, list(args)), tree_map(self._value, dict(kwargs))]
+        args, kwargs = normalized(forward_signature(module), *given)
+        self.scope.reads[id(module)] = (node, node.name)
+        inputs, arguments = flatten_arguments((module, *args), kwargs, self.node_of)
+        token = suppress.set(1)
+        try:
+            result = module(*args, **kwargs)
+        finally:
+            suppress.reset(token)
+        expr = CallMethod(self.graph, self.graph._new_expr_id(), self.meta(), arguments, "__call__")
+        return self._to_nodes(self.make_call(expr, inputs, result, f"{node.name}_out", f"{node.qualname}.[out]"))
+
+
+@contextmanager
+def listening(inserter: Inserter) -> Iterator[None]:
+    """Let the inserter hear calls."""
+    token = hooks.active.set(inserter)
+    depth = suppress.set(0)
+    try:
+        with interpose(Deferring()):
+            yield
+    finally:
+        suppress.reset(depth)
+        hooks.active.reset(token)

@@ -1,0 +1,83 @@
+"""What was done to a graph, so that it can be undone and done again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+Action = Callable[[], None]
+
+
+@dataclass(slots=True)
+class Step:
+    """One transaction: its changes in order, and the counters before and after it."""
+
+    before: tuple[int, int]
+    changes: list[tuple[Action, Action]] = field(default_factory=list)  # (do, undo)
+    after: tuple[int, int] = (0, 0)
+
+
+class Journal:
+    """Transactions done and undone. While `recording` is off nothing is kept (graphs under construction)."""
+
+    __slots__ = ("done", "next_expr", "next_node", "open", "recording", "undone")
+
+    def __init__(self) -> None:
+        self.next_node = 0
+        self.next_expr = 0
+        self.recording = False
+        self.open: Step | None = None
+        self.done: list[Step] = []
+        self.undone: list[Step] = []
+
+    def change(self, do: Action, undo: Action) -> None:
+        """Perform one primitive change and remember it when a transaction is open."""
+        do()
+        if self.open is not None:
+            self.open.changes.append((do, undo))
+
+    def begin(self) -> bool:
+        """Open a transaction; False if one is open already, which the new one then joins."""
+        if self.open is not None:
+            return False
+        self.open = Step((self.next_node, self.next_expr))
+        return True
+
+    def commit(self) -> None:
+        """Close the transaction; what was undone before it cannot be done again."""
+        step, self.open = self.open, None
+        if step is not None and step.changes and self.recording:
+            step.after = (self.next_node, self.next_expr)
+            self.done.append(step)
+            self.undone.clear()
+
+    def roll_back(self) -> None:
+        """Close the transaction and take back what it did."""
+        step, self.open = self.open, None
+        assert step is not None
+        self._revert(step)
+
+    def _revert(self, step: Step) -> None:
+        for _, undo in reversed(step.changes):
+            undo()
+        self.next_node, self.next_expr = step.before
+
+    def undo(self) -> bool:
+        """Take back the last transaction; False if there is none."""
+        if not self.done:
+            return False
+        step = self.done.pop()
+        self._revert(step)
+        self.undone.append(step)
+        return True
+
+    def redo(self) -> bool:
+        """Do again what was undone last; False if there is nothing."""
+        if not self.undone:
+            return False
+        step = self.undone.pop()
+        for do, _ in step.changes:
+            do()
+        self.next_node, self.next_expr = step.after
+        self.done.append(step)
+        return True

@@ -1,0 +1,74 @@
+"""Names of nodes: identifiers, unique in their graph, counted as MegEngine counts them."""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from megengine.traced_module.node import Node
+
+_NOT_IDENTIFIER = re.compile(r"\W")
+_COUNTED = re.compile(r"(.*)_\d+")
+_RESERVED = frozenset(dir(builtins))
+
+
+def identifier(text: str) -> str:
+    """A name made of word characters that does not start with a digit."""
+    text = _NOT_IDENTIFIER.sub("_", text) or "_"
+    return f"_{text}" if text[0].isdigit() or keyword.iskeyword(text) else text
+
+
+class NameSpace:
+    """The names of one graph.
+
+    A name in use, or the name of a Python builtin, gets `_1`, `_2`, ...; a count that it already ends with is
+    replaced. Names can be taken without a node: while tracing, each read of a submodule counts.
+    """
+
+    __slots__ = ("_counts", "_used")
+
+    def __init__(self) -> None:
+        self._used: dict[str, Node | None] = {}
+        self._counts: dict[str, int] = {}  # the highest count given for a base, so that counting on is fast
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._used
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._used)
+
+    def get(self, name: str) -> Node | None:
+        """The node of that name, if there is one."""
+        return self._used.get(name)
+
+    def nodes(self) -> dict[str, Node]:
+        """Name -> node."""
+        return {name: node for name, node in self._used.items() if node is not None}
+
+    def unique(self, name: str) -> str:
+        """A free name made from `name`; it is not taken yet."""
+        name = identifier(name)
+        if name not in self._used and name not in _RESERVED:
+            return name
+        counted = _COUNTED.fullmatch(name)
+        base = counted[1] if counted else name
+        count = self._counts.get(base, 0) + 1
+        while f"{base}_{count}" in self._used:
+            count += 1
+        self._counts[base] = count - 1  # the count itself is given when the name is taken; a freed one may come again
+        return f"{base}_{count}"
+
+    def take(self, name: str, node: Node | None) -> None:
+        """Let a free name stand for a node, or for nothing."""
+        self._used[name] = node
+
+    def free(self, name: str) -> None:
+        """Give a name back."""
+        self._used.pop(name, None)
+        counted = _COUNTED.fullmatch(name)
+        if counted:
+            self._counts.pop(counted[1], None)

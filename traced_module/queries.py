@@ -1,0 +1,146 @@
+"""What one can ask a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from megengine.traced_module.expr import (
+    Apply,
+    CallMethod,
+    Expr,
+    Input,
+    is_call_function,
+    is_call_module,
+    is_call_tensor_method,
+)
+from megengine.traced_module.filters import ExprFilter, NodeFilter
+from megengine.traced_module.node import ModuleNode, Node, TensorNode
+
+if TYPE_CHECKING:
+    from megengine.traced_module.graph import InternalGraph
+    from megengine.traced_module.names import NameSpace
+    from megengine.traced_module.order import ExprOrder
+
+
+class Queries:
+    """Reading a graph. With `recursive` the graphs of submodules are included, each after the call that enters it."""
+
+    name: str
+    _order: ExprOrder
+    _inputs: tuple[Any, ...]
+    _outputs: tuple[TensorNode, ...]
+    _names: NameSpace
+    _top: InternalGraph
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """Input nodes; at module level the first is the module's own."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> tuple[TensorNode, ...]:
+        """Output values."""
+        return self._outputs
+
+    @property
+    def top_graph(self) -> InternalGraph:
+        """The graph of the outermost traced module."""
+        return self._top
+
+    @property
+    def _exprs(self) -> list[Expr]:
+        """Expressions without the inputs, as MegEngine's users know it."""
+        return [e for e in self._order if not isinstance(e, Input)]
+
+    def child_graphs(self) -> list[InternalGraph]:
+        """Graphs that calls of submodules enter, each once, in the order of their first call."""
+        found: dict[int, InternalGraph] = {}
+        for expr in self._order:
+            child = child_graph(expr)
+            if child is not None:
+                found.setdefault(id(child), child)
+        return list(found.values())
+
+    def _walk(self, recursive: bool, seen: set[int]) -> Iterator[Expr]:
+        for expr in self._order:
+            yield expr
+            child = child_graph(expr) if recursive else None
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                yield from child._walk(True, seen)
+
+    def exprs(self, recursive: bool = True) -> ExprFilter:
+        """Expressions in execution order (inputs of the graph too)."""
+        return ExprFilter(self._walk(recursive, {id(self)}))
+
+    def nodes(self, recursive: bool = True) -> NodeFilter:
+        """Every node, in the order in which they are made."""
+        return NodeFilter(n for e in self._walk(recursive, {id(self)}) for n in e.outputs)
+
+    def get_function_by_type(self, func: Callable[..., Any] | None = None, recursive: bool = True) -> ExprFilter:
+        """Calls of a function."""
+        return self.exprs(recursive)._keep(lambda e: is_call_function(e, func))
+
+    def get_method_by_type(self, method: str | None = None, recursive: bool = True) -> ExprFilter:
+        """Calls of a method of tensors, or of modules for "__call__"."""
+        if method in (None, "__call__"):
+            return self.exprs(recursive)._keep(
+                lambda e: isinstance(e, CallMethod) and method in (None, e.method)  # type: ignore[attr-defined]
+            )
+        return self.exprs(recursive)._keep(lambda e: is_call_tensor_method(e, method))
+
+    def get_apply_by_type(self, op: str, recursive: bool = True) -> ExprFilter:
+        """Expressions that apply the op of that name."""
+        return self.exprs(recursive)._keep(lambda e: isinstance(e, Apply) and e.op == op)
+
+    def get_module_by_type(self, module_cls: type, recursive: bool = True) -> NodeFilter:
+        """Nodes of modules of a class."""
+        return self.nodes(recursive)._keep(
+            lambda n: isinstance(n, ModuleNode) and issubclass(n.module_type, module_cls)
+        )
+
+    def get_calls_of(self, module_cls: type, recursive: bool = True) -> ExprFilter:
+        """Calls of modules of a class."""
+        return self.exprs(recursive)._keep(lambda e: is_call_module(e, module_cls))
+
+    def get_node_by_id(self, node_id: int | Sequence[int] | None = None, recursive: bool = True) -> NodeFilter:
+        """Nodes with one of these ids."""
+        nodes = self.nodes(recursive)
+        return nodes if node_id is None else nodes.node_id(node_id)
+
+    def get_node_by_name(self, name: str | None = None, ignorecase: bool = True, recursive: bool = True) -> NodeFilter:
+        """Nodes whose name matches a pattern in which `*` stands for anything."""
+        nodes = self.nodes(recursive)
+        return nodes if name is None else nodes.name(name, ignorecase)
+
+    def get_expr_by_id(self, expr_id: int | Sequence[int] | None = None, recursive: bool = True) -> ExprFilter:
+        """Expressions with one of these ids."""
+        exprs = self.exprs(recursive)
+        return exprs if expr_id is None else exprs.expr_id(expr_id)
+
+    def get_dep_exprs(self, nodes: Node | Sequence[Node]) -> list[Expr]:
+        """Expressions that the nodes depend on, in execution order (inputs of the graph left out)."""
+        todo = [nodes] if isinstance(nodes, Node) else list(nodes)
+        found: dict[int, Expr] = {}
+        while todo:
+            expr = todo.pop().expr
+            if id(expr) not in found and not isinstance(expr, Input):
+                found[id(expr)] = expr
+                todo.extend(expr.inputs)
+        return sorted(found.values(), key=lambda e: e._key)
+
+    def __repr__(self) -> str:
+        head = f"{self.name}.Graph ({', '.join(n.name for n in self._inputs)}) {{"
+        body = [f"\t{e!r}" for e in self._order if not isinstance(e, Input)]
+        return "\n".join([head, *body, f"\treturn {', '.join(n.name for n in self._outputs)}", "}"])
+
+
+def child_graph(expr: Expr) -> InternalGraph | None:
+    """The graph that the call of a traced submodule enters."""
+    if not isinstance(expr, CallMethod) or expr.method != "__call__":
+        return None
+    from megengine.traced_module.traced import TracedModule
+
+    module = expr.inputs[0].owner
+    return module.graph_of_call(expr) if isinstance(module, TracedModule) else None
