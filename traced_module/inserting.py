@@ -28,6 +28,7 @@ class Inserter(Builder):
         super().__init__(Scope(graph, graph._owner))  # type: ignore[arg-type]
         self.anchor = graph._anchor(None, after)
         self.placed = after is not None
+        self.first_id = graph._journal.next_expr
         self.tensors: dict[int, Tensor] = {}  # node -> the tensor that stands for it
         for expr in graph._order:
             if isinstance(expr, GetAttr):
@@ -64,8 +65,8 @@ class Inserter(Builder):
         nodes = [n for n in leaves if isinstance(n, Node)]
         latest = max((n.expr for n in nodes), key=lambda e: e._key, default=None)
         self.anchor = None if latest is None else latest._next
-        while self.anchor is not None and self.anchor.kind == "Input":
-            self.anchor = self.anchor._next
+        while self.anchor is not None and (self.anchor.kind == "Input" or self.anchor._id >= self.first_id):
+            self.anchor = self.anchor._next  # behind the inputs, and behind what was inserted there before
 
     # ------------------------------------------------------------ hooks
 
