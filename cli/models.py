@@ -65,10 +65,9 @@ def load_model(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
         return lower(onnx.load(path, _onnx_shapes(given)))
     if path.suffix == ".tm":
-        raise FileFormatError(
-            f"model {source!r}: MegEngine's .tm files cannot be read yet; "
-            "give .onnx, .mgt, or module.py:function that builds the module"
-        )
+        from megengine.traced_module.tm_reading import load_tm
+
+        return lower(load_tm(path))
     from megengine.traced_module import files
 
     return lower(files.load(path))

@@ -1,11 +1,31 @@
 """MegEngine for today's Python."""
 
+import importlib
+from typing import Any
+
 from megengine import autodiff, core, device, dispatch, functional, logger, module, ops, optimizer, serialization
+from megengine.core import late
 from megengine.device import get_default_device, get_device_count, is_cuda_available, set_default_device
 from megengine.logger import enable_debug_log, get_logger, set_log_file, set_log_level
 from megengine.random import seed
 from megengine.serialization import load, save
 from megengine.tensor import Parameter, Tensor, tensor
+
+# parts that are imported when they are first used, by name or by a file
+_LATER = ("convert", "hub", "models", "plan", "quantization", "random", "traced_module")
+for _prefix, _home in {
+    "megengine.traced_module.": "megengine.traced_module.tm_reading",
+    "megengine.quantization.": "megengine.quantization",
+    "megengine.module.qat.": "megengine.module.qat",
+}.items():
+    late.provide(_prefix, lambda home=_home: importlib.import_module(home))
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return importlib.import_module(f"megengine.{name}")
+    raise AttributeError(f"module 'megengine' has no attribute {name!r}")
+
 
 __version__ = "2.0.0.dev0"
 __all__ = [

@@ -91,8 +91,10 @@ def get_subattr(module: Any, path: str) -> Any:
                 at = at[int(part)]
             elif isinstance(at, Mapping):
                 at = at[part]
-            else:
+            elif part in object.__getattribute__(at, "__dict__"):  # never a method, a class or a module's globals
                 at = getattr(at, part)
+            else:
+                raise AttributeError(part)  # noqa: TRY301
         except (AttributeError, IndexError, KeyError, ValueError):
             raise GraphError(f"{type(module).__name__} has no attribute {path!r}: {part!r} is missing") from None
     return at
@@ -137,10 +139,11 @@ def flatten_arguments(
 def arguments_key(arguments: Arguments, *, skip: int = 0) -> tuple[Any, ...]:
     """Hashable: equal for calls with the same nesting and the same constants."""
     arg_def, constants = arguments
-    return (arg_def, *((i, type(v).__name__, _constant_key(v)) for i, v in constants if i >= skip))
+    return (arg_def, *((i, type(v).__name__, constant_key(v)) for i, v in constants if i >= skip))
 
 
-def _constant_key(value: Any) -> Any:
+def constant_key(value: Any) -> Any:
+    """Hashable, equal for equal constants."""
     if isinstance(value, np.ndarray):
         return (value.shape, value.dtype.str, value.tobytes())
     try:
@@ -196,6 +199,8 @@ def run_call(expr: Call, values: Sequence[Any]) -> Any:
     assert isinstance(expr, CallMethod)
     target, *rest = args
     if expr.method == "__call__":
+        if not isinstance(target, Module):
+            raise GraphError(f"{expr!r} calls a {type(target).__name__}; expected a module")
         return target(*rest, **kwargs)
     if expr.method == "__setitem__":  # a value, as everything in a graph: the tensor itself stays as it is
         target = alias(target)

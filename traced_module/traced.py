@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from megengine.core.errors import GraphError
-from megengine.core.pytree import flatten, unflatten
+from megengine.core.pytree import flatten, flatten_as, unflatten
 from megengine.dispatch.public import PublicFunction, watched_function
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.calls import (
     arguments_key,
     builtin_modules,
+    constant_key,
     forward_signature,
     is_leaf_module,
     normalized,
@@ -93,20 +94,16 @@ class TracedModule(Module):
                 args,
                 kwargs,
             )
-        leaves, arg_def = flatten((tuple(args), dict(kwargs)))
-        tensors = [v for v in leaves if isinstance(v, Tensor)]
-        constants = tuple((i, v) for i, v in enumerate(leaves) if not isinstance(v, Tensor))
-        graph = self._graphs.get(arguments_key((arg_def, constants)))
-        if graph is None and only is not None and only.arguments[0] == arg_def and _arrays_only(constants, only):
-            fixed = dict(only.arguments[1])  # arrays stand for tensors
-            return only, [Tensor(v) if not isinstance(v, Tensor) else v for i, v in enumerate(leaves) if i not in fixed]
-        if graph is None:
+        for graph in self._graphs.values():
+            tensors = _fitting(graph, (tuple(args), dict(kwargs)))
+            if tensors is not None:
+                return graph, tensors
+        else:
             known = "; ".join(_structure(g) for g in self._graphs.values()) or "no call at all"
             raise GraphError(
                 f"{self.name or 'the module'} was not traced with these arguments ({_written(args, kwargs)}); "
                 f"it knows {known}; trace it again with them"
             )
-        return graph, tensors
 
     def graph_of_call(self, expr: Any) -> InternalGraph | None:
         """The graph that a call expression of another graph enters; None if it would not find one."""
@@ -145,14 +142,27 @@ class _Slot:
     """Stands for an input of a call."""
 
 
-def _arrays_only(constants: tuple[tuple[int, Any], ...], graph: InternalGraph) -> bool:
-    """True if what differs from the traced constants are arrays in place of tensors."""
+def _fitting(graph: InternalGraph, given: Any) -> list[Any] | None:
+    """The tensors of a call's arguments in the order of the graph's inputs; None if it was traced for other ones.
+
+    Arrays may stand for tensors, and dicts may have another order.
+    """
     assert graph.arguments is not None
-    fixed = dict(graph.arguments[1])
-    return all(
-        i in fixed and type(v) is type(fixed[i]) and v == fixed[i] if i in fixed else hasattr(v, "__array__")
-        for i, v in constants
-    )
+    arg_def, constants = graph.arguments
+    leaves = flatten_as(arg_def, given)
+    if leaves is None:
+        return None
+    fixed = {i: (type(v).__name__, constant_key(v)) for i, v in constants}
+    tensors = []
+    for i, leaf in enumerate(leaves):
+        if i in fixed:
+            if isinstance(leaf, Tensor) or (type(leaf).__name__, constant_key(leaf)) != fixed[i]:
+                return None
+        elif isinstance(leaf, Tensor) or hasattr(leaf, "__array__"):
+            tensors.append(leaf)
+        else:
+            return None
+    return tensors
 
 
 def _written(args: Sequence[Any], kwargs: dict[str, Any]) -> str:

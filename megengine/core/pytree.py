@@ -62,6 +62,34 @@ def flatten(tree: Any) -> tuple[list[Any], TreeDef]:
     return leaves, walk(tree)
 
 
+def flatten_as(treedef: TreeDef, tree: Any) -> list[Any] | None:
+    """Leaves of `tree` in the order of a structure, whose dicts may have another order; None if it does not fit."""
+    if treedef.kind is None:
+        return [tree]
+    if type(tree) is not treedef.kind:
+        return None
+    if treedef.kind in (dict, OrderedDict):
+        if set(tree) != set(treedef.aux):
+            return None
+        children = [tree[key] for key in treedef.aux]
+    elif treedef.kind in _NODES:
+        found, aux = _NODES[treedef.kind][0](tree)
+        children = list(found)
+        if aux != treedef.aux:
+            return None
+    else:
+        children = list(tree)  # a named tuple
+    if len(children) != len(treedef.children):
+        return None
+    leaves: list[Any] = []
+    for below, child in zip(treedef.children, children, strict=True):
+        part = flatten_as(below, child)
+        if part is None:
+            return None
+        leaves += part
+    return leaves
+
+
 def unflatten(treedef: TreeDef, leaves: Any) -> Any:
     """The nested value again. Raises ValueError when the number of leaves does not fit."""
     leaves = list(leaves)

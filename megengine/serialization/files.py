@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from megengine.core import late
 from megengine.core.errors import FileFormatError, OptionError
 from megengine.serialization.arrays import ARRAY_NAMES, ARRAYS
 from megengine.serialization.objects import OBJECT_NAMES, OBJECTS, AllowedClasses
-from megengine.serialization.pickles import read_records, thaw
+from megengine.serialization.pickles import Record, read_records, thaw
 from megengine.serialization.writer import dumps
 from megengine.tensor import Tensor
 
@@ -96,8 +97,26 @@ def load(
             "load: a zip archive, not a pickle; PyTorch's files: megengine.serialization.read_pth(path), "
             "graphs: megengine.traced_module.load(path)"
         )
-    value = thaw(read_records(content), AllowedClasses(_TABLE, allow), names=_NAMES)
+    records = read_records(content)
+    reader = _reader_of(records)
+    value = build_value(records, allow=allow) if reader is None else reader(records, allow=allow)
     return value if map_location is None else _moved(value, map_location)
+
+
+# kinds of objects that are not trees of values: name of the outermost object -> reader(records, allow=...)
+ROOTS: dict[str, Callable[..., Any]] = {}
+
+
+def _reader_of(records: Any) -> Callable[..., Any] | None:
+    name = str(records.target) if isinstance(records, Record) else ""
+    if name and name not in ROOTS:
+        late.ensure(name)
+    return ROOTS.get(name)
+
+
+def build_value(value: Any, *, allow: Sequence[type] = ()) -> Any:
+    """Arrays, tensors and layers from records of a pickle (`pickles.read_records`), as `load` builds them."""
+    return thaw(value, AllowedClasses(_TABLE, allow), names=_NAMES)
 
 
 def _moved(value: Any, where: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from megengine import module as layers
+from megengine.core import late
 from megengine.core.errors import FileFormatError, OptionError
 from megengine.module import Module
 from megengine.serialization.arrays import quantized_of
@@ -144,6 +145,8 @@ class AllowedClasses(Mapping[str, Builder]):
             self._by_name[kind.__qualname__] = builder
 
     def __getitem__(self, name: str) -> Builder:
+        if name not in self._table and late.ensure(name):
+            self._table = {**OBJECTS, **self._table}
         return self._table[name] if name in self._table else self._by_name[name.rpartition(".")[2]]
 
     def __iter__(self):

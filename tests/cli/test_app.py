@@ -100,7 +100,7 @@ def test_draw(model, tmp_path):
         ("empty.onnx", b"", "not an ONNX model"),
         ("net.mgt", b"PK\x03\x04", "damaged or not a graph file"),
         ("net.txt", b"", "expected .onnx, .tm, .mgt or module.py:function"),
-        ("net.tm", b"\x80\x04", ".tm files cannot be read yet"),
+        ("net.tm", b"\x80\x04", "not a readable pickle"),
     ],
 )
 def test_bad_models_are_one_line(tmp_path, name, content, message):
