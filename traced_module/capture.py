@@ -13,7 +13,6 @@ from megengine.core.errors import GraphError
 from megengine.core.pytree import flatten, unflatten
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import apply, interpose
-from megengine.dispatch.public import suppress
 from megengine.module import Module
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.calls import (
@@ -169,17 +168,14 @@ class ModuleTracer:
         """`tensor.shape` read by the user's code: a tensor, so that it follows the inputs; None if not traced."""
         builder = self.current
         node = builder.scope.nodes.get(id(tensor))
-        if node is None or suppress.get():
+        if node is None:
             return None
-        token = suppress.set(1)
-        try:
+        with hooks.unheard():
             return shape_of(builder, tensor, node)
-        finally:
-            suppress.reset(token)
 
     def value(self, tensor: Tensor, what: str) -> None:
         """Python reads the value of a tensor."""
-        node = None if suppress.get() else self.current.scope.nodes.get(id(tensor))
+        node = self.current.scope.nodes.get(id(tensor))
         if node is None:
             return
         found = Specialization(user_line(), what, f"{self.current.graph.qualname}.{node.name}")
@@ -195,7 +191,7 @@ class ModuleTracer:
         """An attribute of a module is read."""
         scope = self.current.scope
         prefix = scope.paths.get(id(module))
-        if prefix is None or suppress.get():
+        if prefix is None:
             return value
         return self.observed(f"{prefix}.{name}" if prefix else name, value)
 
@@ -236,7 +232,7 @@ class ModuleTracer:
     def module(self, module: Module, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
         """A module is called."""
         read = self.current.scope.reads.get(id(module))
-        if suppress.get() or read is None:
+        if read is None:
             return run()  # not an attribute of a traced module: its functions are recorded where it is called
         builder = self.current
         args, kwargs = normalized(forward_signature(module), args, kwargs)
@@ -244,11 +240,8 @@ class ModuleTracer:
         graph = builder.graph
         expr = CallMethod(graph, graph._new_expr_id(), builder.meta(), arguments, "__call__")
         if is_leaf_module(module):
-            token = suppress.set(1)
-            try:
+            with hooks.unheard():
                 result = run()
-            finally:
-                suppress.reset(token)
         else:
             result = self._nested(module, read[0], args, kwargs)
         return builder.make_call(expr, inputs, result, f"{read[1]}_out", f"{read[0].qualname}.[out]")
@@ -424,14 +417,8 @@ def untouched(module: Module) -> Iterator[None]:
 @contextmanager
 def tracing(tracer: ModuleTracer) -> Iterator[None]:
     """Let a tracer listen."""
-    token = hooks.active.set(tracer)
-    depth = suppress.set(0)
-    try:
-        with interpose(Deferring()):
-            yield
-    finally:
-        suppress.reset(depth)
-        hooks.active.reset(token)
+    with hooks.listening(tracer), interpose(Deferring()):
+        yield
 
 
 def capture(module: Module, args: tuple, kwargs: dict) -> tuple[ModuleTracer, InternalGraph]:

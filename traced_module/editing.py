@@ -69,12 +69,13 @@ class ModuleEdits:
         with self.transaction():
             for old, new in pairs.items():
                 self._replace_one(old, new)
-            self._infer_again([u for new in pairs.values() for u in new.users])
+            changed = [new for old, new in pairs.items() if getattr(old, "spec", None) != getattr(new, "spec", 0)]
+            self._infer_again([u for new in changed for u in new.users])
 
     def _replace_one(self: InternalGraph, old: Node, new: Node) -> None:  # type: ignore[misc]
         if old is new:
             return
-        needed = {id(e) for e in self.get_dep_exprs(new)}
+        needed = {id(e) for e in self._between(old, new)}
         users = [u for u in old.users if id(u) not in needed]
         for user in users:
             if user._key < new.expr._key:
@@ -85,6 +86,17 @@ class ModuleEdits:
         for user in users:
             self._use(user, tuple(new if n is old else n for n in user.inputs))
         self._set(self, "_outputs", tuple(new if n is old else n for n in self._outputs))
+
+    def _between(self: InternalGraph, old: Node, new: Node) -> list[Expr]:  # type: ignore[misc]
+        """Expressions behind the one that makes `old` on which `new` depends."""
+        found: dict[int, Expr] = {}
+        todo = [new.expr]
+        while todo:
+            expr = todo.pop()
+            if id(expr) not in found and expr._key > old.expr._key:
+                found[id(expr)] = expr
+                todo.extend(n.expr for n in expr.inputs)
+        return list(found.values())
 
     def _infer_again(self: InternalGraph, changed: Sequence[Expr]) -> None:  # type: ignore[misc]
         """Bring specs up to date from these expressions on, in execution order."""

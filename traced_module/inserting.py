@@ -10,7 +10,6 @@ from megengine.core import hooks
 from megengine.core.errors import GraphError, nearest
 from megengine.core.pytree import flatten, tree_map
 from megengine.dispatch import interpose
-from megengine.dispatch.public import suppress
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.calls import flatten_arguments, forward_signature, get_subattr, normalized
@@ -30,9 +29,6 @@ class Inserter(Builder):
         self.placed = after is not None
         self.first_id = graph._journal.next_expr
         self.tensors: dict[int, Tensor] = {}  # node -> the tensor that stands for it
-        for expr in graph._order:
-            if isinstance(expr, GetAttr):
-                self.scope.attributes[expr.name] = expr.output
 
     # ------------------------------------------------------------ nodes and tensors
 
@@ -78,11 +74,8 @@ class Inserter(Builder):
         self._place(leaves)
         self._check_place(leaves)
         given = tree_map(self._value, list(args)), tree_map(self._value, dict(kwargs))
-        token = suppress.set(1)
-        try:
+        with hooks.unheard():
             result = record.function(*given[0], **given[1])
-        finally:
-            suppress.reset(token)
         if not any(isinstance(leaf, Tensor) for leaf in flatten(result)[0]):
             return result
         return self._to_nodes(self.make_recorded(record, *given, result))
@@ -94,14 +87,9 @@ class Inserter(Builder):
         """`node.shape`; shapes of tensors are what they are."""
         if not isinstance(tensor, TensorNode):
             return None
-        if suppress.get():
-            return tensor.spec.shape
         self._place([tensor])
-        token = suppress.set(1)
-        try:
+        with hooks.unheard():
             return self._to_nodes(shape_of(self, self._tensor(tensor), tensor))
-        finally:
-            suppress.reset(token)
 
     def value(self, tensor: Tensor, what: str) -> None:
         """Values may be read while editing."""
@@ -128,7 +116,7 @@ class Inserter(Builder):
     def attribute_of(self, node: ModuleNode, name: str) -> Node:
         """`module_node.name`: a submodule or tensor."""
         path = f"{node.expr.name}.{name}" if isinstance(node.expr, GetAttr) else name
-        known = self.scope.attributes.get(path)
+        known = self._attributes().get(path)
         if known is not None and self.graph._names.get(known.name) is known:
             return known
         entries = object.__getattribute__(node.owner, "__dict__")
@@ -142,6 +130,12 @@ class Inserter(Builder):
         made = self.attribute_node(owner, path, value)
         self.scope.attributes[path] = made
         return made
+
+    def _attributes(self) -> dict[str, Node]:
+        """Reads that the graph has already."""
+        if not self.scope.attributes:
+            self.scope.attributes.update((e.name, e.output) for e in self.graph._order if isinstance(e, GetAttr))
+        return self.scope.attributes
 
     def attribute_node(self, owner: Node, path: str, value: Any) -> Node:
         """The GetAttr of a path."""
@@ -161,11 +155,8 @@ class Inserter(Builder):
         args, kwargs = normalized(forward_signature(module), *given)
         self.scope.reads[id(module)] = (node, node.name)
         inputs, arguments = flatten_arguments((module, *args), kwargs, self.node_of)
-        token = suppress.set(1)
-        try:
+        with hooks.unheard():
             result = module(*args, **kwargs)
-        finally:
-            suppress.reset(token)
         expr = CallMethod(self.graph, self.graph._new_expr_id(), self.meta(), arguments, "__call__")
         return self._to_nodes(self.make_call(expr, inputs, result, f"{node.name}_out", f"{node.qualname}.[out]"))
 
@@ -173,11 +164,5 @@ class Inserter(Builder):
 @contextmanager
 def listening(inserter: Inserter) -> Iterator[None]:
     """Let the inserter hear calls."""
-    token = hooks.active.set(inserter)
-    depth = suppress.set(0)
-    try:
-        with interpose(Deferring()):
-            yield
-    finally:
-        suppress.reset(depth)
-        hooks.active.reset(token)
+    with hooks.listening(inserter), interpose(Deferring()):
+        yield

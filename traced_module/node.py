@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from megengine.core import hooks
 from megengine.core.errors import GraphError
 from megengine.core.spec import TensorSpec
 
@@ -97,7 +98,8 @@ class TensorNode(Node):
     def shape(self) -> Any:
         """Lengths of the axes; while expressions are inserted, a node that holds them, as in traced code."""
         inserting = self._graph._inserting
-        return self._spec.shape if inserting is None else inserting.shape(self)
+        heard = inserting is not None and hooks.active.get() is inserting
+        return inserting.shape(self) if heard else self._spec.shape
 
     @property
     def dtype(self) -> Any:

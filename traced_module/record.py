@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -86,12 +87,17 @@ class OpRecorder(Interposer):
         return made[0] if isinstance(specs, TensorSpec) else tuple(made)
 
 
+@functools.lru_cache(maxsize=512)
+def _file_name(path: str) -> str:
+    return Path(path).name
+
+
 def user_line() -> str:
     """file:line of the innermost frame outside this package."""
     frame = sys._getframe(1)
     while frame is not None:
         if not frame.f_globals.get("__name__", "").startswith("megengine."):
-            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+            return f"{_file_name(frame.f_code.co_filename)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
 
@@ -127,13 +133,9 @@ def record_graph(source: InternalGraph) -> InternalGraph:
 
     nodes = source.inputs[1:]
     paths = {id(m): path for path, m in source._owner.named_modules()}  # type: ignore[union-attr]
-    token = hooks.active.set(_LayerPath(recorder.meta, paths))
-    try:
-        with interpose(recorder):
-            inputs = recorder.inputs([n.name for n in nodes], [n.spec for n in nodes])
-            recorder.finish(interpret(source, inputs, on_expr=on_expr), source.out_def)
-    finally:
-        hooks.active.reset(token)
+    with hooks.listening(_LayerPath(recorder.meta, paths)), interpose(recorder):
+        inputs = recorder.inputs([n.name for n in nodes], [n.spec for n in nodes])
+        recorder.finish(interpret(source, inputs, on_expr=on_expr), source.out_def)
     return recorder.graph
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -27,3 +28,18 @@ class TraceHooks(Protocol):
 
 
 active: ContextVar[TraceHooks | None] = ContextVar("megengine_trace_hooks", default=None)
+
+
+@contextmanager
+def listening(hooks: TraceHooks | None) -> Iterator[None]:
+    """Let these hooks hear what happens in the body."""
+    token = active.set(hooks)
+    try:
+        yield
+    finally:
+        active.reset(token)
+
+
+def unheard() -> AbstractContextManager[None]:
+    """Nobody hears the body: the inside of what was recorded as one call."""
+    return listening(None)

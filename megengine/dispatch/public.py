@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,8 +13,6 @@ from megengine.core.errors import OptionError, nearest
 from megengine.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_depth: ContextVar[int] = ContextVar("megengine_public_depth", default=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,15 +42,12 @@ def watched_function(record: PublicFunction) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         watcher = hooks.active.get()
-        if watcher is None or _depth.get():
+        if watcher is None:
             return function(*args, **kwargs)
 
         def run() -> Any:
-            token = _depth.set(1)
-            try:
+            with hooks.unheard():
                 return function(*args, **kwargs)
-            finally:
-                _depth.reset(token)
 
         return watcher.function(record, args, kwargs, run)
 
@@ -98,6 +92,3 @@ def exported(home: str, name: str) -> Callable[..., Any]:
     if name not in found:
         raise AttributeError(f"module {home!r} has no attribute {name!r}{nearest(name, found)}")
     return found[name]
-
-
-suppress = _depth
