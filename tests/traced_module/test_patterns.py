@@ -1,0 +1,151 @@
+"""Patterns and rules, on graphs of ops and of calls."""
+
+import numpy as np
+import pytest
+
+import megengine.functional as F
+import megengine.module as M
+from megengine.core.errors import GraphError
+from megengine.core.spec import TensorSpec
+from megengine.tensor import tensor
+from megengine.traced_module import InternalGraph, interpret, record, trace_module
+from megengine.traced_module.patterns import any_, call, const, match, optional, repeated, rest
+from megengine.traced_module.rewriting import Rule, find, rewrite
+
+SPEC = TensorSpec((2, 3), np.dtype(np.float32))
+
+
+def values() -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(SPEC.shape).astype(np.float32)
+
+
+def graph_of(function, inputs: int = 1) -> InternalGraph:
+    return record(function, [SPEC] * inputs)
+
+
+def test_bindings_and_one_pattern_for_one_node():
+    graph = graph_of(lambda x, y: F.relu(x * y + x), 2)
+    x, y = any_(), any_()
+    product = call("mul", x, y)
+    found = match(call("relu", call("add", product, x)), graph.outputs[0])
+    assert [found[x].name, found[y].name] == ["input_0", "input_1"]
+    assert found.expr(product).op == "mul"
+    assert [e.op for e in found.exprs] == ["relu", "add", "mul"]
+    same = any_()
+    assert match(call("relu", call("add", call("mul", same, same), same)), graph.outputs[0]) is None
+
+
+def test_operands_of_commutative_ops_come_in_either_order():
+    graph = graph_of(lambda x: 3 * F.exp(x))
+    x = any_()
+    assert match(call("mul", call("exp", x), const()), graph.outputs[0])[x] is graph.inputs[0]
+    assert match(call("mul", call("exp", x), const(), commutative=False), graph.outputs[0]) is None
+    assert match(call("mul", const(3.0), call("exp", x)), graph.outputs[0])
+    assert match(call("mul", const(4.0), call("exp", x)), graph.outputs[0]) is None
+
+
+def test_optional_repeated_variadic_and_attributes():
+    graph = graph_of(lambda x: F.concat([F.relu(F.relu(F.relu(x))), x, F.exp(x)], axis=1))
+    x, others = any_(), rest()
+    found = match(call("concat", repeated("relu", x), others, axis=1), graph.outputs[0])
+    assert found[x] is graph.inputs[0]
+    assert [n.expr.kind for n in found[others]] == ["Input", "Apply"]
+    assert match(call("concat", repeated("relu", x, least=4), others), graph.outputs[0]) is None
+    assert match(call("concat", rest(), axis=0), graph.outputs[0]) is None
+    assert match(call("concat", rest(), axis=lambda a: a > 0), graph.outputs[0])
+    inner = any_()
+    maybe = optional("exp", inner)
+    assert match(maybe, graph.outputs[0].expr.inputs[2])[inner] is graph.inputs[0]
+    assert match(maybe, graph.inputs[0])[inner] is graph.inputs[0]
+
+
+def test_results_of_an_expression_with_several():
+    graph = graph_of(lambda x: F.exp(F.split(x, 3, axis=1)[1]))
+    x = any_()
+    assert match(call("exp", call("split", x).output(1)), graph.outputs[0])
+    assert match(call("exp", call("split", x).output(0)), graph.outputs[0]) is None
+
+
+def test_rules_rewrite_ops():
+    x = any_()
+    rule = Rule("relu_once", call("relu", call("relu", x)), lambda m: m.apply("relu", m[x]))
+    graph = graph_of(lambda a: F.relu(F.relu(F.relu(a))) + F.relu(F.relu(a)))
+    expected = interpret(graph, [values()])[0].numpy()
+    while rewrite(graph, [rule]):
+        graph.lint()
+    assert [e.op for e in graph.get_apply_by_type("relu")] == ["relu", "relu"]
+    np.testing.assert_array_equal(interpret(graph, [values()])[0].numpy(), expected)
+    assert all(e.meta["passes"][0] == "relu_once" for e in graph.get_apply_by_type("relu"))
+
+
+def test_values_that_others_use_are_not_taken_away():
+    x = any_()
+    pattern = call("exp", call("neg", x))
+    graph = graph_of(lambda a: (lambda n: F.exp(n) + n)(-a))
+    assert len(find(graph, pattern)) == 1
+    assert rewrite(graph, [Rule("r", pattern, lambda m: m.apply("exp", m[x]))]) == 0
+    assert rewrite(graph, [Rule("r", pattern, lambda m: m.apply("abs", m[x]), shared=True)]) == 1
+    np.testing.assert_allclose(interpret(graph, [values()])[0].numpy(), np.abs(values()) - values(), rtol=1e-6)
+
+
+class Block(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = M.Conv2d(3, 4, 1)
+        self.act = M.ReLU()
+
+    def forward(self, x):
+        return self.act(self.conv(x)) * 2
+
+
+class Net(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = [Block()]
+        self.last = M.Conv2d(4, 4, 1, stride=2)
+
+    def forward(self, x):
+        return F.relu(F.relu(self.last(self.blocks[0](x))))
+
+
+def test_rules_rewrite_calls_also_in_submodules():
+    net, x = Net().eval(), tensor(np.random.default_rng(1).standard_normal((1, 3, 6, 6)).astype(np.float32))
+    traced = trace_module(net, x)
+    inner, conv = any_(), call(M.Conv2d, any_())
+    rules = [
+        Rule("once", call(F.relu, call(F.relu, inner)), lambda m: F.relu(m[inner])),
+        Rule("elu", call(M.ReLU, conv), lambda m: F.maximum(m[conv], m[conv] * 0.5)),
+    ]
+    assert rewrite(traced.graph, rules) == 2
+    traced.graph.lint()
+    y = net.blocks[0].conv(x)
+    y = net.last(F.maximum(y, y * 0.5) * 2)
+    np.testing.assert_allclose(traced(x).numpy(), F.relu(y).numpy(), rtol=1e-6)
+    assert traced.graph.undo() and traced.graph.undo()
+    np.testing.assert_array_equal(traced(x).numpy(), net(x).numpy())
+
+
+def test_attributes_of_modules_are_seen():
+    traced = trace_module(Net().eval(), tensor(np.zeros((1, 3, 6, 6), np.float32)))
+    assert len(find(traced.graph, call(M.Conv2d))) == 2
+    assert len(find(traced.graph, call(M.Conv2d), recursive=False)) == 1
+    assert len(find(traced.graph, call(M.Conv2d, stride=(2, 2)))) == 1
+    assert len(find(traced.graph, call(".__mul__", any_()))) == 1
+
+
+def test_what_cannot_be_called():
+    with pytest.raises(GraphError, match="3 cannot be called; expected an op's name"):
+        call(3)
+
+
+def test_a_long_chain_takes_linear_time():
+    graph = InternalGraph()
+    node = graph.add_input("x", SPEC)
+    for _ in range(5000):
+        node = graph.apply("relu", node)
+    graph.set_outputs([node])
+    x = any_()
+    assert rewrite(graph, [Rule("abs", call("relu", x), lambda m: m.apply("abs", m[x]))]) == 5000
+    assert len(graph.get_apply_by_type("abs")) == 5000
+    chain = repeated("abs", any_(), least=5000)
+    assert match(chain, graph.outputs[0]) is not None

@@ -1,0 +1,152 @@
+"""Rules: where a pattern matches, something else is put in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from megengine.traced_module.expr import Apply, CallFunction, CallMethod, Constant, Expr, Input
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import TensorNode
+from megengine.traced_module.patterns import CallOf, Match, OneOf, Pattern, Repeated, Where, match
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`build(m)` gives the node that takes the place of what `pattern` matched, or None to leave it.
+
+    `m[part]` is the node of a part of the pattern. At op level `m.apply(op, *nodes, attrs=...)` adds ops; at module
+    level functions and tensor methods are called on nodes. Values inside the match that something else uses too keep
+    it from being replaced, unless `shared` is set. `when(m)` can refuse a match.
+
+    Example:
+        >>> x = any_()
+        >>> Rule("relu_twice", call(F.relu, call(F.relu, x)), lambda m: F.relu(m[x]))  # doctest: +SKIP
+    """
+
+    name: str
+    pattern: Pattern
+    build: Callable[[Found], Any]
+    when: Callable[[Found], bool] | None = None
+    shared: bool = False
+
+
+class Found:
+    """A match in a graph, and the place where its replacement goes."""
+
+    def __init__(self, graph: InternalGraph, found: Match) -> None:
+        self.graph, self.match = graph, found
+        self.root = found.root
+
+    def __getitem__(self, pattern: Pattern) -> Any:
+        return self.match[pattern]
+
+    def __contains__(self, pattern: Pattern) -> bool:
+        return pattern in self.match
+
+    def expr(self, pattern: Pattern) -> Any:
+        """The expression that makes the node of a part."""
+        return self.match.expr(pattern)
+
+    def apply(self, op: str, *inputs: TensorNode, attrs: dict[str, Any] | None = None, name: str = "") -> Any:
+        """Add an op in front of the root."""
+        return self.graph.apply(op, *inputs, attrs=attrs, name=name, before=self.root.expr, meta=self.root.meta)
+
+    def constant(self, value: Any, name: str = "const_tensor") -> TensorNode:
+        """Add a constant in front of the root."""
+        return self.graph.constant(value, name, before=self.root.expr, meta=self.root.meta)
+
+    def is_private(self) -> bool:
+        """True if nothing outside the match uses what is computed inside it."""
+        inside = {id(e) for e in self.match.exprs}
+        returned = {id(n) for n in self.graph.outputs}
+        for expr in self.match.exprs:
+            for node in expr.outputs:
+                if node is self.root:
+                    continue
+                if id(node) in returned or any(id(u) not in inside for u in node.users):
+                    return False
+        return True
+
+
+def _root_keys(pattern: Pattern) -> set[tuple[str, Any]] | None:
+    """What the root of a match can be; None for anything."""
+    if isinstance(pattern, CallOf) and pattern.target.kind != "module":
+        return {(pattern.target.kind, pattern.target.name)}
+    if isinstance(pattern, CallOf):
+        return {("module", None)}
+    if isinstance(pattern, Where):
+        return _root_keys(pattern.inner)
+    if isinstance(pattern, OneOf):
+        keys = [_root_keys(c) for c in pattern.choices]
+        return None if any(k is None for k in keys) else {one for k in keys for one in k or ()}
+    if isinstance(pattern, Repeated) and pattern.least:
+        return {(pattern.target.kind, None if pattern.target.kind == "module" else pattern.target.name)}
+    return None
+
+
+def _key(expr: Expr) -> tuple[str, Any]:
+    if isinstance(expr, Apply):
+        return ("op", expr.op)
+    if isinstance(expr, CallFunction):
+        return ("function", expr.qualified)
+    if isinstance(expr, CallMethod):
+        return ("module", None) if expr.method == "__call__" else ("method", expr.method)
+    return ("", None)
+
+
+def find(graph: InternalGraph, pattern: Pattern, *, recursive: bool = True) -> list[Match]:
+    """All matches, by the expression at their root, in execution order."""
+    keys = _root_keys(pattern)
+    found = []
+    for expr in graph.exprs(recursive):
+        if keys is None or _key(expr) in keys:
+            found += [m for node in expr.outputs if (m := match(pattern, node)) is not None]
+    return found
+
+
+def rewrite(graph: InternalGraph, rules: Sequence[Rule], *, recursive: bool = True) -> int:
+    """Apply rules in one sweep, the first that fits at each expression; returns how many were applied.
+
+    Time is linear in the graph. What a rule builds is not looked at again in the same sweep.
+    """
+    keyed = [(rule, _root_keys(rule.pattern)) for rule in rules]
+    applied = 0
+    with graph.transaction():
+        for expr in graph.exprs(recursive=False):
+            if isinstance(expr, (Input, Constant)) or graph._names.get(expr.outputs[0].name) is not expr.outputs[0]:
+                continue
+            key = _key(expr)
+            applied += any(_try(graph, expr, rule) for rule, keys in keyed if keys is None or key in keys)
+        if applied:
+            graph.remove_dead()
+    if recursive:
+        applied += sum(rewrite(child, rules) for child in graph.child_graphs())
+    return applied
+
+
+def _try(graph: InternalGraph, expr: Expr, rule: Rule) -> bool:
+    for node in expr.outputs:
+        matched = match(rule.pattern, node)
+        if matched is None:
+            continue
+        found = Found(graph, matched)
+        if not (rule.shared or found.is_private()) or (rule.when is not None and not rule.when(found)):
+            continue
+        new = _built(graph, rule, found)
+        if new is None or new is node:
+            continue
+        passes = [*node.meta.get("passes", ()), rule.name]
+        if new.expr is not node.expr:
+            new.expr.meta.update({k: v for k, v in node.meta.items() if k != "passes"}, passes=passes)
+        graph.replace_node({node: new})
+        return True
+    return False
+
+
+def _built(graph: InternalGraph, rule: Rule, found: Found) -> Any:
+    if not graph._inputs_self():
+        return rule.build(found)
+    with graph.insert_exprs(found.root.expr._prev):
+        return rule.build(found)
