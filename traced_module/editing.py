@@ -11,7 +11,7 @@ from megengine.core.errors import GraphError, NameInUseError, ShapeError
 from megengine.core.pytree import flatten, unflatten
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
-from megengine.traced_module.expr import Call, Expr, Input
+from megengine.traced_module.expr import Call, Expr, GetAttr, Input
 from megengine.traced_module.names import identifier
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 
@@ -143,18 +143,9 @@ class ModuleEdits:
 
     def set_attribute(self: InternalGraph, node: ModuleNode, name: str, value: Any) -> None:  # type: ignore[misc]
         """Give the module behind a node a new submodule or tensor, to be used by expressions inserted later."""
-        from megengine.module import Module
-        from megengine.traced_module.calls import is_leaf_module
-        from megengine.traced_module.traced import TracedModule
-
         owner = node.owner
-        if not isinstance(value, (Module, Tensor)):
-            raise GraphError(f"{name!r} of {node.name!r}: expected a Module or a Tensor, got {type(value).__name__}")
-        if isinstance(value, Module) and not is_leaf_module(value) and not isinstance(value, TracedModule):
-            raise GraphError(
-                f"{name!r} of {node.name!r}: a {type(value).__name__} is not a layer; "
-                "trace it first (trace_module), or declare its class with register_as_builtin"
-            )
+        if not isinstance(value, Tensor):
+            self._check_module(f"{name!r} of {node.name!r}", value)
         if name != identifier(name):
             raise GraphError(f"{name!r} is not an attribute name; try {identifier(name)!r}")
         if name in object.__getattribute__(owner, "__dict__") or hasattr(type(owner), name):
@@ -162,6 +153,36 @@ class ModuleEdits:
         with self.transaction():
             self._journal.change(
                 lambda: object.__setattr__(owner, name, value), lambda: object.__delattr__(owner, name)
+            )
+
+    def replace_module(self: InternalGraph, node: ModuleNode, module: Any) -> None:  # type: ignore[misc]
+        """Put another layer (or traced module) in the place of the one that a node reads, under the same name.
+
+        Every call of it is inferred again; one that becomes impossible is refused.
+        """
+        from megengine.traced_module.calls import get_subattr
+
+        self._check_owned("replace_module", [node])
+        if not isinstance(node, ModuleNode) or not isinstance(node.expr, GetAttr):
+            raise GraphError(f"replace_module: {node!r} does not read a submodule")
+        self._check_module(node.qualname, module)
+        parent, _, name = node.expr.name.rpartition(".")
+        owner = self.module_of(node.expr.inputs[0])
+        with self.transaction():
+            self._set(get_subattr(owner, parent) if parent else owner, name, module)
+            self._infer_again(node.users)
+
+    def _check_module(self: InternalGraph, what: str, module: Any) -> None:  # type: ignore[misc]
+        from megengine.module import Module
+        from megengine.traced_module.calls import is_leaf_module
+        from megengine.traced_module.traced import TracedModule
+
+        if not isinstance(module, Module):
+            raise GraphError(f"{what}: expected a Module, got {type(module).__name__}")
+        if not is_leaf_module(module) and not isinstance(module, TracedModule):
+            raise GraphError(
+                f"{what}: a {type(module).__name__} is not a layer; trace it first (trace_module), or declare its "
+                "class with register_as_builtin"
             )
 
     # ------------------------------------------------------------ removing

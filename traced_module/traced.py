@@ -125,6 +125,32 @@ class TracedModule(Module):
             if isinstance(expr, Constant):
                 yield head + expr.name, expr.value
 
+    def clone(self) -> TracedModule:
+        """A traced module of its own with the same graphs, names and ids; layers and tensors are shared.
+
+        Edits of the copy, and layers that are replaced in it, do not show in this one.
+        """
+        made: dict[int, TracedModule] = {}
+
+        def copy(module: TracedModule) -> TracedModule:
+            if id(module) not in made:
+                new = made[id(module)] = object.__new__(TracedModule)
+                for name, value in object.__getattribute__(module, "__dict__").items():
+                    object.__setattr__(new, name, copy(value) if isinstance(value, TracedModule) else value)
+                new._graphs = {}
+                for key, graph in module._graphs.items():
+                    new._graphs[key] = other = graph.clone()
+                    other._owner = new if graph._owner is not None else None
+            return made[id(module)]
+
+        new = copy(self)
+        graphs = [g for m in made.values() for g in m._graphs.values()]
+        for graph in graphs:
+            graph._journal, graph._top = graphs[0]._journal, graphs[0]
+        if graphs:
+            graphs[0]._journal.recording = True
+        return new
+
     def flatten(self) -> TracedModule:
         """A traced module of one graph in which every call of a submodule that has a graph is replaced by its body.
 

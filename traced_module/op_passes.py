@@ -1,0 +1,116 @@
+"""Passes on graphs of ops that every pipeline begins with: small, idempotent; each says if it changed anything."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from megengine.dispatch import get_op
+from megengine.tensor import Tensor
+from megengine.traced_module.expr import Apply, Constant
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.interpret import interpret
+from megengine.traced_module.node import TensorNode
+
+
+def only_user(node: TensorNode, user: Apply) -> bool:
+    """True if nothing but `user` needs the value."""
+    return node.users == (user,) and not any(n is node for n in node.graph.outputs)
+
+
+def constant_value(node: TensorNode) -> np.ndarray | None:
+    """The array of a constant, None for other values."""
+    return node.expr.value.numpy() if isinstance(node.expr, Constant) else None
+
+
+def mark(expr: Apply, origin: Apply, name: str) -> None:
+    """Carry provenance from the expression replaced, and note the pass."""
+    expr.meta.update({k: v for k, v in origin.meta.items() if k != "passes"})
+    expr.meta["passes"] = [*origin.meta.get("passes", ()), name]
+
+
+# ---------------------------------------------------------------- batch norm
+
+
+def _fold_one(graph: InternalGraph, bn: Apply) -> bool:
+    conv = bn.inputs[0].expr
+    if not isinstance(conv, Apply) or conv.op not in ("conv2d", "conv_transpose2d") or not only_user(bn.inputs[0], bn):
+        return False
+    fixed = [constant_value(n) for n in (*conv.inputs[1:], *bn.inputs[1:])]
+    if any(v is None for v in fixed):
+        return False
+    w, *rest = (np.asarray(v, np.float64) for v in fixed)
+    scale, shift, mean, var = rest[-4:]
+    bias = rest[0] if len(conv.inputs) == 3 else 0.0
+    factor = scale / np.sqrt(var + bn.attrs["eps"])
+    if conv.op == "conv2d":
+        folded = w * factor[:, None, None, None]
+    else:  # weight [I, O/g, kh, kw]: output channel = group * O/g + column
+        per_group = factor.reshape(conv.attrs["groups"], 1, w.shape[1], 1, 1)
+        folded = (w.reshape(conv.attrs["groups"], -1, *w.shape[1:]) * per_group).reshape(w.shape)
+    dtype = conv.inputs[1].dtype
+    weight = graph.constant(folded.astype(dtype), conv.inputs[1].name, before=bn, meta=conv.inputs[1].meta)
+    offset = graph.constant((shift + (bias - mean) * factor).astype(dtype), f"{conv.name}_bias", before=bn)
+    new = graph.apply(conv.op, conv.inputs[0], weight, offset, attrs=conv.attrs, name=conv.name, before=bn)
+    mark(new.expr, conv, "fold_batch_norm")
+    graph.replace_all_uses(bn.output, new)
+    return True
+
+
+def fold_batch_norm(graph: InternalGraph) -> bool:
+    """Batch norm in evaluation after a convolution only it uses becomes part of weight and bias (float64, then cast).
+
+    A weight shared with another convolution stays as it is there: the folded one gets its own constant.
+    """
+    changed = [_fold_one(graph, bn) for bn in graph.get_apply_by_type("batch_norm")]
+    return bool(any(changed) and graph.remove_dead() >= 0)
+
+
+# ---------------------------------------------------------------- constants and identities
+
+
+def fold_constants(graph: InternalGraph) -> bool:
+    """Ops whose inputs are all constants are computed now."""
+    changed = False
+    for expr in graph.exprs():
+        if not isinstance(expr, Apply) or get_op(expr.op).random or len(expr.outputs) != 1 or not expr.inputs:
+            continue
+        if all(isinstance(n.expr, Constant) for n in expr.inputs):
+            value = _run_alone(graph, expr)
+            new = graph.constant(value, expr.name, after=expr, meta=expr.meta)
+            graph.replace_all_uses(expr.output, new)
+            changed = True
+    graph.remove_dead()
+    return changed
+
+
+def _run_alone(graph: InternalGraph, expr: Apply) -> Tensor:
+    small = InternalGraph("constant")
+    inputs = [small.constant(n.expr.value) for n in expr.inputs]  # type: ignore[attr-defined]
+    small.set_outputs([small.apply(expr.op, *inputs, attrs=expr.attrs)])
+    return interpret(small, [])[0]
+
+
+_SAME_IF_SHAPE_KEPT = ("reshape", "broadcast_to", "cast", "slice")
+
+
+def _is_identity(expr: Apply) -> bool:
+    if expr.op == "transpose":
+        return tuple(expr.attrs["perm"]) == tuple(range(expr.inputs[0].spec.ndim))
+    if expr.op == "pad":
+        return not any(w for pair in expr.attrs["widths"] for w in pair)
+    if expr.op == "concat":
+        return len(expr.inputs) == 1
+    if expr.op == "slice":
+        return all(s in (1, None) for s in expr.attrs["steps"]) and expr.inputs[0].spec == expr.output.spec
+    return expr.op in _SAME_IF_SHAPE_KEPT and expr.inputs[0].spec == expr.output.spec
+
+
+def drop_identities(graph: InternalGraph) -> bool:
+    """Moves that move nothing are left out: same-shape reshape, transpose by the identity, padding by nothing."""
+    changed = False
+    for expr in graph.exprs():
+        if isinstance(expr, Apply) and len(expr.outputs) == 1 and _is_identity(expr):
+            graph.replace_all_uses(expr.output, expr.inputs[0])
+            changed = True
+    graph.remove_dead()
+    return changed
