@@ -1,52 +1,37 @@
 """Layers."""
 
 from megengine.module import init
-from megengine.module.extra import (
-    ConvTransposeBn2d,
-    ConvTransposeBnRelu2d,
-    ConvTransposeRelu2d,
-    Embedding,
-    GroupNorm,
-    InstanceNorm,
-    LayerNorm,
-    LinearBn1d,
-    LinearBnRelu1d,
-    LinearRelu,
-    Pad,
-    PixelShuffle,
-    PReLU,
-)
-from megengine.module.layers import (
+from megengine.module.activation import (
     GELU,
-    AdaptiveAvgPool2d,
-    AdaptiveMaxPool2d,
-    AvgPool2d,
-    BatchNorm1d,
-    BatchNorm2d,
-    Concat,
-    Conv2d,
-    ConvBn2d,
-    ConvBnRelu2d,
-    ConvRelu2d,
-    ConvTranspose2d,
-    DequantStub,
-    Dropout,
-    Elemwise,
     HSigmoid,
     HSwish,
-    Identity,
     LeakyReLU,
-    Linear,
-    MaxPool2d,
-    QuantStub,
+    PReLU,
     ReLU,
     ReLU6,
-    Sequential,
     Sigmoid,
     SiLU,
     Softmax,
     Tanh,
 )
+from megengine.module.adaptive_pooling import AdaptiveAvgPool2d, AdaptiveMaxPool2d
+from megengine.module.batchnorm import BatchNorm1d, BatchNorm2d
+from megengine.module.concat import Concat
+from megengine.module.conv import Conv2d, ConvRelu2d, ConvTranspose2d, ConvTransposeRelu2d
+from megengine.module.conv_bn import ConvBn2d, ConvBnRelu2d
+from megengine.module.conv_transpose_bn import ConvTransposeBn2d, ConvTransposeBnRelu2d
+from megengine.module.dropout import Dropout
+from megengine.module.elemwise import Elemwise
+from megengine.module.embedding import Embedding
+from megengine.module.identity import Identity
+from megengine.module.linear import Linear, LinearRelu
+from megengine.module.linear_bn import LinearBn1d, LinearBnRelu1d
 from megengine.module.module import HookHandle, Module
+from megengine.module.normalization import GroupNorm, InstanceNorm, LayerNorm
+from megengine.module.padding import Pad
+from megengine.module.pixel_shuffle import PixelShuffle
+from megengine.module.pooling import AvgPool2d, MaxPool2d
+from megengine.module.quant_dequant import DequantStub, QuantStub
+from megengine.module.sequential import Sequential
 
 __all__ = [name for name in dir() if not name.startswith("_")]

@@ -17,31 +17,11 @@ from megengine.serialization.arrays import quantized_of
 from megengine.serialization.pickles import Builder, Record
 from megengine.tensor import Parameter, Tensor
 
-# file of megengine.module -> the layers that live in it there
-_HOMES = {
-    "activation": ("GELU", "LeakyReLU", "PReLU", "ReLU", "Sigmoid", "SiLU", "Softmax"),
-    "adaptive_pooling": ("AdaptiveAvgPool2d", "AdaptiveMaxPool2d"),
-    "batchnorm": ("BatchNorm1d", "BatchNorm2d"),
-    "concat": ("Concat",),
-    "conv": ("Conv2d", "ConvRelu2d", "ConvTranspose2d", "ConvTransposeRelu2d"),
-    "conv_bn": ("ConvBn2d", "ConvBnRelu2d"),
-    "conv_transpose_bn": ("ConvTransposeBn2d", "ConvTransposeBnRelu2d"),
-    "dropout": ("Dropout",),
-    "elemwise": ("Elemwise",),
-    "embedding": ("Embedding",),
-    "identity": ("Identity",),
-    "linear": ("Linear", "LinearRelu"),
-    "linear_bn": ("LinearBn1d", "LinearBnRelu1d"),
-    "normalization": ("GroupNorm", "InstanceNorm", "LayerNorm"),
-    "padding": ("Pad",),
-    "pixel_shuffle": ("PixelShuffle",),
-    "pooling": ("AvgPool2d", "MaxPool2d"),
-    "quant_dequant": ("DequantStub", "QuantStub"),
-    "sequential": ("Sequential",),
-}
-# a layer of ours -> its name in MegEngine's files, and back
+# a layer of ours -> its name in MegEngine's files (the same), and back
 NAMES: dict[type[Module], str] = {
-    getattr(layers, name): f"megengine.module.{home}.{name}" for home, names in _HOMES.items() for name in names
+    kind: f"{kind.__module__}.{kind.__qualname__}"
+    for kind in vars(layers).values()
+    if isinstance(kind, type) and issubclass(kind, Module) and kind is not Module
 }
 _LAYERS = {path: kind for kind, path in NAMES.items()}
 # state of MegEngine's modules that has no counterpart here

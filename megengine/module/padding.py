@@ -1,0 +1,21 @@
+"""Padding as a layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from megengine import functional as F
+from megengine.module.module import Module
+from megengine.tensor import Tensor
+
+
+class Pad(Module):
+    """Lengthens axes by (before, after)."""
+
+    def __init__(self, pad_width: Any, mode: str = "constant", constant_val: float = 0.0) -> None:
+        super().__init__()
+        self.pad_width, self.mode, self.pad_val = pad_width, mode, constant_val
+
+    def forward(self, src: Tensor) -> Tensor:
+        """Any shape with as many axes as pairs."""
+        return F.pad(src, self.pad_width, self.mode, self.pad_val)
