@@ -7,7 +7,6 @@ other scales. This sequence equals docs/integer-arithmetic.md bit for bit where 
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
 from types import ModuleType
 from typing import Any
 
@@ -26,6 +25,8 @@ def _load() -> tuple[ModuleType | None, str]:
     try:
         from megengine.kernels import _onednn
     except ImportError as first:
+        import importlib.metadata  # 25 ms that only this rare path pays
+
         try:  # the library may lie where the run path does not look: load it by name first
             files = importlib.metadata.files("onednn-cpu-gomp") or []
             path = next(f.locate() for f in files if f.name == "libdnnl.so.3")

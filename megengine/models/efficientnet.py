@@ -31,7 +31,8 @@ class SameConv2d(M.Conv2d):
     def calc_conv(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The convolution with other weights."""
         (kh, kw), (sh, sw) = self.kernel_size, self.stride
-        padding = (_same(inp.shape[2], kh, sh), _same(inp.shape[3], kw, sw))
+        height, width = inp.spec.shape[2:]  # numbers also while tracing: padding belongs to the layer
+        padding = (_same(height, kh, sh), _same(width, kw, sw))
         return F.conv2d(inp, weight, bias, self.stride, padding, self.dilation, self.groups)
 
 

@@ -7,6 +7,7 @@ from megengine import models
 from megengine.core.errors import FileFormatError, OptionError
 from megengine.models.efficientnet import SameConv2d
 from megengine.tensor import tensor
+from megengine.traced_module import trace_module
 
 PARAMETERS = {  # as published
     "resnet18": 11_689_512,
@@ -22,6 +23,15 @@ def test_parameter_count_and_output(name):
     net = getattr(models, name)().eval()
     assert sum(p.size for p in net.parameters()) == PARAMETERS[name]
     assert net(tensor(np.zeros((1, 3, 64, 64), np.float32))).shape == (1, 1000)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_captured_as_a_graph_it_gives_the_same(name):
+    net = getattr(models, name)().eval()
+    x = tensor(np.random.default_rng(0).standard_normal((1, 3, 65, 65)).astype(np.float32))
+    wanted = net(x).numpy()
+    assert np.ptp(wanted) > 0
+    np.testing.assert_allclose(trace_module(net, x)(x).numpy(), wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
