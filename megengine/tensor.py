@@ -13,7 +13,7 @@ import numpy as np
 from megengine import device as devices
 from megengine.core import hooks
 from megengine.core.dtype import DType, QuantizedDType, as_dtype, storage_of
-from megengine.core.errors import DTypeError, MegEngineError
+from megengine.core.errors import DTypeError, MegEngineError, ShapeError
 from megengine.core.spec import TensorSpec, interned
 
 _INT32 = np.iinfo(np.int32)
@@ -177,6 +177,8 @@ class Tensor:
 
     def item(self) -> Any:
         """The single element as a Python number. Raises ValueError when there is not exactly one."""
+        if self.spec.size != 1:
+            raise ShapeError(f"item(): a tensor of shape {self.spec.shape} has {self.spec.size} elements; expected one")
         return self._read("item()").item()
 
     def tolist(self) -> Any:

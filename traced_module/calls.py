@@ -17,8 +17,8 @@ from megengine.dispatch import interpose
 from megengine.dispatch.public import exported, public_functions
 from megengine.module import Module, Sequential
 from megengine.tensor import DeferredValueError, Tensor
-from megengine.traced_module.deferred import Deferring
-from megengine.traced_module.expr import Arguments, Call, CallFunction, CallMethod
+from megengine.traced_module.deferred import SHAPE_OF, Deferring
+from megengine.traced_module.expr import Apply, Arguments, Call, CallFunction, CallMethod
 from megengine.traced_module.node import ModuleNode, Node
 
 if TYPE_CHECKING:
@@ -234,9 +234,31 @@ def result_leaves(value: Any, what: str) -> tuple[list[Tensor], TreeDef]:
     return flatten(unflatten(structure, supply))
 
 
+def _stand_in(node: Node) -> Tensor:
+    """A tensor with the node's spec; with its value too, where that follows from shapes alone."""
+    spec = node.spec  # type: ignore[attr-defined]
+    value = shape_value(node) if spec.size <= 16 else None
+    return Tensor._deferred(spec) if value is None else value
+
+
+def shape_value(node: Node) -> Tensor | None:
+    """The value of a node that is computed from shapes of others (`x.shape[0] * 2`); None for other nodes."""
+    expr = node.expr
+    if isinstance(expr, Apply):
+        known = expr.op == SHAPE_OF
+        return Tensor._wrap(np.array(expr.inputs[0].spec.shape, np.int32)) if known else None
+    if not isinstance(expr, Call) or not expr.inputs:
+        return None
+    values = [None if isinstance(n, ModuleNode) else shape_value(n) for n in expr.inputs]
+    if any(v is None for v in values):
+        return None
+    leaves, _ = result_leaves(run_call(expr, values), repr(expr))
+    return leaves[[n is node for n in expr.outputs].index(True)]
+
+
 def specs_of_call(expr: Call, inputs: Sequence[Node]) -> tuple[TensorSpec, ...] | None:
     """Specs that a call gives, found by running it on tensors without values; None where values are needed."""
-    values = [n.owner if isinstance(n, ModuleNode) else Tensor._deferred(n.spec) for n in inputs]  # type: ignore[attr-defined]
+    values = [n.owner if isinstance(n, ModuleNode) else _stand_in(n) for n in inputs]
     with interpose(Deferring()):
         try:
             result = run_call(expr, values)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from html import escape
 
 from megengine.core.dtype import QuantizedDType
-from megengine.traced_module.expr import Apply, Constant, Expr
+from megengine.traced_module.expr import Apply, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
 from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.node import ModuleNode, TensorNode
 
 BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN = 190, 40, 26, 26, 14
 COLOURS = {
@@ -22,7 +22,10 @@ COLOURS = {
     "move": "#eceff3",
     "other": "#ffffff",
 }
-WEIGHTED = ("conv2d", "conv_transpose2d", "matmul", "fused_conv2d", "fused_linear", "qconv2d", "qlinear")
+WEIGHTED = (
+    *("conv2d", "conv_transpose2d", "matmul", "linear", "fused_conv2d", "fused_linear", "qconv2d", "qlinear"),
+    *("Conv2d", "ConvTranspose2d", "Linear", "ConvRelu2d", "ConvBn2d", "ConvBnRelu2d", "LinearRelu"),
+)
 MOVES = ("reshape", "transpose", "concat", "slice", "pad", "broadcast_to", "split", "cast")
 
 
@@ -51,8 +54,16 @@ class Box:
 
 
 def shown(graph: InternalGraph) -> list[Expr]:
-    """Expressions that are drawn: constants are part of the op that reads them."""
-    return [expr for expr in graph.exprs() if not isinstance(expr, Constant)]
+    """Expressions that are drawn: constants, and layers and tensors of the module, are part of the call that uses them.
+
+    Of a graph at module level the calls of this level are drawn; flatten it to see the inside of its submodules.
+    """
+    return [expr for expr in graph.exprs(recursive=False) if not _is_part(expr)]
+
+
+def _is_part(expr: Expr) -> bool:
+    module_itself = isinstance(expr, Input) and isinstance(expr.outputs[0], ModuleNode)
+    return isinstance(expr, (Constant, GetAttr)) or module_itself
 
 
 def layout(graph: InternalGraph) -> dict[int, Box]:
@@ -116,20 +127,32 @@ def _box(box: Box, graph: InternalGraph) -> str:
 
 
 def _kind(expr: Expr) -> str:
-    if not isinstance(expr, Apply):
+    if isinstance(expr, Input):
         return "input"
     if any(isinstance(n.spec.dtype, QuantizedDType) for n in expr.outputs):
         return "integer"
-    return "weighted" if expr.op in WEIGHTED else "move" if expr.op in MOVES else "other"
+    called = called_name(expr)
+    return "weighted" if called in WEIGHTED else "move" if called in MOVES else "other"
+
+
+def called_name(expr: Expr) -> str:
+    """What an expression applies or calls, in a word: an op, a function, a method, the class of a layer."""
+    if isinstance(expr, Apply):
+        return expr.op
+    if isinstance(expr, CallFunction):
+        return expr.qualified.rpartition(".")[2]
+    if isinstance(expr, CallMethod):
+        return expr.method.strip("_") if expr.method != "__call__" else expr.inputs[0].module_type.__name__
+    return expr.kind.lower()
 
 
 def _lines(expr: Expr) -> tuple[str, str]:
-    op = expr.op if isinstance(expr, Apply) else "input"
+    op = called_name(expr)
     return _short(f"{op}  {expr.name}"), _short(", ".join(_spec(n) for n in expr.outputs))
 
 
 def _spec(node: TensorNode) -> str:
-    shape = "x".join(map(str, node.shape)) or "scalar"
+    shape = "x".join(map(str, node.spec.shape)) or "scalar"
     dtype = node.spec.dtype
     return f"{shape} {dtype.name}"
 
@@ -146,7 +169,8 @@ def _printable(text: str) -> str:
 def _tooltip(expr: Expr) -> str:
     lines = [repr(expr)[:600]]
     lines += [f"{key}: {expr.meta[key]}" for key in ("module", "source", "passes") if expr.meta.get(key)]
-    weights = [f"{n.name}: {_spec(n)}" for n in expr.inputs if isinstance(n.expr, Constant)]
+    fixed = [n for n in expr.inputs if isinstance(n, TensorNode) and isinstance(n.expr, (Constant, GetAttr))]
+    weights = [f"{n.name}: {_spec(n)}" for n in fixed]
     return _printable("\n".join(lines + weights))
 
 

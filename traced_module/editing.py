@@ -14,6 +14,7 @@ from megengine.tensor import Tensor
 from megengine.traced_module.expr import Call, Expr, GetAttr, Input
 from megengine.traced_module.names import identifier
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.queries import child_graph
 
 if TYPE_CHECKING:
     from megengine.traced_module.graph import InternalGraph
@@ -69,7 +70,7 @@ class ModuleEdits:
         with self.transaction():
             for old, new in pairs.items():
                 self._replace_one(old, new)
-            changed = [new for old, new in pairs.items() if getattr(old, "spec", None) != getattr(new, "spec", 0)]
+            changed = [new for old, new in pairs.items() if _may_change_shapes(old, new)]
             self._infer_again([u for new in changed for u in new.users])
 
     def _replace_one(self: InternalGraph, old: Node, new: Node) -> None:  # type: ignore[misc]
@@ -77,6 +78,11 @@ class ModuleEdits:
             return
         needed = {id(e) for e in self._between(old, new)}
         users = [u for u in old.users if id(u) not in needed]
+        if old.users and not users and not any(old is n for n in self._outputs):
+            raise GraphError(
+                f"replace_node: nothing is left that could use {new.name!r} for {old.name!r}; "
+                f"every user of {old.name!r} is needed to make {new.name!r}"
+            )
         for user in users:
             if user._key < new.expr._key:
                 raise GraphError(
@@ -99,7 +105,16 @@ class ModuleEdits:
         return list(found.values())
 
     def _infer_again(self: InternalGraph, changed: Sequence[Expr]) -> None:  # type: ignore[misc]
-        """Bring specs up to date from these expressions on, in execution order."""
+        """Bring specs up to date from these expressions on, in execution order; then where this graph is called."""
+        self._infer_in_order(changed)
+        if self._top is self:
+            return
+        for expr in self._top.exprs():
+            wanted = [n.spec for n in self._outputs]
+            if child_graph(expr) is self and [n.spec for n in expr.outputs] != wanted:
+                expr._graph._infer_again([expr])
+
+    def _infer_in_order(self: InternalGraph, changed: Sequence[Expr]) -> None:  # type: ignore[misc]
         todo = {id(e): e for e in changed}
         while todo:
             expr = min(todo.values(), key=lambda e: e._key)
@@ -112,6 +127,9 @@ class ModuleEdits:
             for node, spec in zip(expr.outputs, specs, strict=True):
                 if node.spec != spec:
                     self._set(node, "_spec", spec)
+                elif not _is_from_shapes(node):
+                    continue
+                if node.users:
                     todo.update((id(u), u) for u in node.users)
 
     def set_inputs(self: InternalGraph, expr: Expr, inputs: Sequence[Node]) -> None:  # type: ignore[misc]
@@ -289,6 +307,18 @@ class ModuleEdits:
         return interpret(self, given)
 
     eval = interpret
+
+
+def _may_change_shapes(old: Any, new: Any) -> bool:
+    """True if what uses `new` in place of `old` may have results of other shapes."""
+    return isinstance(old, ModuleNode) or old.spec != new.spec or _is_from_shapes(old) or _is_from_shapes(new)
+
+
+def _is_from_shapes(node: TensorNode) -> bool:
+    """True for what is computed from shapes of other values, and may be a shape again."""
+    from megengine.traced_module.calls import shape_value
+
+    return node.spec.size <= 16 and shape_value(node) is not None
 
 
 def _is_module(value: Any) -> bool:

@@ -110,6 +110,8 @@ def shape_argument(shape: Any) -> tuple[int, ...]:
     """A shape given as integers, one sequence, or a tensor."""
     if len(shape) == 1 and not isinstance(shape[0], numbers.Integral):
         only = shape[0]
+        if isinstance(only, (Tensor, np.ndarray)) and only.ndim > 1:
+            raise ShapeError(f"a shape is given by a tensor of shape {only.shape}; expected one axis")
         shape = only.tolist() if isinstance(only, (Tensor, np.ndarray)) else only
         shape = [shape] if isinstance(shape, int) else shape
     return tuple(int(n) for n in shape)

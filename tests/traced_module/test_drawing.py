@@ -3,6 +3,8 @@
 import xml.etree.ElementTree as ET
 
 import numpy as np
+import pytest
+from megengine_graphs import NETS, traced
 
 from megengine.core.spec import TensorSpec
 from megengine.traced_module import InternalGraph
@@ -43,3 +45,17 @@ def test_hostile_text_is_escaped():
 def test_dot_has_every_edge():
     text = to_dot(diamond())
     assert text.count("->") == 5 and text.startswith('digraph "net" {') and text.rstrip().endswith("}")
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_graphs_of_calls_are_drawn(name):
+    module = traced(name)
+    for graph in (module.graph, module.flatten().graph):
+        boxes = layout(graph)
+        calls = [e for e in graph.exprs(recursive=False) if e.kind in ("CallMethod", "CallFunction", "Apply")]
+        assert all(id(e) in boxes for e in calls)
+        assert all(boxes[id(n.expr)].row < b.row for b in boxes.values() for n in b.expr.inputs if id(n.expr) in boxes)
+        root = ET.fromstring(to_svg(graph))
+        assert len(root.findall(f"{SVG}g")) == len(boxes)
+    assert "Conv2d  head_out" in to_svg(traced("call_mix").graph)
+    assert "Module  branches_4_out" in to_dot(traced("call_mix").graph)

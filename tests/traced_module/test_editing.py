@@ -1,0 +1,437 @@
+"""Edits at module level: what they do, that they can be undone, and that wrong ones change nothing."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from megengine_graphs import inputs_of, leaves, listing, traced
+
+import megengine.functional as F
+import megengine.module as M
+from megengine.core.errors import GraphError, MegEngineError, NameInUseError
+from megengine.tensor import Tensor, tensor
+from megengine.traced_module import TensorNode, TracedModule, trace_module
+
+
+class Block(M.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.conv, self.norm = M.Conv2d(n, n, 3, padding=1), M.BatchNorm2d(n)
+
+    def forward(self, x):
+        return F.relu(self.norm(self.conv(x))) + x
+
+
+class Net(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = M.Conv2d(3, 4, 1)
+        self.blocks = [Block(4), Block(4)]
+        self.fc = M.Linear(4, 5)
+
+    def forward(self, x, scale=2.0):
+        x = self.stem(x) * scale
+        for block in self.blocks:
+            x = block(x)
+        x = F.avg_pool2d(x, 6)
+        return self.fc(x.reshape(x.shape[0], -1))
+
+
+X = np.random.default_rng(0).standard_normal((2, 3, 6, 6)).astype(np.float32)
+
+
+def module() -> TracedModule:
+    return trace_module(Net().eval(), tensor(X))
+
+
+def keep(seen: dict, node, value) -> None:
+    seen.setdefault(node.name, value.numpy())
+
+
+def state(m: TracedModule) -> tuple:
+    """All that an edit can change."""
+    attributes = [(n, id(v)) for n, v in m.named_modules()] + [(n, id(t)) for n, t in m.named_tensors()]
+    graph = m.graph
+    return listing(m), attributes, graph.out_def, graph.arguments, graph._journal.next_expr, graph._journal.next_node
+
+
+def test_an_inserted_call_takes_part_in_the_result():
+    m, net = module(), None
+    graph = m.graph
+    node = graph.get_function_by_type(F.avg_pool2d).as_unique().output
+    before = m(tensor(X)).numpy()
+    with graph.insert_exprs():
+        graph.replace_node({node: F.relu(node) * 3 + 1})
+    graph.lint()
+    assert [e.qualified for e in graph.get_function_by_type(F.relu, recursive=False)] == [
+        "megengine.functional.nn.relu"
+    ]
+    seen = {}
+    m.run([tensor(X)], lambda n, t: keep(seen, n, t))
+    after = np.maximum(seen[node.name], 0) * 3 + 1
+    want = after.reshape(2, 4) @ m.fc.weight.numpy().T + m.fc.bias.numpy()
+    np.testing.assert_allclose(m(tensor(X)).numpy(), want, rtol=1e-5, atol=1e-5)
+    assert graph.undo()
+    np.testing.assert_array_equal(m(tensor(X)).numpy(), before)
+    assert graph.redo() and not graph.redo()
+    np.testing.assert_allclose(m(tensor(X)).numpy(), want, rtol=1e-5, atol=1e-5)
+    assert net is None
+
+
+def test_shapes_behind_an_edit_are_inferred_again():
+    m = module()
+    graph = m.graph
+    node = graph.get_node_by_name("stem_out").as_unique()
+    with graph.insert_exprs():
+        graph.replace_node({node: F.concat([node, node], axis=0)})
+    assert graph.outputs[0].shape == (4, 5)
+    assert m(tensor(X)).shape == (4, 5)
+    before = state(m)
+    with pytest.raises(MegEngineError, match="conv2d: x has 8 channels"), graph.insert_exprs():
+        graph.replace_node({node: F.concat([node, node], axis=1)})
+    assert state(m) == before
+
+
+def test_a_new_layer_is_set_and_called():
+    m = module()
+    graph = m.graph
+    self_node = graph.inputs[0]
+    node = graph.get_node_by_name("stem_out").as_unique()
+    with graph.insert_exprs():
+        self_node.extra = M.Conv2d(4, 4, 3, padding=1)
+        self_node.bias2 = tensor(np.ones((1, 4, 1, 1), np.float32))
+        graph.replace_node({node: self_node.extra(node) + self_node.bias2})
+    graph.lint()
+    assert "extra.weight" in dict(m.named_parameters())
+    y = m.extra(m.stem(tensor(X))) + 1
+    seen = {}
+    m.run([tensor(X)], lambda n, t: keep(seen, n, t))
+    np.testing.assert_allclose(seen["add_out"], y.numpy(), rtol=1e-6)
+    assert graph.undo()
+    assert not hasattr(m, "extra") and not hasattr(m, "bias2")
+
+
+def test_submodules_have_graphs_of_their_own_and_one_history():
+    m = module()
+    inner = m.blocks.__dict__["0"].graph
+    start = state(m)
+    relu = inner.get_function_by_type(F.relu).as_unique().output
+    with inner.insert_exprs():
+        inner.replace_node({relu: F.exp(relu)})
+    with m.graph.transaction():
+        m.graph.rename(m.graph.get_node_by_name("mul_out").as_unique(), "scaled")
+        inner.rename(inner.outputs[0], "sum_of_both")
+    m.graph.lint()
+    assert m.graph.undo()
+    assert inner.outputs[0].name == "add_out"
+    assert m.graph.undo() and not m.graph.undo()
+    assert state(m) == start
+
+
+def test_a_transaction_that_raises_leaves_nothing():
+    m = module()
+    start = state(m)
+    with pytest.raises(ZeroDivisionError), m.graph.transaction():
+        m.graph.rename(m.graph.get_node_by_name("mul_out").as_unique(), "scaled")
+        with m.graph.insert_exprs():
+            node = m.graph.get_node_by_name("scaled").as_unique()
+            m.graph.replace_node({node: node + 1})
+        raise ZeroDivisionError
+    assert state(m) == start
+    with pytest.raises(KeyError), m.graph.insert_exprs():
+        F.relu(m.graph.get_node_by_name("mul_out").as_unique())
+        raise KeyError
+    assert state(m) == start
+
+
+def test_inputs_and_outputs():
+    m = module()
+    graph = m.graph
+    more = graph.add_input_node((1, 4, 1, 1), name="gain")
+    node = graph.get_node_by_name("stem_out").as_unique()
+    with graph.insert_exprs():
+        graph.replace_node({node: node * more})
+    gain = tensor(np.full((1, 4, 1, 1), 2, np.float32))
+    once = m(tensor(X), 2.0, gain).numpy()
+    graph.add_output_node(node)
+    result = m(tensor(X), 2.0, gain)
+    assert isinstance(result, tuple) and [r.shape for r in result] == [(2, 5), (2, 4, 6, 6)]
+    np.testing.assert_array_equal(result[0].numpy(), once)
+    graph.reset_outputs({"a": graph.outputs[0], "b": [node]})
+    np.testing.assert_array_equal(m(tensor(X), 2.0, gain)["b"][0].numpy(), result[1].numpy())
+    graph.lint()
+    while graph.undo():
+        pass
+    assert listing(m) == listing(module())
+
+
+def test_arguments_of_a_call():
+    m = module()
+    graph = m.graph
+    pool = graph.get_function_by_type(F.avg_pool2d).as_unique()
+    assert pool.named_args["kernel_size"] == 6
+    with pytest.raises(MegEngineError, match=r"linear: inp has shape \(2, 16\)"):
+        pool.set_arg("kernel_size", 3)
+    pool.set_arg("kernel_size", (5, 6))
+    assert graph.get_node_by_name("avg_pool2d_out").as_unique().spec.shape == (2, 4, 1, 1)
+    mul = graph.get_method_by_type("__mul__").as_unique()
+    mul.set_args_kwargs(mul.inputs[0], 5.0)
+    assert mul.args == (mul.inputs[0], 5.0)
+    pool.set_arg("kernel_size", 6)
+    want = module()
+    start = want.graph.get_method_by_type("__mul__").as_unique()
+    start.set_args_kwargs(start.inputs[0], 5.0)
+    assert listing(m) == listing(want)
+
+
+def first(m, name):
+    return m.graph.node(name)
+
+
+# each tries something impossible; the message must name what is wrong
+WRONG = {
+    "rename to a used name": (lambda m: m.graph.rename(first(m, "mul_out"), "stem_out"), "already names"),
+    "rename to no identifier": (lambda m: m.graph.rename(first(m, "mul_out"), "a-b"), "is not a name"),
+    "rename to a digit first": (lambda m: m.graph.rename(first(m, "mul_out"), "1a"), "is not a name"),
+    "rename to nothing": (lambda m: m.graph.rename(first(m, "mul_out"), ""), "is not a name"),
+    "rename to a keyword": (lambda m: m.graph.rename(first(m, "mul_out"), "class"), "is not a name"),
+    "rename through the node": (lambda m: setattr(first(m, "mul_out"), "name", "stem_out"), "already names"),
+    "rename a node of another graph": (lambda m: m.graph.rename(first(module(), "mul_out"), "a"), "does not belong"),
+    "replace a node by one of another graph": (
+        lambda m: m.graph.replace_node({first(m, "mul_out"): first(module(), "mul_out")}),
+        "does not belong",
+    ),
+    "replace a tensor by a module": (
+        lambda m: m.graph.replace_node({first(m, "mul_out"): m.graph.inputs[0]}),
+        "a module cannot stand for a tensor",
+    ),
+    "replace by a number": (lambda m: m.graph.replace_node({first(m, "mul_out"): 3}), "does not belong"),
+    "replace by a later value": (
+        lambda m: m.graph.replace_node({first(m, "stem_out"): first(m, "fc_out")}),
+        "nothing is left that could use",
+    ),
+    "replace where it is used before": (
+        lambda m: m.graph.replace_node({first(m, "reshape_out"): first(m, "x"), first(m, "x"): first(m, "mul_out")}),
+        "linear: inp has shape",
+    ),
+    "replace by another shape that no user takes": (
+        lambda m: m.graph.replace_node({first(m, "mul_out"): first(m, "x")}),
+        "conv2d: x has 3 channels",
+    ),
+    "replace what is used before the new value": (lambda m: early_user(m), "uses stem_out' before|before"),
+    "replace by an integer": (
+        lambda m: m.graph.replace_node({first(m, "fc_out"): m.graph.inputs[0]}),
+        "a module cannot stand",
+    ),
+    "erase what is used": (lambda m: m.graph.erase(first(m, "mul_out").expr), "still used by"),
+    "erase an output": (lambda m: m.graph.erase(m.graph.outputs[0].expr), "still used by the graph's outputs"),
+    "erase of another graph": (lambda m: m.graph.erase(first(module(), "mul_out").expr), None),
+    "set outputs of another graph": (lambda m: m.graph.reset_outputs([first(module(), "mul_out")]), "does not belong"),
+    "set outputs to a module": (lambda m: m.graph.reset_outputs([m.graph.inputs[0]]), "expected tensor nodes"),
+    "set outputs to a number": (lambda m: m.graph.reset_outputs([3]), "does not belong"),
+    "set outputs to nothing": (lambda m: m.graph.reset_outputs([]), "expected tensor nodes"),
+    "add an output of another graph": (lambda m: m.graph.add_output_node(first(module(), "x")), "does not belong"),
+    "add an input to a submodule": (
+        lambda m: m.graph.child_graphs()[0].add_input_node((1,)),
+        "is called by another graph",
+    ),
+    "add an output to a submodule": (
+        lambda m: m.graph.child_graphs()[0].add_output_node(m.graph.child_graphs()[0].outputs[0]),
+        "is called by another graph",
+    ),
+    "reset inputs that are used": (lambda m: m.graph.reset_inputs(tensor(X)), "is still used"),
+    "reset inputs to a number": (lambda m: m.graph.reset_inputs(3), "expected tensors, got int"),
+    "set an input to another graph's": (
+        lambda m: m.graph.set_input(first(m, "mul_out").expr, 0, first(module(), "x")),
+        "does not belong",
+    ),
+    "set an input to a later value": (
+        lambda m: m.graph.set_input(first(m, "mul_out").expr, 0, first(m, "avg_pool2d_out")),
+        "made after the place",
+    ),
+    "set an input of another shape": (
+        lambda m: m.graph.set_input(first(m, "mul_out").expr, 0, first(m, "x")),
+        "changes its results",
+    ),
+    "too many inputs": (
+        lambda m: m.graph.set_inputs(first(m, "mul_out").expr, [first(m, "x"), first(m, "x")]),
+        "has 1 inputs, got 2",
+    ),
+    "replace an input that is not one": (
+        lambda m: first(m, "mul_out").expr.replace_inputs({first(m, "x"): first(m, "stem_out")}),
+        "does not use x",
+    ),
+    "an unknown argument": (
+        lambda m: first(m, "avg_pool2d_out").expr.set_arg("kernal_size", 3),
+        "no parameter 'kernal_size'; did you mean 'kernel_size'",
+    ),
+    "an argument that the call refuses": (
+        lambda m: first(m, "avg_pool2d_out").expr.set_arg("kernel_size", 99),
+        "pool",
+    ),
+    "a tensor as an argument": (
+        lambda m: first(m, "mul_out").expr.set_args_kwargs(first(m, "stem_out"), tensor(X)),
+        "a tensor among the arguments",
+    ),
+    "too few arguments": (lambda m: first(m, "mul_out").expr.set_args_kwargs(), "missing"),
+    "an argument made later": (
+        lambda m: first(m, "mul_out").expr.set_args_kwargs(first(m, "stem_out"), first(m, "avg_pool2d_out")),
+        "made after the place",
+    ),
+    "a layer in place of nothing": (
+        lambda m: m.graph.replace_module(m.graph.inputs[0], M.ReLU()),
+        "does not read a submodule",
+    ),
+    "a number in place of a layer": (
+        lambda m: m.graph.replace_module(first(m, "stem"), 3),
+        "expected a Module, got int",
+    ),
+    "a model in place of a layer": (lambda m: m.graph.replace_module(first(m, "stem"), Net()), "is not a layer"),
+    "a layer that does not fit": (
+        lambda m: m.graph.replace_module(first(m, "stem"), M.Conv2d(7, 4, 1)),
+        "conv2d: x has 3 channels",
+    ),
+    "a layer whose result does not fit": (
+        lambda m: m.graph.replace_module(first(m, "stem"), M.Conv2d(3, 9, 1)),
+        "conv2d: x has 9 channels",
+    ),
+    "an attribute that exists": (
+        lambda m: setattr(m.graph.inputs[0], "stem", M.ReLU()),
+        "already has an attribute 'stem'",
+    ),
+    "an attribute that is a method": (
+        lambda m: setattr(m.graph.inputs[0], "forward", M.ReLU()),
+        "already has an attribute 'forward'",
+    ),
+    "an attribute that is a number": (lambda m: setattr(m.graph.inputs[0], "gain", 3), "expected a Module, got int"),
+    "an attribute that is a model": (lambda m: setattr(m.graph.inputs[0], "net", Net()), "is not a layer"),
+    "a value used outside of inserting": (lambda m: first(m, "mul_out") + 1, "inside `with graph.insert_exprs"),
+    "a method outside of inserting": (lambda m: first(m, "mul_out").reshape(-1), "inside `with graph.insert_exprs"),
+    "a module called outside of inserting": (lambda m: first(m, "stem")(first(m, "x")), "called outside"),
+    "inserting behind another graph's": (lambda m: insert(m, lambda: None, first(module(), "x").expr), "not belong"),
+    "inserting twice": (lambda m: insert(m, lambda: insert(m, lambda: None)), "already being inserted"),
+    "an op that does not fit": (lambda m: insert(m, lambda: F.matmul(first(m, "x"), first(m, "fc_out"))), "matmul"),
+    "a node of another graph in a call": (
+        lambda m: insert(m, lambda: F.relu(first(module(), "x"))),
+        "does not belong",
+    ),
+    "a layer called directly": (lambda m: insert(m, lambda: M.ReLU()(first(m, "x"))), "is not part of Net"),
+    "a value made behind the place": (
+        lambda m: insert(m, lambda: F.relu(first(m, "fc_out")), first(m, "stem_out").expr),
+        "made after the place",
+    ),
+    "a submodule that is not there": (
+        lambda m: insert(m, lambda: m.graph.inputs[0].steam(first(m, "x"))),
+        "no attribute 'steam'; did you mean 'stem'",
+    ),
+}
+
+
+def early_user(m):
+    with m.graph.insert_exprs(first(m, "stem_out").expr):
+        F.exp(first(m, "stem_out"))
+    with m.graph.insert_exprs(first(m, "avg_pool2d_out").expr):
+        made = F.neg(first(m, "stem_out"))
+    m.graph.undo(), m.graph.undo()
+    with m.graph.transaction():
+        with m.graph.insert_exprs(first(m, "stem_out").expr):
+            F.exp(first(m, "stem_out"))
+        with m.graph.insert_exprs(first(m, "avg_pool2d_out").expr):
+            made = F.neg(first(m, "stem_out"))
+        m.graph.replace_node({first(m, "stem_out"): made})
+
+
+def insert(m, body, after=None):
+    with m.graph.insert_exprs(after):
+        return body()
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_edits_are_refused_and_change_nothing(name):
+    m = module()
+    edit, message = WRONG[name]
+    before = state(m)
+    with pytest.raises((MegEngineError, AttributeError, TypeError, ValueError), match=message):
+        edit(m)
+    assert state(m) == before
+    m.graph.lint()
+    assert m.graph._inserting is None
+
+
+def test_wrong_edits_are_many_and_have_types_that_users_catch():
+    assert len(WRONG) >= 50
+    m = module()
+    with pytest.raises(NameInUseError):
+        m.graph.rename(first(m, "mul_out"), "stem_out")
+    with pytest.raises(AssertionError):
+        m.graph.rename(first(m, "mul_out"), "stem_out")
+    with pytest.raises(GraphError, match="has no node 'mul_ou'; did you mean 'mul_out'"):
+        m.graph.node("mul_ou")
+    with pytest.raises(AssertionError, match="expected exactly one item, found 0"):
+        m.graph.get_node_by_name("nothing").as_unique()
+
+
+def edits_of(m: TracedModule, kind: int, choice: int) -> None:
+    """One random legal edit (or one that is refused)."""
+    graphs = [m.graph, *m.graph.child_graphs()]
+    graph = graphs[choice % len(graphs)]
+    nodes = [n for n in graph.nodes(recursive=False) if isinstance(n, TensorNode)]
+    node = nodes[(choice // 3) % len(nodes)]
+    if kind == 0:
+        with graph.insert_exprs():
+            graph.replace_node({node: F.relu(node) + 0.5})
+    elif kind == 1:
+        graph.rename(node, f"renamed_{choice}")
+    elif kind == 2:
+        graph.replace_node({node: nodes[(choice // 7) % len(nodes)]})
+    elif kind == 3:
+        graph.compile()
+    elif kind == 4:
+        with graph.transaction():
+            with graph.insert_exprs():
+                extra = node.reshape(node.shape) * 2 if len(node.spec.shape) else node
+            graph.replace_node({node: extra})
+    elif kind == 5:
+        m.graph.add_output_node(m.graph.nodes(recursive=False)[-1])
+    else:
+        m.graph.undo()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 10_000)), min_size=1, max_size=12))
+def test_random_edits_keep_lint_clean_and_can_all_be_undone(edits):
+    m = module()
+    start = state(m)
+    for kind, choice in edits:
+        before = state(m)
+        try:
+            edits_of(m, kind, choice)
+        except MegEngineError:
+            assert state(m) == before
+        m.graph.lint()
+    done = state(m)
+    steps = 0
+    while m.graph.undo():
+        m.graph.lint()
+        steps += 1
+    assert state(m) == start
+    for _ in range(steps):
+        assert m.graph.redo()
+    assert state(m) == done
+    leaves(m(tensor(X)))
+
+
+def test_queries():
+    m = traced("call_mix")
+    graph = m.graph
+    assert len(graph.get_function_by_type(F.relu)) == 2
+    assert graph.get_method_by_type("reshape").as_count() == 3
+    assert graph.get_method_by_type("reshape", recursive=False).as_count() == 1
+    assert {n.qualname for n in graph.get_module_by_type(M.ReLU)} == {"CallMix.relu", "CallMix.nest.0.1"}
+    assert [n.name for n in graph.get_node_by_name("relu_out*")] == ["relu_out", "relu_out_1", "relu_out_2"]
+    assert graph.get_node_by_name("RELU_OUT").as_unique().name == "relu_out"
+    assert graph.get_expr_by_id([4, 5]).as_dict().keys() == {4, 5}
+    assert graph.get_node_by_id(5).as_unique().name == "relu_out"
+    node = graph.get_node_by_name("relu_out").as_unique()
+    assert [e.id for e in graph.get_dep_exprs(node)] == [2, 3, 4, 5]
+    assert isinstance(m(*map(tensor, inputs_of("call_mix")))[0], Tensor)
