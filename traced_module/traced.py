@@ -114,16 +114,16 @@ class TracedModule(Module):
 
     # ------------------------------------------------------------ whole module
 
-    def named_tensors(self, prefix: str | None = None, recursive: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """Parameters and buffers with their paths; of an op-level graph, its constants by node name."""
+    def _tensors(self, prefix: str | None, recursive: bool) -> Iterator[tuple[str, Tensor, Module]]:
+        # Parameters and buffers; of an op-level graph, its constants by node name.
         graph = next(iter(self._graphs.values()), None)
         if graph is None or graph.arguments is not None or graph._inputs_self():
-            yield from super().named_tensors(prefix, recursive)
+            yield from super()._tensors(prefix, recursive)
             return
         head = f"{prefix}." if prefix else ""
         for expr in graph.exprs():
             if isinstance(expr, Constant):
-                yield head + expr.name, expr.value
+                yield head + expr.name, expr.value, self
 
     def clone(self) -> TracedModule:
         """A traced module of its own with the same graphs, names and ids; layers and tensors are shared.

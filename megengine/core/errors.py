@@ -30,6 +30,12 @@ class OptionError(MegEngineError, ValueError):
     """An option or argument value is not accepted."""
 
 
+class StateDictError(OptionError, KeyError):
+    """A state dict lacks entries, or has entries that nobody wants."""
+
+    __str__ = Exception.__str__  # KeyError would quote the message
+
+
 class IndexOutOfRangeError(MegEngineError, IndexError):
     """An index or axis lies outside its range."""
 

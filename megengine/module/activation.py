@@ -11,41 +11,90 @@ from megengine.module.module import Module
 from megengine.tensor import Parameter, Tensor
 
 
-def _activation(name: str, function: Any) -> type[Module]:
-    def forward(self: Module, x: Tensor) -> Tensor:
-        return function(x)
+class Softmax(Module):
+    """Softmax along an axis; without one, along the channels as `F.softmax` chooses them."""
 
-    doc = f"`{function.__name__}` as a layer; any shape."
-    return type(name, (Module,), {"forward": forward, "__doc__": doc, "__module__": __name__})
-
-
-ReLU = _activation("ReLU", F.relu)
-ReLU6 = _activation("ReLU6", F.relu6)
-Sigmoid = _activation("Sigmoid", F.sigmoid)
-SiLU = _activation("SiLU", F.silu)
-GELU = _activation("GELU", F.gelu)
-HSwish = _activation("HSwish", F.hswish)
-HSigmoid = _activation("HSigmoid", F.hsigmoid)
-Tanh = _activation("Tanh", F.tanh)
-
-
-class LeakyReLU(Module):
-    """x where positive, else x times negative_slope."""
-
-    def __init__(self, negative_slope: float = 0.01, **kwargs: Any) -> None:
-        super().__init__()
-        self.negative_slope = negative_slope
+    def __init__(self, axis: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.axis = axis
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Any shape."""
-        return F.leaky_relu(inputs, self.negative_slope)
+        """Any shape, same out."""
+        return F.softmax(inputs, self.axis)
+
+    def _module_info_string(self) -> str:
+        return f"axis={self.axis}"
+
+
+class Sigmoid(Module):
+    """1 / (1 + exp(-x))."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Any shape, same out."""
+        return F.sigmoid(inputs)
+
+
+class SiLU(Module):
+    """x * sigmoid(x)."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Any shape, same out."""
+        return F.silu(inputs)
+
+
+class GELU(Module):
+    """x times the normal distribution function of x."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Any shape, same out."""
+        return F.gelu(inputs)
+
+
+class ReLU(Module):
+    """max(x, 0)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape, same out."""
+        return F.relu(x)
+
+
+class ReLU6(Module):
+    """min(max(x, 0), 6)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape, same out."""
+        return F.relu6(x)
+
+
+class HSwish(Module):
+    """x * relu6(x + 3) / 6."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape, same out."""
+        return F.hswish(x)
+
+
+class HSigmoid(Module):
+    """relu6(x + 3) / 6."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape, same out."""
+        return F.hsigmoid(x)
+
+
+class Tanh(Module):
+    """Hyperbolic tangent."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape, same out."""
+        return F.tanh(x)
 
 
 class PReLU(Module):
-    """x where positive, else x times a learnt slope: one, or one per channel."""
+    """x where positive, else x times a learnt slope: one, or one per channel of [N,C,H,W]."""
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25, **kwargs: Any) -> None:
-        super().__init__()
+        super().__init__(**kwargs)
         self.num_parameters = num_parameters
         shape = (1,) if num_parameters == 1 else (1, num_parameters, 1, 1)
         self.weight = Parameter(np.full(shape, init, np.float32))
@@ -55,13 +104,13 @@ class PReLU(Module):
         return F.prelu(inputs, self.weight)
 
 
-class Softmax(Module):
-    """Softmax along an axis."""
+class LeakyReLU(Module):
+    """x where positive, else x times negative_slope."""
 
-    def __init__(self, axis: int | None = None, **kwargs: Any) -> None:
-        super().__init__()
-        self.axis = axis
+    def __init__(self, negative_slope: float = 0.01, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.negative_slope = negative_slope
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Any shape."""
-        return F.softmax(inputs, self.axis)
+        """Any shape, same out."""
+        return F.leaky_relu(inputs, self.negative_slope)

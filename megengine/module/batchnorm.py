@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from megengine import functional as F
-from megengine.core.errors import OptionError
+from megengine.core.errors import OptionError, ShapeError
+from megengine.module import init
 from megengine.module.module import Module
 from megengine.tensor import Parameter, Tensor
 
 
-class BatchNorm2d(Module):
-    """Batch normalisation of [N,C,H,W]; parameters and statistics have shape (1,C,1,1)."""
+class _BatchNorm(Module):
+    """Normalises each channel by the mean and variance of the batch, in evaluation by running statistics.
 
-    _axes = 4
+    Parameters and statistics have shape (1,C,1,1); state dicts hold them as vectors, as MegEngine's do.
+    """
+
+    _ndims: ClassVar[tuple[int, ...]] = (4,)
 
     def __init__(
         self,
@@ -25,26 +29,49 @@ class BatchNorm2d(Module):
         affine: bool = True,
         track_running_stats: bool = True,
         freeze: bool = False,
-        compute_mode: str = "default",
-        param_dim: str = "dim_1c11",
         **kwargs: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**kwargs)
+        if freeze and not track_running_stats:
+            raise OptionError(f"{type(self).__name__}: freeze=True uses running statistics; set track_running_stats")
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats, self.freeze = affine, track_running_stats, freeze
-        shape = (1, num_features, *[1] * (self._axes - 2))
+        self._track_running_stats_saved = track_running_stats
+        shape = (1, num_features, 1, 1)
         self.weight = Parameter(np.ones(shape, np.float32)) if affine else None
         self.bias = Parameter(np.zeros(shape, np.float32)) if affine else None
         self.running_mean = Tensor(np.zeros(shape, np.float32)) if track_running_stats else None
         self.running_var = Tensor(np.ones(shape, np.float32)) if track_running_stats else None
 
+    def reset_running_stats(self) -> None:
+        """Mean 0, variance 1."""
+        if self.running_mean is not None and self.running_var is not None:
+            init.zeros_(self.running_mean)
+            init.ones_(self.running_var)
+
+    def reset_parameters(self) -> None:
+        """Weight 1, bias 0, statistics as at first."""
+        self.reset_running_stats()
+        if self.weight is not None and self.bias is not None:
+            init.ones_(self.weight)
+            init.zeros_(self.bias)
+
     def forward(self, inp: Tensor) -> Tensor:
-        """Normalise; in training update the running statistics."""
-        if len(inp.shape) != self._axes:
-            raise OptionError(f"{type(self).__name__}: input has shape {inp.shape}; expected {self._axes} axes")
+        """Normalise; in training update the running statistics. Raises ShapeError for another number of axes."""
+        ndim = inp.ndim
+        if ndim not in self._ndims:
+            expected = " or ".join(f"{n}D" for n in self._ndims)
+            raise ShapeError(f"{type(self).__name__}: expected {expected} input (got {ndim}D input)")
+        picture = inp
+        while picture.ndim < 4:
+            picture = F.expand_dims(picture, -1)
+        out = self._normalize(picture)
+        return out if ndim == 4 else F.squeeze(out, tuple(range(ndim, 4)))
+
+    def _normalize(self, picture: Tensor) -> Tensor:
         training = (self.training and not self.freeze) or not self.track_running_stats
         return F.batch_norm(
-            inp,
+            picture,
             self.running_mean,
             self.running_var,
             self.weight,
@@ -59,14 +86,17 @@ class BatchNorm2d(Module):
         return tensor.numpy().reshape(-1).copy()
 
     def _module_info_string(self) -> str:
-        return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}"
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"track_running_stats={self.track_running_stats}"
+        )
 
 
-class BatchNorm1d(BatchNorm2d):
-    """Batch normalisation of [N,C,L] (or [N,C])."""
+class BatchNorm1d(_BatchNorm):
+    """Batch normalisation of [N,C] or [N,C,L]."""
 
-    _axes = 3
+    _ndims = (2, 3)
 
-    def forward(self, inp: Tensor) -> Tensor:
-        """Normalise; in training update the running statistics."""
-        return super().forward(F.expand_dims(inp, 2))[:, :, 0] if len(inp.shape) == 2 else super().forward(inp)
+
+class BatchNorm2d(_BatchNorm):
+    """Batch normalisation of [N,C,H,W]."""

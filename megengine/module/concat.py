@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 from megengine import functional as F
 from megengine.module.module import Module
@@ -10,8 +10,8 @@ from megengine.tensor import Tensor
 
 
 class Concat(Module):
-    """Concatenation as a layer."""
+    """`F.concat` as a layer, so that its result can be quantized."""
 
-    def forward(self, inps: Any, axis: int = 0) -> Tensor:
-        """Tensors one after the other."""
+    def forward(self, inps: Iterable[Tensor], axis: int = 0) -> Tensor:
+        """Tensors one after the other along an axis."""
         return F.concat(inps, axis)

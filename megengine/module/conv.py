@@ -1,25 +1,38 @@
-"""Convolutions."""
+"""Convolutions and transposed convolutions."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+import math
+from typing import Any, ClassVar
 
 from megengine import functional as F
 from megengine.core.errors import OptionError
 from megengine.module import init
-from megengine.module.fused import WithReLU
 from megengine.module.module import Module
 from megengine.tensor import Parameter, Tensor
 
+_Pair = int | tuple[int, int]
 
-def _pair(value: Any) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
+
+def _tuple(value: Any, length: int) -> tuple[int, ...]:
+    if isinstance(value, int):
+        return (value,) * length
+    given = tuple(int(v) for v in value)
+    if len(given) != length:
+        raise OptionError(f"convolution: {value} has {len(given)} numbers; expected one, or {length}")
+    return given
 
 
 class _ConvNd(Module):
-    """What convolution and transposed convolution share: geometry, weight, bias, initial values."""
+    """What all convolutions share: geometry, weight, bias, initial values.
+
+    The weight of a convolution is [O,I,*kernel], with groups [G,O/G,I/G,*kernel]; of a transposed one, [I,O,*kernel]
+    and [G,I/G,O/G,*kernel]. The bias is [1,O,1,...].
+    """
+
+    _axes: ClassVar[int] = 2
+    _transposed: ClassVar[bool] = False
+    output_padding: Any = 0
 
     def __init__(
         self,
@@ -30,47 +43,98 @@ class _ConvNd(Module):
         padding: Any,
         dilation: Any,
         groups: int,
+        bias: bool = True,
+        **kwargs: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**kwargs)
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise OptionError(
                 f"{type(self).__name__}: groups={groups} must divide in_channels={in_channels} and "
                 f"out_channels={out_channels}"
             )
-        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
-        self.kernel_size, self.stride = _pair(kernel_size), _pair(stride)
-        self.padding, self.dilation = _pair(padding), _pair(dilation)
-
-    def _make(self, first: int, second: int, bias: bool) -> None:
-        g = self.groups
-        shape = (first // g, second // g, *self.kernel_size)
-        self.weight = Parameter(init.parameter((g, *shape) if g > 1 else shape))
-        self.bias = Parameter(init.parameter((1, self.out_channels, 1, 1))) if bias else None
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.kernel_size, self.stride, self.padding, self.dilation = (
+            self._per_axis(v) for v in (kernel_size, stride, padding, dilation)
+        )
+        self.output_padding = 0
+        self.groups = groups
+        self.weight = Parameter(init.parameter(self._infer_weight_shape()))
+        self.bias = Parameter(init.parameter((1, out_channels, *[1] * self._axes))) if bias else None
         self.reset_parameters()
 
+    def _per_axis(self, value: Any) -> Any:
+        return _tuple(value, self._axes)
+
+    def _infer_weight_shape(self) -> tuple[int, ...]:
+        g = self.groups
+        first, second = self.out_channels, self.in_channels
+        if self._transposed:
+            first, second = second, first
+        shape = (first // g, second // g, *_tuple(self.kernel_size, self._axes))
+        return (g, *shape) if g > 1 else shape
+
+    def _get_fanin(self) -> int:
+        return math.prod(_tuple(self.kernel_size, self._axes)) * self.in_channels
+
     def reset_parameters(self) -> None:
-        """Weights as He et al. 2015 (normal, fan in), bias 0."""
-        fan_in = int(np.prod(self.kernel_size)) * self.in_channels // self.groups
-        init.normal_(self.weight, 0.0, float(np.sqrt(1 / fan_in)))
+        """Normal weights of variance 1 / (kernel elements * in_channels), bias 0."""
+        init.normal_(self.weight, 0.0, math.sqrt(1 / max(self._get_fanin(), 1)))
         if self.bias is not None:
             init.zeros_(self.bias)
 
     def _module_info_string(self) -> str:
-        parts = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
-        return parts + f", padding={self.padding}, groups={self.groups}, bias={self.bias is not None}"
+        parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"]
+        usual = {"stride": 1, "padding": 0, "dilation": 1}
+        for name, value in usual.items():
+            have = getattr(self, name)
+            if have not in (value, (value,) * self._axes):
+                parts.append(f"{name}={have}")
+        parts += [f"groups={self.groups}"] if self.groups != 1 else []
+        parts += ["bias=False"] if self.bias is None else []
+        return ", ".join(parts)
 
 
-class Conv2d(_ConvNd):
-    """2-D convolution of [N,C,H,W]. Weight [O,C,kh,kw], with groups (G,O/G,C/G,kh,kw); bias (1,O,1,1)."""
+class _PaddedConv(_ConvNd):
+    """Convolutions that can fill their padding with zeros, by reflection or by repeating the border."""
+
+    padding_mode: str
+
+    def _set_modes(self, conv_mode: str, compute_mode: str, padding_mode: str) -> None:
+        if padding_mode not in ("zeros", "reflect", "replicate"):
+            raise OptionError(
+                f"{type(self).__name__}: padding_mode is {padding_mode!r}; expected zeros, reflect or replicate"
+            )
+        self.conv_mode, self.compute_mode, self.padding_mode = conv_mode, compute_mode, padding_mode
+
+    def get_pad_witdth(self) -> tuple[tuple[int, int], ...]:
+        """(before, after) of every axis of the input; the name is spelt as in MegEngine."""
+        return ((0, 0), (0, 0), *((p, p) for p in _tuple(self.padding, self._axes)))
+
+    def _padded(self, inp: Tensor) -> tuple[Tensor, Any]:
+        """The input and the padding that is left to the convolution."""
+        if self.padding_mode == "zeros":
+            return inp, self.padding
+        return F.pad(inp, self.get_pad_witdth(), self.padding_mode), self._per_axis(0)
+
+
+class Conv2d(_PaddedConv):
+    """2-D convolution of [N,C,H,W]. Weight [O,C,kh,kw], with groups [G,O/G,C/G,kh,kw]; bias [1,O,1,1].
+
+    Raises OptionError unless groups divides both numbers of channels, and for an unknown padding_mode.
+
+    >>> layer = Conv2d(3, 8, 3, padding=1)
+    >>> layer.weight.shape
+    (8, 3, 3, 3)
+    """
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
+        kernel_size: _Pair,
+        stride: _Pair = 1,
+        padding: _Pair = 0,
+        dilation: _Pair = 1,
         groups: int = 1,
         bias: bool = True,
         conv_mode: str = "cross_correlation",
@@ -78,54 +142,69 @@ class Conv2d(_ConvNd):
         padding_mode: str = "zeros",
         **kwargs: Any,
     ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
-        if padding_mode not in ("zeros", "reflect", "replicate"):
-            raise OptionError(f"Conv2d: padding_mode is {padding_mode!r}; expected zeros, reflect or replicate")
-        self.conv_mode, self.compute_mode, self.padding_mode = conv_mode, compute_mode, padding_mode
-        self._make(out_channels, in_channels, bias)
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, **kwargs)
+        self._set_modes(conv_mode, compute_mode, padding_mode)
 
     def calc_conv(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The convolution with other weights."""
-        padding: Any = self.padding
-        if self.padding_mode != "zeros":
-            (h, w), padding = padding, 0
-            inp = F.pad(inp, ((0, 0), (0, 0), (h, h), (w, w)), mode=self.padding_mode)
-        return F.conv2d(inp, weight, bias, self.stride, padding, self.dilation, self.groups)
+        inp, padding = self._padded(inp)
+        modes = (self.conv_mode, self.compute_mode)
+        return F.conv2d(inp, weight, bias, self.stride, padding, self.dilation, self.groups, *modes)
 
     def forward(self, inp: Tensor) -> Tensor:
         """[N,C,H,W] -> [N,O,oh,ow]."""
         return self.calc_conv(inp, self.weight, self.bias)
 
 
-class ConvRelu2d(WithReLU, Conv2d):
-    """Convolution and ReLU."""
+class ConvRelu2d(Conv2d):
+    """`Conv2d` and ReLU."""
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """[N,C,H,W] -> [N,O,oh,ow]."""
+        return F.relu(self.calc_conv(inp, self.weight, self.bias))
 
 
 class ConvTranspose2d(_ConvNd):
-    """Transposed 2-D convolution. Weight [I,O,kh,kw], with groups (G,I/G,O/G,kh,kw); bias (1,O,1,1)."""
+    """Transposed 2-D convolution of [N,I,H,W]. Weight [I,O,kh,kw], with groups [G,I/G,O/G,kh,kw]; bias [1,O,1,1]."""
+
+    _transposed = True
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
-        padding: Any = 0,
-        output_padding: Any = 0,
-        dilation: Any = 1,
+        kernel_size: _Pair,
+        stride: _Pair = 1,
+        padding: _Pair = 0,
+        output_padding: _Pair = 0,
+        dilation: _Pair = 1,
         groups: int = 1,
         bias: bool = True,
+        conv_mode: str = "cross_correlation",
+        compute_mode: str = "default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
-        self.output_padding = _pair(output_padding)
-        self._make(in_channels, out_channels, bias)
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, **kwargs)
+        self.output_padding = self._per_axis(output_padding)
+        self.conv_mode, self.compute_mode = conv_mode, compute_mode
+
+    def _get_fanin(self) -> int:
+        # NOTE: MegEngine counts the output channels here, and the input channels in three dimensions.
+        return math.prod(_tuple(self.kernel_size, 2)) * self.out_channels
+
+    def calc_conv_transpose2d(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The transposed convolution with other weights."""
+        geometry = (self.stride, self.padding, self.output_padding, self.dilation, self.groups)
+        return F.conv_transpose2d(inp, weight, bias, *geometry, self.conv_mode, self.compute_mode)
 
     def forward(self, inp: Tensor) -> Tensor:
         """[N,I,H,W] -> [N,O,oh,ow]."""
-        args = (self.stride, self.padding, self.output_padding, self.dilation, self.groups)
-        return F.conv_transpose2d(inp, self.weight, self.bias, *args)
+        return self.calc_conv_transpose2d(inp, self.weight, self.bias)
 
 
-class ConvTransposeRelu2d(WithReLU, ConvTranspose2d):
-    """Transposed convolution and ReLU."""
+class ConvTransposeRelu2d(ConvTranspose2d):
+    """`ConvTranspose2d` and ReLU."""
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """[N,I,H,W] -> [N,O,oh,ow]."""
+        return F.relu(self.calc_conv_transpose2d(inp, self.weight, self.bias))

@@ -1,28 +1,26 @@
-"""Transposed convolution with batch normalisation."""
+"""Transposed convolution and batch normalisation in one layer."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from megengine import functional as F
 from megengine.module.batchnorm import BatchNorm2d
 from megengine.module.conv import ConvTranspose2d
-from megengine.module.fused import WithBatchNorm
+from megengine.module.module import Module
+from megengine.tensor import Tensor
 
 
-class ConvTransposeBn2d(WithBatchNorm):
-    """Transposed convolution and batch normalisation."""
-
-    _layer = "conv_transpose2d"
-
+class _ConvTransposeBnActivation2d(Module):
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
-        padding: Any = 0,
-        output_padding: Any = 0,
-        dilation: Any = 1,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] = 0,
+        output_padding: int | tuple[int, int] = 0,
+        dilation: int | tuple[int, int] = 1,
         groups: int = 1,
         bias: bool = True,
         conv_mode: str = "cross_correlation",
@@ -33,13 +31,23 @@ class ConvTransposeBn2d(WithBatchNorm):
         track_running_stats: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**kwargs)
         geometry = (in_channels, out_channels, kernel_size, stride, padding, output_padding, dilation, groups, bias)
-        self.conv_transpose2d = ConvTranspose2d(*geometry)
+        self.conv_transpose2d = ConvTranspose2d(*geometry, conv_mode, compute_mode)
         self.bn = BatchNorm2d(out_channels, eps, momentum, affine, track_running_stats)
 
 
-class ConvTransposeBnRelu2d(ConvTransposeBn2d):
-    """Transposed convolution, batch normalisation and ReLU."""
+class ConvTransposeBn2d(_ConvTransposeBnActivation2d):
+    """`ConvTranspose2d` and `BatchNorm2d`."""
 
-    _relu = True
+    def forward(self, inp: Tensor) -> Tensor:
+        """[N,I,H,W] -> [N,O,oh,ow]."""
+        return self.bn(self.conv_transpose2d(inp))
+
+
+class ConvTransposeBnRelu2d(_ConvTransposeBnActivation2d):
+    """`ConvTranspose2d`, `BatchNorm2d` and ReLU."""
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """[N,I,H,W] -> [N,O,oh,ow]."""
+        return F.relu(self.bn(self.conv_transpose2d(inp)))

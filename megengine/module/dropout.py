@@ -10,12 +10,15 @@ from megengine.tensor import Tensor
 
 
 class Dropout(Module):
-    """Zero a share of elements in training."""
+    """In training zero each element with probability `drop_prob` and scale the rest by 1 / (1 - drop_prob)."""
 
     def __init__(self, drop_prob: float = 0.0, **kwargs: Any) -> None:
-        super().__init__()
+        super().__init__(**kwargs)
         self.drop_prob = drop_prob
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Any shape."""
-        return F.dropout(inputs, self.drop_prob, self.training)
+        """Any shape, same out."""
+        return F.dropout(inputs, self.drop_prob, self.training) if self.training else inputs
+
+    def _module_info_string(self) -> str:
+        return f"drop_prob={self.drop_prob}"

@@ -1,4 +1,4 @@
-"""Tables of vectors."""
+"""Tables of learnt rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from megengine.tensor import Parameter, Tensor
 
 
 class Embedding(Module):
-    """Rows of a learnt table [num_embeddings, embedding_dim] by index."""
+    """Rows of a learnt table [num_embeddings, embedding_dim] by index; normal initial values.
+
+    Raises OptionError for padding_idx, max_norm and norm_type, which MegEngine refuses too, and ShapeError for an
+    initial weight of another shape.
+    """
 
     def __init__(
         self,
@@ -25,17 +29,36 @@ class Embedding(Module):
         freeze: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**kwargs)
         if padding_idx is not None or max_norm is not None or norm_type is not None:
             raise OptionError("Embedding: padding_idx, max_norm and norm_type are not supported, as in MegEngine")
         shape = (num_embeddings, embedding_dim)
         if initial_weight is not None and initial_weight.shape != shape:
             raise ShapeError(f"Embedding: initial_weight has shape {initial_weight.shape}; expected {shape}")
+        self.padding_idx, self.max_norm, self.norm_type = padding_idx, max_norm, norm_type
         self.num_embeddings, self.embedding_dim, self.freeze = num_embeddings, embedding_dim, freeze
         self.weight = Parameter(init.parameter(shape) if initial_weight is None else initial_weight)
         if initial_weight is None:
-            init.normal_(self.weight)
+            self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Normal values of mean 0 and standard deviation 1."""
+        init.normal_(self.weight)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Integers [...] -> [..., embedding_dim]."""
         return F.embedding(inputs, self.weight.detach() if self.freeze else self.weight)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        embeddings: Parameter,
+        freeze: bool | None = True,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float | None = None,
+    ) -> Embedding:
+        """An embedding of given rows [num_embeddings, embedding_dim], by default without gradient."""
+        if len(embeddings.shape) != 2:
+            raise ShapeError(f"from_pretrained: embeddings have shape {embeddings.shape}; expected two axes")
+        return cls(*embeddings.shape, padding_idx, max_norm, norm_type, embeddings, bool(freeze))

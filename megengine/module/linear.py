@@ -1,14 +1,12 @@
-"""Linear layers."""
+"""Fully connected layers."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
-
-import numpy as np
 
 from megengine import functional as F
 from megengine.module import init
-from megengine.module.fused import WithReLU
 from megengine.module.module import Module
 from megengine.tensor import Parameter, Tensor
 
@@ -19,23 +17,34 @@ class Linear(Module):
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, compute_mode: str = "default", **kwargs: Any
     ) -> None:
-        super().__init__()
-        self.in_features, self.out_features = in_features, out_features
+        super().__init__(**kwargs)
+        self.out_features, self.in_features = out_features, in_features
         self.weight = Parameter(init.parameter((out_features, in_features)))
         self.bias = Parameter(init.parameter((out_features,))) if bias else None
+        self.compute_mode = compute_mode
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Normal weights of variance 1 / in_features, bias 0."""
-        init.normal_(self.weight, 0.0, float(np.sqrt(1 / self.in_features)))
+        init.normal_(self.weight, 0.0, math.sqrt(1 / max(self.in_features, 1)))
+        if self.bias is not None:
+            init.zeros_(self.bias)
+
+    def calc_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The layer with other weights."""
+        return F.linear(x, weight, bias, compute_mode=self.compute_mode)
 
     def forward(self, x: Tensor) -> Tensor:
         """Matrix product with the weight, plus bias."""
-        return F.linear(x, self.weight, self.bias)
+        return self.calc_linear(x, self.weight, self.bias)
 
     def _module_info_string(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
-class LinearRelu(WithReLU, Linear):
-    """Linear and ReLU."""
+class LinearRelu(Linear):
+    """`Linear` and ReLU."""
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """[..., in_features] -> [..., out_features]."""
+        return F.relu(self.calc_linear(inp, self.weight, self.bias))

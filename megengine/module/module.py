@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from megengine.core import hooks
-from megengine.core.errors import OptionError, ShapeError, nearest
+from megengine.core.errors import OptionError, ShapeError, StateDictError, nearest
+from megengine.logger import get_logger
 from megengine.tensor import Parameter, Tensor
+from megengine.utils.hook import HookHandler
 
 
-def _children_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """Entries of a list, tuple or dict of modules or tensors."""
+def _items(value: Any) -> Iterator[tuple[str, Any]]:
+    """Entries of a list, tuple or dict (by the text of its keys, which may be anything)."""
     if isinstance(value, (list, tuple)):
         yield from ((str(i), v) for i, v in enumerate(value))
     elif isinstance(value, dict):
-        yield from ((str(k), v) for k, v in value.items())
+        yield from sorted(((str(k), v) for k, v in value.items()), key=lambda item: item[0])
 
 
 def _walk(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -26,19 +28,25 @@ def _walk(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, (Module, Tensor)):
         yield prefix, value
         return
-    for name, item in _children_of(value):
+    for name, item in _items(value):
         yield from _walk(f"{prefix}.{name}", item)
 
 
-class HookHandle:
-    """Takes a hook away again."""
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+# what MegEngine keeps in the state of a module and is known here without it
+_BOOKKEEPING = frozenset({"_modules", "_name", "_short_name"})
 
-    def __init__(self, table: dict[int, Callable], key: int) -> None:
-        self._table, self._key = table, key
 
-    def remove(self) -> None:
-        """Remove the hook; doing it twice is harmless."""
-        self._table.pop(self._key, None)
+def _head(prefix: str | None) -> str:
+    return f"{prefix}." if prefix else ""
+
+
+def _named(entries: Iterable[tuple], with_parent: bool) -> Iterator[tuple]:
+    return ((name, value, parent) if with_parent else (name, value) for name, value, parent in entries)
+
+
+def _unnamed(entries: Iterable[tuple]) -> Iterator[Any]:
+    return (entry[1] if len(entry) == 2 else entry[1:] for entry in entries)
 
 
 class Module:
@@ -64,6 +72,8 @@ class Module:
         watcher = hooks.active.get()
         if watcher is None or name.startswith("__") or not isinstance(value, (Module, Tensor, list, tuple, dict)):
             return value
+        if isinstance(getattr(type(self), name, None), property):
+            return value  # what it read was heard already
         return watcher.attribute(self, name, value)
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -84,89 +94,86 @@ class Module:
                 outputs = changed
         return outputs
 
-    def register_forward_pre_hook(self, hook: Callable) -> HookHandle:
+    def register_forward_pre_hook(self, hook: Callable) -> HookHandler:
         """Call `hook(module, inputs)` before forward; what it returns replaces the inputs."""
-        return self._register(self._forward_pre_hooks, hook)
+        return HookHandler(self._forward_pre_hooks, hook)
 
-    def register_forward_hook(self, hook: Callable) -> HookHandle:
+    def register_forward_hook(self, hook: Callable) -> HookHandler:
         """Call `hook(module, inputs, outputs)` after forward; what it returns replaces the outputs."""
-        return self._register(self._forward_hooks, hook)
-
-    @staticmethod
-    def _register(table: OrderedDict[int, Callable], hook: Callable) -> HookHandle:
-        key = max(table, default=-1) + 1
-        table[key] = hook
-        return HookHandle(table, key)
+        return HookHandler(self._forward_hooks, hook)
 
     # ------------------------------------------------------------ iteration
 
-    def _attributes(self) -> Iterator[tuple[str, Any]]:
+    def _attributes(self, order: Callable[..., Iterable[str]] = sorted) -> Iterator[tuple[str, Any]]:
         own = object.__getattribute__(self, "__dict__")
-        for name in sorted(own):
-            if name not in ("_forward_hooks", "_forward_pre_hooks"):
+        for name in order(own):
+            if name not in _HOOKS:
                 yield from _walk(name, own[name])
 
-    def named_children(self, **_: Any) -> Iterator[tuple[str, Module]]:
-        """Direct children (also those in containers) with their names."""
+    def _entries(self, prefix: str, recursive: bool, seen: set[int]) -> Iterator[tuple[str, Any, Module]]:
+        """(path, module or tensor, owner) in alphabetical order, depth first, each object once."""
         for name, value in self._attributes():
-            if isinstance(value, Module):
-                yield name, value
-
-    def children(self, **_: Any) -> Iterator[Module]:
-        """Direct children."""
-        return (m for _, m in self.named_children())
-
-    def named_modules(self, prefix: str | None = None, _seen: set[int] | None = None) -> Iterator[tuple[str, Module]]:
-        """The module and all below it, each once, with paths."""
-        seen = set() if _seen is None else _seen
-        if id(self) in seen:
-            return
-        seen.add(id(self))
-        yield prefix or "", self
-        for name, child in self.named_children():
-            yield from child.named_modules(f"{prefix}.{name}" if prefix else name, seen)
-
-    def modules(self) -> Iterator[Module]:
-        """The module and all below it, each once."""
-        return (m for _, m in self.named_modules())
-
-    def named_tensors(self, prefix: str | None = None, recursive: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """Parameters and buffers with their paths: a module's own first, then its children's, each alphabetical."""
-        return ((name, t) for name, t, _ in self._tensors(f"{prefix}." if prefix else "", recursive, set()))
-
-    def _tensors(self, prefix: str, recursive: bool, stack: set[int]) -> Iterator[tuple[str, Tensor, Module]]:
-        if id(self) in stack:
-            return
-        stack = {*stack, id(self)}
-        own = list(self._attributes())
-        yield from ((prefix + name, value, self) for name, value in own if isinstance(value, Tensor))
-        for name, value in own:
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            yield prefix + name, value, self
             if recursive and isinstance(value, Module):
-                yield from value._tensors(f"{prefix}{name}.", True, stack)
+                yield from value._entries(f"{prefix}{name}.", True, seen)
 
-    def tensors(self, recursive: bool = True) -> Iterator[Tensor]:
+    def named_children(self, *, prefix: str | None = None, with_parent: bool = False) -> Iterator[tuple[str, Module]]:
+        """Direct children (also those in containers) with their names; with_parent adds the module itself."""
+        entries = self._entries(_head(prefix), False, set())
+        return _named((e for e in entries if isinstance(e[1], Module)), with_parent)
+
+    def children(self, **kwargs: Any) -> Iterator[Module]:
+        """Direct children."""
+        return _unnamed(self.named_children(**kwargs))
+
+    def named_modules(self, prefix: str | None = None, *, with_parent: bool = False) -> Iterator[tuple[str, Module]]:
+        """The module and all below it, each once, with paths."""
+        yield (prefix or "", self, None) if with_parent else (prefix or "", self)  # type: ignore[misc]
+        entries = self._entries(_head(prefix), True, {id(self)})
+        yield from _named((e for e in entries if isinstance(e[1], Module)), with_parent)
+
+    def modules(self, **kwargs: Any) -> Iterator[Module]:
+        """The module and all below it, each once."""
+        return _unnamed(self.named_modules(**kwargs))
+
+    def _tensors(self, prefix: str | None, recursive: bool) -> Iterator[tuple[str, Tensor, Module]]:
+        entries = self._entries(_head(prefix), recursive, {id(self)})
+        return (e for e in entries if isinstance(e[1], Tensor))
+
+    def named_tensors(
+        self, prefix: str | None = None, recursive: bool = True, *, with_parent: bool = False
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Parameters and buffers with their paths, in alphabetical order, each once."""
+        return _named(self._tensors(prefix, recursive), with_parent)
+
+    def tensors(self, recursive: bool = True, **kwargs: Any) -> Iterator[Tensor]:
         """Parameters and buffers."""
-        return (t for _, t in self.named_tensors(recursive=recursive))
+        return _unnamed(self.named_tensors(recursive=recursive, **kwargs))
 
-    def named_parameters(self, prefix: str | None = None, recursive: bool = True) -> Iterator[tuple[str, Parameter]]:
-        """Parameters with their paths, each once."""
-        seen: set[int] = set()
-        for name, value in self.named_tensors(prefix, recursive):
-            if isinstance(value, Parameter) and id(value) not in seen:
-                seen.add(id(value))
-                yield name, value
+    def named_parameters(
+        self, prefix: str | None = None, recursive: bool = True, *, with_parent: bool = False
+    ) -> Iterator[tuple[str, Parameter]]:
+        """Parameters with their paths, in alphabetical order, each once."""
+        entries = (e for e in self._tensors(prefix, recursive) if isinstance(e[1], Parameter))
+        return _named(entries, with_parent)
 
-    def parameters(self, recursive: bool = True) -> Iterator[Parameter]:
+    def parameters(self, recursive: bool = True, **kwargs: Any) -> Iterator[Parameter]:
         """Parameters, each once."""
-        return (p for _, p in self.named_parameters(recursive=recursive))
+        return _unnamed(self.named_parameters(recursive=recursive, **kwargs))
 
-    def named_buffers(self, prefix: str | None = None, recursive: bool = True) -> Iterator[tuple[str, Tensor]]:
+    def named_buffers(
+        self, prefix: str | None = None, recursive: bool = True, *, with_parent: bool = False
+    ) -> Iterator[tuple[str, Tensor]]:
         """Tensors that are not parameters, with their paths."""
-        return ((n, t) for n, t in self.named_tensors(prefix, recursive) if not isinstance(t, Parameter))
+        entries = (e for e in self._tensors(prefix, recursive) if not isinstance(e[1], Parameter))
+        return _named(entries, with_parent)
 
-    def buffers(self, recursive: bool = True) -> Iterator[Tensor]:
+    def buffers(self, recursive: bool = True, **kwargs: Any) -> Iterator[Tensor]:
         """Tensors that are not parameters."""
-        return (t for _, t in self.named_buffers(recursive=recursive))
+        return _unnamed(self.named_buffers(recursive=recursive, **kwargs))
 
     # ------------------------------------------------------------ modes
 
@@ -175,9 +182,9 @@ class Module:
         for module in list(self.modules()):
             fn(module)
 
-    def train(self, mode: bool = True) -> Module:
-        """Training mode (or evaluation with mode=False) for the module and all below it."""
-        for module in self.modules():
+    def train(self, mode: bool = True, recursive: bool = True) -> Module:
+        """Training mode (or evaluation with mode=False) for the module and, if recursive, all below it."""
+        for module in self.modules() if recursive else (self,):
             module.training = mode
         return self
 
@@ -197,10 +204,30 @@ class Module:
 
     # ------------------------------------------------------------ state
 
+    def __getstate__(self) -> dict[str, Any]:
+        own = dict(object.__getattribute__(self, "__dict__"))
+        containers = [k for k, v in own.items() if isinstance(v, (Module, list, tuple, dict))]
+        return {"_modules": containers, **own, "_name": None, "_short_name": None}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        Module.__init__(self)
+        own = object.__getattribute__(self, "__dict__")
+        own.update((k, v) for k, v in state.items() if k not in _BOOKKEEPING)
+
+    def _state(self, prefix: str, stack: frozenset[int] = frozenset()) -> Iterator[tuple[str, Tensor, Module]]:
+        """Entries of a state dict: a module's own tensors first, then its children's, each alphabetical."""
+        if id(self) in stack:
+            return
+        own = [(name, value) for name, value, _ in self._entries("", False, set())]
+        yield from ((prefix + name, value, self) for name, value in own if isinstance(value, Tensor))
+        for name, value in own:
+            if isinstance(value, Module):
+                yield from value._state(f"{prefix}{name}.", stack | {id(self)})
+
     def state_dict(self, rst: Any = None, prefix: str = "", keep_var: bool = False) -> OrderedDict[str, Any]:
         """Path -> array (or the tensor itself with keep_var) of parameters and buffers."""
         out = OrderedDict() if rst is None else rst
-        for name, value, owner in self._tensors(prefix, True, set()):
+        for name, value, owner in self._state(prefix):
             out[name] = value if keep_var else owner._saved(value)
         return out
 
@@ -209,26 +236,36 @@ class Module:
         return np.array(tensor.numpy())
 
     def load_state_dict(self, state_dict: Mapping[str, Any] | Callable[..., Any], strict: bool = True) -> None:
-        """Take values from a state dict. With strict, missing and unknown keys are errors; wrong shapes always are
-        (a vector of C may stand for (1,C,1,1)).
+        """Take values from a state dict. With strict, missing and unknown keys are errors, else warnings; wrong shapes
+        always are errors (a vector of C may stand for (1,C,1,1)).
 
         A callable is asked for each tensor: `state_dict(name, tensor)` returns its value or None.
+
+        Raises:
+            StateDictError: missing or unknown keys; nothing was changed.
+            ShapeError: a value of another shape; nothing was changed.
         """
-        tensors = dict(self.named_tensors())
+        tensors = self.state_dict(keep_var=True)
         if callable(state_dict):
             state = {k: v for k, t in tensors.items() if (v := state_dict(k, t)) is not None}
-        else:
+        elif isinstance(state_dict, Mapping):
             state = dict(state_dict)
-        missing, unknown = sorted(tensors.keys() - state.keys()), sorted(state.keys() - tensors.keys())
-        if strict and (missing or unknown):
-            hint = nearest(unknown[0], missing) if unknown else ""
-            raise OptionError(
-                f"load_state_dict of {type(self).__name__}: missing {missing[:5]}, unknown {unknown[:5]}{hint}; "
-                "pass strict=False to take what fits"
-            )
+        else:
+            raise OptionError(f"load_state_dict: got a {type(state_dict).__name__}; expected a dict or a callable")
+        self._compare_keys(tensors.keys(), state.keys(), strict)
         values = {k: self._checked(k, tensors[k], state[k]) for k in tensors.keys() & state.keys()}
         for name, value in values.items():
             tensors[name]._reset(value)
+
+    def _compare_keys(self, have: Iterable[str], given: Iterable[str], strict: bool) -> None:
+        missing, unknown = sorted(set(have) - set(given)), sorted(set(given) - set(have))
+        if not missing and not unknown:
+            return
+        hint = nearest(unknown[0], missing) if unknown else ""
+        found = f"load_state_dict of {type(self).__name__}: missing {missing[:5]}, unknown {unknown[:5]}{hint}"
+        if strict:
+            raise StateDictError(f"{found}; pass strict=False to take what fits")
+        get_logger(__name__).warning(found)
 
     @staticmethod
     def _checked(name: str, have: Tensor, new: Any) -> Tensor:
@@ -245,6 +282,7 @@ class Module:
         return ""
 
     def __repr__(self) -> str:
-        lines = [f"({name}): " + repr(child).replace("\n", "\n  ") for name, child in self.named_children()]
+        entries = ((n, v) for n, v in self._attributes(list) if isinstance(v, Module))
+        lines = [f"({name}): " + repr(child).replace("\n", "\n  ") for name, child in entries]
         head = f"{type(self).__name__}({self._module_info_string()}"
         return head + ("\n  " + "\n  ".join(lines) + "\n)" if lines else ")")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from megengine import functional as F
 from megengine.module.module import Module
 from megengine.tensor import Tensor
 
 
 class Pad(Module):
-    """Lengthens axes by (before, after)."""
+    """Lengthens axes by (before, after): with a constant, by reflection, or by repeating the border."""
 
-    def __init__(self, pad_width: Any, mode: str = "constant", constant_val: float = 0.0) -> None:
+    def __init__(
+        self, pad_width: tuple[tuple[int, int], ...], mode: str = "constant", constant_val: float = 0.0
+    ) -> None:
         super().__init__()
         self.pad_width, self.mode, self.pad_val = pad_width, mode, constant_val
 

@@ -1,4 +1,4 @@
-"""Channels to pixels."""
+"""Channels to space."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from megengine.tensor import Tensor
 
 
 class PixelShuffle(Module):
-    """[..., C*r*r, H, W] -> [..., C, H*r, W*r]."""
+    """[..., C*r*r, H, W] -> [..., C, H*r, W*r] (Shi et al. 2016)."""
 
     def __init__(self, upscale_factor: int, **kwargs: Any) -> None:
-        super().__init__()
+        super().__init__(**kwargs)
         self.upscale_factor = upscale_factor
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Pooling."""
+"""Pooling by windows."""
 
 from __future__ import annotations
 
@@ -9,15 +9,24 @@ from megengine.module.module import Module
 from megengine.tensor import Tensor
 
 
-class _Pool(Module):
-    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0, **kwargs: Any) -> None:
-        super().__init__()
+class _PoolNd(Module):
+    def __init__(
+        self,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] | None = None,
+        padding: int | tuple[int, int] = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
         self.kernel_size = kernel_size
-        self.stride = kernel_size if stride is None else stride
+        self.stride = stride or kernel_size
         self.padding = padding
 
+    def _module_info_string(self) -> str:
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
-class MaxPool2d(_Pool):
+
+class MaxPool2d(_PoolNd):
     """Largest element of each window."""
 
     def forward(self, inp: Tensor) -> Tensor:
@@ -25,20 +34,23 @@ class MaxPool2d(_Pool):
         return F.max_pool2d(inp, self.kernel_size, self.stride, self.padding)
 
 
-class AvgPool2d(_Pool):
-    """Mean of each window."""
+class AvgPool2d(_PoolNd):
+    """Mean of each window; `mode` says whether padding counts: average or average_count_exclude_padding."""
 
     def __init__(
         self,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] | None = None,
+        padding: int | tuple[int, int] = 0,
         mode: str = "average_count_exclude_padding",
         **kwargs: Any,
     ) -> None:
-        super().__init__(kernel_size, stride, padding)
+        super().__init__(kernel_size, stride, padding, **kwargs)
         self.mode = mode
 
     def forward(self, inp: Tensor) -> Tensor:
         """[N,C,H,W] -> [N,C,oh,ow]."""
         return F.avg_pool2d(inp, self.kernel_size, self.stride, self.padding, self.mode)
+
+    def _module_info_string(self) -> str:
+        return f"{super()._module_info_string()}, mode={self.mode}"

@@ -1,13 +1,22 @@
-"""Where quantization begins and ends."""
+"""Marks of where quantization begins and ends."""
 
 from __future__ import annotations
 
-from megengine.module.identity import Identity
+from megengine.module.module import Module
+from megengine.tensor import Tensor
 
 
-class QuantStub(Identity):
-    """Marks where the input is quantized."""
+class QuantStub(Module):
+    """Marks where the input is quantized; in a float model the input itself."""
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Any shape, same out."""
+        return inp
 
 
-class DequantStub(Identity):
-    """Marks where the result is dequantized."""
+class DequantStub(Module):
+    """Marks where the result is dequantized; in a float model the input itself."""
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Any shape, same out."""
+        return inp

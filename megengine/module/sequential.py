@@ -3,36 +3,53 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 from megengine.module.module import Module
 
 
 class Sequential(Module):
-    """Layers one after the other; given as modules or as one ordered dict."""
+    """Layers one after the other; given as modules, or as one ordered dict of them.
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__()
-        named = isinstance(args[0], OrderedDict) if len(args) == 1 else False
+    >>> net = Sequential(Linear(4, 8), ReLU())  # doctest: +SKIP
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        named = len(args) == 1 and isinstance(args[0], dict)
         entries = args[0].items() if named else ((str(i), m) for i, m in enumerate(args))
-        self.layer_keys = []
+        self.layer_keys: list[str] = []
         for key, module in entries:
             setattr(self, key, module)
             self.layer_keys.append(key)
 
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return Sequential(OrderedDict((k, getattr(self, k)) for k in self.layer_keys[index]))
-        return getattr(self, self.layer_keys[index])
+    def __getitem__(self, idx: int | slice | str) -> Any:
+        if isinstance(idx, slice):
+            return Sequential(OrderedDict((k, getattr(self, k)) for k in self.layer_keys[idx]))
+        return getattr(self, idx if isinstance(idx, str) else self.layer_keys[idx])
+
+    def __setitem__(self, idx: int, module: Module) -> None:
+        setattr(self, self.layer_keys[idx], module)
+
+    def __delitem__(self, idx: int | slice) -> None:
+        for key in self.layer_keys[idx] if isinstance(idx, slice) else [self.layer_keys[idx]]:
+            delattr(self, key)
+        del self.layer_keys[idx]
 
     def __len__(self) -> int:
         return len(self.layer_keys)
 
-    def __iter__(self):
-        return (getattr(self, k) for k in self.layer_keys)
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.layer_values)
+
+    @property
+    def layer_values(self) -> list[Any]:
+        """The layers in order."""
+        return [getattr(self, k) for k in self.layer_keys]
 
     def forward(self, inp: Any) -> Any:
         """Through every layer in turn."""
-        for layer in list(self):  # all are read before the first is called: traced graphs show it
+        for layer in self.layer_values:  # all are read before the first is called: traced graphs show it
             inp = layer(inp)
         return inp

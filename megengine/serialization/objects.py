@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,15 +16,11 @@ from megengine.serialization.arrays import quantized_of
 from megengine.serialization.pickles import Builder, Record
 from megengine.tensor import Parameter, Tensor
 
-# a layer of ours -> its name in MegEngine's files (the same), and back
-NAMES: dict[type[Module], str] = {
-    kind: f"{kind.__module__}.{kind.__qualname__}"
+_LAYERS: dict[str, type[Module]] = {
+    f"{kind.__module__}.{kind.__name__}": kind
     for kind in vars(layers).values()
-    if isinstance(kind, type) and issubclass(kind, Module) and kind is not Module
+    if isinstance(kind, type) and issubclass(kind, Module)
 }
-_LAYERS = {path: kind for kind, path in NAMES.items()}
-# state of MegEngine's modules that has no counterpart here
-_BOOKKEEPING = frozenset({"_modules", "_name", "_short_name", "_forward_hooks", "_forward_pre_hooks"})
 
 OBJECT_NAMES = frozenset({"megengine.tensor.Tensor", "megengine.tensor.Parameter"})
 
@@ -69,14 +64,11 @@ def _module_of(kind: type[Module]) -> Builder:
     def build(record: Record) -> Module:
         if not isinstance(record.state, dict):
             raise FileFormatError(f"pickle: a {kind.__name__} without state")
-        made = kind.__new__(kind)
-        Module.__init__(made)
-        for name, value in record.state.items():
-            if name in _BOOKKEEPING:
-                continue
+        for name in record.state:
             if not isinstance(name, str) or name.startswith("__") or callable(getattr(kind, name, None)):
                 raise FileFormatError(f"pickle: a {kind.__name__} with an attribute {str(name)[:60]!r}")
-            setattr(made, name, value)
+        made = kind.__new__(kind)
+        made.__setstate__(record.state)
         return made
 
     return build
@@ -104,7 +96,6 @@ OBJECTS: dict[str, Builder] = {
     "megengine.quantization.utils.LSQParams": _qparams,
     "megengine.quantization.utils.QuantMode": lambda r: int(r.args[0]),
     "megengine.core.tensor.dtype.QuantDtypeMeta": lambda r: tuple(r.args),
-    "megengine.module.module.Module": _module_of(Module),
     **{path: _module_of(kind) for path, kind in _LAYERS.items()},
 }
 
@@ -139,9 +130,6 @@ class AllowedClasses(Mapping[str, Builder]):
 def module_state(module: Module) -> tuple[str, dict[str, Any]]:
     """Class name in MegEngine's files and instance state, as MegEngine writes them."""
     kind = type(module)
-    own = dict(object.__getattribute__(module, "__dict__"))
-    if own.get("_forward_hooks") or own.get("_forward_pre_hooks"):
+    if module._forward_hooks or module._forward_pre_hooks:
         raise OptionError(f"save: a {kind.__name__} has hooks, which cannot be saved; remove them first")
-    own.update(_forward_hooks=OrderedDict(), _forward_pre_hooks=OrderedDict(), _name=None, _short_name=None)
-    containers = [k for k, v in own.items() if isinstance(v, (Module, list, tuple, dict))]
-    return NAMES.get(kind, f"{kind.__module__}.{kind.__qualname__}"), {"_modules": containers, **own}
+    return f"{kind.__module__}.{kind.__qualname__}", module.__getstate__()

@@ -1,0 +1,1 @@
+"""Tools beside training: statistics of modules, folding of batch normalisation, conversion of tensors."""
