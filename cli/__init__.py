@@ -6,6 +6,8 @@ if __name__ != "megengine.cli":
 
 def main() -> None:
     """Entry point of `mge-quantize`; what a command needs is imported when it runs."""
-    from megengine.cli.app import run
-
+    try:
+        from megengine.cli.app import run
+    except KeyboardInterrupt:  # nothing has begun
+        raise SystemExit(130) from None
     run()

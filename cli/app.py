@@ -17,6 +17,7 @@ import click
 from megengine.core.errors import MegEngineError
 
 EXIT_BAD, EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 1, 2, 70, 130
+INTERRUPTED = "interrupted; no unfinished file was left"
 
 # name -> (module, attribute, one line): the module is imported when its command is asked for.
 COMMANDS = {
@@ -59,7 +60,7 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            error.message += nearest(args[0], COMMANDS)
+            error.message = error.message.rstrip(".") + nearest(args[0], COMMANDS)
             raise
 
 
@@ -80,8 +81,8 @@ def common(function: Callable[..., None]) -> Callable[..., None]:
 
         try:
             function(out=Output(as_json=as_json), **options)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
-            raise
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise  # click shows its own errors, and leaves quietly when nobody reads any more
         except BaseException as error:
             _report(error, as_json=as_json, debug=debug)
             sys.exit(_code(error))
@@ -94,7 +95,7 @@ def _code(error: BaseException) -> int:
         return EXIT_INTERRUPTED
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else EXIT_BAD
-    return EXIT_BAD if isinstance(error, (MegEngineError, MemoryError)) else EXIT_BUG
+    return EXIT_BAD if isinstance(error, (MegEngineError, MemoryError, OSError)) else EXIT_BUG
 
 
 def _report(error: BaseException, *, as_json: bool, debug: bool) -> None:
@@ -112,12 +113,14 @@ def _report(error: BaseException, *, as_json: bool, debug: bool) -> None:
 
 def _message(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted; nothing was written"
+        return INTERRUPTED
     if isinstance(error, MemoryError):
         return "not enough memory for this model; free memory or take a smaller input shape"
     if isinstance(error, MegEngineError):
         notes = getattr(error, "__notes__", [])
         return " | ".join([str(error), *notes])
+    if isinstance(error, OSError):
+        return f"{error.filename or 'a file'}: {error.strerror or error}"
     return f"internal error: {type(error).__name__}: {error} (run again with --debug and report the traceback)"
 
 
@@ -129,6 +132,11 @@ def run() -> None:
     """Run the command line; SIGTERM ends as cleanly as Ctrl-C."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        group.main(prog_name="mge-quantize")
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
+        status = group.main(prog_name="mge-quantize", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        status = error.exit_code
+    except (click.Abort, KeyboardInterrupt):  # before or after a command's own work
+        print(f"mge-quantize: {INTERRUPTED}", file=sys.stderr)
+        status = EXIT_INTERRUPTED
+    sys.exit(status if isinstance(status, int) else 0)

@@ -9,7 +9,7 @@ import click
 from megengine.cli.app import FailedError, common
 from megengine.cli.evaluation import Score, logits_of, score
 from megengine.cli.networks import NETWORKS, Calibration, Network
-from megengine.cli.output import Output, output_file
+from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.photos import PhotoSet, photo_set
 from megengine.cli.verifying import verify_line
 
@@ -66,6 +66,7 @@ class Measured:
 @common
 def demo(output: Path, names: tuple[str, ...], views: str, out: Output, **options: Any) -> None:
     """Quantize MobileNetV2, EfficientNet-Lite0 and SqueezeNet 1.1 with published weights, and report."""
+    check_suffix("--output", output, {".html": "a page"})
     if not output.parent.exists():
         output.parent.mkdir(parents=True)
     with output_file(output) as temporary:

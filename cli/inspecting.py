@@ -9,7 +9,7 @@ import click
 
 from megengine.cli.app import common
 from megengine.cli.models import load_model, shape_option
-from megengine.cli.output import Output, output_file
+from megengine.cli.output import Output, check_suffix, output_file
 from megengine.core.dtype import storage_of
 from megengine.traced_module import TracedModule
 from megengine.traced_module.expr import Apply, Constant
@@ -103,8 +103,7 @@ def inspect(model: str, shapes: tuple, out: Output) -> None:
 @common
 def draw(model: str, output: Path, shapes: tuple, out: Output) -> None:
     """Draw the graph of MODEL; needs no `dot` program."""
-    if output.suffix not in (".svg", ".dot"):
-        raise click.UsageError(f"--output {str(output)!r}: expected a .svg or .dot file")
+    check_suffix("--output", output, {".svg": "a picture", ".dot": "for Graphviz"})
     with output_file(output) as temporary:
         from megengine.traced_module import drawing
 

@@ -8,10 +8,11 @@ import click
 import numpy as np
 
 from megengine.cli.readers import load_function
-from megengine.core.errors import FileFormatError, OptionError
+from megengine.core.errors import FileFormatError, OptionError, nearest
 from megengine.traced_module import TracedModule, lower, trace_module
 
 SUFFIXES = (".onnx", ".tm", ".mgt")
+STATE_DICTS = (".pth", ".pt", ".pkl", ".ckpt", ".safetensors")
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -56,8 +57,14 @@ def load_model(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     path = Path(source)
     if ".py:" in source:
         return lower(_from_function(source, given))
+    if path.suffix in STATE_DICTS:
+        raise OptionError(
+            f"model {source!r}: a {path.suffix} file holds weights without a network; give module.py:function, a "
+            "function that builds the network and loads the weights, or export the network as .onnx"
+        )
     if path.suffix not in SUFFIXES:
-        raise OptionError(f"model {source!r}: expected {', '.join(SUFFIXES)} or module.py:function")
+        hint = nearest(path.suffix, SUFFIXES)
+        raise OptionError(f"model {source!r}: expected {', '.join(SUFFIXES)} or module.py:function{hint}")
     if not path.is_file():
         raise FileFormatError(f"model {source!r}: no such file")
     if path.suffix == ".onnx":

@@ -1,5 +1,6 @@
 """What a command shows and writes: tables or JSON, progress on stderr, files that appear whole or not at all."""
 
+import errno
 import json
 import os
 import sys
@@ -15,9 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
-from megengine.core.errors import MegEngineError
+from megengine.core.errors import MegEngineError, OptionError, nearest
 
 WIDTH = 140  # of tables in files and pipes
+WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)  # what can only mean a failed write
 
 
 class OutputError(MegEngineError):
@@ -103,6 +105,17 @@ def finite(value: float | None) -> float | None:
     return None if value is None or value != value or abs(value) == float("inf") else float(value)
 
 
+def check_suffix(option: str, path: Path | None, kinds: dict[str, str]) -> None:
+    """Refuse a path whose suffix is none of `kinds`, which maps suffixes to what they hold.
+
+    Raises:
+        OptionError: names the option, what is accepted, and the nearest suffix.
+    """
+    if path is not None and path.suffix not in kinds:
+        listed = " or ".join(f"{suffix} ({what})" for suffix, what in kinds.items())
+        raise OptionError(f"{option} {str(path)!r}: expected {listed}{nearest(path.suffix, kinds)}")
+
+
 @contextmanager
 def output_file(path: str | Path) -> Iterator[Path]:
     """A temporary path beside `path` that takes its place when the body ends well, and is gone when it does not.
@@ -113,8 +126,25 @@ def output_file(path: str | Path) -> Iterator[Path]:
         OutputError: the folder is missing, not writable, or the path is a folder.
     """
     target = Path(path)
+    temporary = _temporary(target)
+    try:
+        yield temporary
+        os.chmod(temporary, target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except OSError as error:
+        if error.errno in WRITING or error.filename == str(temporary):
+            raise OutputError(f"output {target}: cannot be written ({error.strerror or error})") from error
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _temporary(target: Path) -> Path:
+    """A new empty file in the folder of `target`."""
     if target.is_dir():
         raise OutputError(f"output {target}: is a folder; expected a file name")
+    if target.parent.exists() and not target.parent.is_dir():
+        raise OutputError(f"output {target}: {target.parent} is a file, not a folder; choose another path")
     if not target.parent.is_dir():
         raise OutputError(f"output {target}: the folder {target.parent} does not exist; create it first")
     if target.exists() and not os.access(target, os.W_OK):
@@ -122,17 +152,11 @@ def output_file(path: str | Path) -> Iterator[Path]:
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.stem}-", suffix=target.suffix, dir=target.parent)
     except OSError as error:
-        raise OutputError(f"output {target}: cannot be written ({error.strerror})") from error
+        raise OutputError(
+            f"output {target}: cannot be written, the folder {target.parent} takes no new file ({error.strerror})"
+        ) from error
     os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        os.chmod(temporary, target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
-        os.replace(temporary, target)
-    except OSError as error:
-        raise OutputError(f"output {target}: cannot be written ({error.strerror or error})") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    return Path(name)
 
 
 def _umask() -> int:

@@ -6,20 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from megengine.cli import pictures
 from megengine.cli.app import common
 from megengine.cli.models import input_shapes, load_model, shape_option
-from megengine.cli.output import Output, output_file
+from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.readers import Reader, open_reader
-from megengine.core.errors import OptionError
+from megengine.core.dtype import storage_of
+from megengine.core.errors import OptionError, QuantizationError
+from megengine.traced_module import TracedModule
+from megengine.traced_module.expr import Apply, Constant
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
     """Temporary paths of what is to be written; None for what was not asked for."""
 
-    model: Path
+    model: Path | None
     onnx: Path | None
     report: Path | None
 
@@ -57,10 +61,16 @@ def reader_of(data: str, preprocess: str | None, samples: int | None, model: Any
 @click.command()
 @click.argument("model")
 @data_options
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Quantized model to write (.mgt).")
-@click.option("--onnx", "onnx_path", type=click.Path(path_type=Path), help="Write a QDQ ONNX model too.")
 @click.option(
-    "--report", "report_path", type=click.Path(path_type=Path), help="Write a self-contained HTML report too."
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Quantized model to write: .mgt (integers, exact) or .onnx (QDQ, for other runtimes).",
+)
+@click.option("--onnx", "onnx_path", type=click.Path(path_type=Path), help="Write a QDQ .onnx model too.")
+@click.option(
+    "--report", "report_path", type=click.Path(path_type=Path), help="Write a self-contained .html report too."
 )
 @click.option("--weights", type=click.Choice(["per_channel", "per_tensor"]), default="per_channel", show_default=True)
 @click.option("--activations", default="minmax", show_default=True, help="minmax, ema, percentile, mse or kl.")
@@ -72,32 +82,59 @@ def reader_of(data: str, preprocess: str | None, samples: int | None, model: Any
 @common
 def ptq(output: Path, onnx_path: Path | None, report_path: Path | None, out: Output, **options: Any) -> None:
     """Quantize MODEL (.onnx, .tm, .mgt, or module.py:function) to exact int8 with calibration data."""
-    if output.suffix != ".mgt":
-        raise OptionError(f"output {str(output)!r}: expected a .mgt file (our format); --onnx writes ONNX beside it")
+    check_suffix("--output", output, {".mgt": "our format", ".onnx": "QDQ for other runtimes"})
+    check_suffix("--onnx", onnx_path, {".onnx": "QDQ for other runtimes"})
+    check_suffix("--report", report_path, {".html": "a page"})
+    wanted = {"model": output, "onnx": onnx_path, "report": report_path}
+    if output.suffix == ".onnx":
+        if onnx_path is not None:
+            raise OptionError(
+                "--output and --onnx both name a .onnx file; give --output a .mgt file, or leave out --onnx"
+            )
+        wanted |= {"model": None, "onnx": output}
     with ExitStack() as stack:
         files = Files(
-            stack.enter_context(output_file(output)),
-            stack.enter_context(output_file(onnx_path)) if onnx_path else None,
-            stack.enter_context(output_file(report_path)) if report_path else None,
+            **{name: stack.enter_context(output_file(path)) if path else None for name, path in wanted.items()}
         )
         result = _quantize(files, out, **options)
-    written = [str(path) for path in (output, onnx_path, report_path) if path]
+    written = [str(path) for path in wanted.values() if path]
     out.say(f"wrote {', '.join(written)}")
     out.result({**result, "written": written})
+
+
+def check_weights(model: TracedModule) -> None:
+    """Refuse weights that no calibration can repair, by name, before any work.
+
+    Raises:
+        QuantizationError: a stored value is NaN, or a weight of a layer is infinite.
+    """
+    for expr in model.graph.exprs():
+        if not isinstance(expr, Constant) or storage_of(expr.outputs[0].spec.dtype).kind != "f":
+            continue
+        value = np.asarray(expr.value.numpy())
+        layers = [use for use in expr.outputs[0].users if isinstance(use, Apply)]
+        weight = value.ndim > 1 and any(use.op in ("conv2d", "conv_transpose2d", "matmul") for use in layers)
+        bad = int((~np.isfinite(value) if weight else np.isnan(value)).sum())
+        if bad:
+            raise QuantizationError(
+                f"constant {expr.outputs[0].name!r}: {bad} of {value.size} values are NaN or infinite, read by "
+                f"{layers[0].outputs[0].name if layers else 'nothing'!r}; train or export the model again"
+            )
 
 
 def _quantize(files: Files, out: Output, *, model: str, data: str, preprocess: str | None, samples: int | None,
               shapes: tuple, **choices: Any) -> dict[str, Any]:  # fmt: skip
     from megengine.cli import quantizing
     from megengine.quantization import analyze
-    from megengine.traced_module import TracedModule
     from megengine.traced_module import files as native
 
     config = config_of(**choices)
     source = load_model(model, shapes)
+    check_weights(source)
     reader = reader_of(data, preprocess, samples, source)
     made = quantizing.quantize_with_progress(source, reader, config, out, "quantize")
-    native.save(TracedModule.from_graph(made.integer_graph), files.model)
+    if files.model:
+        native.save(TracedModule.from_graph(made.integer_graph), files.model)
     if files.onnx:
         from megengine.convert import onnx
 

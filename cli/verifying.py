@@ -10,6 +10,8 @@ from megengine.cli.output import Output
 from megengine.cli.ptq import data_options, reader_of
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import OptionError
+from megengine.traced_module import TracedModule
+from megengine.traced_module.expr import Apply
 
 
 def verify_line(result: Any) -> str:
@@ -23,6 +25,25 @@ def verify_line(result: Any) -> str:
         )
     worst = next(run for run in result.runs if run.values)
     return f"NOT exact: {worst.run}: {worst.values} values differ, first at {worst.node} ({worst.op} {worst.module})"
+
+
+def require_integers(traced: TracedModule, name: str) -> None:
+    """Refuse a network that computes nothing in integers.
+
+    Raises:
+        OptionError: a float network, or one with quantize / dequantize pairs around float layers.
+    """
+    made = [expr for expr in traced.graph.exprs() if isinstance(expr, Apply)]
+    integer = [expr.op for expr in made if isinstance(expr.outputs[0].spec.dtype, QuantizedDType)]
+    if not integer:
+        raise OptionError(
+            f"model {name!r} has no integer value; quantize it first: mge-quantize ptq {name} --data ... -o q.mgt"
+        )
+    if set(integer) == {"quantize"}:
+        raise OptionError(
+            f"model {name!r} has quantize / dequantize pairs around float layers (the form for other runtimes); "
+            "verify the .mgt file that ptq writes"
+        )
 
 
 @click.command()
@@ -46,10 +67,7 @@ def verify(
     from megengine.quantization.verify import verify as check
 
     traced = load_model(model, shapes)
-    if not any(isinstance(node.spec.dtype, QuantizedDType) for node in traced.graph.nodes()):
-        raise OptionError(
-            f"model {model!r} has no integer value; quantize it first: mge-quantize ptq {model} --data ..."
-        )
+    require_integers(traced, model)
     reader = reader_of(data, preprocess, samples or 8, traced)
     with out.progress("verify", reader.count) as bar:
         result = check(

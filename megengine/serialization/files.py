@@ -15,6 +15,7 @@ from megengine.core.errors import FileFormatError, OptionError
 from megengine.serialization.arrays import ARRAY_NAMES, ARRAYS
 from megengine.serialization.objects import OBJECT_NAMES, OBJECTS, AllowedClasses
 from megengine.serialization.pickles import Record, read_records, thaw
+from megengine.serialization.torch_file import LEGACY_MAGIC
 from megengine.serialization.writer import dumps
 from megengine.tensor import Tensor
 
@@ -98,6 +99,8 @@ def load(
             "graphs: megengine.traced_module.load(path)"
         )
     records = read_records(content)
+    if records == LEGACY_MAGIC:
+        raise FileFormatError("load: PyTorch's old format; read it with megengine.serialization.read_pth(path)")
     reader = _reader_of(records)
     value = build_value(records, allow=allow) if reader is None else reader(records, allow=allow)
     return value if map_location is None else _moved(value, map_location)

@@ -20,7 +20,7 @@ from megengine.core.dtype import bfloat16
 from megengine.core.errors import FileFormatError
 from megengine.serialization.pickles import PLAIN, Builder, Global, Record, read_records, thaw
 
-_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_VERSION = 1001
 _MAX_PICKLE = 64 << 20
 _STORAGES = {
@@ -200,7 +200,7 @@ def _read_zip(file: Any, size: int) -> Any:
 
 
 def _read_legacy(file: Any, size: int) -> Any:
-    if read_records(file) != _LEGACY_MAGIC:
+    if read_records(file) != LEGACY_MAGIC:
         raise FileFormatError("not a torch file: neither a zip archive nor the older format's magic number")
     version = read_records(file)
     if version != _LEGACY_VERSION:

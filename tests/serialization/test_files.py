@@ -177,6 +177,9 @@ def test_other_files(tmp_path):
     (tmp_path / "z.pth").write_bytes(b"PK\x03\x04rest")
     with pytest.raises(FileFormatError, match="a zip archive"):
         load(tmp_path / "z.pth")
+    legacy = Path(__file__).parent.parent / "data" / "torch" / "legacy.pth"
+    with pytest.raises(FileFormatError, match="PyTorch's old format; read it with .*read_pth"):
+        load(legacy)
     for name, message in [
         ("megengine.traced_module.expr\nInput", "a traced module, not weights"),
         ("megengine.data\nDataLoader", "not supported in files"),

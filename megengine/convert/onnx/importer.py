@@ -262,7 +262,9 @@ def _attributes(node: "onnx.NodeProto") -> dict[str, Any]:
 def _from_record(call: Call) -> Any:
     """An operator whose rule is in the op's record: same inputs, renamed attributes."""
     op = record_of(call.op_type)
-    assert op is not None and isinstance(op.onnx, OnnxRule)
+    if op is None:  # all its inputs are stored, so folding was tried first
+        raise call.fail("the operator is unknown, and its result cannot be computed from its constant inputs")
+    assert isinstance(op.onnx, OnnxRule)  # record_of
     inputs = [call.input(index) for index in range(len(call.inputs))]
     if op.onnx.read is not None:
         attrs = op.onnx.read(inputs, call.attrs)

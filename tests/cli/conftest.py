@@ -1,0 +1,71 @@
+"""What the tests of the command share: running it as users do, and a small network."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+RUN = [sys.executable, "-m", "megengine.cli"]
+
+
+@pytest.fixture(scope="session")
+def run():
+    """The command in a process of its own."""
+
+    def call(*words, cwd=None, **env):
+        command = [*RUN, *map(str, words)]
+        return subprocess.run(
+            command, cwd=cwd, capture_output=True, text=True, timeout=120, env={**os.environ, **env}, check=False
+        )
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def one_line_error():
+    """Checks exit code and form of an error; gives its line."""
+
+    def check(done, code=1):
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        lines = done.stderr.strip().splitlines()
+        assert len(lines) == 1 and lines[0].startswith("mge-quantize: "), done.stderr
+        return lines[0]
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def little():
+    """Makes a small convolutional network as an ONNX model; `weight` and `activation` can be made bad."""
+
+    def make(weight=None, activation="Relu"):
+        rng = np.random.default_rng(0)
+        w = (rng.standard_normal((4, 3, 3, 3)) / 5).astype(np.float32) if weight is None else weight
+        v = rng.standard_normal((4, 2)).astype(np.float32)
+        nodes = [
+            helper.make_node("Conv", ["x", "w"], ["c"], "/body/conv/Conv", pads=[1, 1, 1, 1]),
+            helper.make_node(activation, ["c"], ["r"], "/body/relu/Relu"),
+            helper.make_node("GlobalAveragePool", ["r"], ["p"], "pool"),
+            helper.make_node("Flatten", ["p"], ["f"], "flat"),
+            helper.make_node("Gemm", ["f", "v"], ["y"], "head"),
+        ]
+        x = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 16, 16])]
+        y = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+        stored = [numpy_helper.from_array(w, "w"), numpy_helper.from_array(v, "v")]
+        graph = helper.make_graph(nodes, "little", x, y, stored)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def model(little, tmp_path_factory):
+    """The small network as a .onnx file."""
+    path = tmp_path_factory.mktemp("model") / "little.onnx"
+    onnx.save(little(), path)
+    return path

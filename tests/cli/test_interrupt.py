@@ -1,0 +1,115 @@
+"""Ctrl-C in the middle of every stage: one line, exit code 130, no file, no process left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+# The process interrupts itself when a function of the stage is called, and would go on with the real one.
+STRIKE = """
+import importlib, os, signal, sys
+module, name = sys.argv[1].split(":")
+home = importlib.import_module(module)
+real = getattr(home, name)
+def struck(*args, **kwargs):
+    print("stage reached", flush=True)
+    os.kill(os.getpid(), signal.SIGINT)
+    return real(*args, **kwargs)
+setattr(home, name, struck)
+sys.argv = ["mge-quantize", *sys.argv[2:]]
+from megengine.cli import main
+main()
+"""
+LINE = "mge-quantize: interrupted; no unfinished file was left"
+PTQ = "ptq MODEL --data data.npy -o out.mgt --onnx out.onnx --report out.html"
+STAGES = [
+    ("import", "megengine.convert.onnx.importer:read_model", PTQ),
+    ("lower the import", "megengine.cli.models:lower", PTQ),
+    ("read data", "megengine.cli.readers:check_batch", PTQ),
+    ("fuse", "megengine.quantization.model:fuse", PTQ),
+    ("calibrate", "megengine.quantization.calibrate:interpret", PTQ),
+    ("freeze", "megengine.quantization.model:freeze", PTQ),
+    ("lower", "megengine.quantization.model:lower", PTQ),
+    ("write the model", "safetensors.numpy:save", PTQ),
+    ("write ONNX", "onnx.checker:check_model", PTQ),
+    ("analyze", "megengine.quantization:analyze", PTQ),
+    ("report", "megengine.cli.report:render", PTQ),
+    ("publish", "os:chmod", PTQ),
+    ("inspect", "megengine.cli.inspecting:summary", "inspect MODEL"),
+    ("draw", "megengine.traced_module.drawing:to_svg", "draw MODEL -o out.svg"),
+    ("specification", "megengine.quantization.verify:specification", "verify QUANTIZED --data data.npy"),
+    ("eager", "megengine.quantization.verify:eager", "verify QUANTIZED --data data.npy"),
+    ("compile", "megengine.plan:compile", "bench MODEL QUANTIZED"),
+    ("bench", "time:process_time_ns", "bench MODEL QUANTIZED"),
+]
+
+
+@pytest.fixture(scope="module")
+def quantized(run, model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("quantized")
+    np.save(folder / "data.npy", np.random.default_rng(1).standard_normal((4, 3, 16, 16)).astype(np.float32))
+    assert run("ptq", model, "--data", "data.npy", "-o", "q.mgt", cwd=folder).returncode == 0
+    return folder
+
+
+@pytest.mark.parametrize(("place", "words"), [stage[1:] for stage in STAGES], ids=[stage[0] for stage in STAGES])
+def test_interrupted_in_every_stage(place, words, model, quantized, tmp_path):
+    (tmp_path / "data.npy").symlink_to(quantized / "data.npy")
+    names = {"MODEL": str(model), "QUANTIZED": str(quantized / "q.mgt")}
+    command = [sys.executable, "-c", STRIKE, place, *(names.get(word, word) for word in words.split())]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert "stage reached" in done.stdout, done.stderr
+    assert done.returncode == 130
+    assert done.stderr.strip() == LINE
+    assert [path.name for path in tmp_path.iterdir()] == ["data.npy"]
+
+
+def test_an_old_file_survives(model, quantized, tmp_path):
+    (tmp_path / "out.mgt").write_text("old")
+    words = ["ptq", str(model), "--data", str(quantized / "data.npy"), "-o", "out.mgt"]
+    command = [sys.executable, "-c", STRIKE, "safetensors.numpy:save", *words]
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 130
+    assert (tmp_path / "out.mgt").read_text() == "old"
+
+
+def runs(process):
+    """A process that has ended but was not yet collected (state Z) does not run."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_while_a_download_runs(number, tmp_path):
+    """The child that downloads ends too, and the cache holds nothing."""
+    for name in ("apt-get", "dpkg-deb"):
+        script = tmp_path / "bin" / name
+        script.parent.mkdir(exist_ok=True)
+        script.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/started\nexec sleep 60\n")
+        script.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "MEGENGINE_CACHE": f"{tmp_path}/cache"}
+    program = (
+        "from pathlib import Path\nfrom megengine.cli import assets, main\n"
+        "assets.STAMPS_INSTALLED = Path('/nonexistent')\nmain()\n"
+    )
+    command = [sys.executable, "-c", program, "demo", "-o", "out.html"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (started := tmp_path / "started").exists() or not started.read_text().strip():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err.strip().splitlines()[-1]) == (130, LINE)
+    assert "Traceback" not in err
+    assert not runs(int(started.read_text()))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "cache", "started"]
+    assert not list((tmp_path / "cache").iterdir())
