@@ -21,6 +21,8 @@ from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.interpret import interpret
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.record import record
+from megengine.traced_module.tm_reading import load_tm
+from megengine.traced_module.tm_writing import save_tm
 from megengine.traced_module.traced import TracedModule, lower, register_as_builtin, trace_module, wrap
 
 __all__ = [
@@ -46,9 +48,11 @@ __all__ = [
     "is_constant",
     "is_getattr",
     "is_input",
+    "load_tm",
     "lower",
     "record",
     "register_as_builtin",
+    "save_tm",
     "trace_module",
     "wrap",
 ]

@@ -48,7 +48,7 @@ def _umask() -> int:
 
 
 def save(obj: Any, f: PathOrFile, pickle_module: Any = pickle, pickle_protocol: int = 4) -> Any:
-    """Write state dicts, checkpoints, tensors or modules to a path or a binary file, as MegEngine 1.x does.
+    """Write state dicts, checkpoints, tensors, modules or traced modules to a path or a file, as MegEngine 1.x does.
 
     A path is replaced in one step. Returns `f`. Raises DTypeError for what cannot be written; nothing is written then.
 
@@ -56,7 +56,8 @@ def save(obj: Any, f: PathOrFile, pickle_module: Any = pickle, pickle_protocol: 
     """
     if pickle_module is not pickle or pickle_protocol != 4:
         raise OptionError("save: files are written by the package itself in protocol 4; leave out the pickle options")
-    content = dumps(obj)
+    writer = next((w for kind, w in WRITERS.items() if isinstance(obj, kind)), dumps)
+    content = writer(obj)
     if isinstance(f, (str, os.PathLike)):
         write_atomically(f, content)
     else:
@@ -108,6 +109,8 @@ def load(
 
 # kinds of objects that are not trees of values: name of the outermost object -> reader(records, allow=...)
 ROOTS: dict[str, Callable[..., Any]] = {}
+# and how they are written: class -> content of the file
+WRITERS: dict[type, Callable[[Any], bytes]] = {}
 
 
 def _reader_of(records: Any) -> Callable[..., Any] | None:

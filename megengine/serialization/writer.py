@@ -25,7 +25,9 @@ _MAX_DEPTH = 90
 _ORDERS = {"=": "<", "|": "|", "<": "<", ">": ">"}
 
 
-class _Writer:
+class PickleWriter:
+    """Builds a pickle from known opcodes; subclasses add kinds of objects."""
+
     def __init__(self) -> None:
         self.parts: list[bytes] = [pickle.PROTO + b"\x04"]
         self.memo: dict[int, int] = {}
@@ -170,17 +172,17 @@ class _Writer:
         self.put(pickle.BUILD)
 
 
-_METHODS: tuple[tuple[Any, Callable[[_Writer, Any], None]], ...] = (
-    (np.generic, _Writer.scalar),
-    ((type(None), bool, int, float, str), _Writer.atom),
-    (bytes, _Writer.bytes_),
-    (list, _Writer.list_),
-    (tuple, _Writer.tuple_),
-    (dict, _Writer.dict_),
-    (set, _Writer.set_),
-    (np.ndarray, _Writer.array),
-    (Tensor, _Writer.tensor),
-    (Module, _Writer.module),
+_METHODS: tuple[tuple[Any, Callable[[PickleWriter, Any], None]], ...] = (
+    (np.generic, PickleWriter.scalar),
+    ((type(None), bool, int, float, str), PickleWriter.atom),
+    (bytes, PickleWriter.bytes_),
+    (list, PickleWriter.list_),
+    (tuple, PickleWriter.tuple_),
+    (dict, PickleWriter.dict_),
+    (set, PickleWriter.set_),
+    (np.ndarray, PickleWriter.array),
+    (Tensor, PickleWriter.tensor),
+    (Module, PickleWriter.module),
 )
 
 
@@ -189,6 +191,6 @@ def dumps(value: Any) -> bytes:
 
     Raises DTypeError for anything else, naming its type.
     """
-    writer = _Writer()
+    writer = PickleWriter()
     writer.write(value)
     return b"".join([*writer.parts, pickle.STOP])
