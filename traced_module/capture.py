@@ -441,8 +441,9 @@ def _as_input(tensor: Tensor) -> Tensor:
 
 def renumber(graph: InternalGraph) -> None:
     """Give ids in the order in which a reader meets the expressions: a call, then what it enters."""
-    for i, expr in enumerate(graph.exprs()):
-        expr._id = i
-    for i, node in enumerate(graph.nodes()):
-        node._id = i
-    graph._journal.next_expr, graph._journal.next_node = len(graph.exprs()), len(graph.nodes())
+    exprs = nodes = 0
+    for expr in graph.exprs():
+        expr._id, exprs = exprs, exprs + 1
+        for node in expr._outputs:
+            node._id, nodes = nodes, nodes + 1
+    graph._journal.next_expr, graph._journal.next_node = exprs, nodes

@@ -107,10 +107,16 @@ class TracedModule(Module):
 
     def graph_of_call(self, expr: Any) -> InternalGraph | None:
         """The graph that a call expression of another graph enters; None if it would not find one."""
-        args, kwargs = expr.unflatten_args([_Slot() for _ in expr.inputs])
-        leaves, arg_def = flatten((tuple(args[1:]), kwargs))
-        constants = tuple((i, v) for i, v in enumerate(leaves) if not isinstance(v, _Slot))
-        return self._graphs.get(arguments_key((arg_def, constants)))
+        arg_def, constants = expr.arguments
+        args, kwargs = arg_def.children
+        for graph in self._graphs.values():
+            if graph.arguments is None:
+                continue
+            wanted, fixed = graph.arguments
+            same = wanted.children[0].children == args.children[1:] and wanted.children[1] == kwargs
+            if same and len(fixed) == len(constants) and _same_constants(fixed, constants):
+                return graph
+        return None
 
     # ------------------------------------------------------------ whole module
 
@@ -164,8 +170,12 @@ class TracedModule(Module):
         return "\n".join(repr(g) for g in self._graphs.values()) or super().__repr__()
 
 
-class _Slot:
-    """Stands for an input of a call."""
+def _same_constants(fixed: Any, constants: Any) -> bool:
+    """True if a graph was traced for the constants of a call, whose first leaf is the module."""
+    return all(
+        i + 1 == j and type(a) is type(b) and (a is b or constant_key(a) == constant_key(b))
+        for (i, a), (j, b) in zip(fixed, constants, strict=True)
+    )
 
 
 def _fitting(graph: InternalGraph, given: Any) -> list[Any] | None:

@@ -46,8 +46,11 @@ def watched_function(record: PublicFunction) -> Callable[..., Any]:
             return function(*args, **kwargs)
 
         def run() -> Any:
-            with hooks.unheard():
+            token = hooks.active.set(None)  # not a `with`: this is the hot path of tracing
+            try:
                 return function(*args, **kwargs)
+            finally:
+                hooks.active.reset(token)
 
         return watcher.function(record, args, kwargs, run)
 
