@@ -185,12 +185,6 @@ class Tensor:
         """Nested Python numbers."""
         return self._read("tolist()").tolist()
 
-    def detach(self) -> Tensor:
-        """The same value, unknown to gradient recording."""
-        if self._value is None and self._thunk is None:
-            return self  # while a graph is recorded there are no values to differentiate
-        return Tensor._wrap(self._storage(), self._dtype, self._device)
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self._read("numpy()")
         return np.array(array, dtype) if copy or dtype is not None else self.numpy()

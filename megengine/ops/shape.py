@@ -507,6 +507,16 @@ def astype(inp: Any, dtype: Any) -> Tensor:
     return apply("cast", x, dtype=wanted)
 
 
+@public(home="megengine.tensor", methods=("detach",))
+def detach(self: Tensor) -> Tensor:
+    """The same value, unknown to gradient recording."""
+    if self._value is not None:
+        return Tensor._of_spec(self._value, self.spec)
+    if self._thunk is None:
+        return self  # while ops are recorded there are no values to differentiate
+    return Tensor._deferred(self.spec, self._thunk)
+
+
 # ---------------------------------------------------------------- creation
 
 
