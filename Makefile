@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := CMakeLists.txt pyproject.toml $(shell find kernels/csrc -type f)
+# the editable install lists packages, so new ones need it anew
+PACKAGES := $(shell find megengine kernels traced_module quantization cli -name __init__.py)
 
 .PHONY: demo test test-slow lint format clean setup
 
@@ -14,7 +16,7 @@ $(VENV)/bin/python:
 	  echo "No C++ compiler found. Install one first: 'apt-get install g++' (Debian, Ubuntu), 'dnf install gcc-c++' (Fedora), or set CXX."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: $(VENV)/bin/python $(NATIVE)
+$(VENV)/.installed: $(VENV)/bin/python $(NATIVE) $(PACKAGES)
 	$(BIN)/python -m pip install -q --disable-pip-version-check scikit-build-core nanobind cmake ninja \
 	  onednn-devel-cpu-gomp==2023.2.0 onednn-cpu-gomp==2023.2.0
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[dev]'

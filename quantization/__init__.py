@@ -9,55 +9,100 @@ if __name__ != "megengine.quantization":
 from megengine.quantization.analysis import Analysis, EdgeReport, analyze
 from megengine.quantization.annotate import Annotation, annotate
 from megengine.quantization.config import QuantConfig, select
+from megengine.quantization.fake_quant import LSQ, TQT, FakeQuantize
+from megengine.quantization.graph_qat import QATGraph, prepare_qat
 from megengine.quantization.model import QuantizedModel, QuantReport, quantize_model, requantize
+from megengine.quantization.observer import (
+    ExponentialMovingAverageObserver,
+    HistogramObserver,
+    MinMaxObserver,
+    Observer,
+    PassiveObserver,
+    SyncExponentialMovingAverageObserver,
+    SyncMinMaxObserver,
+)
 from megengine.quantization.profiles import PROFILES, Profile
-from megengine.quantization.qat import (
-    QATModule,
+from megengine.quantization.qconfig import (
+    QConfig,
+    calibration_qconfig,
+    easyquant_qconfig,
+    ema_fakequant_qconfig,
+    ema_lowbit_fakequant_qconfig,
+    min_max_fakequant_qconfig,
+    passive_qconfig,
+    per_channel_fakequant_qconfig,
+    sync_ema_fakequant_qconfig,
+    tqt_qconfig,
+)
+from megengine.quantization.quantize import (
     disable_fake_quant,
     disable_observer,
     enable_fake_quant,
     enable_observer,
+    hook_qat_module,
     propagate_qconfig,
     quantize,
     quantize_qat,
     reset_qconfig,
 )
-from megengine.quantization.qconfig import (
-    QConfig,
-    calibration_qconfig,
-    ema_fakequant_qconfig,
-    min_max_fakequant_qconfig,
-    passive_qconfig,
-)
 from megengine.quantization.ranges import RangeMethod
 from megengine.quantization.statistics import Histogram, TensorStatistics
+from megengine.quantization.utils import (
+    LSQParams,
+    QParams,
+    QuantMode,
+    create_qparams,
+    fake_quant_bias,
+    fake_quant_tensor,
+)
 from megengine.quantization.verify import VerifyResult, verify
 
 __all__ = [
-    "PROFILES",
     "Analysis",
     "Annotation",
     "EdgeReport",
+    "ExponentialMovingAverageObserver",
+    "FakeQuantize",
     "Histogram",
+    "HistogramObserver",
+    "LSQ",
+    "LSQParams",
+    "MinMaxObserver",
+    "Observer",
+    "PROFILES",
+    "PassiveObserver",
     "Profile",
-    "QATModule",
+    "QATGraph",
     "QConfig",
+    "QParams",
     "QuantConfig",
+    "QuantMode",
     "QuantReport",
     "QuantizedModel",
     "RangeMethod",
+    "SyncExponentialMovingAverageObserver",
+    "SyncMinMaxObserver",
+    "TQT",
     "TensorStatistics",
     "VerifyResult",
     "analyze",
     "annotate",
     "calibration_qconfig",
+    "create_qparams",
     "disable_fake_quant",
     "disable_observer",
+    "easyquant_qconfig",
     "ema_fakequant_qconfig",
+    "ema_lowbit_fakequant_qconfig",
     "enable_fake_quant",
     "enable_observer",
+    "fake_quant_bias",
+    "fake_quant_tensor",
+    "hook_qat_module",
     "min_max_fakequant_qconfig",
     "passive_qconfig",
+    "per_channel_fakequant_qconfig",
+    "prepare_qat",
     "propagate_qconfig",
     "quantize",
     "quantize_model",
@@ -65,5 +110,7 @@ __all__ = [
     "requantize",
     "reset_qconfig",
     "select",
+    "sync_ema_fakequant_qconfig",
+    "tqt_qconfig",
     "verify",
 ]

@@ -21,6 +21,7 @@ class Scheme:
         dtype: name of the quantized dtype: "qint8", "qint8_narrow" (weights: -127..127) or "quint8".
         symmetric: zero point 0, so signed integers cover [-a, a] and unsigned ones [0, a].
         qmin, qmax: integer bounds.
+        reach: what the largest magnitude of a symmetric range maps to; None stands for qmax.
 
     Example:
         >>> UNSIGNED.dtype, UNSIGNED.qmax
@@ -31,6 +32,7 @@ class Scheme:
     symmetric: bool
     qmin: int
     qmax: int
+    reach: float | None = None
 
     @property
     def steps(self) -> int:
@@ -60,20 +62,25 @@ def scheme(name: str) -> Scheme:
     return SCHEMES[name]
 
 
-def scale_and_zero(lo: np.ndarray | float, hi: np.ndarray | float, how: Scheme) -> tuple[np.ndarray, np.ndarray]:
+def scale_and_zero(
+    lo: np.ndarray | float, hi: np.ndarray | float, how: Scheme, *, smallest: float | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Float32 scales and int32 zero points of ranges [lo, hi] (scalars or one entry per channel).
 
     Real zero is always representable. A range that holds only zero gets scale 1 / qmax, so that nothing
-    divides by zero and all its integers are zero.
+    divides by zero and all its integers are zero; with `smallest`, no scale is below that in any range.
     """
     lo = np.minimum(np.asarray(lo, np.float64), 0.0)
     hi = np.maximum(np.asarray(hi, np.float64), 0.0)
     if how.symmetric:
         reach = hi if how.qmin == 0 else np.maximum(-lo, hi)
-        scale = (reach / how.qmax).astype(np.float32)
+        scale = (reach / (how.qmax if how.reach is None else how.reach)).astype(np.float32)
     else:
         scale = ((hi - lo) / how.steps).astype(np.float32)
-    scale = np.where(scale > 0, np.maximum(scale, np.float32(SMALLEST_SCALE)), np.float32(1 / how.qmax))
+    if smallest is None:
+        scale = np.where(scale > 0, np.maximum(scale, np.float32(SMALLEST_SCALE)), np.float32(1 / how.qmax))
+    else:
+        scale = np.maximum(scale, np.float32(smallest))
     scale = scale.astype(np.float32)
     if how.symmetric:
         return scale, np.zeros(scale.shape, np.int32)

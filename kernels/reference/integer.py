@@ -75,6 +75,18 @@ def dequantize(q: np.ndarray, s: Any, z: int, axis: int | None = None) -> np.nda
     return (q.astype(np.int32) - z).astype(f32) * _along(s, axis, q.ndim)
 
 
+def convert(x: np.ndarray, factor: Any, z: int, qmin: int, qmax: int, storage: Any) -> np.ndarray:
+    """MegEngine's conversion of real x: t = x * factor, then trunc(t + copysign(0.5, t)), both in float32, clamp, + z.
+
+    NaN becomes qmin. `factor` is fl32(1 / s) where x holds real values, and broadcasts.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        t = np.asarray(x, f32) * factor
+        t = np.trunc(t + np.copysign(f32(0.5), t)).astype(np.float64)
+    t = np.fmin(np.fmax(t, qmin - z), qmax - z)
+    return (t.astype(np.int64) + z).astype(storage)
+
+
 # ---------------------------------------------------------------- epilogue
 
 

@@ -22,6 +22,17 @@ _QUANTIZED = {
     "qint32": (np.dtype(np.int32), -(2**31), 2**31 - 1),
     "qint4": (np.dtype(np.int8), -8, 7),
     "quint4": (np.dtype(np.uint8), 0, 15),
+    "qint1": (np.dtype(np.int8), 0, 1),
+}
+# MegEngine's name in the metadata of a NumPy dtype -> ours; a narrow range has no name of its own there
+MEGENGINE_NAMES = {
+    "QuantizedS8": "qint8",
+    "Quantized8Asymm": "quint8",
+    "QuantizedS32": "qint32",
+    "QuantizedS16": "qint16",
+    "QuantizedS4": "qint4",
+    "Quantized4Asymm": "quint4",
+    "QuantizedS1": "qint1",
 }
 
 
@@ -86,6 +97,24 @@ def qint32(scale: Any, axis: int | None = None) -> QuantizedDType:
     return quantized("qint32", scale, 0, axis)
 
 
+def from_metadata(dtype: np.dtype) -> QuantizedDType | None:
+    """The quantized dtype that MegEngine wrote into an integer dtype's metadata, or None without metadata.
+
+    Raises:
+        DTypeError: the metadata names an unknown type, or no usable scale.
+    """
+    meta = (dtype.metadata or {}).get("mgb_dtype")
+    if meta is None:
+        return None
+    name = MEGENGINE_NAMES.get(str(meta.get("name")))
+    if name is None:
+        raise DTypeError(f"quantized dtype {str(meta.get('name'))[:60]!r} is unknown; expected {list(MEGENGINE_NAMES)}")
+    try:
+        return quantized(name, float(meta["scale"]), int(meta.get("zero_point", 0)))
+    except (KeyError, TypeError, ValueError) as exc:
+        raise DTypeError(f"quantized dtype {name} has no usable scale or zero point: {exc}") from exc
+
+
 _NAMES = [
     "bool",
     "float16",
@@ -120,14 +149,22 @@ def as_dtype(value: Any) -> DType:
     if isinstance(value, str):
         return _named(value)
     try:
-        return np.dtype(value)
+        dtype = np.dtype(value)
+        return dtype if dtype.metadata is None else from_metadata(dtype) or dtype
     except TypeError as exc:
+        if isinstance(exc, DTypeError):
+            raise
         raise DTypeError(f"{value!r} is not a dtype; expected one of {_NAMES} or a quantized type") from exc
 
 
 def storage_of(dtype: DType) -> np.dtype:
     """The NumPy dtype in which elements are stored."""
     return dtype.storage if isinstance(dtype, QuantizedDType) else dtype
+
+
+def is_quantized(dtype: Any) -> bool:
+    """True for a quantized type."""
+    return isinstance(dtype, QuantizedDType) or bool((getattr(dtype, "metadata", None) or {}).get("mgb_dtype"))
 
 
 def is_float(dtype: DType) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core import hooks
+from megengine.core.dtype import is_quantized
 from megengine.core.errors import OptionError, ShapeError, StateDictError, nearest
 from megengine.logger import get_logger
 from megengine.tensor import Parameter, Tensor
@@ -274,7 +275,8 @@ class Module:
             if len(new.shape) != 1 or have.shape != (1, new.shape[0], *[1] * (len(have.shape) - 2)):
                 raise ShapeError(f"load_state_dict: {name} has shape {new.shape}; expected {have.shape}")
             new = new.reshape(have.shape)  # type: ignore[attr-defined]
-        return new.detach() if new.dtype == have.dtype else new.astype(have.dtype)  # type: ignore[attr-defined]
+        same = new.dtype == have.dtype or (is_quantized(new.dtype) and is_quantized(have.dtype))  # brings its scale
+        return new.detach() if same else new.astype(have.dtype)  # type: ignore[attr-defined]
 
     # ------------------------------------------------------------ printing
 

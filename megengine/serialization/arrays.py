@@ -7,23 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType, bfloat16, quantized
-from megengine.core.errors import FileFormatError
+from megengine.core.dtype import MEGENGINE_NAMES, QuantizedDType, bfloat16, from_metadata
+from megengine.core.errors import DTypeError, FileFormatError
 from megengine.serialization.pickles import PLAIN, Builder, Global, Record
 
 _CODES = frozenset(
     ["b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16", "bool", "int8", "uint8"]
 )
-# MegEngine's name -> ours; None: the type of a narrow range has its own name there only in QuantDtypeMeta
-_QUANTIZED = {
-    "QuantizedS8": "qint8",
-    "Quantized8Asymm": "quint8",
-    "QuantizedS32": "qint32",
-    "QuantizedS16": "qint16",
-    "QuantizedS4": "qint4",
-    "Quantized4Asymm": "quint4",
-}
-_NAMES = {ours: theirs for theirs, ours in _QUANTIZED.items()} | {"qint8_narrow": "QuantizedS8"}
+_NAMES = {ours: theirs for theirs, ours in MEGENGINE_NAMES.items()} | {"qint8_narrow": "QuantizedS8"}
 _RAW = {"pybfloat16": bfloat16, "pyintb1": np.dtype(np.uint8), "pyintb2": np.dtype(np.uint8)}
 _RAW["pyintb4"] = np.dtype(np.uint8)
 _RAW_MODULE = "megengine.core._imperative_rt"
@@ -33,16 +24,10 @@ ARRAY_NAMES = frozenset({"numpy.ndarray", *(f"{_RAW_MODULE}.{name}" for name in 
 
 def quantized_of(dtype: np.dtype) -> QuantizedDType | None:
     """The quantized dtype that an integer dtype's `mgb_dtype` metadata describes, or None without metadata."""
-    meta = (dtype.metadata or {}).get("mgb_dtype")
-    if meta is None:
-        return None
-    name = _QUANTIZED.get(meta.get("name"))
-    if name is None:
-        raise FileFormatError(f"quantized dtype {str(meta.get('name'))[:60]!r} is unknown; expected {list(_QUANTIZED)}")
     try:
-        return quantized(name, float(meta["scale"]), int(meta.get("zero_point", 0)))
-    except (KeyError, TypeError, ValueError) as exc:
-        raise FileFormatError(f"quantized dtype {name} has no usable scale or zero point: {exc}") from exc
+        return from_metadata(dtype)
+    except DTypeError as exc:
+        raise FileFormatError(str(exc)) from exc
 
 
 def with_metadata(dtype: QuantizedDType) -> np.dtype:

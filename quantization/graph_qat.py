@@ -1,4 +1,4 @@
-"""Quantization-aware training: a captured network whose values are rounded in the forward pass."""
+"""Quantization-aware training of a captured network: no layer needs to be rewritten."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.errors import CalibrationError, OptionError, QuantizationError
+from megengine.core.errors import CalibrationError, OptionError
 from megengine.dispatch import apply
 from megengine.module import Module
 from megengine.quantization.annotate import annotate
 from megengine.quantization.calibrate import observe
+from megengine.quantization.config import QuantConfig
 from megengine.quantization.freeze import edge_dtype, freeze, quantize_weight
 from megengine.quantization.fuse import fuse
 from megengine.quantization.lower import lower
 from megengine.quantization.materialize import fold, materialize
-from megengine.quantization.qconfig import QConfig, ema_fakequant_qconfig
+from megengine.quantization.ranges import RangeMethod
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module import TracedModule, interpret, trace_module
 from megengine.traced_module import lower as to_op_level
@@ -23,18 +24,19 @@ from megengine.traced_module.expr import Constant
 from megengine.traced_module.graph import InternalGraph
 
 
-class QATModule(Module):
+class QATGraph(Module):
     """A float network with fake quantization on every annotated edge and weight.
 
     The network is captured with batch norms folded (their statistics are frozen), and its weights and biases
     are the parameters to train; gradients pass straight through rounding, inside the range. Values are
-    rounded to the scales that conversion will use, so what is trained is what runs.
+    rounded to the scales that conversion will use, so what is trained is what runs. `observing` lets ranges
+    move (in training mode), `fake_quantizing` rounds values.
     """
 
-    def __init__(self, graph: InternalGraph, qconfig: QConfig) -> None:
+    def __init__(self, graph: InternalGraph, config: QuantConfig) -> None:
         super().__init__(graph.name)
-        self._graph, self.qconfig = fuse(graph), qconfig
-        self._annotation = annotate(self._graph, qconfig.config)
+        self._graph, self.config = fuse(graph), config
+        self._annotation = annotate(self._graph, config)
         self._stats = observe(self._annotation)
         self.weights = {
             e.name: Parameter(e.value.numpy().copy())
@@ -44,7 +46,7 @@ class QATModule(Module):
         self._layer_of = {
             e.inputs[1].name: e.name for e in self._graph.exprs() if e.outputs and e.name in self._annotation.weights
         }
-        self.observing, self.fake_quantizing = True, qconfig.fake_quant
+        self.observing = self.fake_quantizing = True
 
     def forward(self, *inputs: Any) -> Any:
         """Run the network; observes ranges in training mode only, rounds where scales are known."""
@@ -94,91 +96,33 @@ class QATModule(Module):
         """
         graph = self.trained_graph()
         frozen = freeze(graph, self._annotation, self._stats)
-        int_bias = self.qconfig.config.target.bias == "int32"
+        int_bias = self.config.target.bias == "int32"
         return TracedModule.from_graph(lower(fold(materialize(graph, self._annotation, frozen)), int_bias=int_bias))
 
 
-def quantize_qat(module: Module | InternalGraph, *inputs: Any, qconfig: QConfig = ema_fakequant_qconfig) -> QATModule:
-    """A copy of a float module for calibration or quantization-aware training.
+TRAINING = QuantConfig(activations=RangeMethod("ema"), bias_correction=False)
+"""Moving averages of the ranges; weights train, so their error is not corrected."""
+
+
+def prepare_qat(module: Module | InternalGraph, *inputs: Any, config: QuantConfig = TRAINING) -> QATGraph:
+    """A copy of a float network for quantization-aware training; `.convert()` makes it an integer network.
 
     Args:
         module: float module (captured in evaluation mode), traced module or op-level graph.
         inputs: sample inputs, needed to capture a module that is not traced yet.
-        qconfig: settings; see `megengine.quantization.qconfig`.
+        config: ranges, weights, profile and exclusions.
 
     Raises:
         OptionError: a module that is not traced came without sample inputs.
     """
     if isinstance(module, InternalGraph):
-        return QATModule(module, qconfig)
+        return QATGraph(module, config)
     if not isinstance(module, TracedModule):
         if not inputs:
             raise OptionError(
-                f"quantize_qat: {type(module).__name__} is captured as a graph, which needs its input shapes; "
-                "pass sample inputs: quantize_qat(module, x)"
+                f"prepare_qat: {type(module).__name__} is captured as a graph, which needs its input shapes; "
+                "pass sample inputs: prepare_qat(module, x)"
             )
         module.eval()
         module = trace_module(module, *inputs)
-    return QATModule(to_op_level(module).graph, qconfig)
-
-
-def quantize(module: QATModule) -> TracedModule:
-    """The integer network of a calibrated or trained QAT module.
-
-    Raises:
-        QuantizationError: module did not come from `quantize_qat`.
-        CalibrationError: an observer saw nothing.
-    """
-    if not isinstance(module, QATModule):
-        raise QuantizationError(f"quantize: expected the result of quantize_qat, got {type(module).__name__}")
-    return module.convert()
-
-
-def _qat_modules(module: Module) -> list[QATModule]:
-    return [m for m in module.modules() if isinstance(m, QATModule)]
-
-
-def enable_observer(module: Module) -> None:
-    """Let observers in `module` update ranges (in training mode)."""
-    for m in _qat_modules(module):
-        m.observing = True
-
-
-def disable_observer(module: Module) -> None:
-    """Keep all ranges in `module` as they are."""
-    for m in _qat_modules(module):
-        m.observing = False
-
-
-def enable_fake_quant(module: Module) -> None:
-    """Round values in the forward pass."""
-    for m in _qat_modules(module):
-        m.fake_quantizing = True
-
-
-def disable_fake_quant(module: Module) -> None:
-    """Compute in float in the forward pass."""
-    for m in _qat_modules(module):
-        m.fake_quantizing = False
-
-
-def propagate_qconfig(module: Module, qconfig: QConfig) -> None:
-    """Give every QAT module in `module` another qconfig; ranges are taken again from what was observed."""
-    for m in _qat_modules(module):
-        m._annotation = annotate(m._graph, qconfig.config)
-        m._stats = {**observe(m._annotation), **m._stats}
-        m.qconfig, m.fake_quantizing = qconfig, qconfig.fake_quant
-
-
-def reset_qconfig(module: Module, qconfig: QConfig, inplace: bool = True) -> Module:
-    """Like `propagate_qconfig`, and forget what was observed.
-
-    Raises:
-        OptionError: a copy was asked for.
-    """
-    if not inplace:
-        raise OptionError("reset_qconfig: inplace=False is not available; call quantize_qat on the float module again")
-    for m in _qat_modules(module):
-        propagate_qconfig(m, qconfig)
-        m._stats = observe(m._annotation)
-    return module
+    return QATGraph(to_op_level(module).graph, config)

@@ -1,0 +1,1 @@
+"""Where MegEngine's code finds its dtypes."""

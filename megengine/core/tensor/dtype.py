@@ -1,0 +1,152 @@
+"""Quantized dtypes by MegEngine's names and signatures."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from megengine.core.dtype import QuantizedDType, bfloat16, is_quantized, quantized
+from megengine.core.errors import DTypeError, OptionError, nearest
+
+__all__ = [
+    "QuantDtypeMeta",
+    "bfloat16",
+    "create_quantized_dtype",
+    "meta_of",
+    "get_dtype_bit",
+    "get_scale",
+    "get_zero_point",
+    "is_lowbit",
+    "is_quantize",
+    "qint1",
+    "qint4",
+    "qint8",
+    "qint32",
+    "quint4",
+    "quint8",
+]
+
+
+class QuantDtypeMeta(NamedTuple):
+    """An integer type without a scale: name, MegEngine's name, storage, and the integers it uses.
+
+    Example:
+        >>> meta_of("qint8_narrow").qmin
+        -127
+    """
+
+    name: str
+    cname: str
+    np_dtype_str: str
+    qmin: int
+    qmax: int
+    is_unsigned: bool | None = None
+
+    @property
+    def zero_points(self) -> bool:
+        """True if tensors of this type have a zero point."""
+        return bool(self.is_unsigned)
+
+
+_METAS = {
+    meta.name: meta
+    for meta in (
+        QuantDtypeMeta("quint8", "Quantized8Asymm", "uint8", 0, 255, True),
+        QuantDtypeMeta("qint8", "QuantizedS8", "int8", -128, 127, False),
+        QuantDtypeMeta("qint8_narrow", "QuantizedS8", "int8", -127, 127, False),
+        QuantDtypeMeta("quint4", "Quantized4Asymm", "uint8", 0, 15, True),
+        QuantDtypeMeta("qint4", "QuantizedS4", "int8", -8, 7, False),
+        QuantDtypeMeta("qint1", "QuantizedS1", "int8", 0, 1, False),
+        QuantDtypeMeta("qint32", "QuantizedS32", "int32", -(2**31), 2**31 - 1, False),
+    )
+}
+_BITS = {"qint1": 1, "quint4": 4, "qint4": 4, "quint8": 8, "qint8": 8, "qint8_narrow": 8, "qint32": 32}
+
+
+def meta_of(value: str | QuantDtypeMeta) -> QuantDtypeMeta:
+    """The type of a name; a `QuantDtypeMeta` is given back.
+
+    Raises:
+        OptionError: no such name; the nearest one is given.
+    """
+    if isinstance(value, QuantDtypeMeta):
+        return value
+    if value not in _METAS:
+        raise OptionError(f"dtype: unknown {value!r}; expected one of {sorted(_METAS)}{nearest(str(value), _METAS)}")
+    return _METAS[value]
+
+
+def create_quantized_dtype(dtype_meta: QuantDtypeMeta, scale: float, zp: int | None) -> QuantizedDType:
+    """The dtype of an integer type with a scale (a number, or one per output channel) and a zero point.
+
+    Raises:
+        OptionError: a zero point for a symmetric type, or none for an asymmetric one.
+    """
+    if dtype_meta.zero_points and zp is None:
+        raise OptionError(f"{dtype_meta.name}: zp is None; expected an integer from {dtype_meta.qmin} on")
+    if not dtype_meta.zero_points and zp not in (None, 0):
+        raise OptionError(f"{dtype_meta.name}: zp is {zp}; expected None, this type is symmetric")
+    axis = 0 if np.ndim(scale) == 1 and np.size(scale) > 1 else None
+    return quantized(dtype_meta.name, scale, int(zp or 0), axis)
+
+
+def quint8(scale: float, zero_point: int) -> QuantizedDType:
+    """Unsigned 8-bit type with a zero point."""
+    return quantized("quint8", scale, zero_point)
+
+
+def qint8(scale: float) -> QuantizedDType:
+    """Signed 8-bit type."""
+    return quantized("qint8", scale)
+
+
+def qint32(scale: float) -> QuantizedDType:
+    """Signed 32-bit type of biases and accumulators."""
+    return quantized("qint32", scale)
+
+
+def quint4(scale: float, zero_point: int) -> QuantizedDType:
+    """Unsigned 4-bit type with a zero point, stored in bytes."""
+    return quantized("quint4", scale, zero_point)
+
+
+def qint4(scale: float) -> QuantizedDType:
+    """Signed 4-bit type, stored in bytes."""
+    return quantized("qint4", scale)
+
+
+def qint1(scale: float) -> QuantizedDType:
+    """One bit, stored in bytes."""
+    return quantized("qint1", scale)
+
+
+def is_quantize(dtype: Any) -> bool:
+    """True for a quantized dtype, also for a NumPy dtype with MegEngine's metadata."""
+    return is_quantized(dtype)
+
+
+def get_scale(dtype: Any) -> float:
+    """Scale of a quantized dtype. Raises DTypeError for others."""
+    if not isinstance(dtype, QuantizedDType):
+        raise DTypeError(f"get_scale: {dtype!r} is not a quantized dtype; expected one such as qint8(0.1)")
+    return dtype.scale  # type: ignore[return-value]
+
+
+def get_zero_point(dtype: Any) -> int:
+    """Zero point of a quantized dtype. Raises DTypeError for others."""
+    if not isinstance(dtype, QuantizedDType):
+        raise DTypeError(f"get_zero_point: {dtype!r} is not a quantized dtype; expected one such as quint8(0.1, 3)")
+    return dtype.zero_point
+
+
+def get_dtype_bit(dtype_name: str) -> int:
+    """Number of bits of a quantized type by name."""
+    if dtype_name not in _BITS:
+        raise OptionError(f"get_dtype_bit: unknown {dtype_name!r}; expected one of {sorted(_BITS)}")
+    return _BITS[dtype_name]
+
+
+def is_lowbit(dtype: Any) -> bool:
+    """True for types of fewer than 8 bits."""
+    return isinstance(dtype, QuantizedDType) and _BITS[dtype.name] < 8

@@ -1,0 +1,271 @@
+"""Modules that compute with integers: what `quantize` makes of QAT modules, and what MegEngine's files hold."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from megengine import functional as F
+from megengine.core.dtype import QuantizedDType, as_dtype
+from megengine.core.errors import DTypeError, OptionError
+from megengine.dispatch import apply
+from megengine.module import Conv2d, ConvTranspose2d, Elemwise, Module
+from megengine.quantization.arithmetic import Constants, constants, rescaled, stored_result, to_stored
+from megengine.quantization.layer_rules import RULES, LayerRule, placed
+from megengine.quantization.qat_modules import QATModule, product_of
+from megengine.serialization.arrays import with_metadata
+from megengine.tensor import Parameter, Tensor
+
+
+class QuantizedModule(Module):
+    """Base of the layers that run on integers; only for inference.
+
+    The dtype of their result, its scale included, is `output_dtype`.
+    """
+
+    output_dtype: QuantizedDType | None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if state.get("output_dtype") is not None:
+            self.output_dtype = as_dtype(state["output_dtype"])  # type: ignore[assignment]
+
+    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Run the layer. Raises OptionError in training mode."""
+        if self.training:
+            raise OptionError(f"{type(self).__name__}: quantized modules are for inference only; call .eval() first")
+        return super().__call__(*inputs, **kwargs)
+
+    @classmethod
+    def from_qat_module(cls, qat_module: QATModule) -> QuantizedModule:
+        """The integer form of an observed or trained QAT module.
+
+        Raises:
+            CalibrationError: one of its observers saw nothing.
+        """
+        module = cls.__new__(cls)
+        module.__dict__.update(_module_fields(qat_module))
+        module._take(qat_module)
+        return module
+
+    def _take(self, qat_module: QATModule) -> None:
+        self.output_dtype = qat_module.get_activation_dtype()
+
+    @property
+    def target(self) -> QuantizedDType:
+        """`output_dtype`. Raises OptionError where it is missing."""
+        if not isinstance(self.output_dtype, QuantizedDType):
+            raise OptionError(f"{type(self).__name__}: it has no dtype of its result; give dtype= to the constructor")
+        return self.output_dtype
+
+    def _saved(self, tensor: Tensor) -> np.ndarray:
+        array = np.array(tensor.numpy())
+        dtype = tensor.dtype
+        per_tensor = isinstance(dtype, QuantizedDType) and dtype.axis is None
+        return array.view(with_metadata(dtype)) if per_tensor else array  # type: ignore[arg-type]
+
+    def _integers(self, inp: Tensor) -> Tensor:
+        if not isinstance(inp.dtype, QuantizedDType):
+            raise DTypeError(
+                f"{type(self).__name__}: its input is {inp.dtype}; expected a quantized tensor; "
+                "put a QuantStub before the layer, or quantize with .astype"
+            )
+        return inp
+
+
+def _module_fields(module: Module) -> dict[str, Any]:
+    """What every module has, of another one; hooks are copied."""
+    fresh = Module()
+    fields = {k: getattr(module, k) for k in fresh.__dict__}
+    for hooks in ("_forward_hooks", "_forward_pre_hooks"):
+        fields[hooks] = OrderedDict(fields[hooks])
+    return fields
+
+
+@dataclass(slots=True, eq=False)
+class _Prepared:
+    """Constants of a layer and what they were made for."""
+
+    made_for: tuple
+    arrays: tuple
+    constants: Constants
+
+
+class WeightedQuantized(QuantizedModule):
+    """A convolution or linear layer on integers, with or without ReLU; `rule` says which."""
+
+    rule: ClassVar[LayerRule]
+    weight: Any
+    bias: Any
+    _prepared: _Prepared | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_prepared"}
+
+    def _take(self, qat_module: Any) -> None:
+        super()._take(qat_module)
+        layer = qat_module.layer
+        skipped = {*self.__dict__, *qat_module.__dict__} if layer is not qat_module else set(self.__dict__)
+        own = {k: v for k, v in layer.__dict__.items() if k not in skipped and not k.endswith(("_observer", "_quant"))}
+        self.__dict__.update(own)
+        weight, bias = qat_module.folded()
+        dtype = qat_module.get_weight_dtype()
+        shape = weight.shape if dtype.axis is None else (-1, *weight.shape[-3:]) if weight.ndim == 5 else weight.shape
+        stored = to_stored(weight.detach().reshape(*shape), dtype)
+        self.weight = Parameter(stored.numpy(), dtype=dtype)
+        self.bias = None if bias is None else Parameter(bias.numpy())
+
+    def _constants(self, source: QuantizedDType, *, relu: bool) -> Constants:
+        arrays = tuple(None if t is None else t._storage() for t in (self.weight, self.bias))
+        key, prepared = (source, self.target, relu), self._prepared
+        same = prepared is not None and all(a is b for a, b in zip(arrays, prepared.arrays, strict=True))
+        if prepared is None or not same or prepared.made_for != key:
+            product = product_of(self.rule.op, self)
+            made = constants(product, self.weight, arrays[1], source, relu=relu, target=self.target)
+            prepared = self._prepared = _Prepared(key, arrays, made)
+        return prepared.constants
+
+    def before_activation(self, inp: Tensor, nonlinear_mode: str = "identity") -> Tensor:
+        """The quantized result; `nonlinear_mode` is "identity" or "relu"."""
+        if nonlinear_mode not in ("identity", "relu"):
+            raise OptionError(
+                f"{type(self).__name__}: nonlinear_mode is {nonlinear_mode!r}; expected 'identity' or 'relu'"
+            )
+        relu, x = nonlinear_mode == "relu", self._integers(inp)
+        c = self._constants(x.dtype, relu=relu)  # type: ignore[arg-type]
+        return stored_result(product_of(self.rule.op, self), x, c, self.target, relu=relu)
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """As the float layer, on quantized tensors. Raises DTypeError for an input that is not quantized."""
+        return self.before_activation(inp, "relu" if self.rule.relu else "identity")
+
+
+class _QuantizedConv2d(WeightedQuantized, Conv2d):
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        conv_mode: str = "cross_correlation",
+        compute_mode: str = "default",
+        dtype: Any = None,
+        padding_mode: str = "zeros",
+        **kwargs: Any,
+    ) -> None:
+        geometry = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups, True)
+        Conv2d.__init__(self, *geometry, conv_mode, compute_mode, padding_mode, **kwargs)
+        self.output_dtype = None if dtype is None else as_dtype(dtype)  # type: ignore[assignment]
+
+
+class _QuantizedConvTranspose2d(WeightedQuantized, ConvTranspose2d):
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        bias: bool = True,
+        conv_mode: str = "cross_correlation",
+        compute_mode: str = "default",
+        dtype: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        geometry = (in_channels, out_channels, kernel_size, stride, padding, output_padding, dilation, groups, bias)
+        ConvTranspose2d.__init__(self, *geometry, conv_mode=conv_mode, compute_mode=compute_mode, **kwargs)
+        self.output_dtype = None if dtype is None else as_dtype(dtype)  # type: ignore[assignment]
+
+
+class _QuantizedLinear(WeightedQuantized):
+    def __init__(self, dtype: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.weight = self.bias = None
+        self.output_dtype = None if dtype is None else as_dtype(dtype)  # type: ignore[assignment]
+
+
+class _OfDtype(QuantizedModule):
+    """A kind without weights, made from the dtype of its result."""
+
+    def __init__(self, dtype: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.output_dtype = None if dtype is None else as_dtype(dtype)  # type: ignore[assignment]
+
+
+class QuantizedElemwise(_OfDtype):
+    """An elementwise function: computed on real values, converted to the result's scale."""
+
+    def __init__(self, method: Any, dtype: Any = None, **kwargs: Any) -> None:
+        super().__init__(dtype, **kwargs)
+        self.method = "q" + Elemwise(method).method
+
+    def _take(self, qat_module: Any) -> None:
+        super()._take(qat_module)
+        self.method = "q" + qat_module.method
+
+    def forward(self, *inps: Tensor) -> Tensor:
+        """Quantized operands broadcast. Raises DTypeError for operands that are not quantized."""
+        values = [apply("dequantize", self._integers(x)) for x in inps]
+        return to_stored(Elemwise(self.method.removeprefix("q")).forward(*values), self.target)
+
+
+class QuantizedConcat(_OfDtype):
+    """A concatenation of quantized tensors on one scale."""
+
+    def forward(self, inps: Any, axis: int = 0) -> Tensor:
+        """Quantized tensors one after the other. Raises DTypeError for those that are not quantized."""
+        return F.concat([rescaled(self._integers(x), self.target) for x in inps], axis)
+
+
+class QuantizedQuantStub(_OfDtype):
+    """Quantizes the network's input."""
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Float32, any shape."""
+        return to_stored(inp, self.target)
+
+
+class QuantizedDequantStub(QuantizedModule):
+    """Gives real values."""
+
+    def _take(self, qat_module: Any) -> None:
+        """It has no dtype of its own."""
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Quantized, any shape -> float32."""
+        return apply("dequantize", self._integers(inp))
+
+
+_KINDS: dict[str, type[QuantizedModule]] = {
+    "conv2d": _QuantizedConv2d,
+    "conv_transpose2d": _QuantizedConvTranspose2d,
+    "linear": _QuantizedLinear,
+    "elemwise": QuantizedElemwise,
+    "concat": QuantizedConcat,
+    "quantize": QuantizedQuantStub,
+    "dequantize": QuantizedDequantStub,
+}
+
+
+def _quantized_class(rule: LayerRule) -> type[QuantizedModule]:
+    """The class of a row. Folded batch norms leave no trace, so those are convolutions and linear layers too."""
+    names: dict[str, Any] = {"rule": rule} if rule.has_weight else {}
+    if rule.has_weight:
+        names[f"{rule.calc.removesuffix('_bn')}_quantized"] = WeightedQuantized.before_activation
+    base = next((CLASSES[r.name] for r in RULES if r.op == rule.op and r.name in CLASSES), _KINDS[rule.op])
+    return placed(type(rule.name, (base,), names), "quantized", rule)
+
+
+CLASSES: dict[str, type[QuantizedModule]] = {}
+"""Quantized classes by name."""
+for _rule in RULES:
+    CLASSES[_rule.name] = _quantized_class(_rule)

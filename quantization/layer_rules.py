@@ -1,0 +1,75 @@
+"""One table: the kinds of layers that have a QAT and a quantized form. Both families of classes are made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from megengine import module as float_modules
+from megengine.module import Module
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRule:
+    """One kind of layer.
+
+    Args:
+        name: its class name, the same in `megengine.module`, `.qat` and `.quantized`.
+        home: the module below `megengine.module.qat` and `.quantized` where MegEngine has it; files store this path.
+        op: "conv2d", "conv_transpose2d" or "linear" for layers with weights, else the name of the kind.
+        part: attribute with the layer that holds the weights, "" where the module itself does.
+        calc: MegEngine's method for the result before the activation; the quantized one ends in "_quantized".
+        relu: a ReLU follows.
+    """
+
+    name: str
+    home: str
+    op: str
+    part: str = ""
+    calc: str = ""
+    relu: bool = False
+
+    @property
+    def float_class(self) -> type[Module]:
+        """The float layer."""
+        return getattr(float_modules, self.name)
+
+    @property
+    def has_weight(self) -> bool:
+        """True for convolutions and linear layers."""
+        return bool(self.calc)
+
+
+RULES = (
+    LayerRule("Conv2d", "conv", "conv2d", "", "calc_conv"),
+    LayerRule("ConvRelu2d", "conv", "conv2d", "", "calc_conv", relu=True),
+    LayerRule("ConvBn2d", "conv_bn", "conv2d", "conv", "calc_conv_bn"),
+    LayerRule("ConvBnRelu2d", "conv_bn", "conv2d", "conv", "calc_conv_bn", relu=True),
+    LayerRule("ConvTranspose2d", "conv", "conv_transpose2d", "", "calc_conv_transpose2d"),
+    LayerRule("ConvTransposeRelu2d", "conv", "conv_transpose2d", "", "calc_conv_transpose2d", relu=True),
+    LayerRule(
+        "ConvTransposeBn2d", "conv_transpose_bn", "conv_transpose2d", "conv_transpose2d", "calc_conv_transpose2d_bn"
+    ),
+    LayerRule(
+        "ConvTransposeBnRelu2d",
+        "conv_transpose_bn",
+        "conv_transpose2d",
+        "conv_transpose2d",
+        "calc_conv_transpose2d_bn",
+        relu=True,
+    ),
+    LayerRule("Linear", "linear", "linear", "", "calc_linear"),
+    LayerRule("LinearRelu", "linear", "linear", "", "calc_linear", relu=True),
+    LayerRule("LinearBn1d", "linear_bn", "linear", "linear", "calc_linear_bn"),
+    LayerRule("LinearBnRelu1d", "linear_bn", "linear", "linear", "calc_linear_bn", relu=True),
+    LayerRule("Elemwise", "elemwise", "elemwise"),
+    LayerRule("Concat", "concat", "concat"),
+    LayerRule("QuantStub", "quant_dequant", "quantize"),
+    LayerRule("DequantStub", "quant_dequant", "dequantize"),
+)
+
+
+def placed(cls: type, family: str, rule: LayerRule) -> type:
+    """The class with the name and place that MegEngine's files know: `megengine.module.<family>.<home>.<name>`."""
+    cls.__name__ = cls.__qualname__ = rule.name
+    cls.__module__ = f"megengine.module.{family}.{rule.home}"
+    return cls

@@ -1,0 +1,389 @@
+"""Modules of quantization-aware training: float parameters, values rounded as the quantized module will have them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, ClassVar
+
+import numpy as np
+
+from megengine import functional as F
+from megengine.core.dtype import QuantizedDType
+from megengine.core.errors import CalibrationError, OptionError
+from megengine.dispatch import apply
+from megengine.module import Module
+from megengine.quantization.arithmetic import Product, constants, form_of, rescaled, stored_result, to_stored
+from megengine.quantization.gradients import exact_product, with_value
+from megengine.quantization.layer_rules import RULES, LayerRule, placed
+from megengine.quantization.qconfig import QConfig
+from megengine.quantization.utils import QParams, QParamsModuleMixin, fake_quant_bias
+from megengine.tensor import Tensor
+
+
+class QATModule(Module):
+    """Base of the layers that are trained with rounded values; a float layer becomes one by `from_float_module`.
+
+    `with_weight` and `with_act` say what a kind of layer quantizes. A user's own kind derives from this class and
+    from its float class, and calls `apply_quant_weight`, `apply_quant_bias` and `apply_quant_activation` in `forward`.
+    """
+
+    with_weight = True
+    with_act = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)  # of the float class, where there is one
+        self._forget()
+
+    def _forget(self) -> None:
+        self.weight_observer = self.act_observer = None
+        self.weight_fake_quant = self.act_fake_quant = None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._forget()
+        self.__dict__.update(state)
+
+    @classmethod
+    def from_float_module(cls, float_module: Module) -> QATModule:
+        """The QAT form of a float layer. Parameters are shared with it, hooks are copied."""
+        module = cls.__new__(cls)
+        module.__dict__.update(float_module.__dict__)
+        for hooks in ("_forward_hooks", "_forward_pre_hooks"):
+            module.__dict__[hooks] = OrderedDict(getattr(float_module, hooks))
+        module._forget()
+        return module
+
+    def set_qconfig(self, qconfig: QConfig) -> None:
+        """Make observers and fake quantizers anew.
+
+        Raises:
+            OptionError: qconfig is not a QConfig.
+        """
+        if not isinstance(qconfig, QConfig):
+            raise OptionError(f"set_qconfig: expected a QConfig, got {type(qconfig).__name__}")
+        self._forget()
+        if self.with_weight:
+            self.weight_observer = _made(qconfig.weight_observer)
+            self.weight_fake_quant = _made(qconfig.weight_fake_quant)
+        if self.with_act:
+            self.act_observer = _made(qconfig.act_observer)
+            self.act_fake_quant = _made(qconfig.act_fake_quant)
+
+    def set_fake_quant(self, enable: bool) -> None:
+        """Round (True) or compute in float (False)."""
+        for part in (self.weight_fake_quant, self.act_fake_quant):
+            if part is not None:
+                part.enable() if enable else part.disable()
+
+    def set_observer(self, enable: bool) -> None:
+        """Let observers look at values (True) or keep what they have (False)."""
+        for part in (self.weight_observer, self.act_observer):
+            if part is not None:
+                part.enable() if enable else part.disable()
+
+    def apply_quant_weight(self, target: Tensor) -> Tensor:
+        """The weight observed and rounded; carries its qparams."""
+        return _observed_and_rounded(target, self.weight_observer, self.weight_fake_quant)
+
+    def apply_quant_activation(self, target: Tensor) -> Tensor:
+        """The result observed and rounded; carries its qparams."""
+        return _observed_and_rounded(target, self.act_observer, self.act_fake_quant)
+
+    def apply_quant_bias(self, target: Tensor | None, inp: Tensor, w_qat: Tensor) -> Tensor | None:
+        """The bias rounded to steps of s_inp * s_w where both are known."""
+        return None if target is None else fake_quant_bias(target, inp, w_qat)
+
+    def get_weight_qparams(self) -> QParams:
+        """Scale and zero point of the weight. Raises CalibrationError if none were observed."""
+        return _qparams("weight", self.weight_observer, self.weight_fake_quant)
+
+    def get_activation_qparams(self) -> QParams:
+        """Scale and zero point of the result. Raises CalibrationError if none were observed."""
+        return _qparams("activation", self.act_observer, self.act_fake_quant)
+
+    def get_weight_dtype(self) -> QuantizedDType | None:
+        """Quantized dtype of the weight; None for layers without one."""
+        return self.get_weight_qparams().dtype if self.with_weight else None
+
+    def get_activation_dtype(self) -> QuantizedDType | None:
+        """Quantized dtype of the result; None for layers that do not round it."""
+        return self.get_activation_qparams().dtype if self.with_act else None
+
+
+def _made(factory: Any) -> Any:
+    return None if factory is None else factory()
+
+
+def _qparams(what: str, observer: Any, fake_quant: Any) -> QParams:
+    source = observer if isinstance(observer, QParamsModuleMixin) else fake_quant
+    if not isinstance(source, QParamsModuleMixin):
+        raise CalibrationError(f"there is neither an observer nor a learnt scale of the {what}; set a qconfig")
+    return source.get_qparams()
+
+
+def _observed_and_rounded(target: Tensor, observer: Any, fake_quant: Any) -> Tensor:
+    if observer is not None:
+        target = observer(target)
+    if fake_quant is None or not fake_quant.enabled:
+        return target
+    return fake_quant(target, observer.get_qparams() if observer is not None else None)
+
+
+def quantized_dtype_of(tensor: Tensor) -> QuantizedDType | None:
+    """The dtype that a rounded tensor's qparams describe, or None."""
+    qparams = tensor.qparams
+    known = isinstance(qparams, QParams) and qparams.scale is not None and qparams.dtype_meta is not None
+    return qparams.dtype if known else None
+
+
+class WeightedQAT(QATModule):
+    """A convolution or linear layer, with or without batch norm and ReLU; `rule` says which."""
+
+    rule: ClassVar[LayerRule]
+
+    @property
+    def layer(self) -> Any:
+        """The module that holds weight, bias and geometry."""
+        return getattr(self, self.rule.part) if self.rule.part else self
+
+    @property
+    def product(self) -> Product:
+        """Op and geometry."""
+        return product_of(self.rule.op, self.layer)
+
+    def set_qconfig(self, qconfig: QConfig) -> None:
+        """Make observers and fake quantizers anew; observers per channel look along the weight's output channels."""
+        super().set_qconfig(qconfig)
+        if self.rule.op == "conv_transpose2d" and getattr(self.weight_observer, "channel_axis", None) is not None:
+            raise OptionError("a transposed convolution has no scales per channel; use a qconfig without channel_axis")
+
+    def parameters_for(self, inp: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias as they are multiplied and added: folded, rounded."""
+        weight, bias = self.folded()
+        w = self.apply_quant_weight(flat_groups(weight))
+        return w, self.apply_quant_bias(bias, inp, w)
+
+    def folded(self) -> tuple[Tensor, Tensor | None]:
+        """Float weight and bias that the quantized layer will have."""
+        return self.layer.weight, self.layer.bias
+
+    def affine(self, inp: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+        """Inp * w + b: with the integer kernels where both are on grids, else in float."""
+        x_dtype, w_dtype = quantized_dtype_of(inp), quantized_dtype_of(w)
+        if x_dtype is None or w_dtype is None:
+            y = apply(self.product.float_op, inp, w, **self.product.float_attrs)
+        else:
+            y = exact_product(self.product, inp, w, x_dtype, w_dtype)
+        return y if b is None else y + b
+
+    def before_activation(self, inp: Tensor) -> Tensor:
+        """The result before ReLU and rounding."""
+        return self.affine(inp, *self.parameters_for(inp))
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """As the float layer, rounded; the result carries its qparams."""
+        w, b = self.parameters_for(inp)
+        y = self.affine(inp, w, b)
+        return self.rounded(inp, w, b, F.relu(y) if self.rule.relu else y)
+
+    def rounded(self, inp: Tensor, w: Tensor, b: Tensor | None, y: Tensor) -> Tensor:
+        """Y observed and rounded, to exactly the integers that the quantized layer gives."""
+        out = self.apply_quant_activation(y)
+        dtypes = [quantized_dtype_of(t) for t in (inp, w, out)]
+        if any(d is None for d in dtypes):
+            return out
+        source, w_dtype, target = dtypes
+        weight = to_stored(w, w_dtype)  # type: ignore[arg-type]
+        if form_of(self.product, weight.numpy(), relu=self.rule.relu) == "products":
+            return out
+        bias = None if b is None else b.numpy()
+        c = constants(self.product, weight, bias, source, relu=self.rule.relu, target=target)  # type: ignore[arg-type]
+        q = stored_result(self.product, to_stored(inp, source), c, target, relu=self.rule.relu)  # type: ignore[arg-type]
+        return with_value(out, apply("dequantize", q))
+
+
+def product_of(op: str, layer: Any) -> Product:
+    """Op and geometry of a float, QAT or quantized layer."""
+    if op == "linear":
+        return Product(op)
+    if getattr(layer, "padding_mode", "zeros") != "zeros":
+        raise OptionError(
+            f"{type(layer).__name__}: padding_mode {layer.padding_mode!r} cannot be quantized; "
+            "use zeros, or keep the layer in float with disable_quantize()"
+        )
+    pairs = {name: _pair(getattr(layer, name)) for name in ("stride", "padding", "dilation")}
+    extra = {"output_padding": _pair(layer.output_padding)} if op == "conv_transpose2d" else {}
+    return Product(op, groups=layer.groups, **pairs, **extra)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
+
+
+def flat_groups(weight: Tensor) -> Tensor:
+    """A grouped weight (G, O/G, I/G, kh, kw) as [O, I/G, kh, kw]; others as they are."""
+    return weight.reshape(-1, *weight.shape[-3:]) if len(weight.shape) == 5 else weight
+
+
+class BnQAT(WeightedQAT):
+    """A layer whose batch norm is folded into its weights.
+
+    In training (Krishnamoorthi 2018, section 3.2.2) weights are folded with the running variance, so that their range
+    is steady; the result is scaled to the batch's variance, and mean and bias are the batch's. Running statistics
+    are updated as the batch norm does (variance by n - 1). In evaluation everything is folded.
+    """
+
+    bn: Any
+
+    def fold_weight_bias(self, bn_mean: Tensor | None, bn_var: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Weight and bias with a batch norm of these statistics (None: the running ones) multiplied in."""
+        mean = self.bn.running_mean if bn_mean is None else bn_mean
+        factor = self._factor(self.bn.running_var if bn_var is None else bn_var)
+        return self._scaled_weight(factor), self._shifted_bias(mean, factor)
+
+    def _shifted_bias(self, mean: Tensor, factor: Tensor) -> Tensor:
+        shift = (self._bias_or_zero() - self._channels(mean)) * factor
+        return shift + self._channels(self.bn.bias) if self.bn.affine else shift
+
+    def _factor(self, var: Tensor) -> Tensor:
+        deviation = F.sqrt(self._channels(var) + self.bn.eps)
+        return (self._channels(self.bn.weight) if self.bn.affine else 1.0) / deviation
+
+    def _channels(self, value: Any) -> Any:
+        """A tensor of one value per channel in the shape that broadcasts over the result."""
+        return value.reshape(self._bias_shape()) if isinstance(value, Tensor) else value
+
+    def _bias_shape(self) -> tuple[int, ...]:
+        return (1, -1) if self.rule.op == "linear" else (1, -1, 1, 1)
+
+    def _scaled_weight(self, factor: Tensor) -> Tensor:
+        weight, g = self.layer.weight, getattr(self.layer, "groups", 1)
+        if self.rule.op == "conv_transpose2d":
+            return weight * (factor.reshape(g, 1, -1, 1, 1) if g > 1 else factor.reshape(1, -1, 1, 1))
+        return weight * factor.reshape(*weight.shape[: weight.ndim - 3 if weight.ndim > 2 else 1], *self._ones(weight))
+
+    def _ones(self, weight: Tensor) -> tuple[int, ...]:
+        return (1,) * (3 if weight.ndim > 2 else 1)
+
+    def folded(self) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias folded with the running statistics."""
+        weight, bias = self.fold_weight_bias(None, None)
+        return weight, bias.reshape(-1) if self.rule.op == "linear" else bias
+
+    def get_batch_mean_var(self, inp: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance (by n) of each channel of inp, in the shape of the running statistics."""
+        axes = [i for i in range(inp.ndim) if i != 1]
+        mean = F.mean(inp, axes, keepdims=True)
+        return mean, F.mean((inp - mean) ** 2, axes, keepdims=True)
+
+    def update_running_mean_and_running_var(
+        self, bn_mean: Tensor, bn_var: Tensor, num_elements_per_channel: int
+    ) -> None:
+        """Move the running statistics towards those of a batch."""
+        old = self.bn.momentum
+        unbiased = bn_var.detach() * (num_elements_per_channel / max(num_elements_per_channel - 1, 1))
+        for running, new in ((self.bn.running_mean, bn_mean.detach()), (self.bn.running_var, unbiased)):
+            running._reset((running.detach() * old + new.reshape(running.shape) * (1 - old)).detach())
+
+    def _training_result(self, inp: Tensor, *, approx: bool = True) -> Tensor:
+        if not approx or (self.bn.affine and np.any(self.bn.weight.numpy() == 0)):
+            return self._exact_statistics(inp)  # weights folded with a factor 0 tell nothing of the statistics
+        running = self.bn.running_var.detach()
+        factor = self._factor(running)
+        w = self.apply_quant_weight(flat_groups(self._scaled_weight(factor)))
+        y = self.affine(inp, w, None)
+        mean, var = self._batch_statistics(y / factor + self._bias_or_zero())
+        scale = F.sqrt(self._channels(running) + self.bn.eps) / F.sqrt(var + self.bn.eps)
+        return y * scale + self._shifted_bias(mean, self._factor(var))
+
+    def _exact_statistics(self, inp: Tensor) -> Tensor:
+        y = apply(self.product.float_op, inp, flat_groups(self.layer.weight), **self.product.float_attrs)
+        weight, bias = self.fold_weight_bias(*self._batch_statistics(y + self._bias_or_zero()))
+        w = self.apply_quant_weight(flat_groups(weight))
+        return self.affine(inp, w, self.apply_quant_bias(bias, inp, w))
+
+    def _bias_or_zero(self) -> Any:
+        return 0.0 if self.layer.bias is None else self._channels(self.layer.bias)
+
+    def _batch_statistics(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        mean, var = self.get_batch_mean_var(y)
+        if self.bn.track_running_stats:
+            self.update_running_mean_and_running_var(mean, var, y.size // y.shape[1])
+        return mean, var
+
+    @property
+    def _uses_batch(self) -> bool:
+        return self.training and not self.bn.freeze
+
+    def before_activation(self, inp: Tensor, *, approx: bool = True) -> Tensor:
+        """The result before ReLU and rounding; `approx=False` convolves twice and folds the batch's own statistics."""
+        return self._training_result(inp, approx=approx) if self._uses_batch else super().before_activation(inp)
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """As the float layer, rounded; the result carries its qparams."""
+        if not self._uses_batch:
+            return super().forward(inp)
+        y = self._training_result(inp)
+        return self.apply_quant_activation(F.relu(y) if self.rule.relu else y)
+
+
+class ElemwiseQAT(QATModule):
+    """An elementwise function, its result rounded."""
+
+    with_weight = False
+
+    def forward(self, *inps: Tensor) -> Tensor:
+        """Operands broadcast."""
+        return self.apply_quant_activation(super().forward(*inps))
+
+
+class ConcatQAT(QATModule):
+    """A concatenation whose inputs are brought to one scale."""
+
+    def forward(self, inps: Any, axis: int = 0) -> Tensor:
+        """Tensors one after the other."""
+        out = self.apply_quant_activation(super().forward(inps, axis))
+        target, sources = quantized_dtype_of(out), [quantized_dtype_of(t) for t in inps]
+        if target is None or any(s is None for s in sources):
+            return out
+        parts = [rescaled(to_stored(t, s), target) for t, s in zip(inps, sources, strict=True)]  # type: ignore[arg-type]
+        return with_value(out, apply("dequantize", apply("concat", *parts, axis=axis)))
+
+
+class QuantStubQAT(QATModule):
+    """Rounds the network's input."""
+
+    with_weight = False
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Float32, any shape."""
+        return self.apply_quant_activation(inp)
+
+
+class DequantStubQAT(QATModule):
+    """Where values become float again."""
+
+    with_weight = with_act = False
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Inp itself."""
+        return inp
+
+
+_KINDS = {"elemwise": ElemwiseQAT, "concat": ConcatQAT, "quantize": QuantStubQAT, "dequantize": DequantStubQAT}
+
+
+def _qat_class(rule: LayerRule) -> type[QATModule]:
+    """The class of a row: its behaviour, then the float class."""
+    if not rule.has_weight:
+        return placed(type(rule.name, (_KINDS[rule.op], rule.float_class), {}), "qat", rule)
+    kind = BnQAT if rule.part else WeightedQAT
+    names = {"rule": rule, f"{rule.calc}_qat": kind.before_activation}
+    plain = (CLASSES[r.name] for r in RULES if r.op == rule.op and r.name in CLASSES)
+    base = kind if rule.part else next(plain, kind)  # as in MegEngine: ConvRelu2d is a Conv2d, ConvBnRelu2d no ConvBn2d
+    return placed(type(rule.name, (base, rule.float_class), names), "qat", rule)
+
+
+CLASSES: dict[str, type[QATModule]] = {}
+"""QAT classes by name."""
+for _rule in RULES:
+    CLASSES[_rule.name] = _qat_class(_rule)
