@@ -32,9 +32,6 @@ class _FakeQuantize(Module):
         self.qmin, self.qmax = self.dtype.qmin, self.dtype.qmax
         self.enabled = enable
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
     def enable(self) -> None:
         """Round from now on."""
         self.enabled = True

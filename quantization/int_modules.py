@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -28,8 +29,8 @@ class QuantizedModule(Module):
 
     output_dtype: QuantizedDType | None
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        super().__setstate__(state)
         if state.get("output_dtype") is not None:
             self.output_dtype = as_dtype(state["output_dtype"])  # type: ignore[assignment]
 
@@ -38,6 +39,9 @@ class QuantizedModule(Module):
         if self.training:
             raise OptionError(f"{type(self).__name__}: quantized modules are for inference only; call .eval() first")
         return super().__call__(*inputs, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"Quantized.{super().__repr__()}"
 
     @classmethod
     def from_qat_module(cls, qat_module: QATModule) -> QuantizedModule:
@@ -103,7 +107,7 @@ class WeightedQuantized(QuantizedModule):
     _prepared: _Prepared | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_prepared"}
+        return {k: v for k, v in super().__getstate__().items() if k != "_prepared"}
 
     def _take(self, qat_module: Any) -> None:
         super()._take(qat_module)

@@ -35,9 +35,6 @@ class Observer(Module, QParamsModuleMixin):
         self.dtype = meta_of(dtype)
         self.qmin, self.qmax = self.dtype.qmin, self.dtype.qmax
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
     @property
     def training(self) -> bool:
         """Training or evaluation mode."""

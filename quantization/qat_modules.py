@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,9 +39,12 @@ class QATModule(Module):
         self.weight_observer = self.act_observer = None
         self.weight_fake_quant = self.act_fake_quant = None
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
         self._forget()
-        self.__dict__.update(state)
+        super().__setstate__(state)
+
+    def __repr__(self) -> str:
+        return f"QAT.{super().__repr__()}"
 
     @classmethod
     def from_float_module(cls, float_module: Module) -> QATModule:
