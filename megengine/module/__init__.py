@@ -15,7 +15,8 @@ from megengine.module.activation import (
     Tanh,
 )
 from megengine.module.adaptive_pooling import AdaptiveAvgPool2d, AdaptiveMaxPool2d
-from megengine.module.batchnorm import BatchNorm1d, BatchNorm2d
+from megengine.module.batch_matmul_activation import BatchMatMulActivation
+from megengine.module.batchnorm import BatchNorm1d, BatchNorm2d, SyncBatchNorm
 from megengine.module.concat import Concat
 from megengine.module.conv import Conv2d, ConvRelu2d, ConvTranspose2d, ConvTransposeRelu2d
 from megengine.module.conv_bn import ConvBn2d, ConvBnRelu2d
@@ -32,6 +33,7 @@ from megengine.module.padding import Pad
 from megengine.module.pixel_shuffle import PixelShuffle
 from megengine.module.pooling import AvgPool2d, MaxPool2d
 from megengine.module.quant_dequant import DequantStub, QuantStub
+from megengine.module.rnn import LSTM, RNN, LSTMCell, RNNCell
 from megengine.module.sequential import Sequential
 
 __all__ = [name for name in dir() if not name.startswith("_")]

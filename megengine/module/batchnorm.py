@@ -100,3 +100,23 @@ class BatchNorm1d(_BatchNorm):
 
 class BatchNorm2d(_BatchNorm):
     """Batch normalisation of [N,C,H,W]."""
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Batch normalisation of [N,C], [N,C,L] or [N,C,H,W] over a group; in one process, of its batch."""
+
+    _ndims = (2, 3, 4)
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.9,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        freeze: bool = False,
+        group: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, freeze, **kwargs)
+        self.group = group

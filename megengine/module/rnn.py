@@ -1,0 +1,257 @@
+"""Recurrent layers and their cells."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+from megengine import functional as F
+from megengine.core.errors import OptionError, ShapeError
+from megengine.logger import get_logger
+from megengine.module import init
+from megengine.module.module import Module
+from megengine.tensor import Parameter, Tensor
+
+
+def _lstm_state(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    i, f, g, o = F.split(gates, 4, axis=-1)
+    c = F.sigmoid(f) * c + F.sigmoid(i) * F.tanh(g)
+    return F.sigmoid(o) * F.tanh(c), c
+
+
+def _nonlinearity(owner: str, name: str) -> Any:
+    functions = {"tanh": F.tanh, "relu": F.relu}
+    if name not in functions:
+        raise OptionError(f"{owner}: nonlinearity is {name!r}; expected tanh or relu")
+    return functions[name]
+
+
+class RNNCellBase(Module):
+    """Weights of a cell with `num_chunks` gates: weight_ih [gates, input], weight_hh [gates, hidden], two biases."""
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool, num_chunks: int) -> None:
+        super().__init__()
+        self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
+        self.gate_hidden_size = num_chunks * hidden_size
+        self.weight_ih = Parameter(init.parameter((self.gate_hidden_size, input_size)))
+        self.weight_hh = Parameter(init.parameter((self.gate_hidden_size, hidden_size)))
+        kind = Parameter if bias else Tensor  # without bias these stay 0: state dicts have them all the same
+        self.bias_ih = kind(init.parameter((self.gate_hidden_size,)))
+        self.bias_hh = kind(init.parameter((self.gate_hidden_size,)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniform within 1 / sqrt(hidden_size)."""
+        limit = 1 / math.sqrt(max(self.hidden_size, 1))
+        for parameter in self.parameters():
+            init.uniform_(parameter, -limit, limit)
+
+    def _gates(self, x: Tensor, h: Tensor) -> Tensor:
+        if x.ndim != 2 or x.shape[1] != self.input_size:
+            raise ShapeError(f"{type(self).__name__}: input is {x.shape}; expected (batch, {self.input_size})")
+        return F.linear(x, self.weight_ih, self.bias_ih) + F.linear(h, self.weight_hh, self.bias_hh)
+
+    def _zeros(self, x: Tensor) -> Tensor:
+        return F.zeros((x.shape[0], self.hidden_size), dtype=x.dtype, device=x.device)
+
+
+class RNNCell(RNNCellBase):
+    """One step of an Elman network: h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or with relu."""
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh") -> None:
+        _nonlinearity("RNNCell", nonlinearity)
+        self.nonlinearity = nonlinearity
+        super().__init__(input_size, hidden_size, bias, num_chunks=1)
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        """[N, input] and the state [N, hidden] (zeros without it) -> the new state."""
+        gates = self._gates(input, self._zeros(input) if hx is None else hx)
+        return _nonlinearity("RNNCell", self.nonlinearity)(gates)
+
+
+class LSTMCell(RNNCellBase):
+    """One step of a long short-term memory (Hochreiter and Schmidhuber 1997); gates in the order i, f, g, o."""
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        super().__init__(input_size, hidden_size, bias, num_chunks=4)
+
+    def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """[N, input] and the states (h, c), each [N, hidden] (zeros without them) -> the new (h, c)."""
+        h, c = (self._zeros(input), self._zeros(input)) if hx is None else hx
+        return _lstm_state(self._gates(input, h), c)
+
+
+class RNNBase(Module):
+    """Layers of recurrent cells over a sequence, forward or in both directions.
+
+    The weights in use are in `_flatten_weights` [gates, ...]: flattened, cell by cell (layer, then direction), in the
+    order weight_ih, weight_hh, bias_ih, bias_hh. `cells` are what MegEngine's state dicts hold beside it.
+    """
+
+    _chunks: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+    ) -> None:
+        super().__init__()
+        if not 0 <= dropout <= 1:
+            raise OptionError(f"{type(self).__name__}: dropout is {dropout}; expected a probability in [0, 1]")
+        if proj_size:
+            get_logger(__name__).warning(f"{type(self).__name__}: proj_size has no effect, as in MegEngine")
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
+        self.bidirectional, self.num_directions, self.proj_size = bidirectional, 2 if bidirectional else 1, proj_size
+        self.cells = [[self.create_cell(layer) for _ in range(self.num_directions)] for layer in range(num_layers)]
+        gates = self._chunks * hidden_size
+        total = sum(math.prod(shape) for _, shapes in self._layout() for shape in shapes)
+        self._flatten_weights = Parameter(init.parameter((gates, total // gates)))
+        self.reset_parameters()
+
+    def _input_size(self, layer: int) -> int:
+        return self.input_size if layer == 0 else self.num_directions * self.hidden_size
+
+    def _layout(self) -> list[tuple[int, list[tuple[int, ...]]]]:
+        """Per cell: its layer and the shapes of its weights, in the order of `_flatten_weights`."""
+        gates = self._chunks * self.hidden_size
+        return [
+            (layer, [(gates, self._input_size(layer)), (gates, self.hidden_size), *[(gates,)] * (2 * self.bias)])
+            for layer in range(self.num_layers)
+            for _ in range(self.num_directions)
+        ]
+
+    def _weights(self) -> list[tuple[Tensor | None, ...]]:
+        flat = F.reshape(self._flatten_weights, (-1,))
+        cells, start = [], 0
+        for _, shapes in self._layout():
+            parts: list[Tensor | None] = []
+            for shape in shapes:
+                stop = start + math.prod(shape)
+                parts.append(F.reshape(flat[start:stop], shape))
+                start = stop
+            cells.append((*parts, *[None] * (4 - len(parts))))
+        return cells
+
+    def reset_parameters(self) -> None:
+        """Uniform within 1 / sqrt(hidden_size)."""
+        limit = 1 / math.sqrt(max(self.hidden_size, 1))
+        for parameter in self.parameters():
+            init.uniform_(parameter, -limit, limit)
+
+    def create_cell(self, layer: int) -> RNNCellBase:
+        """A cell with the sizes of a layer."""
+        raise NotImplementedError(f"{type(self).__name__} has no create_cell; use RNN or LSTM")
+
+    def init_hidden(self, batch_size: int) -> Any:
+        """States of zeros [layers * directions, batch, hidden]."""
+        raise NotImplementedError(f"{type(self).__name__} has no init_hidden; use RNN or LSTM")
+
+    def get_output_from_hidden(self, hx: Any) -> Tensor:
+        """The part of a state that is the layer's output."""
+        raise NotImplementedError(f"{type(self).__name__} has no get_output_from_hidden; use RNN or LSTM")
+
+    def _step(self, gates: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        raise NotImplementedError(f"{type(self).__name__} has no step; use RNN or LSTM")
+
+    def _scan(
+        self, x: Tensor, weights: tuple[Tensor | None, ...], states: tuple[Tensor, ...], backwards: bool
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """One cell over [T,N,I]: outputs [T,N,H] and the last states. The input's share is one matrix product."""
+        weight_ih, weight_hh, bias_ih, bias_hh = weights
+        from_input = F.linear(x, weight_ih, bias_ih)
+        outputs = []
+        times = range(x.shape[0])
+        for t in reversed(times) if backwards else times:
+            states = self._step(from_input[t] + F.linear(states[0], weight_hh, bias_hh), states)
+            outputs.append(states[0])
+        return F.stack(outputs[::-1] if backwards else outputs), states
+
+    def apply_op(self, input: Tensor, hx: Any) -> tuple[Tensor, Any]:
+        """The layers over [T,N,input] from given states: output [T,N,directions * hidden] and the last states."""
+        given = hx if isinstance(hx, tuple) else (hx,)
+        weights, last, x = self._weights(), [], input
+        for layer in range(self.num_layers):
+            outputs = []
+            for direction in range(self.num_directions):
+                cell = layer * self.num_directions + direction
+                out, states = self._scan(x, weights[cell], tuple(s[cell] for s in given), direction == 1)
+                outputs.append(out)
+                last.append(states)
+            x = F.concat(outputs, axis=2) if len(outputs) > 1 else outputs[0]
+            if self.training and self.dropout and layer + 1 < self.num_layers:
+                x = F.dropout(x, self.dropout, True)
+        states = tuple(F.stack(parts) for parts in zip(*last, strict=True))
+        return x, states if isinstance(hx, tuple) else states[0]
+
+    def forward(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
+        """[T,N,input] (or [N,T,input] with batch_first) -> outputs [T,N,directions * hidden] and the last states.
+
+        Raises ShapeError for another number of axes or features, and for an empty sequence.
+        """
+        if input.ndim != 3 or input.shape[2] != self.input_size or 0 in input.shape[:2]:
+            raise ShapeError(
+                f"{type(self).__name__}: input is {input.shape}; expected "
+                f"{'(batch, time' if self.batch_first else '(time, batch'}, {self.input_size}), none of them 0"
+            )
+        x = F.transpose(input, (1, 0, 2)) if self.batch_first else input
+        out, states = self.apply_op(x, self.init_hidden(x.shape[1]) if hx is None else hx)
+        return F.transpose(out, (1, 0, 2)) if self.batch_first else out, states
+
+    def _zeros(self, batch_size: int) -> Tensor:
+        shape = (self.num_layers * self.num_directions, batch_size, self.hidden_size)
+        return F.zeros(shape, dtype=self._flatten_weights.dtype, device=self._flatten_weights.device)
+
+
+class RNN(RNNBase):
+    """Elman network of several layers; `nonlinearity` is tanh or relu."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.nonlinearity = kwargs.pop("nonlinearity", "tanh")
+        _nonlinearity("RNN", self.nonlinearity)
+        super().__init__(*args, **kwargs)
+
+    def create_cell(self, layer: int) -> RNNCell:
+        """A cell with the sizes of a layer."""
+        return RNNCell(self._input_size(layer), self.hidden_size, self.bias, self.nonlinearity)
+
+    def init_hidden(self, batch_size: int) -> Tensor:
+        """A state of zeros [layers * directions, batch, hidden]."""
+        return self._zeros(batch_size)
+
+    def get_output_from_hidden(self, hx: Tensor) -> Tensor:
+        """The state itself."""
+        return hx
+
+    def _step(self, gates: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (_nonlinearity("RNN", self.nonlinearity)(gates),)
+
+
+class LSTM(RNNBase):
+    """Long short-term memory of several layers; states are pairs (h, c)."""
+
+    _chunks = 4
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+    def create_cell(self, layer: int) -> LSTMCell:
+        """A cell with the sizes of a layer."""
+        return LSTMCell(self._input_size(layer), self.hidden_size, self.bias)
+
+    def init_hidden(self, batch_size: int) -> tuple[Tensor, Tensor]:
+        """States (h, c) of zeros, each [layers * directions, batch, hidden]."""
+        return self._zeros(batch_size), self._zeros(batch_size)
+
+    def get_output_from_hidden(self, hx: tuple[Tensor, Tensor]) -> Tensor:
+        """The h of (h, c)."""
+        return hx[0]
+
+    def _step(self, gates: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return _lstm_state(gates, states[1])
