@@ -81,7 +81,7 @@ class Tensor:
     @classmethod
     def _wrap(cls, value: np.ndarray, dtype: DType | None = None, device: str = "cpu0") -> Tensor:
         """Take over storage without a copy."""
-        self = object.__new__(Tensor)
+        self = object.__new__(cls)
         self._value = value
         self._dtype = value.dtype if dtype is None else dtype
         self._device = device

@@ -67,11 +67,12 @@ class ModuleEdits:
             self._check_owned("replace_node", (old, new))
             if isinstance(old, ModuleNode) != isinstance(new, ModuleNode):
                 raise GraphError(f"replace_node: {old.name!r} and {new.name!r}: a module cannot stand for a tensor")
+        results = [n.spec for n in self._outputs]
         with self.transaction():
             for old, new in pairs.items():
                 self._replace_one(old, new)
             changed = [new for old, new in pairs.items() if _may_change_shapes(old, new)]
-            self._infer_again([u for new in changed for u in new.users])
+            self._infer_again([u for new in changed for u in new.users], results)
 
     def _replace_one(self: InternalGraph, old: Node, new: Node) -> None:  # type: ignore[misc]
         if old is new:
@@ -104,10 +105,16 @@ class ModuleEdits:
                 todo.extend(n.expr for n in expr.inputs)
         return list(found.values())
 
-    def _infer_again(self: InternalGraph, changed: Sequence[Expr]) -> None:  # type: ignore[misc]
-        """Bring specs up to date from these expressions on, in execution order; then where this graph is called."""
+    def _infer_again(  # type: ignore[misc]
+        self: InternalGraph, changed: Sequence[Expr], results: list[TensorSpec] | None = None
+    ) -> None:
+        """Bring specs up to date from these expressions on, in execution order; then where this graph is called.
+
+        `results` are the specs of the graph's outputs before the edit, if it may have exchanged them already.
+        """
+        results = [n.spec for n in self._outputs] if results is None else results
         self._infer_in_order(changed)
-        if self._top is self:
+        if self._top is self or results == [n.spec for n in self._outputs]:
             return
         for expr in self._top.exprs():
             wanted = [n.spec for n in self._outputs]

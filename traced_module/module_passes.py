@@ -41,7 +41,7 @@ def copied(layer: Module) -> Any:
 def folded_layer(layer: Any, norm: Any) -> Module:
     """A convolution or linear layer followed by a batch norm (in evaluation), as one layer.
 
-    y = (Wx + b - mean) * gamma / sqrt(var + eps) + beta, computed in float64 and rounded once.
+    y = (Wx + b - mean) * gamma / sqrt(var + eps) + beta; the factor and the bias are computed in float64.
     """
     mean, var = (np.asarray(t.numpy(), np.float64).reshape(-1) for t in (norm.running_mean, norm.running_var))
     factor = 1 / np.sqrt(var + norm.eps)
@@ -59,8 +59,8 @@ def folded_layer(layer: Any, norm: Any) -> Module:
     bias = 0.0 if layer.bias is None else layer.bias.numpy().astype(np.float64).reshape(-1)
     offset = (shift + (bias - mean) * factor).astype(weight.dtype)
     made = copied(layer)
-    made.weight = Parameter((weight * factor.reshape(shape)).astype(weight.dtype))
-    made.bias = Parameter(offset if isinstance(layer, M.Linear) else offset.reshape(1, -1, 1, 1))
+    made.weight = Parameter._wrap(weight * factor.astype(weight.dtype).reshape(shape))
+    made.bias = Parameter._wrap(offset if isinstance(layer, M.Linear) else offset.reshape(1, -1, 1, 1))
     return made
 
 

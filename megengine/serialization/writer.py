@@ -31,6 +31,7 @@ class PickleWriter:
     def __init__(self) -> None:
         self.parts: list[bytes] = [pickle.PROTO + b"\x04"]
         self.memo: dict[int, int] = {}
+        self.names: dict[str, int] = {}
         self.kept: list[Any] = []  # what the memo's ids belong to must live
         self.depth = 0
 
@@ -69,16 +70,15 @@ class PickleWriter:
         self.put(pickle.BINBYTES8, struct.pack("<Q", len(value)), value)
 
     def name(self, path: str) -> None:
-        key = "global " + path
-        known = next((k for k in self.kept if isinstance(k, str) and k == key), None)
-        if known is not None:
-            self.put(pickle.LONG_BINGET, struct.pack("<I", self.memo[id(known)]))
+        if path in self.names:
+            self.put(pickle.LONG_BINGET, struct.pack("<I", self.names[path]))
             return
         module, _, name = path.rpartition(".")
         self.atom(module)
         self.atom(name)
         self.put(pickle.STACK_GLOBAL)
-        self.remember(key)
+        self.names[path] = len(self.memo)
+        self.remember([path])  # an object of its own: text equal to a name is not the name
 
     def list_(self, value: list) -> None:
         self.put(pickle.EMPTY_LIST)
