@@ -16,7 +16,9 @@ _LATER = ("convert", "hub", "models", "plan", "quantization", "random", "traced_
 for _prefix, _home in {
     "megengine.traced_module.": "megengine.traced_module.tm_reading",
     "megengine.quantization.": "megengine.quantization",
+    "megengine.functional.quantized": "megengine.functional.quantized",
     "megengine.module.qat.": "megengine.module.qat",
+    "megengine.module.quantized.": "megengine.module.quantized",
 }.items():
     late.provide(_prefix, lambda home=_home: importlib.import_module(home))
 

@@ -6,6 +6,7 @@ fuse -> annotate -> observe -> calibrate -> freeze -> materialize -> fold -> low
 if __name__ != "megengine.quantization":
     raise ImportError("import megengine.quantization, not quantization: a second copy has classes of its own")
 
+from megengine.quantization import file_objects
 from megengine.quantization.analysis import Analysis, EdgeReport, analyze
 from megengine.quantization.annotate import Annotation, annotate
 from megengine.quantization.config import QuantConfig, select
@@ -56,6 +57,8 @@ from megengine.quantization.utils import (
     fake_quant_tensor,
 )
 from megengine.quantization.verify import VerifyResult, verify
+
+file_objects.register()
 
 __all__ = [
     "Analysis",

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from megengine.core import late
 from megengine.core.errors import nearest
 from megengine.functional import elemwise, loss, math, metric, nn, tensor
 
@@ -16,6 +17,8 @@ def __getattr__(name: str) -> Any:
     """A function that was declared after this module was imported."""
     from megengine.dispatch import public_functions
 
+    if name == "quantized" and late.ensure(f"{__name__}.{name}") and name in globals():
+        return globals()[name]  # imported when it is first named
     for record in list(public_functions.values()):
         for module in _MODULES:
             if record.name == name and record.home == module.__name__:

@@ -1,5 +1,8 @@
 """Layers, each in the file where MegEngine has it: traces and files name them by these paths."""
 
+from typing import Any
+
+from megengine.core import late
 from megengine.module import init
 from megengine.module.activation import (
     GELU,
@@ -36,4 +39,11 @@ from megengine.module.quant_dequant import DequantStub, QuantStub
 from megengine.module.rnn import LSTM, RNN, LSTMCell, RNNCell
 from megengine.module.sequential import Sequential
 
-__all__ = [name for name in dir() if not name.startswith("_")]
+__all__ = [name for name in dir() if not name.startswith("_") and name not in ("Any", "late")]
+
+
+def __getattr__(name: str) -> Any:
+    """`qat` and `quantized` are imported when they are first named."""
+    if name in ("qat", "quantized") and late.ensure(f"megengine.module.{name}.") and name in globals():
+        return globals()[name]
+    raise AttributeError(f"module 'megengine.module' has no attribute {name!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from megengine import module as layers
 from megengine.core import late
 from megengine.core.errors import FileFormatError, OptionError
+from megengine.core.tensor.dtype import QuantDtypeMeta, meta_of
 from megengine.module import Module
 from megengine.serialization.arrays import quantized_of
 from megengine.serialization.pickles import Builder, Record
@@ -23,18 +23,6 @@ _LAYERS: dict[str, type[Module]] = {
 }
 
 OBJECT_NAMES = frozenset({"megengine.tensor.Tensor", "megengine.tensor.Parameter"})
-
-
-@dataclass(frozen=True, slots=True)
-class SavedQParams:
-    """Quantization parameters that a tensor of a file carries."""
-
-    mode: str
-    dtype_name: str
-    qmin: int
-    qmax: int
-    scale: Tensor | None
-    zero_point: Tensor | None
 
 
 def _tensor_of(kind: type[Tensor]) -> Builder:
@@ -53,14 +41,16 @@ def _tensor_of(kind: type[Tensor]) -> Builder:
     return build
 
 
-def _qparams(record: Record) -> SavedQParams:
-    slots = record.state[1]
-    mode = {1: "symmetric", 2: "asymmetric"}[slots["mode"]]
-    name, _, _, qmin, qmax, _ = slots["dtype_meta"]
-    return SavedQParams(mode, name, qmin, qmax, slots.get("scale"), slots.get("zero_point"))
+def _dtype_meta(record: Record) -> QuantDtypeMeta:
+    meta = QuantDtypeMeta(*record.args)
+    if meta != meta_of(meta.name):
+        raise FileFormatError(f"pickle: the quantized type {meta.name!r} is described as {tuple(meta)!s:.100}")
+    return meta
 
 
-def _module_of(kind: type[Module]) -> Builder:
+def module_of(kind: type[Module]) -> Builder:
+    """What makes a module of this class from its saved attributes."""
+
     def build(record: Record) -> Module:
         if not isinstance(record.state, dict):
             raise FileFormatError(f"pickle: a {kind.__name__} without state")
@@ -74,7 +64,9 @@ def _module_of(kind: type[Module]) -> Builder:
     return build
 
 
-def _object_of(kind: type) -> Builder:
+def object_of(kind: type) -> Builder:
+    """What makes an object of this class from its arguments and saved state."""
+
     def build(record: Record) -> Any:
         made = kind.__new__(kind, *record.args)
         if hasattr(made, "__setstate__"):
@@ -92,11 +84,8 @@ OBJECTS: dict[str, Builder] = {
     "megengine.tensor.Tensor": _tensor_of(Tensor),
     "megengine.tensor.Parameter": _tensor_of(Parameter),
     "megengine.core._imperative_rt.common.CompNode": lambda r: str(r.state),
-    "megengine.quantization.utils.QParams": _qparams,
-    "megengine.quantization.utils.LSQParams": _qparams,
-    "megengine.quantization.utils.QuantMode": lambda r: int(r.args[0]),
-    "megengine.core.tensor.dtype.QuantDtypeMeta": lambda r: tuple(r.args),
-    **{path: _module_of(kind) for path, kind in _LAYERS.items()},
+    "megengine.core.tensor.dtype.QuantDtypeMeta": _dtype_meta,
+    **{path: module_of(kind) for path, kind in _LAYERS.items()},
 }
 
 
@@ -111,12 +100,13 @@ class AllowedClasses(Mapping[str, Builder]):
         for kind in allow:
             if not isinstance(kind, type):
                 raise OptionError(f"load: allow has {kind!r}; expected classes")
-            builder = _module_of(kind) if issubclass(kind, Module) else _object_of(kind)
+            builder = module_of(kind) if issubclass(kind, Module) else object_of(kind)
             self._table[f"{kind.__module__}.{kind.__qualname__}"] = builder
             self._by_name[kind.__qualname__] = builder
 
     def __getitem__(self, name: str) -> Builder:
-        if name not in self._table and late.ensure(name):
+        if name not in self._table:
+            late.ensure(name)  # it, or an earlier file, may have added to the table
             self._table = {**OBJECTS, **self._table}
         return self._table[name] if name in self._table else self._by_name[name.rpartition(".")[2]]
 

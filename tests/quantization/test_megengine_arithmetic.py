@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import megengine.functional as F
 import megengine.module.quantized as QM
 from megengine.core.dtype import qint8, qint32, quint8
 from megengine.core.errors import DTypeError, OptionError
@@ -142,3 +143,40 @@ def test_wrong_calls():
         module.calc_conv_quantized(x, "tanh")
     with pytest.raises(OptionError, match="it has no dtype of its result"):
         QM.QuantStub().eval()(x)
+
+
+CONVS = [k for k in LAYERS if k.startswith("Conv") and "." in k]
+
+
+@pytest.mark.parametrize("key", CONVS)
+def test_functions(key):
+    s_x, s_w, s_y = (float(s) for s in RECORDED[key + ".scales"])
+    module = module_of(key)
+    geometry = (module.stride, module.padding, module.dilation, module.groups)
+    x, w = stored(RECORDED[key + ".x"], s_x), stored(RECORDED[key + ".w"], s_w)
+    bias = Tensor(RECORDED[key + ".bias"]).astype(qint32(np.float32(s_x) * np.float32(s_w)))
+    mode = "relu" if "Relu" in key else "identity"
+    y = F.quantized.conv_bias_activation(x, w, bias, qint8(s_y), *geometry, nonlinear_mode=mode)
+    np.testing.assert_array_equal(y.numpy(), RECORDED[key + ".y"])
+    many = F.quantized.batch_conv_bias_activation(
+        F.concat([x, x]), F.stack([w, w]), bias, qint8(s_y), *geometry, nonlinear_mode=mode
+    )
+    np.testing.assert_array_equal(many.numpy(), np.concatenate([y.numpy()] * 2))
+
+
+def test_transposed_function():
+    s_x, s_w, s_y = (float(s) for s in RECORDED["ConvTranspose2d.scales"])
+    x, w = stored(RECORDED["ConvTranspose2d.x"], s_x), stored(RECORDED["ConvTranspose2d.w"], s_w)
+    y = F.quantized.conv_transpose2d(x, w, None, qint8(s_y), 2, 1)
+    np.testing.assert_array_equal(y.numpy(), RECORDED["ConvTranspose2d.y"])
+
+
+def test_wrong_calls_of_functions():
+    x, w = stored(np.zeros((1, 2, 3, 3), np.int8), 0.1), stored(np.zeros((2, 2, 1, 1), np.int8), 0.1)
+    conv = F.quantized.conv_bias_activation
+    with pytest.raises(DTypeError, match="conv_bias_activation: inp is float32; expected a quantized tensor"):
+        conv(Tensor(np.zeros((1, 2, 3, 3))), w, None, qint8(0.1))
+    with pytest.raises(DTypeError, match="dtype is None; expected the result's quantized dtype"):
+        conv(x, w, None)
+    with pytest.raises(OptionError, match="nonlinear_mode is 'tanh'; expected 'identity' or 'relu'"):
+        conv(x, w, None, qint8(0.1), nonlinear_mode="tanh")

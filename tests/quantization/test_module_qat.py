@@ -5,9 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import megengine.functional as F
 import megengine.module as M
+import megengine.module.qat as QAT
+import megengine.module.quantized as QM
 import megengine.quantization as Q
+from megengine import random as mge_random
 from megengine.autodiff import GradManager
+from megengine.core.errors import CalibrationError, OptionError, QuantizationError
+from megengine.optimizer import Adam
+from megengine.quantization.layer_rules import RULES
 from megengine.serialization import load
 from megengine.tensor import Tensor
 
@@ -30,7 +37,7 @@ class Wrapped(M.Module):
 
     def forward(self, *inputs):
         x = [self.quant(t) for t in inputs]
-        x = self.layers[0](x) if isinstance(self.layers[0], M.Concat) else self.layers[0](*x)
+        x = self.layers[0](x) if type(self.layers[0]).__name__ == "Concat" else self.layers[0](*x)
         for layer in self.layers[1:]:
             x = layer(x)
         return self.dequant(x)
@@ -123,3 +130,337 @@ def test_batch_norm_trains_as_in_megengine(kind):
     quantized = Q.quantize(net).eval()(Tensor(xs[0])).numpy()
     np.testing.assert_array_equal(quantized, y)
     np.testing.assert_allclose(quantized, RECORDED[f"bn.{kind}.quantized"], atol=2e-6)
+
+
+# ---------------------------------------------------------------- simulation is execution
+
+LAYERS = {
+    "conv": lambda: [M.Conv2d(4, 6, 3, padding=1), M.ConvRelu2d(6, 4, 3, stride=2)],
+    "conv without bias": lambda: [M.Conv2d(4, 6, 3, bias=False)],
+    "grouped": lambda: [M.ConvRelu2d(4, 6, 3, groups=2)],
+    "depthwise": lambda: [M.Conv2d(4, 4, 3, groups=4), M.ConvRelu2d(4, 4, 3, groups=4)],
+    "dilated": lambda: [M.Conv2d(4, 6, 3, dilation=2), M.ConvRelu2d(6, 6, 2, dilation=(1, 2))],
+    "conv bn": lambda: [M.ConvBn2d(4, 6, 3), M.ConvBnRelu2d(6, 6, 3, groups=3, bias=False)],
+    "transposed": lambda: [M.ConvTranspose2d(4, 6, 3, stride=2, output_padding=1), M.ConvTransposeRelu2d(6, 4, 2)],
+    "transposed bn": lambda: [M.ConvTransposeBn2d(4, 6, 3, groups=2), M.ConvTransposeBnRelu2d(6, 4, 2, padding=1)],
+    "linear": lambda: [M.Linear(9, 7), M.LinearRelu(7, 5)],
+    "linear bn": lambda: [M.Linear(9, 7)],
+    "elemwise": lambda: [M.Elemwise("ADD"), M.Elemwise("SIGMOID"), M.Elemwise("H_SWISH")],
+    "concat": lambda: [M.Concat(), M.Conv2d(4, 3, 1)],
+}
+CONFIGS = {
+    "ema": Q.ema_fakequant_qconfig,
+    "minmax": Q.min_max_fakequant_qconfig,
+    "lowbit": Q.ema_lowbit_fakequant_qconfig,
+    "sync": Q.sync_ema_fakequant_qconfig,
+}
+
+
+def trained_steps(net, inputs):
+    """A few steps in training mode, so that scales and statistics are those of real use."""
+    net.train()
+    for _ in range(3):
+        net(*inputs)
+    return net.eval()
+
+
+def check_simulation(net, inputs, qconfig):
+    net = trained_steps(Q.quantize_qat(net, qconfig=qconfig), inputs)
+    simulated = net(*inputs).numpy()
+    assert len(np.unique(simulated)) > 2
+    executed = Q.quantize(net).eval()(*inputs).numpy()
+    np.testing.assert_array_equal(executed, simulated)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("kind", LAYERS)
+def test_what_is_simulated_is_executed(kind, config):
+    shape = (2, 4, 9, 9)
+    inputs = [random(*shape, seed=s) for s in range(2 if kind in ("elemwise", "concat") else 1)]
+    check_simulation(Wrapped(*LAYERS[kind]()), inputs, CONFIGS[config])
+
+
+@pytest.mark.parametrize("kind", ["conv", "grouped", "depthwise", "conv bn", "linear"])
+def test_scales_per_channel(kind):
+    check_simulation(Wrapped(*LAYERS[kind]()), [random(2, 4, 9, 9)], Q.per_channel_fakequant_qconfig)
+
+
+def test_batch_norm_of_vectors():
+    check_simulation(Wrapped(M.LinearBn1d(9, 7), M.LinearBnRelu1d(7, 5)), [random(20, 9)], CONFIGS["ema"])
+
+
+def test_learnt_scales():
+    net = Q.quantize_qat(Wrapped(M.Conv2d(4, 3, 3), M.LinearRelu(7, 5)), qconfig=Q.tqt_qconfig)
+    for m in net.modules():
+        if isinstance(m, Q.TQT):
+            m.set_qparams(Q.create_qparams(dtype_meta=m.dtype, scale=Tensor(2.0**-5)))
+    inputs = [random(2, 4, 9, 9)]
+    with GradManager().attach(list(net.parameters())) as manager:
+        manager.backward((net(*inputs) ** 2).mean())
+    assert all(p.grad is not None for p in net.parameters())
+    simulated = net.eval()(*inputs).numpy()
+    np.testing.assert_array_equal(Q.quantize(net).eval()(*inputs).numpy(), simulated)
+
+
+def test_gradient_is_that_of_the_float_layer_on_rounded_values():
+    x, ct = random(2, 4, 9, 9), random(2, 6, 7, 7, seed=1)
+    net = trained_steps(Q.quantize_qat(Wrapped(M.Conv2d(4, 6, 3))), [x])
+    layer = net.layers[0]
+    Q.disable_observer(net)
+    layer.act_fake_quant.disable()
+    with GradManager().attach([layer.weight, layer.bias]) as manager:
+        manager.backward((net(x) * ct).sum())
+    rounded = Tensor(net.quant(x).numpy())
+    plain = M.Conv2d(4, 6, 3)
+    with GradManager().attach([plain.weight, plain.bias]) as manager:
+        manager.backward((plain(rounded) * ct).sum())
+    np.testing.assert_allclose(layer.weight.grad.numpy(), plain.weight.grad.numpy(), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(layer.bias.grad.numpy(), plain.bias.grad.numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_batch_norm_with_factor_zero_trains():
+    layer = M.ConvBn2d(4, 6, 3)
+    layer.bn.weight._reset(Tensor(np.zeros((1, 6, 1, 1), np.float32)))
+    net = trained_steps(Q.quantize_qat(Wrapped(layer)), [random(2, 4, 9, 9)])
+    assert np.isfinite(net.layers[0].bn.running_var.numpy()).all()
+
+
+# ---------------------------------------------------------------- conversion of networks
+
+
+class Shared(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.one = self.two = M.Linear(4, 4)
+        self.boxes = {"a": [M.Linear(4, 4)], "b": (M.ReLU(), M.LinearRelu(4, 4))}
+        self.off = M.Sequential(M.Linear(4, 4))
+        self.off.disable_quantize()
+
+    def forward(self, x):
+        return self.boxes["b"][1](self.boxes["a"][0](self.two(self.one(x))))
+
+
+def test_children_anywhere_are_replaced_and_sharing_is_kept():
+    net = Shared()
+    copied = Q.quantize_qat(net, inplace=False)
+    assert type(net.one) is M.Linear
+    assert copied.one is copied.two
+    assert [type(m) for m in (copied.one, copied.boxes["a"][0], copied.boxes["b"][1])] == [
+        QAT.Linear,
+        QAT.Linear,
+        QAT.LinearRelu,
+    ]
+    assert type(copied.off[0]) is M.Linear
+    trained_steps(copied, [random(3, 4)])
+    quantized = Q.quantize(copied, inplace=False)
+    assert quantized.one is quantized.two
+    assert type(quantized.one) is QM.Linear
+    assert type(copied.one) is QAT.Linear
+    weight = net.one.weight
+    assert Q.quantize_qat(net).one.weight is weight
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.name)
+@pytest.mark.parametrize(("family", "base"), [("qat", QAT.QATModule), ("quantized", QM.QuantizedModule)])
+def test_classes_are_where_files_name_them(rule, family, base):
+    kind = getattr(getattr(M, family), rule.name)
+    assert f"{kind.__module__}.{kind.__qualname__}" == f"megengine.module.{family}.{rule.home}.{rule.name}"
+    assert getattr(sys.modules[kind.__module__], rule.name) is kind
+    assert issubclass(kind, base)
+    assert family == "quantized" or issubclass(kind, getattr(M, rule.name))
+
+
+def test_relu_layers_are_layers():
+    assert issubclass(QAT.ConvRelu2d, QAT.Conv2d)
+    assert issubclass(QM.ConvBnRelu2d, QM.Conv2d)
+    assert not issubclass(QAT.ConvBnRelu2d, QAT.ConvBn2d)
+
+
+@pytest.mark.parametrize("name", ["res_fused_qat", "res_fused_q"])
+def test_traced_files_run(name):
+    traced = load(DATA / "graphs" / f"{name}.tm")
+    recorded = np.load(DATA / "graphs" / f"{name}.npz")
+    y = traced(Tensor(recorded["in.0"])).numpy()
+    np.testing.assert_allclose(y, recorded["out"], rtol=1e-5, atol=1e-5 * np.abs(recorded["out"]).max())
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_modules_survive_pickling(quantized):
+    net = trained_steps(Q.quantize_qat(Wrapped(M.ConvBnRelu2d(4, 6, 3))), [x := random(2, 4, 9, 9)])
+    net = Q.quantize(net).eval() if quantized else net
+    again = pickle.loads(pickle.dumps(net))
+    np.testing.assert_array_equal(again(x).numpy(), net(x).numpy())
+
+
+def test_calibration():
+    net = Q.quantize_qat(Wrapped(M.ConvBnRelu2d(4, 6, 3)), qconfig=Q.calibration_qconfig).eval()
+    x = random(2, 4, 9, 9)
+    exact = net(x).numpy()
+    with pytest.raises(CalibrationError, match="no value was observed") as caught:
+        Q.quantize(net)
+    assert any("in module 'quant'" in note or "layers.0" in note for note in caught.value.__notes__)
+    assert type(net.quant) is QAT.QuantStub
+    Q.enable_observer(net)
+    np.testing.assert_array_equal(net(x).numpy(), exact)
+    Q.disable_observer(net)
+    y = Q.quantize(net).eval()(x).numpy()
+    assert np.abs(y - exact).max() < 0.03 * np.abs(exact).max()
+
+
+def test_switches():
+    net = trained_steps(Q.quantize_qat(Wrapped(M.Linear(9, 7))), [x := random(5, 9)])
+    rounded = net(x).numpy()
+    Q.disable_fake_quant(net)
+    exact = net(x).numpy()
+    np.testing.assert_allclose(exact, x.numpy() @ net.layers[0].weight.numpy().T, atol=1e-5)
+    assert not np.array_equal(rounded, exact)
+    Q.enable_fake_quant(net)
+    np.testing.assert_array_equal(net(x).numpy(), rounded)
+    fresh = Q.reset_qconfig(net, Q.min_max_fakequant_qconfig, inplace=False)
+    assert type(fresh.quant.act_observer) is Q.MinMaxObserver
+    assert type(net.quant.act_observer) is Q.ExponentialMovingAverageObserver
+    seen = []
+    handles = Q.hook_qat_module(net, lambda module, inputs, output: seen.append(module))
+    net(x)
+    assert seen == [net.quant, net.layers[0], net.dequant]
+    for handle in handles:
+        handle.remove()
+
+
+class Scaled(M.Module):
+    def forward(self, x):
+        return x * 2
+
+
+class ScaledQAT(Scaled, QAT.QATModule):
+    with_weight = False
+
+    @classmethod
+    def from_float_module(cls, float_module):
+        return cls()
+
+    def forward(self, x):
+        return self.apply_quant_activation(super().forward(x))
+
+
+class ScaledQuantized(QM.QuantizedModule):
+    @classmethod
+    def from_qat_module(cls, qat_module):
+        made = cls()
+        made.output_dtype = qat_module.get_activation_dtype()
+        return made
+
+    def forward(self, x):
+        return (x.astype("float32") * 2).astype(self.output_dtype)
+
+
+def test_kinds_of_the_users_own():
+    net = Q.quantize_qat(Wrapped(Scaled()), mapping={Scaled: ScaledQAT})
+    trained_steps(net, [x := random(5, 9)])
+    with pytest.raises(QuantizationError, match=r"layers\.0 is a .*ScaledQAT, which has no quantized form; give one"):
+        Q.quantize(net, inplace=False)
+    y = net(x).numpy()
+    quantized = Q.quantize(net, mapping={ScaledQAT: ScaledQuantized}).eval()
+    np.testing.assert_allclose(quantized(x).numpy(), y, atol=0.06)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Q.quantize_qat(3), "quantize_qat: expected a Module, got int"),
+        (lambda: Q.quantize(3), "quantize: expected a Module, got int"),
+        (lambda: Q.quantize_qat(M.Linear(2, 2), qconfig="ema"), "qconfig is a str; expected a QConfig"),
+        (lambda: QAT.Linear(2, 2).set_qconfig(None), "expected a QConfig, got NoneType"),
+        (
+            lambda: Q.quantize_qat(M.ConvTranspose2d(2, 2, 1), qconfig=Q.per_channel_fakequant_qconfig),
+            "a transposed convolution has no scales per channel",
+        ),
+    ],
+)
+def test_wrong_calls(call, message):
+    with pytest.raises(OptionError, match=message):
+        call()
+
+
+def test_padding_that_cannot_be_quantized():
+    net = Q.quantize_qat(Wrapped(M.Conv2d(4, 4, 3, padding=1, padding_mode="reflect")))
+    with pytest.raises(OptionError, match="padding_mode 'reflect' cannot be quantized; use zeros"):
+        net(random(1, 4, 5, 5))
+
+
+def test_configs_are_compared_by_what_they_make():
+    assert Q.easyquant_qconfig == Q.passive_qconfig
+    assert Q.ema_fakequant_qconfig != Q.min_max_fakequant_qconfig
+
+
+# ---------------------------------------------------------------- training
+
+
+def digits(count, seed):
+    """Pictures 10 x 10 of four strokes at random places with noise, and which stroke it is."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 4, count)
+    x = rng.normal(0, 0.35, (count, 1, 10, 10))
+    for i, label in enumerate(labels):
+        row, column = rng.integers(0, 6, 2)
+        patch = {0: np.eye(5), 1: np.eye(5)[::-1], 2: np.zeros((5, 5)), 3: np.zeros((5, 5))}[label].copy()
+        patch[2] += label == 2
+        patch[:, 2] += label == 3
+        x[i, 0, row : row + 5, column : column + 5] += patch
+    return x.astype(np.float32), labels.astype(np.int32)
+
+
+class Small(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.quant, self.dequant = M.QuantStub(), M.DequantStub()
+        self.conv1, self.conv2 = M.ConvBnRelu2d(1, 8, 3), M.ConvBnRelu2d(8, 8, 3, stride=2)
+        self.head = M.Linear(8, 4)
+
+    def forward(self, x):
+        x = self.dequant(self.conv2(self.conv1(self.quant(x))))
+        return self.head(F.mean(x, axis=(2, 3)))
+
+
+def fit(net, steps, lr):
+    x, labels = digits(256, 0)
+    parameters = list(net.parameters())
+    optimizer = Adam(parameters, lr=lr)
+    manager = GradManager().attach(parameters)
+    for step in range(steps):
+        part = slice(step % 4 * 64, step % 4 * 64 + 64)
+        with manager:
+            loss = F.loss.cross_entropy(net(Tensor(x[part])), Tensor(labels[part]))
+            manager.backward(loss)
+        optimizer.step().clear_grad()
+    return net
+
+
+def accuracy(net):
+    x, labels = digits(200, 1)
+    return float(np.mean(net.eval()(Tensor(x)).numpy().argmax(1) == labels))
+
+
+def with_uneven_channels(net):
+    """The same function with two channels 6 times as large as the others: hard on one scale of 4 bits."""
+    large = np.where(np.arange(8) < 2, 6.0, 1.0).astype(np.float32)
+    for p in (net.conv2.bn.weight, net.conv2.bn.bias):
+        p._reset(Tensor(p.numpy() * large.reshape(1, -1, 1, 1)))
+    net.head.weight._reset(Tensor(net.head.weight.numpy() / large))
+    return net
+
+
+def test_training_recovers_accuracy():
+    mge_random.seed(7)
+    net = Small()
+    net.head.disable_quantize()
+    exact = accuracy(fit(net.train(), 150, 0.02))
+    assert exact > 0.85
+    assert accuracy(with_uneven_channels(net)) == exact
+    net = Q.quantize_qat(net, qconfig=Q.ema_lowbit_fakequant_qconfig).train()
+    net(Tensor(digits(256, 0)[0]))
+    assert accuracy(net) < exact - 0.1
+    assert accuracy(fit(net.train(), 150, 0.02)) > exact - 0.05
+    x = Tensor(digits(200, 1)[0])
+    simulated = net(x).numpy()
+    np.testing.assert_array_equal(Q.quantize(net).eval()(x).numpy(), simulated)
