@@ -13,7 +13,7 @@ import numpy as np
 from megengine import device as devices
 from megengine.core import hooks
 from megengine.core.dtype import DType, QuantizedDType, as_dtype, storage_of
-from megengine.core.errors import DTypeError, MegEngineError, ShapeError
+from megengine.core.errors import DTypeError, MegEngineError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec, interned
 
 _INT32 = np.iinfo(np.int32)
@@ -69,7 +69,18 @@ class Tensor:
         __lt__ = __le__ = __gt__ = __ge__ = _binary
         __neg__ = __abs__ = __invert__ = _unary
 
-    def __init__(self, data: Any, dtype: Any = None, device: str | None = None, *, name: str = "", **_: Any) -> None:
+    def __init__(
+        self,
+        data: Any,
+        dtype: Any = None,
+        device: str | None = None,
+        is_const: bool = False,
+        no_cache: bool = False,
+        name: str | None = None,
+        format: str = "default",
+    ) -> None:
+        if format not in ("default", "nchw", "nhwc"):
+            raise OptionError(f"tensor: format is {format!r}; expected 'default', 'nchw' or 'nhwc'")
         wanted = None if dtype is None else as_dtype(dtype)
         self._value, self._dtype = _storage_from(data, wanted)
         inherited = data._device if isinstance(data, Tensor) else devices.get_default_device()
@@ -165,6 +176,32 @@ class Tensor:
         """Number of elements."""
         return self.spec.size
 
+    @property
+    def T(self) -> Tensor:  # noqa: N802
+        """The tensor with its axes reversed."""
+        return self.transpose()
+
+    @property
+    def format(self) -> str:
+        """Memory format: always "default", layouts are chosen where a plan is made."""
+        return "default"
+
+    @property
+    def requires_grad(self) -> bool:
+        """Not an attribute, as in MegEngine: GradManager says what is differentiated."""
+        raise AttributeError("requires_grad is reserved; attach the tensor to a GradManager instead")
+
+    def set_value(self, value: Any) -> None:
+        """Take another value, converted to the tensor's dtype. Raises ShapeError for another shape."""
+        new = Tensor(value, self._dtype, self._device)
+        if new.shape != self.shape:
+            raise ShapeError(f"set_value: the value has shape {new.shape}; expected {self.shape}")
+        self._reset(new)
+
+    def reset_zero(self) -> None:
+        """Take the value zero everywhere."""
+        self.set_value(np.zeros(self.shape, storage_of(self._dtype)))
+
     def numel(self) -> int:
         """Number of elements."""
         return self.spec.size
@@ -175,11 +212,15 @@ class Tensor:
         view.flags.writeable = False
         return view
 
-    def item(self) -> Any:
-        """The single element as a Python number. Raises ValueError when there is not exactly one."""
-        if self.spec.size != 1:
-            raise ShapeError(f"item(): a tensor of shape {self.spec.shape} has {self.spec.size} elements; expected one")
-        return self._read("item()").item()
+    def item(self, *index: int) -> Any:
+        """The single element (or the one at `index`, in the flattened tensor or per axis) as a Python number.
+
+        Raises ValueError when there is not exactly one and no index, IndexError for one out of range.
+        """
+        if not index and self.size != 1:
+            shape, size = self.spec.shape, self.spec.size
+            raise ShapeError(f"item(): a tensor of shape {shape} has {size} elements; expected one, or an index")
+        return self._read("item()").item(*index)
 
     def tolist(self) -> Any:
         """Nested Python numbers."""
@@ -189,8 +230,11 @@ class Tensor:
         array = self._read("numpy()")
         return np.array(array, dtype) if copy or dtype is not None else self.numpy()
 
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        return self._storage().copy().__dlpack__(**kwargs)
+    def __array_wrap__(self, array: np.ndarray, context: Any = None, return_scalar: bool = False) -> Tensor:
+        return Tensor(array)
+
+    def __dlpack__(self, stream: Any = None, **kwargs: Any) -> Any:
+        return self._storage().copy().__dlpack__(stream=stream, **kwargs)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -213,6 +257,15 @@ class Tensor:
 
     def __float__(self) -> float:
         return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __trunc__(self) -> int:
+        return int(self.item())
+
+    def __contains__(self, value: Any) -> bool:
+        return bool((self._storage() == np.asarray(value)).any())
 
     def __index__(self) -> int:
         if np.dtype(storage_of(self._dtype)).kind not in "iub":
@@ -252,9 +305,17 @@ def _rebuild(kind: type[Tensor], array: np.ndarray, quantized: QuantizedDType | 
     return kind(array, dtype=array.dtype if quantized is None else quantized, device=device)
 
 
-def tensor(data: Any, dtype: Any = None, device: str | None = None, no_cache: bool = False, name: str = "") -> Tensor:
+def tensor(
+    data: Any,
+    dtype: Any = None,
+    device: str | None = None,
+    is_const: bool = False,
+    no_cache: bool = False,
+    name: str | None = None,
+    format: str = "default",
+) -> Tensor:
     """Make a tensor from numbers, nested sequences, an array or a tensor; the data are copied.
 
     Without `dtype`, float64 becomes float32 and int64 becomes int32 where every value fits.
     """
-    return Tensor(data, dtype, device, name=name)
+    return Tensor(data, dtype, device, is_const, no_cache, name, format)

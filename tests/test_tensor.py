@@ -169,3 +169,47 @@ def test_import_brings_in_nothing_heavy():
     heavy = ("onnx", "PIL", "rich", "click", "cupy", "torch")
     code = f"import sys, megengine; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_methods_of_megengine():
+    x = tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    np.testing.assert_array_equal(x.T.numpy(), x.numpy().T)
+    assert (x.item(4), x.item(1, 2), x.format, x.name) == (5, 6, "default", "")
+    x.set_value(np.ones((2, 3)))
+    assert x.numpy().all()
+    x.reset_zero()
+    assert not x.numpy().any()
+    assert 0 in x
+    assert 1 not in x
+    assert complex(tensor(2.0)) == 2
+    assert isinstance(np.sin(x), Tensor)
+    np.testing.assert_array_equal((np.eye(2, dtype=np.float32) @ x).numpy(), x.numpy())
+    y = x
+    y @= tensor(np.ones((3, 3)))
+    assert y.shape == (2, 3)
+    shifted = tensor([1, 2])
+    shifted <<= 2
+    np.testing.assert_array_equal(shifted.numpy(), [4, 8])
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda: tensor([1, 2]).item(), ValueError, "expected one, or an index"),
+        (lambda: tensor([1, 2]).set_value([1, 2, 3]), ValueError, r"shape \(3,\); expected \(2,\)"),
+        (lambda: tensor(1).requires_grad, AttributeError, "GradManager"),
+        (lambda: tensor(1, format="nwhc"), OptionError, "format is 'nwhc'"),
+        (lambda: tensor([1, 2])[2], IndexError, "index 2 is out of range for axis 0 of length 2"),
+        (lambda: tensor([1, 2])[[0, 5]], IndexError, "index 5 is out of range"),
+        (lambda: F.gather(tensor([[1, 2]]), 1, tensor([[0, 7]])), IndexError, "index 7 is out of range"),
+        (lambda: F.one_hot(tensor([4]), 3), IndexError, "index 4 is out of range for 3 classes"),
+        (lambda: F.embedding(tensor([9]), tensor(np.ones((3, 2)))), IndexError, "index 9 is out of range"),
+        (lambda: tensor([1]) | 2, DTypeError, "logical_or: an operand is int32; expected bool"),
+        (lambda: ~tensor([1]), DTypeError, "logical_not: an operand is int32; expected bool"),
+        (lambda: tensor([1.0]) << 1, DTypeError, "expected integers"),
+        (lambda: tensor([1]) % tensor([0]), OptionError, "integer division by zero"),
+    ],
+)
+def test_errors_come_at_the_call(call, error, match):
+    with pytest.raises(error, match=match):
+        call()

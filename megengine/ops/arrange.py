@@ -39,12 +39,6 @@ def copy(inp: Any, device: str | None = None) -> Tensor:
     return apply("copy", x, device=x.device if device is None else devices.normalize(device))
 
 
-@public(home="megengine.functional.elemwise")
-def logsigmoid(inp: Any) -> Tensor:
-    """log(sigmoid(x)) without overflow."""
-    return -apply("softplus", -floating(inp))
-
-
 @public(home="megengine.functional.math")
 def isnan(inp: Any) -> Tensor:
     """True where x is not a number."""

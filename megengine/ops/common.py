@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import DType, QuantizedDType, bfloat16, is_float
-from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError, ShapeError
+from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError, ShapeError, nearest
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import apply
 from megengine.tensor import Tensor
@@ -155,3 +155,21 @@ def unbroadcast(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     if axes:
         x = apply("sum", x, axis=axes, keepdims=False)
     return x if x.shape == shape else apply("reshape", x, shape=shape)
+
+
+def choice(op: str, argument: str, value: Any, allowed: Sequence[str]) -> str:
+    """An option by name, checked; the error offers the nearest name."""
+    if value not in allowed:
+        hint = nearest(value, allowed) if isinstance(value, str) else ""
+        raise OptionError(f"{op}: {argument} is {value!r}; expected one of {sorted(allowed)}{hint}")
+    return value
+
+
+def tuple_of(op: str, argument: str, value: Any, n: int) -> tuple[int, ...]:
+    """N integers from one, or from a sequence of them."""
+    if isinstance(value, numbers.Integral):
+        return (int(value),) * n
+    items = tuple(value) if isinstance(value, (tuple, list)) else ()
+    if len(items) != n or not all(isinstance(v, numbers.Integral) for v in items):
+        raise OptionError(f"{op}: {argument} is {value!r}; expected an integer or {n} of them")
+    return tuple(int(v) for v in items)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.dtype import is_float
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import (
@@ -217,9 +218,11 @@ unary(
 # ---------------------------------------------------------------- binary
 
 
-def _binary_infer(name: str, *, logical: bool) -> Callable[..., TensorSpec]:
+def _binary_infer(name: str, *, logical: bool, integer: bool) -> Callable[..., TensorSpec]:
     def infer(x: TensorSpec, y: TensorSpec) -> TensorSpec:
         refuse_quantized(name, x, y)
+        if integer and (is_float(x.dtype) or is_float(y.dtype)):
+            raise DTypeError(f"{name}: operands are {x.dtype} and {y.dtype}; expected integers; use .astype")
         if x.dtype != y.dtype:
             raise DTypeError(f"{name}: operands are {x.dtype} and {y.dtype}; expected one dtype; use .astype")
         shape = broadcast_shapes(name, x.shape, y.shape)
@@ -246,6 +249,19 @@ def _binary_errors(name: str) -> Callable[[], Iterator[ErrorSample]]:
     return errors
 
 
+def _shift_samples() -> Iterator[Sample]:
+    yield Sample((np.array([1, -5, 90], np.int32), np.array([2, 1, 3], np.int32)))
+    yield Sample((np.zeros((0, 3), np.int32), np.ones(3, np.int32)))
+
+
+def _shift_errors(name: str) -> Callable[[], Iterator[ErrorSample]]:
+    def errors() -> Iterator[ErrorSample]:
+        x = np.zeros((2, 3), np.float32)
+        yield ErrorSample((x, x), {}, DTypeError, f"{name}: operands are float32 and float32; expected integers")
+
+    return errors
+
+
 def binary(
     name: str,
     reference: Callable[..., np.ndarray],
@@ -254,18 +270,19 @@ def binary(
     onnx: Any = None,
     domain: tuple[float, float] = (-3.0, 3.0),
     logical: bool = False,
+    integer: bool = False,
 ) -> Op:
-    """Define an elementwise op of two operands that broadcast."""
+    """Define an elementwise op of two operands that broadcast; `integer` ones refuse floats."""
     smooth = not isinstance(vjp, NoRule)
     return define(
         Op(
             name,
-            _binary_infer(name, logical=logical),
+            _binary_infer(name, logical=logical, integer=integer),
             reference,
             _unbroadcasting(vjp) if smooth else vjp,
-            no_onnx("written as a composition") if onnx is None else OnnxRule(onnx),
-            _binary_samples(*domain, smooth),
-            _binary_errors(name),
+            no_onnx("written as a composition") if onnx is None else OnnxRule(onnx) if isinstance(onnx, str) else onnx,
+            _shift_samples if integer else _binary_samples(*domain, smooth),
+            _shift_errors(name) if integer else _binary_errors(name),
             quant=name if name in ("add", "mul") else "float",
         )
     )
@@ -304,9 +321,10 @@ def _floor_divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _modulo(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Of floats the sign is the dividend's (C), of integers the divisor's (Python): so has it MegEngine."""
     _check_divisor("mod", y)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.mod(x, y)
+        return np.mod(x, y) if y.dtype.kind in "iub" else np.fmod(x, y)
 
 
 def _pow_vjp(ctx: Any, ct: Tensor) -> tuple:
@@ -332,7 +350,14 @@ def _atan2_vjp(ctx: Any, ct: Tensor) -> tuple:
     return ct * x / norm, -ct * y / norm
 
 
+def _mod_vjp(ctx: Any, ct: Tensor) -> tuple:
+    x, y = ctx.inputs
+    whole = (x - ctx.outputs[0]) / y
+    return ct, -ct * apply("round", whole)
+
+
 _BOOLEAN = not_differentiable("booleans")
+_INTEGERS = not_differentiable("shifts of integers")
 binary("add", np.add, lambda ctx, ct: (ct, ct), onnx="Add")
 binary("sub", np.subtract, lambda ctx, ct: (ct, -ct), onnx="Sub")
 binary("mul", np.multiply, lambda ctx, ct: (ct * ctx.inputs[1], ct * ctx.inputs[0]), onnx="Mul")
@@ -345,10 +370,12 @@ binary(
 )
 binary("pow", _power, _pow_vjp, onnx="Pow", domain=(0.5, 3.0))
 binary("floor_div", _floor_divide, _ZERO_GRADIENT, domain=(0.5, 3.0))
-binary("mod", _modulo, not_differentiable("defined for integers first"), domain=(0.5, 3.0))
+binary("mod", _modulo, _mod_vjp, domain=(0.5, 3.0))
 binary("maximum", np.maximum, _larger, onnx="Max")
 binary("minimum", np.minimum, _smaller, onnx="Min")
 binary("atan2", np.arctan2, _atan2_vjp, domain=(0.5, 3.0))
+binary("left_shift", np.left_shift, _INTEGERS, onnx=no_onnx("BitShift is for unsigned integers"), integer=True)
+binary("right_shift", np.right_shift, _INTEGERS, onnx=no_onnx("BitShift is for unsigned integers"), integer=True)
 for _name, _reference, _onnx in (
     ("equal", np.equal, "Equal"),
     ("not_equal", np.not_equal, None),
@@ -369,7 +396,10 @@ def _declare_unary(
     name: str, home: str, methods: tuple[str, ...] = (), *, op: str | None = None, real: bool = True
 ) -> None:
     def function(x: Any) -> Tensor:
-        return apply(op or name, floating(x) if real else as_tensor(x))
+        x = floating(x) if real else as_tensor(x)
+        if name == "logical_not":
+            _require_bool(name, x)
+        return apply(op or name, x)
 
     function.__name__ = function.__qualname__ = name
     function.__module__ = home
@@ -378,8 +408,15 @@ def _declare_unary(
 
 
 _KEEP_INTEGERS = {"neg", "abs", "sign", "square", "relu", "logical_not", "floor", "ceil", "round"}
-_METHODS = {"neg": ("__neg__",), "abs": ("__abs__",), "logical_not": ("__invert__",), "round": ("__round__",)}
-_ACTIVATIONS = ("relu", "relu6", "sigmoid", "hsigmoid", "hswish", "silu", "gelu", "softplus")
+_METHODS = {
+    "neg": ("__neg__",),
+    "abs": ("__abs__",),
+    "logical_not": ("__invert__",),
+    "round": ("__round__",),
+    "floor": ("__floor__",),
+    "ceil": ("__ceil__",),
+}
+_ACTIVATIONS = ("relu", "relu6", "sigmoid", "hsigmoid", "hswish", "silu", "gelu")
 for _name in [
     "neg",
     "abs",
@@ -409,14 +446,25 @@ for _name in [
     "round",
     "logical_not",
 ]:
-    _declare_unary(_name, _HOME, _METHODS.get(_name, ()), real=_name not in _KEEP_INTEGERS)
+    _home = "megengine.functional.math" if _name == "sign" else _HOME
+    _declare_unary(_name, _home, _METHODS.get(_name, ()), real=_name not in _KEEP_INTEGERS)
 for _name in _ACTIVATIONS:
     _declare_unary(_name, _NN, real=_name not in _KEEP_INTEGERS)
 
 
-def _declare_binary(name: str, methods: tuple[str, ...], *, real: bool = False) -> Callable[[Any, Any], Tensor]:
+def _require_bool(name: str, *operands: Tensor) -> None:
+    for t in operands:
+        if t.dtype != BOOL:
+            raise DTypeError(f"{name}: an operand is {t.dtype}; expected bool; compare first, or use .astype")
+
+
+def _declare_binary(
+    name: str, methods: tuple[str, ...], *, real: bool = False, logical: bool = False
+) -> Callable[[Any, Any], Tensor]:
     def function(x: Any, y: Any) -> Tensor:
         a, b = operands(name, x, y)
+        if logical:
+            _require_bool(name, a, b)
         return apply(name, floating(a), floating(b)) if real else apply(name, a, b)
 
     function.__name__ = function.__qualname__ = name
@@ -433,6 +481,8 @@ _declare_binary("floor_div", ("__floordiv__", "__ifloordiv__"))
 _declare_binary("mod", ("__mod__", "__imod__"))
 maximum = _declare_binary("maximum", ())
 minimum = _declare_binary("minimum", ())
+_declare_binary("left_shift", ("__lshift__", "__ilshift__"))
+_declare_binary("right_shift", ("__rshift__", "__irshift__"))
 _declare_binary("equal", ("__eq__",))
 _declare_binary("not_equal", ("__ne__",))
 _declare_binary("less", ("__lt__",))
@@ -440,18 +490,19 @@ _declare_binary("less_equal", ("__le__",))
 _declare_binary("greater", ("__gt__",))
 _declare_binary("greater_equal", ("__ge__",))
 for _name, _method in (("logical_and", "__and__"), ("logical_or", "__or__"), ("logical_xor", "__xor__")):
-    _declare_binary(_name, (_method, _method.replace("__", "__r", 1)))
+    _reflected, _in_place = _method.replace("__", "__r", 1), _method.replace("__", "__i", 1)
+    _declare_binary(_name, (_method, _reflected, _in_place), logical=True)
 
 
 @public(home=_HOME, methods=("__pow__", "__ipow__"))
 def pow(x: Any, y: Any) -> Tensor:
-    """X to the power y, elementwise; small integer powers are products, so `x ** 2` equals `x * x` bit for bit."""
+    """X to the power y, elementwise, as floats; powers 1 to 4 are products: `x ** 2` equals `x * x` bit for bit."""
     if isinstance(y, (int, float)) and not isinstance(y, bool) and y in (1, 2, 3, 4):
-        x = as_tensor(x)
+        x = floating(x)
         square = x if y == 1 else apply("mul", x, x)
         return square if y <= 2 else apply("mul", square, x if y == 3 else square)
     a, b = operands("pow", x, y)
-    return apply("pow", a, b)
+    return apply("pow", floating(a), floating(b))
 
 
 def _declare_reflected(name: str, method: str, *, real: bool = False) -> None:
@@ -464,10 +515,31 @@ def _declare_reflected(name: str, method: str, *, real: bool = False) -> None:
     public(home="megengine.tensor", methods=(method,))(function)
 
 
-for _name in ("add", "sub", "mul", "mod", "pow"):
+for _name in ("add", "sub", "mul", "mod"):
     _declare_reflected(_name, f"__r{_name}__")
+_declare_reflected("pow", "__rpow__", real=True)
 _declare_reflected("div", "__rtruediv__", real=True)
 _declare_reflected("floor_div", "__rfloordiv__")
+_declare_reflected("left_shift", "__rlshift__")
+_declare_reflected("right_shift", "__rrshift__")
+
+
+@public(home="megengine.tensor", methods=("__pos__",))
+def pos(x: Any) -> Tensor:
+    """X itself, as a new tensor."""
+    return apply("copy", as_tensor(x), device=as_tensor(x).device)
+
+
+@public(home=_NN)
+def softplus(inp: Any) -> Tensor:
+    """log(1 + exp(x)) without overflow, elementwise."""
+    return apply("softplus", floating(inp))
+
+
+@public(home=_NN)
+def logsigmoid(inp: Any) -> Tensor:
+    """log(sigmoid(x)) without overflow, elementwise."""
+    return -apply("softplus", -floating(inp))
 
 
 @public(home=_HOME, methods=("clip", "clamp"))

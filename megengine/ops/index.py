@@ -314,7 +314,7 @@ def gather(inp: Any, axis: int, index: Any) -> Tensor:
     return apply("index", x, *indices, pattern=("i",) * x.ndim)
 
 
-@public(home=_HOME)
+@public(home="megengine.functional.nn")
 def indexing_one_hot(src: Any, index: Any, axis: int = 1, keepdims: bool = False) -> Tensor:
     """One element of `axis` per position, chosen by `index` (src's shape without the axis)."""
     x, i = as_tensor(src), as_tensor(index)

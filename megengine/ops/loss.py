@@ -42,7 +42,7 @@ def cross_entropy(
     label: Any,
     axis: int = 1,
     with_logits: bool = True,
-    label_smooth: float = 0.0,
+    label_smooth: float = 0,
     reduction: str = "mean",
 ) -> Tensor:
     """Cross entropy of pred (logits, or probabilities with with_logits=False) along `axis` and integer labels."""

@@ -104,7 +104,7 @@ def _vector_matmul(a: Tensor, b: Tensor, ta: bool, tb: bool) -> Tensor:
     return apply("reshape", out, shape=tuple(shape))
 
 
-@public(home="megengine.functional.math", methods=("__matmul__",))
+@public(home="megengine.functional.math", methods=("__matmul__", "__imatmul__"))
 def matmul(
     inp1: Any, inp2: Any, transpose_a: bool = False, transpose_b: bool = False, compute_mode: str = "default"
 ) -> Tensor:
@@ -115,6 +115,12 @@ def matmul(
     if a.ndim == 1 or b.ndim == 1:
         return _vector_matmul(a, b, bool(transpose_a), bool(transpose_b))
     return _product(a, b, bool(transpose_a), bool(transpose_b))
+
+
+@public(home="megengine.tensor", methods=("__rmatmul__",))
+def rmatmul(inp1: Any, inp2: Any) -> Tensor:
+    """Inp2 @ inp1, for arrays on the left."""
+    return matmul(inp2, inp1)
 
 
 @public(home="megengine.functional.math")

@@ -79,12 +79,14 @@ for _name, _reference, _vjp, _onnx in (
 
 
 def _axis(op: str, x: Tensor, axis: Any) -> int:
-    return (1 if x.ndim == 4 else -1) if axis is None else normalize_axis(op, axis, x.ndim)
+    if axis is None:
+        axis = 0 if x.ndim in (0, 1, 3) else 1
+    return normalize_axis(op, axis, x.ndim)
 
 
 @public(home=_HOME)
 def softmax(inp: Any, axis: int | None = None) -> Tensor:
-    """exp(x) normalised to sum 1 along `axis` (default: channels of a 4-axis tensor, else the last axis)."""
+    """exp(x) normalised to sum 1 along `axis` (default: axis 0 of 1 or 3 axes, else axis 1, as MegEngine)."""
     x = floating(inp)
     return apply("softmax", x, axis=_axis("softmax", x, axis))
 
@@ -96,7 +98,7 @@ def logsoftmax(inp: Any, axis: Any) -> Tensor:
     return apply("log_softmax", x, axis=_axis("logsoftmax", x, axis))
 
 
-@public(home="megengine.functional.math")
+@public(home=_HOME)
 def logsumexp(inp: Any, axis: Any, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) along `axis`, without overflow."""
     x = floating(inp)
@@ -179,11 +181,9 @@ def _vector(p: Any, channels: int, fill: float) -> Tensor:
     return p if p.shape == (channels,) else apply("reshape", p, shape=(p.size,))
 
 
-def _update(running: Tensor | None, value: Tensor, momentum: float) -> None:
-    """Running = momentum * running + (1 - momentum) * value, in place, outside gradient recording."""
-    if running is not None:
-        new = running.detach() * momentum + apply("reshape", value.detach(), shape=running.shape) * (1 - momentum)
-        running._reset(new)
+def _updated(running: Tensor, value: Tensor, momentum: Any) -> Tensor:
+    """Momentum * running + (1 - momentum) * value, outside gradient recording."""
+    return running.detach() * momentum + apply("reshape", value.detach(), shape=running.shape) * (1 - momentum)
 
 
 @public(home=_HOME)
@@ -198,12 +198,11 @@ def batch_norm(
     momentum: float = 0.9,
     eps: float = 1e-5,
     inplace: bool = True,
-    compute_mode: str = "default",
-    param_dim: str = "dim_1c11",
 ) -> Any:
     """Normalise inp [N,C,...] per channel; in training by the batch's statistics, updating the running ones in place.
 
-    The running variance is the unbiased one. weight, bias and statistics hold C elements in any shape.
+    The running variance is the unbiased one. weight, bias and statistics hold C elements in any shape. In training
+    without `inplace` the running ones stay, and the result is (y, new running mean, new running variance).
     """
     x = floating(inp)
     c = x.shape[1]
@@ -218,6 +217,13 @@ def batch_norm(
     mean = apply("mean", x, axis=axes, keepdims=False)
     centred = x - apply("reshape", mean, shape=_along(mean, x.ndim))
     var = apply("mean", centred * centred, axis=axes, keepdims=False)
-    _update(running_mean, mean, momentum)
-    _update(running_var, var * (count / max(1, count - 1)), momentum)
-    return apply("batch_norm", x, scale, shift, mean, var, eps=float(eps))
+    y = apply("batch_norm", x, scale, shift, mean, var, eps=float(eps))
+    if running_mean is None or running_var is None:
+        return y
+    new_mean = _updated(running_mean, mean, momentum)
+    new_var = _updated(running_var, var * (count / max(1, count - 1)), momentum)
+    if not inplace:
+        return y, new_mean, new_var
+    running_mean._reset(new_mean)
+    running_var._reset(new_var)
+    return y

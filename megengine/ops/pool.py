@@ -63,12 +63,13 @@ def _max_pool(x: np.ndarray, kernel: Any, stride: Any, padding: Any) -> np.ndarr
 
 def _max_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
     x, k = ctx.inputs[0], math.prod(ctx.attrs["kernel"])
-    cols = apply("unfold", x, value=-np.inf, **ctx.attrs)
+    cols = apply("unfold", x, value=-np.inf, dilation=(1, 1), **ctx.attrs)
     n, c, oh, ow = cols.shape[:4]
     where = apply("argmax", apply("reshape", cols, shape=(n, c, oh, ow, k)), axis=4, keepdims=False)
     mask = apply("cast", apply("one_hot", where, depth=k), dtype=ct.dtype)
     share = apply("reshape", mask * apply("reshape", ct, shape=(n, c, oh, ow, 1)), shape=cols.shape)
-    return (apply("fold", share, size=x.shape[2:], stride=ctx.attrs["stride"], padding=ctx.attrs["padding"]),)
+    geometry = {"stride": ctx.attrs["stride"], "padding": ctx.attrs["padding"], "dilation": (1, 1)}
+    return (apply("fold", share, size=x.shape[2:], **geometry),)
 
 
 def _pool_errors() -> Iterator[ErrorSample]:
@@ -109,7 +110,7 @@ def _avg_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
     counts = _counts(x.shape[2:], a["kernel"], a["stride"], a["padding"], a["count_include_pad"])
     share = ct / Tensor(counts, dtype=ct.dtype)
     cols = apply("broadcast_to", apply("reshape", share, shape=(*ct.shape, 1, 1)), shape=(*ct.shape, *a["kernel"]))
-    return (apply("fold", cols, size=x.shape[2:], stride=a["stride"], padding=a["padding"]),)
+    return (apply("fold", cols, size=x.shape[2:], stride=a["stride"], padding=a["padding"], dilation=(1, 1)),)
 
 
 define(
@@ -125,27 +126,47 @@ define(
 )
 
 
-def _unfold_infer(x: TensorSpec, *, kernel: Any, stride: Any, padding: Any, value: float) -> TensorSpec:
-    return TensorSpec((*x.shape[:2], *_out("unfold", x, kernel, stride, padding), *kernel), x.dtype, x.device)
+def _unfold_infer(x: TensorSpec, *, kernel: Any, stride: Any, padding: Any, dilation: Any, value: float) -> TensorSpec:
+    if x.ndim != 4:
+        raise ShapeError(f"unfold: input has shape {x.shape}; expected [N,C,H,W]")
+    out = check_window("unfold", x.shape[2:], kernel, stride, padding, dilation)
+    return TensorSpec((*x.shape[:2], *out, *kernel), x.dtype, x.device)
 
 
-def _fold_infer(x: TensorSpec, *, size: Any, stride: Any, padding: Any) -> TensorSpec:
-    if x.ndim != 6 or x.shape[2:4] != check_window("fold", size, x.shape[4:], stride, padding, (1, 1)):
+def _fold_infer(x: TensorSpec, *, size: Any, stride: Any, padding: Any, dilation: Any) -> TensorSpec:
+    if x.ndim != 6 or x.shape[2:4] != check_window("fold", size, x.shape[4:], stride, padding, dilation):
         raise ShapeError(f"fold: windows of shape {x.shape} do not tile size {size}; expected [N,C,oh,ow,kh,kw]")
     return TensorSpec((*x.shape[:2], *size), x.dtype, x.device)
 
 
-def _unfold(x: np.ndarray, kernel: Any, stride: Any, padding: Any, value: float) -> np.ndarray:
-    return np.ascontiguousarray(reference.windows(x, kernel, stride, padding, value=value))
+def _unfold(x: np.ndarray, kernel: Any, stride: Any, padding: Any, dilation: Any, value: float) -> np.ndarray:
+    return np.ascontiguousarray(reference.windows(x, kernel, stride, padding, dilation, value))
+
+
+def _geometry(ctx: Any) -> dict[str, Any]:
+    return {name: ctx.attrs[name] for name in ("stride", "padding", "dilation")}
 
 
 def _unfold_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
-    return (apply("fold", ct, size=ctx.inputs[0].shape[2:], stride=ctx.attrs["stride"], padding=ctx.attrs["padding"]),)
+    return (apply("fold", ct, size=ctx.inputs[0].shape[2:], **_geometry(ctx)),)
 
 
 def _fold_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
-    kernel = ctx.inputs[0].shape[4:]
-    return (apply("unfold", ct, kernel=kernel, stride=ctx.attrs["stride"], padding=ctx.attrs["padding"], value=0.0),)
+    return (apply("unfold", ct, kernel=ctx.inputs[0].shape[4:], value=0.0, **_geometry(ctx)),)
+
+
+_PLAIN = {"dilation": (1, 1)}
+_FOLD = {"size": (7, 5), "stride": (2, 2), "padding": ((1, 1), (1, 1))}
+
+
+def _fold_samples() -> Iterator[Sample]:
+    yield Sample((_x(1, 2, 4, 3, 3, 3),), {**_FOLD, **_PLAIN})
+    yield Sample((_x(1, 2, 3, 3, 3, 2),), {**_FOLD, "dilation": (2, 1), "padding": ((1, 1), (1, 0))})
+
+
+def _fold_errors() -> Iterator[ErrorSample]:
+    x = np.zeros((1, 2, 3, 3, 3, 3), np.float32)
+    yield ErrorSample((x,), {**_FOLD, **_PLAIN}, ShapeError, "fold: windows of shape .* do not tile size")
 
 
 define(
@@ -155,19 +176,18 @@ define(
         _unfold,
         _unfold_vjp,
         no_onnx("a view of windows; ONNX has none"),
-        lambda: iter([Sample((_x(*s),), {**a, "value": 0.0}) for s, a in _CASES]),
+        lambda: iter([Sample((_x(*s),), {**a, **_PLAIN, "value": 0.0}) for s, a in _CASES]),
     )
 )
 define(
     Op(
         "fold",
         _fold_infer,
-        lambda x, size, stride, padding: reference.fold(x, size, stride, padding),
+        lambda x, **attrs: reference.fold(x, **attrs),
         _fold_vjp,
         no_onnx("adjoint of unfold"),
-        lambda: iter(
-            [Sample((_x(1, 2, 4, 3, 3, 3),), {"size": (7, 5), "stride": (2, 2), "padding": ((1, 1), (1, 1))})]
-        ),
+        _fold_samples,
+        _fold_errors,
     )
 )
 
@@ -198,26 +218,22 @@ def avg_pool2d(
 
 
 def _adaptive(op: str, inp: Any, oshp: Any, **extra: Any) -> Tensor:
-    x, (oh, ow) = as_tensor(inp), pair(op, "oshp", oshp)
+    """MegEngine's definition: stride = length // out, and one window that reaches the end exactly."""
+    x, out = as_tensor(inp), pair(op, "oshp", oshp)
     if x.ndim != 4:
         raise ShapeError(f"adaptive_{op}: input has shape {x.shape}; expected [N,C,H,W]")
-    h, w = x.shape[2:]
-    if h % oh == 0 and w % ow == 0:
-        window = (h // oh, w // ow)
-        return apply(op, x, kernel=window, stride=window, padding=((0, 0), (0, 0)), **extra)
-    rows = []
-    for i in range(oh):
-        top, bottom = i * h // oh, -(-(i + 1) * h // oh)
-        cells = [x[:, :, top:bottom, j * w // ow : -(-(j + 1) * w // ow)] for j in range(ow)]
-        name = "mean" if op == "avg_pool2d" else "max"
-        reduced = [apply(name, c, axis=(2, 3), keepdims=True) for c in cells]
-        rows.append(apply("concat", *reduced, axis=3))
-    return apply("concat", *rows, axis=2)
+    if any(not 0 < o <= n for o, n in zip(out, x.shape[2:], strict=True)):
+        raise OptionError(
+            f"adaptive_{op}: oshp is {out} for input {x.shape}; expected 1..{x.shape[2]}, 1..{x.shape[3]}"
+        )
+    stride = tuple(n // o for n, o in zip(x.shape[2:], out, strict=True))
+    kernel = tuple(n - (o - 1) * s for n, o, s in zip(x.shape[2:], out, stride, strict=True))
+    return apply(op, x, kernel=kernel, stride=stride, padding=((0, 0), (0, 0)), **extra)
 
 
 @public(home=_HOME)
 def adaptive_avg_pool2d(inp: Any, oshp: Any) -> Tensor:
-    """Means over an oshp grid of inp [N,C,H,W]; uneven cells overlap as in the usual definition."""
+    """Means over an oshp grid of inp [N,C,H,W]; where lengths do not divide, the windows overlap."""
     if pair("adaptive_avg_pool2d", "oshp", oshp) == (1, 1):
         return apply("mean", as_tensor(inp), axis=(2, 3), keepdims=True)
     return _adaptive("avg_pool2d", inp, oshp, count_include_pad=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,8 @@ from megengine.core.errors import OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, not_differentiable, public
 from megengine.ops.common import (
+    BOOL,
+    FLOAT32,
     INT32,
     as_tensor,
     floating,
@@ -94,6 +97,17 @@ def _mean(x: np.ndarray, axis: Any, keepdims: bool) -> np.ndarray:
         return (total / total.dtype.type(count)).astype(x.dtype)
 
 
+def _prod_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
+    """Product of the others: of what is not zero, over the element; where one is zero, only that one counts."""
+    x = ctx.inputs[0]
+    zero, one = apply("equal", x, as_tensor(0, like=x)), as_tensor(1, like=x)
+    other = apply("where", zero, one, x)
+    rest = _expand(apply("prod", other, **ctx.attrs), ctx) / other
+    zeros = _expand(apply("sum", apply("cast", zero, dtype=x.dtype), **ctx.attrs), ctx)
+    counts = apply("equal", zeros, apply("cast", zero, dtype=x.dtype))
+    return (_expand(ct, ctx) * rest * apply("cast", counts, dtype=ct.dtype),)
+
+
 _KEYS = {"keepdims": "keepdims"}
 define(
     Op(
@@ -123,7 +137,7 @@ define(
         "prod",
         _infer("prod"),
         lambda x, axis, keepdims: np.prod(x, axis=axis, keepdims=keepdims, dtype=x.dtype),
-        lambda ctx, ct: (_expand(ct * ctx.outputs[0], ctx) / ctx.inputs[0],),
+        _prod_vjp,
         OnnxRule("ReduceProd", _KEYS),
         _samples(True),
         _errors("prod"),
@@ -193,22 +207,29 @@ def reduce(name: str, x: Any, axis: Any, keepdims: bool, *, real: bool = False) 
     return apply(name, x, axis=(axis,) if isinstance(axis, int) else axis, keepdims=bool(keepdims))
 
 
+def _counted(inp: Any) -> Tensor:
+    """Booleans as the numbers 0 and 1."""
+    x = as_tensor(inp)
+    return apply("cast", x, dtype=INT32) if x.dtype == BOOL else x
+
+
 @public(home=_HOME, methods=("sum",))
 def sum(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Sum of elements along `axis` (an integer, several, or None for all)."""
-    return reduce("sum", inp, axis, keepdims)
+    return reduce("sum", _counted(inp), axis, keepdims)
 
 
 @public(home=_HOME, methods=("prod",))
 def prod(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Product of elements along `axis`."""
-    return reduce("prod", inp, axis, keepdims)
+    return reduce("prod", _counted(inp), axis, keepdims)
 
 
 @public(home=_HOME, methods=("mean",))
 def mean(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """Mean along `axis`; half precision is summed in float32."""
-    return reduce("mean", inp, axis, keepdims, real=True)
+    """Mean along `axis`; of float16 a float32, as in MegEngine."""
+    x = floating(inp)
+    return reduce("mean", apply("cast", x, dtype=FLOAT32) if x.dtype == np.float16 else x, axis, keepdims)
 
 
 @public(home=_HOME, methods=("max",))
@@ -251,22 +272,26 @@ def norm(inp: Any, ord: float | None = None, axis: int | None = None, keepdims: 
     return reduce("sum", size**order, axis, keepdims) ** (1 / order)
 
 
-def _arg(name: str, inp: Any, axis: int | None, keepdims: bool) -> Tensor:
+def _arg(name: str, inp: Any, axis: Any, keepdims: bool) -> Tensor:
     x = as_tensor(inp)
-    if axis is None:
-        x, axis = apply("reshape", x, shape=(x.size,)), 0
-    return apply(name, x, axis=int(axis), keepdims=bool(keepdims))
+    if isinstance(axis, numbers.Integral):
+        return apply(name, x, axis=int(axis), keepdims=bool(keepdims))
+    axes = normalize_axes(name, axis, x.ndim)
+    kept = tuple(a for a in range(x.ndim) if a not in axes)
+    flat = apply("transpose", x, perm=kept + axes)
+    found = apply(name, apply("reshape", flat, shape=(*(x.shape[a] for a in kept), -1)), axis=len(kept), keepdims=False)
+    return apply("reshape", found, shape=reduced_shape(x.shape, axes, True)) if keepdims and axis is not None else found
 
 
 @public(home=_HOME)
-def argmax(inp: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """Index (int32) of the first largest element along `axis`, or of the flattened tensor."""
+def argmax(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """Index (int32) of the first largest element along `axis`; of several axes (None: all), into them flattened."""
     return _arg("argmax", inp, axis, keepdims)
 
 
 @public(home=_HOME)
-def argmin(inp: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """Index (int32) of the first smallest element along `axis`, or of the flattened tensor."""
+def argmin(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """Index (int32) of the first smallest element along `axis`; of several axes (None: all), into them flattened."""
     return _arg("argmin", inp, axis, keepdims)
 
 
@@ -309,13 +334,11 @@ define(
 
 @public(home=_HOME)
 def topk(
-    inp: Any, k: int, descending: bool = False, kth_only: bool = False, no_sort: bool = False
-) -> Tensor | tuple[Tensor, Tensor]:
-    """The k smallest (or largest) elements of the last axis and their int32 indices; `kth_only`: the k-th value."""
+    inp: Any, k: int, descending: bool = True, kth_only: bool = False, no_sort: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The k largest (or smallest) elements of the last axis and their int32 indices; `kth_only`: only the k-th."""
     values, indices = apply("topk", as_tensor(inp), k=int(k), descending=bool(descending))
-    if kth_only:
-        return values[..., k - 1]
-    return values, indices
+    return (values[..., k - 1], indices[..., k - 1]) if kth_only else (values, indices)
 
 
 @public(home=_HOME)

@@ -533,43 +533,43 @@ def _fill_dtype(value: Any, dtype: Any) -> np.dtype:
 
 
 @public(home=_HOME)
-def full(shape: Any, value: Any, dtype: Any = None, device: str | None = None) -> Tensor:
+def full(shape: Any, value: Any, *, dtype: Any = None, device: str | None = None) -> Tensor:
     """A tensor filled with `value`, whose type gives the dtype when none is given."""
     value = value.item() if isinstance(value, Tensor) else value
     return _made(np.full(shape_argument((shape,)), value, _fill_dtype(value, dtype)), device)
 
 
 @public(home=_HOME)
-def zeros(shape: Any, dtype: Any = "float32", device: str | None = None) -> Tensor:
+def zeros(shape: Any, *, dtype: Any = "float32", device: str | None = None) -> Tensor:
     """A tensor of zeros."""
     return _made(np.zeros(shape_argument((shape,)), storage_of(as_dtype(dtype))), device)
 
 
 @public(home=_HOME)
-def ones(shape: Any, dtype: Any = "float32", device: str | None = None) -> Tensor:
+def ones(shape: Any, *, dtype: Any = "float32", device: str | None = None) -> Tensor:
     """A tensor of ones."""
     return _made(np.ones(shape_argument((shape,)), storage_of(as_dtype(dtype))), device)
 
 
 @public(home=_HOME)
-def zeros_like(inp: Any, dtype: Any = None, device: str | None = None) -> Tensor:
+def zeros_like(inp: Any) -> Tensor:
     """Zeros with the shape and dtype of `inp`."""
     x = as_tensor(inp)
-    return _made(np.zeros(x.shape, storage_of(x.dtype if dtype is None else as_dtype(dtype))), device)
+    return _made(np.zeros(x.shape, storage_of(x.dtype)), x.device)
 
 
 @public(home=_HOME)
-def ones_like(inp: Any, dtype: Any = None, device: str | None = None) -> Tensor:
+def ones_like(inp: Any) -> Tensor:
     """Ones with the shape and dtype of `inp`."""
     x = as_tensor(inp)
-    return _made(np.ones(x.shape, storage_of(x.dtype if dtype is None else as_dtype(dtype))), device)
+    return _made(np.ones(x.shape, storage_of(x.dtype)), x.device)
 
 
 @public(home=_HOME)
-def full_like(inp: Any, value: Any, dtype: Any = None, device: str | None = None) -> Tensor:
+def full_like(inp: Any, value: Any) -> Tensor:
     """`value` in the shape and dtype of `inp`."""
     x = as_tensor(inp)
-    return _made(np.full(x.shape, value, storage_of(x.dtype if dtype is None else as_dtype(dtype))), device)
+    return _made(np.full(x.shape, value, storage_of(x.dtype)), x.device)
 
 
 @public(home=_HOME)

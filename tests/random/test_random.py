@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from megengine import random
-from megengine.core.errors import OptionError
+from megengine.core.errors import MegEngineError, OptionError
 from megengine.tensor import tensor
 
 
@@ -56,3 +56,39 @@ def test_wrong_parameters():
         random.uniform(2, 1)
     with pytest.raises(OptionError, match="std=-1; expected at least 0"):
         random.normal(0, -1)
+
+
+def test_generators_have_own_states():
+    first, second, other = random.RNG(seed=3), random.RNG(seed=3), random.RNG(seed=4)
+    a = first.normal(size=(5,)).numpy()
+    random.seed(0)
+    np.testing.assert_array_equal(second.normal(size=(5,)).numpy(), a)
+    assert not np.array_equal(other.normal(size=(5,)).numpy(), a)
+    assert not np.array_equal(first.normal(size=(5,)).numpy(), a)
+    assert not np.array_equal(random.RNG().uniform(size=(5,)).numpy(), random.RNG().uniform(size=(5,)).numpy())
+    assert random.RNG(device="test0").uniform().device == "test0"
+
+
+def test_permutations():
+    assert random.permutation(5, dtype="float32").dtype == np.float32
+    assert random.permutation(0).shape == (0,)
+    rows = random.permutation(tensor([[1, 2], [3, 4]]))
+    assert sorted(map(tuple, rows.tolist())) == [(1, 2), (3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: random.gamma(-1.0), "gamma: shape holds -1.0; expected finite numbers above 0"),
+        (lambda: random.beta(1.0, 0.0), "beta: beta holds 0.0; expected finite numbers above 0"),
+        (lambda: random.poisson(-2.0), "poisson: lam holds -2.0; expected finite numbers of at least 0"),
+        (lambda: random.permutation(-1), "permutation: n is -1"),
+        (lambda: random.permutation(300, dtype="int8"), "299 does not fit into int8"),
+        (lambda: random.uniform(size=(-1,)), "uniform: size is"),
+        (lambda: random.shuffle([1, 2]), "shuffle: inp is a list; expected a Tensor"),
+        (lambda: random.seed(-1), "seed: got -1"),
+    ],
+)
+def test_wrong_arguments(call, match):
+    with pytest.raises(MegEngineError, match=match):
+        call()

@@ -1,0 +1,132 @@
+"""Choosing and placing elements: cumulative sums, masks, scatter, diagonals, grids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import storage_of
+from megengine.core.errors import DTypeError, ShapeError
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import ErrorSample, Op, Sample, apply, define, no_onnx, public
+from megengine.ops.common import BOOL, as_tensor, cast, choice, normalize_axis, refuse_quantized
+from megengine.tensor import Tensor
+
+_HOME = "megengine.functional.tensor"
+
+
+def _cumsum_infer(x: TensorSpec, *, axis: int, reverse: bool) -> TensorSpec:
+    refuse_quantized("cumsum", x)
+    normalize_axis("cumsum", axis, x.ndim)
+    return x
+
+
+def _cumsum(x: np.ndarray, axis: int, reverse: bool) -> np.ndarray:
+    if reverse:
+        return np.flip(np.cumsum(np.flip(x, axis), axis, dtype=x.dtype), axis)
+    return np.cumsum(x, axis, dtype=x.dtype)
+
+
+def _cumsum_samples() -> Iterator[Sample]:
+    x = np.random.default_rng(0).standard_normal((3, 4))
+    for axis in (0, 1, -1):
+        for reverse in (False, True):
+            yield Sample((x,), {"axis": axis, "reverse": reverse})
+    yield Sample((np.zeros((0, 2)),), {"axis": 0, "reverse": False})
+
+
+define(
+    Op(
+        "cumsum",
+        _cumsum_infer,
+        _cumsum,
+        lambda ctx, ct: (apply("cumsum", ct, axis=ctx.attrs["axis"], reverse=not ctx.attrs["reverse"]),),
+        no_onnx("ONNX takes the axis as an input; written by a later rule"),
+        _cumsum_samples,
+        lambda: iter(
+            [ErrorSample((np.zeros(3),), {"axis": 1, "reverse": False}, IndexError, "cumsum: axis 1 is out of range")]
+        ),
+    )
+)
+
+
+@public(home=_HOME)
+def cumsum(inp: Any, axis: int) -> Tensor:
+    """Sums of the elements up to each, along `axis`; inp's shape and dtype."""
+    return apply("cumsum", as_tensor(inp), axis=normalize_axis("cumsum", axis, as_tensor(inp).ndim), reverse=False)
+
+
+@public(home=_HOME)
+def cond_take(mask: Any, x: Any) -> tuple[Tensor, Tensor]:
+    """The elements of x where the boolean mask (of x's shape) is true, and their int32 indices in x flattened.
+
+    Raises ShapeError and DTypeError where the mask does not fit. The number of elements depends on values, so a
+    trace keeps that of its inputs.
+    """
+    values, m = as_tensor(x), as_tensor(mask)
+    if m.dtype != BOOL:
+        raise DTypeError(f"cond_take: mask is {m.dtype}; expected bool; compare first")
+    if m.shape != values.shape:
+        raise ShapeError(f"cond_take: mask has shape {m.shape}, x {values.shape}; expected one shape")
+    index = Tensor._wrap(np.flatnonzero(m.numpy()).astype(np.int32), None, values.device)
+    flat = apply("reshape", values, shape=(values.size,))
+    return apply("index", flat, index, pattern=("i",)), index
+
+
+@public(home=_HOME)
+def scatter(inp: Any, axis: int, index: Any, source: Any) -> Tensor:
+    """A copy of inp with out[index[i][j]][j] = source[i][j] for axis 0, likewise for others.
+
+    index (integers) and source have one shape, of inp's number of axes and nowhere longer than inp.
+    """
+    x, i, s = as_tensor(inp), as_tensor(index), as_tensor(source)
+    axis = normalize_axis("scatter", axis, x.ndim)
+    if i.shape != s.shape:
+        raise ShapeError(f"scatter: index has shape {i.shape}, source {s.shape}; expected one shape")
+    if i.ndim != x.ndim or any(a > b for k, (a, b) in enumerate(zip(i.shape, x.shape, strict=True)) if k != axis):
+        raise ShapeError(f"scatter: index has shape {i.shape}, inp {x.shape}; expected {x.ndim} axes, none longer")
+    grids = np.indices(i.shape, dtype=np.int32, sparse=True)
+    indices = [i if k == axis else Tensor._wrap(np.array(g), None, x.device) for k, g in enumerate(grids)]
+    return apply("set_index", x, cast(s, x.dtype), *indices, pattern=("i",) * x.ndim)
+
+
+def _diagonal(rows: int, columns: int, k: int, device: str) -> list[Tensor]:
+    """Row and column indices of the k-th diagonal."""
+    length = max(0, min(rows + min(k, 0), columns - max(k, 0)))
+    at = np.arange(length, dtype=np.int32)
+    return [Tensor._wrap(at - min(k, 0), None, device), Tensor._wrap(at + max(k, 0), None, device)]
+
+
+@public(home=_HOME)
+def diag(inp: Any, k: int = 0) -> Tensor:
+    """The k-th diagonal of a matrix, or the matrix whose k-th diagonal is the vector inp; k > 0 is above the main."""
+    x, k = as_tensor(inp), int(k)
+    if x.ndim == 1:
+        n = x.size + abs(k)
+        zeros = Tensor._wrap(np.zeros((n, n), storage_of(x.dtype)), x.dtype, x.device)
+        return apply("set_index", zeros, x, *_diagonal(n, n, k, x.device), pattern=("i", "i"))
+    if x.ndim != 2:
+        raise ShapeError(f"diag: inp has shape {x.shape}; expected a vector or a matrix")
+    return apply("index", x, *_diagonal(x.shape[0], x.shape[1], k, x.device), pattern=("i", "i"))
+
+
+@public(home=_HOME)
+def meshgrid(*inputs: Any, indexing: str = "xy") -> list[Tensor]:
+    """Vectors spread over the grid that they span; "xy" has the second vector along axis 0, "ij" the first."""
+    choice("meshgrid", "indexing", indexing, ("xy", "ij"))
+    vectors = [as_tensor(v) for v in inputs]
+    for k, v in enumerate(vectors):
+        if v.ndim != 1:
+            raise ShapeError(f"meshgrid: input {k} has shape {v.shape}; expected a vector")
+    order = list(range(len(vectors)))
+    if indexing == "xy" and len(order) > 1:
+        order[:2] = [1, 0]
+    shape = tuple(vectors[k].size for k in order)
+    grids = []
+    for k, v in enumerate(vectors):
+        at = order.index(k)
+        wide = apply("reshape", v, shape=tuple(v.size if a == at else 1 for a in range(len(shape))))
+        grids.append(apply("broadcast_to", wide, shape=shape))
+    return grids

@@ -1,0 +1,291 @@
+"""Convolutions over one and three axes, with weights per position or per region, and windows: compositions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from megengine.core.errors import OptionError, ShapeError
+from megengine.dispatch import apply, public
+from megengine.ops.common import as_tensor, choice, floating, operands, pad_pairs, pair, tuple_of
+from megengine.ops.conv import conv2d, conv_transpose2d
+from megengine.tensor import Tensor
+
+_HOME = "megengine.functional.nn"
+
+
+def _axes(op: str, x: Tensor, n: int) -> None:
+    if x.ndim != n:
+        raise ShapeError(f"{op}: inp has shape {x.shape}; expected {n} axes: N, C and {n - 2} of space")
+
+
+def _check_mode(op: str, conv_mode: str, compute_mode: str = "default") -> None:
+    choice(op, "conv_mode", conv_mode, ("cross_correlation",))
+    choice(op, "compute_mode", compute_mode, ("default", "float32"))
+
+
+@public(home=_HOME)
+def conv1d(
+    inp: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    groups: int = 1,
+    conv_mode: str = "cross_correlation",
+    compute_mode: str = "default",
+) -> Tensor:
+    """Convolution of inp [N,C,L] with weight [O,C/groups,k] or (groups,O/groups,C/groups,k); bias (1,O,1) or [O]."""
+    _check_mode("conv1d", conv_mode, compute_mode)
+    x, w = as_tensor(inp), as_tensor(weight)
+    _axes("conv1d", x, 3)
+    if w.ndim not in (3, 4):
+        raise ShapeError(f"conv1d: weight has shape {w.shape}; expected [O,C/groups,k] or (groups,O/groups,C/groups,k)")
+    geometry = zip(_GEOMETRY, (stride, padding, dilation), strict=True)
+    s, p, d = (tuple_of("conv1d", n, v, 1)[0] for n, v in geometry)
+    x = apply("reshape", x, shape=(*x.shape[:2], 1, x.shape[2]))
+    w = apply("reshape", w, shape=(*w.shape[:-1], 1, w.shape[-1]))
+    b = None if bias is None else apply("reshape", as_tensor(bias), shape=(as_tensor(bias).size,))
+    y = conv2d(x, w, b, (1, s), (0, p), (1, d), groups)
+    return apply("reshape", y, shape=(*y.shape[:2], y.shape[3]))
+
+
+_GEOMETRY = ("stride", "padding", "dilation")
+
+
+def _weight5(op: str, w: Tensor, groups: int) -> Tensor:
+    """MegEngine's grouped weight (G, O/G, I/G, ...) as [O, I/G, ...]."""
+    if w.ndim == 6:
+        if w.shape[0] != groups:
+            raise ShapeError(f"{op}: a weight of shape {w.shape} has {w.shape[0]} groups, got groups={groups}")
+        return apply("reshape", w, shape=(w.shape[0] * w.shape[1], *w.shape[2:]))
+    if w.ndim != 5:
+        raise ShapeError(f"{op}: weight has shape {w.shape}; expected 5 axes, or 6 with groups")
+    return w
+
+
+def _biased(y: Tensor, bias: Any) -> Tensor:
+    return y if bias is None else y + apply("reshape", as_tensor(bias), shape=(1, -1, *[1] * (y.ndim - 2)))
+
+
+def _depth(x: Tensor, start: int, stop: int, step: int) -> Tensor:
+    """Planes of [N,C,D,H,W] as pictures [N*d,C,H,W]."""
+    bounds = [(None, None, 1), (None, None, 1), (start, stop, step), (None, None, 1), (None, None, 1)]
+    starts, stops, steps = zip(*bounds, strict=True)
+    planes = apply("slice", x, starts=starts, stops=stops, steps=steps)
+    planes = apply("transpose", planes, perm=(0, 2, 1, 3, 4))
+    return apply("reshape", planes, shape=(planes.shape[0] * planes.shape[1], *planes.shape[2:]))
+
+
+def _volume(planes: Tensor, n: int) -> Tensor:
+    """Pictures [N*d,C,H,W] as [N,C,d,H,W]."""
+    wide = apply("reshape", planes, shape=(n, planes.shape[0] // n, *planes.shape[1:]))
+    return apply("transpose", wide, perm=(0, 2, 1, 3, 4))
+
+
+@public(home=_HOME)
+def conv3d(
+    inp: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    conv_mode: str = "cross_correlation",
+) -> Tensor:
+    """Convolution of inp [N,C,D,H,W] with weight [O,C/groups,kd,kh,kw] or (groups,O/groups,C/groups,kd,kh,kw).
+
+    bias: (1,O,1,1,1) or [O]. The sum over the depth of the weight of 2-D convolutions.
+    """
+    op = "conv3d"
+    _check_mode(op, conv_mode)
+    x, w = operands(op, inp, weight)
+    w = _weight5(op, w, groups)
+    _axes(op, x, 5)
+    s, p, d = (tuple_of(op, n, v, 3) for n, v in zip(_GEOMETRY, (stride, padding, dilation), strict=True))
+    x = apply("pad", x, widths=((0, 0), (0, 0), (p[0], p[0]), (0, 0), (0, 0)), mode="constant", value=0.0)
+    span, taps = x.shape[2] - d[0] * (w.shape[2] - 1), w.shape[2]
+    if span < 1 or s[0] < 1:
+        raise ShapeError(f"{op}: weight {w.shape} with dilation {d} does not fit inp {x.shape} (padded); stride {s}")
+    total = None
+    for tap in range(taps):
+        planes = _depth(x, tap * d[0], tap * d[0] + span, s[0])
+        y = conv2d(planes, w[:, :, tap], None, s[1:], p[1:], d[1:], groups)
+        total = y if total is None else total + y
+    assert total is not None
+    return _biased(_volume(total, x.shape[0]), bias)
+
+
+@public(home=_HOME)
+def conv_transpose3d(
+    inp: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    """The adjoint of conv3d: inp [N,I,D,H,W], weight [I,O/groups,kd,kh,kw]; bias (1,O,1,1,1) or [O]."""
+    op = "conv_transpose3d"
+    x, w = operands(op, inp, weight)
+    w = _weight5(op, w, groups)
+    _axes(op, x, 5)
+    s, p, d = (tuple_of(op, n, v, 3) for n, v in zip(_GEOMETRY, (stride, padding, dilation), strict=True))
+    extra = tuple_of(op, "output_padding", output_padding, 3)
+    if not 0 <= extra[0] < max(s[0], d[0]):
+        raise OptionError(f"{op}: output_padding {extra} must be smaller than stride {s} or dilation {d}")
+    planes, n, depth = _depth(x, 0, x.shape[2], 1), x.shape[0], x.shape[2]
+    full = (depth - 1) * s[0] + d[0] * (w.shape[2] - 1) + 1 + extra[0]
+    total = None
+    for tap in range(w.shape[2]):
+        y = _volume(conv_transpose2d(planes, w[:, :, tap], None, s[1:], p[1:], extra[1:], d[1:], groups), n)
+        start = tap * d[0]
+        y = apply(
+            "slice_backward",
+            y,
+            shape=(*y.shape[:2], full, *y.shape[3:]),
+            starts=(None, None, start, None, None),
+            stops=(None, None, start + (depth - 1) * s[0] + 1, None, None),
+            steps=(1, 1, s[0], 1, 1),
+        )
+        total = y if total is None else total + y
+    assert total is not None
+    return _biased(total[:, :, p[0] : full - p[0]], bias)
+
+
+def _unfold(op: str, x: Tensor, kernel: Any, padding: Any, stride: Any, dilation: Any) -> Tensor:
+    _axes(op, x, 4)
+    return apply(
+        "unfold",
+        x,
+        kernel=tuple(kernel),
+        stride=pair(op, "stride", stride),
+        padding=pad_pairs(op, padding),
+        dilation=pair(op, "dilation", dilation),
+        value=0.0,
+    )
+
+
+@public(home=_HOME)
+def sliding_window(inp: Any, kernel_size: Any, padding: Any = 0, stride: Any = 1, dilation: Any = 1) -> Tensor:
+    """The windows of inp [N,C,H,W], zero-padded: [N,C,oh,ow,kh,kw]."""
+    op = "sliding_window"
+    return _unfold(op, as_tensor(inp), pair(op, "kernel_size", kernel_size), padding, stride, dilation)
+
+
+@public(home=_HOME)
+def sliding_window_transpose(
+    inp: Any, output_size: Any, kernel_size: Any, padding: Any = 0, stride: Any = 1, dilation: Any = 1
+) -> Tensor:
+    """The adjoint of sliding_window: windows [N,C,oh,ow,kh,kw] added where they come from, [N,C,*output_size]."""
+    op = "sliding_window_transpose"
+    x, kernel = as_tensor(inp), pair(op, "kernel_size", kernel_size)
+    if x.ndim != 6 or x.shape[4:] != kernel:
+        raise ShapeError(f"{op}: inp has shape {x.shape}; expected [N,C,oh,ow,{kernel[0]},{kernel[1]}]")
+    return apply(
+        "fold",
+        x,
+        size=pair(op, "output_size", output_size),
+        stride=pair(op, "stride", stride),
+        padding=pad_pairs(op, padding),
+        dilation=pair(op, "dilation", dilation),
+    )
+
+
+@public(home=_HOME)
+def local_conv2d(
+    inp: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    conv_mode: str = "cross_correlation",
+) -> Tensor:
+    """A convolution with own weights at each position: inp [N,C,H,W], weight (groups,oh,ow,C/groups,kh,kw,O/groups)."""
+    op = "local_conv2d"
+    _check_mode(op, conv_mode)
+    x, w = operands(op, inp, weight)
+    if w.ndim != 7 or x.ndim != 4 or w.shape[0] * w.shape[3] != x.shape[1]:
+        raise ShapeError(
+            f"{op}: inp has shape {x.shape}, weight {w.shape}; "
+            "expected [N,C,H,W] and (groups,oh,ow,C/groups,kh,kw,O/groups)"
+        )
+    g, oh, ow, c, kh, kw, o = w.shape
+    windows = _unfold(op, x, (kh, kw), padding, stride, dilation)
+    n = x.shape[0]
+    if windows.shape[2:4] != (oh, ow):
+        raise ShapeError(f"{op}: weight is for {oh}x{ow} positions, inp {x.shape} gives {windows.shape[2:4]}")
+    split = apply("reshape", windows, shape=(n, g, c, oh, ow, kh, kw))
+    rows = apply("reshape", apply("transpose", split, perm=(1, 3, 4, 0, 2, 5, 6)), shape=(g, oh, ow, n, c * kh * kw))
+    flat = apply("reshape", w, shape=(g, oh, ow, c * kh * kw, o))
+    y = apply("matmul", rows, flat, transpose_a=False, transpose_b=False)
+    y = apply("reshape", apply("transpose", y, perm=(3, 0, 4, 1, 2)), shape=(n, g * o, oh, ow))
+    return y if bias is None else y + as_tensor(bias)
+
+
+@public(home=_HOME)
+def region_restricted_conv(
+    inp: Any,
+    weight: Any,
+    rin: Any,
+    rout: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    conv_mode: str = "cross_correlation",
+    compute_mode: str = "default",
+) -> Tensor:
+    """A convolution that sees at each output position only inputs of the same region.
+
+    inp [N,C,H,W]; weight (groups,O/groups,C/groups,kh,kw); rin [N,H,W] and rout [N,oh,ow]: integers naming regions.
+    """
+    op = "region_restricted_conv"
+    _check_mode(op, conv_mode, compute_mode)
+    x, w = operands(op, inp, weight)
+    w = apply("reshape", w, shape=(groups, w.shape[0] // groups, *w.shape[1:])) if w.ndim == 4 else w
+    if w.ndim != 5 or x.ndim != 4 or w.shape[0] != groups or groups * w.shape[2] != x.shape[1]:
+        raise ShapeError(f"{op}: inp has shape {x.shape}, weight {w.shape}, groups={groups}; they do not fit")
+    g, o, c, kh, kw = w.shape
+    windows = _unfold(op, x, (kh, kw), padding, stride, dilation)
+    n, _, oh, ow = windows.shape[:4]
+    regions_in, regions_out = as_tensor(rin) + 1, as_tensor(rout) + 1  # 0 is outside
+    if regions_in.shape != (n, *x.shape[2:]) or regions_out.shape != (n, oh, ow):
+        raise ShapeError(f"{op}: rin has shape {regions_in.shape}, rout {regions_out.shape}; inp {x.shape}")
+    seen = apply("reshape", regions_in, shape=(n, 1, *x.shape[2:]))
+    seen = _unfold(op, seen, (kh, kw), padding, stride, dilation)
+    same = apply("equal", seen, apply("reshape", regions_out, shape=(n, 1, oh, ow, 1, 1)))
+    windows = windows * apply("cast", same, dtype=windows.dtype)
+    split = apply("reshape", windows, shape=(n, g, c, oh, ow, kh, kw))
+    rows = apply("transpose", split, perm=(1, 0, 3, 4, 2, 5, 6))
+    rows = apply("reshape", rows, shape=(g, n * oh * ow, c * kh * kw))
+    y = apply("matmul", rows, apply("reshape", w, shape=(g, o, c * kh * kw)), transpose_a=False, transpose_b=True)
+    y = apply("transpose", apply("reshape", y, shape=(g, n, oh, ow, o)), perm=(1, 0, 4, 2, 3))
+    return _biased(apply("reshape", y, shape=(n, g * o, oh, ow)), bias)
+
+
+@public(home=_HOME)
+def local_response_norm(
+    inp: Any, kernel_size: int = 5, k: float = 2.0, alpha: float = 1e-4, beta: float = 0.75
+) -> Tensor:
+    """X / (k + alpha * sum of squares over kernel_size neighbouring channels) ** beta, inp [N,C,H,W].
+
+    Source: Krizhevsky, Sutskever and Hinton, "ImageNet Classification with Deep Convolutional Neural Networks", 2012.
+    """
+    op = "local_response_norm"
+    x = floating(inp)
+    _axes(op, x, 4)
+    (n,) = tuple_of(op, "kernel_size", kernel_size, 1)
+    if n < 1 or n % 2 == 0:
+        raise OptionError(f"{op}: kernel_size is {n}; expected an odd number of at least 1")
+    half, c = n // 2, x.shape[1]
+    squares = apply("pad", x * x, widths=((0, 0), (half, half), (0, 0), (0, 0)), mode="constant", value=0.0)
+    total = squares[:, :c]
+    for shift in range(1, n):
+        total = total + squares[:, shift : shift + c]
+    return x / (total * alpha + k) ** beta

@@ -1,0 +1,124 @@
+"""Random number generators: the process-wide one, and `RNG` objects with own states."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from megengine import device as devices
+from megengine.core.dtype import as_dtype, storage_of
+from megengine.core.errors import DTypeError, OptionError, ShapeError
+from megengine.tensor import Tensor
+
+Size = Iterable[int] | int | None
+
+
+def _shape(op: str, size: Size) -> tuple[int, ...]:
+    if size is None:
+        return (1,)
+    shape = (int(size),) if isinstance(size, numbers.Integral) else tuple(int(n) for n in size)  # type: ignore[arg-type]
+    if any(n < 0 for n in shape):
+        raise ShapeError(f"{op}: size is {size}; expected lengths of at least 0")
+    return shape
+
+
+def _parameter(op: str, name: str, value: Any, *, positive: bool) -> np.ndarray:
+    array = np.asarray(value.numpy() if isinstance(value, Tensor) else value, np.float64)
+    if array.size and (array.min() < 0 or (positive and array.min() == 0) or not np.isfinite(array).all()):
+        bound = "above 0" if positive else "of at least 0"
+        raise OptionError(f"{op}: {name} holds {array.min()}; expected finite numbers {bound}")
+    return array
+
+
+def _sized(op: str, *parameters: np.ndarray, size: Size) -> tuple[int, ...]:
+    """MegEngine puts `size` in front of the shape of the parameters."""
+    shape = np.broadcast_shapes(*(p.shape for p in parameters))
+    return (*(() if size is None else _shape(op, size)), *shape) or (1,)
+
+
+class RNG:
+    """A generator of random tensors with a state of its own.
+
+    Two objects with one seed give the same numbers; without a seed they start from the operating system's entropy.
+
+    >>> RNG(seed=1).uniform().item() == RNG(seed=1).uniform().item()
+    True
+    """
+
+    def __init__(self, seed: int | None = None, device: str | None = None) -> None:
+        self._device = None if device is None else devices.normalize(device)
+        self.seed(seed)
+
+    def seed(self, value: int | None) -> None:
+        """Start anew from `value`."""
+        if value is not None and (not isinstance(value, numbers.Integral) or value < 0):
+            raise OptionError(f"seed: got {value!r}; expected an integer of at least 0")
+        self.generator = np.random.default_rng(value)  # type: ignore[arg-type]
+
+    def _made(self, array: Any, dtype: Any = np.float32) -> Tensor:
+        return Tensor(array, dtype, self._device)
+
+    def uniform(self, low: float = 0, high: float = 1, size: Size = None) -> Tensor:
+        """float32 of shape `size` ((1,) without), uniform in [low, high)."""
+        if low > high:
+            raise OptionError(f"uniform: low={low} is above high={high}")
+        return self._made(self.generator.random(_shape("uniform", size), np.float32) * (high - low) + low)
+
+    def normal(self, mean: float = 0, std: float = 1, size: Size = None) -> Tensor:
+        """float32 of shape `size` ((1,) without), normal with this mean and standard deviation."""
+        if std < 0:
+            raise OptionError(f"normal: std={std}; expected at least 0")
+        return self._made(self.generator.standard_normal(_shape("normal", size), np.float32) * std + mean)
+
+    def gamma(self, shape: Any, scale: Any = 1, size: Size = None) -> Tensor:
+        """Gamma distribution; float32 of shape `size` + the parameters' shape."""
+        k, theta = (_parameter("gamma", n, v, positive=True) for n, v in (("shape", shape), ("scale", scale)))
+        return self._made(self.generator.gamma(k, theta, _sized("gamma", k, theta, size=size)))
+
+    def beta(self, alpha: Any, beta: Any, size: Size = None) -> Tensor:
+        """Beta distribution; float32 of shape `size` + the parameters' shape."""
+        a, b = (_parameter("beta", n, v, positive=True) for n, v in (("alpha", alpha), ("beta", beta)))
+        return self._made(self.generator.beta(a, b, _sized("beta", a, b, size=size)))
+
+    def poisson(self, lam: Any, size: Size = None) -> Tensor:
+        """Poisson distribution; float32 of shape `size` + the parameter's shape."""
+        rate = _parameter("poisson", "lam", lam, positive=False)
+        return self._made(self.generator.poisson(rate, _sized("poisson", rate, size=size)))
+
+    def permutation(self, n: int | Tensor, *, dtype: Any = "int32") -> Tensor:
+        """A random order of 0..n-1 as `dtype`, or of a tensor's rows."""
+        if isinstance(n, Tensor):
+            rows = self.generator.permutation(len(n))
+            return Tensor._wrap(n.numpy()[rows], n.dtype, n.device)
+        if not isinstance(n, numbers.Integral) or n < 0:
+            raise OptionError(f"permutation: n is {n!r}; expected a tensor or an integer of at least 0")
+        kind = storage_of(as_dtype(dtype))
+        largest = np.iinfo(kind).max if kind.kind in "iu" else math.inf
+        if n - 1 > largest:
+            raise DTypeError(f"permutation: {n - 1} does not fit into {kind}; choose a wider dtype")
+        return self._made(self.generator.permutation(int(n)), kind)
+
+    def shuffle(self, inp: Tensor) -> None:
+        """Put a tensor's rows in random order, in place."""
+        if not isinstance(inp, Tensor):
+            raise DTypeError(f"shuffle: inp is a {type(inp).__name__}; expected a Tensor")
+        inp._reset(self.permutation(inp))
+
+
+_default = RNG()
+uniform, normal, gamma, beta = _default.uniform, _default.normal, _default.gamma, _default.beta
+poisson, permutation, shuffle = _default.poisson, _default.permutation, _default.shuffle
+
+
+def seed(seed: int) -> None:
+    """Start the process-wide generator from `seed`."""
+    _default.seed(seed)
+
+
+def generator() -> np.random.Generator:
+    """The process-wide NumPy generator."""
+    return _default.generator
