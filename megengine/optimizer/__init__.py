@@ -1,15 +1,24 @@
 """Optimizers and learning rate schedules."""
 
+from megengine.optimizer.adadelta import Adadelta
+from megengine.optimizer.adagrad import Adagrad
+from megengine.optimizer.adam import Adam
+from megengine.optimizer.adamw import AdamW
+from megengine.optimizer.clip_grad import clip_grad_norm, clip_grad_value
+from megengine.optimizer.lamb import LAMB, LAMBFp16
+from megengine.optimizer.lr_scheduler import LRScheduler
+from megengine.optimizer.multi_step_lr import MultiStepLR
 from megengine.optimizer.optimizer import Optimizer
-from megengine.optimizer.rules import SGD, Adadelta, Adagrad, Adam, AdamW
-from megengine.optimizer.schedule import LRScheduler, MultiStepLR, clip_grad_norm, clip_grad_value
+from megengine.optimizer.sgd import SGD
 
 __all__ = [
+    "LAMB",
     "SGD",
     "Adadelta",
     "Adagrad",
     "Adam",
     "AdamW",
+    "LAMBFp16",
     "LRScheduler",
     "MultiStepLR",
     "Optimizer",

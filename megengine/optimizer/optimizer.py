@@ -14,6 +14,9 @@ Parameters = Iterable[Parameter] | Iterable[dict[str, Any]] | dict[str, Any] | P
 State = dict[str, np.ndarray]
 
 
+_PART = 1 << 15  # elements updated at a time
+
+
 def check_range(owner: str, *, minimum: float = 0.0, below: float = float("inf"), **values: float) -> None:
     """Raise OptionError for a hyperparameter outside [minimum, below)."""
     for name, value in values.items():
@@ -29,8 +32,10 @@ class Optimizer:
     A learning rate of 0 is allowed.
     """
 
-    # state array -> its shape is the parameter's (True) or () (False)
+    # state array -> its shape is the parameter's (True) or () (False); "step" counts the updates
     _state_names: ClassVar[dict[str, bool]] = {}
+    # whether weight decay is added to the gradient
+    _decays_gradient: ClassVar[bool] = True
 
     def __init__(self, params: Parameters, defaults: dict[str, Any]) -> None:
         self._defaults = dict(defaults)
@@ -63,17 +68,37 @@ class Optimizer:
             raise OptionError(f"{name}: lr is missing; give it to the optimizer or to each group")
         self._check(group)
         for p in params:
-            self._state[id(p)] = {
-                n: np.zeros(p.shape if like else (), np.float32) for n, like in self._state_names.items()
-            }
+            self._state[id(p)] = self._first_state(p)
         self.param_groups.append(group)
 
+    def _first_state(self, p: Tensor) -> State:
+        return {n: np.zeros(p.shape if like else (), np.float32) for n, like in self._state_names.items()}
+
     def _check(self, group: dict[str, Any]) -> None:
-        check_range(type(self).__name__, lr=group["lr"])
+        name = type(self).__name__
+        for option in ("lr", "momentum", "weight_decay", "eps", "lr_decay"):
+            if option in group:
+                check_range(name, **{option: group[option]})
+        fractions = {"rho": group.get("rho", 0.0)} | {f"beta{i}": b for i, b in enumerate(group.get("betas", ()), 1)}
+        check_range(name, below=1.0, **fractions)
 
     def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
-        """The new value of a parameter from its value, gradient and state (changed in place)."""
+        """New values from values, gradients and state (changed in place): vectors, a part of a parameter each."""
         raise NotImplementedError(f"{type(self).__name__} has no update rule")
+
+    def _new_value(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
+        """The new value of a parameter: its parts one after the other, so that intermediate results stay in cache."""
+        if "step" in state:
+            state["step"] += 1
+        decay = group.get("weight_decay") if self._decays_gradient else 0
+        new, values, gradients = np.empty(w.shape, w.dtype), w.reshape(-1), g.reshape(-1)
+        flat, vectors = new.reshape(-1), {n: s.reshape(-1) if self._state_names[n] else s for n, s in state.items()}
+        for start in range(0, flat.size, _PART):
+            part = slice(start, start + _PART)
+            w_part, g_part = values[part], gradients[part]
+            pieces = {n: v[part] if self._state_names[n] else v for n, v in vectors.items()}
+            flat[part] = self._update(w_part, g_part + decay * w_part if decay else g_part, pieces, group)
+        return new
 
     def step(self) -> Optimizer:
         """Update every parameter that has a gradient. Returns the optimizer: `optimizer.step().clear_grad()`."""
@@ -82,7 +107,7 @@ class Optimizer:
                 if p.grad is not None:
                     w = p.numpy()
                     # the arithmetic is in float32 also for half precision
-                    new = self._update(_single(w), _single(p.grad.numpy()), self._state[id(p)], group)
+                    new = self._new_value(_single(w), _single(p.grad.numpy()), self._state[id(p)], group)
                     p._reset(Tensor._wrap(np.ascontiguousarray(new, w.dtype), p.dtype, p.device))
         return self
 

@@ -330,3 +330,68 @@ def test_load_digits():
     train(net, optim.Adam(net.parameters(), lr=0.01), x[:1297], y[:1297], epochs=8)
     net.eval()
     assert (net(tensor(x[1297:])).numpy().argmax(1) == y[1297:]).mean() > 0.94
+
+
+def lamb(w, gradients, *, lr, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.0, corrected=True, always=False):
+    """You et al. 2020, algorithm 2, in float64."""
+    m = v = np.zeros_like(w)
+    for t, g in enumerate(gradients, 1):
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+        scale = (1 - b1**t, 1 - b2**t) if corrected else (1, 1)
+        r = m / scale[0] / (np.sqrt(v / scale[1]) + eps) + weight_decay * w
+        trust = np.linalg.norm(w) / np.linalg.norm(r) if weight_decay or always else 1
+        w = w - lr * trust * r
+    return w
+
+
+@pytest.mark.parametrize(
+    ("options", "formula_options"),
+    [
+        ({}, {}),
+        ({"weight_decay": 0.1, "eps": 1e-3}, {"weight_decay": 0.1, "eps": 1e-3}),
+        ({"bias_correction": False, "weight_decay": 0.01}, {"corrected": False, "weight_decay": 0.01}),
+        ({"always_adapt": True, "betas": (0.8, 0.99)}, {"always": True, "b1": 0.8, "b2": 0.99}),
+    ],
+)
+def test_lamb_equals_its_formula(options, formula_options):
+    params = parameters()
+    start, gradients = params[0].numpy().astype(np.float64), []
+    optimizer = optim.LAMB(params, lr=0.1, **options)
+    for step in range(5):
+        give_gradients(params, step)
+        gradients.append(params[0].grad.numpy().astype(np.float64))
+        optimizer.step()
+    np.testing.assert_allclose(params[0].numpy(), lamb(start, gradients, lr=0.1, **formula_options), rtol=1e-5)
+
+
+def test_lamb_of_half_precision_keeps_what_rounding_would_lose():
+    p = Parameter(np.ones(3, np.float16))
+    optimizer = optim.LAMBFp16([p], lr=1e-4)
+    for _ in range(20):
+        p.grad = tensor(np.ones(3, np.float16))
+        optimizer.step()
+    assert p.dtype == np.float16
+    np.testing.assert_allclose(p.numpy(), 1 - 20e-4, atol=5e-4)
+    assert p.numpy()[0] != 1
+    again = optim.LAMBFp16([p], lr=1e-4)
+    again.load_state_dict(optimizer.state_dict())
+    np.testing.assert_allclose(again.state_dict()["state"][0]["param_fp32"], 1 - 20e-4, rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [0, 1, optim.optimizer._PART - 1, optim.optimizer._PART, optim.optimizer._PART + 1])
+def test_parameters_of_any_size_are_updated_whole(size):
+    rng = np.random.default_rng(size)
+    start, g = rng.standard_normal(size).astype(np.float32), rng.standard_normal(size).astype(np.float32)
+    p = Parameter(start)
+    p.grad = tensor(g)
+    optim.Adam([p], lr=0.1).step()
+    np.testing.assert_allclose(p.numpy(), start - 0.1 * g / (np.abs(g) + 1e-8), rtol=1e-4, atol=1e-5)
+
+
+def test_an_update_leaves_copies_of_the_old_value():
+    p = Parameter(np.ones(4, np.float32))
+    old = p.detach()
+    p.grad = tensor(np.ones(4, np.float32))
+    optim.SGD([p], lr=1.0).step()
+    np.testing.assert_array_equal(old.numpy(), 1)
+    np.testing.assert_array_equal(p.numpy(), 0)

@@ -1,0 +1,31 @@
+"""Adagrad."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from megengine.optimizer.optimizer import Optimizer, Parameters, State
+
+
+class Adagrad(Optimizer):
+    """Duchi et al. 2011: every element has its own rate, divided by the root of its summed squared gradients."""
+
+    _state_names: ClassVar[dict[str, bool]] = {"square_avg": True, "step": False}
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float = 1e-2,
+        lr_decay: float = 0.0,
+        eps: float = 1e-10,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay})
+
+    def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
+        rate = group["lr"] / (1 + (float(state["step"]) - 1) * group["lr_decay"])
+        total = state["square_avg"]
+        total += g * g
+        return w - rate * g / (np.sqrt(total) + group["eps"])

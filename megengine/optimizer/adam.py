@@ -1,0 +1,52 @@
+"""Adam."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from megengine.optimizer.optimizer import Optimizer, Parameters, State
+
+
+class Adam(Optimizer):
+    """Kingma and Ba 2015. Weight decay adds `weight_decay * w` to the gradient."""
+
+    _state_names: ClassVar[dict[str, bool]] = {"exp_avg": True, "exp_avg_sq": True, "step": False}
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "betas": betas, "eps": eps})
+
+    def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
+        return w - moments_ratio(g, state, group, factor=group["lr"])
+
+
+def moments_ratio(
+    g: np.ndarray, state: State, group: dict[str, Any], *, factor: float = 1.0, corrected: bool = True
+) -> np.ndarray:
+    """Factor * m / (sqrt(v) + eps) after m and v, the running moments of the gradient, have moved.
+
+    `corrected` divides them by 1 - beta**step, which makes them unbiased; done in place, it is exact to rounding.
+    """
+    (b1, b2), m, v = group["betas"], state["exp_avg"], state["exp_avg_sq"]
+    step = float(state["step"])
+    m *= b1
+    m += (1 - b1) * g
+    v *= b2
+    square = g * g
+    square *= 1 - b2
+    v += square
+    first, second = (1 - b1**step, 1 - b2**step) if corrected else (1.0, 1.0)
+    root = np.sqrt(v, out=square)
+    root *= second**-0.5
+    root += group["eps"]
+    ratio = np.divide(m, root, out=root)
+    ratio *= factor / first
+    return ratio

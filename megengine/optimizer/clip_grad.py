@@ -1,0 +1,42 @@
+"""Limits on gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from megengine.core.errors import OptionError
+from megengine.tensor import Tensor
+
+
+def _gradients(tensors: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    items = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    return [t for t in items if t.grad is not None]
+
+
+def clip_grad_norm(tensors: Tensor | Iterable[Tensor], max_norm: float, ord: float = 2.0) -> float:
+    """Scale gradients so that their joint norm is at most `max_norm`. Returns the norm before."""
+    if max_norm < 0 or ord <= 0:
+        raise OptionError(f"clip_grad_norm: max_norm={max_norm}, ord={ord}; expected max_norm >= 0 and ord > 0")
+    owners = _gradients(tensors)
+    if not owners:
+        return 0.0
+    norms = [np.linalg.norm(t.grad.numpy().astype(np.float64).reshape(-1), ord) for t in owners]  # type: ignore[union-attr]
+    total = float(np.linalg.norm(norms, ord))
+    if total > max_norm:
+        for t in owners:
+            _set(t, t.grad.numpy() * np.float32(max_norm / (total + 1e-6)))  # type: ignore[union-attr]
+    return total
+
+
+def clip_grad_value(tensors: Tensor | Iterable[Tensor], lower: float, upper: float) -> None:
+    """Limit every element of the gradients to [lower, upper]."""
+    if lower > upper:
+        raise OptionError(f"clip_grad_value: lower={lower} is above upper={upper}")
+    for t in _gradients(tensors):
+        _set(t, np.clip(t.grad.numpy(), lower, upper))  # type: ignore[union-attr]
+
+
+def _set(owner: Tensor, value: np.ndarray) -> None:
+    owner.grad = Tensor._wrap(np.asarray(value, owner.grad.numpy().dtype), owner.dtype, owner.device)  # type: ignore[union-attr]

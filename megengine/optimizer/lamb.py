@@ -1,0 +1,61 @@
+"""Layerwise adaptive moments."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from megengine.optimizer.adam import moments_ratio
+from megengine.optimizer.optimizer import Optimizer, Parameters, State
+from megengine.tensor import Tensor
+
+
+class LAMB(Optimizer):
+    """You et al. 2020: Adam's direction plus decay, scaled for each parameter by |w| / |direction|.
+
+    Parameters without weight decay are scaled only with `always_adapt`. `bias_correction` as in Adam.
+    """
+
+    _state_names: ClassVar[dict[str, bool]] = {"exp_avg": True, "exp_avg_sq": True, "step": False}
+    _decays_gradient: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        bias_correction: bool = True,
+        weight_decay: float = 0.0,
+        always_adapt: bool = False,
+    ) -> None:
+        self.bias_correction, self.always_adapt = bias_correction, always_adapt
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "betas": betas, "eps": eps})
+
+    def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
+        direction = moments_ratio(g, state, group, corrected=self.bias_correction)
+        return direction + group["weight_decay"] * w if group["weight_decay"] else direction
+
+    def _new_value(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
+        direction = super()._new_value(w, g, state, group)
+        rate = group["lr"]
+        if self.always_adapt or group["weight_decay"]:
+            of_w, of_direction = np.linalg.norm(w), np.linalg.norm(direction)
+            if of_w > 0 and of_direction > 0:
+                rate *= float(of_w / of_direction)
+        return w - rate * direction
+
+
+class LAMBFp16(LAMB):
+    """LAMB for half precision parameters: updates go to float32 copies, which the parameters are rounded from."""
+
+    _state_names: ClassVar[dict[str, bool]] = {**LAMB._state_names, "param_fp32": True}
+
+    def _first_state(self, p: Tensor) -> State:
+        return {**super()._first_state(p), "param_fp32": p.numpy().astype(np.float32)}
+
+    def _new_value(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
+        moments = {name: value for name, value in state.items() if name != "param_fp32"}
+        state["param_fp32"] = super()._new_value(state["param_fp32"], g, moments, group)
+        return state["param_fp32"]

@@ -1,0 +1,49 @@
+"""Learning rates that change by epoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from megengine.core.errors import OptionError
+from megengine.optimizer.optimizer import Optimizer
+
+
+class LRScheduler:
+    """Sets the learning rate of every group when `step()` is called; subclasses say which, in `get_lr()`."""
+
+    def __init__(self, optimizer: Optimizer, current_epoch: int = -1) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise OptionError(f"{type(self).__name__}: got a {type(optimizer).__name__}; expected an Optimizer")
+        self.optimizer = optimizer
+        for group in optimizer.param_groups:
+            if current_epoch == -1:
+                group.setdefault("initial_lr", group["lr"])
+            elif "initial_lr" not in group:
+                raise OptionError(
+                    f"{type(self).__name__}: resumed at epoch {current_epoch}, but a group has no initial_lr; "
+                    "load the optimizer's state first"
+                )
+        self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
+        self.current_epoch = current_epoch
+        self.step()
+
+    def get_lr(self) -> list[float]:
+        """The learning rate of each group in the current epoch."""
+        raise NotImplementedError(f"{type(self).__name__} has no get_lr; define it in the subclass")
+
+    def step(self, epoch: int | None = None) -> None:
+        """Go to the next epoch, or to `epoch`."""
+        self.current_epoch = self.current_epoch + 1 if epoch is None else epoch
+        for group, lr in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
+            group["lr"] = lr
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the optimizer."""
+        return {k: v for k, v in self.__dict__.items() if k != "optimizer"}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take what `state_dict()` gave."""
+        unknown = sorted(state_dict.keys() - self.state_dict().keys())
+        if unknown:
+            raise OptionError(f"{type(self).__name__}: unknown state {unknown}")
+        self.__dict__.update(state_dict)
