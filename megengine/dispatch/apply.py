@@ -117,9 +117,9 @@ def _same_device(op: Op, specs: Sequence[TensorSpec]) -> None:
         )
 
 
-# (op, ids of input specs, attributes) -> (run, result specs, single, input specs). The entry keeps the input specs
-# alive, so an id in a key cannot come to mean another spec.
-_calls: dict[tuple, tuple[Callable[..., Any], tuple[TensorSpec, ...], bool, list[TensorSpec]]] = {}
+# (op, ids of input specs, attributes) -> (run, result specs, single, input specs, moves). The entry keeps the input
+# specs alive, so an id in a key cannot come to mean another spec.
+_calls: dict[tuple, tuple[Callable[..., Any], tuple[TensorSpec, ...], bool, list[TensorSpec], bool]] = {}
 _CALLS_LIMIT = 8192
 kernel_registry.on_change(_calls.clear)
 
@@ -138,18 +138,27 @@ def run_eager(op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> Res
         _calls[(*key, *attrs.items())] = call
     out = call[0](*arrays)
     if call[2]:
-        return Tensor._of_spec(out, call[1][0])
-    return tuple([Tensor._of_spec(a, s) for a, s in zip(out, call[1], strict=True)])
+        made = Tensor._of_spec(out, call[1][0])
+        if call[4] and tensors[0].qparams is not None:
+            made.qparams = tensors[0].qparams
+        return made
+    many = tuple([Tensor._of_spec(a, s) for a, s in zip(out, call[1], strict=True)])
+    if call[4] and tensors[0].qparams is not None:
+        for made in many:
+            made.qparams = tensors[0].qparams
+    return many
 
 
 def _prepare(
     op: Op, specs: list[TensorSpec], attrs: dict[str, Any]
-) -> tuple[Callable[..., Any], tuple[TensorSpec, ...], bool, list[TensorSpec]]:
+) -> tuple[Callable[..., Any], tuple[TensorSpec, ...], bool, list[TensorSpec], bool]:
     outputs = infer(op, specs, attrs)
     single = isinstance(outputs, TensorSpec)
     outputs = tuple(interned(s.shape, s.dtype, s.device) for s in ((outputs,) if single else outputs))
     run = _runner(op, kernel_registry.Problem(op.name, tuple(specs), outputs, attrs), single)
-    return run, outputs, single, specs
+    # rounded values that are only moved (pooled, reshaped) still lie on their grid
+    moves = op.quant == "move" and all(spec.dtype == specs[0].dtype for spec in outputs)
+    return run, outputs, single, specs, moves
 
 
 def _runner(op: Op, problem: kernel_registry.Problem, single: bool) -> Callable[..., Any]:

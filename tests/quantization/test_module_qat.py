@@ -28,6 +28,15 @@ def random(*shape, seed=0):
     return Tensor(np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32))
 
 
+class Turned(M.Module):
+    """Ops that only move values."""
+
+    def forward(self, x):
+        x = F.pad(x, ((0, 0), (0, 0), (1, 0), (0, 0)))
+        x = F.transpose(F.split(x, 2, axis=1)[0], (0, 2, 3, 1))[:, :, 1:]
+        return x.reshape(x.shape[0], 5, 3, -1)
+
+
 class Wrapped(M.Module):
     """QuantStub, some layers, DequantStub."""
 
@@ -145,6 +154,7 @@ LAYERS = {
     "transposed bn": lambda: [M.ConvTransposeBn2d(4, 6, 3, groups=2), M.ConvTransposeBnRelu2d(6, 4, 2, padding=1)],
     "linear": lambda: [M.Linear(9, 7), M.LinearRelu(7, 5)],
     "linear bn": lambda: [M.Linear(9, 7)],
+    "pooled": lambda: [M.ConvRelu2d(4, 6, 3), M.MaxPool2d(3, 2, 1), Turned(), M.Conv2d(5, 3, 2)],
     "elemwise": lambda: [M.Elemwise("ADD"), M.Elemwise("SIGMOID"), M.Elemwise("H_SWISH")],
     "concat": lambda: [M.Concat(), M.Conv2d(4, 3, 1)],
 }
