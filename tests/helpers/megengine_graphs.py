@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType
+from megengine.core.dtype import storage_of
 from megengine.tensor import tensor
 from megengine.traced_module import CallFunction, CallMethod, GetAttr, TracedModule, trace_module
 
@@ -35,7 +35,7 @@ def traced(name: str) -> TracedModule:
 
 def _node(node) -> str:
     if hasattr(node, "spec"):
-        dtype = node.dtype.name if not isinstance(node.dtype, QuantizedDType) else str(node.dtype)
+        dtype = storage_of(node.dtype).name  # the listings name the stored type
         what = f"shape={node.spec.shape} dtype={dtype}"
     else:
         what = f"module:{node.module_type.__module__}.{node.module_type.__qualname__}"

@@ -16,7 +16,7 @@ from megengine.traced_module import TracedModule
 
 FILES = [
     *("call_mix", "call_mix_flat", "multi_io", "multi_io_flat", "res_plain", "res_plain_flat", "res_plain_opt"),
-    *("res_fused", "res_fused_flat"),
+    *("res_fused", "res_fused_flat", "res_fused_qat", "res_fused_qat_flat", "res_fused_q", "res_fused_q_flat"),
 ]
 
 
