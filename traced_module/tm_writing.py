@@ -85,7 +85,8 @@ class _TmWriter(PickleWriter):
         self.remember(stub)
 
     def module(self, value: Module) -> None:
-        raise GraphError(f"a {type(value).__name__} has no place in a .tm file")
+        """A layer inside a layer: pickled by its class."""
+        self.write(Stub(*_layer_state(value)))
 
     def graph_of(self, objects: list[Stub], root: Stub) -> bytes:
         """A pickle of the root, with these objects made before any state is written."""
@@ -181,8 +182,7 @@ class _Description:
         if id(value) not in self.modules:
             path, state = _layer_state(value)
             home, _, kind = path.rpartition(".")
-            nested = {n: Stub(*_layer_state(v)) for n, v in state.items() if isinstance(v, Module)}
-            described = {"module": (home, kind), "state": {**state, **nested}, "version": VERSION}
+            described = {"module": (home, kind), "state": state, "version": VERSION}
             self.modules[id(value)] = Stub(f"{_HOME}.serialization._ModuleState", described)
             self.kept.append(value)
         return self.modules[id(value)]

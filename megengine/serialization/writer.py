@@ -9,15 +9,17 @@ import pickle
 import struct
 from collections import OrderedDict
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, bfloat16
 from megengine.core.errors import DTypeError
+from megengine.core.tensor.dtype import QuantDtypeMeta
 from megengine.module import Module
 from megengine.serialization.arrays import quantized_of, with_metadata
-from megengine.serialization.objects import module_state
+from megengine.serialization.objects import OBJECTS, module_state
 from megengine.tensor import Parameter, Tensor
 
 _DEVICE = "xpux:0"  # MegEngine's name of the default device
@@ -55,6 +57,10 @@ class PickleWriter:
                 method(self, value)
                 break
         else:
+            if _path(value) in OBJECTS:
+                self.known_object(value)
+                self.depth -= 1
+                return
             raise DTypeError(
                 f"save: cannot write a {type(value).__name__}; expected numbers, text, arrays, tensors, modules, and "
                 "lists, tuples, dicts of them"
@@ -171,9 +177,38 @@ class PickleWriter:
         self.dict_(state)
         self.put(pickle.BUILD)
 
+    def enumerated(self, value: Enum) -> None:
+        self.name(_path(value))
+        self.tuple_((value.value,))
+        self.put(pickle.REDUCE)
+
+    def quantized_dtype(self, value: QuantizedDType) -> None:
+        self.dtype(with_metadata(value))
+
+    def dtype_meta(self, value: QuantDtypeMeta) -> None:
+        self.name(_path(value))
+        self.tuple_(tuple(value))
+        self.put(pickle.NEWOBJ)
+        self.remember(value)
+
+    def known_object(self, value: Any) -> None:
+        """An object of a class that `load` builds from its state."""
+        self.name(_path(value))
+        self.put(pickle.EMPTY_TUPLE, pickle.NEWOBJ)
+        self.remember(value)
+        self.write(value.__getstate__())
+        self.put(pickle.BUILD)
+
+
+def _path(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
 
 _METHODS: tuple[tuple[Any, Callable[[PickleWriter, Any], None]], ...] = (
     (np.generic, PickleWriter.scalar),
+    (Enum, PickleWriter.enumerated),
+    (QuantizedDType, PickleWriter.quantized_dtype),
+    (QuantDtypeMeta, PickleWriter.dtype_meta),
     ((type(None), bool, int, float, str), PickleWriter.atom),
     (bytes, PickleWriter.bytes_),
     (list, PickleWriter.list_),
