@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from megengine.autodiff.forward import Forward
 from megengine.autodiff.tape import Tape
 from megengine.dispatch.apply import active_interposers, no_interposers
 from megengine.tensor import Tensor
@@ -24,15 +25,18 @@ class Function:
         raise NotImplementedError(f"{type(self).__name__} has no backward")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        tapes = [i for i in active_interposers() if isinstance(i, Tape)]
+        listeners = active_interposers()
         with no_interposers():
             out = self.forward(*args, **kwargs)
         outputs = tuple(_fresh(t, args) for t in (out if isinstance(out, tuple) else (out,)))
         tensors = tuple(a for a in args if isinstance(a, Tensor))
-        for tape in tapes:
-            needs = tuple(id(t) in tape.watched for t in tensors)
-            if any(needs):
-                tape.add(type(self).__name__, self._vjp, tensors, outputs, {}, needs)
+        for listener in listeners:
+            if isinstance(listener, Forward):
+                listener.push(type(self).__name__, self._vjp, tensors, outputs, {})
+            elif isinstance(listener, Tape):
+                needs = tuple(id(t) in listener.watched for t in tensors)
+                if any(needs):
+                    listener.add(type(self).__name__, self._vjp, tensors, outputs, {}, needs)
         return outputs if isinstance(out, tuple) else outputs[0]
 
     def _vjp(self, ctx: Any, *cts: Tensor | None) -> tuple:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,14 @@ from megengine.dispatch.apply import without
 from megengine.tensor import Tensor
 
 GradCallback = Callable[[Tensor, Tensor], Tensor]
+
+
+_backwarding: ContextVar[GradManager | None] = ContextVar("megengine_backwarding", default=None)
+
+
+def get_backwarding_grad_manager() -> GradManager | None:
+    """The manager whose `backward` is running now, for callbacks; None outside."""
+    return _backwarding.get()
 
 
 class GradManager:
@@ -71,12 +80,16 @@ class GradManager:
         self._tape = self._stack = None
 
     def backward(self, y: Any = None, dy: Any = None) -> None:
-        """Gradients of y (a tensor, or several with dy) are added to `.grad` of attached tensors; recording stops."""
+        """Gradients of y (a tensor, or several) are added to `.grad` of attached tensors; recording stops.
+
+        dy is the cotangent of each y; without it, ones: the gradient of the sum of all elements.
+        """
         if self._tape is None:
             raise GradientError("backward: nothing was recorded; use 'with gm:' or gm.record() around the computation")
         targets = [] if y is None else [y] if isinstance(y, Tensor) else list(y)
         seeds = self._seeds(targets, dy)
         tape = self._tape
+        token = _backwarding.set(self)
         try:
             with without(tape):
                 cotangents = tape.gradients(targets, seeds)
@@ -84,6 +97,7 @@ class GradManager:
                     if key in cotangents:
                         self._deliver(tensor, cotangents[key], callbacks)
         finally:
+            _backwarding.reset(token)
             self.release()
 
     @staticmethod
@@ -96,11 +110,6 @@ class GradManager:
     @staticmethod
     def _seeds(targets: list[Tensor], dy: Any) -> list[Tensor]:
         if dy is None:
-            for t in targets:
-                if t.size != 1:
-                    raise GradientError(
-                        f"backward: y has shape {t.shape}; expected one number, or give dy of that shape"
-                    )
             return [Tensor(np.ones(t.shape, storage_of(t.dtype)), dtype=t.dtype) for t in targets]
         seeds = [dy] if isinstance(dy, Tensor) else list(dy)
         if len(seeds) != len(targets):

@@ -79,13 +79,14 @@ class Tape(Interposer):
         for entry in reversed(self.entries):
             cts = [cotangents.get(id(t)) for t in entry.context.outputs]
             if any(ct is not None for ct in cts):
-                for t, grad in zip(entry.context.inputs, _pull_back(entry, cts), strict=True):
+                for t, grad in zip(entry.context.inputs, pull_back(entry, cts), strict=True):
                     if grad is not None and id(t) in self.watched:
                         _accumulate(cotangents, t, grad)
         return cotangents
 
 
-def _pull_back(entry: Entry, cts: list[Tensor | None]) -> Sequence[Tensor | None]:
+def pull_back(entry: Entry, cts: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """Cotangents of an entry's inputs from those of its outputs."""
     if isinstance(entry.vjp, NoRule):
         if "piecewise constant" in entry.vjp.reason:
             return [None] * len(entry.context.inputs)

@@ -9,7 +9,7 @@ from megengine import functional as F
 from megengine.core.errors import OptionError
 from megengine.module import init
 from megengine.module.module import Module
-from megengine.tensor import Parameter, Tensor
+from megengine.tensor import Tensor
 
 
 class BatchMatMulActivation(Module):
@@ -32,8 +32,8 @@ class BatchMatMulActivation(Module):
         if nonlinear_mode.lower() not in ("identity", "relu"):
             raise OptionError(f"BatchMatMulActivation: nonlinear_mode is {nonlinear_mode!r}; expected identity or relu")
         self.batch, self.out_features, self.in_features = batch, out_features, in_features
-        self.weight = Parameter(init.parameter((batch, out_features, in_features)))
-        self.bias = Parameter(init.parameter((out_features,))) if bias else None
+        self.weight = init.parameter((batch, out_features, in_features))
+        self.bias = init.parameter((out_features,)) if bias else None
         self.nonlinear_mode = nonlinear_mode.lower()
         self.reset_parameters()
 

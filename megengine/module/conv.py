@@ -9,7 +9,7 @@ from megengine import functional as F
 from megengine.core.errors import OptionError
 from megengine.module import init
 from megengine.module.module import Module
-from megengine.tensor import Parameter, Tensor
+from megengine.tensor import Tensor
 
 _Pair = int | tuple[int, int]
 
@@ -58,8 +58,8 @@ class _ConvNd(Module):
         )
         self.output_padding = 0
         self.groups = groups
-        self.weight = Parameter(init.parameter(self._infer_weight_shape()))
-        self.bias = Parameter(init.parameter((1, out_channels, *[1] * self._axes))) if bias else None
+        self.weight = init.parameter(self._infer_weight_shape())
+        self.bias = init.parameter((1, out_channels, *[1] * self._axes)) if bias else None
         self.reset_parameters()
 
     def _per_axis(self, value: Any) -> Any:

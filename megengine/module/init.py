@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from megengine import random
+from megengine.core.dtype import storage_of
 from megengine.core.errors import OptionError, ShapeError
-from megengine.tensor import Tensor
+from megengine.tensor import Parameter, Tensor
+
+_PARALLEL = 1 << 17  # from so many elements on, parts of a tensor are filled by threads
+_PARTS = 8
 
 
 def _write(tensor: Tensor, value: np.ndarray) -> None:
-    tensor._reset(Tensor(value.astype(tensor.numpy().dtype), dtype=tensor.dtype))
+    value = value.astype(storage_of(tensor.dtype), copy=False)
+    tensor._reset(Tensor._wrap(value, tensor.dtype, tensor.device))
+
+
+def _draw(tensor: Tensor, method: str) -> np.ndarray:
+    """float32 numbers of a tensor's shape from the process-wide generator; large ones by streams seeded from it."""
+    source, out = random.generator(), np.empty(tensor.shape, np.float32)
+    if out.size < _PARALLEL:
+        getattr(source, method)(out=out, dtype=np.float32)
+        return out
+    parts = np.array_split(out.reshape(-1), _PARTS)
+    streams = [np.random.Generator(np.random.SFC64(int(s))) for s in source.integers(1 << 63, size=_PARTS)]
+    with ThreadPoolExecutor(min(_PARTS, os.cpu_count() or 1)) as pool:
+        list(pool.map(lambda stream, part: getattr(stream, method)(out=part, dtype=np.float32), streams, parts))
+    return out
 
 
 def fill_(tensor: Tensor, val: float) -> None:
@@ -33,12 +52,22 @@ def ones_(tensor: Tensor) -> None:
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> None:
     """Uniform in [a, b)."""
-    _write(tensor, random.generator().random(tensor.shape, np.float32) * (b - a) + a)
+    value = _draw(tensor, "random")
+    value *= b - a
+    value += a
+    _write(tensor, value)
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> None:
     """Normal with this mean and standard deviation."""
-    _write(tensor, random.generator().standard_normal(tensor.shape, np.float32) * std + mean)
+    value = _draw(tensor, "standard_normal")
+    value *= std
+    if mean:
+        value += mean
+    _write(tensor, value)
+
+
+_LINEAR = ("linear", "sigmoid", *(f"{kind}{n}d" for kind in ("conv", "conv_transpose") for n in (1, 2, 3)))
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
@@ -46,7 +75,16 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     gains = {"tanh": 5 / 3, "relu": math.sqrt(2)}
     if nonlinearity == "leaky_relu":
         return math.sqrt(2 / (1 + (0.01 if param is None else param) ** 2))
-    if nonlinearity in ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose2d", "sigmoid"):
+    if nonlinearity in (
+        "linear",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
+        "sigmoid",
+    ):
         return 1.0
     if nonlinearity not in gains:
         raise OptionError(f"calculate_gain: unknown nonlinearity {nonlinearity!r}; expected one of {sorted(gains)}")
@@ -93,6 +131,8 @@ def msra_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearit
     normal_(tensor, 0.0, calculate_gain(nonlinearity, a) / math.sqrt(calculate_correct_fan(tensor, mode)))
 
 
-def parameter(shape: Any) -> np.ndarray:
-    """Uninitialised float32 storage of a parameter."""
-    return np.zeros(shape, np.float32)
+def parameter(shape: tuple[int, ...]) -> Parameter:
+    """A float32 parameter of zeros, whose memory is not touched before it is written."""
+    made = Parameter(0.0)
+    made._reset(Tensor._wrap(np.zeros(shape, np.float32), device=made.device))
+    return made

@@ -8,7 +8,7 @@ from typing import Any
 from megengine import functional as F
 from megengine.module import init
 from megengine.module.module import Module
-from megengine.tensor import Parameter, Tensor
+from megengine.tensor import Tensor
 
 
 class Linear(Module):
@@ -19,8 +19,8 @@ class Linear(Module):
     ) -> None:
         super().__init__(**kwargs)
         self.out_features, self.in_features = out_features, in_features
-        self.weight = Parameter(init.parameter((out_features, in_features)))
-        self.bias = Parameter(init.parameter((out_features,))) if bias else None
+        self.weight = init.parameter((out_features, in_features))
+        self.bias = init.parameter((out_features,)) if bias else None
         self.compute_mode = compute_mode
         self.reset_parameters()
 

@@ -33,8 +33,8 @@ class RNNCellBase(Module):
         super().__init__()
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
         self.gate_hidden_size = num_chunks * hidden_size
-        self.weight_ih = Parameter(init.parameter((self.gate_hidden_size, input_size)))
-        self.weight_hh = Parameter(init.parameter((self.gate_hidden_size, hidden_size)))
+        self.weight_ih = init.parameter((self.gate_hidden_size, input_size))
+        self.weight_hh = init.parameter((self.gate_hidden_size, hidden_size))
         kind = Parameter if bias else Tensor  # without bias these stay 0: state dicts have them all the same
         self.bias_ih = kind(init.parameter((self.gate_hidden_size,)))
         self.bias_hh = kind(init.parameter((self.gate_hidden_size,)))
@@ -112,7 +112,7 @@ class RNNBase(Module):
         self.cells = [[self.create_cell(layer) for _ in range(self.num_directions)] for layer in range(num_layers)]
         gates = self._chunks * hidden_size
         total = sum(math.prod(shape) for _, shapes in self._layout() for shape in shapes)
-        self._flatten_weights = Parameter(init.parameter((gates, total // gates)))
+        self._flatten_weights = init.parameter((gates, total // gates))
         self.reset_parameters()
 
     def _input_size(self, layer: int) -> int:

@@ -1,0 +1,105 @@
+"""Forward mode: tangents travel with the values.
+
+A vjp rule is linear in its cotangents. Its transpose is the jvp: the rule is recorded on cotangents of zero, and the
+tangents of the inputs are pulled back through that record. So every op with a gradient has a forward rule too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from megengine.autodiff.tape import Context, Entry, Tape, pull_back
+from megengine.core.dtype import is_float, storage_of
+from megengine.core.errors import GradientError, ShapeError
+from megengine.dispatch import Interposer, Op, apply, interpose
+from megengine.tensor import Tensor
+
+
+def _zeros(like: Tensor) -> Tensor:
+    return Tensor(np.zeros(like.spec.shape, storage_of(like.dtype)), dtype=like.dtype, device=like.device)
+
+
+class Forward(Interposer):
+    """Keeps a tangent for every value that depends on one with a tangent."""
+
+    def __init__(self) -> None:
+        self._tangents: dict[int, tuple[Tensor, Tensor]] = {}  # keeps values alive, so ids stay theirs
+
+    def give(self, value: Tensor, tangent: Tensor) -> None:
+        """Let a value have a tangent. Raises ShapeError for another shape than the value's."""
+        if tangent.spec.shape != value.spec.shape:
+            raise ShapeError(f"jvp: a tangent has shape {tangent.shape}; expected {value.shape} of its value")
+        self._tangents[id(value)] = value, tangent
+
+    def tangent(self, value: Tensor) -> Tensor | None:
+        """The tangent of a value; None if it does not depend on the inputs."""
+        found = self._tangents.get(id(value))
+        return None if found is None else found[1]
+
+    def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
+        """Run one op and compute the tangents of its results."""
+        out = proceed()
+        self.push(op.name, op.vjp, tensors, out if isinstance(out, tuple) else (out,), attrs)
+        return out
+
+    def push(self, name: str, vjp: Any, inputs: tuple, outputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> None:
+        """Tangents of results from those of the inputs, by the transpose of a vjp rule."""
+        tangents = [self.tangent(t) for t in inputs]
+        if all(t is None for t in tangents) or not any(is_float(o.dtype) for o in outputs):
+            return
+        cts = [_zeros(o) if is_float(o.dtype) else None for o in outputs]
+        tape = Tape()
+        for ct in cts:
+            if ct is not None:
+                tape.watch(ct)
+        needs = tuple(t is not None for t in tangents)
+        with interpose(tape):
+            grads = pull_back(Entry(name, vjp, Context(inputs, outputs, attrs, needs)), cts)
+        pairs = [(g, t) for g, t in zip(grads, tangents, strict=True) if g is not None and t is not None]
+        pulled = tape.gradients([g for g, _ in pairs], [t for _, t in pairs])
+        for out, ct in zip(outputs, cts, strict=True):
+            if ct is not None and id(ct) in pulled:
+                self.give(out, pulled[id(ct)])
+
+    def rebind(self, tensor: Tensor, new: Tensor) -> None:
+        """`tensor` takes the value `new`, and its tangent."""
+        tangent = self.tangent(new)
+        self._tangents.pop(id(tensor), None)
+        if tangent is not None:
+            self._tangents[id(tensor)] = tensor, tangent
+
+
+def jvp(function: Callable[..., Any], primals: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[Any, Any]:
+    """The value of a function and its derivative in a direction.
+
+    Args:
+        function: takes the primals, returns a tensor or a tuple of tensors.
+        primals: float tensors at which it is called.
+        tangents: the direction: a tensor of the same shape for each primal.
+
+    Returns:
+        (outputs, tangents of the outputs), each a tensor or a tuple, as the function returns.
+
+    Raises:
+        GradientError: as many tangents as primals are expected; or an op on the way has no gradient.
+        ShapeError: a tangent has another shape than its primal.
+
+    Example:
+        >>> y, dy = jvp(F.sin, [x], [F.ones_like(x)])  # doctest: +SKIP
+    """
+    if len(primals) != len(tangents):
+        raise GradientError(f"jvp: {len(primals)} primals and {len(tangents)} tangents; expected as many")
+    forward = Forward()
+    # values of their own, since one tensor may be given twice; tapes outside see where they come from
+    inputs = [apply("reshape", p, shape=p.spec.shape) for p in primals]
+    for value, tangent in zip(inputs, tangents, strict=True):
+        forward.give(value, tangent)
+    with interpose(forward):
+        out = function(*inputs)
+    several = isinstance(out, tuple)
+    found = [forward.tangent(o) for o in (out if several else (out,))]
+    made = tuple(_zeros(o) if t is None else t for o, t in zip(out if several else (out,), found, strict=True))
+    return out, made if several else made[0]
