@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from megengine.core import hooks
+from megengine.core.errors import GraphError
 from megengine.core.pytree import flatten
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import Interposer, Op, infer, interpose
+from megengine.random.rng import HOME
 from megengine.tensor import Tensor
 from megengine.traced_module.deferred import SHAPE_OF
-from megengine.traced_module.expr import Expr, is_call_module
+from megengine.traced_module.expr import CallFunction, Expr, is_call_module
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.names import identifier
 from megengine.traced_module.node import TensorNode
@@ -127,6 +129,10 @@ def record_graph(source: InternalGraph) -> InternalGraph:
 
     def on_expr(expr: Expr) -> None:
         """Ops carry the path of the layer that applies them, and the line of the user's code that called it."""
+        if isinstance(expr, CallFunction) and expr.qualified.startswith(f"{HOME}."):
+            raise GraphError(
+                f"lower: {expr!r} draws random values, which graphs of ops do not hold; pass them as inputs"
+            )
         where = expr.inputs[0].qualname if is_call_module(expr) else expr.graph.qualname
         recorder.meta["module"] = where[len(source.qualname) + 1 :]
         recorder.meta["source"] = expr.meta.get("source", "")

@@ -12,6 +12,7 @@ import numpy as np
 from megengine import device as devices
 from megengine.core.dtype import as_dtype, storage_of
 from megengine.core.errors import DTypeError, OptionError, ShapeError
+from megengine.dispatch.public import public
 from megengine.tensor import Tensor
 
 Size = Iterable[int] | int | None
@@ -110,8 +111,11 @@ class RNG:
 
 
 _default = RNG()
-uniform, normal, gamma, beta = _default.uniform, _default.normal, _default.gamma, _default.beta
-poisson, permutation, shuffle = _default.poisson, _default.permutation, _default.shuffle
+HOME = "megengine.random"  # traced graphs hold calls of these functions: every run draws anew
+_public = public(home=HOME)
+uniform, normal, gamma = _public(_default.uniform), _public(_default.normal), _public(_default.gamma)
+beta, poisson, permutation = _public(_default.beta), _public(_default.poisson), _public(_default.permutation)
+shuffle = _default.shuffle
 
 
 def seed(seed: int) -> None:

@@ -320,6 +320,19 @@ def test_random_ops_are_not_frozen():
     assert not np.array_equal(first, second)
 
 
+def test_random_values_are_drawn_anew():
+    net = module_of(lambda self, x: x + mge.random.normal(0, 1, (3,)) + mge.random.uniform(size=(3,)))
+    traced = trace_module(net, tensor(np.zeros(3, np.float32)))
+    assert [e.qualified for e in traced.graph.get_function_by_type()] == [
+        "megengine.random.normal",
+        "megengine.random.uniform",
+    ]
+    first, second = (traced(tensor(np.zeros(3, np.float32))).numpy() for _ in range(2))
+    assert not np.array_equal(first, second)
+    with pytest.raises(GraphError, match="draws random values, which graphs of ops do not hold"):
+        lower(traced)
+
+
 def test_a_traced_module_is_traced_again():
     def forward(self, x):
         return self.inner(x) + self.inner(x * 2, x)
