@@ -26,13 +26,14 @@ class Product:
 
     Args:
         op: "conv2d", "conv_transpose2d" or "linear".
-        stride, padding, dilation, output_padding: (height, width); padding is the same before and after.
+        stride, dilation, output_padding: (height, width).
+        padding: ((top, bottom), (left, right)).
         groups: number of groups.
     """
 
     op: str
     stride: tuple[int, int] = (1, 1)
-    padding: tuple[int, int] = (0, 0)
+    padding: Pairs = ((0, 0), (0, 0))
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     output_padding: tuple[int, int] = (0, 0)
@@ -47,14 +48,10 @@ class Product:
         """Attributes of `float_op`."""
         if self.op == "linear":
             return {"transpose_a": False, "transpose_b": True}
-        attrs = {"stride": self.stride, "padding": _both(self.padding), "dilation": self.dilation}
+        attrs = {"stride": self.stride, "padding": self.padding, "dilation": self.dilation}
         if self.op == "conv_transpose2d":
             attrs["output_padding"] = self.output_padding
         return {**attrs, "groups": self.groups}
-
-
-def _both(padding: tuple[int, int]) -> Pairs:
-    return (padding[0], padding[0]), (padding[1], padding[1])
 
 
 def accumulator_weight(product: Product, w: np.ndarray) -> np.ndarray:
@@ -72,30 +69,36 @@ def accumulator_weight(product: Product, w: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(turned).reshape(g * o, i // g, kh, kw)
 
 
-def spread(x: Tensor, stride: tuple[int, int]) -> Tensor:
-    """[N,C,H,W] with stride - 1 zeros (zero points) between neighbours: [N,C,(H-1)*sh+1,(W-1)*sw+1]."""
-    n, c, h, w = x.shape
-    (sh, sw) = stride
-    if stride == (1, 1):
-        return x
-    x = apply("reshape", x, shape=(n, c, h, 1, w, 1))
-    widths = ((0, 0), (0, 0), (0, 0), (0, sh - 1), (0, 0), (0, sw - 1))
-    x = apply("pad", x, widths=widths, mode="constant", value=0.0)
-    x = apply("reshape", x, shape=(n, c, h * sh, w * sw))
-    return x[:, :, : (h - 1) * sh + 1, : (w - 1) * sw + 1]
+Steps = list[tuple[str, dict[str, Any]]]
 
 
-def _transposed_padding(product: Product, x: Tensor, w: Tensor) -> tuple[Tensor, Pairs]:
-    """The input cut and the padding left, so that a convolution of the spread input is the transposed one."""
-    pairs, cuts = [], []
+def transposed_steps(product: Product, shape: tuple[int, ...], kernel: tuple[int, ...]) -> tuple[Steps, Pairs]:
+    """Ops that prepare the input [N,C,H,W] of a transposed convolution, and the padding of the convolution then.
+
+    Zero points are put between the pixels, stride - 1 of them; what the padding takes away is cut off.
+    """
+    steps: Steps = []
+    n, c, *size = shape
+    sh, sw = product.stride
+    if product.stride != (1, 1):
+        widths = ((0, 0), (0, 0), (0, 0), (0, sh - 1), (0, 0), (0, sw - 1))
+        steps = [
+            ("reshape", {"shape": (n, c, size[0], 1, size[1], 1)}),
+            ("pad", {"widths": widths, "mode": "constant", "value": 0.0}),
+            ("reshape", {"shape": (n, c, size[0] * sh, size[1] * sw)}),
+        ]
+    starts, stops, pairs = [0, 0], [n, c], []
     for i in range(2):
-        full = product.dilation[i] * (w.shape[2 + i] - 1) - product.padding[i]
-        before, after = full, full + product.output_padding[i]
-        cuts.append(slice(max(-before, 0), x.shape[2 + i] - max(-after, 0)))
+        full = product.dilation[i] * (kernel[i] - 1)
+        before, after = (full - p for p in product.padding[i])
+        after += product.output_padding[i]
+        starts.append(max(-before, 0))
+        stops.append((size[i] - 1) * product.stride[i] + 1 - max(-after, 0))
         pairs.append((max(before, 0), max(after, 0)))
-    if any(c != slice(0, x.shape[2 + i]) for i, c in enumerate(cuts)):
-        x = x[:, :, cuts[0], cuts[1]]
-    return x, (pairs[0], pairs[1])
+    whole = [n, c, *(m * s for m, s in zip(size, product.stride, strict=True))]
+    if any(starts) or stops != whole:
+        steps.append(("slice", {"starts": tuple(starts), "stops": tuple(stops), "steps": (1, 1, 1, 1)}))
+    return steps, (pairs[0], pairs[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,7 @@ def constants(
     steps = bias_steps(bias, p)
     form = "products" if target is None else form_of(product, w, relu=relu)
     none = np.zeros(len(w), np.float32)
-    stored = Tensor._wrap(np.ascontiguousarray(w), _first_axis(weight.dtype))
+    stored = Tensor._wrap(np.ascontiguousarray(w), first_axis(weight.dtype))
     if form == "products":
         b, M, B = np.zeros(len(w), np.int32), p, steps.astype(np.float32) * p
     else:
@@ -157,7 +160,8 @@ def constants(
     return Constants(stored, *(Tensor(v) for v in (b, M, B)), factor=1.0 if form == "scaled" else None)
 
 
-def _first_axis(dtype: QuantizedDType) -> QuantizedDType:
+def first_axis(dtype: QuantizedDType) -> QuantizedDType:
+    """The dtype of weights whose output channels were brought to the front."""
     if dtype.axis in (None, 0):
         return dtype
     return QuantizedDType(dtype.name, dtype.storage, dtype.qmin, dtype.qmax, dtype.scale, dtype.zero_point, 0)
@@ -168,10 +172,12 @@ def accumulate(product: Product, x: Tensor, c: Constants) -> Tensor:
     operands = (c.weight, c.b, c.M, c.B)
     if product.op == "linear":
         return apply("qlinear", x, *operands, **_FLOAT)
-    stride, padding = product.stride, _both(product.padding)
+    stride, padding = product.stride, product.padding
     if product.op == "conv_transpose2d":
-        x, padding = _transposed_padding(product, spread(x, stride), c.weight)
+        steps, padding = transposed_steps(product, x.shape, c.weight.shape[2:])
         stride = (1, 1)
+        for op, attrs in steps:
+            x = apply(op, x, **attrs)
     window = {"stride": stride, "padding": padding, "dilation": product.dilation, "groups": product.groups}
     return apply("qconv2d", x, *operands, **window, **_FLOAT)
 

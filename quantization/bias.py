@@ -77,7 +77,7 @@ def _error(layer: Apply, means: InputMeans, frozen: Frozen) -> np.ndarray:
     rounded = apply(
         layer.op, Tensor(means.rounded.value), Tensor(real(weight.values, weight.dtype)), **layer.attrs
     ).numpy()
-    channel = 1 if layer.op == "conv2d" else exact.ndim - 1
+    channel = exact.ndim - 1 if layer.op == "matmul" else 1
     axes = tuple(i for i in range(exact.ndim) if i != channel)
     return (exact.astype(np.float64) - rounded).mean(axis=axes)
 

@@ -10,6 +10,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, qint8
 from megengine.core.errors import QuantizationError
 from megengine.dispatch import apply
+from megengine.quantization.arithmetic import Product, accumulator_weight, first_axis, transposed_steps
 from megengine.quantization.epilogue import bounds, epilogue, ratio
 from megengine.quantization.match import (
     LayerMatch,
@@ -81,7 +82,7 @@ def lower(graph: InternalGraph, *, int_bias: bool = False) -> InternalGraph:
             _lower_quantize(g, expr, int_bias)
     g.remove_dead()
     for expr in g.exprs():
-        if is_op(expr, "conv2d", "matmul"):
+        if is_op(expr, "conv2d", "conv_transpose2d", "matmul"):
             _lower_float_layer(g, expr, int_bias)
         elif is_op(expr, "mean"):
             _lower_float_mean(g, expr)
@@ -127,7 +128,16 @@ def _emit_layer(site: Site, found: LayerMatch, dtype: QuantizedDType | None) -> 
     if found.expr.op == "matmul":
         return site.emit("qlinear", *inputs, **attrs)
     window = {k: found.expr.attrs[k] for k in ("stride", "padding", "dilation", "groups")}
+    if found.expr.op == "conv_transpose2d":
+        steps, window["padding"] = transposed_steps(_product(found.expr), found.data.node.shape, w.shape[2:])
+        window["stride"] = (1, 1)
+        for i, (op, step) in enumerate(steps):
+            inputs[0] = site.emit(op, inputs[0], label=f"spread{i}", **step)
     return site.emit("qconv2d", *inputs, **window, **attrs)
+
+
+def _product(expr: Apply) -> Product:
+    return Product(expr.op, **{k: expr.attrs[k] for k in ("stride", "padding", "dilation", "groups", "output_padding")})
 
 
 def _rows_first(found: LayerMatch) -> tuple[np.ndarray, QuantizedDType]:
@@ -135,10 +145,9 @@ def _rows_first(found: LayerMatch) -> tuple[np.ndarray, QuantizedDType]:
     value = found.weight.node.expr.value
     w, dtype = value.numpy(), found.weight.dtype
     if found.expr.op == "matmul" and not found.expr.attrs.get("transpose_b"):
-        axis = None if dtype.axis is None else 0
-        return np.ascontiguousarray(w.T), QuantizedDType(
-            dtype.name, dtype.storage, dtype.qmin, dtype.qmax, dtype.scale, dtype.zero_point, axis
-        )
+        return np.ascontiguousarray(w.T), first_axis(dtype)
+    if found.expr.op == "conv_transpose2d":
+        return accumulator_weight(_product(found.expr), w), first_axis(dtype)
     return w, dtype
 
 

@@ -214,9 +214,9 @@ def product_of(op: str, layer: Any) -> Product:
             f"{type(layer).__name__}: padding_mode {layer.padding_mode!r} cannot be quantized; "
             "use zeros, or keep the layer in float with disable_quantize()"
         )
-    pairs = {name: _pair(getattr(layer, name)) for name in ("stride", "padding", "dilation")}
-    extra = {"output_padding": _pair(layer.output_padding)} if op == "conv_transpose2d" else {}
-    return Product(op, groups=layer.groups, **pairs, **extra)
+    h, w = _pair(layer.padding)
+    extra = _pair(layer.output_padding) if op == "conv_transpose2d" else (0, 0)
+    return Product(op, _pair(layer.stride), ((h, h), (w, w)), _pair(layer.dilation), layer.groups, extra)
 
 
 def _pair(value: Any) -> tuple[int, int]:

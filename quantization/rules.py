@@ -19,7 +19,7 @@ class QuantRule:
         kind: "weighted" (a layer with constant weights: the anchor of a group), "add", "pool" (a mean with a
             scale of its own), "clamp" (absorbed by what stands before it), "shape" (moves integers, keeps the
             scale), "concat" (its inputs take its scale) or "table" (any function of one value).
-        weight_axis: output-channel axis of the weight, from the attributes.
+        weight_axis: output-channel axis of the weight, from the attributes; None if it has none of its own.
         clamp: real bounds (lo, hi) of a clamp, None where open.
         fixed: dtype of the output whatever the data says.
         non_negative: "always", "inherit" (if all inputs are), or "never" known to be.
@@ -27,7 +27,7 @@ class QuantRule:
     """
 
     kind: str
-    weight_axis: Callable[[Attrs], int] | None = None
+    weight_axis: Callable[[Attrs], int | None] | None = None
     clamp: Callable[[Attrs], tuple[float | None, float | None]] | None = None
     fixed: QuantizedDType | None = None
     non_negative: str = "never"
@@ -36,6 +36,10 @@ class QuantRule:
 
 def _matmul_axis(attrs: Attrs) -> int:
     return 0 if attrs.get("transpose_b") else 1
+
+
+def _transposed_axis(attrs: Attrs) -> int | None:
+    return 1 if attrs.get("groups", 1) == 1 else None  # [I, O/groups, kh, kw]: groups share the axis
 
 
 def _plain_matmul(attrs: Attrs) -> str | None:
@@ -58,6 +62,7 @@ _TANH = qint8(1 / 128)
 
 RULES: dict[str, QuantRule] = {
     "conv2d": QuantRule("weighted", weight_axis=lambda attrs: 0),
+    "conv_transpose2d": QuantRule("weighted", weight_axis=_transposed_axis),
     "matmul": QuantRule("weighted", weight_axis=_matmul_axis, usable=_plain_matmul),
     "add": QuantRule("add", non_negative="inherit"),
     "mean": QuantRule("pool", non_negative="inherit", usable=_pool_over_space),

@@ -29,6 +29,12 @@ class Builder:
         attrs = {"stride": (stride, stride), "padding": pad, "dilation": (1, 1), "groups": groups}
         return self.op("conv2d", x, w, *more, label=label, **attrs)
 
+    def transposed(self, x, channels, kernel=3, *, stride=2, pad=((1, 1), (1, 1)), extra=0, groups=1, label="up"):
+        w = self.constant((x.shape[1], channels // groups, kernel, kernel))
+        attrs = {"stride": (stride, stride), "padding": pad, "dilation": (1, 1), "groups": groups}
+        attrs["output_padding"] = (extra, extra)
+        return self.op("conv_transpose2d", x, w, self.constant((channels,)), label=label, **attrs)
+
     def relu(self, x, label="relu"):
         return self.op("relu", x, label=label)
 
@@ -68,3 +74,13 @@ def concat_net():
     x = b.op("concat", left, right, axis=1, label="both")
     x = b.relu(b.conv(x, 5, 1, label="last"), label="last_act")
     return b, b.done(b.op("mean", x, axis=(2, 3), keepdims=False, label="pool"))
+
+
+def transposed_net():
+    """Down and up again: transposed convolutions with groups, one-sided padding, and cuts; float result."""
+    b = Builder()
+    x = b.relu(b.conv(b.x, 6, stride=2, label="down"), label="down_act")
+    x = b.relu(b.transposed(x, 4, extra=1), label="up_act")
+    x = b.transposed(x, 6, 2, stride=3, pad=((0, 1), (0, 0)), groups=2, label="up_groups")
+    x = b.relu(b.transposed(x, 5, 1, stride=1, pad=((1, 0), (0, 2)), label="cut"), label="cut_act")
+    return b, b.done(b.transposed(x, 3, 2, stride=2, pad=((0, 0), (0, 0)), label="picture"))

@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from quant_nets import Builder, concat_net, residual_net
+from quant_nets import Builder, concat_net, residual_net, transposed_net
 
 from megengine.core.dtype import QuantizedDType, qint8, quint8
 from megengine.core.errors import CalibrationError, OptionError, QuantizationError
@@ -51,7 +51,7 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("net", [residual_net, concat_net])
+@pytest.mark.parametrize("net", [residual_net, concat_net, transposed_net])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_networks_become_integers(net, config):
     b, graph = net()

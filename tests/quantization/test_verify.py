@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from quant_nets import concat_net, residual_net
+from quant_nets import concat_net, residual_net, transposed_net
 
 from megengine.core.errors import OptionError
 from megengine.dispatch import get_op, reference_runner
@@ -20,7 +20,7 @@ def quantized(net, **settings):
 
 
 @pytest.mark.parametrize("profile", ["x86", "x86-symmetric", "onnx-qlinear"])
-@pytest.mark.parametrize("net", [residual_net, concat_net])
+@pytest.mark.parametrize("net", [residual_net, concat_net, transposed_net])
 def test_specification_eager_run_and_plans_agree(net, profile):
     b, model = quantized(net, profile=profile)
     seen = []
