@@ -21,7 +21,17 @@ from megengine.module.adaptive_pooling import AdaptiveAvgPool2d, AdaptiveMaxPool
 from megengine.module.batch_matmul_activation import BatchMatMulActivation
 from megengine.module.batchnorm import BatchNorm1d, BatchNorm2d, SyncBatchNorm
 from megengine.module.concat import Concat
-from megengine.module.conv import Conv2d, ConvRelu2d, ConvTranspose2d, ConvTransposeRelu2d
+from megengine.module.conv import (
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvRelu2d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+    ConvTransposeRelu2d,
+    LocalConv2d,
+    RegionRestrictedConv,
+)
 from megengine.module.conv_bn import ConvBn2d, ConvBnRelu2d
 from megengine.module.conv_transpose_bn import ConvTransposeBn2d, ConvTransposeBnRelu2d
 from megengine.module.dropout import Dropout
@@ -30,6 +40,7 @@ from megengine.module.embedding import Embedding
 from megengine.module.identity import Identity
 from megengine.module.linear import Linear, LinearRelu
 from megengine.module.linear_bn import LinearBn1d, LinearBnRelu1d
+from megengine.module.lrn import LocalResponseNorm
 from megengine.module.module import Module
 from megengine.module.normalization import GeneralNorm, GroupNorm, InstanceNorm, LayerNorm
 from megengine.module.padding import Pad
@@ -38,6 +49,7 @@ from megengine.module.pooling import AvgPool2d, MaxPool2d
 from megengine.module.quant_dequant import DequantStub, QuantStub
 from megengine.module.rnn import LSTM, RNN, LSTMCell, RNNCell
 from megengine.module.sequential import Sequential
+from megengine.module.sliding_window import SlidingWindow, SlidingWindowTranspose
 
 __all__ = [name for name in dir() if not name.startswith("_") and name not in ("Any", "late")]
 

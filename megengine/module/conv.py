@@ -12,6 +12,7 @@ from megengine.module.module import Module
 from megengine.tensor import Tensor
 
 _Pair = int | tuple[int, int]
+_Triple = int | tuple[int, int, int]
 
 
 def _tuple(value: Any, length: int) -> tuple[int, ...]:
@@ -208,3 +209,179 @@ class ConvTransposeRelu2d(ConvTranspose2d):
     def forward(self, inp: Tensor) -> Tensor:
         """[N,I,H,W] -> [N,O,oh,ow]."""
         return F.relu(self.calc_conv_transpose2d(inp, self.weight, self.bias))
+
+
+class Conv1d(_PaddedConv):
+    """1-D convolution of [N,C,L]. Weight [O,C,k], with groups [G,O/G,C/G,k]; bias [1,O,1]."""
+
+    _axes = 1
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        padding: int = 0,
+        dilation: int = 1,
+        groups: int = 1,
+        bias: bool = True,
+        conv_mode: str = "cross_correlation",
+        compute_mode: str = "default",
+        padding_mode: str = "zeros",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, **kwargs)
+        self._set_modes(conv_mode, compute_mode, padding_mode)
+
+    def _per_axis(self, value: Any) -> Any:
+        return _tuple(value, 1)[0]  # MegEngine keeps plain numbers here
+
+    def calc_conv(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The convolution with other weights."""
+        inp, padding = self._padded(inp)
+        modes = (self.conv_mode, self.compute_mode)
+        return F.conv1d(inp, weight, bias, self.stride, padding, self.dilation, self.groups, *modes)
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """[N,C,L] -> [N,O,ol]."""
+        return self.calc_conv(inp, self.weight, self.bias)
+
+
+class Conv3d(_ConvNd):
+    """3-D convolution of [N,C,D,H,W]. Weight [O,C,kd,kh,kw], with groups [G,O/G,C/G,kd,kh,kw]; bias [1,O,1,1,1]."""
+
+    _axes = 3
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: _Triple,
+        stride: _Triple = 1,
+        padding: _Triple = 0,
+        dilation: _Triple = 1,
+        groups: int = 1,
+        bias: bool = True,
+        conv_mode: str = "cross_correlation",
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
+        self.conv_mode = conv_mode
+
+    def calc_conv(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The convolution with other weights."""
+        geometry = (self.stride, self.padding, self.dilation, self.groups)
+        return F.conv3d(inp, weight, bias, *geometry, self.conv_mode)
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """[N,C,D,H,W] -> [N,O,od,oh,ow]."""
+        return self.calc_conv(inp, self.weight, self.bias)
+
+
+class ConvTranspose3d(_ConvNd):
+    """Transposed 3-D convolution of [N,I,D,H,W]. Weight [I,O,kd,kh,kw], with groups [G,I/G,O/G,kd,kh,kw]."""
+
+    _axes = 3
+    _transposed = True
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: _Triple,
+        stride: _Triple = 1,
+        padding: _Triple = 0,
+        output_padding: _Triple = 0,
+        dilation: _Triple = 1,
+        groups: int = 1,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
+        self.output_padding = output_padding
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """[N,I,D,H,W] -> [N,O,od,oh,ow]."""
+        geometry = (self.stride, self.padding, self.output_padding, self.dilation, self.groups)
+        return F.conv_transpose3d(inp, self.weight, self.bias, *geometry)
+
+
+class LocalConv2d(Conv2d):
+    """A convolution of [N,C,H,W] with a kernel of its own at every place; no bias.
+
+    The size of the input is fixed. Weight [groups, oh, ow, C/groups, kh, kw, O/groups].
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        input_height: int,
+        input_width: int,
+        kernel_size: _Pair,
+        stride: _Pair = 1,
+        padding: _Pair = 0,
+        dilation: _Pair = 1,
+        groups: int = 1,
+        conv_mode: str = "cross_correlation",
+        **kwargs: Any,
+    ) -> None:
+        self.input_height, self.input_width = input_height, input_width
+        geometry = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
+        super().__init__(*geometry, bias=False, conv_mode=conv_mode, **kwargs)
+
+    def _infer_weight_shape(self) -> tuple[int, ...]:
+        size = zip(
+            (self.input_height, self.input_width),
+            *(_tuple(v, 2) for v in (self.kernel_size, self.stride, self.padding, self.dilation)),
+            strict=True,
+        )
+        oh, ow = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in size)
+        g, kernel = self.groups, _tuple(self.kernel_size, 2)
+        return (g, oh, ow, self.in_channels // g, *kernel, self.out_channels // g)
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """[N,C,H,W] -> [N,O,oh,ow]."""
+        return F.local_conv2d(
+            inp, self.weight, None, self.stride, self.padding, self.dilation, conv_mode=self.conv_mode
+        )
+
+
+class RegionRestrictedConv(_PaddedConv):
+    """A convolution of [N,C,H,W] whose taps count only where input and output lie in the same region.
+
+    Weight [G,O/G,C/G,kh,kw], with one group too; regions are integer maps of the input and of the output.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: _Pair,
+        groups: int = 1,
+        bias: bool = True,
+        stride: _Pair = 1,
+        padding: _Pair = 0,
+        dilation: _Pair = 1,
+        conv_mode: str = "cross_correlation",
+        compute_mode: str = "default",
+        padding_mode: str = "zeros",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, **kwargs)
+        self._set_modes(conv_mode, compute_mode, padding_mode)
+
+    def _infer_weight_shape(self) -> tuple[int, ...]:
+        shape = super()._infer_weight_shape()
+        return shape if self.groups > 1 else (1, *shape)
+
+    get_pad_width = _PaddedConv.get_pad_witdth
+
+    def calc_conv(self, inp: Tensor, weight: Tensor, rin: Tensor, rout: Tensor, bias: Tensor | None) -> Tensor:
+        """The convolution with other weights."""
+        inp, padding = self._padded(inp)
+        geometry = (self.stride, padding, self.dilation, self.groups)
+        return F.region_restricted_conv(inp, weight, rin, rout, bias, *geometry, self.conv_mode, self.compute_mode)
+
+    def forward(self, inp: Tensor, rin: Tensor, rout: Tensor) -> Tensor:
+        """[N,C,H,W], regions [N,H,W] and [N,oh,ow] -> [N,O,oh,ow]."""
+        return self.calc_conv(inp, self.weight, rin, rout, self.bias)
