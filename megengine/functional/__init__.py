@@ -4,9 +4,9 @@ from typing import Any
 
 from megengine.core import late
 from megengine.core.errors import nearest
-from megengine.functional import elemwise, loss, math, metric, nn, tensor
+from megengine.functional import elemwise, loss, math, metric, nn, tensor, vision
 
-_MODULES = (elemwise, loss, math, metric, nn, tensor)
+_MODULES = (elemwise, loss, math, metric, nn, tensor, vision)
 for _module in _MODULES:
     globals().update({name: getattr(_module, name) for name in _module.__all__})
 __all__ = sorted({name for module in _MODULES for name in module.__all__})

@@ -13,6 +13,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import nn_cases  # noqa: F401
 import tensor_cases  # noqa: F401
+import vision_cases  # noqa: F401
 from cases import CASES, cotangent
 
 

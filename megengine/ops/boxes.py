@@ -1,0 +1,211 @@
+"""Boxes: suppression of overlapping ones, pooling of regions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError, ShapeError
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import ErrorSample, Op, Sample, apply, define, no_onnx, not_differentiable, public
+from megengine.ops.common import INT32, as_tensor, choice, floating, pair
+from megengine.tensor import Tensor
+
+_VISION = "megengine.functional.vision"
+
+
+def _nms_infer(boxes: TensorSpec, scores: TensorSpec, *, threshold: float) -> TensorSpec:
+    if boxes.ndim != 2 or boxes.shape[1] != 4 or scores.shape != boxes.shape[:1]:
+        raise ShapeError(f"nms: boxes have shape {boxes.shape}, scores {scores.shape}; expected [N, 4] and [N]")
+    return TensorSpec(scores.shape, INT32, boxes.device)
+
+
+def _nms(boxes: np.ndarray, scores: np.ndarray, threshold: float) -> np.ndarray:
+    """Kept boxes in falling order of scores, then -1."""
+    order = np.argsort(-scores, kind="stable")
+    x0, y0, x1, y1 = boxes[order].T
+    area = (x1 - x0) * (y1 - y0)
+    alive = np.ones(len(order), bool)
+    for k in range(len(order)):
+        if alive[k]:
+            rest = slice(k + 1, None)
+            width = np.minimum(x1[k], x1[rest]) - np.maximum(x0[k], x0[rest])
+            height = np.minimum(y1[k], y1[rest]) - np.maximum(y0[k], y0[rest])
+            overlap = np.maximum(width, 0) * np.maximum(height, 0)
+            alive[rest] &= overlap <= threshold * (area[k] + area[rest] - overlap)
+    kept = order[alive]
+    return np.concatenate([kept, np.full(len(order) - len(kept), -1)]).astype(np.int32)
+
+
+def _nms_samples() -> Iterator[Sample]:
+    rng = np.random.default_rng(0)
+    corners = rng.uniform(0, 5, (12, 2))
+    boxes = np.concatenate([corners, corners + rng.uniform(1, 4, (12, 2))], 1)
+    for n in (0, 1, 12):
+        yield Sample((boxes[:n], rng.permutation(12)[:n] / 12.0), {"threshold": 0.4}, False)
+
+
+define(
+    Op(
+        "nms",
+        _nms_infer,
+        _nms,
+        not_differentiable("returns indices"),
+        no_onnx("NonMaxSuppression works on batches of classes; written by a later rule"),
+        _nms_samples,
+        lambda: iter([ErrorSample((np.zeros((3, 5), "f"), np.zeros(3, "f")), {"threshold": 0.5}, ShapeError, "nms")]),
+    )
+)
+
+
+@public(home=_VISION)
+def nms(boxes: Any, scores: Any, iou_thresh: float, max_output: int | None = None) -> Tensor:
+    """int32 indices of the boxes [N,4] (x0, y0, x1, y1) that no better one overlaps by more than iou_thresh.
+
+    In falling order of scores [N], at most max_output. The number of results depends on values, so a trace keeps that
+    of its inputs.
+    """
+    if not 0 <= iou_thresh <= 1:
+        raise OptionError(f"nms: iou_thresh is {iou_thresh}; expected 0..1")
+    if max_output is not None and max_output < 0:
+        raise OptionError(f"nms: max_output is {max_output}; expected at least 0")
+    found = apply("nms", floating(boxes), floating(scores), threshold=float(iou_thresh))
+    count = int((found.numpy() >= 0).sum())
+    return found[: count if max_output is None else min(count, int(max_output))]
+
+
+# ---------------------------------------------------------------- pooling of regions
+
+
+def _pool_infer(
+    x: TensorSpec, rois: TensorSpec, *, size: tuple[int, int], mode: str, scale: float
+) -> tuple[TensorSpec, TensorSpec]:
+    choice("roi_pooling", "mode", mode, ("max", "average"))
+    if x.ndim != 4 or rois.ndim != 2 or rois.shape[1] != 5 or min(size) < 1:
+        raise ShapeError(
+            f"roi_pooling: inp has shape {x.shape}, rois {rois.shape}, output {size}; expected [N,C,H,W], [R,5]"
+        )
+    if x.dtype != rois.dtype:
+        raise DTypeError(f"roi_pooling: inp is {x.dtype}, rois {rois.dtype}; expected one dtype")
+    shape = (rois.shape[0], x.shape[1], *size)
+    return TensorSpec(shape, x.dtype, x.device), TensorSpec((rois.shape[0], 4, max(size)), INT32, x.device)
+
+
+def _away(v: np.ndarray) -> np.ndarray:
+    return np.copysign(np.floor(np.abs(v) + 0.5), v)
+
+
+def _cells(rois: np.ndarray, size: tuple[int, int], scale: float, lengths: tuple[int, int]) -> np.ndarray:
+    """[R, 4, max(size)]: first and last+1 row of every cell, then first and last+1 column."""
+    cells = np.zeros((len(rois), 4, max(size)), np.int32)
+    for axis, (n, length) in enumerate(zip(size, lengths, strict=True)):
+        start, stop = (_away(rois[:, column] * scale) for column in (2 - axis, 4 - axis))
+        step = np.maximum(stop - start + 1, 1)[:, None] / n
+        at = np.arange(n, dtype=rois.dtype)
+        cells[:, 2 * axis, :n] = np.clip(np.floor(at * step) + start[:, None], 0, length)
+        cells[:, 2 * axis + 1, :n] = np.clip(np.ceil((at + 1) * step) + start[:, None], 0, length)
+    return cells
+
+
+def _pool(x: np.ndarray, rois: np.ndarray, size: tuple[int, int], mode: str, scale: float) -> tuple:
+    pictures = rois[:, 0].astype(np.int64)
+    if pictures.size and (pictures.min() < 0 or pictures.max() >= len(x)):
+        raise IndexOutOfRangeError(f"roi_pooling: picture {int(pictures.max())} is out of range for {len(x)} pictures")
+    cells = _cells(rois, size, scale, (x.shape[2], x.shape[3]))
+    out = np.zeros((len(rois), x.shape[1], *size), x.dtype)
+    for r, picture in enumerate(pictures):
+        for i in range(size[0]):
+            for j in range(size[1]):
+                top, bottom, left, right = cells[r, 0, i], cells[r, 1, i], cells[r, 2, j], cells[r, 3, j]
+                if bottom > top and right > left:
+                    part = x[picture, :, top:bottom, left:right]
+                    out[r, :, i, j] = part.max((1, 2)) if mode == "max" else part.mean((1, 2))
+    return out, cells
+
+
+def _pool_vjp(ctx: Any, ct: Tensor, _: Tensor | None) -> tuple[Tensor, None]:
+    x, rois = ctx.inputs
+    y, cells = ctx.outputs
+    return apply("roi_pooling_backward", ct, x, rois, y, cells, mode=ctx.attrs["mode"]), None
+
+
+def _pool_backward(
+    ct: np.ndarray, x: np.ndarray, rois: np.ndarray, y: np.ndarray, cells: np.ndarray, mode: str
+) -> np.ndarray:
+    grad = np.zeros_like(x)
+    for r, picture in enumerate(rois[:, 0].astype(np.int64)):
+        for i in range(y.shape[2]):
+            for j in range(y.shape[3]):
+                rows, columns = slice(cells[r, 0, i], cells[r, 1, i]), slice(cells[r, 2, j], cells[r, 3, j])
+                part = x[picture, :, rows, columns]
+                if not part.size:
+                    continue
+                if mode == "max":
+                    best = part.reshape(len(part), -1).argmax(1)
+                    share = np.zeros((len(part), part[0].size), x.dtype)
+                    share[np.arange(len(part)), best] = ct[r, :, i, j]
+                    grad[picture, :, rows, columns] += share.reshape(part.shape)
+                else:
+                    grad[picture, :, rows, columns] += ct[r, :, i, j, None, None] / part[0].size
+    return grad
+
+
+_ROIS = np.array([[0, 0.5, 0.6, 4.2, 4.4], [1, 1, 1, 9, 9], [0, 3, 2, 1, 5]])
+
+
+def _pool_samples() -> Iterator[Sample]:
+    x = np.random.default_rng(0).permutation(2 * 2 * 6 * 7).reshape(2, 2, 6, 7) / 10.0
+    for mode in ("max", "average"):
+        yield Sample((x, _ROIS), {"size": (2, 3), "mode": mode, "scale": 0.7}, False)
+    yield Sample((x, _ROIS[:0]), {"size": (2, 2), "mode": "max", "scale": 1.0}, False)
+
+
+def _pool_errors() -> Iterator[ErrorSample]:
+    x, rois = np.zeros((2, 2, 6, 7), np.float32), _ROIS.astype(np.float32)
+    attrs = {"size": (2, 2), "mode": "max", "scale": 1.0}
+    yield ErrorSample((x, rois), {**attrs, "mode": "avrage"}, OptionError, "did you mean 'average'")
+    yield ErrorSample((x, rois[:, :4]), attrs, ShapeError, "roi_pooling: inp has shape")
+
+
+def _backward_samples() -> Iterator[Sample]:
+    for sample in _pool_samples():
+        y, cells = _pool(*sample.inputs, **sample.attrs)
+        yield Sample((np.ones_like(y), *sample.inputs, y, cells), {"mode": sample.attrs["mode"]}, False)
+
+
+define(
+    Op(
+        "roi_pooling",
+        _pool_infer,
+        _pool,
+        _pool_vjp,
+        no_onnx("MaxRoiPool rounds otherwise"),
+        _pool_samples,
+        _pool_errors,
+    )
+)
+define(
+    Op(
+        "roi_pooling_backward",
+        lambda ct, x, rois, y, cells, *, mode: x,
+        _pool_backward,
+        not_differentiable("the gradient of a gradient of region pooling is not provided"),
+        no_onnx("gradient of roi_pooling"),
+        _backward_samples,
+    )
+)
+
+
+@public(home=_VISION)
+def roi_pooling(inp: Any, rois: Any, output_shape: Any, mode: str = "max", scale: float = 1.0) -> Tensor:
+    """Regions of inp [N,C,H,W] as pictures of output_shape: largest elements (or means) of cells, [R,C,oh,ow].
+
+    rois [R,5]: picture, x0, y0, x1, y1, times `scale`, rounded. An empty cell gives 0. Source: Girshick, "Fast R-CNN",
+    2015. Raises IndexOutOfRangeError for a picture that does not exist.
+    """
+    x, r = floating(as_tensor(inp)), floating(rois)
+    return apply(
+        "roi_pooling", x, r, size=pair("roi_pooling", "output_shape", output_shape), mode=mode, scale=float(scale)
+    )[0]

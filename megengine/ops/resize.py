@@ -1,0 +1,144 @@
+"""Pictures in other sizes: sums of a few neighbours along each axis."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from megengine.core.errors import DTypeError, OptionError, ShapeError
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import ErrorSample, Op, Sample, apply, define, no_onnx, public
+from megengine.ops.common import as_tensor, choice, floating, refuse_quantized
+from megengine.tensor import Tensor
+
+_CUBIC = -0.75  # the parameter of the cubic kernel (Keys 1981), as OpenCV has it
+_MODES = ("linear", "nearest", "cubic")
+
+
+def cubic_weights(t: np.ndarray) -> list[np.ndarray]:
+    """Weights of the neighbours -1, 0, 1, 2 of a point at fraction t after neighbour 0 (Keys 1981)."""
+    a = _CUBIC
+
+    def near(d: np.ndarray) -> np.ndarray:
+        return ((a + 2) * d - (a + 3)) * d * d + 1
+
+    def far(d: np.ndarray) -> np.ndarray:
+        return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+
+    return [far(t + 1), near(t), near(1 - t), far(2 - t)]
+
+
+def taps(n: int, out: int, mode: str, corners: bool) -> tuple[np.ndarray, np.ndarray]:
+    """For each of `out` positions the indices in an axis of length n and their weights, [out, taps] each."""
+    at = np.arange(out, dtype=np.float64)
+    if mode == "nearest":
+        return np.minimum(np.arange(out) * n // out, n - 1)[:, None], np.ones((out, 1))
+    outermost = (n - 1) / (out - 1) if out > 1 else 0.0
+    source = at * outermost if corners else (at + 0.5) * (n / out) - 0.5
+    source = np.maximum(source, 0) if mode == "linear" else source
+    base = np.floor(source).astype(np.int64)
+    t = source - base
+    shifts, weights = ([0, 1], [1 - t, t]) if mode == "linear" else ([-1, 0, 1, 2], cubic_weights(t))
+    index = np.clip(base[:, None] + np.array(shifts), 0, n - 1)
+    return index, np.stack(weights, -1)
+
+
+def _infer(x: TensorSpec, *, size: tuple[int, ...], mode: str, corners: bool) -> TensorSpec:
+    refuse_quantized("resize", x)
+    choice("resize", "mode", mode, _MODES)
+    if x.dtype.kind != "f":  # type: ignore[union-attr]
+        raise DTypeError(f"resize: the input is {x.dtype}; expected floats; use .astype")
+    if x.ndim != len(size) + 2 or min(x.shape[2:], default=0) < 1 or min(size) < 1:
+        raise ShapeError(f"resize: input {x.shape} to size {size}; expected N, C and as many axes, none of them empty")
+    return TensorSpec((*x.shape[:2], *size), x.dtype, x.device)
+
+
+def _reference(x: np.ndarray, size: tuple[int, ...], mode: str, corners: bool) -> np.ndarray:
+    for k, out in enumerate(size):
+        index, weight = taps(x.shape[k + 2], out, mode, corners)
+        moved = np.moveaxis(x, k + 2, -1)
+        total = sum(moved[..., index[:, t]] * weight[:, t].astype(x.dtype) for t in range(index.shape[1]))
+        x = np.moveaxis(np.asarray(total), -1, k + 2)
+    return np.ascontiguousarray(x)
+
+
+def _adjoint(ct: np.ndarray, size: tuple[int, ...], mode: str, corners: bool) -> np.ndarray:
+    for k, n in enumerate(size):
+        index, weight = taps(n, ct.shape[k + 2], mode, corners)
+        moved = np.moveaxis(ct, k + 2, 0)
+        total = np.zeros((n, *moved.shape[1:]), ct.dtype)
+        for t in range(index.shape[1]):
+            share = weight[:, t].astype(ct.dtype).reshape(-1, *[1] * (moved.ndim - 1))
+            np.add.at(total, index[:, t], moved * share)
+        ct = np.moveaxis(total, 0, k + 2)
+    return np.ascontiguousarray(ct)
+
+
+def _vjp(name: str) -> Any:
+    def vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
+        options = {"mode": ctx.attrs["mode"], "corners": ctx.attrs["corners"]}
+        return (apply(name, ct, size=ctx.inputs[0].shape[2:], **options),)
+
+    return vjp
+
+
+def _samples(mode: str = "") -> Iterator[Sample]:
+    x = np.random.default_rng(0).standard_normal((1, 2, 5, 6))
+    for mode in _MODES:
+        for size in ((8, 3), (5, 6), (1, 1)):
+            yield Sample((x,), {"size": size, "mode": mode, "corners": False})
+    yield Sample((x,), {"size": (4, 9), "mode": "linear", "corners": True})
+    yield Sample((x[..., 0],), {"size": (4,), "mode": "linear", "corners": True})
+    yield Sample((x[:0],), {"size": (4, 9), "mode": "linear", "corners": True})
+
+
+def _errors() -> Iterator[ErrorSample]:
+    x, attrs = np.zeros((1, 2, 5, 6), np.float32), {"size": (4, 4), "corners": False}
+    yield ErrorSample((x,), {**attrs, "mode": "liner"}, OptionError, "did you mean 'linear'")
+    yield ErrorSample((x[0],), {**attrs, "mode": "linear"}, ShapeError, "resize: input .* expected N, C")
+    yield ErrorSample((x.astype(np.int32),), {**attrs, "mode": "linear"}, DTypeError, "resize: the input is int32")
+
+
+_NO_RULE = no_onnx("Resize takes its sizes as an input; written by a later rule")
+define(Op("resize", _infer, _reference, _vjp("resize_backward"), _NO_RULE, _samples, _errors))
+define(Op("resize_backward", _infer, _adjoint, _vjp("resize"), _NO_RULE, _samples))
+
+_PUBLIC = {"bilinear": ("linear", 2), "nearest": ("nearest", 2), "bicubic": ("cubic", 2), "linear": ("linear", 1)}
+_PUBLIC["trilinear"] = ("linear", 3)
+
+
+def _target(x: Tensor, n: int, size: Any, scale_factor: Any) -> tuple[int, ...]:
+    if (size is None) == (scale_factor is None):
+        raise OptionError("interpolate: give either size or scale_factor")
+    given = size if scale_factor is None else scale_factor
+    given = given.tolist() if isinstance(given, (Tensor, np.ndarray)) else given
+    items: tuple[Any, ...] = (given,) * n if isinstance(given, numbers.Real) else tuple(given)
+    if len(items) != n or any(v <= 0 for v in items):
+        name = "size" if scale_factor is None else "scale_factor"
+        raise OptionError(f"interpolate: {name} is {given}; expected a positive number or {n} of them")
+    if scale_factor is None:
+        return tuple(int(v) for v in items)
+    return tuple(math.floor(length * float(v)) for length, v in zip(x.shape[2:], items, strict=True))
+
+
+@public(home="megengine.functional.vision")
+def interpolate(
+    inp: Any, size: Any = None, scale_factor: Any = None, mode: str = "bilinear", align_corners: bool | None = None
+) -> Tensor:
+    """Inp [N,C,...] in another size, given as lengths or factors.
+
+    Modes: bilinear, nearest and bicubic (two axes of space), linear (one), trilinear (three). `align_corners` (not with
+    nearest and bicubic) keeps the outermost elements where they are; otherwise elements are areas.
+    Raises OptionError, ShapeError and DTypeError.
+    """
+    kind, n = _PUBLIC[choice("interpolate", "mode", mode, tuple(_PUBLIC))]
+    if align_corners is not None and kind != "linear":
+        raise OptionError(f"interpolate: align_corners has no meaning in mode {mode!r}; leave it out")
+    x = floating(as_tensor(inp))
+    if x.ndim != n + 2:
+        raise ShapeError(f"interpolate: inp has shape {x.shape}; mode {mode!r} expects N, C and {n} axes of space")
+    return apply("resize", x, size=_target(x, n, size, scale_factor), mode=kind, corners=bool(align_corners))
