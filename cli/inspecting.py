@@ -8,51 +8,42 @@ from typing import Any
 import click
 
 from megengine.cli.app import common
-from megengine.cli.models import load_model, shape_option
+from megengine.cli.models import load_calls, load_model, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.core.dtype import storage_of
 from megengine.traced_module import TracedModule
-from megengine.traced_module.expr import Apply, Constant
+from megengine.traced_module.expr import Constant
+from megengine.traced_module.node import TensorNode
+from megengine.traced_module.summary import summarize
 
-
-def multiplications(expr: Apply) -> int:
-    """Multiply-accumulate operations of a convolution or matrix product, 0 for other ops."""
-    if expr.op in ("conv2d", "qconv2d", "fused_conv2d"):
-        _, per_group, height, width = expr.inputs[1].shape
-        return math.prod(expr.outputs[0].shape) * per_group * height * width
-    if expr.op == "conv_transpose2d":
-        return math.prod(expr.inputs[0].shape) * math.prod(expr.inputs[1].shape[1:])
-    if expr.op in ("matmul", "qlinear", "fused_linear"):
-        inner = expr.inputs[0].shape[-2 if expr.attrs.get("transpose_a") else -1]
-        return math.prod(expr.outputs[0].shape) * inner
-    return 0
+COSTS = ("parameters", "macs")
 
 
 def summary(model: TracedModule) -> dict[str, Any]:
     """Inputs, outputs, totals and one row a layer, as plain values."""
     graph = model.graph
-    applied = [expr for expr in graph.exprs() if isinstance(expr, Apply)]
-    constants = [expr.outputs[0] for expr in graph.exprs() if isinstance(expr, Constant)]
+    found = summarize(graph)
     layers = [
         {
-            "name": expr.outputs[0].name,
-            "op": expr.op,
-            "module": expr.outputs[0].meta.get("module") or "",
-            "shape": list(expr.outputs[0].shape),
-            "dtype": str(expr.outputs[0].spec.dtype),
-            "parameters": sum(math.prod(n.shape) for n in expr.inputs if isinstance(n.expr, Constant)),
-            "macs": multiplications(expr),
+            "name": row.name,
+            "op": row.called,
+            "module": row.module,
+            "depth": row.depth,
+            "shape": list(row.specs[0].shape) if row.specs else [],
+            "dtype": str(row.specs[0].dtype) if row.specs else "",
+            "parameters": row.parameters,
+            "macs": row.macs,
         }
-        for expr in applied
+        for row in found.rows
     ]
     return {
         "name": graph.name,
-        "inputs": [_interface(node) for node in graph.inputs],
+        "inputs": [_interface(node) for node in graph.inputs if isinstance(node, TensorNode)],
         "outputs": [_interface(node) for node in graph.outputs],
-        "parameters": sum(math.prod(node.shape) for node in constants),
-        "weight_bytes": weight_bytes(model),
-        "macs": sum(layer["macs"] for layer in layers),
-        "ops": dict(Counter(expr.op for expr in applied).most_common()),
+        "parameters": found.parameters,
+        "weight_bytes": found.weight_bytes,
+        "macs": found.macs,
+        "ops": dict(Counter(row.called for row in found.rows).most_common()),
         "layers": layers,
     }
 
@@ -74,13 +65,15 @@ def shape_text(shape: list[int]) -> str:
 
 @click.command()
 @click.argument("model")
+@click.option("--calls", is_flag=True, help="List the calls as the model makes them, submodules opened, not ops.")
 @shape_option
 @common
-def inspect(model: str, shapes: tuple, out: Output) -> None:
+def inspect(model: str, calls: bool, shapes: tuple, out: Output) -> None:
     """List inputs, layers, sizes and operations of MODEL (.onnx, .tm, .mgt, or module.py:function)."""
-    found = summary(load_model(model, shapes))
+    load = load_calls if calls else load_model
+    found = summary(load(model, shapes))
     rows = [
-        (x["name"], x["op"], shape_text(x["shape"]), x["dtype"], x["parameters"] or None, x["macs"] or None)
+        ("  " * x["depth"] + x["name"], x["op"], shape_text(x["shape"]), x["dtype"], *(x[k] or None for k in COSTS))
         for x in found["layers"]
     ]
     out.table(found["name"], ("layer", "op", "shape", "dtype", "parameters", "MACs"), rows)

@@ -47,7 +47,12 @@ shape_option = click.option(
 
 
 def load_model(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> TracedModule:
-    """An op-level graph of the model.
+    """An op-level graph of the model. Raises as `load_calls`."""
+    return lower(load_calls(source, shapes))
+
+
+def load_calls(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> TracedModule:
+    """The model as its source gives it: calls and submodules of a .tm file or a function, ops of other files.
 
     Raises:
         OptionError: the source is none of the accepted kinds.
@@ -56,7 +61,7 @@ def load_model(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     given = dict(shapes)
     path = Path(source)
     if ".py:" in source:
-        return lower(_from_function(source, given))
+        return _from_function(source, given)
     if path.suffix in STATE_DICTS:
         raise OptionError(
             f"model {source!r}: a {path.suffix} file holds weights without a network; give module.py:function, a "
@@ -70,14 +75,14 @@ def load_model(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     if path.suffix == ".onnx":
         from megengine.convert import onnx
 
-        return lower(onnx.load(path, _onnx_shapes(given)))
+        return onnx.load(path, _onnx_shapes(given))
     if path.suffix == ".tm":
         from megengine.traced_module.tm_reading import load_tm
 
-        return lower(load_tm(path))
+        return load_tm(path)
     from megengine.traced_module import files
 
-    return lower(files.load(path))
+    return files.load(path)
 
 
 def _onnx_shapes(given: Mapping[str, tuple[int, ...]]) -> Any:
@@ -96,7 +101,7 @@ def _from_function(source: str, given: Shapes) -> TracedModule:
     except Exception as error:
         raise OptionError(f"model {source!r}: the function raised {type(error).__name__}: {error}") from error
     if isinstance(made, TracedModule):
-        return lower(made)
+        return made
     module, *inputs = made if isinstance(made, tuple) else (made,)
     if not isinstance(module, Module):
         raise OptionError(f"model {source!r}: gave {type(module).__name__}; expected a Module, or (Module, *inputs)")
@@ -106,7 +111,7 @@ def _from_function(source: str, given: Shapes) -> TracedModule:
         inputs = [Tensor(np.zeros(shape, np.float32)) for shape in given.values()]
     module.eval()
     tensors = [one if isinstance(one, Tensor) else Tensor(np.asarray(one)) for one in inputs]
-    return lower(trace_module(module, *tensors))
+    return trace_module(module, *tensors)
 
 
 def input_shapes(model: TracedModule) -> list[tuple[int, ...]]:

@@ -234,7 +234,7 @@ def result_leaves(value: Any, what: str) -> tuple[list[Tensor], TreeDef]:
     return flatten(unflatten(structure, supply))
 
 
-def _stand_in(node: Node) -> Tensor:
+def stand_in(node: Node) -> Tensor:
     """A tensor with the node's spec; with its value too, where that follows from shapes alone."""
     spec = node.spec  # type: ignore[attr-defined]
     value = shape_value(node) if spec.size <= 16 else None
@@ -258,7 +258,7 @@ def shape_value(node: Node) -> Tensor | None:
 
 def specs_of_call(expr: Call, inputs: Sequence[Node]) -> tuple[TensorSpec, ...] | None:
     """Specs that a call gives, found by running it on tensors without values; None where values are needed."""
-    values = [n.owner if isinstance(n, ModuleNode) else _stand_in(n) for n in inputs]
+    values = [n.owner if isinstance(n, ModuleNode) else stand_in(n) for n in inputs]
     with interpose(Deferring()):
         try:
             result = run_call(expr, values)

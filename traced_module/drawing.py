@@ -148,7 +148,7 @@ def called_name(expr: Expr) -> str:
 
 def _lines(expr: Expr) -> tuple[str, str]:
     op = called_name(expr)
-    return _short(f"{op}  {expr.name}"), _short(", ".join(_spec(n) for n in expr.outputs))
+    return shortened(f"{op}  {expr.name}"), shortened(", ".join(_spec(n) for n in expr.outputs))
 
 
 def _spec(node: TensorNode) -> str:
@@ -157,12 +157,14 @@ def _spec(node: TensorNode) -> str:
     return f"{shape} {dtype.name}"
 
 
-def _short(text: str, limit: int = 34) -> str:
-    text = _printable(text)
+def shortened(text: str, limit: int = 34) -> str:
+    """The text without control characters, cut to a length."""
+    text = printable(text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """The text with a mark for every character that is neither visible nor a line end."""
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
 
 
@@ -171,7 +173,7 @@ def _tooltip(expr: Expr) -> str:
     lines += [f"{key}: {expr.meta[key]}" for key in ("module", "source", "passes") if expr.meta.get(key)]
     fixed = [n for n in expr.inputs if isinstance(n, TensorNode) and isinstance(n.expr, (Constant, GetAttr))]
     weights = [f"{n.name}: {_spec(n)}" for n in fixed]
-    return _printable("\n".join(lines + weights))
+    return printable("\n".join(lines + weights))
 
 
 def to_dot(graph: InternalGraph) -> str:
@@ -188,4 +190,4 @@ def to_dot(graph: InternalGraph) -> str:
 
 def _quoted(text: str) -> str:
     """A DOT string: quotes and backslashes escaped, line ends kept."""
-    return json.dumps(_printable(text), ensure_ascii=False)
+    return json.dumps(printable(text), ensure_ascii=False)

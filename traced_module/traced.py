@@ -166,6 +166,16 @@ class TracedModule(Module):
 
         return flattened(self)
 
+    def summary(self, depth: int | None = None) -> Any:
+        """A `Summary`, which prints as a table: calls, shapes, parameters, multiply-accumulates.
+
+        `depth` levels of submodules are opened, all by default. Raises GraphError when there are several graphs;
+        `summary.summarize(graph)` takes each of them.
+        """
+        from megengine.traced_module.summary import summarize
+
+        return summarize(self.graph, depth=depth)
+
     def __repr__(self) -> str:
         return "\n".join(repr(g) for g in self._graphs.values()) or super().__repr__()
 

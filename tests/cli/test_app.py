@@ -90,6 +90,10 @@ def test_model_from_a_function(run, one_line_error, tmp_path):
     )
     found = json.loads(run("inspect", "net.py:build", "--input-shape", "1,3,8,8", "--json", cwd=tmp_path).stdout)
     assert [layer["op"] for layer in found["layers"]] == ["conv2d", "relu"]
+    words = ("inspect", "net.py:build", "--input-shape", "1,3,8,8", "--calls")
+    found = json.loads(run(*words, "--json", cwd=tmp_path).stdout)
+    assert [(layer["op"], layer["macs"]) for layer in found["layers"]] == [("Conv2d", 4 * 36 * 27), ("ReLU", 0)]
+    assert "4x6x6" in run(*words, cwd=tmp_path).stdout
     assert "add --input-shape" in one_line_error(run("inspect", "net.py:build", cwd=tmp_path))
     assert "gave int" in one_line_error(run("inspect", "net.py:wrong", cwd=tmp_path))
     assert "the function raised ZeroDivisionError" in one_line_error(run("inspect", "net.py:broken", cwd=tmp_path))
