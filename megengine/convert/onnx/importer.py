@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megengine.convert.onnx import math_rules, nn_rules, shape_rules  # noqa: F401  (they fill RULES)
+from megengine.convert.onnx import image_rules, math_rules, nn_rules, shape_rules  # noqa: F401  (they fill RULES)
 from megengine.convert.onnx.context import RULES, Call, Value
 from megengine.convert.onnx.folding import constant_of, fold
 from megengine.convert.onnx.reading import initializers, opset_of, read_model
@@ -108,18 +108,18 @@ class _Importer:
     def _refuse_unknown(self) -> None:
         """All operators that cannot be imported in one message, before any work."""
         unknown: dict[str, str] = {}
+        stored = {item.name for item in self.model.graph.initializer}
         for node in self.model.graph.node:
             full = f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
             known = full in RULES or full in FOLDED_ONLY or record_of(full) is not None
-            if not known and not all(self._stored(name) for name in node.input):
+            if full in ("Constant", "Shape", "Size") or all(not name or name in stored for name in node.input):
+                stored.update(node.output)  # computed while importing
+            elif not known:
                 unknown.setdefault(full, node.name or (node.output[0] if node.output else ""))
         if unknown:
             candidates = [*RULES, *(op.onnx.op_type for op in registry.values() if isinstance(op.onnx, OnnxRule))]
             listed = ", ".join(f"{op!r} (node {name!r}{nearest(op, candidates)})" for op, name in unknown.items())
             raise FileFormatError(f"ONNX operators that are not supported: {listed}")
-
-    def _stored(self, name: str) -> bool:
-        return any(item.name == name for item in self.model.graph.initializer)
 
     def _define(self, name: str, value: Value) -> None:
         if name in self.values:

@@ -1,5 +1,8 @@
 """Import rules of layers: convolution, pooling, normalisation, matrix products."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
 from megengine.convert.onnx.context import Call, Value, rule
@@ -70,54 +73,51 @@ def two_pads(padding: Padding) -> Padding:
     return padding if len(padding) == 2 else ((0, 0), *padding)
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What Conv and ConvTranspose state alike."""
+
+    size: tuple[int, ...]
+    reach: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+
+def _window(call: Call) -> Window:
+    x, w = call.input(0), call.input(1)
+    size, kernel = spatial(call, x), call.shape(w)[2:]
+    if len(kernel) != len(size):
+        raise call.fail(f"weight {call.shape(w)} does not fit the input {call.shape(x)}")
+    stride, dilation = (per_axis(call, name, len(size)) for name in ("strides", "dilations"))
+    reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True))
+    return Window(size, reach, stride, dilation)
+
+
+def _convolved(call: Call, op: str, window: Window, padding: Padding, **more: Any) -> Value:
+    """The op on images; one spatial axis gets a second of size 1 and loses it again."""
+    inputs = [as_image(call, call.input(0)), as_image(call, call.input(1))]
+    if (bias := call.optional(2)) is not None:
+        inputs.append(bias)
+    options = {"stride": two(window.stride), "padding": two_pads(padding), "dilation": two(window.dilation)}
+    y = call.apply(op, *inputs, **options, groups=int(call.attr("group", 1)), **more)
+    return like_input(call, y, call.input(0))
+
+
 @rule("Conv")
 def conv(call: Call) -> Value:
     """Conv 1-D and 2-D."""
-    x, w = call.input(0), call.input(1)
-    size, kernel = spatial(call, x), call.shape(w)[2:]
-    dims = len(size)
-    if len(kernel) != dims:
-        raise call.fail(f"weight {call.shape(w)} does not fit the input {call.shape(x)}")
-    stride, dilation = per_axis(call, "strides", dims), per_axis(call, "dilations", dims)
-    reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True))
-    padding = window_padding(call, size, reach, stride)
-    inputs = [as_image(call, x), as_image(call, w)]
-    if (bias := call.optional(2)) is not None:
-        inputs.append(bias)
-    y = call.apply(
-        "conv2d",
-        *inputs,
-        stride=two(stride),
-        padding=two_pads(padding),
-        dilation=two(dilation),
-        groups=int(call.attr("group", 1)),
-    )
-    return like_input(call, y, x)
+    window = _window(call)
+    return _convolved(call, "conv2d", window, window_padding(call, window.size, window.reach, window.stride))
 
 
 @rule("ConvTranspose")
 def conv_transpose(call: Call) -> Value:
     """ConvTranspose 1-D and 2-D; `output_shape` and `auto_pad` become paddings."""
-    x, w = call.input(0), call.input(1)
-    size, kernel = spatial(call, x), call.shape(w)[2:]
-    dims = len(size)
-    stride, dilation = per_axis(call, "strides", dims), per_axis(call, "dilations", dims)
+    window = _window(call)
+    dims = len(window.size)
     extra = call.ints("output_padding", (0,) * dims) or (0,) * dims
-    reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True))
-    padding, extra = _transposed_padding(call, size, reach, stride, extra)
-    inputs = [as_image(call, x), as_image(call, w)]
-    if (bias := call.optional(2)) is not None:
-        inputs.append(bias)
-    y = call.apply(
-        "conv_transpose2d",
-        *inputs,
-        stride=two(stride),
-        padding=two_pads(padding),
-        output_padding=two(extra, 0),
-        dilation=two(dilation),
-        groups=int(call.attr("group", 1)),
-    )
-    return like_input(call, y, x)
+    padding, extra = _transposed_padding(call, window.size, window.reach, window.stride, extra)
+    return _convolved(call, "conv_transpose2d", window, padding, output_padding=two(extra, 0))
 
 
 def _transposed_padding(

@@ -146,23 +146,27 @@ def slice_(call: Call) -> Value:
     return _cut(call, x, ranges)
 
 
+MAX_PLACES = 1024  # of a Gather: each place becomes a slice
+
+
 @rule("Gather")
 def gather(call: Call) -> Value:
     """With a constant index: slices, joined along the axis."""
     x, index = call.input(0), call.const(1, "index")
     shape = call.shape(x)
     axis = call.axis(int(call.attr("axis", 0)), len(shape))
-    if index is None or index.ndim > 1:
-        raise call.fail("is supported with a constant index of at most one dimension")
+    if index is None or index.size > MAX_PLACES:
+        raise call.fail(f"is supported with a constant index of at most {MAX_PLACES} places")
     if index.size and not (-shape[axis] <= index.min() and index.max() < shape[axis]):
         raise call.fail(f"index {index.tolist()} is outside axis {axis} of {shape}")
     places = [int(i) % shape[axis] for i in index.reshape(-1)]
-    parts = [_cut(call, x, {axis: (i, i + 1, 1)}) for i in places]
-    if index.ndim == 0:
-        return call.reshape(parts[0], shape[:axis] + shape[axis + 1 :])
-    if places == list(range(places[0], places[0] + len(places))):
-        return _cut(call, x, {axis: (places[0], places[0] + len(places), 1)})
-    return call.apply("concat", *parts, axis=axis)
+    if not places:
+        y = _cut(call, x, {axis: (0, 0, 1)})
+    elif places == list(range(places[0], places[0] + len(places))):
+        y = _cut(call, x, {axis: (places[0], places[0] + len(places), 1)})
+    else:
+        y = call.apply("concat", *(_cut(call, x, {axis: (i, i + 1, 1)}) for i in places), axis=axis)
+    return call.reshape(y, (*shape[:axis], *index.shape, *shape[axis + 1 :]))
 
 
 @rule("Pad")
