@@ -36,6 +36,7 @@ from megengine.quantization.qconfig import (
     tqt_qconfig,
 )
 from megengine.quantization.quantize import (
+    apply_easy_quant,
     disable_fake_quant,
     disable_observer,
     enable_fake_quant,
@@ -90,6 +91,7 @@ __all__ = [
     "VerifyResult",
     "analyze",
     "annotate",
+    "apply_easy_quant",
     "calibration_qconfig",
     "create_qparams",
     "disable_fake_quant",

@@ -15,10 +15,26 @@ def fuse(graph: InternalGraph) -> InternalGraph:
     g = graph.clone()
     run_passes(g)
     for expr in g.exprs():
-        if isinstance(expr, Apply):
+        if isinstance(expr, Apply) and not open_split(g, expr):
             fold_bias(g, expr)
     g.remove_dead()
     return g
+
+
+def open_split(g: InternalGraph, split: Apply) -> bool:
+    """A split becomes a slice for each part, which moves integers as any slice; True if changed."""
+    if not is_op(split, "split"):
+        return False
+    x, axis, start = split.inputs[0], split.attrs["axis"] % len(split.inputs[0].shape), 0
+    for out in split.outputs:
+        stop = start + out.shape[axis]
+        ranges = [(start, stop) if i == axis else (0, n) for i, n in enumerate(x.shape)]
+        starts, stops = zip(*ranges, strict=True)
+        attrs = {"starts": starts, "stops": stops, "steps": (1,) * len(ranges)}
+        part = g.apply("slice", x, attrs=attrs, name=f"{out.name}_part", before=split, meta=dict(split.meta))
+        g.replace_all_uses(out, part)
+        start = stop
+    return True
 
 
 def fold_bias(g: InternalGraph, add: Apply) -> bool:

@@ -6,13 +6,17 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from megengine.core.errors import OptionError, QuantizationError
 from megengine.module import Module
 from megengine.quantization import int_modules, qat_modules
 from megengine.quantization.int_modules import QuantizedModule
 from megengine.quantization.layer_rules import RULES
+from megengine.quantization.observer import PassiveObserver
 from megengine.quantization.qat_modules import QATModule
 from megengine.quantization.qconfig import QConfig, ema_fakequant_qconfig
+from megengine.tensor import Tensor
 
 Convert = Callable[[Module], Module | None]
 
@@ -180,8 +184,57 @@ def disable_fake_quant(module: Module) -> None:
         m.set_fake_quant(False)
 
 
+def apply_easy_quant(module: Module, data: Tensor, start: float = 0.8, stop: float = 1.2, num: int = 40) -> Module:
+    """Search better scales of passive observers on data, layer by layer (EasyQuant, Wu et al. 2020).
+
+    Of `num` factors from `start` to `stop` of its first scale, each weight and then each activation takes the one whose
+    rounded result is most similar (by cosine) to the layer's own without rounding. For `easyquant_qconfig`; other
+    observers stay as they are.
+
+    Args:
+        module: QAT network whose passive observers have parameters (`set_qparams`).
+        data: one input of the network.
+
+    Raises:
+        CalibrationError: a passive observer has no parameters yet.
+    """
+
+    def search(layer: QATModule, inputs: tuple, _: Any) -> Tensor:
+        layer.set_fake_quant(False)
+        exact = layer.forward(*inputs).numpy()
+        for observer, fake_quant in (
+            (layer.weight_observer, layer.weight_fake_quant),
+            (layer.act_observer, layer.act_fake_quant),
+        ):
+            if isinstance(observer, PassiveObserver) and fake_quant is not None:
+                fake_quant.enable()
+                first = observer.scale.numpy()
+                scores = []
+                for factor in np.linspace(start, stop, num):
+                    observer.scale = first * np.float32(factor)
+                    scores.append((_cosine(exact, layer.forward(*inputs).numpy()), factor))
+                observer.scale = first * np.float32(max(scores)[1])
+        layer.set_fake_quant(True)
+        return layer.forward(*inputs)
+
+    handles = hook_qat_module(module, search)
+    try:
+        module(data)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return module
+
+
+def _cosine(a: np.ndarray, b: np.ndarray) -> float:
+    x, y = a.astype(np.float64).reshape(-1), b.astype(np.float64).reshape(-1)
+    length = np.sqrt((x @ x) * (y @ y))
+    return float(x @ y / length) if length else 0.0
+
+
 __all__ = [
     "QuantizedModule",
+    "apply_easy_quant",
     "disable_fake_quant",
     "disable_observer",
     "enable_fake_quant",

@@ -403,6 +403,43 @@ def test_configs_are_compared_by_what_they_make():
     assert Q.ema_fakequant_qconfig != Q.min_max_fakequant_qconfig
 
 
+def passive_net(inputs):
+    """Scales from the extremes, made 15 percent too large."""
+    net = Wrapped(M.ConvRelu2d(4, 6, 3), M.Elemwise("SIGMOID"))
+    ranges = trained_steps(Q.quantize_qat(net, inplace=False, qconfig=Q.min_max_fakequant_qconfig), inputs)
+    net = Q.quantize_qat(net, qconfig=Q.easyquant_qconfig).eval()
+    for (_, ours), (_, theirs) in zip(net.named_modules(), ranges.named_modules(), strict=True):
+        if isinstance(ours, Q.PassiveObserver):
+            qparams = theirs.get_qparams()
+            qparams.scale = qparams.scale * 1.15
+            ours.set_qparams(qparams)
+    return net
+
+
+def test_easy_quant_finds_better_scales():
+    inputs = [random(2, 4, 9, 9)]
+    net = passive_net(inputs)
+    before = net(*inputs).numpy()
+    Q.disable_fake_quant(net)
+    exact = net(*inputs).numpy()
+    Q.enable_fake_quant(net)
+    assert Q.apply_easy_quant(net, inputs[0], num=15) is net
+    factors = [m.scale.item() / m.orig_scale.item() for m in net.modules() if isinstance(m, Q.PassiveObserver)]
+    assert len(factors) == 4
+    assert all(0.79 < f < 1.21 for f in factors)
+    assert len(set(factors)) > 1
+    after = net(*inputs).numpy()
+    assert np.mean((after - exact) ** 2) < np.mean((before - exact) ** 2)
+    assert not any(m._forward_hooks for m in net.modules())
+
+
+def test_easy_quant_needs_parameters():
+    net = Q.quantize_qat(Wrapped(M.Linear(9, 7)), qconfig=Q.easyquant_qconfig)
+    with pytest.raises(CalibrationError, match="it has no parameters yet"):
+        Q.apply_easy_quant(net, random(3, 9))
+    assert not any(m._forward_hooks for m in net.modules())
+
+
 # ---------------------------------------------------------------- training
 
 

@@ -353,3 +353,16 @@ def test_memory_does_not_grow_with_the_data():
 
     peak(2)
     assert peak(40) < peak(4) * 1.2
+
+
+def test_split_moves_integers():
+    b = Builder()
+    x = b.relu(b.conv(b.x, 7, label="stem"), label="stem_act")
+    left, right = b.op("split", x, sections=(3, 4), axis=-3, label="halves")
+    both = b.op("concat", b.relu(b.conv(left, 4, label="left"), label="left_act"), right, axis=1, label="both")
+    graph = b.done(b.conv(both, 5, 1, label="last"))
+    model = quantize_model(graph, b.data())
+    assert model.report.float_ops == {}
+    assert "split" not in {e.op for e in model.integer_graph.exprs() if hasattr(e, "op")}
+    x = b.data(1, seed=7)[0]
+    assert sqnr(run(graph, x)[0], run(model.integer_graph, x)[0]) > 20
