@@ -20,7 +20,10 @@ from megengine.traced_module.expr import (
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.interpret import interpret
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.passes import optimize
+from megengine.traced_module.pytree import register_supported_type
 from megengine.traced_module.record import record
+from megengine.traced_module.tm_config import disable_default_checker, enable_expr_checker
 from megengine.traced_module.tm_reading import load_tm
 from megengine.traced_module.tm_writing import save_tm
 from megengine.traced_module.traced import TracedModule, lower, register_as_builtin, trace_module, wrap
@@ -40,6 +43,8 @@ __all__ = [
     "SpecializationWarning",
     "TensorNode",
     "TracedModule",
+    "disable_default_checker",
+    "enable_expr_checker",
     "interpret",
     "is_apply_def",
     "is_call_function",
@@ -50,8 +55,10 @@ __all__ = [
     "is_input",
     "load_tm",
     "lower",
+    "optimize",
     "record",
     "register_as_builtin",
+    "register_supported_type",
     "save_tm",
     "trace_module",
     "wrap",

@@ -18,7 +18,7 @@ def flattened(traced: Any) -> Any:
     source: InternalGraph = traced.graph
     made = TracedModule(name=traced.name)
     for name, value in object.__getattribute__(traced, "__dict__").items():
-        if name not in ("_graphs", "name"):
+        if name not in ("_graphs", "name", "watch_points", "end_points", "watch_node_value"):
             object.__setattr__(made, name, value)
     made._graphs = {}
     graph = InternalGraph(source.name, source.qualname, owner=made)

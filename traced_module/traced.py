@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from megengine.core.errors import GraphError
 from megengine.core.pytree import flatten, flatten_as, unflatten
 from megengine.dispatch.public import PublicFunction, watched_function
@@ -22,9 +24,12 @@ from megengine.traced_module.calls import (
 )
 from megengine.traced_module.capture import ModuleTracer, Specialization, capture, renumber
 from megengine.traced_module.expr import Constant
+from megengine.traced_module.filters import NodeFilter
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.interpret import OnValue, interpret
+from megengine.traced_module.node import TensorNode
 from megengine.traced_module.record import record_graph
+from megengine.traced_module.tm_config import SETTINGS
 
 
 class TracedModule(Module):
@@ -40,6 +45,9 @@ class TracedModule(Module):
         self.forward_signature: inspect.Signature | None = None
         self.specializations: tuple[Specialization, ...] = ()
         self.is_qat = False
+        self.watch_points: list[TensorNode] = []
+        self.end_points: list[TensorNode] = []
+        self.watch_node_value: dict[TensorNode, Tensor] = {}
         if graph is not None:
             self._add_graph(graph)
 
@@ -69,8 +77,58 @@ class TracedModule(Module):
     # ------------------------------------------------------------ running
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Run the graph on tensors (or arrays) in place of the traced arguments."""
-        return self.run(inputs, kwargs=kwargs)
+        """Run the graph on tensors (or arrays) in place of the traced arguments.
+
+        With end points set, their values are returned instead (as a list); values of watch points are kept in
+        `watch_node_value`.
+        """
+        if not self.watch_points and not self.end_points:
+            return self.run(inputs, kwargs=kwargs)
+        return self._watched_run(inputs, kwargs)
+
+    def _watched_run(self, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        self.watch_node_value = {}
+        wanted = {id(n): n for n in self.end_points}
+        found: dict[int, Tensor] = {}
+        watched = {id(n) for n in self.watch_points}
+
+        def on_value(node: Any, value: Tensor) -> None:
+            if id(node) in watched:
+                self.watch_node_value[node] = value
+            if id(node) in wanted:
+                found[id(node)] = value
+                if len(found) == len(wanted):
+                    raise _EndReached
+
+        try:
+            result = self.run(inputs, on_value, kwargs=kwargs)
+        except _EndReached:
+            return [found[id(n)] for n in self.end_points]
+        return result
+
+    def set_watch_points(self, nodes: Any) -> None:
+        """Keep the values of these nodes (of any submodule's graph) in `watch_node_value` at each run."""
+        self.watch_points = self._points("set_watch_points", nodes)
+
+    def clear_watch_points(self) -> None:
+        """Keep no values."""
+        self.watch_points, self.watch_node_value = [], {}
+
+    def set_end_points(self, nodes: Any) -> None:
+        """Run up to these nodes only, and return their values as a list."""
+        self.end_points = self._points("set_end_points", nodes)
+
+    def clear_end_points(self) -> None:
+        """Run to the end."""
+        self.end_points = []
+
+    def _points(self, what: str, nodes: Any) -> list[TensorNode]:
+        points = list(nodes) if isinstance(nodes, (list, tuple, NodeFilter)) else [nodes]
+        own = {id(n) for g in self._graphs.values() for n in g.nodes()}
+        for node in points:
+            if not isinstance(node, TensorNode) or id(node) not in own:
+                raise GraphError(f"{what}: {node!r} is not a tensor node of this module")
+        return points
 
     def run(self, inputs: Sequence[Any], on_value: OnValue | None = None, *, kwargs: dict | None = None) -> Any:
         """Run the graph; `on_value(node, tensor)` sees every value and may replace it."""
@@ -143,7 +201,7 @@ class TracedModule(Module):
                 new = made[id(module)] = object.__new__(TracedModule)
                 for name, value in object.__getattribute__(module, "__dict__").items():
                     object.__setattr__(new, name, copy(value) if isinstance(value, TracedModule) else value)
-                new._graphs = {}
+                new._graphs, new.watch_points, new.end_points, new.watch_node_value = {}, [], [], {}
                 for key, graph in module._graphs.items():
                     new._graphs[key] = other = graph.clone()
                     other._owner = new if graph._owner is not None else None
@@ -186,6 +244,10 @@ def _same_constants(fixed: Any, constants: Any) -> bool:
         i + 1 == j and type(a) is type(b) and (a is b or constant_key(a) == constant_key(b))
         for (i, a), (j, b) in zip(fixed, constants, strict=True)
     )
+
+
+class _EndReached(BaseException):
+    """The last end point has its value: nothing may catch this on the way."""
 
 
 def _fitting(graph: InternalGraph, given: Any) -> list[Any] | None:
@@ -259,7 +321,17 @@ def trace_module(mod: Module, *args: Any, **kwargs: Any) -> TracedModule:
     traced.specializations = tuple(tracer.specializations)
     renumber(graph)
     graph._journal.recording = True
+    if SETTINGS.check:
+        _compare(mod, traced, args, kwargs)
     return traced
+
+
+def _compare(mod: Module, traced: TracedModule, args: tuple, kwargs: dict) -> None:
+    """Run both on the same arguments. Raises GraphError at the first result that differs."""
+    want, got = flatten(mod(*args, **kwargs))[0], flatten(traced(*args, **kwargs))[0]
+    for i, (a, b) in enumerate(zip(want, got, strict=True)):
+        if isinstance(a, Tensor) and not np.allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-5):
+            raise GraphError(f"trace_module: result {i} of the graph differs from that of {type(mod).__name__}")
 
 
 def wrap(func: Any) -> Any:

@@ -1,0 +1,18 @@
+"""The names that MegEngine's users import from here."""
+
+from megengine.traced_module.filters import BaseFilter, ExprFilter, NodeFilter
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.names import NameSpace
+from megengine.traced_module.traced import TracedModule, register_as_builtin, trace_module, wrap
+
+__all__ = [
+    "BaseFilter",
+    "ExprFilter",
+    "InternalGraph",
+    "NameSpace",
+    "NodeFilter",
+    "TracedModule",
+    "register_as_builtin",
+    "trace_module",
+    "wrap",
+]

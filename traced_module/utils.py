@@ -1,0 +1,23 @@
+"""Attributes of modules by path."""
+
+from __future__ import annotations
+
+from megengine.core.errors import NameInUseError
+from megengine.module import Module
+from megengine.tensor import Tensor
+from megengine.traced_module.calls import get_subattr
+
+__all__ = ["assign_attr", "get_subattr"]
+
+
+def assign_attr(obj: Module | Tensor, module: Module, target: str) -> None:
+    """Set `module.<target>`, a dotted path whose parents exist, to a module or tensor.
+
+    Raises GraphError if a parent is missing, NameInUseError if the path ends in something that is neither.
+    """
+    parent, _, name = target.rpartition(".")
+    owner = get_subattr(module, parent) if parent else module
+    have = getattr(owner, name, None)
+    if have is not None and not isinstance(have, (Module, Tensor)):
+        raise NameInUseError(f"assign_attr: {target!r} is a {type(have).__name__}; choose another name")
+    setattr(owner, name, obj)
