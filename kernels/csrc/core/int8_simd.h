@@ -1,5 +1,6 @@
 // The vector operations the 8-bit kernels are written with, for the instruction set this file is compiled
-// for. Included inside the unnamed namespace of one translation unit per instruction set.
+// for. `add_product` is t + a * b for products that are exact, where a fused multiply-add changes nothing.
+// Included inside the unnamed namespace of one translation unit per instruction set.
 #if defined(__AVX512BW__)
 using vi = __m512i;
 using vf = __m512;
@@ -21,6 +22,9 @@ inline vi round_even(vf a) { return _mm512_cvtps_epi32(a); }
 inline vf mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 inline vf add(vf a, vf b) { return _mm512_add_ps(a, b); }
 inline vf div(vf a, vf b) { return _mm512_div_ps(a, b); }
+inline vi maxi(vi a, vi b) { return _mm512_max_epi32(a, b); }
+inline vi mini(vi a, vi b) { return _mm512_min_epi32(a, b); }
+inline vf add_product(vf t, vf a, vf b) { return _mm512_fmadd_ps(a, b, t); }
 inline vf maxf(vf a, vf b) { return _mm512_max_ps(a, b); }  // the second operand where the first is NaN
 inline vf minf(vf a, vf b) { return _mm512_min_ps(a, b); }
 inline vi widen(const std::uint8_t* p) {
@@ -63,6 +67,9 @@ inline vi round_even(vf a) { return _mm256_cvtps_epi32(a); }
 inline vf mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
 inline vf add(vf a, vf b) { return _mm256_add_ps(a, b); }
 inline vf div(vf a, vf b) { return _mm256_div_ps(a, b); }
+inline vi maxi(vi a, vi b) { return _mm256_max_epi32(a, b); }
+inline vi mini(vi a, vi b) { return _mm256_min_epi32(a, b); }
+inline vf add_product(vf t, vf a, vf b) { return _mm256_fmadd_ps(a, b, t); }
 inline vf maxf(vf a, vf b) { return _mm256_max_ps(a, b); }
 inline vf minf(vf a, vf b) { return _mm256_min_ps(a, b); }
 inline vi widen(const std::uint8_t* p) {
@@ -94,6 +101,9 @@ inline vi round_even(vf a) { return _mm_cvtps_epi32(a); }
 inline vf mul(vf a, vf b) { return _mm_mul_ps(a, b); }
 inline vf add(vf a, vf b) { return _mm_add_ps(a, b); }
 inline vf div(vf a, vf b) { return _mm_div_ps(a, b); }
+inline vi maxi(vi a, vi b) { return _mm_max_epi32(a, b); }
+inline vi mini(vi a, vi b) { return _mm_min_epi32(a, b); }
+inline vf add_product(vf t, vf a, vf b) { return add(t, mul(a, b)); }
 inline vf maxf(vf a, vf b) { return _mm_max_ps(a, b); }
 inline vf minf(vf a, vf b) { return _mm_min_ps(a, b); }
 inline vi widen(const std::uint8_t* p) {
@@ -185,6 +195,13 @@ inline vf maxf(vf a, vf b) {
 inline vf minf(vf a, vf b) {
     return lanes<vf>([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
 }
+inline vi maxi(vi a, vi b) {
+    return lanes<vi>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+}
+inline vi mini(vi a, vi b) {
+    return lanes<vi>([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+}
+inline vf add_product(vf t, vf a, vf b) { return add(t, mul(a, b)); }
 inline vi widen(const std::uint8_t* p) {
     return lanes<vi>([=](int i) { return static_cast<std::int32_t>(p[i]); });
 }
