@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from megengine_graphs import inputs_of, traced
 
-import megengine as mge
 import megengine.functional as F
 import megengine.module as M
 import megengine.traced_module as tm
 from megengine.core import pytree
 from megengine.core.errors import GraphError, NameInUseError
 from megengine.tensor import tensor
+from megengine.traced_module.traced_module import TracedModule
 from megengine.traced_module.utils import assign_attr, get_subattr
 
 
@@ -110,4 +110,4 @@ def test_attributes_by_path():
         assign_attr(tensor([1.0]), net, "0.5.x")
     with pytest.raises(NameInUseError, match="'training' is a bool"):
         assign_attr(tensor([1.0]), net, "training")
-    assert mge.traced_module.traced_module.TracedModule is tm.TracedModule
+    assert TracedModule is tm.TracedModule
