@@ -10,6 +10,7 @@ import megengine.module as M
 import megengine.module.qat as QAT
 import megengine.module.quantized as QM
 import megengine.quantization as Q
+from megengine import plan
 from megengine import random as mge_random
 from megengine.autodiff import GradManager
 from megengine.core.errors import CalibrationError, OptionError, QuantizationError
@@ -291,6 +292,14 @@ def test_traced_files_run(name):
     traced = load(DATA / "graphs" / f"{name}.tm")
     recorded = np.load(DATA / "graphs" / f"{name}.npz")
     y = traced(Tensor(recorded["in.0"])).numpy()
+    np.testing.assert_allclose(y, recorded["out"], rtol=1e-5, atol=1e-5 * np.abs(recorded["out"]).max())
+
+
+@pytest.mark.parametrize("name", ["res_fused_qat", "res_fused_q"])
+def test_plans_of_traced_files(name):
+    traced = load(DATA / "graphs" / f"{name}.tm")
+    recorded = np.load(DATA / "graphs" / f"{name}.npz")
+    y = np.asarray(plan.compile(traced)(recorded["in.0"])).reshape(recorded["out"].shape)
     np.testing.assert_allclose(y, recorded["out"], rtol=1e-5, atol=1e-5 * np.abs(recorded["out"]).max())
 
 
