@@ -271,10 +271,25 @@ def getitem(inp: Any, key: Any) -> Tensor:
         out = _basic(x, items)
         lengths = iter(out.shape)
         return apply("reshape", out, shape=tuple(1 if k is None else next(lengths) for k in kept))
-    if new:
-        raise OptionError("getitem: None together with index tensors is not supported; index first, then expand_dims")
+    x, items = _with_new_axes(x, items, new)
     pattern, indices = _advanced(x, items)
     return apply("index", x, *indices, pattern=pattern)
+
+
+def _with_new_axes(x: Tensor, items: list[Any], new: list[int]) -> tuple[Tensor, list[Any]]:
+    """X with axes of length 1 where the key has None, and the key with whole slices there."""
+    if not new:
+        return x, items
+    merged: list[Any] = list(items)
+    for at in new:
+        merged.insert(at, None)
+    shape: list[int] = []
+    axis = 0
+    for item in merged:
+        width = _width(item)
+        shape += [1] if item is None else x.shape[axis : axis + width]
+        axis += width
+    return apply("reshape", x, shape=tuple(shape)), [slice(None) if m is None else m for m in merged]
 
 
 def _positions(items: list[Any], new: list[int]) -> list[int | None]:
@@ -288,11 +303,13 @@ def _positions(items: list[Any], new: list[int]) -> list[int | None]:
 @public(home="megengine.tensor", methods=("__setitem__",))
 def setitem(inp: Tensor, key: Any, value: Any) -> Tensor:
     """Replace elements; the tensor takes the new value, other tensors are not affected."""
-    items, _ = _expand_items(inp, key)
+    items, new = _expand_items(inp, key)
     items = [np.asarray(i) if isinstance(i, numbers.Integral) else i for i in items]
-    pattern, indices = _advanced(inp, items)
+    target, items = _with_new_axes(inp, items, new)
+    pattern, indices = _advanced(target, items)
     value = cast(as_tensor(value, like=inp), inp.dtype)
-    out = apply("set_index", inp, value, *indices, pattern=pattern)
+    out = apply("set_index", target, value, *indices, pattern=pattern)
+    out = out if out.shape == inp.shape else apply("reshape", out, shape=inp.shape)
     for interposer in active_interposers():
         interposer.rebind(inp, out)
     inp._reset(out)

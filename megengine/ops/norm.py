@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.errors import ShapeError
+from megengine.core.errors import OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, public
-from megengine.ops.common import as_tensor, floating, normalize_axes, normalize_axis, refuse_quantized
+from megengine.ops.common import as_tensor, choice, floating, normalize_axes, normalize_axis, refuse_quantized
 from megengine.ops.reduce import reduce
 from megengine.tensor import Tensor
 
@@ -227,3 +227,32 @@ def batch_norm(
     running_mean._reset(new_mean)
     running_var._reset(new_var)
     return y
+
+
+@public(home=_HOME)
+def sync_batch_norm(
+    inp: Any,
+    running_mean: Tensor,
+    running_var: Tensor,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: Any = 0.9,
+    eps: float = 1e-5,
+    eps_mode: str = "additive",
+    group: Any = None,
+) -> Tensor:
+    """Batch normalisation whose statistics are those of all processes of `group`; with one process, batch_norm.
+
+    eps_mode: "additive" adds eps to the variance, "max" takes at least eps. Raises OptionError for another mode.
+    """
+    choice("sync_batch_norm", "eps_mode", eps_mode.lower(), ("additive", "max"))
+    if getattr(group, "size", 1) > 1:
+        raise OptionError("sync_batch_norm: group has several processes; expected one; reduce the statistics yourself")
+    options = {"training": training, "momentum": momentum}
+    if eps_mode.lower() == "additive":
+        return batch_norm(inp, running_mean, running_var, weight, bias, eps=eps, **options)
+    if training:
+        raise OptionError("sync_batch_norm: eps_mode 'max' is for evaluation; train with 'additive'")
+    var = apply("clip", as_tensor(running_var), lo=float(eps), hi=float("inf"))
+    return batch_norm(inp, running_mean, var, weight, bias, eps=0.0)
