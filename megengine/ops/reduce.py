@@ -90,9 +90,14 @@ def _wide(x: np.ndarray) -> Any:
     return np.float32 if x.dtype in (np.float16, bfloat16) else None
 
 
+def _in_order(x: np.ndarray) -> np.ndarray:
+    """The values in one order in memory: NumPy adds in the order of the strides, and rounding follows the order."""
+    return np.ascontiguousarray(x) if x.ndim else x
+
+
 def _mean(x: np.ndarray, axis: Any, keepdims: bool) -> np.ndarray:
     with np.errstate(invalid="ignore", divide="ignore"):
-        total = np.sum(x, axis=axis, keepdims=keepdims, dtype=_wide(x))
+        total = np.sum(_in_order(x), axis=axis, keepdims=keepdims, dtype=_wide(x))
         count = x.size // total.size if total.size else 0
         return (total / total.dtype.type(count)).astype(x.dtype)
 
@@ -113,7 +118,7 @@ define(
     Op(
         "sum",
         _infer("sum"),
-        lambda x, axis, keepdims: np.sum(x, axis=axis, keepdims=keepdims, dtype=_wide(x) or x.dtype),
+        lambda x, axis, keepdims: np.sum(_in_order(x), axis=axis, keepdims=keepdims, dtype=_wide(x) or x.dtype),
         lambda ctx, ct: (_expand(ct, ctx),),
         OnnxRule("ReduceSum", _KEYS),
         _samples(True),

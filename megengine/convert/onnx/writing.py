@@ -65,7 +65,7 @@ class Writer:
     def _store(self, name: str, array: np.ndarray) -> None:
         import onnx
 
-        self.initializers.append(onnx.numpy_helper.from_array(np.ascontiguousarray(array), name))
+        self.initializers.append(onnx.numpy_helper.from_array(np.asarray(array, order="C"), name))
 
     def add(self, op_type: str, inputs: Sequence[str], outputs: Sequence[str] | str, **attrs: Any) -> str:
         """Append a node; a plain string output is made free first. Returns the first output's name."""
