@@ -6,7 +6,7 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find kernels/csrc -type f)
 # the editable install lists packages, so new ones need it anew
 PACKAGES := $(shell find megengine kernels traced_module quantization cli -name __init__.py)
 
-.PHONY: demo test test-slow lint format clean setup
+.PHONY: api demo test test-slow lint format clean setup
 
 setup: $(VENV)/.installed
 
@@ -30,6 +30,10 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
+
+# compares the public names and signatures with MegEngine's
+api: setup
+	$(BIN)/python -m megengine.tools.api tests/data/megengine/api.json
 
 lint: setup
 	$(BIN)/ruff check .

@@ -4,15 +4,23 @@ import importlib
 from typing import Any
 
 from megengine import autodiff, core, device, dispatch, functional, logger, module, ops, optimizer, serialization
-from megengine.core import late
-from megengine.device import get_default_device, get_device_count, is_cuda_available, set_default_device
+from megengine.core import absent, late
+from megengine.device import (
+    get_default_device,
+    get_device_count,
+    is_atlas_available,
+    is_cambricon_available,
+    is_cuda_available,
+    is_rocm_available,
+    set_default_device,
+)
 from megengine.logger import enable_debug_log, get_logger, set_log_file, set_log_level
 from megengine.random import seed
 from megengine.serialization import load, save
 from megengine.tensor import Parameter, Tensor, tensor
 
 # parts that are imported when they are first used, by name or by a file
-_LATER = ("convert", "hub", "models", "plan", "quantization", "random", "traced_module")
+_LATER = ("convert", "hub", "models", "plan", "quantization", "random", "tools", "traced_module", "utils")
 for _prefix, _home in {
     "megengine.traced_module.": "megengine.traced_module.tm_reading",
     "megengine.quantization.": "megengine.quantization",
@@ -26,7 +34,7 @@ for _prefix, _home in {
 def __getattr__(name: str) -> Any:
     if name in _LATER:
         return importlib.import_module(f"megengine.{name}")
-    raise AttributeError(f"module 'megengine' has no attribute {name!r}")
+    raise absent.missing(__name__, name)
 
 
 __version__ = "2.0.0.dev0"
@@ -42,7 +50,10 @@ __all__ = [
     "get_default_device",
     "get_device_count",
     "get_logger",
+    "is_atlas_available",
+    "is_cambricon_available",
     "is_cuda_available",
+    "is_rocm_available",
     "load",
     "logger",
     "module",

@@ -7,7 +7,9 @@ tensors must be copied to it, so device dispatch and mixed-device errors can be 
 from __future__ import annotations
 
 import re
+from typing import Any
 
+from megengine.core import absent
 from megengine.core.errors import DeviceError
 from megengine.kernels import cuda
 
@@ -53,3 +55,27 @@ def get_default_device() -> str:
 def set_default_device(device: str = "xpux") -> None:
     """Set the device of tensors created without one, for the whole process."""
     _default[0] = normalize(device)
+
+
+def is_rocm_available() -> bool:
+    """False: ROCm devices are not supported."""
+    return False
+
+
+def is_cambricon_available() -> bool:
+    """False: Cambricon devices are not supported."""
+    return False
+
+
+def is_atlas_available() -> bool:
+    """False: Atlas devices are not supported."""
+    return False
+
+
+def what_is_xpu() -> str:
+    """The kind of device that "xpu" stands for: here always the processor."""
+    return "cpu"
+
+
+def __getattr__(name: str) -> Any:
+    raise absent.missing(__name__, name)

@@ -118,6 +118,17 @@ class Optimizer:
                 p.grad = None
         return self
 
+    def zero_grad(self) -> Optimizer:
+        """An old name of `clear_grad`."""
+        return self.clear_grad()
+
+    def backward(self, loss: Tensor) -> None:
+        """Refused: gradients come from a GradManager. Raises OptionError that says how."""
+        raise OptionError(
+            "Optimizer.backward was removed in MegEngine 1.0; record within "
+            "`with GradManager().attach(parameters) as gm:` and call gm.backward(loss)"
+        )
+
     def state_dict(self, keep_var: bool = False) -> dict[str, Any]:
         """Hyperparameters and state in MegEngine's form; parameters are numbered across groups."""
         numbers: dict[int, int] = {}

@@ -1,0 +1,1 @@
+"""Tools to run by name: `python -m megengine.tools.api list.json`."""
