@@ -97,6 +97,8 @@ CONVS = {
     "grouped-wide": ((1, 16, 5, 5), (200, 8, 1, 1), place(groups=2)),
     "multiplier": ((1, 6, 7, 7), (12, 1, 3, 3), place(padding=ONE, groups=6)),
     "deep": ((1, 700, 3, 3), (16, 700, 3, 3), place(padding=ONE)),
+    "several-chunks": ((2, 64, 26, 45), (24, 64, 3, 3), place(padding=ONE)),
+    "1x1-strides-differ": ((2, 12, 7, 9), (20, 12, 1, 1), place((3, 2), ((1, 0), (2, 1)))),
 }
 DEPTHWISE = {
     "3x3": ((1, 64, 9, 9), 3, place(padding=ONE)),
@@ -114,11 +116,11 @@ DEPTHWISE = {
 }
 
 
-def check_conv(x, w, geometry, kind, out, *, name, residual=None, op="qconv2d"):
+def check_conv(x, w, geometry, kind, out, *, name, residual=None, op="qconv2d", margin=3):
     dtype = KINDS.get(out, out)
     x_type = KINDS[kind]
     depth = int(np.prod(w[1:]))
-    lo, hi = (0, 0) if out == "float32" else (dtype.qmin - dtype.zero_point, dtype.qmax - dtype.zero_point - 3)
+    lo, hi = (0, 0) if out == "float32" else (dtype.qmin - dtype.zero_point, dtype.qmax - dtype.zero_point - margin)
     attrs = {**geometry, "lo": lo, "hi": hi, "ratio": 0.0, "dtype": dtype}
     weights = np.random.default_rng(7).integers(-128, 128, w).astype(np.int8)
     arrays = [values(x_type, x, 1), weights, *channels(w[0], depth, 3)]
@@ -138,6 +140,14 @@ VARIANTS = [("u8", "u8z", None), ("s8z", "s8", "u8z"), ("u8z", "s8z", "s8z"), ("
 @pytest.mark.parametrize(("kind", "out", "residual"), [*VARIANTS, ("u8z", "float32", None)])
 def test_convolution(level, case, kind, out, residual):
     check_conv(*CONVS[case], kind, out, name="int8_conv", residual=residual)
+
+
+@pytest.mark.parametrize("outputs", [15, 17, 37, 64, 70])
+@pytest.mark.parametrize("out", KINDS)
+@pytest.mark.parametrize("residual", [None, *KINDS])
+def test_clamps_of_the_whole_range(level, outputs, out, residual):
+    case = ((1, 16, 5, 5), (outputs, 16, 3, 3), place(padding=ONE))
+    check_conv(*case, "u8z", out, name="int8_conv", residual=residual, margin=0)
 
 
 @pytest.mark.parametrize("case", DEPTHWISE)
