@@ -11,6 +11,7 @@ from megengine.cli.app import common
 from megengine.cli.models import load_calls, load_model, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.core.dtype import storage_of
+from megengine.core.errors import OptionError
 from megengine.traced_module import TracedModule
 from megengine.traced_module.expr import Constant
 from megengine.traced_module.node import TensorNode
@@ -91,17 +92,29 @@ def inspect(model: str, calls: bool, shapes: tuple, out: Output) -> None:
 
 @click.command()
 @click.argument("model")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help=".svg or .dot file to write.")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help=".html, .svg or .dot file to write."
+)
 @shape_option
 @common
 def draw(model: str, output: Path, shapes: tuple, out: Output) -> None:
-    """Draw the graph of MODEL; needs no `dot` program."""
-    check_suffix("--output", output, {".svg": "a picture", ".dot": "for Graphviz"})
-    with output_file(output) as temporary:
-        from megengine.traced_module import drawing
+    """Draw the graph of MODEL; needs no `dot` program.
 
-        graph = load_model(model, shapes).graph
-        text = drawing.to_svg(graph) if output.suffix == ".svg" else drawing.to_dot(graph)
-        temporary.write_text(text, encoding="utf-8")
+    A .html page keeps the model's submodules, which open in place; .svg and .dot hold all its ops.
+    """
+    if output.suffix == ".png":
+        raise OptionError(f"--output {str(output)!r}: no .png is written; write .svg, which browsers show and print")
+    check_suffix("--output", output, {".html": "a page to look around in", ".svg": "a picture", ".dot": "for Graphviz"})
+    with output_file(output) as temporary:
+        temporary.write_text(_drawn(model, shapes, output.suffix), encoding="utf-8")
     out.say(f"wrote {output} ({output.stat().st_size / 1e3:.0f} kB)")
     out.result({"output": str(output), "bytes": output.stat().st_size})
+
+
+def _drawn(model: str, shapes: tuple, suffix: str) -> str:
+    from megengine.traced_module import drawing, page
+
+    if suffix == ".html":
+        return page.to_html(load_calls(model, shapes))
+    graph = load_model(model, shapes).graph
+    return drawing.to_svg(graph) if suffix == ".svg" else drawing.to_dot(graph)

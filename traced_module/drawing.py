@@ -119,14 +119,15 @@ def _box(box: Box, graph: InternalGraph) -> str:
     title, below = _lines(expr)
     return (
         f'<g><title>{escape(_tooltip(expr))}</title><rect x="{box.left}" y="{box.top}" width="{BOX_WIDTH}" '
-        f'height="{BOX_HEIGHT}" rx="6" fill="{COLOURS[_kind(expr)]}" stroke="{stroke}"/>'
+        f'height="{BOX_HEIGHT}" rx="6" fill="{COLOURS[kind_of(expr)]}" stroke="{stroke}"/>'
         f'<text x="{box.middle}" y="{box.top + 17}" text-anchor="middle" font-weight="600" fill="#1c2330">'
         f"{escape(title)}</text>"
         f'<text x="{box.middle}" y="{box.top + 31}" text-anchor="middle" fill="#5b6576">{escape(below)}</text></g>'
     )
 
 
-def _kind(expr: Expr) -> str:
+def kind_of(expr: Expr) -> str:
+    """Key of the expression's colour in COLOURS."""
     if isinstance(expr, Input):
         return "input"
     if any(isinstance(n.spec.dtype, QuantizedDType) for n in expr.outputs):
@@ -182,7 +183,7 @@ def to_dot(graph: InternalGraph) -> str:
     lines = [f"digraph {_quoted(graph.name)} {{", '  node [shape=box, style="rounded,filled", fontname="sans-serif"];']
     for expr in shown(graph):
         label = _quoted("\n".join(_lines(expr)))
-        lines.append(f"  {names[id(expr)]} [label={label}, fillcolor={_quoted(COLOURS[_kind(expr)])}];")
+        lines.append(f"  {names[id(expr)]} [label={label}, fillcolor={_quoted(COLOURS[kind_of(expr)])}];")
     for expr in shown(graph):
         lines += [f"  {names[id(n.expr)]} -> {names[id(expr)]};" for n in expr.inputs if id(n.expr) in names]
     return "\n".join([*lines, "}"]) + "\n"

@@ -51,10 +51,13 @@ def test_draw(run, one_line_error, model, tmp_path):
     assert run("draw", model, "-o", path).returncode == 0
     assert path.read_text().startswith("<svg") and path.read_text().count("<g>") == 6
     assert run("draw", model, "-o", tmp_path / "net.dot", PATH="/nonexistent").returncode == 0
-    assert "expected .svg" in one_line_error(run("draw", model, "-o", tmp_path / "net.png"))
+    assert run("draw", model, "-o", tmp_path / "net.html").returncode == 0
+    assert '"conv2d"' in (tmp_path / "net.html").read_text()
+    assert "no .png is written; write .svg" in one_line_error(run("draw", model, "-o", tmp_path / "net.png"))
+    assert "expected .html" in one_line_error(run("draw", model, "-o", tmp_path / "net.pdf"))
     line = one_line_error(run("draw", model, "-o", tmp_path / "none" / "net.svg"))
     assert "does not exist" in line
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["net.dot", "net.svg"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["net.dot", "net.html", "net.svg"]
 
 
 @pytest.mark.parametrize(
@@ -94,6 +97,8 @@ def test_model_from_a_function(run, one_line_error, tmp_path):
     found = json.loads(run(*words, "--json", cwd=tmp_path).stdout)
     assert [(layer["op"], layer["macs"]) for layer in found["layers"]] == [("Conv2d", 4 * 36 * 27), ("ReLU", 0)]
     assert "4x6x6" in run(*words, cwd=tmp_path).stdout
+    assert run("draw", *words[1:-1], "-o", "net.html", cwd=tmp_path).returncode == 0
+    assert '"Conv2d"' in (tmp_path / "net.html").read_text()
     assert "add --input-shape" in one_line_error(run("inspect", "net.py:build", cwd=tmp_path))
     assert "gave int" in one_line_error(run("inspect", "net.py:wrong", cwd=tmp_path))
     assert "the function raised ZeroDivisionError" in one_line_error(run("inspect", "net.py:broken", cwd=tmp_path))

@@ -1,0 +1,151 @@
+"""The page: whole, offline, every graph once, numbers as in the summary, hostile names inert (in a browser too)."""
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from megengine_graphs import NETS, traced
+
+from megengine.core.dtype import quantized
+from megengine.core.errors import GraphError
+from megengine.core.spec import TensorSpec
+from megengine.models import resnet50
+from megengine.tensor import tensor
+from megengine.traced_module import InternalGraph, TracedModule, lower, trace_module
+from megengine.traced_module.page import page_data, to_html
+
+HOSTILE = (
+    "</script><script>document.title='owned'</script>"
+    "<img src=x onerror=\"document.title='owned'\">'&\u2028\x00\x1b\u202e"
+)
+
+
+class Page(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.texts, self._in = [], {}, None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._in = (tag, dict(attrs).get("id"))
+
+    def handle_endtag(self, tag):
+        self._in = None
+
+    def handle_data(self, data):
+        self.texts[self._in] = self.texts.get(self._in, "") + data
+
+
+def hostile_graph():
+    g = InternalGraph(HOSTILE)
+    x = g.add_input("x", TensorSpec((1, 4), np.dtype(np.float32)), qualname=HOSTILE)
+    meta = {"module": HOSTILE, "source": HOSTILE, "passes": (HOSTILE,)}
+    g.set_outputs([g.apply("relu", x, name="y", meta=meta, qualname=HOSTILE)])
+    return g
+
+
+def chain(count):
+    g = InternalGraph("chain")
+    x = g.add_input("x", TensorSpec((1, 4), np.dtype(np.float32)))
+    for i in range(count):
+        x = g.apply("relu", x, name=f"r{i}")
+    g.set_outputs([x])
+    return g
+
+
+def embedded_data(text):
+    return json.loads(Page(text).texts["script", "data"])
+
+
+def details(node):
+    return dict(node["details"])
+
+
+def test_nothing_is_loaded_and_hostile_text_is_inert():
+    text = to_html(hostile_graph())
+    page = Page(text)
+    names = [tag for tag, _ in page.tags]
+    assert names.count("script") == 2 and "img" not in names and "link" not in names
+    assert not any({"src", "href"} & set(attrs) for _, attrs in page.tags)
+    stored = page.texts["script", "data"]
+    assert stored.isascii() and stored.isprintable() and not set("<>&") & set(stored)
+    data = json.loads(stored)
+    shown = HOSTILE
+    for bad in "\u2028\x00\x1b\u202e":
+        shown = shown.replace(bad, "\ufffd")
+    assert data["name"] == shown and details(data["graphs"][0]["nodes"][1])["source"] == shown
+
+
+def test_the_policy_allows_this_script_only():
+    page = Page(to_html(chain(1)))
+    policy = next(a["content"] for tag, a in page.tags if "http-equiv" in a)
+    digest = base64.b64encode(hashlib.sha256(page.texts["script", None].encode()).digest()).decode()
+    assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_every_call_of_every_graph_is_a_box_below_its_inputs(name):
+    module = traced(name)
+    graphs = [module.graph]
+    for graph in graphs:
+        graphs += [g for g in graph.child_graphs() if not any(g is h for h in graphs)]
+    data = page_data(module.graphs)
+    assert len(data["graphs"]) == len(graphs)
+    for graph, made in zip(graphs, data["graphs"], strict=True):
+        calls = [e for e in graph.exprs(recursive=False) if e.kind in ("CallMethod", "CallFunction", "Apply")]
+        assert {e.name for e in calls} <= {n["name"] for n in made["nodes"]}
+        assert len({(n["row"], n["column"]) for n in made["nodes"]}) == len(made["nodes"])
+        assert all(made["nodes"][a]["row"] < made["nodes"][b]["row"] for a, b in made["edges"])
+
+
+def test_boxes_tell_costs_and_provenance():
+    module = trace_module(resnet50().eval(), tensor(np.zeros((1, 3, 224, 224), np.float32)))
+    data = embedded_data(to_html(module))
+    nodes = {n["name"]: n for n in data["graphs"][0]["nodes"]}
+    conv, layer = details(nodes["conv1_out"]), nodes["layer1_out"]
+    assert conv["MACs"] == "118,013,952" and conv["FLOPs"] == "236,027,904" and conv["module"] == "conv1"
+    assert conv["weights"] == "weight: 64x3x7x7 float32" and conv["results"] == "conv1_out: 1x64x112x112 float32"
+    assert re.fullmatch(r"test_page\.py:\d+", conv["source"])
+    assert details(layer)["parameters"].startswith("215,808 ")
+    assert data["graphs"][layer["graph"]]["name"] == "ResNet.layer1"
+    assert "25,557,032 parameters" in data["totals"] and "4,089,184,256 MACs" in data["totals"]
+    assert embedded_data(to_html(lower(module)))["totals"].endswith("4,089,184,256 MACs")
+
+
+def test_quantized_values_tell_scale_and_zero_point():
+    g = InternalGraph("q")
+    x = g.add_input("x", TensorSpec((1, 4), quantized("quint8", 0.5, 3)))
+    w = g.add_input("w", TensorSpec((12, 4), quantized("qint8", [0.25 * (i + 1) for i in range(12)], axis=0)))
+    g.set_outputs([g.apply("dequantize", x, name="y"), g.apply("dequantize", w, name="v")])
+    nodes = {n["name"]: details(n) for n in page_data([g])["graphs"][0]["nodes"]}
+    assert nodes["y"]["quantized x"] == "quint8, stored as uint8 in [0, 255]\nscale 0.5\nzero point 3"
+    assert "12 scales along axis 0: 0.25 to 3\n0.25, 0.5, " in nodes["v"]["quantized w"]
+    assert nodes["v"]["quantized w"].count(",") == 2 + 8 and "…" in nodes["v"]["quantized w"]
+
+
+def test_a_module_without_graphs_is_refused():
+    with pytest.raises(GraphError, match="to_html: the module has no graph"):
+        to_html(TracedModule())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [hostile_graph, lambda: chain(1000)], ids=["hostile", "chain"])
+def test_a_browser_draws_it(make, tmp_path):
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no chromium here")
+    graph = make()
+    (tmp_path / "page.html").write_text(to_html(graph), encoding="utf-8")
+    words = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/user", "--dump-dom"]
+    done = subprocess.run(
+        [*words, f"file://{tmp_path}/page.html"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.count('role="button"') == len(graph.exprs())
+    assert "<title>owned" not in done.stdout and "<img" not in done.stdout

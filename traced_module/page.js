@@ -1,0 +1,274 @@
+"use strict";
+const data = JSON.parse(document.getElementById("data").textContent);
+const W = 210, H = 42, GX = 46, GY = 30, PAD = 16, HEAD = 30, MOST_BOXES = 4000, MOST_HITS = 200;
+const stage = document.getElementById("stage"), side = document.getElementById("side");
+const search = document.getElementById("search"), root = document.getElementById("root");
+const opened = new Set();
+let drawn = new Map(), edges = [], chosen = "", size = [1, 1], view = { x: 0, y: 0, k: 1 }, layer = null;
+
+const svg = (tag, attributes, parent) => {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (parent) parent.append(made);
+  return made;
+};
+const html = (tag, text, parent) => {
+  const made = document.createElement(tag);
+  made.textContent = text;
+  if (parent) parent.append(made);
+  return made;
+};
+const short = (text, limit) => (text.length > limit ? text.slice(0, limit - 1) + "…" : text);
+
+// A box is known by its way from the outermost graph: "0/4/1". Rows and columns come with the data; sizes depend on
+// what is open.
+function measure(index, key) {
+  const graph = data.graphs[index], widths = [], heights = [], boxes = [];
+  graph.nodes.forEach((node, i) => {
+    const own = key + "/" + i;
+    const inner = node.graph !== null && opened.has(own) ? measure(node.graph, own) : null;
+    const box = { node, key: own, inner, w: W, h: H };
+    if (inner) { box.w = Math.max(W, inner.w); box.h = HEAD + inner.h; }
+    widths[node.column] = Math.max(widths[node.column] || 0, box.w);
+    heights[node.row] = Math.max(heights[node.row] || 0, box.h);
+    boxes.push(box);
+  });
+  const lefts = [], tops = [];
+  let x = PAD, y = PAD;
+  for (let c = 0; c < widths.length; c++) { lefts[c] = x; x += (widths[c] || 0) + GX; }
+  for (let r = 0; r < heights.length; r++) { tops[r] = y; y += (heights[r] || 0) + GY; }
+  for (const box of boxes) {
+    const { row, column } = box.node;
+    Object.assign(box, { x: lefts[column] + (widths[column] - box.w) / 2, y: tops[row],
+      lane: lefts[column] + widths[column], bottom: tops[row] + heights[row] });
+  }
+  return { graph, boxes, tops, w: Math.max(x - GX + PAD + 18, W), h: Math.max(y - GY + PAD, H) };
+}
+
+function edgePath(a, b, graph, tops, i) {
+  const x0 = a.x + a.w / 2, y0 = a.y + a.h, x1 = b.x + b.w / 2, y1 = b.y, turn = tops[b.node.row] - GY;
+  const between = (n) => n.column === a.node.column && n.row > a.node.row && n.row < b.node.row;
+  const last = graph.last[a.node.column] ?? 0;
+  const free = b.node.row - a.node.row < 2 || last <= a.node.row || !graph.nodes.some(between);
+  if (free) return `M${x0},${y0} V${turn} C${x0},${turn + GY / 2} ${x1},${y1 - GY / 2} ${x1},${y1}`;
+  const x = a.lane + 8 + (i % 5) * 6, leave = a.bottom;
+  return `M${x0},${y0} V${leave} C${x0},${leave + GY / 2} ${x},${leave + GY / 4} ${x},${leave + GY} V${turn} ` +
+    `C${x},${turn + GY / 2} ${x1},${y1 - GY / 2} ${x1},${y1}`;
+}
+
+function paint(made, parent, x, y) {
+  const { graph, boxes, tops } = made;
+  graph.edges.forEach(([from, to], i) => {
+    const path = svg("path", { class: "edge", d: edgePath(boxes[from], boxes[to], graph, tops, i),
+      transform: `translate(${x},${y})` }, parent);
+    edges.push([boxes[from].key, boxes[to].key, path]);
+  });
+  for (const box of boxes) {
+    const { node, key } = box, left = x + box.x, top = y + box.y;
+    const kind = "box" + (node.output ? " output" : "") + (node.graph !== null ? " folds" : "");
+    const g = svg("g", { class: kind, tabindex: 0, role: "button", "data-key": key }, parent);
+    if (node.graph !== null) g.setAttribute("aria-expanded", box.inner !== null);
+    g.setAttribute("aria-label", node.title + " " + node.name);
+    svg("rect", { x: left, y: top, width: box.w, height: box.h, rx: 6,
+      style: `fill: var(--${box.inner ? "open" : node.kind})` }, g);
+    const sign = node.graph === null ? "" : box.inner ? "▾ " : "▸ ";
+    const middle = box.inner ? { x: left + 10 } : { x: left + box.w / 2, "text-anchor": "middle" };
+    const title = svg("text", { ...middle, y: top + (box.inner ? 19 : 17), class: "title" }, g);
+    title.textContent = sign + short(node.title + "  " + node.name, 34);
+    if (!box.inner) svg("text", { ...middle, y: top + 32, class: "below" }, g).textContent = short(node.spec, 36);
+    drawn.set(key, { node, g, x: left, y: top, w: box.w, h: box.h });
+    if (box.inner) paint(box.inner, parent, left, top + HEAD);
+  }
+}
+
+function draw() {
+  const made = measure(Number(root.value), root.value);
+  drawn = new Map(); edges = [];
+  const picture = svg("svg", { "aria-label": "graph" });
+  layer = svg("g", {}, picture);
+  paint(made, layer, 0, 0);
+  size = [made.w, made.h];
+  stage.replaceChildren(picture);
+  place(); mark();
+}
+
+function place() { layer.setAttribute("transform", `translate(${view.x},${view.y}) scale(${view.k})`); }
+
+function mark() {
+  for (const [key, { g }] of drawn) g.classList.toggle("chosen", key === chosen);
+  for (const [from, to, path] of edges) path.classList.toggle("near", from === chosen || to === chosen);
+}
+
+function fit() {
+  const { clientWidth: w, clientHeight: h } = stage;
+  view.k = Math.min(1.5, w / size[0], h / size[1]);
+  view.x = (w - size[0] * view.k) / 2; view.y = (h - size[1] * view.k) / 2;
+  place();
+}
+
+function start() {
+  view = { x: Math.max(12, (stage.clientWidth - size[0]) / 2), y: 8, k: 1 };
+  place();
+}
+
+function zoom(factor, x = stage.clientWidth / 2, y = stage.clientHeight / 2) {
+  const k = Math.min(4, Math.max(0.005, view.k * factor));
+  view.x = x - (x - view.x) * (k / view.k); view.y = y - (y - view.y) * (k / view.k); view.k = k;
+  place();
+}
+
+function center(key) {
+  const box = drawn.get(key);
+  if (!box) return;
+  view.k = Math.max(view.k, 0.7);
+  view.x = stage.clientWidth / 2 - (box.x + box.w / 2) * view.k;
+  view.y = stage.clientHeight / 2 - (box.y + Math.min(box.h, 200) / 2) * view.k;
+  place();
+}
+
+function toggle(key) {
+  const before = drawn.get(key);
+  if (!before || before.node.graph === null) return;
+  if (!opened.delete(key)) opened.add(key);
+  draw();
+  const after = drawn.get(key); // what was clicked stays where it is
+  view.x += (before.x + before.w / 2 - after.x - after.w / 2) * view.k;
+  view.y += (before.y - after.y) * view.k;
+  place();
+  after.g.focus({ preventScroll: true });
+}
+
+function choose(key) {
+  chosen = key; mark();
+  const box = drawn.get(key);
+  if (!box) return;
+  side.replaceChildren();
+  html("h2", box.node.title + "  " + box.node.name, side);
+  if (box.node.graph !== null) {
+    html("button", opened.has(key) ? "close" : "open", side).onclick = () => { toggle(key); choose(key); };
+  }
+  const list = html("dl", "", side);
+  for (const [label, value] of box.node.details) { html("dt", label, list); html("dd", value, list); }
+}
+
+// The first way to each graph: a part that is used twice is listed once.
+function ways() {
+  const found = new Map([[Number(root.value), root.value]]);
+  for (const [index, key] of found) {
+    data.graphs[index].nodes.forEach((node, i) => {
+      if (node.graph !== null && !found.has(node.graph)) found.set(node.graph, key + "/" + i);
+    });
+  }
+  return found;
+}
+
+function find() {
+  const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+  side.replaceChildren();
+  if (!words.length) return help();
+  let count = 0;
+  for (const [index, way] of ways()) {
+    data.graphs[index].nodes.forEach((node, i) => {
+      const text = (node.title + " " + node.name + " " + node.qualname + " " + node.path).toLowerCase();
+      if (!words.every((word) => text.includes(word)) || ++count > MOST_HITS) return;
+      const hit = html("button", node.title + "  " + node.name, side);
+      hit.className = "hit";
+      html("small", node.qualname + "   " + node.spec, hit);
+      hit.onclick = () => show(way + "/" + i);
+    });
+  }
+  side.prepend(html("p", count > MOST_HITS ? `${count} found, ${MOST_HITS} shown` : `${count} found`));
+}
+
+function show(key) {
+  const parts = key.split("/");
+  for (let n = 2; n < parts.length; n++) opened.add(parts.slice(0, n).join("/"));
+  draw(); center(key); choose(key);
+}
+
+function openAll() {
+  let todo = [[Number(root.value), root.value]], count = 0;
+  while (todo.length && count < MOST_BOXES) {
+    const next = [];
+    for (const [index, key] of todo) {
+      count += data.graphs[index].nodes.length;
+      if (count > MOST_BOXES) break;
+      if (key !== root.value) opened.add(key);
+      data.graphs[index].nodes.forEach((node, i) => { if (node.graph !== null) next.push([node.graph, key + "/" + i]); });
+    }
+    todo = next;
+  }
+  draw(); fit();
+}
+
+function closeAll() { opened.clear(); draw(); start(); }
+
+function step(by) {
+  const keys = [...drawn.keys()], at = keys.indexOf(chosen);
+  const key = keys[Math.min(keys.length - 1, Math.max(0, at + by))];
+  center(key); choose(key);
+}
+
+function help() {
+  side.replaceChildren();
+  html("h2", data.name, side);
+  const list = html("dl", "", side);
+  for (const [label, value] of data.details) { html("dt", label, list); html("dd", value, list); }
+  html("dt", "keys", list);
+  html("dd", "click: details; opens a submodule, its head closes it\nEnter: open or close\ndrag, arrows: move\nwheel, + -: zoom\n/ search" +
+    "\nf fit, h start, e open all, c close all\nn p next and previous box", list);
+}
+
+const keys = { "+": () => zoom(1.25), "=": () => zoom(1.25), "-": () => zoom(0.8), f: fit, h: start, e: openAll, c: closeAll,
+  n: () => step(1), p: () => step(-1), "/": () => search.focus(), Escape: () => { chosen = ""; mark(); help(); },
+  ArrowLeft: () => pan(80, 0), ArrowRight: () => pan(-80, 0), ArrowUp: () => pan(0, 80), ArrowDown: () => pan(0, -80),
+  Enter: () => { const key = document.activeElement?.dataset?.key || chosen; toggle(key); choose(key); } };
+function pan(x, y) { view.x += x; view.y += y; place(); }
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const typing = event.target === search || event.target === root;
+  if (typing && event.key === "Escape") { search.value = ""; stage.focus(); help(); return; }
+  if (typing || (event.target.tagName === "BUTTON" && event.key === "Enter") || !Object.hasOwn(keys, event.key)) return;
+  event.preventDefault();
+  keys[event.key]();
+});
+let grab = null;
+stage.addEventListener("pointerdown", (event) => { grab = { x: event.clientX, y: event.clientY, moved: false }; });
+window.addEventListener("pointermove", (event) => {
+  if (!grab) return;
+  const dx = event.clientX - grab.x, dy = event.clientY - grab.y;
+  if (!grab.moved && Math.hypot(dx, dy) < 4) return;
+  Object.assign(grab, { x: event.clientX, y: event.clientY, moved: true });
+  pan(dx, dy);
+});
+window.addEventListener("pointerup", (event) => {
+  const box = grab && !grab.moved && event.target.closest(".box");
+  grab = null;
+  if (!box) return;
+  const key = box.dataset.key, inHead = event.clientY - box.getBoundingClientRect().top < HEAD * view.k;
+  if (!opened.has(key) || inHead) toggle(key);
+  choose(key);
+});
+stage.addEventListener("wheel", (event) => {
+  event.preventDefault();
+  const at = stage.getBoundingClientRect();
+  zoom(Math.exp(-event.deltaY * 0.0015), event.clientX - at.left, event.clientY - at.top);
+}, { passive: false });
+search.addEventListener("input", find);
+search.addEventListener("keydown", (event) => { if (event.key === "Enter") side.querySelector(".hit")?.click(); });
+document.getElementById("fit").onclick = fit;
+document.getElementById("all").onclick = openAll;
+document.getElementById("none").onclick = closeAll;
+
+document.title = data.name;
+document.getElementById("name").textContent = data.name;
+document.getElementById("totals").textContent = data.totals;
+for (const graph of data.graphs) {
+  graph.last = [];
+  for (const node of graph.nodes) graph.last[node.column] = Math.max(graph.last[node.column] ?? 0, node.row);
+}
+for (const index of data.roots) html("option", data.graphs[index].name, root).value = index;
+root.hidden = data.roots.length < 2;
+root.onchange = () => { opened.clear(); chosen = ""; draw(); start(); help(); };
+draw(); start(); help();
