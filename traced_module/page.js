@@ -1,6 +1,6 @@
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
-const W = 210, H = 42, GX = 46, GY = 30, PAD = 16, HEAD = 30, MOST_BOXES = 4000, MOST_HITS = 200;
+const W = 250, H = 42, GX = 46, GY = 30, PAD = 16, HEAD = 30, MOST_BOXES = 4000, MOST_HITS = 200;
 const stage = document.getElementById("stage"), side = document.getElementById("side");
 const search = document.getElementById("search"), root = document.getElementById("root");
 const opened = new Set();
