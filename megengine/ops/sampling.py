@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.errors import OptionError, ShapeError
+from megengine.core.errors import DeviceError, OptionError, ShapeError
 from megengine.dispatch import apply, public
 from megengine.ops.common import INT32, as_tensor, cast, choice, floating, operands, pair
 from megengine.tensor import Tensor
@@ -404,3 +404,11 @@ def _compared(
 
 def _patches(x: Tensor, top: int, left: int, lengths: list[int], stride: int) -> Tensor:
     return x[:, :, top : top + lengths[0] : stride, left : left + lengths[1] : stride]
+
+
+@public(home=_VISION)
+def nvof(src: Any, precision: int = 1) -> Tensor:
+    """Optical flow by NVIDIA's flow engine, which is left out: always raises DeviceError."""
+    raise DeviceError(
+        "nvof: NVIDIA's optical flow engine is not supported; build a flow network on F.vision.correlation"
+    )

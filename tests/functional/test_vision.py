@@ -118,6 +118,7 @@ PICTURE = tensor(X)
         (lambda: V.nms(tensor(ROIS[:, 1:]), tensor([1.0, 2.0]), 1.5), "iou_thresh is 1.5; expected 0..1"),
         (lambda: V.cvt_color(tensor(X[..., :3]), "RGB2GREY"), "did you mean 'RGB2GRAY'"),
         (lambda: V.cvt_color(tensor(X[..., :4]), "RGB2GRAY"), "got 4 channels; expected 3"),
+        (lambda: V.nvof(PICTURE), "not supported; build a flow network on F.vision.correlation"),
         (lambda: V.correlation(PICTURE, tensor(X[:1])), "expected one shape"),
         (lambda: F.deformable_conv2d(PICTURE, tensor(X[:, :, :3, :3]), PICTURE, PICTURE), "offset has shape"),
         (lambda: F.loss.ctc_loss(PICTURE, PICTURE, PICTURE, PICTURE), "pred has shape"),
@@ -134,3 +135,9 @@ PICTURE = tensor(X)
 def test_wrong_arguments(call, match):
     with pytest.raises(MegEngineError, match=match):
         call()
+
+
+def test_functions_are_found_where_megengine_has_them_too():
+    assert F.nn.interpolate is V.interpolate
+    assert F.nn.cross_entropy is F.loss.cross_entropy
+    assert F.nn.normalize is F.math.normalize
