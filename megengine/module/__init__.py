@@ -29,11 +29,13 @@ from megengine.module.conv import (
     ConvTranspose2d,
     ConvTranspose3d,
     ConvTransposeRelu2d,
+    DeformableConv2d,
     LocalConv2d,
     RegionRestrictedConv,
 )
 from megengine.module.conv_bn import ConvBn2d, ConvBnRelu2d
 from megengine.module.conv_transpose_bn import ConvTransposeBn2d, ConvTransposeBnRelu2d
+from megengine.module.deformable_psroi_pooling import DeformablePSROIPooling
 from megengine.module.dropout import Dropout
 from megengine.module.elemwise import Elemwise
 from megengine.module.embedding import Embedding

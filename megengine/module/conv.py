@@ -385,3 +385,33 @@ class RegionRestrictedConv(_PaddedConv):
     def forward(self, inp: Tensor, rin: Tensor, rout: Tensor) -> Tensor:
         """[N,C,H,W], regions [N,H,W] and [N,oh,ow] -> [N,O,oh,ow]."""
         return self.calc_conv(inp, self.weight, rin, rout, self.bias)
+
+
+class DeformableConv2d(_ConvNd):
+    """A convolution of [N,C,H,W] whose taps are moved by offsets and weighted by a mask (Zhu et al. 2019)."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: _Pair,
+        stride: _Pair = 1,
+        padding: _Pair = 0,
+        dilation: _Pair = 1,
+        groups: int = 1,
+        bias: bool = True,
+        conv_mode: str = "cross_correlation",
+        compute_mode: str = "default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, **kwargs)
+        self.conv_mode, self.compute_mode = conv_mode, compute_mode
+
+    def calc_conv(self, inp: Tensor, weight: Tensor, offset: Tensor, mask: Tensor, bias: Tensor | None) -> Tensor:
+        """The convolution with other weights."""
+        geometry = (self.stride, self.padding, self.dilation, self.groups)
+        return F.deformable_conv2d(inp, weight, offset, mask, bias, *geometry, self.conv_mode, self.compute_mode)
+
+    def forward(self, inp: Tensor, offset: Tensor, mask: Tensor) -> Tensor:
+        """[N,C,H,W], offset [N,2*D*kh*kw,oh,ow], mask [N,D*kh*kw,oh,ow] -> [N,O,oh,ow]."""
+        return self.calc_conv(inp, self.weight, offset, mask, self.bias)

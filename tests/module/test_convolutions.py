@@ -89,3 +89,25 @@ def test_local_response_norm():
     total = squares[:, :-2] + squares[:, 1:-1] + squares[:, 2:]
     layer = M.LocalResponseNorm(3, k=1.5, alpha=0.1, beta=0.5)
     np.testing.assert_allclose(layer(tensor(x)).numpy(), x / (1.5 + 0.1 * total) ** 0.5, rtol=1e-4)
+
+
+def test_deformable_convolution_without_offsets_is_a_convolution():
+    layer, x = biased(M.DeformableConv2d(4, 6, 3, padding=1)), numbers(2, 4, 5, 6)
+    plain = M.Conv2d(4, 6, 3, padding=1)
+    plain.weight, plain.bias = layer.weight, layer.bias
+    offset, mask = np.zeros((2, 18, 5, 6), np.float32), np.ones((2, 9, 5, 6), np.float32)
+    still = layer(tensor(x), tensor(offset), tensor(mask)).numpy()
+    np.testing.assert_allclose(still, plain(tensor(x)).numpy(), rtol=1e-4, atol=1e-5)
+    moved = layer(tensor(x), tensor(offset + 1), tensor(mask)).numpy()  # every tap one down and one right
+    shifted = np.pad(x, ((0, 0), (0, 0), (0, 1), (0, 1)))[:, :, 1:, 1:]
+    wanted = plain(tensor(shifted)).numpy()
+    np.testing.assert_allclose(moved[:, :, 1:, 1:], wanted[:, :, 1:, 1:], rtol=1e-4, atol=1e-5)
+
+
+def test_regions_are_pooled():
+    layer = M.DeformablePSROIPooling(True, 2, 2, 2, 2, 1.0)
+    x = np.full((1, 3, 8, 8), 2.5, np.float32)
+    rois = np.array([[0, 1, 1, 5, 5]], np.float32)
+    out = layer(tensor(x), tensor(rois), tensor(np.zeros((1, 2, 2, 2), np.float32))).numpy()
+    assert out.shape == (1, 3, 2, 2)
+    np.testing.assert_allclose(out, 2.5, rtol=1e-5)
