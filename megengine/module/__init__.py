@@ -44,6 +44,7 @@ from megengine.module.linear import Linear, LinearRelu
 from megengine.module.linear_bn import LinearBn1d, LinearBnRelu1d
 from megengine.module.lrn import LocalResponseNorm
 from megengine.module.module import Module
+from megengine.module.multiheadattn import MultiHeadAttention
 from megengine.module.normalization import GeneralNorm, GroupNorm, InstanceNorm, LayerNorm
 from megengine.module.padding import Pad
 from megengine.module.pixel_shuffle import PixelShuffle
