@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megengine.core import hooks
 from megengine.core.errors import GraphError, MegEngineError, OptionError, nearest
 from megengine.core.pytree import TreeDef, flatten, register_pytree_node
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import interpose
 from megengine.dispatch.public import exported, public_functions
 from megengine.module import Module, Sequential
+from megengine.ops.index import assigned
 from megengine.tensor import DeferredValueError, Tensor
 from megengine.traced_module.deferred import SHAPE_OF, Deferring
 from megengine.traced_module.expr import Apply, Arguments, Call, CallFunction, CallMethod
@@ -203,7 +205,10 @@ def run_call(expr: Call, values: Sequence[Any]) -> Any:
             raise GraphError(f"{expr!r} calls a {type(target).__name__}; expected a module")
         return target(*rest, **kwargs)
     if expr.method == "__setitem__":  # a value, as everything in a graph: the tensor itself stays as it is
-        target = alias(target)
+        watcher = hooks.active.get()
+        if watcher is None:
+            return assigned(target, *rest)
+        target = watcher.alias(target)
         target[rest[0]] = rest[1]
         return target
     return getattr(target, expr.method)(*rest, **kwargs)

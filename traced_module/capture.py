@@ -173,6 +173,13 @@ class ModuleTracer:
         with hooks.unheard():
             return shape_of(builder, tensor, node)
 
+    def alias(self, tensor: Tensor) -> Tensor:
+        """Another tensor of the same node."""
+        made, node = alias(tensor), self.current.scope.nodes.get(id(tensor))
+        if node is not None:
+            self.current.scope.bind(made, node)
+        return made
+
     def value(self, tensor: Tensor, what: str) -> None:
         """Python reads the value of a tensor."""
         node = self.current.scope.nodes.get(id(tensor))

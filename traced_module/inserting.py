@@ -12,7 +12,7 @@ from megengine.core.pytree import flatten, tree_map
 from megengine.dispatch import interpose
 from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.calls import flatten_arguments, forward_signature, get_subattr, normalized
+from megengine.traced_module.calls import alias, flatten_arguments, forward_signature, get_subattr, normalized
 from megengine.traced_module.capture import Builder, Scope, shape_of
 from megengine.traced_module.deferred import Deferring
 from megengine.traced_module.expr import CallMethod, Expr, GetAttr
@@ -90,6 +90,10 @@ class Inserter(Builder):
         self._place([tensor])
         with hooks.unheard():
             return self._to_nodes(shape_of(self, self._tensor(tensor), tensor))
+
+    def alias(self, tensor: Tensor) -> Tensor:
+        """Another tensor of the same value."""
+        return alias(tensor)
 
     def value(self, tensor: Tensor, what: str) -> None:
         """Values may be read while editing."""

@@ -17,6 +17,7 @@ from megengine.core.spec import TensorSpec
 from megengine.dispatch import Interposer, Op, infer, interpose
 from megengine.random.rng import HOME
 from megengine.tensor import Tensor
+from megengine.traced_module.calls import alias
 from megengine.traced_module.deferred import SHAPE_OF
 from megengine.traced_module.expr import CallFunction, Expr, is_call_module
 from megengine.traced_module.graph import InternalGraph
@@ -139,7 +140,7 @@ def record_graph(source: InternalGraph) -> InternalGraph:
 
     nodes = source.inputs[1:]
     paths = {id(m): path for path, m in source._owner.named_modules()}  # type: ignore[union-attr]
-    with hooks.listening(_LayerPath(recorder.meta, paths)), interpose(recorder):
+    with hooks.listening(_LayerPath(recorder, paths)), interpose(recorder):
         inputs = recorder.inputs([n.name for n in nodes], [n.spec for n in nodes])
         recorder.finish(interpret(source, inputs, on_expr=on_expr), source.out_def)
     return recorder.graph
@@ -148,8 +149,8 @@ def record_graph(source: InternalGraph) -> InternalGraph:
 class _LayerPath:
     """Trace hooks that only note which part of a fused layer is running."""
 
-    def __init__(self, meta: dict[str, Any], paths: dict[int, str]) -> None:
-        self.meta, self.paths, self.depth = meta, paths, 0
+    def __init__(self, recorder: OpRecorder, paths: dict[int, str]) -> None:
+        self.recorder, self.meta, self.paths, self.depth = recorder, recorder.meta, paths, 0
 
     def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
         """Functions are recorded op by op."""
@@ -173,6 +174,13 @@ class _LayerPath:
 
     def shape(self, tensor: Any) -> Any:
         """Shapes are fixed at op level."""
+
+    def alias(self, tensor: Tensor) -> Tensor:
+        """Another tensor of the same node."""
+        made = alias(tensor)
+        if id(tensor) in self.recorder.nodes:
+            self.recorder.bind(made, self.recorder.nodes[id(tensor)])
+        return made
 
     def value(self, tensor: Any, what: str) -> None:
         """Values are not watched."""

@@ -23,6 +23,9 @@ class TraceHooks(Protocol):
     def shape(self, tensor: Any) -> Any:
         """The shape of a tensor was read; the result is what the reader gets, None for the plain tuple."""
 
+    def alias(self, tensor: Any) -> Any:
+        """Another tensor object that stands for the same value."""
+
     def value(self, tensor: Any, what: str) -> None:
         """Python reads the value of a tensor; `what` names how."""
 

@@ -303,17 +303,22 @@ def _positions(items: list[Any], new: list[int]) -> list[int | None]:
 @public(home="megengine.tensor", methods=("__setitem__",))
 def setitem(inp: Tensor, key: Any, value: Any) -> Tensor:
     """Replace elements; the tensor takes the new value, other tensors are not affected."""
+    out = assigned(inp, key, value)
+    for interposer in active_interposers():
+        interposer.rebind(inp, out)
+    inp._reset(out)
+    return inp
+
+
+def assigned(inp: Tensor, key: Any, value: Any) -> Tensor:
+    """What `inp` is after `inp[key] = value`; the tensor itself stays as it is."""
     items, new = _expand_items(inp, key)
     items = [np.asarray(i) if isinstance(i, numbers.Integral) else i for i in items]
     target, items = _with_new_axes(inp, items, new)
     pattern, indices = _advanced(target, items)
     value = cast(as_tensor(value, like=inp), inp.dtype)
     out = apply("set_index", target, value, *indices, pattern=pattern)
-    out = out if out.shape == inp.shape else apply("reshape", out, shape=inp.shape)
-    for interposer in active_interposers():
-        interposer.rebind(inp, out)
-    inp._reset(out)
-    return inp
+    return out if out.shape == inp.shape else apply("reshape", out, shape=inp.shape)
 
 
 # ---------------------------------------------------------------- public functions

@@ -56,7 +56,8 @@ def same(net, *args, traced=None, **kwargs) -> TracedModule:
 
     for given in ((args, kwargs), (fresh(args), fresh(kwargs))):
         want = net(*given[0], **given[1])
-        for form in (traced, traced.flatten(), traced.clone()):
+        again = trace_module(traced, *given[0], **given[1])
+        for form in (traced, traced.flatten(), traced.clone(), again):
             got = form(*given[0], **given[1])
             assert shape_of(got) == shape_of(want)
             for a, b in zip(leaves(got), leaves(want), strict=True):
@@ -420,3 +421,18 @@ def test_detached_values_are_values():
 
     traced = same(module_of(forward), tensor(array(2, 3)))
     assert [e.kind for e in traced.graph.exprs() if e.kind == "Constant"] == []
+
+
+def test_assignments_have_an_op_level_form():
+    def forward(self, x):
+        y = x * 2
+        y[:, 0] = 1.0
+        z = y + x
+        z[0] = y[1]
+        return y, z
+
+    net = module_of(forward)
+    ops = lower(trace_module(net, tensor(array(2, 3))))
+    x = tensor(array(2, 3, seed=5))
+    for a, b in zip(ops(x), net(x), strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
