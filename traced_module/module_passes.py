@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from megengine import module as M
+from megengine.dispatch.public import public_functions
 from megengine.module import Module
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.calls import arguments_key
@@ -173,15 +174,16 @@ def eliminate_common(graph: InternalGraph) -> bool:
 
 def _same_call(expr: Expr) -> Any:
     inputs = tuple(id(n) for n in expr.inputs)
-    if isinstance(expr, CallFunction) and not _is_random(expr.qualified):
+    if isinstance(expr, CallFunction) and _repeats_itself(expr.qualified):
         return (expr.qualified, inputs, arguments_key(expr.arguments))
     if isinstance(expr, CallMethod) and expr.method not in ("__call__", "__setitem__"):
         return (expr.method, inputs, arguments_key(expr.arguments))
     return None
 
 
-def _is_random(qualified: str) -> bool:
-    return qualified.startswith("megengine.random.") or qualified.rpartition(".")[2] in ("dropout",)
+def _repeats_itself(qualified: str) -> bool:
+    """True for public functions that draw nothing; of a user's wrapped function nothing is known."""
+    return qualified in public_functions and not public_functions[qualified].random
 
 
 ELIMINATE_COMMON = register_pass(Pass("EliminateCommon", eliminate_common))

@@ -25,6 +25,7 @@ class PublicFunction:
     signature: inspect.Signature
     methods: tuple[str, ...] = ()
     is_method: bool = False
+    random: bool = False  # two calls with the same arguments differ
 
     @property
     def qualified(self) -> str:
@@ -58,14 +59,17 @@ def watched_function(record: PublicFunction) -> Callable[..., Any]:
     return call
 
 
-def public(*, home: str, methods: tuple[str, ...] = ()) -> Callable[[F], F]:
+def public(*, home: str, methods: tuple[str, ...] = (), random: bool = False) -> Callable[[F], F]:
     """Declare a public function of module `home`; `methods` are names under which Tensor gets it too.
+
+    `random` marks one that draws anew at each call: passes never merge two calls of it.
 
     Tracing records calls of it as one expression; what it calls itself is not recorded again.
     """
 
     def declare(function: F) -> F:
-        record = PublicFunction(home, function.__name__, function, inspect.signature(function), methods)
+        signature = inspect.signature(function)
+        record = PublicFunction(home, function.__name__, function, signature, methods, random=random)
         if record.qualified in public_functions:
             raise OptionError(f"{record.qualified} is declared twice; choose another name")
         public_functions[record.qualified] = record

@@ -79,7 +79,7 @@ def hinge_loss(pred: Any, label: Any, norm: str = "L1", reduction: str = "mean")
     return _reduce(apply("sum", margin * margin if norm == "L2" else margin, axis=(1,), keepdims=False), reduction)
 
 
-@public(home="megengine.functional.nn")
+@public(home="megengine.functional.nn", random=True)
 def dropout(inp: Any, drop_prob: float, training: bool = True) -> Tensor:
     """Zero a share `drop_prob` of elements and scale the rest by 1 / (1 - drop_prob); identity in evaluation."""
     if not 0 <= drop_prob < 1:

@@ -112,7 +112,7 @@ class RNG:
 
 _default = RNG()
 HOME = "megengine.random"  # traced graphs hold calls of these functions: every run draws anew
-_public = public(home=HOME)
+_public = public(home=HOME, random=True)
 uniform, normal, gamma = _public(_default.uniform), _public(_default.normal), _public(_default.gamma)
 beta, poisson, permutation = _public(_default.beta), _public(_default.poisson), _public(_default.permutation)
 shuffle = _default.shuffle

@@ -1,6 +1,5 @@
 """Damaged and hostile .onnx files: one clear error each, before memory is taken."""
 
-import contextlib
 import random
 
 import numpy as np
@@ -52,12 +51,16 @@ def test_truncated_file_is_refused(tmp_path, keep):
 def test_random_damage_never_escapes_as_another_error():
     content = small().SerializeToString()
     rng = random.Random(7)
+    refused = 0
     for _ in range(300):
         damaged = bytearray(content)
         for _ in range(rng.randint(1, 6)):
             damaged[rng.randrange(len(damaged))] = rng.randrange(256)
-        with contextlib.suppress(MegEngineError):
+        try:
             load_graph(bytes(damaged))
+        except MegEngineError:
+            refused += 1
+    assert 0 < refused < 300  # some damage is refused, some does not matter; nothing else escapes
 
 
 def test_no_such_file():

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from megengine_graphs import NETS, inputs_of, leaves, listing, traced, wanted
 
+import megengine as mge
 import megengine.functional as F
 import megengine.module as M
 from megengine.core.errors import GraphError, OptionError
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Parameter, tensor
-from megengine.traced_module import files, interpret, lower, record, trace_module
+from megengine.traced_module import files, interpret, lower, record, trace_module, wrap
 from megengine.traced_module.passes import (
     Pass,
     PassManager,
@@ -142,6 +143,24 @@ def test_chains_identities_and_common_calls():
     assert len(made.graph.get_function_by_type(F.relu)) == 1
     assert len(made.graph.get_module_by_type(M.Module)) == 1
     np.testing.assert_allclose(made(x).numpy(), net(x).numpy(), rtol=1e-6)
+
+
+class Draws(M.Module):
+    def forward(self, x):
+        drawn = mge.random.normal(size=(3,)) - mge.random.normal(size=(3,))
+        dropped = F.dropout(x, 0.5) - F.dropout(x, 0.5)
+        return drawn, dropped, counted(x) + counted(x), F.exp(x) + F.exp(x)
+
+
+@wrap
+def counted(x):
+    return x + 1
+
+
+def test_calls_that_may_differ_are_not_merged():
+    made = optimize(trace_module(Draws(), tensor(np.ones(3, np.float32))), ["EliminateCommon"])
+    functions = (mge.random.normal, F.dropout, counted, F.exp)
+    assert [len(made.graph.get_function_by_type(f)) for f in functions] == [2, 2, 2, 1]
 
 
 def planted(graph):
