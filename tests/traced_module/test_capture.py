@@ -20,7 +20,7 @@ from megengine.traced_module import (
     trace_module,
     wrap,
 )
-from megengine.traced_module.calls import builtin_modules, wrapped_functions
+from megengine.traced_module.calls import builtin_modules, qualified_name, wrapped_functions
 
 
 def array(*shape, seed=0):
@@ -195,10 +195,7 @@ def test_a_function_that_returns_its_argument():
         y = unchanged(self.drop(self.same(x)))
         return y + x, F.argmax(x, axis=-1), F.exp(y)
 
-    try:
-        traced = same(module_of(forward, drop=M.Dropout(0.5), same=M.Identity()).eval(), tensor(array(3, 4)))
-    finally:
-        wrapped_functions.clear()
+    traced = same(module_of(forward, drop=M.Dropout(0.5), same=M.Identity()).eval(), tensor(array(3, 4)))
     assert traced.graph.get_function_by_type(F.argmax).as_unique().inputs[0].name == "x"
 
 
@@ -262,7 +259,7 @@ def test_registered_modules_and_wrapped_functions_stay_whole():
         assert traced.graph.get_function_by_type(power).as_unique().args[1] == 3
     finally:
         builtin_modules.discard(Opaque)
-        wrapped_functions.clear()
+    del wrapped_functions[qualified_name(power)]
     with pytest.raises(GraphError, match=r"unknown function '.*power'"):
         traced(tensor(array(2, 3)))
 
