@@ -14,7 +14,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.core.spec import TensorSpec
-from megengine.kernels import _core, onednn
+from megengine.kernels import _core, isa, onednn
 from megengine.kernels.native import eager, empty_for_step, from_step, to_step
 from megengine.kernels.registry import Kernel, Problem, Usable, accept_all, family
 
@@ -109,6 +109,18 @@ def _product_usable(problem: Problem) -> str | None:
     if 255 * 128 * depth >= 2**31:
         return f"sums of {depth} products may not fit int32"
     return _no_elements(problem)
+
+
+def _product_full(problem: Problem) -> str | None:
+    """Where the own kernel was measured to be the fastest: it fetches weights ahead, oneDNN waits for them."""
+    outputs, _, *window = w = problem.inputs[1].shape
+    if isa.active() != "vnni":
+        return f"measured for vnni only, active is {isa.active()}"
+    if outputs % 64 or problem.attrs.groups > 1:
+        return "oneDNN is faster where it is usable (blocks of 64 output channels are not full)"
+    if math.prod(w) < 1 << 20 and (math.prod(window) > 1 or w[1] < 256):
+        return "oneDNN is faster where it is usable (weights of less than 1 MiB)"
+    return _product_usable(problem)
 
 
 def _depthwise_usable(problem: Problem) -> str | None:
@@ -310,6 +322,7 @@ def register() -> None:
     product = functools.partial(_conv_step, depthwise=False)
     assert onednn.__name__  # imported first: this list is written around its entries
     _own("qconv2d", "int8_depthwise_full", depthwise, _depthwise_full, _WEIGHTS, before="onednn_qconv2d")
+    _own("qconv2d", "int8_conv_full", product, _product_full, _WEIGHTS, before="onednn_qconv2d")
     _own("qconv2d", "int8_depthwise", depthwise, _depthwise_usable, _WEIGHTS)
     _own("qconv2d", "int8_conv", product, _product_usable, _WEIGHTS)
     _own("qlinear", "int8_linear", _linear_step, _product_usable, _WEIGHTS)

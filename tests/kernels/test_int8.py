@@ -97,6 +97,8 @@ CONVS = {
     "grouped-wide": ((1, 16, 5, 5), (200, 8, 1, 1), place(groups=2)),
     "multiplier": ((1, 6, 7, 7), (12, 1, 3, 3), place(padding=ONE, groups=6)),
     "deep": ((1, 700, 3, 3), (16, 700, 3, 3), place(padding=ONE)),
+    "full-blocks": ((1, 6, 7, 7), (192, 6, 3, 3), place(padding=ONE)),
+    "full-blocks-even": ((1, 16, 5, 7), (128, 16, 3, 3), place(padding=ONE)),
     "several-chunks": ((2, 64, 26, 45), (24, 64, 3, 3), place(padding=ONE)),
     "1x1-strides-differ": ((2, 12, 7, 9), (20, 12, 1, 1), place((3, 2), ((1, 0), (2, 1)))),
 }
@@ -158,8 +160,8 @@ def test_depthwise(level, case, kind, out, residual):
     check_conv(x, (x[1], 1, k, k), geometry, kind, out, name="int8_depthwise", residual=residual)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, 6, 7, 11, 12, 13, 25])
-@pytest.mark.parametrize("outputs", [1, 15, 16, 17, 63, 64, 65])
+@pytest.mark.parametrize("rows", [*range(1, 9), 11, 12, 13, 25])
+@pytest.mark.parametrize("outputs", [1, 15, 16, 17, 63, 64, 65, 130])
 def test_linear_tails(level, rows, outputs):
     check_conv((rows, 20), (outputs, 20), {}, "u8z", "s8", name="int8_linear", residual="u8", op="qlinear")
 
