@@ -206,11 +206,15 @@ class _OfDtype(QuantizedModule):
 
 
 class QuantizedElemwise(_OfDtype):
-    """An elementwise function: computed on real values, converted to the result's scale."""
+    """An elementwise function: computed on real values, converted to the result's scale.
+
+    `method` is MegEngine's name, with or without the "q" in front that the layer keeps it with.
+    """
 
     def __init__(self, method: Any, dtype: Any = None, **kwargs: Any) -> None:
         super().__init__(dtype, **kwargs)
-        self.method = "q" + Elemwise(method).method
+        name = getattr(method, "name", method)
+        self.method = "q" + Elemwise(name.removeprefix("q")).method
 
     def _take(self, qat_module: Any) -> None:
         super()._take(qat_module)

@@ -44,6 +44,7 @@ class TracedModule(Module):
         self._graphs: dict[Any, InternalGraph] = {}
         self.forward_signature: inspect.Signature | None = None
         self.specializations: tuple[Specialization, ...] = ()
+        self.origin: str | None = None  # class of the module that was traced, where that is known
         self.is_qat = False
         self.watch_points: list[TensorNode] = []
         self.end_points: list[TensorNode] = []
@@ -385,6 +386,7 @@ class _Assembly:
         if isinstance(module, Module):
             made.name, made.training, made.quantize_disabled = module.name, module.training, module.quantize_disabled
             made.forward_signature = forward_signature(module, with_self=True)
+            made.origin = getattr(module, "origin", type(module).__name__)
             entries = object.__getattribute__(module, "__dict__").items()
             for graph in self.tracer.children.get(id(module), (module, {}))[1].values():
                 graph._owner = made

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core import hooks
-from megengine.core.dtype import is_quantized
+from megengine.core.dtype import is_quantized, storage_of
 from megengine.core.errors import OptionError, ShapeError, StateDictError, nearest
 from megengine.logger import get_logger
 from megengine.tensor import Parameter, Tensor
@@ -238,7 +238,7 @@ class Module:
 
     def load_state_dict(self, state_dict: Mapping[str, Any] | Callable[..., Any], strict: bool = True) -> None:
         """Take values from a state dict. With strict, missing and unknown keys are errors, else warnings; wrong shapes
-        always are errors (a vector of C may stand for (1,C,1,1)).
+        always are errors (a vector of C may stand for (1,C,1,1)). Integers for a quantized tensor are its stored ones.
 
         A callable is asked for each tensor: `state_dict(name, tensor)` returns its value or None.
 
@@ -275,6 +275,8 @@ class Module:
             if len(new.shape) != 1 or have.shape != (1, new.shape[0], *[1] * (len(have.shape) - 2)):
                 raise ShapeError(f"load_state_dict: {name} has shape {new.shape}; expected {have.shape}")
             new = new.reshape(have.shape)  # type: ignore[attr-defined]
+        if is_quantized(have.dtype) and new.dtype == storage_of(have.dtype):  # stored integers, of the scale it has
+            return Tensor._wrap(new._storage(), have.dtype, new.device)
         same = new.dtype == have.dtype or (is_quantized(new.dtype) and is_quantized(have.dtype))  # brings its scale
         return new.detach() if same else new.astype(have.dtype)  # type: ignore[attr-defined]
 

@@ -212,9 +212,9 @@ class RNNBase(Module):
 class RNN(RNNBase):
     """Elman network of several layers; `nonlinearity` is tanh or relu."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.nonlinearity = kwargs.pop("nonlinearity", "tanh")
-        _nonlinearity("RNN", self.nonlinearity)
+    def __init__(self, *args: Any, nonlinearity: str = "tanh", **kwargs: Any) -> None:
+        _nonlinearity("RNN", nonlinearity)
+        self.nonlinearity = nonlinearity
         super().__init__(*args, **kwargs)
 
     def create_cell(self, layer: int) -> RNNCell:

@@ -5,8 +5,9 @@ import pytest
 
 import megengine.functional as F
 import megengine.module as M
+from megengine.core.dtype import quantized
 from megengine.core.errors import OptionError, ShapeError
-from megengine.tensor import tensor
+from megengine.tensor import Parameter, tensor
 from megengine.traced_module import lower, trace_module
 
 
@@ -111,3 +112,15 @@ def test_wrong_arguments():
         M.Elemwise("ADDD")
     with pytest.raises(ShapeError, match="conv2d: x has 4 channels"):
         M.Conv2d(3, 4, 3)(tensor(np.zeros((1, 4, 8, 8))))
+
+
+def test_integers_for_a_quantized_tensor_are_its_stored_ones():
+    class Net(M.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = Parameter(np.zeros((2, 3), np.int8), dtype=quantized("qint8", (0.5, 0.25), axis=0))
+
+    net, stored = Net(), np.arange(-3, 3, dtype=np.int8).reshape(2, 3)
+    net.load_state_dict({"weight": stored})
+    assert net.weight.dtype == quantized("qint8", (0.5, 0.25), axis=0)
+    np.testing.assert_array_equal(net.weight._storage(), stored)

@@ -12,6 +12,7 @@ DOCS = Path(__file__).parent.parent.parent / "docs"
 @pytest.mark.parametrize("name", ["traced-module.md"])
 def test_examples_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # what an example writes, the next may import
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
     assert blocks
     namespace: dict = {}

@@ -414,6 +414,7 @@ def test_configs_are_compared_by_what_they_make():
 
 def passive_net(inputs):
     """Scales from the extremes, made 15 percent too large."""
+    mge_random.seed(0)  # how much better is a matter of the weights
     net = Wrapped(M.ConvRelu2d(4, 6, 3), M.Elemwise("SIGMOID"))
     ranges = trained_steps(Q.quantize_qat(net, inplace=False, qconfig=Q.min_max_fakequant_qconfig), inputs)
     net = Q.quantize_qat(net, qconfig=Q.easyquant_qconfig).eval()

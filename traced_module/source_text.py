@@ -1,0 +1,189 @@
+"""Python text: literals that cannot leave their quotes, names that are only names, calls wrapped to a line length."""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import math
+import re
+import unicodedata
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import QuantizedDType
+from megengine.core.errors import GraphError
+
+WIDTH = 120
+INDENT = "    "
+# what every written file imports, and the names that its bodies use
+RESERVED = frozenset({*dir(builtins), "self", "mge", "F", "M", "Tensor", "Parameter", "apply", "quantized", "load"})
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Something in brackets: `head`, then the items between `opener` and `closer`, broken into lines where needed."""
+
+    head: str
+    opener: str
+    items: tuple[Code, ...]
+    closer: str
+
+    def flat(self) -> str:
+        """All on one line."""
+        inside = ", ".join(map(flat, self.items))
+        comma = "," if self.opener == "(" and not self.head and len(self.items) == 1 else ""
+        return f"{self.head}{self.opener}{inside}{comma}{self.closer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """`name=value` or `key: value`."""
+
+    label: str
+    value: Code
+
+    def flat(self) -> str:
+        """All on one line."""
+        return f"{self.label}{flat(self.value)}"
+
+
+Code = str | Group | Labelled
+
+
+def flat(code: Code) -> str:
+    """The text on one line."""
+    return code if isinstance(code, str) else code.flat()
+
+
+def wrapped(code: Code, indent: int, prefix: str = "", suffix: str = "") -> list[str]:
+    """Lines of at most WIDTH characters where brackets allow it, as a formatter would break them."""
+    margin = INDENT * indent
+    line = f"{margin}{prefix}{flat(code)}{suffix}"
+    if isinstance(code, Labelled):
+        return wrapped(code.value, indent, prefix + code.label, suffix)
+    if len(line) <= WIDTH or isinstance(code, str) or not code.items:
+        return [line]
+    inside = f"{margin}{INDENT}{', '.join(map(flat, code.items))}"
+    if code.head and len(inside) <= WIDTH:  # all arguments of a call on a line of their own
+        body = [inside]
+    else:
+        body = [text for item in code.items for text in wrapped(item, indent + 1, suffix=",")]
+    return [f"{margin}{prefix}{code.head}{code.opener}", *body, f"{margin}{code.closer}{suffix}"]
+
+
+def called(head: str, items: Iterable[Code]) -> Group:
+    """A call."""
+    return Group(head, "(", tuple(items), ")")
+
+
+# ---------------------------------------------------------------- names
+
+
+def plain(name: Any) -> bool:
+    """True for what can be written as an attribute or variable and is read back as exactly this name."""
+    return (
+        isinstance(name, str)
+        and name.isidentifier()
+        and not keyword.iskeyword(name)
+        and unicodedata.normalize("NFKC", name) == name
+        and not name.startswith("__")  # mangled inside of classes
+    )
+
+
+def attribute(owner: str, name: str) -> str:
+    """The read of an attribute of any name."""
+    return f"{owner}.{name}" if plain(name) else f"getattr({owner}, {quoted(name)})"
+
+
+class Names:
+    """Free names, each given once; `taken` are those that are not free."""
+
+    def __init__(self, taken: Iterable[str] = (), *, separator: str = "_") -> None:
+        self.taken = {*RESERVED, *taken}
+        self._separator = separator
+
+    def give(self, wanted: str) -> str:
+        """An identifier as near to what is wanted as possible."""
+        text = unicodedata.normalize("NFKC", str(wanted))
+        name = "".join(c if f"a{c}".isidentifier() else "_" for c in text)
+        if name.startswith("__"):  # mangled inside of classes
+            name = f"_{name.lstrip('_')}"
+        if not name.isidentifier() or keyword.iskeyword(name):
+            name = f"_{name}"
+        free, count = name, 0 if self._separator else 1
+        while free in self.taken:
+            count += 1
+            free = f"{name}{self._separator}{count}"
+        self.taken.add(free)
+        return free
+
+
+def harmless(text: str) -> str:
+    """Text for a docstring or a comment: nothing in it can end either."""
+    return re.sub(r"[^\w.,:;()\[\]+\-> ]", "?", text, flags=re.ASCII)
+
+
+# ---------------------------------------------------------------- values
+
+
+def quoted(text: str) -> str:
+    """A string literal; what is not printable is escaped."""
+    mark = "'" if '"' in text and "'" not in text else '"'
+    escaped = (c if c.isprintable() and c not in ("\\", mark) else _escape(c) for c in text)
+    return f"{mark}{''.join(escaped)}{mark}"
+
+
+def _escape(char: str) -> str:
+    return f"\\{char}" if char in "\\'\"" else char.encode("unicode_escape").decode("ascii")
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, int):
+        return repr(value) if abs(value) < 1 << 64 else hex(value)  # Python bounds the length of decimal texts
+    if isinstance(value, complex):
+        return f"complex({_number(value.real)}, {_number(value.imag)})"
+    return repr(value) if math.isfinite(value) else f'float("{value}")'
+
+
+def _simple(value: Any) -> str | None:
+    """Literals without items; None for other values."""
+    if value is None or value is True or value is False:
+        return str(value)
+    if value is Ellipsis:
+        return "..."
+    if isinstance(value, np.generic):
+        value = value.item()
+    if type(value) in (int, float, complex):
+        return _number(value)
+    if type(value) is str:
+        return quoted(value)
+    if type(value) is bytes:
+        return repr(value)
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        return quoted(np.dtype(value).name)
+    return None
+
+
+def literal(value: Any) -> Code:
+    """A value as source. Raises GraphError for a value of a kind that has no literal."""
+    found = _simple(value)
+    if found is not None:
+        return found
+    if type(value) is tuple:
+        return Group("", "(", tuple(map(literal, value)), ")")
+    if type(value) is list:
+        return Group("", "[", tuple(map(literal, value)), "]")
+    if type(value) in (dict, OrderedDict):
+        return Group("", "{", tuple(Labelled(f"{flat(literal(k))}: ", literal(v)) for k, v in value.items()), "}")
+    if type(value) is slice:
+        return called("slice", map(literal, (value.start, value.stop, value.step)))
+    if isinstance(value, QuantizedDType):
+        given = [literal(value.name), literal(value.scale)]
+        given += [Labelled("zero_point=", literal(value.zero_point))] if value.zero_point else []
+        given += [Labelled("axis=", literal(value.axis))] if value.axis is not None else []
+        return called("quantized", given)
+    raise GraphError(f"a {type(value).__module__}.{type(value).__qualname__} cannot be written as Python source")
