@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.errors import FileFormatError, MegEngineError, nearest
+from megengine.core.errors import FileFormatError, MegEngineError, brief, nearest
 from megengine.core.pytree import TreeDef
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import registry
 from megengine.module import Module
-from megengine.serialization import build_value
+from megengine.serialization import builder_of
 from megengine.serialization.arrays import quantized_of
 from megengine.serialization.files import ROOTS
 from megengine.serialization.pickles import Global, Record, read_records
@@ -49,6 +49,8 @@ _BOOKKEEPING = frozenset(
         *("end_points", "is_qat", "argspec", "dump_info", "nodes"),
     )
 )
+_LONGEST_NAME = 1000
+_MOST_PARTS = 1 << 20  # arguments and attributes of all graphs and modules of a file together
 _LIMIT = 1000  # nesting of modules and of argument structures
 
 
@@ -91,10 +93,25 @@ def _kind(value: Any) -> str:
 
 class _Reader:
     def __init__(self, allow: Sequence[type]) -> None:
-        self.allow = allow
+        self.build = builder_of(allow)
         self.made: dict[int, Any] = {}
         self.graphs: list[InternalGraph] = []
         self.depth = 0
+        self.spent = 0
+        self.used: set[int] = set()  # expressions and nodes, each of which belongs to one place
+
+    def spend(self, count: int) -> None:
+        """Bound work on what a file holds once and uses again and again."""
+        self.spent += count
+        if self.spent > _MOST_PARTS:
+            raise FileFormatError(f"over {_MOST_PARTS} arguments and attributes; its parts are shared without end")
+
+    def only(self, record: Record) -> Record:
+        """An expression or a node, which stands in one place only."""
+        if id(record) in self.used:
+            raise FileFormatError(f"{_kind(record) or 'a value'} stands in two places of the graphs")
+        self.used.add(id(record))
+        return record
 
     # ------------------------------------------------------------ modules
 
@@ -120,6 +137,7 @@ class _Reader:
         if self.depth > _LIMIT:
             raise FileFormatError(f"modules nest deeper than {_LIMIT}")
         state = _state(record)
+        self.spend(len(state))
         made = self.made[id(record)] = TracedModule(name=_text(state.get("name")))
         made.training = bool(state.get("training", True))
         made.is_qat = bool(state.get("is_qat", False))
@@ -149,7 +167,7 @@ class _Reader:
         if _kind(value) == f"{_HOME}.serialization._ModuleState":
             return self.layer(value)
         if id(value) not in self.made:
-            made = build_value(value, allow=self.allow)
+            made = self.build(value)
             if isinstance(value, Record) and not isinstance(made, (Tensor, Module)):
                 raise FileFormatError(f"{what[:60]!r} is a {type(made).__name__}; expected a module or a tensor")
             self.made[id(value)] = made
@@ -160,7 +178,7 @@ class _Reader:
         if id(record) not in self.made:
             state = _state(record)
             home, name = state["module"]
-            layer = build_value(Record(Global(str(home), str(name)), (), state["state"]), allow=self.allow)
+            layer = self.build(Record(Global(_word(home), _word(name)), (), state["state"]))
             if not isinstance(layer, Module):
                 raise FileFormatError(f"{home}.{name} is not a layer")
             tm_versions.upgrade_layer(layer)
@@ -172,6 +190,7 @@ class _Reader:
         if _kind(record) != "inspect.FullArgSpec":
             raise FileFormatError("the signature of forward is not an inspect.FullArgSpec")
         args, varargs, varkw, defaults, kwonly, kwdefaults, _ = record.args
+        self.spend(len(args) + len(kwonly))
         defaults = tuple(self.constant(v) for v in defaults or ())
         kwdefaults = {k: self.constant(v) for k, v in (kwdefaults or {}).items()}
         first = len(args) - len(defaults)
@@ -206,13 +225,14 @@ class _Reader:
 
     def expr(self, graph: InternalGraph, record: Record, nodes: dict[int, Node]) -> None:
         """One expression and the nodes it makes."""
-        state, kind = _state(record), _kind(record)
+        state, kind = _state(self.only(record)), _kind(record)
         make = _EXPRS.get(kind.removeprefix(f"{_HOME}.expr."))
         if make is None:
             raise FileFormatError(f"an expression of the unknown kind {kind[:80]!r}")
         expr = make(self, graph, state)
         expr._disable_remove = bool(state.get("_disable_remove", False))
         inputs = []
+        self.spend(len(state.get("inputs", ())) + len(state["outputs"]))
         for node in state.get("inputs", ()):
             if id(node) not in nodes:
                 raise FileFormatError(f"{kind} {state.get('_id')} uses a node that is not made before it")
@@ -227,15 +247,15 @@ class _Reader:
 
     def node(self, graph: InternalGraph, expr: Expr, record: Record) -> Node:
         """A node with the name and id that the file gives it."""
-        state = _state(record)
+        state = _state(self.only(record))
         spec = None
         if _kind(record).endswith(".TensorNode"):
-            dtype = build_value(state["_dtype"]) if state.get("_dtype") is not None else np.dtype(np.float32)
+            dtype = self.build(state["_dtype"]) if state.get("_dtype") is not None else np.dtype(np.float32)
             shape = state.get("_shape")
             spec = TensorSpec(tuple(int(n) for n in shape or ()), quantized_of(dtype) or dtype)
         elif not _kind(record).endswith(".ModuleNode"):
             raise FileFormatError(f"a node of the unknown kind {_kind(record)[:80]!r}")
-        name = _text(state.get("_name")) or "node"
+        name = _word(state.get("_name") or "node")
         node = graph._make_node(expr, spec, graph._names.unique(identifier(name)), "")
         if name == identifier(name) and graph._names.get(name) is None:
             node._name = name  # names of Python builtins too, if the file has them
@@ -248,6 +268,7 @@ class _Reader:
     def arguments(self, state: dict[str, Any]) -> Arguments:
         """Nesting and constants of a call."""
         structure, _ = self.structure(state["arg_def"])
+        self.spend(len(state["const_val"]))
         constants = tuple((int(i), self.constant(v)) for i, v in state["const_val"])
         if structure.num_leaves != len(state["inputs"]) + len(constants):
             given = f"{len(state['inputs'])} inputs and {len(constants)} constants"
@@ -258,7 +279,7 @@ class _Reader:
         """A constant argument: a number, text, a dtype, Ellipsis, ..."""
         if isinstance(value, Global) and str(value) == "builtins.Ellipsis":
             return Ellipsis
-        return value if isinstance(value, (str, int, float, bool, type(None))) else build_value(value)
+        return value if isinstance(value, (str, int, float, bool, type(None))) else self.build(value)
 
     def structure(self, record: Any) -> tuple[TreeDef, tuple[tuple[int, Any], ...]]:
         """A nesting and the constants at its leaves."""
@@ -268,6 +289,7 @@ class _Reader:
         def walk(at: Record, depth: int) -> TreeDef:
             nonlocal count
             state = _state(at)
+            self.spend(1)
             if depth > _LIMIT // 10:
                 raise FileFormatError("arguments nest too deep")
             if _kind(at).endswith(".LeafDef"):
@@ -275,10 +297,12 @@ class _Reader:
                     constants.append((count, self.constant(state.get("const_val"))))
                 count += 1
                 return TreeDef(None)
-            kind = _CONTAINERS.get(str(state["type"]))
+            stored = state["type"]
+            kind = _CONTAINERS.get(str(stored)) if isinstance(stored, Global) else None
             if kind is None:
-                raise FileFormatError(f"arguments nest in {str(state['type'])[:80]}, which is not a known container")
+                raise FileFormatError(f"arguments nest in {brief(stored)}, which is not a known container")
             aux = state.get("aux_data")
+            self.spend(len(aux or ()))
             keys = tuple(aux) if kind in (dict, OrderedDict) else None
             return TreeDef(kind, keys, tuple(walk(c, depth + 1) for c in state["children_defs"]))
 
@@ -286,11 +310,11 @@ class _Reader:
 
     def call_method(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
         """A call of a module or of a tensor's method."""
-        method = str(state["method"])
+        method = _word(state["method"])
         if method != "__call__" and getattr(getattr(Tensor, method, None), "__public__", None) is None:
             known = [m for m in dir(Tensor) if hasattr(getattr(Tensor, m), "__public__")]
             raise FileFormatError(
-                f"the file calls the tensor method {method[:60]!r}, unknown here{nearest(method, known)}"
+                f"the file calls the tensor method {brief(method)}, unknown here{nearest(method, known)}"
             )
         expr = CallMethod(graph, int(state["_id"]), {}, self.arguments(state), method)
         expr._out_def = self.out_def(state)
@@ -299,12 +323,12 @@ class _Reader:
     def call_function(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
         """A call of a public or wrapped function."""
         home, name = state["func"]
-        qualified = tm_versions.current_name(f"{home}.{name}")
+        qualified = tm_versions.current_name(f"{_word(home)}.{_word(name)}")
         try:
             function_of(qualified)
         except MegEngineError as exc:
             raise FileFormatError(f"the file calls {exc!s}") from None
-        arguments = tm_versions.upgrade_call(qualified, self.arguments(state), str(state.get("version", "")))
+        arguments = tm_versions.upgrade_call(qualified, self.arguments(state), _text(state.get("version")) or "")
         expr = CallFunction(graph, int(state["_id"]), {}, arguments, qualified)
         expr._out_def = self.out_def(state)
         return expr
@@ -318,9 +342,10 @@ class _Reader:
 
     def get_attr(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
         """The read of an attribute."""
-        for part in str(state["name"]).split("."):
+        name = _word(state["name"])
+        for part in name.split("."):
             _check_attribute(part)
-        return GetAttr(graph, int(state["_id"]), {}, str(state["name"]))
+        return GetAttr(graph, int(state["_id"]), {}, name)
 
     def constant_expr(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
         """A tensor that was made while the model ran."""
@@ -333,7 +358,8 @@ class _Reader:
     def apply(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
         """An op applied by the user's code: so far those that traced models hold."""
         described = dict(state.get("opdef_state") or {})
-        name = str(described.pop("opdef_type", state.get("opdef"))).rpartition(".")[2]
+        kind = described.pop("opdef_type", state.get("opdef"))
+        name = _word(str(kind) if isinstance(kind, Global) else kind).rpartition(".")[2]
         if name not in registry or name not in tm_versions.OPDEFS:
             raise FileFormatError(f"the file applies the op {name[:60]!r}, which has no counterpart here")
         return Apply(graph, int(state["_id"]), {}, name, tm_versions.OPDEFS[name](described))
@@ -363,9 +389,15 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
+def _word(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > _LONGEST_NAME:
+        raise FileFormatError(f"{brief(value)} where a name was expected")
+    return value
+
+
 def _check_attribute(name: Any) -> None:
     if not isinstance(name, str) or name.startswith("__") or hasattr(Module, name):
-        raise FileFormatError(f"{str(name)[:60]!r} is not the name of a submodule or tensor")
+        raise FileFormatError(f"{brief(name)} is not the name of a submodule or tensor")
 
 
 def _is_none_leaf(state: dict[str, Any]) -> bool:

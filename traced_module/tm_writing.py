@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import pickle
-import struct
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -50,6 +49,10 @@ class Name:
     path: str
 
 
+class Names(tuple):
+    """Classes by their names, written once."""
+
+
 class Stub:
     """An object of a class that exists where the file is read."""
 
@@ -62,20 +65,12 @@ class Stub:
 class _TmWriter(PickleWriter):
     """Objects that refer to each other are all made first and get their state then, so nothing nests deep."""
 
-    def write(self, value: Any) -> None:
-        if isinstance(value, Name):
-            self.name(value.path)
-        elif isinstance(value, Stub) and id(value) not in self.memo:
-            self.make(value)
-            if value.state is not None:
-                self.write(value.state)
-                self.put(pickle.BUILD)
-        elif value is Ellipsis:
-            self.name("builtins.Ellipsis")
-        elif isinstance(value, np.dtype):
-            self.dtype(value)
-        else:
-            super().write(value)
+    def stub(self, value: Stub) -> None:
+        """An object with its state."""
+        self.make(value)
+        if value.state is not None:
+            self.write(value.state)
+            self.put(pickle.BUILD)
 
     def make(self, stub: Stub) -> None:
         """An object without state yet."""
@@ -88,17 +83,31 @@ class _TmWriter(PickleWriter):
         """A layer inside a layer: pickled by its class."""
         self.write(Stub(*_layer_state(value)))
 
-    def graph_of(self, objects: list[Stub], root: Stub) -> bytes:
+    def shared(self, value: Names) -> None:
+        """A tuple that stands in many places."""
+        self.tuple_(value)
+        self.remember(value)
+
+    def graph_of(self, objects: list[Stub], root: Stub) -> list[Any]:
         """A pickle of the root, with these objects made before any state is written."""
         for stub in objects:
             self.make(stub)
             self.put(pickle.POP)
         for stub in objects:
-            self.put(pickle.LONG_BINGET, struct.pack("<I", self.memo[id(stub)]))
+            self.recall(self.memo[id(stub)])
             self.write(stub.state)
             self.put(pickle.BUILD, pickle.POP)
         self.write(root)
-        return b"".join([*self.parts, pickle.STOP])
+        return self.content()
+
+    kinds = (
+        (Name, lambda writer, value: writer.name(value.path)),
+        (Names, shared),
+        (Stub, stub),
+        (type(Ellipsis), lambda writer, value: writer.name("builtins.Ellipsis")),
+        (np.dtype, PickleWriter.dtype),
+        (Module, module),
+    )
 
 
 def save_tm(traced: TracedModule, path: str | os.PathLike[str]) -> None:
@@ -113,11 +122,11 @@ def save_tm(traced: TracedModule, path: str | os.PathLike[str]) -> None:
     Example:
         >>> save_tm(traced, "net.tm")  # doctest: +SKIP
     """
-    write_atomically(path, tm_bytes(traced))
+    write_atomically(path, tm_content(traced))
 
 
-def tm_bytes(traced: TracedModule) -> bytes:
-    """The content of a `.tm` file. Raises as `save_tm`."""
+def tm_content(traced: TracedModule) -> list[Any]:
+    """The content of a `.tm` file, as buffers. Raises as `save_tm`."""
     described = _Description()
     root = described.traced(traced, is_top=True)
     return _TmWriter().graph_of([*described.objects, *described.built], root)
@@ -293,16 +302,22 @@ def expr_nodes(expr: Expr, nodes: dict[int, Stub]) -> list[Stub]:
     return [nodes[id(n)] for n in expr.outputs]
 
 
+_POSITION = Name(f"{_HOME}.pytree.ArgsIndex")
+_MODULE_LEAF = Names(
+    (
+        *(Name("megengine.module.module.Module"), Name(f"{_HOME}.node.ModuleNode"), Name(f"{_HOME}.node.NodeMixin")),
+        _POSITION,
+    )
+)
+_TENSOR_LEAF = Names((Name("megengine.tensor.Tensor"), Name(f"{_HOME}.node.TensorNode"), _POSITION))
+
+
 def _leaf(fixed: dict[int, Any], index: int, *, is_module: bool) -> Stub:
-    position = Name(f"{_HOME}.pytree.ArgsIndex")
     value = fixed.get(index)
     if index in fixed:
-        kinds: tuple[Any, ...] = (_type(value), position)
-    elif is_module:
-        node = (Name(f"{_HOME}.node.ModuleNode"), Name(f"{_HOME}.node.NodeMixin"))
-        kinds = (Name("megengine.module.module.Module"), *node, position)
+        kinds: tuple[Any, ...] = (_type(value), _POSITION)
     else:
-        kinds = (Name("megengine.tensor.Tensor"), Name(f"{_HOME}.node.TensorNode"), position)
+        kinds = _MODULE_LEAF if is_module else _TENSOR_LEAF
     state = {"type": kinds, "aux_data": None, "children_defs": [], "num_leaves": 1, "const_val": value}
     return Stub(f"{_HOME}.pytree.LeafDef", state)
 
@@ -314,6 +329,9 @@ def _type(value: Any) -> Any:
     return Name(f"{kind.__module__}.{kind.__qualname__}")
 
 
+_DEVICE = Stub("megengine.core._imperative_rt.common.CompNode", "xpux:0")
+
+
 def _node(node: Node, expr: Stub, users: list[Stub]) -> dict[str, Any]:
     state: dict[str, Any] = {"expr": expr, "users": users, "_id": node.id}
     if isinstance(node, TensorNode):
@@ -322,7 +340,7 @@ def _node(node: Node, expr: Stub, users: list[Stub]) -> dict[str, Any]:
             "_qparams": None,
             "_shape": node.spec.shape,
             "_dtype": with_metadata(dtype) if isinstance(dtype, QuantizedDType) else dtype,
-            "_device": Stub("megengine.core._imperative_rt.common.CompNode", "xpux:0"),
+            "_device": _DEVICE,
         }
     state |= {"_name": node.name, "_qualname": node.qualname}
     if isinstance(node, ModuleNode):
@@ -368,4 +386,4 @@ def _argspec(signature: inspect.Signature | None) -> Stub | None:
     return Stub("inspect.FullArgSpec", None, args)
 
 
-WRITERS[TracedModule] = tm_bytes
+WRITERS[TracedModule] = tm_content

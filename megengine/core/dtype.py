@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from megengine.core.errors import DTypeError, nearest
+from megengine.core.errors import DTypeError, brief, nearest
 
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -106,9 +106,10 @@ def from_metadata(dtype: np.dtype) -> QuantizedDType | None:
     meta = (dtype.metadata or {}).get("mgb_dtype")
     if meta is None:
         return None
-    name = MEGENGINE_NAMES.get(str(meta.get("name")))
+    stored = meta.get("name")
+    name = MEGENGINE_NAMES.get(stored) if isinstance(stored, str) else None
     if name is None:
-        raise DTypeError(f"quantized dtype {str(meta.get('name'))[:60]!r} is unknown; expected {list(MEGENGINE_NAMES)}")
+        raise DTypeError(f"quantized dtype {brief(stored)} is unknown; expected {list(MEGENGINE_NAMES)}")
     try:
         return quantized(name, float(meta["scale"]), int(meta.get("zero_point", 0)))
     except (KeyError, TypeError, ValueError) as exc:

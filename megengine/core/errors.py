@@ -64,7 +64,32 @@ class CalibrationError(QuantizationError):
     """Calibration data is missing or unusable."""
 
 
+_MAX_NAME = 100
+
+
 def nearest(name: str, candidates: Iterable[str]) -> str:
     """A hint to append to a message: "; did you mean 'x'?" for the closest candidate, else an empty string."""
+    if len(name) > _MAX_NAME:  # the search takes quadratic time
+        return ""
     close = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def brief(value: object, size: int = 100) -> str:
+    """Text of a value from a file for a message, in bounded time: long text is cut, nested values are named only."""
+    if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
+        parts = [_plain(v, size) for v in value[:size]]
+        text = ("(%s)" if isinstance(value, tuple) else "[%s]") % ", ".join(parts)
+    else:
+        text = _plain(value, size)
+    return text if len(text) <= size else text[:size] + "..."
+
+
+def _plain(value: object, size: int) -> str:
+    if isinstance(value, (str, bytes)):
+        return repr(value[:size])
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"an integer of {value.bit_length()} bits"
+    if value is None or isinstance(value, (int, float)):
+        return repr(value)
+    return f"a {type(value).__name__}"

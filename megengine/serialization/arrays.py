@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import MEGENGINE_NAMES, QuantizedDType, bfloat16, from_metadata
-from megengine.core.errors import DTypeError, FileFormatError
-from megengine.serialization.pickles import PLAIN, Builder, Global, Record
+from megengine.core.errors import DTypeError, FileFormatError, brief
+from megengine.serialization.pickles import PLAIN, Blob, Builder, Global, Owning, Record
 
 _CODES = frozenset(
     ["b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16", "bool", "int8", "uint8"]
@@ -45,7 +45,7 @@ def _dtype(record: Record) -> np.dtype:
     if isinstance(code, Global):
         return _RAW[code.name]
     if not isinstance(code, str) or code not in _CODES:
-        raise FileFormatError(f"pickle: array elements of type {str(code)[:40]!r}; expected numbers")
+        raise FileFormatError(f"pickle: array elements of type {brief(code, 40)}; expected numbers")
     dtype = np.dtype(code)
     state = record.state
     if state is None:
@@ -67,17 +67,17 @@ def _metadata(meta: Any) -> dict[str, Any]:
     return {"mgb_dtype": dict(inner)}
 
 
-def array_from(raw: bytes, dtype: Any, shape: Any, *, fortran: bool = False) -> np.ndarray:
-    """An array from its bytes, after checking that shape, dtype and length agree. The memory is a copy."""
+def array_from(raw: bytes | Blob, dtype: Any, shape: Any, *, fortran: bool = False) -> np.ndarray:
+    """A writable array from its bytes, after checking that shape, dtype and length agree. It owns its memory."""
     if not isinstance(dtype, np.dtype) or not isinstance(shape, tuple) or len(shape) > 32:
         raise FileFormatError("pickle: an array without dtype or shape")
     if not all(isinstance(n, int) and n >= 0 for n in shape):
-        raise FileFormatError(f"pickle: an array of shape {str(shape)[:100]}; expected non-negative sizes")
-    if not isinstance(raw, bytes) or math.prod(shape) * dtype.itemsize != len(raw):
-        got = f"{len(raw)} bytes" if isinstance(raw, bytes) else f"a {type(raw).__name__}"
-        raise FileFormatError(f"pickle: an array of shape {str(shape)[:100]} and {dtype} has {got}")
-    flat = np.frombuffer(raw, dtype=dtype) if raw else np.zeros(0, dtype)
-    array = flat.reshape(shape, order="F" if fortran else "C").copy("K")
+        raise FileFormatError(f"pickle: an array of shape {brief(shape)}; expected non-negative sizes")
+    if not isinstance(raw, (bytes, Blob)) or math.prod(shape) * dtype.itemsize != len(raw):
+        got = f"{len(raw)} bytes" if isinstance(raw, (bytes, Blob)) else f"a {type(raw).__name__}"
+        raise FileFormatError(f"pickle: an array of shape {brief(shape)} and {dtype} has {got}")
+    memory = raw.take() if isinstance(raw, Blob) else np.frombuffer(raw, np.uint8).copy()
+    array = memory.view(dtype).reshape(shape, order="F" if fortran else "C")
     native = array if dtype.isnative else array.astype(dtype.newbyteorder("="))
     return native if dtype.metadata is None else native.view(dtype)
 
@@ -105,6 +105,6 @@ def _from_buffer(record: Record) -> np.ndarray:
 
 ARRAYS: dict[str, Builder] = {**PLAIN, "numpy.dtype": _dtype}
 for _package in ("numpy.core", "numpy._core"):  # renamed in NumPy 2
-    ARRAYS[f"{_package}.multiarray._reconstruct"] = _array
-    ARRAYS[f"{_package}.multiarray.scalar"] = _scalar
-    ARRAYS[f"{_package}.numeric._frombuffer"] = _from_buffer
+    ARRAYS[f"{_package}.multiarray._reconstruct"] = Owning(_array)
+    ARRAYS[f"{_package}.multiarray.scalar"] = Owning(_scalar)
+    ARRAYS[f"{_package}.numeric._frombuffer"] = Owning(_from_buffer)

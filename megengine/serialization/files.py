@@ -6,31 +6,34 @@ import io
 import os
 import pickle
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from megengine.core import late
 from megengine.core.errors import FileFormatError, OptionError
 from megengine.serialization.arrays import ARRAY_NAMES, ARRAYS
 from megengine.serialization.objects import OBJECT_NAMES, OBJECTS, AllowedClasses
-from megengine.serialization.pickles import Record, read_records, thaw
+from megengine.serialization.pickles import Record, Thaw, read_records
 from megengine.serialization.torch_file import LEGACY_MAGIC
 from megengine.serialization.writer import dumps
 from megengine.tensor import Tensor
 
-PathOrFile = str | os.PathLike[str] | BinaryIO
+Buffer = bytes | bytearray | memoryview
+PathOrFile = str | os.PathLike[str] | IO[bytes]
 _TABLE = {**ARRAYS, **OBJECTS}
 _NAMES = ARRAY_NAMES | OBJECT_NAMES
 
 
-def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
-    """Replace a file by new content in one step: a crash or a full disk leaves the old file."""
+def write_atomically(path: str | os.PathLike[str], content: bytes | Iterable[Buffer]) -> None:
+    """Replace a file by new content (buffers, one after the other) in one step: a crash or a full disk leaves the old
+    file.
+    """
     path = Path(path)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
         mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
@@ -61,7 +64,8 @@ def save(obj: Any, f: PathOrFile, pickle_module: Any = pickle, pickle_protocol: 
     if isinstance(f, (str, os.PathLike)):
         write_atomically(f, content)
     else:
-        f.write(content)
+        for part in content:
+            f.write(part)
     return f
 
 
@@ -93,24 +97,26 @@ def load(
                 raise
     if unsafe:
         return pickle.load(f)
-    content = io.BytesIO(f.read())
-    if content.getbuffer()[:4] == b"PK\x03\x04":
+    content = f if isinstance(f, io.BufferedReader) and f.seekable() else io.BytesIO(f.read())
+    at = content.tell()
+    if content.read(4) == b"PK\x03\x04":
         raise FileFormatError(
             "load: a zip archive, not a pickle; PyTorch's files: megengine.serialization.read_pth(path), "
             "graphs: megengine.traced_module.load(path)"
         )
+    content.seek(at)
     records = read_records(content)
     if records == LEGACY_MAGIC:
         raise FileFormatError("load: PyTorch's old format; read it with megengine.serialization.read_pth(path)")
     reader = _reader_of(records)
-    value = build_value(records, allow=allow) if reader is None else reader(records, allow=allow)
+    value = builder_of(allow)(records) if reader is None else reader(records, allow=allow)
     return value if map_location is None else _moved(value, map_location)
 
 
 # kinds of objects that are not trees of values: name of the outermost object -> reader(records, allow=...)
 ROOTS: dict[str, Callable[..., Any]] = {}
-# and how they are written: class -> content of the file
-WRITERS: dict[type, Callable[[Any], bytes]] = {}
+# and how they are written: class -> content of the file as buffers
+WRITERS: dict[type, Callable[[Any], list[Buffer]]] = {}
 
 
 def _reader_of(records: Any) -> Callable[..., Any] | None:
@@ -120,9 +126,12 @@ def _reader_of(records: Any) -> Callable[..., Any] | None:
     return ROOTS.get(name)
 
 
-def build_value(value: Any, *, allow: Sequence[type] = ()) -> Any:
-    """Arrays, tensors and layers from records of a pickle (`pickles.read_records`), as `load` builds them."""
-    return thaw(value, AllowedClasses(_TABLE, allow), names=_NAMES)
+def builder_of(allow: Sequence[type] = ()) -> Thaw:
+    """What makes arrays, tensors and layers of records of a pickle (`pickles.read_records`), as `load` does.
+
+    What two records share is one object in all that it makes.
+    """
+    return Thaw(AllowedClasses(_TABLE, allow), names=_NAMES)
 
 
 def _moved(value: Any, where: Any) -> Any:

@@ -9,11 +9,13 @@ import numpy as np
 
 from megengine import module as layers
 from megengine.core import late
-from megengine.core.errors import FileFormatError, OptionError
+from megengine.core.dtype import QuantizedDType
+from megengine.core.errors import FileFormatError, OptionError, brief
 from megengine.core.tensor.dtype import QuantDtypeMeta, meta_of
+from megengine.device import get_default_device
 from megengine.module import Module
 from megengine.serialization.arrays import quantized_of
-from megengine.serialization.pickles import Builder, Record
+from megengine.serialization.pickles import Builder, Owning, Record
 from megengine.tensor import Parameter, Tensor
 
 _LAYERS: dict[str, type[Module]] = {
@@ -34,17 +36,25 @@ def _tensor_of(kind: type[Tensor]) -> Builder:
         # NOTE: the array may have lost its metadata, the dtype beside it has not
         declared = record.args[1] if len(record.args) > 1 else state.get("dtype", value.dtype)
         quantized = quantized_of(value.dtype) or (quantized_of(declared) if isinstance(declared, np.dtype) else None)
-        tensor = kind(value, dtype=value.dtype if quantized is None else quantized)
+        tensor = kind._wrap(_storage(value, quantized, fresh=bool(record.args)), quantized, get_default_device())
         tensor.qparams = state.get("qparams", state.get("qdict"))
         return tensor
 
-    return build
+    return Owning(build)
+
+
+def _storage(array: np.ndarray, quantized: QuantizedDType | None, *, fresh: bool) -> np.ndarray:
+    """The array that a tensor keeps; one that nobody else has is kept as it is."""
+    wanted = array.dtype.newbyteorder("=") if quantized is None else quantized.storage
+    if fresh and array.dtype == wanted:
+        return array.view(wanted)  # without metadata
+    return np.array(array, wanted)
 
 
 def _dtype_meta(record: Record) -> QuantDtypeMeta:
     meta = QuantDtypeMeta(*record.args)
     if meta != meta_of(meta.name):
-        raise FileFormatError(f"pickle: the quantized type {meta.name!r} is described as {tuple(meta)!s:.100}")
+        raise FileFormatError(f"pickle: the quantized type {brief(meta.name)} is described as {brief(tuple(meta))}")
     return meta
 
 
@@ -56,7 +66,7 @@ def module_of(kind: type[Module]) -> Builder:
             raise FileFormatError(f"pickle: a {kind.__name__} without state")
         for name in record.state:
             if not isinstance(name, str) or name.startswith("__") or callable(getattr(kind, name, None)):
-                raise FileFormatError(f"pickle: a {kind.__name__} with an attribute {str(name)[:60]!r}")
+                raise FileFormatError(f"pickle: a {kind.__name__} with an attribute {brief(name)}")
         made = kind.__new__(kind)
         made.__setstate__(record.state)
         return made
@@ -83,7 +93,7 @@ def object_of(kind: type) -> Builder:
 OBJECTS: dict[str, Builder] = {
     "megengine.tensor.Tensor": _tensor_of(Tensor),
     "megengine.tensor.Parameter": _tensor_of(Parameter),
-    "megengine.core._imperative_rt.common.CompNode": lambda r: str(r.state),
+    "megengine.core._imperative_rt.common.CompNode": lambda r: r.state if isinstance(r.state, str) else "xpux",
     "megengine.core.tensor.dtype.QuantDtypeMeta": _dtype_meta,
     **{path: module_of(kind) for path, kind in _LAYERS.items()},
 }

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import bfloat16
-from megengine.core.errors import FileFormatError
+from megengine.core.errors import FileFormatError, brief
 from megengine.serialization.pickles import PLAIN, Builder, Global, Record, read_records, thaw
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
@@ -54,14 +54,13 @@ class _Tensor:
         numbers = (offset, *shape, *strides) if isinstance(shape, tuple) and isinstance(strides, tuple) else (-1,)
         if len(numbers) % 2 == 0 or len(numbers) > 65 or not all(isinstance(n, int) and n >= 0 for n in numbers):
             raise FileFormatError(
-                f"torch file: a tensor of offset {str(offset)[:30]}, shape {str(shape)[:100]}, strides "
-                f"{str(strides)[:100]}; expected non-negative integers, one stride per axis"
+                f"torch file: a tensor of offset {brief(offset)}, shape {brief(shape)}, strides "
+                f"{brief(strides)}; expected non-negative integers, one stride per axis"
             )
         last = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else -1
         if last >= storage.count:
             raise FileFormatError(
-                f"torch file: a tensor of shape {str(shape)[:100]} reaches element {last} of a storage of "
-                f"{storage.count}"
+                f"torch file: a tensor of shape {brief(shape)} reaches element {last} of a storage of {storage.count}"
             )
         self.storage, self.offset, self.shape, self.strides = storage, offset, shape, strides
 
@@ -82,14 +81,14 @@ def _storage(reference: Any) -> _Storage:
         raise FileFormatError("torch file: a reference that is not to a storage")
     kind, key, _, count = reference[1:5]
     if not isinstance(kind, Global) or str(kind) not in _STORAGE_NAMES:
-        raise FileFormatError(f"torch file: elements of {str(kind)[:60]!r}; expected one of {sorted(_STORAGES)}")
+        raise FileFormatError(f"torch file: elements of {brief(kind)}; expected one of {sorted(_STORAGES)}")
     if not isinstance(key, str) or not isinstance(count, int) or count < 0:
         raise FileFormatError("torch file: a storage without key or size")
     view = None
     if len(reference) == 6 and reference[5] is not None:
         view_key, offset, size = reference[5]
         if not (isinstance(offset, int) and isinstance(size, int) and 0 <= offset <= offset + size <= count):
-            raise FileFormatError(f"torch file: storage view {str(view_key)[:30]!r} lies outside its storage")
+            raise FileFormatError(f"torch file: storage view {brief(view_key, 30)} lies outside its storage")
         view = (offset, size)
     storage = _Storage(_STORAGES[kind.name], key, count, view)
     if view is not None:
@@ -204,7 +203,7 @@ def _read_legacy(file: Any, size: int) -> Any:
         raise FileFormatError("not a torch file: neither a zip archive nor the older format's magic number")
     version = read_records(file)
     if version != _LEGACY_VERSION:
-        raise FileFormatError(f"torch file: older format of version {str(version)[:20]}; expected {_LEGACY_VERSION}")
+        raise FileFormatError(f"torch file: older format of version {brief(version, 20)}; expected {_LEGACY_VERSION}")
     system = thaw(read_records(file), _TABLE)
     if isinstance(system, dict) and system.get("little_endian") is False:
         raise FileFormatError("torch file: written on a big-endian machine; save it again on a little-endian one")
@@ -220,9 +219,12 @@ def _read_legacy(file: Any, size: int) -> Any:
 
     value = thaw(read_records(file), _TABLE, names=_STORAGE_NAMES, persistent=storage)
     keys = read_records(file)
-    if not isinstance(keys, list) or len(set(map(str, keys))) != len(keys) or set(map(str, keys)) != kinds.keys():
+    if not isinstance(keys, list) or not all(isinstance(key, (str, int)) for key in keys):
+        raise FileFormatError("torch file: it has no list of storages")
+    names = list(map(str, keys))
+    if len(set(names)) != len(names) or set(names) != kinds.keys():
         raise FileFormatError("torch file: its list of storages does not fit its tensors")
-    flats = {key: _legacy_storage(file, kinds[key], size) for key in map(str, keys)}
+    flats = {key: _legacy_storage(file, kinds[key], size) for key in names}
 
     def load(found: _Storage) -> np.ndarray:
         offset, count = found.view or (0, found.count)

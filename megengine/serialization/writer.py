@@ -24,94 +24,143 @@ from megengine.tensor import Parameter, Tensor
 
 _DEVICE = "xpux:0"  # MegEngine's name of the default device
 _MAX_DEPTH = 90
+_LONG = 1 << 16  # bytes from which an array is written from where it lies
+_TUPLES = {0: pickle.EMPTY_TUPLE, 1: pickle.TUPLE1, 2: pickle.TUPLE2, 3: pickle.TUPLE3}
 _ORDERS = {"=": "<", "|": "|", "<": "<", ">": ">"}
 
 
 class PickleWriter:
-    """Builds a pickle from known opcodes; subclasses add kinds of objects."""
+    """Builds a pickle from known opcodes; subclasses add kinds of objects.
+
+    Long arrays are not copied: the content is a list of buffers, some of them the memory of the arrays.
+    """
+
+    # methods for the kinds of a subclass; they come before those of all
+    kinds: tuple[tuple[Any, Callable[[Any, Any], None]], ...] = ()
 
     def __init__(self) -> None:
-        self.parts: list[bytes] = [pickle.PROTO + b"\x04"]
+        self.done: list[Any] = []
+        self.out = bytearray(pickle.PROTO + b"\x04")
         self.memo: dict[int, int] = {}
+        self.texts: dict[str, int] = {}
         self.names: dict[str, int] = {}
+        self.count = 0  # entries of the reader's memo
         self.kept: list[Any] = []  # what the memo's ids belong to must live
         self.depth = 0
+        self.methods: dict[type, Callable[[Any, Any], None]] = dict(_ATOMS)
+
+    def content(self) -> list[Any]:
+        """The pickle so far, ended, as buffers to be written one after the other."""
+        return [*self.done, self.out + pickle.STOP]
 
     def put(self, *codes: bytes) -> None:
-        self.parts.extend(codes)
+        for code in codes:
+            self.out += code
 
     def remember(self, value: Any) -> None:
-        self.memo[id(value)] = len(self.memo)
+        self.memo[id(value)] = self.count
+        self.count += 1
         self.kept.append(value)
-        self.put(pickle.MEMOIZE)
+        self.out += pickle.MEMOIZE
+
+    def recall(self, index: int) -> None:
+        self.out += pickle.BINGET + bytes((index,)) if index < 256 else pickle.LONG_BINGET + struct.pack("<I", index)
 
     def write(self, value: Any) -> None:
-        if id(value) in self.memo:
-            self.put(pickle.LONG_BINGET, struct.pack("<I", self.memo[id(value)]))
+        index = self.memo.get(id(value))
+        if index is not None:
+            self.recall(index)
             return
+        method = self.methods.get(type(value)) or self.method_of(value)
         self.depth += 1
         if self.depth > _MAX_DEPTH:
             raise DTypeError(f"save: values are nested deeper than {_MAX_DEPTH}, or contain themselves")
-        for kinds, method in _METHODS:
-            if isinstance(value, kinds):
-                method(self, value)
-                break
-        else:
-            if _path(value) in OBJECTS:
-                self.known_object(value)
-                self.depth -= 1
-                return
+        method(self, value)
+        self.depth -= 1
+
+    def method_of(self, value: Any) -> Callable[[Any, Any], None]:
+        found = next((m for kinds, m in (*self.kinds, *_METHODS) if isinstance(value, kinds)), None)
+        if found is None and _path(value) in OBJECTS:
+            found = PickleWriter.known_object
+        if found is None:
             raise DTypeError(
                 f"save: cannot write a {type(value).__name__}; expected numbers, text, arrays, tensors, modules, and "
                 "lists, tuples, dicts of them"
             )
-        self.depth -= 1
+        self.methods[type(value)] = found
+        return found
 
     def atom(self, value: Any) -> None:
-        # protocol 4 of one atom, without its head, frame, memo and end
-        body = pickle.dumps(value, 2)[2:-1]
-        self.put(body[:-2] if isinstance(value, str) and body[-2:-1] == pickle.BINPUT else body)
+        self.out += pickle.dumps(value, 2)[2:-1]  # without its head and end
 
-    def bytes_(self, value: bytes) -> None:
-        self.put(pickle.BINBYTES8, struct.pack("<Q", len(value)), value)
+    def integer(self, value: int) -> None:
+        if 0 <= value < 256:
+            self.out += pickle.BININT1 + bytes((value,))
+        else:
+            self.atom(int(value))
+
+    def text(self, value: str) -> None:
+        if value in self.texts:
+            self.recall(self.texts[value])
+            return
+        raw = value.encode("utf-8", "surrogatepass")
+        size = len(raw)
+        self.out += (
+            pickle.SHORT_BINUNICODE + bytes((size,)) if size < 256 else pickle.BINUNICODE8 + struct.pack("<Q", size)
+        )
+        self.out += raw + pickle.MEMOIZE
+        self.texts[value] = self.count
+        self.count += 1
+
+    def bytes_(self, value: Any) -> None:
+        """Bytes, or the memory of an array."""
+        self.out += pickle.BINBYTES8 + struct.pack("<Q", len(value))
+        if len(value) < _LONG:
+            self.out += value
+        else:
+            self.done += [self.out, value]
+            self.out = bytearray()
 
     def name(self, path: str) -> None:
         if path in self.names:
-            self.put(pickle.LONG_BINGET, struct.pack("<I", self.names[path]))
+            self.recall(self.names[path])
             return
         module, _, name = path.rpartition(".")
-        self.atom(module)
-        self.atom(name)
-        self.put(pickle.STACK_GLOBAL)
-        self.names[path] = len(self.memo)
-        self.remember([path])  # an object of its own: text equal to a name is not the name
+        self.text(module)
+        self.text(name)
+        self.out += pickle.STACK_GLOBAL + pickle.MEMOIZE
+        self.names[path] = self.count
+        self.count += 1
 
     def list_(self, value: list) -> None:
-        self.put(pickle.EMPTY_LIST)
+        self.out += pickle.EMPTY_LIST
         self.remember(value)
-        self.put(pickle.MARK)
-        for item in value:
-            self.write(item)
-        self.put(pickle.APPENDS)
+        if value:
+            self.out += pickle.MARK
+            for item in value:
+                self.write(item)
+            self.out += pickle.APPENDS
 
     def tuple_(self, value: tuple) -> None:
-        self.put(pickle.MARK)
+        if len(value) > 3:
+            self.out += pickle.MARK
         for item in value:
             self.write(item)
-        self.put(pickle.TUPLE)
+        self.out += _TUPLES.get(len(value), pickle.TUPLE)
 
     def dict_(self, value: dict) -> None:
         if isinstance(value, OrderedDict):
             self.name("collections.OrderedDict")
-            self.put(pickle.EMPTY_TUPLE, pickle.REDUCE)
+            self.out += pickle.EMPTY_TUPLE + pickle.REDUCE
         else:
-            self.put(pickle.EMPTY_DICT)
+            self.out += pickle.EMPTY_DICT
         self.remember(value)
-        self.put(pickle.MARK)
-        for key, item in value.items():
-            self.write(key)
-            self.write(item)
-        self.put(pickle.SETITEMS)
+        if value:
+            self.out += pickle.MARK
+            for key, item in value.items():
+                self.write(key)
+                self.write(item)
+            self.out += pickle.SETITEMS
 
     def set_(self, value: set) -> None:
         self.put(pickle.EMPTY_SET, pickle.MARK)
@@ -120,16 +169,19 @@ class PickleWriter:
         self.put(pickle.ADDITEMS)
 
     def dtype(self, value: np.dtype) -> None:
+        if id(value) in self.memo:  # those of NumPy are one object each
+            self.recall(self.memo[id(value)])
+            return
         meta = quantized_of(value) and value.metadata
         self.name("numpy.dtype")
-        self.put(pickle.MARK)
         if value == bfloat16:
             self.name("megengine.core._imperative_rt.pybfloat16")
             state: tuple = (3, "<", None, None, None, 2, 2, 112)
         else:
-            self.atom(value.str[1:])
+            self.text(value.str[1:])
             state = (4 if meta else 3, _ORDERS[value.byteorder], None, None, None, -1, -1, 0)
-        self.put(pickle.NEWFALSE, pickle.NEWTRUE, pickle.TUPLE, pickle.REDUCE)
+        self.put(pickle.NEWFALSE, pickle.NEWTRUE, pickle.TUPLE3, pickle.REDUCE)
+        self.remember(value)
         self.tuple_((*state, dict(meta)) if meta else state)
         self.put(pickle.BUILD)
 
@@ -143,11 +195,12 @@ class PickleWriter:
         self.put(pickle.SHORT_BINBYTES, b"\x01b", pickle.TUPLE3, pickle.REDUCE)
         self.remember(value)
         self.put(pickle.MARK)
-        self.atom(1)
+        self.integer(1)
         self.tuple_(value.shape)
         self.dtype(dtype)
         self.put(pickle.NEWFALSE)
-        self.bytes_(value.tobytes())
+        in_order = value.flags.c_contiguous and value.size
+        self.bytes_(value.reshape(-1).view(np.uint8).data if in_order else value.tobytes())
         self.put(pickle.TUPLE, pickle.BUILD)
 
     def scalar(self, value: np.generic) -> None:
@@ -164,7 +217,7 @@ class PickleWriter:
         self.put(pickle.MARK)
         self.array(value.numpy(), dtype)
         self.dtype(dtype)
-        self.atom(_DEVICE)
+        self.text(_DEVICE)
         self.put(pickle.TUPLE, pickle.NEWOBJ)
         self.remember(value)
         self.put(pickle.EMPTY_DICT, pickle.BUILD)
@@ -204,12 +257,22 @@ def _path(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-_METHODS: tuple[tuple[Any, Callable[[PickleWriter, Any], None]], ...] = (
+# of the most frequent types, found without a search; a subclass of one of them goes through _METHODS
+_ATOMS: dict[type, Callable[[Any, Any], None]] = {
+    str: PickleWriter.text,
+    int: PickleWriter.integer,
+    bool: PickleWriter.atom,
+    float: PickleWriter.atom,
+    type(None): PickleWriter.atom,
+}
+_METHODS: tuple[tuple[Any, Callable[[Any, Any], None]], ...] = (
     (np.generic, PickleWriter.scalar),
     (Enum, PickleWriter.enumerated),
     (QuantizedDType, PickleWriter.quantized_dtype),
     (QuantDtypeMeta, PickleWriter.dtype_meta),
-    ((type(None), bool, int, float, str), PickleWriter.atom),
+    ((bool, float), PickleWriter.atom),
+    (str, PickleWriter.text),
+    (int, PickleWriter.integer),
     (bytes, PickleWriter.bytes_),
     (list, PickleWriter.list_),
     (tuple, PickleWriter.tuple_),
@@ -221,11 +284,11 @@ _METHODS: tuple[tuple[Any, Callable[[PickleWriter, Any], None]], ...] = (
 )
 
 
-def dumps(value: Any) -> bytes:
-    """The pickle of numbers, text, arrays, tensors, modules and containers of them.
+def dumps(value: Any) -> list[Any]:
+    """The pickle of numbers, text, arrays, tensors, modules and containers of them, as buffers.
 
     Raises DTypeError for anything else, naming its type.
     """
     writer = PickleWriter()
     writer.write(value)
-    return b"".join([*writer.parts, pickle.STOP])
+    return writer.content()

@@ -11,8 +11,10 @@ from megengine_graphs import DATA, check, inputs_of, leaves
 
 import megengine as mge
 from megengine.core.errors import FileFormatError, MegEngineError
+from megengine.serialization.pickles import Global, Record, read_records
 from megengine.tensor import tensor
-from megengine.traced_module import TracedModule
+from megengine.traced_module import TracedModule, tm_reading
+from megengine.traced_module.tm_reading import read_tm
 
 FILES = [
     *("call_mix", "call_mix_flat", "multi_io", "multi_io_flat", "res_plain", "res_plain_flat", "res_plain_opt"),
@@ -140,6 +142,48 @@ def test_truncated_files_are_refused(tmp_path):
         (tmp_path / "cut.tm").write_bytes(content[:length])
         with pytest.raises(FileFormatError):
             mge.load(tmp_path / "cut.tm")
+
+
+def records_of(name: str):
+    """The records of a file, and those of its expressions that are calls of functions."""
+    with (DATA / f"{name}.tm").open("rb") as file:
+        root = read_records(file)
+    graph = next(iter(root.state["argdef_graph_map"].values()))
+    return root, [e for e in graph.state["_exprs"] if str(e.target).endswith(".CallFunction")]
+
+
+def test_arguments_that_double_at_every_level_are_refused(monkeypatch):
+    monkeypatch.setattr(tm_reading, "_MOST_PARTS", 10_000)
+    root, calls = records_of("call_mix")
+    definition = calls[0].state["arg_def"]
+    for _ in range(80):
+        pair = {"type": Global("builtins", "tuple"), "aux_data": None, "children_defs": [definition, definition]}
+        definition = Record(definition.target, (), pair)
+    calls[0].state["arg_def"] = definition
+    with pytest.raises(FileFormatError, match="its parts are shared without end"):
+        read_tm(root)
+
+
+def test_an_expression_stands_in_one_place():
+    root, calls = records_of("call_mix")
+    graph = next(iter(root.state["argdef_graph_map"].values()))
+    graph.state["_exprs"].append(calls[0])
+    with pytest.raises(FileFormatError, match="CallFunction stands in two places"):
+        read_tm(root)
+    root, calls = records_of("call_mix")
+    calls[1].state["outputs"] = calls[0].state["outputs"]
+    with pytest.raises(FileFormatError, match="TensorNode stands in two places"):
+        read_tm(root)
+
+
+def test_a_record_where_a_name_is_expected_is_not_printed_whole():
+    """Nodes and expressions refer to each other: printing one of them would print the whole file, many times."""
+    for place in ("func", "arg_def"):
+        root, calls = records_of("call_mix")
+        calls[-1].state[place] = (root, root) if place == "func" else root
+        with pytest.raises(FileFormatError) as caught:
+            read_tm(root)
+        assert len(str(caught.value)) < 300
 
 
 def test_the_fuzzer_can_find_something():
