@@ -20,7 +20,7 @@ from megengine.kernels.registry import Kernel, Problem, Usable, accept_all, fami
 
 Constants = dict[int, np.ndarray]
 Maker = Callable[[Problem, Constants, int], Any]
-_ADD, _REQUANTIZE, _QUANTIZE, _DEQUANTIZE = range(4)
+_ADD, _REQUANTIZE, _QUANTIZE, _DEQUANTIZE, _MULTIPLY = range(5)
 _WEIGHTS = (1, 2, 3, 4)  # w, b, M, B of qconv2d and qlinear
 
 # ---------------------------------------------------------------- what a step is told
@@ -151,7 +151,7 @@ def _elementwise(problem: Problem, kind: int, clamp: list[int], ra: float, rb: f
         kind=kind,
         size=math.prod(problem.outputs[0].shape),
         a=_tensor(a) if isinstance(a, QuantizedDType) else [0, 0],
-        r=_tensor(problem.inputs[1].dtype) if kind == _ADD else None,
+        r=_tensor(problem.inputs[1].dtype) if kind in (_ADD, _MULTIPLY) else None,
         clamp=clamp,
         ra=ra,
         rb=rb,
@@ -162,6 +162,28 @@ def _elementwise(problem: Problem, kind: int, clamp: list[int], ra: float, rb: f
 def _add_step(problem: Problem, constants: Constants, threads: int) -> Any:
     a = problem.attrs
     return _elementwise(problem, _ADD, _clamp(a.dtype, a.lo, a.hi), a.ra, a.rb, threads)
+
+
+def _multiply_step(problem: Problem, constants: Constants, threads: int) -> Any:
+    a = problem.attrs
+    return _elementwise(problem, _MULTIPLY, _clamp(a.dtype, a.lo, a.hi), a.m, 0.0, threads)
+
+
+def _gate_step(problem: Problem, constants: Constants, threads: int) -> Any:
+    """One value a channel and picture times every pixel of it; the gate may be either operand."""
+    a = problem.attrs
+    gate_first = problem.inputs[0].shape != problem.outputs[0].shape
+    tensor, gate = (problem.inputs[i].dtype for i in ((1, 0) if gate_first else (0, 1)))
+    n, c, h, w = problem.outputs[0].shape
+    return _core.make_int8_gate_step(
+        shape=[n, h * w, c],
+        a=_tensor(tensor),
+        r=_tensor(gate),
+        gate_first=gate_first,
+        clamp=_clamp(a.dtype, a.lo, a.hi),
+        m=a.m,
+        threads=threads,
+    )
 
 
 def _requantize_step(problem: Problem, constants: Constants, threads: int) -> Any:
@@ -199,6 +221,14 @@ def _add_usable(problem: Problem) -> str | None:
     a, r = problem.inputs
     if a.shape != r.shape:
         return f"shapes {a.shape} and {r.shape} differ"
+    return _eight_bits(problem.attrs.dtype) or _no_elements(problem)
+
+
+def _gate_usable(problem: Problem) -> str | None:
+    out = problem.outputs[0].shape
+    shapes = sorted((s.shape for s in problem.inputs), key=math.prod)
+    if len(out) != 4 or shapes != [(*out[:2], 1, 1), out] or shapes[0] == out:
+        return f"shapes {problem.inputs[0].shape} and {problem.inputs[1].shape} are no picture and its gate"
     return _eight_bits(problem.attrs.dtype) or _no_elements(problem)
 
 
@@ -327,6 +357,8 @@ def register() -> None:
     _own("qconv2d", "int8_conv", product, _product_usable, _WEIGHTS)
     _own("qlinear", "int8_linear", _linear_step, _product_usable, _WEIGHTS)
     _own("qadd", "int8_add", _add_step, _add_usable)
+    _own("qmul", "int8_multiply", _multiply_step, _add_usable)
+    _own("qmul", "int8_gate", _gate_step, _gate_usable)
     _own("requantize", "int8_requantize", _requantize_step, _to_eight_bits)
     family("quantize").add(Kernel("int8_quantize", usable=_to_eight_bits, run=_run_quantize, make_step=_quantize_step))
     _own("dequantize", "int8_dequantize", _dequantize_step, _from_eight_bits)

@@ -144,7 +144,7 @@ class _Annotator:
                 continue
             kind = _kind(expr)
             if kind == "clamp" and self._sole(expr.inputs[0], expr):
-                if _kind(expr.inputs[0].expr) in ("weighted", "add", "shape"):
+                if _kind(expr.inputs[0].expr) in ("weighted", "add", "mul", "shape"):
                     self._inside(expr.inputs[0], f"{expr.op} of {expr.outputs[0].name} clamps it in the same kernel")
             elif kind == "add":
                 self._inside_add(expr)

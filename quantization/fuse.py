@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from megengine.quantization.activations import name_activations
 from megengine.quantization.match import is_op
 from megengine.traced_module.expr import Apply
 from megengine.traced_module.graph import InternalGraph
@@ -11,9 +12,12 @@ from megengine.traced_module.passes import constant_value, only_user, run_passes
 
 
 def fuse(graph: InternalGraph) -> InternalGraph:
-    """A copy with constants computed, batch norms and constant additions folded into convolutions."""
+    """A copy with constants computed, batch norms and constant additions folded into convolutions, and activations
+    that are spelled out named.
+    """
     g = graph.clone()
     run_passes(g)
+    name_activations(g)
     for expr in g.exprs():
         if isinstance(expr, Apply) and not open_split(g, expr):
             fold_bias(g, expr)

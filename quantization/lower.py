@@ -10,6 +10,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, qint8
 from megengine.core.errors import QuantizationError
 from megengine.dispatch import apply
+from megengine.kernels.reference.integer import multiplier
 from megengine.quantization.arithmetic import Product, accumulator_weight, first_axis, transposed_steps
 from megengine.quantization.epilogue import bounds, epilogue, ratio
 from megengine.quantization.match import (
@@ -93,7 +94,7 @@ def lower(graph: InternalGraph, *, int_bias: bool = False) -> InternalGraph:
 def _lower_quantize(g: InternalGraph, expr: Apply, int_bias: bool) -> None:
     value, clamp = strip_clamps(expr.inputs[0])
     site = Site(g, expr, expr.inputs[0], value, clamp, expr.attrs["dtype"], int_bias)
-    for build in (_from_layer, _from_add, _from_op):
+    for build in (_from_layer, _from_add, _from_mul, _from_op):
         try:
             result = build(site)
         except QuantizationError as exc:
@@ -160,6 +161,17 @@ def _from_add(site: Site) -> TensorNode | None:
     lo, hi = bounds(site.target, site.clamp)
     ra, rb = ratio(a.dtype, site.target), ratio(r.dtype, site.target)
     return site.emit("qadd", a.node, r.node, ra=ra, rb=rb, lo=lo, hi=hi, dtype=site.dtype)
+
+
+def _from_mul(site: Site) -> TensorNode | None:
+    if not is_op(site.value.expr, "mul"):
+        return None
+    a, r = (stored(n) for n in site.value.expr.inputs)
+    if a is None or r is None:
+        return None
+    lo, hi = bounds(site.target, site.clamp)
+    m = float(multiplier(a.dtype.scale, r.dtype.scale, site.target.scale))
+    return site.emit("qmul", a.node, r.node, m=m, lo=lo, hi=hi, dtype=site.dtype)
 
 
 def _from_op(site: Site) -> TensorNode | None:

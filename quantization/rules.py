@@ -16,9 +16,10 @@ class QuantRule:
     """One row: how an op takes part in an integer network.
 
     Args:
-        kind: "weighted" (a layer with constant weights: the anchor of a group), "add", "pool" (a mean with a
-            scale of its own), "clamp" (absorbed by what stands before it), "shape" (moves integers, keeps the
-            scale), "concat" (its inputs take its scale) or "table" (any function of one value).
+        kind: "weighted" (a layer with constant weights: the anchor of a group), "add", "mul" (a product of two
+            computed tensors), "pool" (a mean with a scale of its own), "clamp" (absorbed by what stands before it),
+            "shape" (moves integers, keeps the scale), "concat" (its inputs take its scale) or "table" (any function
+            of one value).
         weight_axis: output-channel axis of the weight, from the attributes; None if it has none of its own.
         clamp: real bounds (lo, hi) of a clamp, None where open.
         fixed: dtype of the output whatever the data says.
@@ -65,6 +66,7 @@ RULES: dict[str, QuantRule] = {
     "conv_transpose2d": QuantRule("weighted", weight_axis=_transposed_axis),
     "matmul": QuantRule("weighted", weight_axis=_matmul_axis, usable=_plain_matmul),
     "add": QuantRule("add", non_negative="inherit"),
+    "mul": QuantRule("mul", non_negative="inherit"),
     "mean": QuantRule("pool", non_negative="inherit", usable=_pool_over_space),
     "avg_pool2d": QuantRule("pool", non_negative="inherit"),
     "relu": QuantRule("clamp", clamp=lambda attrs: (0.0, None), non_negative="always"),

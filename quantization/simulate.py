@@ -65,6 +65,10 @@ def _add(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
     return _real(expr, arrays, 0) + _real(expr, arrays, 1)
 
 
+def _mul(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
+    return _real(expr, arrays, 0) * _real(expr, arrays, 1)
+
+
 def _identity(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
     return _real(expr, arrays, 0)
 
@@ -81,6 +85,7 @@ SIMULATED: dict[str, Callable[[Apply, list[np.ndarray]], np.ndarray]] = {
     "qconv2d": _layer,
     "qlinear": _layer,
     "qadd": _add,
+    "qmul": _mul,
     "requantize": _identity,
     "qmean": _float_op("mean"),
     "qavg_pool2d": _float_op("avg_pool2d"),

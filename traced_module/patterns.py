@@ -31,7 +31,7 @@ class Pattern:
         return OneOf((self, other))
 
     def where(self, condition: Callable[[Any], bool]) -> Pattern:
-        """The same pattern for nodes for which `condition(node)` holds."""
+        """The same pattern for nodes for which `condition(node)` holds; asked of nodes that match the pattern."""
         return Where(self, condition)
 
     def output(self, index: int) -> Pattern:
@@ -233,8 +233,9 @@ def _ways(pattern: Pattern, node: Any, state: _State) -> Iterator[_State]:
                     yield bound
         return
     if isinstance(pattern, Where):
-        if pattern.condition(node):
-            yield from (b for s in _ways(pattern.inner, node, state) if (b := s.bind(pattern, node)) is not None)
+        for found in _ways(pattern.inner, node, state):
+            if (bound := found.bind(pattern, node)) is not None and pattern.condition(node):
+                yield bound
         return
     if isinstance(pattern, Repeated):
         yield from _repeats(pattern, node, state)

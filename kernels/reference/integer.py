@@ -196,6 +196,12 @@ def add(a: np.ndarray, r: np.ndarray, out: Output, *, ra: float, rb: float, z_a:
     return _finish(t, out)
 
 
+def multiply(a: np.ndarray, r: np.ndarray, out: Output, *, m: float, z_a: int = 0, z_r: int = 0) -> np.ndarray:
+    """(a - z_a) * (r - z_r), exact, times m = multiplier(s_a, s_r, s_y), clamped and rounded."""
+    product = (a.astype(np.int32) - z_a) * (r.astype(np.int32) - z_r)
+    return _finish(product.astype(f32) * f32(m), out)
+
+
 def requantize(x: np.ndarray, out: Output, *, ratio: float, z_x: int = 0) -> np.ndarray:
     """The same real values on another scale: (x - z_x) * ratio, clamped and rounded."""
     return _finish((x.astype(np.int32) - z_x).astype(f32) * f32(ratio), out)

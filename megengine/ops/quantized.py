@@ -227,6 +227,20 @@ def _qadd(a: Any, r: Any, ra: float, rb: float, lo: int, hi: int, dtype: Any, in
     return integer.add(a, r, _output(dtype, lo, hi), ra=ra, rb=rb, z_a=z_a, z_r=z_r)
 
 
+def _qmul_infer(a: TensorSpec, r: TensorSpec, *, m: float, lo: int, hi: int, dtype: QuantizedDType) -> TensorSpec:
+    _quantized("qmul", "a", a)
+    _quantized("qmul", "r", r)
+    _check_clamp("qmul", lo, hi, _target("qmul", dtype))
+    if not 0 < m < np.inf or np.float32(m) != m:
+        raise OptionError(f"qmul: m is {m!r}; expected a positive float32, multiplier(s_a, s_r, s_y)")
+    return TensorSpec(broadcast_shapes("qmul", a.shape, r.shape), dtype, a.device)
+
+
+def _qmul(a: Any, r: Any, m: float, lo: int, hi: int, dtype: Any, in_specs: Any, **_: Any) -> np.ndarray:
+    z_a, z_r = (s.dtype.zero_point for s in in_specs)
+    return integer.multiply(a, r, _output(dtype, lo, hi), m=m, z_a=z_a, z_r=z_r)
+
+
 def _requantize_infer(x: TensorSpec, *, ratio: float, lo: int, hi: int, dtype: QuantizedDType) -> TensorSpec:
     _quantized("requantize", "x", x)
     _check_clamp("requantize", lo, hi, _target("requantize", dtype))
@@ -401,6 +415,19 @@ QADD = _record(
         ]
     ),
     _error((_PLAIN, _PLAIN), {"ra": 0.5, "rb": 0.5, "lo": 0, "hi": 9, "dtype": _U8}, "qadd: a is float32"),
+)
+QMUL = _record(
+    "qmul",
+    _qmul_infer,
+    _qmul,
+    lambda: iter(
+        [
+            Sample((_q(_U8, 2, 3, 4, 5), _q(_S8, 2, 3, 4, 5)), {"m": 0.0078125, "lo": -13, "hi": 242, "dtype": _U8}),
+            Sample((_q(_U8, 2, 3, 4, 5), _q(_U8, 2, 3, 1, 1)), {"m": 0.015625, "lo": -100, "hi": 100, "dtype": _S8}),
+            Sample((_q(_S8, 2, 3, 1, 1), _q(_U8, 2, 3, 4, 5)), {"m": 0.015625, "lo": -13, "hi": 100, "dtype": _U8}),
+        ]
+    ),
+    _error((_PLAIN, _PLAIN), {"m": 0.5, "lo": 0, "hi": 9, "dtype": _U8}, "qmul: a is float32"),
 )
 REQUANTIZE = _record(
     "requantize",

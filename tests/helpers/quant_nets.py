@@ -84,3 +84,22 @@ def transposed_net():
     x = b.transposed(x, 6, 2, stride=3, pad=((0, 1), (0, 0)), groups=2, label="up_groups")
     x = b.relu(b.transposed(x, 5, 1, stride=1, pad=((1, 0), (0, 2)), label="cut"), label="cut_act")
     return b, b.done(b.transposed(x, 3, 2, stride=2, pad=((0, 0), (0, 0)), label="picture"))
+
+
+def gated_net():
+    """Squeeze-and-excitation blocks: activations, gates and a hard swish spelled out in elementary operations."""
+    b = Builder()
+    x = b.op("silu", b.conv(b.x, 8, label="stem"), label="stem_act")
+    x = b.op("mul", x, _gate(b, x, "sigmoid", "first"), label="first_gated")
+    y = b.conv(x, 8, groups=8, label="dw")
+    ramp = b.op("relu6", b.op("add", y, b.g.constant(np.float32(3))))
+    y = b.op("div", b.op("mul", y, ramp), b.g.constant(np.float32(6)), label="dw_act")
+    y = b.op("mul", _gate(b, y, "hsigmoid", "second"), y, label="second_gated")
+    y = b.op("add", x, b.conv(y, 8, 1, label="project"), label="sum")
+    return b, b.done(b.conv(y, 4, 1, label="head"))
+
+
+def _gate(b, x, activation, label):
+    y = b.op("mean", x, axis=(2, 3), keepdims=True, label=f"{label}_pool")
+    y = b.relu(b.conv(y, 4, 1, label=f"{label}_down"), label=f"{label}_down_act")
+    return b.op(activation, b.conv(y, x.shape[1], 1, label=f"{label}_up"), label=f"{label}_gate")

@@ -183,6 +183,32 @@ def test_add_and_requantize(level, shape, a, r, out):
     check("requantize", arrays[:1], [KINDS[a]], attrs, name="int8_requantize")
 
 
+@pytest.mark.parametrize(("a", "r", "out"), [("u8", "u8", "u8z"), ("s8z", "u8z", "s8"), ("u8z", "s8", "u8")])
+@pytest.mark.parametrize(
+    "shapes",
+    [((1,), (1,)), ((4, 33), (4, 33)), ((2, 3, 7, 5), (2, 3, 7, 5))],
+    ids=str,
+)
+def test_multiply(level, shapes, a, r, out):
+    check_multiply(shapes, (a, r), out, "int8_multiply")
+
+
+@pytest.mark.parametrize(("a", "r", "out"), [("u8", "u8", "u8z"), ("s8z", "u8z", "s8"), ("u8z", "s8", "u8")])
+@pytest.mark.parametrize("channels", [1, 4, 15, 16, 17, 72])
+@pytest.mark.parametrize("gate_first", [False, True])
+def test_gate(level, channels, a, r, out, gate_first):
+    shapes = [(2, channels, 9, 8), (2, channels, 1, 1)]
+    check_multiply(shapes[::-1] if gate_first else shapes, (a, r), out, "int8_gate")
+
+
+def check_multiply(shapes, kinds, out, name):
+    dtypes = [KINDS[k] for k in kinds]
+    m = float(integer.multiplier(dtypes[0].scale, dtypes[1].scale, KINDS[out].scale))
+    lo, hi = KINDS[out].qmin - KINDS[out].zero_point, KINDS[out].qmax - KINDS[out].zero_point - 9
+    arrays = [values(d, s, i) for i, (d, s) in enumerate(zip(dtypes, shapes, strict=True))]
+    check("qmul", arrays, dtypes, {"m": m, "lo": lo, "hi": hi, "dtype": KINDS[out]}, name=name)
+
+
 @pytest.mark.parametrize("shape", [(1,), (17,), (3, 33), (2, 3, 9, 7), (1, 3, 64, 64), (1, 5, 4, 9), (2, 1, 3, 3)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_quantize_and_dequantize(level, shape, kind):

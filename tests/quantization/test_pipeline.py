@@ -4,10 +4,11 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from quant_nets import Builder, concat_net, residual_net, transposed_net
+from quant_nets import Builder, concat_net, gated_net, residual_net, transposed_net
 
 from megengine.core.dtype import QuantizedDType, qint8, quint8
 from megengine.core.errors import CalibrationError, OptionError, QuantizationError
+from megengine.plan import compile
 from megengine.quantization.annotate import annotate
 from megengine.quantization.config import QuantConfig
 from megengine.quantization.epilogue import epilogue
@@ -17,6 +18,7 @@ from megengine.quantization.model import quantize_model, requantize
 from megengine.quantization.profiles import Profile
 from megengine.quantization.ranges import RangeMethod
 from megengine.quantization.spec import Fixed, Plain, Shared, Weight
+from megengine.quantization.verify import verify
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
 from megengine.traced_module.expr import Apply
@@ -51,7 +53,7 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("net", [residual_net, concat_net, transposed_net])
+@pytest.mark.parametrize("net", [residual_net, concat_net, transposed_net, gated_net])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_networks_become_integers(net, config):
     b, graph = net()
@@ -83,6 +85,27 @@ def test_residual_fused_or_quantized_first():
     models = [quantize_model(graph, b.data(), QuantConfig(profile=p)) for p in ("x86", R2)]
     assert "qadd" not in ops(models[0].integer_graph)
     assert "qadd" in ops(models[1].integer_graph)
+
+
+def test_gates_and_spelled_out_activations():
+    b, graph = gated_net()
+    model = quantize_model(graph, b.data())
+    made = ops(model.integer_graph)
+    assert (made.count("qmul"), made.count("qtable"), made.count("qmean")) == (2, 4, 2)
+    assert {"mul", "div", "add", "hsigmoid", "silu"}.isdisjoint(made)
+    result = verify(model, [(b.data(1, seed=9)[0],)])
+    assert result.exact and result.float_largest <= 1
+    plan = compile(model.integer_graph)
+    assert [s.kernel for s in plan.steps if s.op == "qmul"] == ["int8_gate", "int8_gate"]
+
+
+def test_products_of_two_pictures():
+    b = Builder()
+    x, y = (b.relu(b.conv(b.x, 4, label=name)) for name in ("left", "right"))
+    graph = b.done(b.conv(b.op("mul", x, y, label="both"), 3, 1, label="last"))
+    model = quantize_model(graph, b.data())
+    assert "mul" not in ops(model.integer_graph) and verify(model, [(b.data()[0],)]).exact
+    assert [s.kernel for s in compile(model.integer_graph).steps if s.op == "qmul"] == ["int8_multiply"]
 
 
 def test_edges_share_scales_where_integers_only_move():

@@ -149,3 +149,13 @@ def test_a_long_chain_takes_linear_time():
     assert len(graph.get_apply_by_type("abs")) == 5000
     chain = repeated("abs", any_(), least=5000)
     assert match(chain, graph.outputs[0]) is not None
+
+
+def test_a_condition_is_asked_of_nodes_that_match():
+    graph = graph_of(lambda a: F.clip(a, 0, 6) + F.relu(a))
+    asked = []
+    pattern = call(
+        "add", call("clip", any_()).where(lambda n: asked.append(n.expr.op) or n.expr.attrs["hi"] == 6), any_()
+    )
+    assert match(pattern, graph.outputs[0]) is not None
+    assert asked == ["clip"]

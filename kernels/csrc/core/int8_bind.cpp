@@ -75,7 +75,7 @@ nb::capsule conv_step(const std::vector<int>& source, const std::vector<int>& ou
     return wrap(make_conv(o, w.data(), b.data(), m.data(), bias.data()));
 }
 
-// a, r: (zero point, signed); r is None for every kind but "add"
+// a, r: (zero point, signed); r is None for operations on one tensor
 Elementwise elementwise_of(std::size_t size, const std::vector<int>& a,
                            const std::optional<std::vector<int>>& r, const std::vector<int>& clamp, float ra,
                            float rb) {
@@ -93,7 +93,17 @@ nb::capsule elementwise_step(int kind, std::size_t size, const std::vector<int>&
                              const std::optional<std::vector<int>>& r, const std::vector<int>& clamp,
                              float ra, float rb, int threads) {
     return wrap(
-        make_elementwise(static_cast<Unary>(kind), elementwise_of(size, a, r, clamp, ra, rb), threads));
+        make_elementwise(static_cast<Elementary>(kind), elementwise_of(size, a, r, clamp, ra, rb), threads));
+}
+
+// shape: (pictures, pixels, channels)
+nb::capsule gate_step(const std::vector<int>& shape, const std::vector<int>& a, const std::vector<int>& r,
+                      bool gate_first, const std::vector<int>& clamp, float m, int threads) {
+    GateOptions o;
+    o.e = elementwise_of(0, a, r, clamp, m, 0);
+    o.images = shape.at(0), o.pixels = shape.at(1), o.channels = shape.at(2);
+    o.gate_first = gate_first, o.threads = threads;
+    return wrap(make_gate(o));
 }
 
 nb::capsule planes_step(int images, int channels, int pixels, float scale, const std::vector<int>& clamp,
@@ -164,6 +174,8 @@ void bind_int8(nb::module_& m) {
           nb::arg("residual").none(), nb::arg("ratio"), nb::arg("depthwise"), nb::arg("threads"));
     m.def("make_int8_elementwise_step", elementwise_step, nb::arg("kind"), nb::arg("size"), nb::arg("a"),
           nb::arg("r").none(), nb::arg("clamp"), nb::arg("ra"), nb::arg("rb"), nb::arg("threads"));
+    m.def("make_int8_gate_step", gate_step, nb::arg("shape"), nb::arg("a"), nb::arg("r"),
+          nb::arg("gate_first"), nb::arg("clamp"), nb::arg("m"), nb::arg("threads"));
     m.def("make_int8_planes_step", planes_step, nb::arg("images"), nb::arg("channels"), nb::arg("pixels"),
           nb::arg("scale"), nb::arg("clamp"), nb::arg("threads"));
     m.def("make_int8_pool_step", pool_step, nb::arg("source"), nb::arg("output"), nb::arg("window"),

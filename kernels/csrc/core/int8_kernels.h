@@ -99,6 +99,7 @@ struct Table {
     std::size_t (*dw_scratch)(const ConvShape&);
     void (*depthwise)(const ConvArgs&);
     void (*add)(const Elementwise&);         // r may be null: requantize
+    void (*multiply)(const Elementwise&);    // a_ratio: the multiplier
     void (*quantize)(const Elementwise&);    // a: float32, a_ratio: the scale
     void (*dequantize)(const Elementwise&);  // y: float32, a_ratio: the scale
     void (*fake_quant)(const Elementwise&, float* least, float* most);

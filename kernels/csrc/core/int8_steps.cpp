@@ -129,7 +129,7 @@ class ConvStep final : public Step {
 
 class ElementwiseStep final : public Step {
   public:
-    ElementwiseStep(Unary kind, const Elementwise& e, int threads)
+    ElementwiseStep(Elementary kind, const Elementwise& e, int threads)
         : kind_(kind), e_(e), table_(active_table()) {
         parts_ = usable_parts(static_cast<int>(e.size), 4096, threads);
     }
@@ -137,20 +137,46 @@ class ElementwiseStep final : public Step {
     void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
         Elementwise e = e_;
         const Range range = share(static_cast<int>(e.size), part, parts_, 4096);
-        const std::size_t in = kind_ == Unary::kQuantize ? 4 : 1, out = kind_ == Unary::kDequantize ? 4 : 1;
-        const bool two = kind_ == Unary::kAdd;
+        const std::size_t in = kind_ == Elementary::kQuantize ? 4 : 1,
+                          out = kind_ == Elementary::kDequantize ? 4 : 1;
+        const bool two = kind_ == Elementary::kAdd || kind_ == Elementary::kMultiply;
         e.a = buffers[0] + range.begin * in;
         e.r = two ? buffers[1] + range.begin : nullptr;
         e.y = buffers[two ? 2 : 1] + range.begin * out;
         e.size = static_cast<std::size_t>(range.end - range.begin);
-        if (kind_ == Unary::kQuantize) return table_.quantize(e);
-        if (kind_ == Unary::kDequantize) return table_.dequantize(e);
+        if (kind_ == Elementary::kQuantize) return table_.quantize(e);
+        if (kind_ == Elementary::kDequantize) return table_.dequantize(e);
+        if (kind_ == Elementary::kMultiply) return table_.multiply(e);
         table_.add(e);
     }
 
   private:
-    Unary kind_;
+    Elementary kind_;
     Elementwise e_;
+    const Table& table_;
+    int parts_;
+};
+
+class GateStep final : public Step {
+  public:
+    explicit GateStep(const GateOptions& o) : o_(o), table_(active_table()) {
+        parts_ = usable_parts(o.images * o.pixels, 64, o.threads);
+    }
+    int parts() const override { return parts_; }
+    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+        const Range range = share(o_.images * o_.pixels, part, parts_, 64);
+        Elementwise e = o_.e;
+        e.size = static_cast<std::size_t>(o_.channels);
+        for (int i = range.begin; i < range.end; ++i) {
+            e.a = buffers[o_.gate_first ? 1 : 0] + i * e.size;
+            e.r = buffers[o_.gate_first ? 0 : 1] + i / o_.pixels * e.size;
+            e.y = buffers[2] + i * e.size;
+            table_.multiply(e);
+        }
+    }
+
+  private:
+    GateOptions o_;
     const Table& table_;
     int parts_;
 };
@@ -227,9 +253,10 @@ std::unique_ptr<Step> make_conv(const ConvOptions& o, const std::int8_t* w, cons
                                 const float* m, const float* bias) {
     return std::make_unique<ConvStep>(o, w, b, m, bias);
 }
-std::unique_ptr<Step> make_elementwise(Unary kind, const Elementwise& e, int threads) {
+std::unique_ptr<Step> make_elementwise(Elementary kind, const Elementwise& e, int threads) {
     return std::make_unique<ElementwiseStep>(kind, e, threads);
 }
+std::unique_ptr<Step> make_gate(const GateOptions& o) { return std::make_unique<GateStep>(o); }
 std::unique_ptr<Step> make_planes(const Planes& p, int images, int threads) {
     return std::make_unique<PlanesStep>(p, images, threads);
 }

@@ -45,8 +45,16 @@ struct ConvOptions {
 std::unique_ptr<Step> make_conv(const ConvOptions&, const std::int8_t* w, const std::int32_t* b,
                                 const float* m, const float* bias);
 
-enum class Unary { kAdd, kRequantize, kQuantize, kDequantize };
-std::unique_ptr<Step> make_elementwise(Unary, const Elementwise&, int threads);
+enum class Elementary { kAdd, kRequantize, kQuantize, kDequantize, kMultiply };
+std::unique_ptr<Step> make_elementwise(Elementary, const Elementwise&, int threads);
+// Pictures [n, pixels, c] times one value a channel and picture.
+struct GateOptions {
+    Elementwise e;
+    int images = 0, pixels = 0, channels = 0;
+    bool gate_first = false;  // the gate is the first buffer
+    int threads = 1;
+};
+std::unique_ptr<Step> make_gate(const GateOptions&);
 std::unique_ptr<Step> make_planes(const Planes&, int images, int threads);
 std::unique_ptr<Step> make_pool(const PoolArgs&, bool average, int threads);
 std::unique_ptr<Step> make_lookup(const std::uint8_t* table, std::uint8_t flip, std::size_t size,

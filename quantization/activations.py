@@ -1,0 +1,56 @@
+"""Activations spelled out in elementary operations, and the ops that they are: one table lookup in integers."""
+
+from __future__ import annotations
+
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import TensorNode
+from megengine.traced_module.passes import constant_value
+from megengine.traced_module.patterns import Pattern, any_, call, const
+from megengine.traced_module.rewriting import Found, Rule, rewrite
+
+
+def _number(value: float) -> Pattern:
+    """A constant of one element that is float32's nearest to `value`, or its neighbour."""
+
+    def equal(node: TensorNode) -> bool:
+        found = constant_value(node)
+        return found is not None and found.size == 1 and abs(float(found.reshape(())) - value) <= 2e-7 * abs(value)
+
+    return const().where(equal)
+
+
+def _from_0_to_6(node: TensorNode) -> bool:
+    attrs = node.expr.attrs
+    return (attrs.get("lo"), attrs.get("hi")) == (0, 6)
+
+
+def _sixth(value: Pattern) -> Pattern:
+    return call("div", value, _number(6.0)) | call("mul", value, _number(1 / 6))
+
+
+_X = any_()
+_SHIFTED = call("add", _X, _number(3.0))
+_RAMP = call("relu6", _SHIFTED) | call("clip", _SHIFTED).where(_from_0_to_6)
+
+
+def _named(op: str, pattern: Pattern) -> Rule:
+    def build(m: Found) -> TensorNode:
+        return m.apply(op, m[_X], name=f"{m.root.name}_{op}")
+
+    return Rule(op, pattern, build, when=lambda m: m[_X].shape == m.root.shape)
+
+
+RULES = (
+    _named("hswish", _sixth(call("mul", _X, _RAMP))),
+    _named("hsigmoid", _sixth(_RAMP)),
+    _named("hswish", call("mul", _X, call("hsigmoid", _X))),
+    _named("silu", call("mul", _X, call("sigmoid", _X))),
+)
+
+
+def name_activations(graph: InternalGraph) -> bool:
+    """`x * sigmoid(x)` becomes silu, `relu6(x + 3) / 6` hsigmoid, `x` times that hswish; True if anything changed.
+
+    Float results change by rounding only.
+    """
+    return bool(rewrite(graph, RULES))
