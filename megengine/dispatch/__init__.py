@@ -1,6 +1,15 @@
 """Op records, `apply`, interposers, and the mark of public functions."""
 
-from megengine.dispatch.apply import Interposer, apply, infer, interpose, no_interposers, reference_runner, run_eager
+from megengine.dispatch.apply import (
+    Interposer,
+    apply,
+    infer,
+    interpose,
+    no_interposers,
+    reference_runner,
+    run_eager,
+    runner,
+)
 from megengine.dispatch.public import PublicFunction, exported, exports, public, public_functions, retract
 from megengine.dispatch.record import (
     ErrorSample,
@@ -40,5 +49,6 @@ __all__ = [
     "registry",
     "retract",
     "run_eager",
+    "runner",
     "undefine",
 ]

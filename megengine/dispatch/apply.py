@@ -155,14 +155,14 @@ def _prepare(
     outputs = infer(op, specs, attrs)
     single = isinstance(outputs, TensorSpec)
     outputs = tuple(interned(s.shape, s.dtype, s.device) for s in ((outputs,) if single else outputs))
-    run = _runner(op, kernel_registry.Problem(op.name, tuple(specs), outputs, attrs), single)
+    run = runner(op, kernel_registry.Problem(op.name, tuple(specs), outputs, attrs), single)
     # rounded values that are only moved (pooled, reshaped) still lie on their grid
     moves = op.quant == "move" and all(spec.dtype == specs[0].dtype for spec in outputs)
     return run, outputs, single, specs, moves
 
 
-def _runner(op: Op, problem: kernel_registry.Problem, single: bool) -> Callable[..., Any]:
-    """The selected kernel as a function of storage arrays."""
+def runner(op: Op, problem: kernel_registry.Problem, single: bool) -> Callable[..., Any]:
+    """The selected kernel, or the reference where none is usable, as a function of storage arrays."""
     family = kernel_registry.family(op.name)
     found, fallback = family.candidates(problem), reference_runner(op, problem, single)
     if not found:

@@ -14,7 +14,7 @@ import numpy as np
 from megengine.core.dtype import storage_of
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import get_op, reference_runner
+from megengine.dispatch import get_op, runner
 from megengine.kernels import _core
 from megengine.kernels.int8 import quantize_planes_step
 from megengine.kernels.native import empty_for_step, to_step
@@ -41,7 +41,7 @@ class StepInfo:
 @dataclass(slots=True)
 class _Step:
     info: StepInfo
-    capsule: Any
+    run: Any  # capsule of a native step, or a function of the list of its buffers' addresses
     reads: list[int]
     writes: list[int]
     python: bool = False
@@ -250,7 +250,9 @@ class _Builder:
         self, expr: Apply, problem: Problem, constants: dict[int, np.ndarray], info: StepInfo, outputs: list[int]
     ) -> None:
         op = get_op(expr.op)
-        run = reference_runner(op, problem, len(problem.outputs) == 1)
+        run = runner(op, problem, len(problem.outputs) == 1)
+        eager = family(expr.op).select(problem, constants)
+        info.kernel = "reference" if eager is None else f"python:{eager.name}"
         moving = [i for i in range(len(expr.inputs)) if i not in constants]
 
         def step(addresses: list[int]) -> None:
@@ -263,8 +265,7 @@ class _Builder:
                 _view(address, spec)[...] = result
 
         reads = [self.buffer(expr.inputs[i]) for i in moving]
-        capsule = _core.python_step(step, len(reads) + len(outputs))
-        self.steps.append(_Step(info, capsule, reads, outputs, python=True))
+        self.steps.append(_Step(info, step, reads, outputs, python=True))
 
     # ------------------------------------------------------------ memory
 
@@ -314,14 +315,16 @@ class _Builder:
         ids.update({b: native.add_constant(a) for b, a in self.constants.items()})
         ids.update({b: native.add_arena(offset) for b, offset in offsets.items()})
         for s in self.steps:
-            native.add_step(s.capsule, [ids[root(b)] for b in (*s.reads, *s.writes)], s.python)
+            add = native.add_call if s.python else native.add_step
+            add(s.run, [ids[root(b)] for b in (*s.reads, *s.writes)])
         return native, total
 
 
 class Plan:
     """A compiled network: call it with arrays, get arrays. Shapes are those of the graph.
 
-    Runs without Python and without the GIL, except steps listed as "reference" by `describe`.
+    Runs without Python and without the GIL, except steps that `describe` lists as "reference" or "python:" and a
+    kernel.
     """
 
     def __init__(self, source: InternalGraph, *, threads: int = 1, tune: bool = False) -> None:

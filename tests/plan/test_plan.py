@@ -1,6 +1,8 @@
 """Plans equal the eager run: float networks, layouts, residuals, several threads, forked children."""
 
 import multiprocessing
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -109,3 +111,18 @@ def test_values_alive_together_do_not_overlap():
         for j, b in lives.items():
             if i < j and not (a.last < b.first or b.last < a.first):
                 assert offsets[i] + a.size <= offsets[j] or offsets[j] + b.size <= offsets[i]
+
+
+def test_a_plan_that_lives_to_the_end_leaves_no_trace():
+    script = """
+import numpy as np, megengine as mge, megengine.functional as F
+from megengine import plan
+from megengine.core.spec import TensorSpec
+from megengine.traced_module import record
+compiled = plan.compile(record(lambda x: F.exp(x), [TensorSpec((2, 3), np.dtype("f4"))]))
+def step(addresses): pass
+compiled._native.add_call(step, [])  # its globals hold the plan
+compiled(np.zeros((2, 3), "f4"))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -8,12 +8,14 @@ void bind_executor(nanobind::module_& m);
 void bind_float(nanobind::module_& m);
 void bind_int8(nanobind::module_& m);
 void bind_layout(nanobind::module_& m);
+void bind_strided(nanobind::module_& m);
 
 inline void bind_all(nanobind::module_& m) {
     bind_executor(m);
     bind_float(m);
     bind_int8(m);
     bind_layout(m);
+    bind_strided(m);
 }
 
 }  // namespace mge

@@ -51,22 +51,19 @@ const Step* step_of(nb::handle capsule) {
 // A step that calls back into Python: ops without a native kernel run their reference this way.
 class PythonStep final : public Step {
   public:
-    explicit PythonStep(nb::callable f, int buffers) : function_(std::move(f)), buffers_(buffers) {}
-    ~PythonStep() override {
-        nb::gil_scoped_acquire gil;
-        function_.reset();
-    }
+    PythonStep(nb::handle function, std::size_t buffers) : function_(function), buffers_(buffers) {}
     void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
         nb::gil_scoped_acquire gil;
         nb::list addresses;
-        for (int i = 0; i < buffers_; ++i) addresses.append(reinterpret_cast<std::uintptr_t>(buffers[i]));
+        for (std::size_t i = 0; i < buffers_; ++i)
+            addresses.append(reinterpret_cast<std::uintptr_t>(buffers[i]));
         PyObject* result = PyObject_CallOneArg(function_.ptr(), addresses.ptr());
         if (result) Py_DECREF(result);  // an error stays set; the plan raises it after the step
     }
 
   private:
-    nb::callable function_;
-    int buffers_;
+    nb::handle function_;  // the plan owns it
+    std::size_t buffers_;
 };
 
 double thread_cpu() {
@@ -93,16 +90,31 @@ class Plan {
         return add({Kind::kConstant, constants_.size() - 1});
     }
 
-    void add_step(nb::object capsule, std::vector<int> buffers, bool python) {
-        const Step* step = step_of(capsule);
-        for (int b : buffers)
-            if (b < 0 || b >= static_cast<int>(buffers_.size()))
-                throw std::out_of_range("plan: no such buffer");
+    void add_step(nb::object capsule, std::vector<int> buffers) {
+        append(step_of(capsule), std::move(buffers), false);
         capsules_.push_back(capsule);
-        const auto scratch = (step->scratch_bytes() + kAlign - 1) / kAlign * kAlign;
-        scratch_each_ = std::max(scratch_each_, scratch);
-        entries_.push_back({step, std::move(buffers), python});
-        scratch_.reset();
+    }
+
+    // A function called with the list of the addresses of its buffers.
+    void add_call(nb::callable function, std::vector<int> buffers) {
+        calls_.push_back(std::make_unique<PythonStep>(function, buffers.size()));
+        append(calls_.back().get(), std::move(buffers), true);
+        functions_.push_back(std::move(function));
+    }
+
+    // Functions reach whatever they close over, the plan too: Python's collector must see and break such
+    // circles.
+    static int traverse(PyObject* self, visitproc visit, void* arg) {
+        Py_VISIT(Py_TYPE(self));
+        if (!nb::inst_ready(self)) return 0;
+        for (const nb::object& f : nb::inst_ptr<Plan>(self)->functions_) Py_VISIT(f.ptr());
+        return 0;
+    }
+    static int clear(PyObject* self) {
+        Plan* plan = nb::inst_ptr<Plan>(self);
+        plan->entries_.clear();
+        plan->functions_.clear();
+        return 0;
     }
 
     void run(std::vector<AnyArray> inputs, std::vector<AnyArray> outputs,
@@ -148,6 +160,16 @@ class Plan {
         std::vector<int> buffers;
         bool python;
     };
+
+    void append(const Step* step, std::vector<int> buffers, bool python) {
+        for (int b : buffers)
+            if (b < 0 || b >= static_cast<int>(buffers_.size()))
+                throw std::out_of_range("plan: no such buffer");
+        const auto scratch = (step->scratch_bytes() + kAlign - 1) / kAlign * kAlign;
+        scratch_each_ = std::max(scratch_each_, scratch);
+        entries_.push_back({step, std::move(buffers), python});
+        scratch_.reset();
+    }
 
     int add(Buffer b) {
         buffers_.push_back(b);
@@ -212,7 +234,8 @@ class Plan {
     std::mutex mutex_;
     std::vector<Buffer> buffers_;
     std::vector<Entry> entries_;
-    std::vector<nb::object> capsules_;
+    std::vector<nb::object> capsules_, functions_;
+    std::vector<std::unique_ptr<Step>> calls_;
     std::vector<AnyArray> constants_;
     std::vector<std::size_t> input_bytes_, output_bytes_;
     std::size_t scratch_each_ = 0;
@@ -227,27 +250,25 @@ void run_step(nb::handle capsule, const std::vector<AnyArray>& arrays) {
     for (int part = 0; part < step->parts(); ++part) step->run(part, pointers.data(), scratch.get());
 }
 
-nb::object python_step(nb::callable function, int buffers) {
-    auto destroy = [](PyObject* c) { delete static_cast<Step*>(PyCapsule_GetPointer(c, kStepCapsule)); };
-    return nb::steal(PyCapsule_New(static_cast<Step*>(new PythonStep(std::move(function), buffers)),
-                                   kStepCapsule, destroy));
-}
+PyType_Slot plan_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(Plan::traverse)},
+                            {Py_tp_clear, reinterpret_cast<void*>(Plan::clear)},
+                            {0, nullptr}};
 
 }  // namespace
 
 void bind_executor(nb::module_& m) {
-    nb::class_<Plan>(m, "Plan")
+    nb::class_<Plan>(m, "Plan", nb::type_slots(plan_slots))
         .def(nb::init<std::size_t, int>(), nb::arg("arena_bytes"), nb::arg("threads"))
         .def("add_arena", &Plan::add_arena, nb::arg("offset"))
         .def("add_input", &Plan::add_input, nb::arg("bytes"))
         .def("add_output", &Plan::add_output, nb::arg("bytes"))
         .def("add_constant", &Plan::add_constant, nb::arg("array"))
-        .def("add_step", &Plan::add_step, nb::arg("capsule"), nb::arg("buffers"), nb::arg("python") = false)
+        .def("add_step", &Plan::add_step, nb::arg("capsule"), nb::arg("buffers"))
+        .def("add_call", &Plan::add_call, nb::arg("function"), nb::arg("buffers"))
         .def("run", [](Plan& p, std::vector<AnyArray> i,
                        std::vector<AnyArray> o) { p.run(std::move(i), std::move(o)); })
         .def("profile", &Plan::profile);
     m.def("run_step", &run_step, nb::arg("capsule"), nb::arg("arrays"));
-    m.def("python_step", &python_step, nb::arg("function"), nb::arg("buffers"));
 }
 
 }  // namespace mge

@@ -1,0 +1,169 @@
+"""Steps for ops that only move elements, and for arithmetic that broadcasts.
+
+Where elements come from and go to is asked of NumPy: the op is done to a view of an array that has the shape and the
+strides a value has in a plan, and the strides and the offset of the result are what the step walks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import QuantizedDType, storage_of
+from megengine.core.spec import TensorSpec
+from megengine.kernels import _core
+from megengine.kernels.registry import Kernel, Problem, family
+
+_F32 = np.dtype(np.float32)
+_BINARY = ("add", "sub", "mul", "div", "maximum", "minimum")  # in the order of the native enumeration
+_MOST_MOVES = 4096  # beyond them the walk over the moves is what takes the time
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A view in a buffer of a step: shape, offset and strides, both in bytes."""
+
+    buffer: int
+    shape: tuple[int, ...]
+    offset: int
+    strides: tuple[int, ...]
+
+
+def _place(buffer: int, spec: TensorSpec, view: Callable[[np.ndarray], np.ndarray] = lambda a: a) -> _Place:
+    """Where `view` of a value lies in its buffer; no memory of the value's size is taken."""
+    storage = storage_of(spec.dtype)
+    strides, step = [0] * spec.ndim, storage.itemsize
+    for axis in (1, 3, 2, 0) if spec.ndim == 4 else reversed(range(spec.ndim)):
+        strides[axis], step = step, step * spec.shape[axis]
+    probe = np.lib.stride_tricks.as_strided(np.empty(1, storage), spec.shape, strides, writeable=False)
+    found = view(probe)
+    offset = found.__array_interface__["data"][0] - probe.__array_interface__["data"][0]
+    return _Place(buffer, found.shape, offset, found.strides)
+
+
+def _step(problem: Problem, moves: Sequence[tuple[_Place, _Place]], filled: int = 0, value: int | None = None) -> Any:
+    out = problem.outputs[0]
+    item = storage_of(out.dtype).itemsize
+    return _core.move_step(
+        item=item,
+        places=[[s.buffer, t.buffer, s.offset, t.offset] for s, t in moves],
+        shapes=[list(t.shape) for _, t in moves],
+        to_strides=[list(t.strides) for _, t in moves],
+        from_strides=[list(s.strides) for s, _ in moves],
+        filled=filled,
+        bytes=0 if value is None else out.size * item,
+        value=value or 0,
+    )
+
+
+# ---------------------------------------------------------------- moves
+
+
+def _view_step(view: Callable[[np.ndarray, Any], np.ndarray]) -> Callable[..., Any]:
+    """The maker of a step for an op whose result is a view of its input."""
+
+    def make(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+        source = _place(0, problem.inputs[0], lambda x: view(x, problem.attrs))
+        return _step(problem, [(source, _place(1, problem.outputs[0]))])
+
+    return make
+
+
+def _ranges(attrs: Any) -> tuple[slice, ...]:
+    return tuple(slice(a, b, c) for a, b, c in zip(attrs.starts, attrs.stops, attrs.steps, strict=True))
+
+
+def _along(axis: int, start: int, length: int) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda x: x[(slice(None),) * (axis % x.ndim) + (slice(start, start + length),)]
+
+
+def _concat_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    axis, start, moves = problem.attrs.axis, 0, []
+    for i, spec in enumerate(problem.inputs):
+        target = _place(len(problem.inputs), problem.outputs[0], _along(axis, start, spec.shape[axis]))
+        moves.append((_place(i, spec), target))
+        start += spec.shape[axis]
+    return _step(problem, moves)
+
+
+def _split_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    axis, start, moves = problem.attrs.axis, 0, []
+    for i, spec in enumerate(problem.outputs):
+        moves.append((_place(0, problem.inputs[0], _along(axis, start, spec.shape[axis])), _place(1 + i, spec)))
+        start += spec.shape[axis]
+    return _step(problem, moves)
+
+
+def _pad_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    a, x = problem.attrs, problem.inputs[0]
+    inside = tuple(slice(before, before + n) for n, (before, _) in zip(x.shape, a.widths, strict=True))
+    moves = [(_place(0, x), _place(1, problem.outputs[0], lambda y: y[inside]))]
+    value, storage = a.value, storage_of(x.dtype)
+    if isinstance(x.dtype, QuantizedDType):
+        d = x.dtype
+        value = float(np.clip(np.rint(value / d.scale) + d.zero_point, d.qmin, d.qmax))
+    bits = np.array(value).astype(storage).view(f"u{storage.itemsize}")
+    return _step(problem, moves, filled=1, value=int(bits))
+
+
+def _sizes(problem: Problem) -> str | None:
+    for spec in (*problem.inputs, *problem.outputs):
+        if spec.size == 0:
+            return "no elements"
+        if storage_of(spec.dtype).itemsize not in (1, 2, 4, 8):
+            return f"elements of {storage_of(spec.dtype).itemsize} bytes"
+    return None
+
+
+def _few(problem: Problem) -> str | None:
+    parts = max(len(problem.inputs), len(problem.outputs))
+    return _sizes(problem) if parts <= _MOST_MOVES else f"{parts} parts"
+
+
+def _same_types(problem: Problem) -> str | None:
+    """Values are moved, never converted."""
+    kinds = {storage_of(s.dtype) for s in (*problem.inputs, *problem.outputs)}
+    return _few(problem) if len(kinds) == 1 else f"types {sorted(map(str, kinds))} differ"
+
+
+def _constant_padding(problem: Problem) -> str | None:
+    if problem.attrs.mode != "constant":
+        return f"mode {problem.attrs.mode}"
+    dtype = problem.inputs[0].dtype
+    if isinstance(dtype, QuantizedDType) and dtype.axis is not None:
+        return f"{dtype} has a scale per channel"
+    return _same_types(problem)
+
+
+# ---------------------------------------------------------------- arithmetic that broadcasts
+
+
+def _broadcast_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    out = problem.outputs[0]
+    a, b = (_place(i, s, lambda x: np.broadcast_to(x, out.shape)) for i, s in enumerate(problem.inputs))
+    y = _place(2, out)
+    kind = _BINARY.index(problem.op)
+    return _core.broadcast_step(kind, list(out.shape), list(y.strides), list(a.strides), list(b.strides))
+
+
+def _float32(problem: Problem) -> str | None:
+    wrong = sorted({str(s.dtype) for s in (*problem.inputs, *problem.outputs) if s.dtype != _F32})
+    return f"float32 only, got {', '.join(wrong)}" if wrong else _sizes(problem)
+
+
+for _op, _usable, _make in (
+    ("transpose", _same_types, _view_step(lambda x, a: x.transpose(a.perm))),
+    ("slice", _same_types, _view_step(lambda x, a: x[_ranges(a)])),
+    ("broadcast_to", _same_types, _view_step(lambda x, a: np.broadcast_to(x, a.shape))),
+    ("copy", _same_types, _view_step(lambda x, a: x)),
+    ("concat", _same_types, _concat_step),
+    ("split", _same_types, _split_step),
+    ("pad", _constant_padding, _pad_step),
+):
+    family(_op).add(Kernel(f"own_strided_{_op}", usable=_usable, make_step=_make))
+
+for _op in _BINARY:
+    family(_op).add(Kernel(f"own_broadcast_{_op}", usable=_float32, make_step=_broadcast_step))
