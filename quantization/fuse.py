@@ -19,8 +19,8 @@ def fuse(graph: InternalGraph) -> InternalGraph:
     run_passes(g)
     name_activations(g)
     for expr in g.exprs():
-        if isinstance(expr, Apply) and not open_split(g, expr):
-            fold_bias(g, expr)
+        if isinstance(expr, Apply):
+            open_split(g, expr) or fold_bias(g, expr) or norm_as_layer(g, expr)
     g.remove_dead()
     return g
 
@@ -38,6 +38,27 @@ def open_split(g: InternalGraph, split: Apply) -> bool:
         part = g.apply("slice", x, attrs=attrs, name=f"{out.name}_part", before=split, meta=dict(split.meta))
         g.replace_all_uses(out, part)
         start = stop
+    return True
+
+
+def norm_as_layer(g: InternalGraph, norm: Apply) -> bool:
+    """batch_norm that no convolution before it could take -> 1x1 depthwise convolution, a layer with integers.
+
+    Its one weight a channel has a scale of its own, so that rounding it to an integer changes nothing.
+    """
+    if not is_op(norm, "batch_norm") or len(norm.inputs[0].shape) != 4:
+        return False
+    gamma, beta, mean, variance = (constant_value(node) for node in norm.inputs[1:])
+    if gamma is None or beta is None or mean is None or variance is None:
+        return False
+    factor = gamma.astype(np.float64).reshape(-1) / np.sqrt(variance.astype(np.float64).reshape(-1) + norm.attrs["eps"])
+    offset = beta.astype(np.float64).reshape(-1) - mean.reshape(-1) * factor
+    meta = {"before": norm, "meta": dict(norm.meta)}
+    w = g.constant(factor.astype(np.float32).reshape(-1, 1, 1, 1), name=f"{norm.name}_weight", **meta)
+    b = g.constant(offset.astype(np.float32), name=f"{norm.name}_bias", **meta)
+    window = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": len(factor)}
+    layer = g.apply("conv2d", norm.inputs[0], w, b, attrs=window, name=f"{norm.name}_layer", **meta)
+    g.replace_all_uses(norm.outputs[0], layer)
     return True
 
 

@@ -4,11 +4,14 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx.utils
 import pytest
 
 from megengine.convert import onnx as mge_onnx
+from megengine.convert.onnx.exporter import to_model
 from megengine.quantization import QuantConfig, quantize_model
-from megengine.quantization.verify import verify
+from megengine.quantization.verify import specification, verify
 
 FOLDER = Path(__file__).parent.parent / "data" / "onnx"
 EXPECTED = np.load(FOLDER / "expected.npz")
@@ -55,3 +58,43 @@ def test_qdq_export_runs_in_onnxruntime(quantized, tmp_path):
     got = session.run(None, {session.get_inputs()[0].name: EXPECTED["x"]})[0]
     error = got - model(EXPECTED["x"]).numpy()
     assert np.square(error).sum() < 0.01 * np.square(wanted(name)).sum()  # 20 dB
+
+
+def pieces(proto):
+    """Every quantized value of a QDQ file, with the part of the file that makes it from quantized values."""
+    proto = onnx.shape_inference.infer_shapes(proto)
+    makers = {out: node for node in proto.graph.node for out in node.output}
+    for target in (node.output[0] for node in proto.graph.node if node.op_type == "QuantizeLinear"):
+        sources, stack = [], [makers[target].input[0]]
+        while stack:
+            at = stack.pop()
+            maker = makers.get(at)
+            before = maker is not None and maker.op_type == "DequantizeLinear" and makers.get(maker.input[0])
+            if before:
+                sources.append(maker.input[0])
+            elif maker is not None:
+                stack.extend(maker.input)
+            elif any(at == given.name for given in proto.graph.input):
+                sources.append(at)
+        part = onnx.utils.Extractor(proto).extract_model(sorted(set(sources)), [target])
+        yield target, part
+
+
+def test_every_node_of_a_qdq_file_is_at_most_a_step_away_in_onnxruntime(quantized):
+    runtime = pytest.importorskip("onnxruntime")
+    name, model = quantized
+    values = specification(model.integer_graph, [EXPECTED["x"]])
+
+    def integers(edge):
+        return next((values[n] for n in (edge, f"{edge.removesuffix('_q')}_int") if n in values), None)
+
+    compared = 0
+    for target, part in pieces(to_model(model.qdq_graph)):
+        want, given = integers(target), {i.name: integers(i.name) for i in part.graph.input}
+        if want is None or any(v is None for v in given.values()):
+            continue  # an edge inside one integer op, or a scale shared with another
+        session = runtime.InferenceSession(part.SerializeToString(), providers=["CPUExecutionProvider"])
+        got = session.run(None, given)[0]
+        assert np.abs(got.astype(np.int32) - want).max() <= 1, (name, target)
+        compared += 1
+    assert compared >= 3
