@@ -17,6 +17,7 @@ from megengine.traced_module.expr import (
     is_getattr,
     is_input,
 )
+from megengine.traced_module.files import load, save
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.interpret import interpret
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
@@ -53,12 +54,14 @@ __all__ = [
     "is_constant",
     "is_getattr",
     "is_input",
+    "load",
     "load_tm",
     "lower",
     "optimize",
     "record",
     "register_as_builtin",
     "register_supported_type",
+    "save",
     "save_tm",
     "trace_module",
     "wrap",

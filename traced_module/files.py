@@ -1,6 +1,7 @@
-"""Our own format of op-level graphs, float or integer: a zip of graph.json and weights.safetensors, no code in it.
+"""Our own format of traced modules and of graphs of ops, float or integer: no code in it.
 
-graph.json is versioned, in a stable order, one expression a line, so that two files can be compared as text.
+A zip of graph.json and weights.safetensors. graph.json is versioned, in a stable order, one expression a line, so that
+two files can be compared as text. Version 1 holds a graph of ops, version 2 a traced module with all its submodules.
 """
 
 from __future__ import annotations
@@ -10,50 +11,63 @@ import math
 import os
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
-from megengine.core.dtype import DType, QuantizedDType, as_dtype, bfloat16, quantized, storage_of
-from megengine.core.errors import FileFormatError, MegEngineError
+from megengine.core.dtype import QuantizedDType, bfloat16, storage_of
+from megengine.core.errors import FileFormatError, MegEngineError, brief
 from megengine.core.spec import TensorSpec
+from megengine.serialization.files import ARCHIVES, SUFFIXES
 from megengine.tensor import Tensor
+from megengine.traced_module import module_reading, module_writing
 from megengine.traced_module.expr import Apply, Constant, Expr, Input
+from megengine.traced_module.file_values import dtype_in, dtype_out
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import TensorNode
 from megengine.traced_module.traced import TracedModule, lower
 
-FORMAT, VERSION = "megengine-graph", 1
+FORMAT = "megengine-graph"
+OPS_VERSION, MODULE_VERSION = 1, 2
 GRAPH, WEIGHTS = "graph.json", "weights.safetensors"
 MAX_GRAPH = 256 << 20  # bytes of graph.json after unpacking; weights are stored unpacked, so the file bounds them
+MAX_RATIO = 200  # of graph.json unpacked to packed: text of graphs stays below a fifth of it
 
 
 def save(model: TracedModule | InternalGraph, path: str | Path) -> None:
-    """Write a graph; an old file is replaced only when the new one is complete.
+    """Write a traced module or a graph; an old file is replaced only when the new one is complete.
+
+    A traced module keeps all: its submodules and their graphs, names, ids and provenance, layers with their state
+    (those of quantization too), and which layers and tensors are shared. A module-level graph alone is lowered.
 
     Args:
-        model: a graph of ops, float or integer.
+        model: a traced module, or a graph of ops, float or integer.
         path: file to write, by custom `.mgt`.
 
     Raises:
-        FileFormatError: the path cannot be written, or the graph holds a value that has no place in the format.
+        FileFormatError: the path cannot be written, or the model holds a value that has no place in the format.
 
     Example:
         >>> save(traced, "net.mgt")  # doctest: +SKIP
     """
     from safetensors.numpy import save as pack
 
-    graph = lower(model).graph
-    weights = {e.name: _plain_storage(e) for e in graph.exprs() if isinstance(e, Constant)}
-    text = _graph_text(graph)
+    if isinstance(model, TracedModule) and not _is_of_ops(model):
+        text, arrays = module_writing.describe(model, {"format": FORMAT, "version": MODULE_VERSION})
+        packing = zipfile.ZIP_STORED  # so that no small file unpacks to a large one
+    else:
+        graph = lower(model).graph
+        arrays = {e.name: _plain_storage(e) for e in graph.exprs() if isinstance(e, Constant)}
+        text, packing = _graph_text(graph), zipfile.ZIP_DEFLATED
     path = Path(path)
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".tmp", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:
-                archive.writestr(_entry(GRAPH, zipfile.ZIP_DEFLATED), text)
-                archive.writestr(_entry(WEIGHTS, zipfile.ZIP_STORED), pack(weights))
+                archive.writestr(_entry(GRAPH, packing), text)
+                archive.writestr(_entry(WEIGHTS, zipfile.ZIP_STORED), pack(arrays))
             os.chmod(name, 0o644)
             os.replace(name, path)
         finally:
@@ -62,30 +76,70 @@ def save(model: TracedModule | InternalGraph, path: str | Path) -> None:
         raise FileFormatError(f"{path}: cannot be written ({error.strerror})") from error
 
 
-def load(path: str | Path) -> TracedModule:
-    """Read a graph that `save` wrote. Every op is inferred again, so a file cannot hold an impossible graph.
+def load(path: str | Path, *, allow: Sequence[type] = ()) -> TracedModule:
+    """Read what `save` wrote; nothing in the file is run.
+
+    Every op is inferred again, so a file cannot hold an impossible one; shapes of calls are taken from the file
+    (`graph.lint()` compares them).
+
+    Args:
+        path: the file.
+        allow: classes of layers and named tuples of yours that the file may hold.
 
     Raises:
-        FileFormatError: no such file, truncated, not of this format, or inconsistent; the message says which.
+        FileFormatError: no such file, truncated, not of this format, of a newer version, or inconsistent; or it names a
+            class, function or op that is not known here. The message says which.
     """
-    from safetensors.numpy import load as unpack
-
     path = Path(path)
     try:
-        with zipfile.ZipFile(path) as archive:
-            _check_entries(path, archive)
-            described = json.loads(archive.read(GRAPH))
-            weights = unpack(archive.read(WEIGHTS))
-    except FileFormatError:
-        raise
-    except FileNotFoundError:
-        raise FileFormatError(f"{path}: no such file") from None
-    except Exception as error:  # zip, JSON and safetensors each have their own types
-        raise FileFormatError(f"{path}: damaged or not a graph file ({error})") from error
+        with path.open("rb") as file:
+            return read(file, str(path), allow=allow)
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+        raise FileFormatError(f"{path}: {reason}") from None
+
+
+def read(file: IO[bytes], path: str, *, allow: Sequence[type] = ()) -> TracedModule:
+    """Read an open, seekable file; `path` is its name in messages. Raises as `load`."""
+    from safetensors.numpy import load as unpack
+
     try:
-        return TracedModule.from_graph(_Reader(described, weights).graph())
-    except (MegEngineError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise FileFormatError(f"{path}: its graph is not consistent ({error})") from error
+        with zipfile.ZipFile(file) as archive:
+            _check_entries(archive, file.seek(0, 2))
+            described = json.loads(archive.read(GRAPH))
+            version = _version(described)
+            arrays = unpack(archive.read(WEIGHTS))
+    except FileFormatError as error:
+        raise FileFormatError(f"{path}: {error}") from None
+    except Exception as error:  # zip, JSON and safetensors each have their own types
+        raise FileFormatError(f"{path}: damaged or not a graph file ({str(error)[:200]})") from error
+    try:
+        if version == MODULE_VERSION:
+            return module_reading.rebuild(described, arrays, allow)
+        return TracedModule.from_graph(_Reader(described, arrays).graph())
+    except (
+        *(MegEngineError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError),
+        *(RecursionError, MemoryError),
+    ) as error:
+        raise FileFormatError(f"{path}: its graph is not consistent ({str(error)[:500]})") from error
+
+
+def _version(described: Any) -> int:
+    if not isinstance(described, dict) or described.get("format") != FORMAT:
+        found = described.get("format") if isinstance(described, dict) else described
+        raise FileFormatError(f"format is {brief(found)}; expected {FORMAT!r}")
+    version = described.get("version")
+    if version not in (OPS_VERSION, MODULE_VERSION):
+        known = f"this program reads versions {OPS_VERSION} and {MODULE_VERSION}"
+        newer = type(version) is int and version > MODULE_VERSION
+        remedy = "; the file was written by a newer megengine: upgrade, or save it there in an older format"
+        raise FileFormatError(f"version is {brief(version)}; {known}{remedy if newer else ''}")
+    return version
+
+
+def _is_of_ops(model: TracedModule) -> bool:
+    """True for a graph of ops alone."""
+    return len(model.graphs) == 1 and model.graph.arguments is None and not model.graph._inputs_self()
 
 
 def _entry(name: str, compression: int) -> zipfile.ZipInfo:
@@ -95,15 +149,16 @@ def _entry(name: str, compression: int) -> zipfile.ZipInfo:
     return info
 
 
-def _check_entries(path: Path, archive: zipfile.ZipFile) -> None:
+def _check_entries(archive: zipfile.ZipFile, size: int) -> None:
     entries = {info.filename: info for info in archive.infolist()}
-    if set(entries) != {GRAPH, WEIGHTS}:
-        raise FileFormatError(f"{path}: holds {sorted(entries)[:5]}; expected {GRAPH} and {WEIGHTS}")
-    if entries[GRAPH].file_size > MAX_GRAPH:
-        raise FileFormatError(f"{path}: {GRAPH} unpacks to {entries[GRAPH].file_size} bytes; refused")
+    if set(entries) != {GRAPH, WEIGHTS} or len(archive.infolist()) != 2:
+        raise FileFormatError(f"holds {sorted(entries)[:5]}; expected {GRAPH} and {WEIGHTS}")
+    graph = entries[GRAPH]
+    if graph.file_size > min(MAX_GRAPH, MAX_RATIO * min(graph.compress_size, size) + 4096):
+        raise FileFormatError(f"{GRAPH} unpacks to {graph.file_size} bytes; refused")
     weights = entries[WEIGHTS]
-    if weights.compress_type != zipfile.ZIP_STORED or weights.file_size > path.stat().st_size:
-        raise FileFormatError(f"{path}: {WEIGHTS} is packed; expected it stored, so that its size is known")
+    if weights.compress_type != zipfile.ZIP_STORED or weights.file_size > size:
+        raise FileFormatError(f"{WEIGHTS} is packed; expected it stored, so that its size is known")
 
 
 # ---------------------------------------------------------------- writing
@@ -112,7 +167,7 @@ def _check_entries(path: Path, archive: zipfile.ZipFile) -> None:
 def _graph_text(graph: InternalGraph) -> str:
     head = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": OPS_VERSION,
         "name": graph.name,
         "inputs": [n.name for n in graph.inputs],
         "outputs": [n.name for n in graph.outputs],
@@ -122,7 +177,7 @@ def _graph_text(graph: InternalGraph) -> str:
 
 
 def _describe(expr: Expr) -> dict[str, Any]:
-    made = [{"name": n.name, "shape": list(n.shape), "dtype": _dtype_out(n.spec.dtype)} for n in expr.outputs]
+    made = [{"name": n.name, "shape": list(n.shape), "dtype": dtype_out(n.spec.dtype)} for n in expr.outputs]
     found: dict[str, Any] = {"kind": expr.kind, "outputs": made}
     if isinstance(expr, Apply):
         found["op"] = expr.op
@@ -142,13 +197,6 @@ def _plain_storage(expr: Constant) -> np.ndarray:
     return array.view(np.uint16) if array.dtype == bfloat16 else array
 
 
-def _dtype_out(dtype: DType) -> Any:
-    if isinstance(dtype, QuantizedDType):
-        scale = list(dtype.scale) if isinstance(dtype.scale, tuple) else dtype.scale
-        return {"name": dtype.name, "scale": scale, "zero_point": dtype.zero_point, "axis": dtype.axis}
-    return dtype.name
-
-
 def _value_out(expr: Apply, key: str, value: Any) -> Any:
     """JSON for an attribute; tuples are lists, and what JSON lacks is an object with one tag."""
     if value is None or isinstance(value, (bool, int, str)):
@@ -158,7 +206,7 @@ def _value_out(expr: Apply, key: str, value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_value_out(expr, key, item) for item in value]
     if isinstance(value, (np.dtype, QuantizedDType)):
-        return {"dtype": _dtype_out(value)}
+        return {"dtype": dtype_out(value)}
     raise FileFormatError(f"{expr!r}: attribute {key!r} is {type(value).__name__}, which the file format does not hold")
 
 
@@ -169,10 +217,6 @@ class _Reader:
     """Rebuilds the graph through its own checks."""
 
     def __init__(self, described: dict[str, Any], weights: dict[str, np.ndarray]) -> None:
-        if described.get("format") != FORMAT:
-            raise FileFormatError(f"format is {described.get('format')!r}; expected {FORMAT!r}")
-        if described.get("version") != VERSION:
-            raise FileFormatError(f"version is {described.get('version')!r}; this program reads version {VERSION}")
         self.described, self.weights = described, weights
         self.made = InternalGraph(str(described["name"]))
         self.nodes: dict[str, TensorNode] = {}
@@ -194,7 +238,7 @@ class _Reader:
         for node, wanted in zip(nodes, stated, strict=True):
             if node.name != wanted["name"]:
                 self.made.rename(node, wanted["name"])
-            spec = TensorSpec(tuple(wanted["shape"]), _dtype_in(wanted["dtype"]))
+            spec = TensorSpec(tuple(wanted["shape"]), dtype_in(wanted["dtype"]))
             if node.spec != spec:
                 raise FileFormatError(f"{node.name!r} is {node.spec}; the file states {spec}")
             self.nodes[node.name] = node
@@ -202,7 +246,7 @@ class _Reader:
     def _nodes(self, item: dict[str, Any], first: dict[str, Any]) -> tuple[TensorNode, ...]:
         name, meta = first["name"], {key: value for key, value in item.get("meta", {}).items() if _is_text(value)}
         if item["kind"] == Input.kind:
-            spec = TensorSpec(tuple(first["shape"]), _dtype_in(first["dtype"]))
+            spec = TensorSpec(tuple(first["shape"]), dtype_in(first["dtype"]))
             return (self.made.add_input(name, spec),)
         if item["kind"] == Constant.kind:
             return (self.made.constant(self._weight(first), name, meta=meta),)
@@ -214,22 +258,20 @@ class _Reader:
         return out if isinstance(out, tuple) else (out,)
 
     def _weight(self, stated: dict[str, Any]) -> Tensor:
-        array, dtype = self.weights[stated["name"]], _dtype_in(stated["dtype"])
+        array, dtype = self.weights[stated["name"]], dtype_in(stated["dtype"])
         array = array.view(bfloat16) if dtype == bfloat16 else array
         if array.dtype != storage_of(dtype):
             raise FileFormatError(f"{stated['name']!r} is stored as {array.dtype}; expected {storage_of(dtype)}")
         return Tensor._wrap(array, dtype)
 
 
-def _dtype_in(value: Any) -> DType:
-    if isinstance(value, dict):
-        return quantized(value["name"], value["scale"], value["zero_point"], value["axis"])
-    return as_dtype(value)
-
-
 def _value_in(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_value_in(item) for item in value)
     if isinstance(value, dict):
-        return float(value["float"]) if "float" in value else _dtype_in(value["dtype"])
+        return float(value["float"]) if "float" in value else dtype_in(value["dtype"])
     return value
+
+
+SUFFIXES[".mgt"] = save
+ARCHIVES[GRAPH] = read

@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -59,6 +60,9 @@ def save(obj: Any, f: PathOrFile, pickle_module: Any = pickle, pickle_protocol: 
     """
     if pickle_module is not pickle or pickle_protocol != 4:
         raise OptionError("save: files are written by the package itself in protocol 4; leave out the pickle options")
+    if isinstance(f, (str, os.PathLike)) and Path(f).suffix in SUFFIXES and isinstance(obj, tuple(WRITERS)):
+        SUFFIXES[Path(f).suffix](obj, Path(f))
+        return f
     writer = next((w for kind, w in WRITERS.items() if isinstance(obj, kind)), dumps)
     content = writer(obj)
     if isinstance(f, (str, os.PathLike)):
@@ -100,10 +104,7 @@ def load(
     content = f if isinstance(f, io.BufferedReader) and f.seekable() else io.BytesIO(f.read())
     at = content.tell()
     if content.read(4) == b"PK\x03\x04":
-        raise FileFormatError(
-            "load: a zip archive, not a pickle; PyTorch's files: megengine.serialization.read_pth(path), "
-            "graphs: megengine.traced_module.load(path)"
-        )
+        return _read_archive(content, allow)
     content.seek(at)
     records = read_records(content)
     if records == LEGACY_MAGIC:
@@ -113,10 +114,30 @@ def load(
     return value if map_location is None else _moved(value, map_location)
 
 
+def _read_archive(file: Any, allow: Sequence[type]) -> Any:
+    """A zip archive: one of our formats, or PyTorch's, for which there is a function of its own."""
+    late.ensure("megengine.traced_module.")
+    try:
+        names = set(zipfile.ZipFile(file).namelist())
+    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as exc:
+        raise FileFormatError(f"load: a zip archive, not a pickle, and damaged: {exc}") from exc
+    found = next((reader for name, reader in ARCHIVES.items() if name in names), None)
+    if found is None:
+        raise FileFormatError(
+            "load: a zip archive, not a pickle; PyTorch's files: megengine.serialization.read_pth(path)"
+        )
+    file.seek(0)
+    return found(file, str(getattr(file, "name", "the file")), allow=allow)
+
+
 # kinds of objects that are not trees of values: name of the outermost object -> reader(records, allow=...)
 ROOTS: dict[str, Callable[..., Any]] = {}
 # and how they are written: class -> content of the file as buffers
 WRITERS: dict[type, Callable[[Any], list[Buffer]]] = {}
+# other formats of objects of these classes: suffix of a path -> writer(object, path)
+SUFFIXES: dict[str, Callable[[Any, Path], None]] = {}
+# and how they are read: name of an entry of a zip archive -> reader(file, path, allow=...)
+ARCHIVES: dict[str, Callable[..., Any]] = {}
 
 
 def _reader_of(records: Any) -> Callable[..., Any] | None:

@@ -11,6 +11,11 @@ from megengine.traced_module import CallFunction, CallMethod, GetAttr, TracedMod
 
 DATA = Path(__file__).parent.parent / "data" / "megengine" / "graphs"
 NETS = {"call_mix": "CallMix", "multi_io": "MultiIO", "res_plain": "ResPlain", "res_fused": "ResFused"}
+# traced modules that it wrote
+FILES = [
+    *("call_mix", "call_mix_flat", "multi_io", "multi_io_flat", "res_plain", "res_plain_flat", "res_plain_opt"),
+    *("res_fused", "res_fused_flat", "res_fused_qat", "res_fused_qat_flat", "res_fused_q", "res_fused_q_flat"),
+]
 # MegEngine's graph reads the output of a dropout that returned its argument unchanged where the model reads the
 # argument itself: a wrong edge, not copied.
 CORRECTED = {("math.argmax(drop_out, -1", "math.argmax(softmax_out, -1")}

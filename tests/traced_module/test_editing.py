@@ -1,5 +1,8 @@
 """Edits at module level: what they do, that they can be undone, and that wrong ones change nothing."""
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +13,7 @@ import megengine.functional as F
 import megengine.module as M
 from megengine.core.errors import GraphError, MegEngineError, NameInUseError
 from megengine.tensor import Tensor, tensor
-from megengine.traced_module import TensorNode, TracedModule, trace_module
+from megengine.traced_module import TensorNode, TracedModule, files, module_writing, trace_module
 
 
 class Block(M.Module):
@@ -52,7 +55,15 @@ def state(m: TracedModule) -> tuple:
     """All that an edit can change."""
     attributes = [(n, id(v)) for n, v in m.named_modules()] + [(n, id(t)) for n, t in m.named_tensors()]
     graph = m.graph
-    return listing(m), attributes, graph.out_def, graph.arguments, graph._journal.next_expr, graph._journal.next_node
+    text, arrays = module_writing.describe(m, {})
+    return listing(m), attributes, graph.out_def, graph.arguments, text, {k: v.tobytes() for k, v in arrays.items()}
+
+
+def content(m: TracedModule) -> bytes:
+    """The bytes of the module's file."""
+    with tempfile.TemporaryDirectory() as folder:
+        files.save(m, Path(folder) / "net.mgt")
+        return (Path(folder) / "net.mgt").read_bytes()
 
 
 def test_an_inserted_call_takes_part_in_the_result():
@@ -401,7 +412,7 @@ def edits_of(m: TracedModule, kind: int, choice: int) -> None:
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 10_000)), min_size=1, max_size=12))
 def test_random_edits_keep_lint_clean_and_can_all_be_undone(edits):
     m = module()
-    start = state(m)
+    start, saved = state(m), content(m)
     for kind, choice in edits:
         before = state(m)
         try:
@@ -415,6 +426,7 @@ def test_random_edits_keep_lint_clean_and_can_all_be_undone(edits):
         m.graph.lint()
         steps += 1
     assert state(m) == start
+    assert content(m) == saved
     for _ in range(steps):
         assert m.graph.redo()
     assert state(m) == done

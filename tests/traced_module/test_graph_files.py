@@ -91,7 +91,10 @@ def changed(tmp_path, change) -> str:
     ("change", "message"),
     [
         (lambda d: d.update(format="x"), "format is 'x'"),
-        (lambda d: d.update(version=9), "version is 9; this program reads version 1"),
+        (
+            lambda d: d.update(version=9),
+            "version is 9; this program reads versions 1 and 2; the file was",
+        ),
         (lambda d: d["exprs"][2].update(op="convv"), "unknown op 'convv'"),
         (lambda d: d["exprs"][2].update(inputs=["x", "ghost"]), "ghost"),
         (lambda d: d["exprs"][2]["outputs"][0].update(shape=[1]), "the file states"),

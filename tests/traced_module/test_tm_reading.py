@@ -7,7 +7,8 @@ import struct
 
 import numpy as np
 import pytest
-from megengine_graphs import DATA, check, inputs_of, leaves
+from damage import mutated
+from megengine_graphs import DATA, FILES, check, inputs_of, leaves
 
 import megengine as mge
 from megengine.core.errors import FileFormatError, MegEngineError
@@ -15,11 +16,6 @@ from megengine.serialization.pickles import Global, Record, read_records
 from megengine.tensor import tensor
 from megengine.traced_module import TracedModule, tm_reading
 from megengine.traced_module.tm_reading import read_tm
-
-FILES = [
-    *("call_mix", "call_mix_flat", "multi_io", "multi_io_flat", "res_plain", "res_plain_flat", "res_plain_opt"),
-    *("res_fused", "res_fused_flat", "res_fused_qat", "res_fused_qat_flat", "res_fused_q", "res_fused_q_flat"),
-]
 
 
 def outputs_of(name: str) -> dict[str, np.ndarray]:
@@ -98,23 +94,6 @@ def test_a_file_cannot_run_code(tmp_path):
         mge.load(tmp_path / "net.tm")
         raise FileFormatError("dropped unbuilt")
     assert not (tmp_path / "ran").exists()
-
-
-def mutated(content: bytes, rng: random.Random) -> bytes:
-    data = bytearray(content)
-    for _ in range(rng.choice([1, 1, 2, 8])):
-        at = rng.randrange(len(data))
-        kind = rng.randrange(4)
-        if kind == 0:
-            data[at] = rng.randrange(256)
-        elif kind == 1:
-            del data[at : at + rng.randrange(1, 40)]
-        elif kind == 2:
-            data[at:at] = bytes(rng.randrange(256) for _ in range(rng.randrange(1, 9)))
-        else:
-            other = rng.randrange(len(data))
-            data[at : at + 4] = data[other : other + 4]
-    return bytes(data)
 
 
 def fuzz(tmp_path, count: int, seed: int) -> None:
