@@ -1,6 +1,7 @@
 """TracedModule: a model as an editable graph."""
 
 from megengine.traced_module.capture import Specialization, SpecializationWarning
+from megengine.traced_module.diff import GraphDiff, diff
 from megengine.traced_module.expr import (
     Apply,
     CallFunction,
@@ -36,6 +37,7 @@ __all__ = [
     "Constant",
     "Expr",
     "GetAttr",
+    "GraphDiff",
     "Input",
     "InternalGraph",
     "ModuleNode",
@@ -44,6 +46,7 @@ __all__ = [
     "SpecializationWarning",
     "TensorNode",
     "TracedModule",
+    "diff",
     "disable_default_checker",
     "enable_expr_checker",
     "interpret",

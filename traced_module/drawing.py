@@ -6,14 +6,17 @@ Names may come from files: everything is escaped.
 from __future__ import annotations
 
 import json
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import TypeVar
 
 from megengine.core.dtype import QuantizedDType
 from megengine.traced_module.expr import Apply, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import ModuleNode, TensorNode
 
+K = TypeVar("K", bound=Hashable)
 BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN = 190, 40, 26, 26, 14
 COLOURS = {
     "input": "#dbe7f5",
@@ -68,40 +71,56 @@ def _is_part(expr: Expr) -> bool:
 
 def layout(graph: InternalGraph) -> dict[int, Box]:
     """A row is the longest way from an input; a column stays below the first operand where it is free."""
-    boxes: dict[int, Box] = {}
+    return place((id(expr), expr, [id(n.expr) for n in expr.inputs]) for expr in shown(graph))
+
+
+def place(items: Iterable[tuple[K, Expr, Sequence[K]]]) -> dict[K, Box]:
+    """Boxes of (key, expression, keys of what it is drawn below), given in an order in which operands come first."""
+    boxes: dict[K, Box] = {}
     taken: set[tuple[int, int]] = set()
-    for expr in shown(graph):
-        before = [boxes[id(n.expr)] for n in expr.inputs if id(n.expr) in boxes]
+    for key, expr, operands in items:
+        before = [boxes[operand] for operand in operands if operand in boxes]
         row = 1 + max((box.row for box in before), default=-1)
         column = before[0].column if before else 0
         while (row, column) in taken:
             column += 1
         taken.add((row, column))
-        boxes[id(expr)] = Box(expr, row, column)
+        boxes[key] = Box(expr, row, column)
     return boxes
+
+
+def extent(boxes: Iterable[Box]) -> tuple[int, int]:
+    """Width and height in pixels of a picture of these boxes."""
+    boxes = list(boxes)
+    columns, rows = (1 + max((getattr(b, at) for b in boxes), default=0) for at in ("column", "row"))
+    return 2 * MARGIN + columns * (BOX_WIDTH + GAP_X), 2 * MARGIN + rows * (BOX_HEIGHT + GAP_Y)
 
 
 def to_svg(graph: InternalGraph) -> str:
     """The graph as one SVG element with its own styles; a tooltip tells module path, source line and attributes."""
     boxes = layout(graph)
-    width = 2 * MARGIN + (1 + max((b.column for b in boxes.values()), default=0)) * (BOX_WIDTH + GAP_X)
-    height = 2 * MARGIN + (1 + max((b.row for b in boxes.values()), default=0)) * (BOX_HEIGHT + GAP_Y)
     taken = {(box.row, box.column) for box in boxes.values()}
     pairs = [(boxes[id(n.expr)], box) for box in boxes.values() for n in box.expr.inputs if id(n.expr) in boxes]
-    edges = [_edge(start, end, taken) for start, end in pairs]
+    edges = [edge_svg(start, end, taken) for start, end in pairs]
+    return svg(*extent(boxes.values()), [*edges, *(_box(box, graph) for box in boxes.values())])
+
+
+def svg(width: int, height: int, parts: Iterable[str]) -> str:
+    """An SVG document of these elements on white."""
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
             'font-family="system-ui, sans-serif" font-size="11">',
             f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-            *edges,
-            *(_box(box, graph) for box in boxes.values()),
+            *parts,
             "</svg>",
         ]
     )
 
 
-def _edge(start: Box, end: Box, taken: set[tuple[int, int]]) -> str:
+def edge_svg(
+    start: Box, end: Box, taken: set[tuple[int, int]], *, colour: str = "#8a94a6", dashed: bool = False
+) -> str:
     """Down beside the boxes between the two rows, and over to the target in the last gap."""
     x0, y0, x1, y1 = start.middle, start.top + BOX_HEIGHT, end.middle, end.top
     half, turn = GAP_Y // 2, y1 - GAP_Y
@@ -109,17 +128,22 @@ def _edge(start: Box, end: Box, taken: set[tuple[int, int]]) -> str:
     x = x0 if free else start.left + BOX_WIDTH + GAP_X // 2
     aside = "" if free else f"C{x0},{y0 + half} {x},{y0 + half} {x},{y0 + GAP_Y} "
     path = f"M{x0},{y0} {aside}V{turn} C{x},{turn + half} {x1},{y1 - half} {x1},{y1}"
-    return f'<path d="{path}" fill="none" stroke="#8a94a6" stroke-width="1.1"/>'
+    style = ' stroke-dasharray="4 3"' if dashed else ""
+    return f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.1"{style}/>'
 
 
 def _box(box: Box, graph: InternalGraph) -> str:
-    expr = box.expr
-    output = any(n is o for n in expr.outputs for o in graph.outputs)
-    stroke = "#b42318" if output else "#5b6576"
-    title, below = _lines(expr)
+    output = any(n is o for n in box.expr.outputs for o in graph.outputs)
+    return box_svg(box, fill=COLOURS[kind_of(box.expr)], stroke="#b42318" if output else "#5b6576")
+
+
+def box_svg(box: Box, *, fill: str, stroke: str, notes: Sequence[str] = ()) -> str:
+    """A box with its two lines; the tooltip begins with the notes."""
+    title, below = _lines(box.expr)
+    tooltip = printable("\n".join([*notes, _tooltip(box.expr)]))
     return (
-        f'<g><title>{escape(_tooltip(expr))}</title><rect x="{box.left}" y="{box.top}" width="{BOX_WIDTH}" '
-        f'height="{BOX_HEIGHT}" rx="6" fill="{COLOURS[kind_of(expr)]}" stroke="{stroke}"/>'
+        f'<g><title>{escape(tooltip)}</title><rect x="{box.left}" y="{box.top}" width="{BOX_WIDTH}" '
+        f'height="{BOX_HEIGHT}" rx="6" fill="{fill}" stroke="{stroke}"/>'
         f'<text x="{box.middle}" y="{box.top + 17}" text-anchor="middle" font-weight="600" fill="#1c2330">'
         f"{escape(title)}</text>"
         f'<text x="{box.middle}" y="{box.top + 31}" text-anchor="middle" fill="#5b6576">{escape(below)}</text></g>'
