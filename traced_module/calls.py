@@ -248,17 +248,35 @@ def stand_in(node: Node) -> Tensor:
 
 def shape_value(node: Node) -> Tensor | None:
     """The value of a node that is computed from shapes of others (`x.shape[0] * 2`); None for other nodes."""
-    expr = node.expr
-    if isinstance(expr, Apply):
-        known = expr.op == SHAPE_OF
-        return Tensor._wrap(np.array(expr.inputs[0].spec.shape, np.int32)) if known else None
-    if not isinstance(expr, Call) or not expr.inputs:
+    needed = _shape_arithmetic(node)
+    if needed is None:
         return None
-    values = [None if isinstance(n, ModuleNode) else shape_value(n) for n in expr.inputs]
-    if any(v is None for v in values):
-        return None
-    leaves, _ = result_leaves(run_call(expr, values), repr(expr))
-    return leaves[[n is node for n in expr.outputs].index(True)]
+    values: dict[int, Tensor] = {}
+    for expr in needed:
+        if isinstance(expr, Apply):
+            leaves = [Tensor._wrap(np.array(expr.inputs[0].spec.shape, np.int32))]
+        else:
+            leaves, _ = result_leaves(run_call(expr, [values[id(n)] for n in expr.inputs]), repr(expr))
+        values.update((id(n), leaf) for n, leaf in zip(expr.outputs, leaves, strict=True))
+    return values[id(node)]
+
+
+def _shape_arithmetic(node: Node) -> list[Any] | None:
+    """The expressions that a node is computed by from shapes alone, in order; None if anything else is needed."""
+    found: dict[int, Any] = {}
+    todo = [node.expr]
+    while todo:
+        expr = todo.pop()
+        if id(expr) in found:
+            continue
+        shape = isinstance(expr, Apply) and expr.op == SHAPE_OF
+        if not shape and not (isinstance(expr, Call) and expr.inputs):
+            return None
+        if any(isinstance(n, ModuleNode) for n in expr.inputs):
+            return None
+        found[id(expr)] = expr
+        todo += [] if shape else [n.expr for n in expr.inputs]
+    return sorted(found.values(), key=lambda e: e._key)
 
 
 def specs_of_call(expr: Call, inputs: Sequence[Node]) -> tuple[TensorSpec, ...] | None:

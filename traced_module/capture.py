@@ -305,7 +305,11 @@ class ModuleTracer:
         graph.remove_dead()
         key = arguments_key(arguments)
         have = graphs.setdefault(key, graph)
-        if have is not graph and _outline(have) != _outline(graph):
+        if have is graph:
+            return have
+        with hooks.unheard():  # what is written there is read from modules, and would count as reads of the user's
+            same = _outline(have) == _outline(graph)
+        if not same:
             raise GraphError(
                 f"{graph.qualname} ({type(module).__name__}) is called twice with the same arguments but different "
                 f"shapes, and does not compute the same: {_shapes(have)} and {_shapes(graph)}; "

@@ -35,6 +35,7 @@ class _Inliner:
     def __init__(self, graph: InternalGraph) -> None:
         self.graph = graph
         self.attributes: dict[str, Node] = {}
+        self.other_shapes = False  # the graph that is copied was traced for other shapes than it is called with here
 
     def run(self, source: InternalGraph) -> None:
         """Copy the outermost graph."""
@@ -90,6 +91,9 @@ class _Inliner:
             mapping[id(node)] = nodes[-1]
         new._outputs = tuple(nodes)
         self.graph._link(new, [mapping[id(n)] for n in expr.inputs], None)
+        specs = self.graph._specs_of(new, new.inputs) if self.other_shapes else None
+        for node, spec in zip(nodes, specs or (), strict=False):
+            node._spec = spec
 
     def _call(
         self,
@@ -107,6 +111,9 @@ class _Inliner:
             inner[id(node)] = mapping[id(given)]
         names = {id(o): self._name(n, prefix, outputs) for o, n in zip(child.outputs, expr.outputs, strict=True)}
         below = ".".join(p for p in (path, attribute) if p)
+        outside = self.other_shapes
+        self.other_shapes |= any(inner[id(n)].spec != n.spec for n in child.inputs[1:])  # type: ignore[attr-defined]
         self._body(child, inner, self._name(module_node, prefix, {}), below, names)
+        self.other_shapes = outside
         for node, result in zip(expr.outputs, child.outputs, strict=True):
             mapping[id(node)] = inner[id(result)]

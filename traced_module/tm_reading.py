@@ -25,7 +25,7 @@ from megengine.serialization.files import ROOTS
 from megengine.serialization.pickles import Global, Record, read_records
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module import tm_versions
-from megengine.traced_module.calls import function_of
+from megengine.traced_module.calls import Static, function_of
 from megengine.traced_module.expr import Apply, Arguments, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.names import identifier
@@ -151,7 +151,7 @@ class _Reader:
         for key, graph_record in state.get("argdef_graph_map", {}).items():
             graph = self.graph(graph_record, made)
             graph.arguments = _without_self(self.structure(key))
-            graph.out_def = self.structure(state["argdef_outdef_map"][key])[0]
+            graph.out_def = self.structure(state["argdef_outdef_map"][key], of_results=True)[0]
             made._add_graph(graph)
         self.depth -= 1
         return made
@@ -281,8 +281,8 @@ class _Reader:
             return Ellipsis
         return value if isinstance(value, (str, int, float, bool, type(None))) else self.build(value)
 
-    def structure(self, record: Any) -> tuple[TreeDef, tuple[tuple[int, Any], ...]]:
-        """A nesting and the constants at its leaves."""
+    def structure(self, record: Any, *, of_results: bool = False) -> tuple[TreeDef, tuple[tuple[int, Any], ...]]:
+        """A nesting and the constants at its leaves, which are part of the nesting of results."""
         constants: list[tuple[int, Any]] = []
         count = 0
 
@@ -294,7 +294,10 @@ class _Reader:
                 raise FileFormatError("arguments nest too deep")
             if _kind(at).endswith(".LeafDef"):
                 if state.get("const_val") is not None or _is_none_leaf(state):
-                    constants.append((count, self.constant(state.get("const_val"))))
+                    value = self.constant(state.get("const_val"))
+                    if of_results:
+                        return TreeDef(Static, value)
+                    constants.append((count, value))
                 count += 1
                 return TreeDef(None)
             stored = state["type"]
@@ -337,7 +340,7 @@ class _Reader:
         """Nesting of a call's results; None for a single tensor."""
         if state.get("out_def") is None:
             return None
-        structure = self.structure(state["out_def"])[0]
+        structure = self.structure(state["out_def"], of_results=True)[0]
         return None if structure.kind is None else structure
 
     def get_attr(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:

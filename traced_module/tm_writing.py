@@ -15,6 +15,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import GraphError
 from megengine.core.pytree import TreeDef
+from megengine.logger import get_logger
 from megengine.module import Module
 from megengine.serialization import write_atomically
 from megengine.serialization.arrays import with_metadata
@@ -22,15 +23,17 @@ from megengine.serialization.files import WRITERS
 from megengine.serialization.objects import module_state
 from megengine.serialization.writer import PickleWriter
 from megengine.tensor import Tensor
-from megengine.traced_module.calls import is_leaf_module
+from megengine.traced_module.calls import Static, is_leaf_module
 from megengine.traced_module.expr import Apply, Arguments, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.tm_order import in_file_order
 from megengine.traced_module.traced import TracedModule
 
 VERSION = "1.13.0"
 _HOME = "megengine.traced_module"
 _OPDEFS = {"GetVarShape": {"axis": 7}}  # 7: its number of axes at most, for all of them
+_UNKNOWN_THERE = ("HSigmoid", "HSwish", "ReLU6", "Tanh")  # layers that it does not have
 # what its layers keep beside what ours do
 _LAYER_STATE: dict[str, dict[str, Any]] = {
     "Conv2d": {"output_padding": 0},
@@ -115,6 +118,8 @@ def save_tm(traced: TracedModule, path: str | os.PathLike[str]) -> None:
 
     The file is replaced in one step.
 
+    A layer that MegEngine 1.13 does not have (ReLU6, Tanh, HSwish, HSigmoid) is written all the same, with a warning.
+
     Raises:
         GraphError: the module holds something that MegEngine has no counterpart for (an op-level graph, an op); it is
             named, and nothing is written.
@@ -129,6 +134,11 @@ def tm_content(traced: TracedModule) -> list[Any]:
     """The content of a `.tm` file, as buffers. Raises as `save_tm`."""
     described = _Description()
     root = described.traced(traced, is_top=True)
+    if described.unknown:
+        get_logger(__name__).warning(
+            f".tm: MegEngine {VERSION} has no such layers as {', '.join(described.unknown[:5])}: it will not load the "
+            "file, this package will; call the functions of that name instead"
+        )
     return _TmWriter().graph_of([*described.objects, *described.built], root)
 
 
@@ -138,6 +148,7 @@ class _Description:
         self.built: list[Stub] = []  # modules
         self.modules: dict[int, Stub] = {}
         self.kept: list[Any] = []
+        self.unknown: list[str] = []
 
     # ------------------------------------------------------------ modules
 
@@ -151,9 +162,11 @@ class _Description:
         for graph in module.graphs:
             if graph.arguments is None:
                 raise GraphError(f".tm: {graph.name!r} is a graph of ops; MegEngine's files hold calls only")
-            key = self.structure(_with_self(graph.arguments), leading_module=True)
+            arguments, _ = in_file_order(graph.arguments, graph.inputs[1:])
+            result, _ = in_file_order((graph.out_def or TreeDef(None), ()), graph.outputs)
+            key = self.structure(_with_self(arguments), leading_module=True)
             graphs[key] = self.graph(graph, is_top=is_top)
-            results[key] = self.structure((graph.out_def or TreeDef(None), ()))
+            results[key] = self.structure(result)
         containers = ("argdef_graph_map", "argdef_outdef_map", "watch_points", "watch_node_value", "end_points")
         stub.state = {
             "_modules": ["_forward_pre_hooks", "_forward_hooks", *containers, *children],
@@ -191,6 +204,8 @@ class _Description:
         if id(value) not in self.modules:
             path, state = _layer_state(value)
             home, _, kind = path.rpartition(".")
+            if kind in _UNKNOWN_THERE and home.startswith("megengine."):
+                self.unknown.append(f"{name} ({kind})")
             described = {"module": (home, kind), "state": state, "version": VERSION}
             self.modules[id(value)] = Stub(f"{_HOME}.serialization._ModuleState", described)
             self.kept.append(value)
@@ -214,13 +229,16 @@ class _Description:
             for node in expr.outputs:
                 users = [exprs[id(u)] for u in node.users]
                 nodes[id(node)].state = _node(node, exprs[id(expr)], users)
+        assert graph.arguments is not None
+        _, inputs = in_file_order(graph.arguments, graph.inputs[1:])
+        _, results = in_file_order((graph.out_def or TreeDef(None), ()), graph.outputs)
         names = {"name": graph.name, "qualname": graph.qualname}
         used = {n: None if (node := graph._names.get(n)) is None else nodes[id(node)] for n in graph._names}
         namespace = Stub(f"{_HOME}.traced_module.NameSpace", {**names, "_used_names": used})
         stub.state = {
             "_exprs": [exprs[id(e)] for e in graph._exprs],
-            "_inputs": [nodes[id(n)] for n in graph.inputs],
-            "_outputs": [nodes[id(n)] for n in graph.outputs],
+            "_inputs": [nodes[id(n)] for n in (graph.inputs[0], *inputs)],
+            "_outputs": [nodes[id(n)] for n in results],
             "_watch_point": [],
             "_end_point": [],
             "_namespace": namespace,
@@ -240,29 +258,41 @@ class _Description:
 
     def expr(self, expr: Expr, inputs: list[Stub], outputs: list[Stub]) -> dict[str, Any]:
         """State of an expression."""
-        state: dict[str, Any] = {"_id": expr.id, "_disable_remove": expr._disable_remove, "inputs": inputs}
-        if isinstance(expr, CallMethod):
-            state |= {"const_val": expr.const_val, "method": expr.method}
-        elif isinstance(expr, CallFunction):
-            home, _, name = expr.qualified.rpartition(".")
-            state |= {"func": (home, name), "const_val": expr.const_val}
-        elif isinstance(expr, Apply):
+        state: dict[str, Any] = {"_id": expr.id, "_disable_remove": expr._disable_remove}
+        if isinstance(expr, Call):
+            return state | self.call(expr, inputs, outputs)
+        state["inputs"] = inputs
+        if isinstance(expr, Apply):
             if expr.op not in _OPDEFS:
                 raise GraphError(f".tm: {expr!r} applies an op; MegEngine's files hold calls of functions")
             kind = Name(f"megengine.core._imperative_rt.ops.{expr.op}")
-            state |= {"opdef_state": {**_OPDEFS[expr.op], "opdef_type": kind}}
+            state |= {"opdef_state": {**_OPDEFS[expr.op], "opdef_type": kind}, "version": VERSION}
         elif isinstance(expr, Constant):
             state |= {"value": expr.value, "name": ""}
         else:
             state |= {"name": expr.name if isinstance(expr, GetAttr) else expr.outputs[0].name}
-        state["outputs"] = outputs
-        if isinstance(expr, Call):
-            leading = isinstance(expr, CallMethod) and expr.method == "__call__"
-            state["arg_def"] = self.structure(expr.arguments, leading_module=leading)
-            state["out_def"] = self.structure((expr.out_def or TreeDef(None), ()))
-        if isinstance(expr, (Call, Apply)):
-            state["version"] = VERSION
-        return state
+        return state | {"outputs": outputs}
+
+    def call(self, expr: Call, inputs: list[Stub], outputs: list[Stub]) -> dict[str, Any]:
+        """State of a call."""
+        arguments, inputs = in_file_order(expr.arguments, inputs)
+        result, outputs = in_file_order((expr.out_def or TreeDef(None), ()), outputs)
+        if isinstance(expr, CallMethod):
+            called: dict[str, Any] = {"method": expr.method}
+        else:
+            assert isinstance(expr, CallFunction)
+            home, _, name = expr.qualified.rpartition(".")
+            called = {"func": (home, name)}
+        leading = isinstance(expr, CallMethod) and expr.method == "__call__"
+        return {
+            "inputs": inputs,
+            "const_val": list(arguments[1]),
+            **called,
+            "outputs": outputs,
+            "arg_def": self.structure(arguments, leading_module=leading),
+            "out_def": self.structure(result),
+            "version": VERSION,
+        }
 
     def structure(self, arguments: Arguments, *, leading_module: bool = False) -> Stub:
         """Nesting of arguments or results with the constants at its leaves."""
@@ -275,8 +305,8 @@ class _Description:
             if at.kind is None:
                 count += 1
                 return _leaf(fixed, count - 1, is_module=leading_module and count == 1)
-            if at.kind is dict and list(at.aux) != sorted(at.aux):
-                raise GraphError(f".tm: a dict has the keys {list(at.aux)}; MegEngine keeps dicts in sorted order only")
+            if at.kind is Static:
+                return _leaf({-1: at.aux}, -1, is_module=False)
             children = [walk(c) for c in at.children]
             kind = Name(f"{'collections' if at.kind is OrderedDict else 'builtins'}.{at.kind.__name__}")  # type: ignore[union-attr]
             aux = tuple(at.aux) if at.kind in (dict, OrderedDict) else None

@@ -66,7 +66,7 @@ class MultiHeadAttention(Module):
         is_causal: bool = False,
         maybe_cudnn_style_mask: bool = False,
     ) -> Any:
-        """Query [N,L,E], key [N,S,kdim], value [N,S,vdim] -> [N,L,E]; with need_weights also the weights."""
+        """Query [N,L,E], key [N,S,kdim], value [N,S,vdim] -> ([N,L,E], None); with need_weights (.., the weights)."""
         size = self.embed_dim
         return F.multi_head_attention(
             *(query, key, value, size, self.num_heads, self.attn_dropout, self.out_dropout, self.io_weight_bias),

@@ -17,7 +17,7 @@ _OP = "multi_head_attention"
 
 
 class _Packed:
-    """Reads projections off one tensor: the weights [out, in] of q, k, v and o, then their biases."""
+    """Reads projections off one tensor: the weights [in, out] of q, k, v and o, then their biases."""
 
     def __init__(self, tensor: Tensor | None, sizes: list[tuple[int, int] | None], biases: list[bool]) -> None:
         lengths = [o * i for o, i in (s for s in sizes if s is not None)]
@@ -28,13 +28,13 @@ class _Packed:
             raise ShapeError(f"{_OP}: io_weight_bias has shape {shape}; the projections take {total} numbers")
         parts = [] if tensor is None else apply("split", tensor.reshape(-1), sections=tuple(lengths), axis=0)
         supply = iter(parts)
-        self.weights = [None if s is None else apply("reshape", next(supply), shape=s) for s in sizes]
+        self.weights = [None if s is None else apply("reshape", next(supply), shape=s[::-1]) for s in sizes]
         self.biases = [next(supply) if s is not None and has else None for s, has in zip(sizes, biases, strict=True)]
 
     def project(self, k: int, x: Tensor) -> Tensor:
         """X through projection k, or x itself where there is none."""
         weight, bias = self.weights[k], self.biases[k]
-        y = x if weight is None else apply("matmul", x, weight, transpose_a=False, transpose_b=True)
+        y = x if weight is None else apply("matmul", x, weight, transpose_a=False, transpose_b=False)
         return y if bias is None else y + bias
 
 
@@ -97,12 +97,12 @@ def multi_head_attention(
     reslink: bool = False,
     training: bool = True,
 ) -> Any:
-    """softmax(q k^T / sqrt(d)) v over num_heads heads; query [N,L,Eq], key [N,S,Ek], value [N,S,Ev]: [N,L,E].
+    """softmax(q k^T / sqrt(d)) v over num_heads heads; query [N,L,Eq], key [N,S,Ek], value [N,S,Ev]: ([N,L,E], None).
 
-    io_weight_bias holds the weights [size, features] of the projections of q, k, v and of the result (each left out
+    io_weight_bias holds the weights [features, size] of the projections of q, k, v and of the result (each left out
     where its size is None or 0), then their biases. A boolean mask hides where it is true, a float mask is added:
-    attn_mask [L,S] or [N*heads,L,S], key_padding_mask [N,S]. With need_weights the weights follow, [N,heads,L,S] or
-    their average.
+    attn_mask [L,S] or [N*heads,L,S], key_padding_mask [N,S]. With need_weights the weights stand in the place of None:
+    [N*heads,L,S], or their average over the heads [N,L,S].
     Source: Vaswani et al., "Attention Is All You Need", 2017. Raises ShapeError and OptionError.
     """
     for name, given in (("bias_k", bias_k), ("bias_v", bias_v), ("add_zero_attn", add_zero_attn or None)):
@@ -120,7 +120,9 @@ def multi_head_attention(
     q, k, v = (_heads(through.project(i, x), num_heads) for i, x in enumerate(inputs))
     if q.shape[3] != k.shape[3] or k.shape[2] != v.shape[2]:
         raise ShapeError(f"{_OP}: heads of query {q.shape}, key {k.shape} and value {v.shape} do not fit")
-    scores = apply("matmul", q, k, transpose_a=False, transpose_b=True) * (1 / math.sqrt(q.shape[3]))
+    scores = apply("matmul", q, k, transpose_a=False, transpose_b=True) * (
+        1 / math.sqrt(max(embed_dim // num_heads, 1))
+    )
     weights = apply("softmax", _masked(scores, attn_mask, key_padding_mask, is_causal), axis=3)
     weights = dropout(weights, attn_drop, training)
     y = apply("transpose", apply("matmul", weights, v, transpose_a=False, transpose_b=False), perm=(0, 2, 1, 3))
@@ -128,5 +130,8 @@ def multi_head_attention(
     y = dropout(y, out_drop, training)
     y = y + inputs[0] if reslink else y
     if not need_weights:
-        return y
-    return y, apply("mean", weights, axis=(1,), keepdims=False) if average_attn_weights else weights
+        return y, None
+    if average_attn_weights:
+        return y, apply("mean", weights, axis=(1,), keepdims=False)
+    n, heads, *rest = weights.shape
+    return y, apply("reshape", weights, shape=(n * heads, *rest))

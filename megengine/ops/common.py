@@ -126,13 +126,19 @@ def reduced_shape(shape: Sequence[int], axes: Sequence[int], keepdims: bool) -> 
 
 
 def pair(op: str, argument: str, value: Any) -> tuple[int, int]:
-    """(height, width) from an integer or two of them."""
-    if isinstance(value, numbers.Integral):
-        return (int(value), int(value))
-    items = tuple(value) if isinstance(value, (tuple, list)) else ()
-    if len(items) != 2 or not all(isinstance(v, numbers.Integral) for v in items):
+    """(height, width) from an integer or two of them; integer tensors (parts of a traced shape) count as integers."""
+    if isinstance(value, Tensor) and value.ndim == 1:
+        value = tuple(value)
+    items = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
+    if len(items) != 2 or not all(map(_is_integer, items)):
         raise OptionError(f"{op}: {argument} is {value!r}; expected an integer or two integers")
     return (int(items[0]), int(items[1]))
+
+
+def _is_integer(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return not value.shape and isinstance(value.dtype, np.dtype) and value.dtype.kind in "iu"
+    return isinstance(value, numbers.Integral)
 
 
 def pad_pairs(op: str, value: Any) -> tuple[tuple[int, int], tuple[int, int]]:

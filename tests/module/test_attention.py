@@ -19,12 +19,13 @@ def test_attention_equals_torchs(bias):
     layer.io_weight_bias._reset(tensor(numbers(*layer.io_weight_bias.shape)))
     twin = torch.nn.MultiheadAttention(8, 2, bias=bias, batch_first=True)
     flat = torch.from_numpy(layer.io_weight_bias.numpy().reshape(-1).copy())
-    twin.in_proj_weight.data, twin.out_proj.weight.data = flat[:192].reshape(24, 8), flat[192:256].reshape(8, 8)
+    own = flat[:256].reshape(4, 8, 8).transpose(1, 2)  # [in, out], as MegEngine's; torch's are [out, in]
+    twin.in_proj_weight.data, twin.out_proj.weight.data = own[:3].reshape(24, 8), own[3]
     if bias:
         twin.in_proj_bias.data, twin.out_proj.bias.data = flat[256:280], flat[280:288]
     q, k, v = numbers(2, 5, 8), numbers(2, 6, 8), numbers(2, 6, 8) + 1
-    out = layer(tensor(q), tensor(k), tensor(v))
-    out = out[0] if isinstance(out, tuple) else out
+    out, weights = layer(tensor(q), tensor(k), tensor(v))
+    assert weights is None
     wanted = twin(*(torch.from_numpy(t) for t in (q, k, v)), need_weights=False)[0].detach().numpy()
     np.testing.assert_allclose(out.numpy(), wanted, rtol=1e-3, atol=1e-4)
 

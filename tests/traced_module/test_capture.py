@@ -10,7 +10,7 @@ from megengine_graphs import leaves
 import megengine as mge
 import megengine.functional as F
 import megengine.module as M
-from megengine.core.errors import GraphError, MegEngineError
+from megengine.core.errors import GraphError, MegEngineError, OptionError
 from megengine.tensor import Parameter, tensor
 from megengine.traced_module import (
     SpecializationWarning,
@@ -25,6 +25,10 @@ from megengine.traced_module.calls import builtin_modules, qualified_name, wrapp
 
 def array(*shape, seed=0):
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+def picture(*shape):
+    return tensor(array(*shape))
 
 
 def module_of(function, **attributes) -> M.Module:
@@ -433,3 +437,70 @@ def test_assignments_have_an_op_level_form():
     x = tensor(array(2, 3, seed=5))
     for a, b in zip(ops(x), net(x), strict=True):
         np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+class Gate(M.Module):
+    """Pools over the picture as it comes."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = M.Conv2d(2, 2, 1)
+
+    def forward(self, x):
+        pooled = F.avg_pool2d(x, (x.shape[2], x.shape[3]))
+        return x * self.fc(pooled), F.max_pool2d(x, x.shape[-2:])
+
+
+def test_kernel_sizes_from_shapes_follow_the_input():
+    net = Gate()
+    traced = trace_module(net, picture(1, 2, 4, 6))
+    assert traced.specializations == ()
+    for shape in ((1, 2, 4, 6), (3, 2, 5, 2)):
+        for a, b in zip(traced(picture(*shape)), net(picture(*shape)), strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
+    with pytest.raises(OptionError, match=r"kernel_size is .*; expected an integer or two integers"):
+        F.avg_pool2d(picture(1, 2, 4, 4), tensor(2.0))
+
+
+class Levels(M.Module):
+    """One layer over pictures of several sizes, below another module."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = M.Sequential(M.Conv2d(2, 2, 3, padding=1), M.ReLU())
+
+    def forward(self, levels):
+        found = [self.head(x) for x in levels]
+        return [F.flatten(x, 1) for x in found] + [F.zeros((x.shape[0], x.shape[3])) for x in found]
+
+
+def test_a_module_that_is_called_with_other_shapes_is_flattened_with_them():
+    class Net(M.Module):
+        def __init__(self):
+            super().__init__()
+            self.levels = Levels()
+
+        def forward(self, x):
+            return self.levels([x, x[:, :, ::2, ::2]]) + self.levels([x[:1], x[:, :, :3]])
+
+    x = picture(2, 2, 6, 4)
+    traced = trace_module(Net(), x)
+    flat = traced.flatten()
+    flat.graph.lint()
+    for a, b in zip(flat(x), Net.forward(traced, x), strict=True):
+        assert a.shape == b.shape
+    assert [n.shape for n in flat.graph.outputs] == [a.shape for a in flat(x)]
+
+
+def test_arithmetic_on_shapes_takes_no_time_however_it_is_shared():
+    class Net(M.Module):
+        def forward(self, x):
+            n = x.shape[0]
+            for _ in range(300):  # each value is used twice: 2 ** 300 ways through the graph
+                n = n + n - n
+            return F.reshape(x, (n, -1))
+
+    traced = trace_module(Net(), picture(2, 3, 2))
+    traced.graph.lint()
+    assert traced(picture(4, 3, 2)).shape == (4, 6)
+    assert lower(traced)(picture(2, 3, 2)).shape == (2, 6)
