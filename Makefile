@@ -6,7 +6,10 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find kernels/csrc -type f)
 # the editable install lists packages, so new ones need it anew
 PACKAGES := $(shell find megengine kernels traced_module quantization cli -name __init__.py)
 
-.PHONY: api demo test test-slow lint format clean setup
+FUZZ ?= 20000
+SEED ?= 1
+
+.PHONY: api demo fuzz test test-slow lint format clean setup
 
 setup: $(VENV)/.installed
 
@@ -30,6 +33,10 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
+
+# damaged files of every kind: make fuzz FUZZ=1000 SEED=7
+fuzz: setup
+	$(BIN)/python tests/fuzz/fuzz.py --count $(FUZZ) --seed $(SEED)
 
 # compares the public names and signatures with MegEngine's
 api: setup

@@ -15,6 +15,8 @@ from megengine.cli.pictures import SUFFIXES, Recipe, load, pictures_in
 from megengine.core.errors import DTypeError, FileFormatError, OptionError, ShapeError, nearest
 
 Batch = tuple[np.ndarray, ...]
+_ALWAYS_UNPACKED = 1 << 30  # bytes that a .npz file may unpack to, however small it is
+_MOST_PACKED = 200  # times its size, for larger ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +158,8 @@ def _array_reader(path: Path, shapes: Sequence[tuple[int, ...]]) -> Reader:
 def _npy(path: Path) -> list[np.ndarray]:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise FileFormatError(f"data {path}: not a readable .npy array ({error})") from error
+    except Exception as error:  # NumPy parses the header with Python's tokenizer: many types
+        raise FileFormatError(f"data {path}: not a readable .npy array ({str(error)[:200]})") from error
     if array.ndim == 0:
         raise ShapeError(f"data {path}: a single number; expected samples along the first axis")
     return [array]
@@ -166,10 +168,16 @@ def _npy(path: Path) -> list[np.ndarray]:
 def _npz(path: Path, inputs: int) -> list[np.ndarray]:
     """All arrays, in the order of the file; .npz members are compressed and must be held in memory."""
     try:
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(info.file_size for info in archive.infolist())
+        if unpacked > max(_ALWAYS_UNPACKED, _MOST_PACKED * path.stat().st_size):
+            raise FileFormatError(f"unpacks to {unpacked} bytes, over {_MOST_PACKED} times its size; use .npy")  # noqa: TRY301
         with np.load(path, allow_pickle=False) as opened:
             arrays = [opened[name] for name in opened.files]
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, KeyError) as error:
-        raise FileFormatError(f"data {path}: not a readable .npz file ({error})") from error
+    except Exception as error:  # of zip, of its packers, of NumPy's parser
+        raise FileFormatError(f"data {path}: not a readable .npz file ({str(error)[:200]})") from error
+    if not all(isinstance(array, np.ndarray) for array in arrays):
+        raise FileFormatError(f"data {path}: not a readable .npz file (an entry is not an array)")
     if len(arrays) != inputs:
         raise ShapeError(f"data {path}: {len(arrays)} arrays; expected {inputs}, one for each input of the network")
     if any(array.ndim == 0 for array in arrays):

@@ -193,7 +193,8 @@ def _is_text(value: Any) -> bool:
 
 
 def _plain_storage(expr: Constant) -> np.ndarray:
-    array = np.ascontiguousarray(expr.value._storage())
+    value = expr.value._storage()
+    array = np.ascontiguousarray(value).reshape(value.shape)  # which makes an axis for a number
     return array.view(np.uint16) if array.dtype == bfloat16 else array
 
 

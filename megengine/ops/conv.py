@@ -22,6 +22,16 @@ def check_window(
     op: str, size: tuple[int, ...], kernel: tuple[int, ...], stride: Any, padding: Any, dilation: Any
 ) -> tuple:
     """Height and width of the result of moving a window over (H, W) = size, checked."""
+    numbers = (*kernel, *stride, *dilation, *(n for pair in padding for n in pair))
+    if (
+        len(numbers) != 10
+        or {len(padding), *map(len, padding)} != {2}
+        or not all(isinstance(n, (int, np.integer)) for n in numbers)
+    ):
+        raise OptionError(
+            f"{op}: kernel {kernel}, stride {stride}, dilation {dilation}, padding {padding}; expected two integers "
+            "each, two pairs of them for padding"
+        )
     if min(stride) < 1 or min(dilation) < 1:
         raise OptionError(f"{op}: stride {stride} and dilation {dilation} must be at least 1")
     if min(min(p) for p in padding) < 0:

@@ -45,9 +45,11 @@ def _random(*shape: int, low: float = -3.0, high: float = 3.0, seed: int = 0) ->
 # ---------------------------------------------------------------- unary
 
 
-def _unary_infer(name: str) -> Callable[..., TensorSpec]:
-    def infer(x: TensorSpec, **_: Any) -> TensorSpec:
+def _unary_infer(name: str, attrs: dict[str, Any]) -> Callable[..., TensorSpec]:
+    def infer(x: TensorSpec, **given: Any) -> TensorSpec:
         refuse_quantized(name, x)
+        if given.keys() != attrs.keys() or not all(isinstance(v, (int, float, np.number)) for v in given.values()):
+            raise OptionError(f"{name}: attributes are {given}; expected numbers {list(attrs)}")
         return x
 
     return infer
@@ -75,7 +77,7 @@ def unary(
     return define(
         Op(
             name,
-            _unary_infer(name),
+            _unary_infer(name, attrs or {}),
             reference,
             vjp,
             no_onnx("written as a composition") if onnx is None else OnnxRule(onnx) if isinstance(onnx, str) else onnx,

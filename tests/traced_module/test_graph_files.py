@@ -23,7 +23,9 @@ def small() -> InternalGraph:
     y = g.apply("clip", y, attrs={"lo": 0.1, "hi": float("inf")}, name="clip")
     parts = g.apply("split", y, attrs={"sections": (1, 3), "axis": 1}, name="part")
     q = g.constant(Tensor._wrap(np.arange(4, dtype=np.int8), quantized("qint8", [0.1, 0.2, 0.3, 0.4], 0, 0)), name="q")
-    g.set_outputs([parts[1], q])
+    half = g.constant(np.float32(0.5), name="half")  # no axis at all
+    none = g.constant(np.zeros((0, 2), np.float32), name="none")
+    g.set_outputs([parts[1], q, half, none])
     return g
 
 
@@ -96,6 +98,10 @@ def changed(tmp_path, change) -> str:
             "version is 9; this program reads versions 1 and 2; the file was",
         ),
         (lambda d: d["exprs"][2].update(op="convv"), "unknown op 'convv'"),
+        (lambda d: d["exprs"][2]["attrs"].update(padding=[[1, 1, 1], [0, 2]]), "two pairs of them for padding"),
+        (lambda d: d["exprs"][2]["attrs"].update(stride=[1.5, 1]), "two integers each"),
+        (lambda d: d["exprs"][3]["attrs"].update(hi=[[]]), r"clip: attributes are .* expected numbers \['lo', 'hi'\]"),
+        (lambda d: d["exprs"][3]["attrs"].update(more=1), "clip: attributes are"),
         (lambda d: d["exprs"][2].update(inputs=["x", "ghost"]), "ghost"),
         (lambda d: d["exprs"][2]["outputs"][0].update(shape=[1]), "the file states"),
         (lambda d: d["exprs"][0].update(kind="Odd"), "unknown kind 'Odd'"),

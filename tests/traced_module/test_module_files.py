@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from damage import mutated
+from damage import damaged_bytes
 from megengine_graphs import DATA, FILES, NETS, inputs_of, leaves, listing, traced
 
 import megengine as mge
@@ -391,7 +391,7 @@ def test_random_damage_is_one_error_or_a_module(tmp_path):
             text, weights = archive.read(files.GRAPH), archive.read(files.WEIGHTS)
         for _ in range(100):
             with zipfile.ZipFile(path, "w") as archive:
-                archive.writestr(files.GRAPH, mutated(text, rng))
+                archive.writestr(files.GRAPH, damaged_bytes(text, rng))
                 archive.writestr(files.WEIGHTS, weights)
             try:
                 repr(files.load(path))

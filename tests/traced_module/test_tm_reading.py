@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 import pytest
-from damage import mutated
+from damage import damaged_bytes
 from megengine_graphs import DATA, FILES, check, inputs_of, leaves
 
 import megengine as mge
@@ -102,7 +102,7 @@ def fuzz(tmp_path, count: int, seed: int) -> None:
     sources = [(DATA / f"{n}.tm").read_bytes() for n in ("multi_io", "call_mix")]
     for _ in range(count):
         path = tmp_path / "fuzzed.tm"
-        path.write_bytes(mutated(rng.choice(sources), rng))
+        path.write_bytes(damaged_bytes(rng.choice(sources), rng))
         try:
             traced = mge.load(path)
         except MegEngineError:

@@ -1,0 +1,303 @@
+"""Random damage to every kind of file that is loaded; each damaged file gives a value or one of our errors.
+
+    python tests/fuzz/fuzz.py --count 20000                 # of all kinds together; those that show a fault are kept
+    python tests/fuzz/fuzz.py --kinds tm,onnx --seed 7 --count 500
+    python tests/fuzz/fuzz.py --kinds tm --seed 1 --only 137         # one of them again, in this process
+
+Files are loaded in processes of their own with a limit on memory and time. Reported are crashes, errors that are not
+ours, MemoryError, and files that take too long. The same seed makes the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import functools
+import io
+import multiprocessing
+import os
+import random
+import resource
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from megengine.core.errors import FileFormatError, MegEngineError
+
+sys.path.insert(0, str(Path(__file__).parent))  # for the processes that load this module by its name
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
+from damage import damaged_archive, damaged_bytes
+
+DATA = Path(__file__).parents[1] / "data"
+MEMORY = 3 << 30  # bytes that loading a file of a few kilobytes may reserve, above those of the program
+CPU_SECONDS, WALL_SECONDS = 5.0, 60.0
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file: sound ones, how they are damaged, and how they are loaded."""
+
+    suffix: str
+    samples: Callable[[], list[bytes]]
+    damage: Callable[[bytes, random.Random], bytes]
+    load: Callable[[Path], Any]
+
+
+def _stored(*patterns: str) -> Callable[[], list[bytes]]:
+    return lambda: [path.read_bytes() for pattern in patterns for path in sorted(DATA.glob(pattern))]
+
+
+def _written(make: Callable[[Any, Path], Any], values: Callable[[], list[Any]], suffix: str) -> list[bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"file{suffix}"
+        found = []
+        for value in values():
+            make(value, path)
+            found.append(path.read_bytes())
+    return found
+
+
+def _traced() -> list[Any]:
+    import megengine as mge
+
+    return [mge.load(DATA / f"megengine/graphs/{name}.tm") for name in ("multi_io", "call_mix", "res_fused_q")]
+
+
+def _module_files() -> list[bytes]:
+    from megengine.traced_module import files
+
+    return _written(files.save, _traced, ".mgt")
+
+
+def _op_files() -> list[bytes]:
+    from megengine.convert import onnx
+    from megengine.traced_module import files, lower
+
+    def graphs() -> list[Any]:
+        nets = [
+            onnx.load(DATA / f"onnx/{name}_script.onnx") for name in ("shuffle", "squeezeexcite", "transformer", "unet")
+        ]
+        return [*(lower(m) for m in _traced()[:2]), *nets]
+
+    return [*_stored("graphs/*.mgt")(), *_written(files.save, graphs, ".mgt")]
+
+
+def _arrays(save: Callable[..., Any]) -> bytes:
+    file = io.BytesIO()
+    save(file, np.arange(24, dtype=np.float32).reshape(2, 3, 4))
+    return file.getvalue()
+
+
+def _load_any(path: Path) -> Any:
+    import megengine as mge
+
+    return mge.load(path)
+
+
+def _load_pth(path: Path) -> Any:
+    from megengine.serialization import read_pth
+
+    return read_pth(path)
+
+
+def _load_onnx(path: Path) -> Any:
+    from megengine.convert import onnx
+
+    return onnx.load(path)
+
+
+def _load_plan(path: Path) -> Any:
+    from megengine import plan
+
+    return plan.load(path)
+
+
+def _load_samples(path: Path) -> Any:
+    from megengine.cli.readers import open_reader
+
+    return list(open_reader(str(path), shapes=[(1, 3, 4)]))
+
+
+KINDS: dict[str, Kind] = {
+    "tm": Kind(".tm", _stored("megengine/graphs/multi_io.tm", "megengine/graphs/*_flat.tm"), damaged_bytes, _load_any),
+    "mgt": Kind(".mgt", _module_files, damaged_archive, _load_any),
+    "plan": Kind(".mgt", _op_files, damaged_archive, _load_plan),
+    "pkl": Kind(".pkl", _stored("megengine/*.pkl"), damaged_bytes, _load_any),
+    "pth": Kind(".pth", _stored("torch/zip.pth", "torch/checkpoint.pth"), damaged_archive, _load_pth),
+    "pth-legacy": Kind(".pth", _stored("torch/legacy.pth"), damaged_bytes, _load_pth),
+    "onnx": Kind(".onnx", _stored("onnx/*.onnx"), damaged_bytes, _load_onnx),
+    "npy": Kind(".npy", lambda: [_arrays(np.save)], damaged_bytes, _load_samples),
+    "npz": Kind(".npz", lambda: [_arrays(np.savez), _arrays(np.savez_compressed)], damaged_archive, _load_samples),
+}
+
+
+def _planted(path: Path) -> str:
+    """Faults of every kind: what the fuzzer itself is tried with."""
+    match path.read_text():
+        case "error":
+            raise ZeroDivisionError
+        case "silence":
+            raise FileFormatError
+        case "memory":
+            bytearray(4 * MEMORY)
+        case "crash":
+            os.abort()
+    return "sound"
+
+
+ALL = ",".join(KINDS)
+KINDS["planted"] = Kind(
+    ".txt", lambda: [b"error", b"silence", b"memory", b"crash", b"sound"], lambda content, rng: content, _planted
+)
+
+
+@functools.cache
+def _samples(kind: str) -> list[bytes]:
+    return KINDS[kind].samples()
+
+
+def damaged(kind: str, seed: int, number: int) -> bytes:
+    """The damaged file of that number."""
+    rng = random.Random(f"{seed}:{kind}:{number}")
+    return KINDS[kind].damage(rng.choice(_samples(kind)), rng)
+
+
+def loaded(kind: str, path: Path) -> str:
+    """Load a file and print it: "loaded" or "refused". Other errors than ours are raised."""
+    warnings.simplefilter("ignore")
+    try:
+        value = KINDS[kind].load(path)
+        repr(value)
+    except MegEngineError as error:
+        assert str(error), "an error without a message"
+        return "refused"
+    return "loaded"
+
+
+# ------------------------------------------------------------------ processes
+
+
+def _serve(connection: Connection, kind: str, seed: int, folder: str) -> None:
+    """Load damaged files by their numbers, until there are no more."""
+    _samples(kind)
+    path = Path(folder) / f"{multiprocessing.current_process().name}{KINDS[kind].suffix}"
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    while (number := connection.recv()) is not None:
+        path.write_bytes(damaged(kind, seed, number))
+        start = time.process_time()
+        try:
+            outcome = loaded(kind, path)
+        except BaseException as error:
+            outcome = f"{type(error).__name__}: {error}\n{''.join(traceback.format_tb(error.__traceback__)[-4:])}"[
+                :3000
+            ]
+        taken = time.process_time() - start
+        connection.send(f"takes {taken:.1f} s of CPU time" if taken > CPU_SECONDS else outcome)
+
+
+class Worker:
+    """A process that loads files of one kind; it is started again when it dies or does not answer."""
+
+    def __init__(self, kind: str, seed: int, folder: str) -> None:
+        self.arguments = (kind, seed, folder)
+        self.process: Any = None
+
+    def start(self) -> None:
+        """A fresh process."""
+        context = multiprocessing.get_context("spawn")
+        self.connection, other = context.Pipe()
+        self.process = context.Process(target=_serve, args=(other, *self.arguments), daemon=True)
+        self.process.start()
+        other.close()
+
+    def ask(self, number: int) -> None:
+        """Have a file loaded."""
+        if self.process is None:
+            self.start()
+        self.connection.send(number)
+
+    def answer(self) -> str:
+        """What became of it."""
+        try:
+            if self.connection.poll(WALL_SECONDS):
+                return self.connection.recv()
+            found = f"does not end within {WALL_SECONDS:.0f} s"
+        except (EOFError, ConnectionError):
+            self.process.join()
+            found = f"ends the program with code {self.process.exitcode}"
+        self.stop()
+        return found
+
+    def stop(self) -> None:
+        """End the process."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.join()
+            self.process = None
+
+
+def outcomes(kind: str, seed: int, numbers: range, jobs: int) -> Iterator[tuple[int, str]]:
+    """(number, outcome) of each damaged file of a kind."""
+    with tempfile.TemporaryDirectory() as folder:
+        workers = [Worker(kind, seed, folder) for _ in range(jobs)]
+        try:
+            for first in range(numbers.start, numbers.stop, jobs):
+                busy = list(zip(workers, range(first, min(first + jobs, numbers.stop)), strict=False))
+                for worker, number in busy:
+                    worker.ask(number)
+                yield from ((number, worker.answer()) for worker, number in busy)
+        finally:
+            for worker in workers:
+                worker.stop()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run as described above; the exit code is 1 when a fault was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=1000, help="damaged files, of all kinds together")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kinds", default=ALL)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--keep", type=Path, default=Path("fuzz-found"), help="folder for files that show a fault")
+    parser.add_argument("--only", type=int, help="load this one in this process, and let its error through")
+    options = parser.parse_args(arguments)
+    kinds = options.kinds.split(",")
+    if options.only is not None:
+        path = options.keep / f"{kinds[0]}-{options.seed}-{options.only}{KINDS[kinds[0]].suffix}"
+        options.keep.mkdir(exist_ok=True)
+        path.write_bytes(damaged(kinds[0], options.seed, options.only))
+        print(path, loaded(kinds[0], path))
+        return 0
+    faults = 0
+    for i, kind in enumerate(kinds):
+        count = options.count * (i + 1) // len(kinds) - options.count * i // len(kinds)
+        tally: collections.Counter[str] = collections.Counter()
+        places: set[str] = set()  # where errors came from; each is told once
+        for number, outcome in outcomes(kind, options.seed, range(count), options.jobs):
+            sound = outcome in ("loaded", "refused")
+            tally[outcome if sound else "faults"] += 1
+            if not sound:
+                options.keep.mkdir(exist_ok=True)
+                name = f"{kind}-{options.seed}-{number}{KINDS[kind].suffix}"
+                (options.keep / name).write_bytes(damaged(kind, options.seed, number))
+                place = outcome.partition("\n")[2] or outcome
+                print(f"{options.keep / name}: {outcome if place not in places else 'as one before'}", flush=True)
+                places.add(place)
+        faults += tally["faults"]
+        print(f"{kind:12}" + "".join(f"{tally[name]:8} {name}" for name in ("loaded", "refused", "faults")), flush=True)
+    return int(faults > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
