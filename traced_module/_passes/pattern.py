@@ -1,0 +1,305 @@
+"""Patterns as MegEngine's users write them: `is_op(F.relu)(is_op(M.BatchNorm2d)(is_var()))`.
+
+A pattern stands for an expression; `PatternMatcher` finds it. Each becomes a pattern of
+`megengine.traced_module.patterns`, which does the matching.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from megengine.core.errors import GraphError
+from megengine.module import Module
+from megengine.traced_module.calls import named_arguments
+from megengine.traced_module.expr import (
+    Call,
+    Expr,
+    is_apply_def,
+    is_call_function,
+    is_call_module,
+    is_call_tensor_method,
+    is_constant,
+)
+from megengine.traced_module.patterns import CallOf, Pattern, Target, any_, rest
+
+
+class ExprPattern:
+    """An expression that is looked for. Called with patterns of its inputs, or joined by operators, it nests.
+
+    `_check_users` says whether something outside the match may use the value: by default nothing may.
+    """
+
+    _check_users = True
+
+    def __call__(self, *args: ExprPattern) -> CallPattern:
+        return CallPattern(self, *args)
+
+    def __or__(self, other: ExprPattern) -> OrPattern:
+        return OrPattern(self, other)
+
+    def __getitem__(self, index: ExprPattern) -> CallPattern:
+        return is_op("__getitem__")(self, *([index] if isinstance(index, ExprPattern) else []))
+
+    def check_users(self, check: bool = True) -> Any:
+        """Whether a match needs every user of the value to be part of it; returns the pattern."""
+        self._check_users = check
+        return self
+
+    def fits(self, expr: Expr) -> bool:
+        """True if an expression is what the pattern looks for, without its inputs."""
+        raise NotImplementedError(f"{type(self).__name__} has no fits; derive from one of the patterns")
+
+    def parts(self) -> tuple[ExprPattern, ...]:
+        """Patterns of which it is made."""
+        return ()
+
+    def native(self, known: dict[int, Pattern]) -> Pattern:
+        """The same as a pattern of the package; one object stands for one node."""
+        if id(self) not in known:
+            known[id(self)] = self._native(known)
+        return known[id(self)]
+
+    def _native(self, known: dict[int, Pattern]) -> Pattern:
+        return any_().where(lambda node: self.fits(node.expr))
+
+    def __repr__(self) -> str:
+        return type(self).__name__
+
+
+def _binary(method: str, *, turned: bool = False) -> Callable[[ExprPattern, Any], CallPattern]:
+    def make(self: ExprPattern, other: ExprPattern) -> CallPattern:
+        if not isinstance(other, ExprPattern):
+            raise GraphError(f"pattern: {method} with a {type(other).__name__}; expected a pattern, as is_const()")
+        operands = (other, self) if turned else (self, other)
+        return is_op(method)(*operands)
+
+    return make
+
+
+for _name in ("add", "sub", "mul", "truediv"):
+    setattr(ExprPattern, f"__{_name}__", _binary(f"__{_name}__"))
+    setattr(ExprPattern, f"__r{_name}__", _binary(f"__{_name}__", turned=True))
+    setattr(ExprPattern, f"__i{_name}__", _binary(f"__i{_name}__"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fits(Target):
+    """The call of whatever a pattern looks for."""
+
+    def matches(self, expr: Expr) -> bool:
+        """True if the pattern fits."""
+        return isinstance(expr, Expr) and self.name.fits(expr)
+
+    @property
+    def commutes(self) -> bool:
+        """Operands come in their order."""
+        return False
+
+
+class CallPattern(ExprPattern):
+    """A call with patterns for its inputs, in order (of a module call, without the module)."""
+
+    def __init__(self, op: ExprPattern, *args: ExprPattern) -> None:
+        for arg in (op, *args):
+            if not isinstance(arg, ExprPattern):
+                raise GraphError(f"pattern: {arg!r} is a {type(arg).__name__}; expected a pattern")
+        self.op, self.args, self._match_all_args = op, list(args), True
+
+    def not_all_args(self) -> CallPattern:
+        """Further inputs may follow; returns the pattern."""
+        self._match_all_args = False
+        return self
+
+    def check_users(self, check: bool = True) -> CallPattern:
+        """As `ExprPattern.check_users`, for what is called too."""
+        self.op.check_users(check)
+        return super().check_users(check)
+
+    def fits(self, expr: Expr) -> bool:
+        """True if the expression is such a call."""
+        return self.op.fits(expr)
+
+    def parts(self) -> tuple[ExprPattern, ...]:
+        """What is called, and the inputs."""
+        return (self.op, *self.args)
+
+    def _native(self, known: dict[int, Pattern]) -> Pattern:
+        inputs = [arg.native(known) for arg in self.args]
+        inputs += [] if self._match_all_args else [rest()]
+        return CallOf(_Fits("pattern", self.op), tuple(inputs))
+
+    def __repr__(self) -> str:
+        return f"{self.op!r}({','.join(map(repr, self.args))})"
+
+
+class OrPattern(ExprPattern):
+    """The first of two patterns that matches."""
+
+    def __init__(self, left: ExprPattern, right: ExprPattern) -> None:
+        if not isinstance(left, ExprPattern) or not isinstance(right, ExprPattern):
+            raise GraphError("pattern: | with something that is no pattern")
+        self.left, self.right = left, right
+
+    def check_users(self, check: bool = True) -> OrPattern:
+        """As `ExprPattern.check_users`, for both."""
+        self.left.check_users(check)
+        self.right.check_users(check)
+        return super().check_users(check)
+
+    def fits(self, expr: Expr) -> bool:
+        """True if either does."""
+        return self.left.fits(expr) or self.right.fits(expr)
+
+    def parts(self) -> tuple[ExprPattern, ...]:
+        """Both."""
+        return (self.left, self.right)
+
+    def _native(self, known: dict[int, Pattern]) -> Pattern:
+        return self.left.native(known) | self.right.native(known)
+
+    def __repr__(self) -> str:
+        return f"({self.left!r}|{self.right!r})"
+
+
+class ModulePattern(ExprPattern):
+    """The call of a module of a class, whose attributes may be given."""
+
+    def __init__(self, module_cls: type[Module]) -> None:
+        self.target, self.attrs = module_cls, {}
+
+    def has_attr(self, **attrs: Any) -> ModulePattern:
+        """Attributes of the module that have to be equal; returns the pattern."""
+        self.attrs.update(attrs)
+        return self
+
+    def fits(self, expr: Expr) -> bool:
+        """True for a call of such a module."""
+        if not is_call_module(expr, self.target):
+            return False
+        own = object.__getattribute__(expr.inputs[0].owner, "__dict__")
+        return all(name in own and own[name] == value for name, value in self.attrs.items())
+
+    def __repr__(self) -> str:
+        return self.target.__name__
+
+
+class FunctionPattern(ExprPattern):
+    """The call of a function, whose arguments may be given by name."""
+
+    def __init__(self, func: Callable[..., Any]) -> None:
+        self.target, self.params = func, {}
+
+    def has_params(self, **params: Any) -> FunctionPattern:
+        """Arguments that have to be equal; returns the pattern."""
+        self.params.update(params)
+        return self
+
+    has_param = has_params
+
+    def fits(self, expr: Expr) -> bool:
+        """True for such a call."""
+        if not is_call_function(expr, self.target):
+            return False
+        assert isinstance(expr, Call)
+        given = named_arguments(expr)
+        return all(name in given and given[name] == value for name, value in self.params.items())
+
+    def __repr__(self) -> str:
+        return self.target.__name__
+
+
+class TensorMethodPattern(ExprPattern):
+    """The call of a tensor's method."""
+
+    def __init__(self, method: str) -> None:
+        self.target = method
+
+    def fits(self, expr: Expr) -> bool:
+        """True for such a call."""
+        return is_call_tensor_method(expr, self.target)
+
+    def __repr__(self) -> str:
+        return self.target
+
+
+class ApplyDefPattern(ExprPattern):
+    """An applied op, by name."""
+
+    def __init__(self, opdef: str) -> None:
+        self.target = opdef
+
+    def fits(self, expr: Expr) -> bool:
+        """True for that op."""
+        return is_apply_def(expr, self.target)
+
+    def __repr__(self) -> str:
+        return self.target
+
+
+class VarPattern(ExprPattern):
+    """Any value."""
+
+    def fits(self, expr: Expr) -> bool:
+        """Always."""
+        return True
+
+    def __repr__(self) -> str:
+        return "var"
+
+
+class AnyPattern(VarPattern):
+    """Any value."""
+
+    def __repr__(self) -> str:
+        return "any"
+
+
+class ConstantPattern(ExprPattern):
+    """A constant, which may be used elsewhere too."""
+
+    _check_users = False
+
+    def fits(self, expr: Expr) -> bool:
+        """True for a constant."""
+        return is_constant(expr)
+
+    def __repr__(self) -> str:
+        return "const"
+
+
+def is_op(target: Any) -> ExprPattern:
+    """A pattern for a call: of a module of a class, a function, or a tensor's method by name ("sum", "__add__").
+
+    Raises GraphError for anything else.
+    """
+    if isinstance(target, type) and issubclass(target, Module):
+        return ModulePattern(target)
+    if isinstance(target, str):
+        return TensorMethodPattern(target)
+    if callable(target) and not isinstance(target, type):
+        return FunctionPattern(target)
+    raise GraphError(f"is_op: {target!r}; expected a class of modules, a function, or the name of a tensor's method")
+
+
+def is_const() -> ConstantPattern:
+    """A pattern for a constant."""
+    return ConstantPattern()
+
+
+def is_var() -> VarPattern:
+    """A pattern for any value."""
+    return VarPattern()
+
+
+def any_node() -> AnyPattern:
+    """A pattern for any value."""
+    return AnyPattern()
+
+
+def walk(pattern: ExprPattern) -> Iterator[ExprPattern]:
+    """The pattern's parts in the order in which they are met, itself last."""
+    for part in pattern.parts():
+        yield from walk(part)
+    yield pattern
