@@ -151,9 +151,9 @@ class Family:
         key = (problem, step)
         if key not in self._memo:
             usable = [k for k in self._kernels if self.reason(k, problem, step=step) is None]
-            forced = _forced()
-            usable.sort(key=lambda k: k.name not in forced)  # stable: the order of the list is kept
-            self._memo[key] = () if "reference" in forced else tuple(usable)
+            preferred = forced()
+            usable.sort(key=lambda k: k.name not in preferred)  # stable: the order of the list is kept
+            self._memo[key] = () if "reference" in preferred else tuple(usable)
         return self._memo[key]
 
     def select(self, problem: Problem, constants: dict[int, np.ndarray], *, step: bool = False) -> Kernel | None:
@@ -208,5 +208,6 @@ def _changed() -> None:
 isa.on_change(_changed)
 
 
-def _forced() -> set[str]:
+def forced() -> set[str]:
+    """Names in MEGENGINE_FORCE_KERNEL."""
     return {n for n in os.environ.get("MEGENGINE_FORCE_KERNEL", "").split(",") if n}

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from megengine.kernels import updates
 from megengine.optimizer.optimizer import Optimizer, Parameters, State
 
 
@@ -24,6 +25,11 @@ class Adadelta(Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay})
 
+    def _native(self, state: State, group: dict[str, Any]) -> updates.Call:
+        rho = group["rho"]
+        return updates.Call("adadelta", ("square_avg", "acc_delta"), (group["lr"], rho, 1 - rho, group["eps"]))
+
+    @updates.twin(_native)
     def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
         rho, eps, v, past = group["rho"], group["eps"], state["square_avg"], state["acc_delta"]
         v *= rho

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from megengine.kernels import updates
 from megengine.optimizer.optimizer import Optimizer, Parameters, State
 
 
@@ -24,8 +25,16 @@ class Adagrad(Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay})
 
+    @staticmethod
+    def _rate(state: State, group: dict[str, Any]) -> float:
+        return group["lr"] / (1 + (float(state["step"]) - 1) * group["lr_decay"])
+
+    def _native(self, state: State, group: dict[str, Any]) -> updates.Call:
+        return updates.Call("adagrad", ("square_avg",), (self._rate(state, group), group["eps"]))
+
+    @updates.twin(_native)
     def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
-        rate = group["lr"] / (1 + (float(state["step"]) - 1) * group["lr_decay"])
+        rate = self._rate(state, group)
         total = state["square_avg"]
         total += g * g
         return w - rate * g / (np.sqrt(total) + group["eps"])

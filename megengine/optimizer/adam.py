@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from megengine.kernels import updates
 from megengine.optimizer.optimizer import Optimizer, Parameters, State
 
 
@@ -24,8 +25,24 @@ class Adam(Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "betas": betas, "eps": eps})
 
+    def _native(self, state: State, group: dict[str, Any]) -> updates.Call:
+        return updates.Call("adam", MOMENTS, (*moments_scalars(state, group, factor=group["lr"]), 1.0))
+
+    @updates.twin(_native)
     def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
         return w - moments_ratio(g, state, group, factor=group["lr"])
+
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def moments_scalars(
+    state: State, group: dict[str, Any], *, factor: float = 1.0, corrected: bool = True
+) -> tuple[float, ...]:
+    """What the rules with two moments multiply by: b1, 1 - b1, b2, 1 - b2, root factor, eps, ratio factor."""
+    (b1, b2), step = group["betas"], float(state["step"])
+    first, second = (1 - b1**step, 1 - b2**step) if corrected else (1.0, 1.0)
+    return b1, 1 - b1, b2, 1 - b2, second**-0.5, group["eps"], factor / first
 
 
 def moments_ratio(
@@ -35,18 +52,17 @@ def moments_ratio(
 
     `corrected` divides them by 1 - beta**step, which makes them unbiased; done in place, it is exact to rounding.
     """
-    (b1, b2), m, v = group["betas"], state["exp_avg"], state["exp_avg_sq"]
-    step = float(state["step"])
+    b1, c1, b2, c2, correction, eps, factor = moments_scalars(state, group, factor=factor, corrected=corrected)
+    m, v = (state[name] for name in MOMENTS)
     m *= b1
-    m += (1 - b1) * g
+    m += c1 * g
     v *= b2
     square = g * g
-    square *= 1 - b2
+    square *= c2
     v += square
-    first, second = (1 - b1**step, 1 - b2**step) if corrected else (1.0, 1.0)
     root = np.sqrt(v, out=square)
-    root *= second**-0.5
-    root += group["eps"]
+    root *= correction
+    root += eps
     ratio = np.divide(m, root, out=root)
-    ratio *= factor / first
+    ratio *= factor
     return ratio

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from megengine.optimizer.adam import Adam, moments_ratio
+from megengine.kernels import updates
+from megengine.optimizer.adam import MOMENTS, Adam, moments_ratio, moments_scalars
 from megengine.optimizer.optimizer import Parameters, State
 
 
@@ -25,5 +26,10 @@ class AdamW(Adam):
     ) -> None:
         super().__init__(params, lr, betas, eps, weight_decay)
 
+    def _native(self, state: State, group: dict[str, Any]) -> updates.Call:
+        keep = 1 - group["lr"] * group["weight_decay"]
+        return updates.Call("adam", MOMENTS, (*moments_scalars(state, group, factor=group["lr"]), keep))
+
+    @updates.twin(_native)
     def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
         return w * (1 - group["lr"] * group["weight_decay"]) - moments_ratio(g, state, group, factor=group["lr"])

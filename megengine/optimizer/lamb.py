@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from megengine.optimizer.adam import moments_ratio
+from megengine.kernels import updates
+from megengine.optimizer.adam import MOMENTS, moments_ratio, moments_scalars
 from megengine.optimizer.optimizer import Optimizer, Parameters, State
 from megengine.tensor import Tensor
 
@@ -33,18 +34,26 @@ class LAMB(Optimizer):
         self.bias_correction, self.always_adapt = bias_correction, always_adapt
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "betas": betas, "eps": eps})
 
+    def _native(self, state: State, group: dict[str, Any]) -> updates.Call:
+        scalars = moments_scalars(state, group, corrected=self.bias_correction)
+        return updates.Call("moments", MOMENTS, (*scalars, group["weight_decay"]))
+
+    @updates.twin(_native)
     def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
         direction = moments_ratio(g, state, group, corrected=self.bias_correction)
         return direction + group["weight_decay"] * w if group["weight_decay"] else direction
 
-    def _new_value(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
-        direction = super()._new_value(w, g, state, group)
+    def _write_new(
+        self, out: np.ndarray, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]
+    ) -> np.ndarray:
+        direction = super()._write_new(np.empty(w.shape, w.dtype), w, g, state, group)
         rate = group["lr"]
         if self.always_adapt or group["weight_decay"]:
             of_w, of_direction = np.linalg.norm(w), np.linalg.norm(direction)
             if of_w > 0 and of_direction > 0:
                 rate *= float(of_w / of_direction)
-        return w - rate * direction
+        direction *= rate
+        return np.subtract(w, direction, out=out)
 
 
 class LAMBFp16(LAMB):
@@ -55,7 +64,10 @@ class LAMBFp16(LAMB):
     def _first_state(self, p: Tensor) -> State:
         return {**super()._first_state(p), "param_fp32": p.numpy().astype(np.float32)}
 
-    def _new_value(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
+    def _write_new(
+        self, out: np.ndarray, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]
+    ) -> np.ndarray:
         moments = {name: value for name, value in state.items() if name != "param_fp32"}
-        state["param_fp32"] = super()._new_value(state["param_fp32"], g, moments, group)
-        return state["param_fp32"]
+        single = state["param_fp32"]
+        out[...] = super()._write_new(single, single, g, moments, group)
+        return out

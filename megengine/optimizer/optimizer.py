@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from megengine.core.errors import OptionError, ShapeError
+from megengine.kernels import updates
 from megengine.tensor import Parameter, Tensor
 
 Parameters = Iterable[Parameter] | Iterable[dict[str, Any]] | dict[str, Any] | Parameter
@@ -40,6 +42,7 @@ class Optimizer:
     def __init__(self, params: Parameters, defaults: dict[str, Any]) -> None:
         self._defaults = dict(defaults)
         self._state: dict[int, State] = {}
+        self._memory: dict[int, np.ndarray] = {}  # of the values that this optimizer wrote
         self.param_groups: list[dict[str, Any]] = []
         if isinstance(params, (Parameter, dict)):
             params = [params]  # type: ignore[list-item]
@@ -86,30 +89,93 @@ class Optimizer:
         """New values from values, gradients and state (changed in place): vectors, a part of a parameter each."""
         raise NotImplementedError(f"{type(self).__name__} has no update rule")
 
-    def _new_value(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
-        """The new value of a parameter: its parts one after the other, so that intermediate results stay in cache."""
+    def _write_new(
+        self, out: np.ndarray, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]
+    ) -> np.ndarray:
+        """Write the new value of a parameter to `out`, which may be `w`, and return it.
+
+        Natively in one pass, or in NumPy part by part, so that intermediate results stay in cache: the same bits.
+        """
         if "step" in state:
             state["step"] += 1
-        decay = group.get("weight_decay") if self._decays_gradient else 0
-        new, values, gradients = np.empty(w.shape, w.dtype), w.reshape(-1), g.reshape(-1)
-        flat, vectors = new.reshape(-1), {n: s.reshape(-1) if self._state_names[n] else s for n, s in state.items()}
+        twin = updates.twin_of(self._update)
+        if twin is not None and updates.fits(w, g):
+            batch = updates.Batch(twin(self, state, group))
+            batch.add(out, w, g, state)
+            batch.run(self._gradient_decay(group))
+            return out
+        decay, values, gradients = self._gradient_decay(group), w.reshape(-1), g.reshape(-1)
+        flat, vectors = out.reshape(-1), {n: s.reshape(-1) if self._state_names[n] else s for n, s in state.items()}
         for start in range(0, flat.size, _PART):
             part = slice(start, start + _PART)
             w_part, g_part = values[part], gradients[part]
             pieces = {n: v[part] if self._state_names[n] else v for n, v in vectors.items()}
             flat[part] = self._update(w_part, g_part + decay * w_part if decay else g_part, pieces, group)
-        return new
+        return out
+
+    def _gradient_decay(self, group: dict[str, Any]) -> float:
+        return group.get("weight_decay", 0.0) if self._decays_gradient else 0.0
+
+    def _place(self, p: Parameter) -> np.ndarray:
+        """Where the new value goes: over the old one if this optimizer wrote that and nobody else holds it.
+
+        Always an array object of its own, since kernels that packed the old value know it by its array.
+        """
+        memory, base = self._memory.get(id(p)), p._storage().base
+        ours = memory is not None and isinstance(base, memoryview) and base.obj is memory
+        if memory is None or not ours or _holders(p) > _ALONE:
+            memory = self._memory[id(p)] = np.empty(p._storage().shape, np.float32)
+        # a view through a buffer counts as an owner of its own
+        return np.asarray(memoryview(memory))  # type: ignore[arg-type]
 
     def step(self) -> Optimizer:
         """Update every parameter that has a gradient. Returns the optimizer: `optimizer.step().clear_grad()`."""
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    w = p.numpy()
-                    # the arithmetic is in float32 also for half precision
-                    new = self._new_value(_single(w), _single(p.grad.numpy()), self._state[id(p)], group)
-                    p._reset(Tensor._wrap(np.ascontiguousarray(new, w.dtype), p.dtype, p.device))
+        given = [[p for p in group["params"] if p.grad is not None] for group in self.param_groups]
+        for p in (p for params in given for p in params):
+            if p.grad._storage().shape != p._storage().shape:  # type: ignore[union-attr]
+                raise ShapeError(
+                    f"{type(self).__name__}: a gradient has shape {p.grad.shape}; expected {p.shape} of its parameter"  # type: ignore[union-attr]
+                )
+        for params, group in zip(given, self.param_groups, strict=True):
+            for p in self._step_together(params, group):
+                self._step_alone(p, group)
         return self
+
+    def _step_together(self, params: list[Parameter], group: dict[str, Any]) -> list[Parameter]:
+        """Update by one native call (one for each count of past steps) what that can do. Returns the others."""
+        twin = updates.twin_of(self._update)
+        if twin is None or type(self)._write_new is not Optimizer._write_new:
+            return params
+        batches: dict[Any, updates.Batch] = {}
+        done, others = [], []
+        for p in params:
+            state, g = self._state[id(p)], p.grad._storage()  # type: ignore[union-attr]
+            if not updates.fits(p._storage(), g):
+                others.append(p)
+                continue
+            count = None
+            if "step" in state:
+                state["step"] += 1
+                count = float(state["step"])
+            if count not in batches:
+                batches[count] = updates.Batch(twin(self, state, group))
+            out = self._place(p)
+            batches[count].add(out, p._storage(), g, state)
+            done.append((p, out))
+        for batch in batches.values():
+            batch.run(self._gradient_decay(group))
+        for p, out in done:
+            p._value = out
+        return others
+
+    def _step_alone(self, p: Parameter, group: dict[str, Any]) -> None:
+        out = self._place(p) if p.dtype == np.float32 else None
+        w, g = p.numpy(), p.grad.numpy()  # type: ignore[union-attr]
+        single = _single(w)  # the arithmetic is in float32 also for half precision
+        if out is None:
+            out = np.empty(w.shape, single.dtype)
+        new = self._write_new(out, single, _single(g), self._state[id(p)], group)
+        p._reset(Tensor._wrap(new.astype(w.dtype, copy=False), p.dtype, p.device))
 
     def clear_grad(self) -> Optimizer:
         """Forget the gradients of all parameters."""
@@ -165,6 +231,13 @@ class Optimizer:
                 )
             out[name] = value.reshape(shape)
         return out
+
+
+def _holders(tensor: Tensor) -> int:
+    return sys.getrefcount(tensor._value)
+
+
+_ALONE = _holders(Tensor(0.0))
 
 
 def _single(x: np.ndarray) -> np.ndarray:

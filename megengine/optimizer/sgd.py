@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from megengine.core.errors import OptionError
+from megengine.kernels import updates
 from megengine.optimizer.optimizer import Optimizer, Parameters, State
 
 
@@ -31,6 +32,13 @@ class SGD(Optimizer):
             raise OptionError(f"SGD: nesterov needs a momentum above 0, got {momentum}")
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
+    def _native(self, state: State, group: dict[str, Any]) -> updates.Call:
+        lr, momentum = group["lr"], group["momentum"]
+        if not momentum:
+            return updates.Call("sgd", (), (lr,))
+        return updates.Call("nesterov" if self.nesterov else "momentum", ("momentum_buffer",), (lr, momentum))
+
+    @updates.twin(_native)
     def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
         momentum = group["momentum"]
         if momentum:

@@ -9,6 +9,7 @@ void bind_float(nanobind::module_& m);
 void bind_int8(nanobind::module_& m);
 void bind_layout(nanobind::module_& m);
 void bind_strided(nanobind::module_& m);
+void bind_update(nanobind::module_& m);
 
 inline void bind_all(nanobind::module_& m) {
     bind_executor(m);
@@ -16,6 +17,7 @@ inline void bind_all(nanobind::module_& m) {
     bind_int8(m);
     bind_layout(m);
     bind_strided(m);
+    bind_update(m);
 }
 
 }  // namespace mge
