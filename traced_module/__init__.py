@@ -2,6 +2,7 @@
 
 from megengine.traced_module.capture import Specialization, SpecializationWarning
 from megengine.traced_module.diff import GraphDiff, diff
+from megengine.traced_module.edit_log import EditLog
 from megengine.traced_module.expr import (
     Apply,
     CallFunction,
@@ -35,6 +36,7 @@ __all__ = [
     "CallFunction",
     "CallMethod",
     "Constant",
+    "EditLog",
     "Expr",
     "GetAttr",
     "GraphDiff",

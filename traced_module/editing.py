@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from megengine.traced_module.graph import InternalGraph
 
 
+_TOLD = ("nothing",)  # an edit log has this change as a part of another
+
+
 class ModuleEdits:
     """Public edits of a graph."""
 
@@ -42,7 +45,7 @@ class ModuleEdits:
             raise GraphError(f"insert_exprs: expressions are already being inserted into {self.name!r}; leave it first")
         if expr is not None and (expr._graph is not self or not any(expr is e for e in self._order)):
             raise GraphError(f"insert_exprs: {expr!r} does not belong to graph {self.name!r}")
-        with self.transaction():
+        with self.transaction("insert_exprs"):
             self._inserting = Inserter(self, expr)
             try:
                 with listening(self._inserting):
@@ -68,7 +71,7 @@ class ModuleEdits:
             if isinstance(old, ModuleNode) != isinstance(new, ModuleNode):
                 raise GraphError(f"replace_node: {old.name!r} and {new.name!r}: a module cannot stand for a tensor")
         results = [n.spec for n in self._outputs]
-        with self.transaction():
+        with self.transaction("replace_node"):
             for old, new in pairs.items():
                 self._replace_one(old, new)
             changed = [new for old, new in pairs.items() if _may_change_shapes(old, new)]
@@ -145,7 +148,7 @@ class ModuleEdits:
         if len(inputs) != len(expr.inputs):
             raise GraphError(f"set_inputs: {expr!r} has {len(expr.inputs)} inputs, got {len(inputs)}")
         self._check_before("set_inputs", inputs, expr)
-        with self.transaction():
+        with self.transaction("set_inputs"):
             self._use(expr, inputs)
             self._infer_again([expr])
 
@@ -160,10 +163,10 @@ class ModuleEdits:
             raise GraphError("set_args_kwargs: a tensor among the arguments; make it a node with graph.constant first")
         self._check_owned("set_args_kwargs", inputs)
         self._check_before("set_args_kwargs", inputs, expr)
-        with self.transaction():
-            self._use(expr, inputs)
-            self._set(expr, "_arg_def", arguments[0])
-            self._set(expr, "_const_val", arguments[1])
+        with self.transaction("set_arguments"):
+            self._use(expr, inputs, ("arguments", self, expr, inputs, arguments))
+            self._set(expr, "_arg_def", arguments[0], _TOLD)
+            self._set(expr, "_const_val", arguments[1], _TOLD)
             self._infer_again([expr])
 
     def set_attribute(self: InternalGraph, node: ModuleNode, name: str, value: Any) -> None:  # type: ignore[misc]
@@ -175,27 +178,45 @@ class ModuleEdits:
             raise GraphError(f"{name!r} is not an attribute name; try {identifier(name)!r}")
         if name in object.__getattribute__(owner, "__dict__") or hasattr(type(owner), name):
             raise NameInUseError(f"{node.qualname} already has an attribute {name!r}; choose another name")
-        with self.transaction():
-            self._journal.change(
-                lambda: object.__setattr__(owner, name, value), lambda: object.__delattr__(owner, name)
-            )
+        with self.transaction("set_attribute"):
+            self._put_attribute(node, name, value)
 
     def replace_module(self: InternalGraph, node: ModuleNode, module: Any) -> None:  # type: ignore[misc]
         """Put another layer (or traced module) in the place of the one that a node reads, under the same name.
 
         Every call of it is inferred again; one that becomes impossible is refused.
         """
-        from megengine.traced_module.calls import get_subattr
-
         self._check_owned("replace_module", [node])
         if not isinstance(node, ModuleNode) or not isinstance(node.expr, GetAttr):
             raise GraphError(f"replace_module: {node!r} does not read a submodule")
         self._check_module(node.qualname, module)
-        parent, _, name = node.expr.name.rpartition(".")
-        owner = self.module_of(node.expr.inputs[0])
-        with self.transaction():
-            self._set(get_subattr(owner, parent) if parent else owner, name, module)
+        with self.transaction("replace_module"):
+            self._put_attribute(node.expr.inputs[0], node.expr.name, module)
             self._infer_again(node.users)
+
+    def _attribute_at(self: InternalGraph, node: ModuleNode, path: str) -> tuple[Any, str, Any]:  # type: ignore[misc]
+        """The module that holds what is at a path below that of a node, its name there, and its value or None."""
+        from megengine.module import Module
+        from megengine.traced_module.calls import get_subattr
+
+        parent, _, name = path.rpartition(".")
+        owner = self.module_of(node)
+        holder = get_subattr(owner, parent) if parent else owner
+        if not isinstance(holder, Module):
+            raise GraphError(f"{path!r} of {node.qualname}: {parent!r} is a {type(holder).__name__}, not a module")
+        return holder, name, object.__getattribute__(holder, "__dict__").get(name)
+
+    def _put_attribute(self: InternalGraph, node: ModuleNode, path: str, value: Any) -> None:  # type: ignore[misc]
+        holder, name, was = self._attribute_at(node, path)
+
+        def undo() -> None:
+            if was is None:
+                object.__delattr__(holder, name)
+            else:
+                object.__setattr__(holder, name, was)
+
+        record = ("module", self, node, path, was, value)
+        self._journal.change(lambda: object.__setattr__(holder, name, value), undo, record)
 
     def _check_module(self: InternalGraph, what: str, module: Any) -> None:  # type: ignore[misc]
         from megengine.module import Module
@@ -223,7 +244,7 @@ class ModuleEdits:
     ) -> TensorNode:
         """Append an input of the traced module; it becomes the last positional argument of a call."""
         self._check_top("add_input_node")
-        with self.transaction():
+        with self.transaction("add_input_node"):
             node = self.add_input(name, TensorSpec(tuple(int(n) for n in shape), as_dtype(dtype)))
             if self.arguments is not None:
                 (args, kwargs) = self._example()
@@ -244,7 +265,7 @@ class ModuleEdits:
         self._check_owned("reset_outputs", leaves)
         if not leaves or not all(isinstance(n, TensorNode) for n in leaves):
             raise GraphError("reset_outputs: expected tensor nodes, nested in any way")
-        with self.transaction():
+        with self.transaction("reset_outputs"):
             self._set(self, "_outputs", tuple(leaves))
             self._set(self, "out_def", structure)
 
@@ -255,7 +276,7 @@ class ModuleEdits:
         """
         self._check_top("reset_inputs")
         leaves, structure = flatten((args, kwargs))
-        with self.transaction():
+        with self.transaction("reset_inputs"):
             made: list[Any] = []
             for i, leaf in enumerate(leaves):
                 if not isinstance(leaf, Tensor):
@@ -296,13 +317,17 @@ class ModuleEdits:
             self._unlink(node.expr)
         self._set(self, "_inputs", (*head, *inputs))
         self._set(self, "arguments", arguments)
+        self._own_call()
+
+    def _own_call(self: InternalGraph) -> None:  # type: ignore[misc]
+        """Let the module take calls as this graph says."""
         owner = self._owner
-        if owner is not None:
+        if owner is not None and self.arguments is not None:
             from megengine.traced_module.calls import arguments_key
 
             graphs = {k: g for k, g in owner._graphs.items() if g is not self}  # type: ignore[attr-defined]
-            self._set(owner, "_graphs", {**graphs, arguments_key(arguments): self})
-            self._set(owner, "forward_signature", None)  # arguments are taken as they are given
+            self._set(owner, "_graphs", {**graphs, arguments_key(self.arguments): self}, ("owner", self))
+            self._set(owner, "forward_signature", None, _TOLD)  # arguments are taken as they are given
 
     # ------------------------------------------------------------ running
 

@@ -271,9 +271,14 @@ class ValueReader:
             raise FileFormatError(f"{brief(entry['type'])} is not a layer")
         own = object.__getattribute__(made, "__dict__")
         have = dict(own)
+        order = [k for k in entry["state"] if k in have]
+        before = None
+        for name in have:  # what is not in files stays where the constructor puts it
+            if name not in entry["state"]:
+                order.insert(0 if before is None else order.index(before) + 1, name)
+            before = name
         own.clear()
-        own.update({k: have[k] for k in entry["state"] if k in have})
-        own.update(have)
+        own.update({k: have[k] for k in order})
         self.layers.append(made)
 
     def object(self, path: Any, args: Any, state: Any) -> Any:

@@ -52,8 +52,6 @@ def save(model: TracedModule | InternalGraph, path: str | Path) -> None:
     Example:
         >>> save(traced, "net.mgt")  # doctest: +SKIP
     """
-    from safetensors.numpy import save as pack
-
     if isinstance(model, TracedModule) and not _is_of_ops(model):
         text, arrays = module_writing.describe(model, {"format": FORMAT, "version": MODULE_VERSION})
         packing = zipfile.ZIP_STORED  # so that no small file unpacks to a large one
@@ -61,17 +59,23 @@ def save(model: TracedModule | InternalGraph, path: str | Path) -> None:
         graph = lower(model).graph
         arrays = {e.name: _plain_storage(e) for e in graph.exprs() if isinstance(e, Constant)}
         text, packing = _graph_text(graph), zipfile.ZIP_DEFLATED
-    path = Path(path)
+    write_archive(Path(path), GRAPH, text, arrays, packing)
+
+
+def write_archive(path: Path, name: str, text: str, arrays: dict[str, np.ndarray], packing: int) -> None:
+    """Write a zip of a JSON text and arrays in one step. Raises FileFormatError if the path cannot be written."""
+    from safetensors.numpy import save as pack
+
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".tmp", dir=path.parent)
+        handle, made = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".tmp", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:
-                archive.writestr(_entry(GRAPH, packing), text)
+                archive.writestr(_entry(name, packing), text)
                 archive.writestr(_entry(WEIGHTS, zipfile.ZIP_STORED), pack(arrays))
-            os.chmod(name, 0o644)
-            os.replace(name, path)
+            os.chmod(made, 0o644)
+            os.replace(made, path)
         finally:
-            Path(name).unlink(missing_ok=True)
+            Path(made).unlink(missing_ok=True)
     except OSError as error:
         raise FileFormatError(f"{path}: cannot be written ({error.strerror})") from error
 
@@ -101,18 +105,11 @@ def load(path: str | Path, *, allow: Sequence[type] = ()) -> TracedModule:
 
 def read(file: IO[bytes], path: str, *, allow: Sequence[type] = ()) -> TracedModule:
     """Read an open, seekable file; `path` is its name in messages. Raises as `load`."""
-    from safetensors.numpy import load as unpack
-
+    described, arrays = read_archive(file, path, GRAPH)
     try:
-        with zipfile.ZipFile(file) as archive:
-            _check_entries(archive, file.seek(0, 2))
-            described = json.loads(archive.read(GRAPH))
-            version = _version(described)
-            arrays = unpack(archive.read(WEIGHTS))
+        version = _version(described)
     except FileFormatError as error:
         raise FileFormatError(f"{path}: {error}") from None
-    except Exception as error:  # zip, JSON and safetensors each have their own types
-        raise FileFormatError(f"{path}: damaged or not a graph file ({str(error)[:200]})") from error
     try:
         if version == MODULE_VERSION:
             return module_reading.rebuild(described, arrays, allow)
@@ -122,6 +119,21 @@ def read(file: IO[bytes], path: str, *, allow: Sequence[type] = ()) -> TracedMod
         *(RecursionError, MemoryError),
     ) as error:
         raise FileFormatError(f"{path}: its graph is not consistent ({str(error)[:500]})") from error
+
+
+def read_archive(file: IO[bytes], path: str, name: str) -> tuple[Any, dict[str, np.ndarray]]:
+    """The JSON and the arrays of what `write_archive` wrote. Raises FileFormatError for anything else."""
+    from safetensors.numpy import load as unpack
+
+    try:
+        with zipfile.ZipFile(file) as archive:
+            _check_entries(archive, file.seek(0, 2), name)
+            return json.loads(archive.read(name)), unpack(archive.read(WEIGHTS))
+    except FileFormatError as error:
+        raise FileFormatError(f"{path}: {error}") from None
+    except Exception as error:  # zip, JSON and safetensors each have their own types
+        what = "graph" if name == GRAPH else Path(name).stem
+        raise FileFormatError(f"{path}: damaged or not a {what} file ({str(error)[:200]})") from error
 
 
 def _version(described: Any) -> int:
@@ -149,13 +161,13 @@ def _entry(name: str, compression: int) -> zipfile.ZipInfo:
     return info
 
 
-def _check_entries(archive: zipfile.ZipFile, size: int) -> None:
+def _check_entries(archive: zipfile.ZipFile, size: int, name: str) -> None:
     entries = {info.filename: info for info in archive.infolist()}
-    if set(entries) != {GRAPH, WEIGHTS} or len(archive.infolist()) != 2:
-        raise FileFormatError(f"holds {sorted(entries)[:5]}; expected {GRAPH} and {WEIGHTS}")
-    graph = entries[GRAPH]
-    if graph.file_size > min(MAX_GRAPH, MAX_RATIO * min(graph.compress_size, size) + 4096):
-        raise FileFormatError(f"{GRAPH} unpacks to {graph.file_size} bytes; refused")
+    if set(entries) != {name, WEIGHTS} or len(archive.infolist()) != 2:
+        raise FileFormatError(f"holds {sorted(entries)[:5]}; expected {name} and {WEIGHTS}")
+    text = entries[name]
+    if text.file_size > min(MAX_GRAPH, MAX_RATIO * min(text.compress_size, size) + 4096):
+        raise FileFormatError(f"{name} unpacks to {text.file_size} bytes; refused")
     weights = entries[WEIGHTS]
     if weights.compress_type != zipfile.ZIP_STORED or weights.file_size > size:
         raise FileFormatError(f"{WEIGHTS} is packed; expected it stored, so that its size is known")

@@ -62,7 +62,7 @@ class InternalGraph(Queries, ModuleEdits):
             for n in expr._outputs:
                 self._names.take(n._name, n)
 
-        self._journal.change(do, lambda: self._take_out(expr))
+        self._journal.change(do, lambda: self._take_out(expr), ("link", self, expr, before))
 
     def _take_out(self, expr: Expr) -> None:
         self._order.remove(expr)
@@ -81,15 +81,18 @@ class InternalGraph(Queries, ModuleEdits):
             for n in expr._outputs:
                 self._names.take(n._name, n)
 
-        self._journal.change(lambda: self._take_out(expr), undo)
+        self._journal.change(lambda: self._take_out(expr), undo, ("unlink", self, expr))
 
-    def _set(self, target: Any, attribute: str, value: Any) -> None:
+    def _set(self, target: Any, attribute: str, value: Any, record: tuple[Any, ...] = ()) -> None:
+        """Set an attribute; `record` says what that means where it is not one of a graph, expression or node."""
         old = getattr(target, attribute)
         self._journal.change(
-            lambda: object.__setattr__(target, attribute, value), lambda: object.__setattr__(target, attribute, old)
+            lambda: object.__setattr__(target, attribute, value),
+            lambda: object.__setattr__(target, attribute, old),
+            record or ("set", self, target, attribute, value),
         )
 
-    def _use(self, expr: Expr, inputs: Sequence[Node]) -> None:
+    def _use(self, expr: Expr, inputs: Sequence[Node], record: tuple[Any, ...] = ()) -> None:
         old, new = expr._inputs, tuple(inputs)
 
         def become(before: tuple[Node, ...], after: tuple[Node, ...]) -> None:
@@ -99,7 +102,8 @@ class InternalGraph(Queries, ModuleEdits):
                 n._users.append(expr)
             expr._inputs = after
 
-        self._journal.change(lambda: become(old, new), lambda: become(new, old))
+        record = record or ("use", self, expr, new)
+        self._journal.change(lambda: become(old, new), lambda: become(new, old), record)
 
     def _rename(self, node: Node, new: str) -> None:
         def become(name: str) -> None:
@@ -108,13 +112,16 @@ class InternalGraph(Queries, ModuleEdits):
             node._name = name
 
         old = node._name
-        self._journal.change(lambda: become(new), lambda: become(old))
+        self._journal.change(lambda: become(new), lambda: become(old), ("rename", self, node, new))
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Edits in the body are one step for `undo`; if the body raises, none of them is left."""
+    def transaction(self, what: str = "transaction") -> Iterator[None]:
+        """Edits in the body are one step for `undo`; if the body raises, none of them is left.
+
+        `what` is the name of the step in the edit log.
+        """
         journal = self._journal
-        if not journal.begin():
+        if not journal.begin(what):
             yield
             return
         try:
@@ -131,6 +138,21 @@ class InternalGraph(Queries, ModuleEdits):
     def redo(self) -> bool:
         """Do again what was undone last; False if there is nothing."""
         return self._journal.redo()
+
+    def keep_edits(self) -> None:
+        """From now on edits can be undone, and stand in `edit_log`.
+
+        Modules that were traced or read do so from the beginning. Graphs of ops do not, as what a pass replaces would
+        stay in memory.
+        """
+        self._journal.recording = True
+
+    @property
+    def edit_log(self) -> Any:
+        """The edits of the whole traced module so far, as an `EditLog`; undone ones are not in it."""
+        from megengine.traced_module.edit_log import log_of
+
+        return log_of(self._journal)
 
     # ------------------------------------------------------------ making nodes and expressions
 
@@ -184,9 +206,9 @@ class InternalGraph(Queries, ModuleEdits):
 
     def add_input(self, name: str, spec: TensorSpec, qualname: str = "") -> TensorNode:
         """Append an input."""
-        expr = Input(self, self._new_expr_id(), {})
-        self._attach_outputs(expr, [spec], name, qualname or f"{self.qualname}.[{name}]")
-        with self.transaction():
+        with self.transaction("add_input"):
+            expr = Input(self, self._new_expr_id(), {})
+            self._attach_outputs(expr, [spec], name, qualname or f"{self.qualname}.[{name}]")
             self._link(expr, (), self._inputs[-1].expr._next if self._inputs else self._order._first)
             self._set(self, "_inputs", (*self._inputs, expr._outputs[0]))
         return expr._outputs[0]
@@ -202,9 +224,9 @@ class InternalGraph(Queries, ModuleEdits):
     ) -> TensorNode:
         """Add a constant from a tensor or an array (kept in its own dtype)."""
         value = value if isinstance(value, Tensor) else Tensor._wrap(np.asarray(value))
-        expr = Constant(self, self._new_expr_id(), dict(meta or {}), value)
-        self._attach_outputs(expr, [value.spec], name, f"{self.qualname}.[{name}]" if self._inputs_self() else "")
-        with self.transaction():
+        with self.transaction("constant"):
+            expr = Constant(self, self._new_expr_id(), dict(meta or {}), value)
+            self._attach_outputs(expr, [value.spec], name, f"{self.qualname}.[{name}]" if self._inputs_self() else "")
             self._link(expr, (), self._anchor(before, after))
         return expr._outputs[0]
 
@@ -232,16 +254,17 @@ class InternalGraph(Queries, ModuleEdits):
         single = isinstance(specs, TensorSpec)
         anchor = self._anchor(before, after)
         self._check_before(record.name, inputs, anchor)
-        expr = Apply(self, self._new_expr_id(), dict(meta or {}), record.name, attrs)
-        self._attach_outputs(expr, [specs] if isinstance(specs, TensorSpec) else specs, name or f"{op}_out", qualname)
-        with self.transaction():
+        outputs = [specs] if isinstance(specs, TensorSpec) else specs
+        with self.transaction("apply"):
+            expr = Apply(self, self._new_expr_id(), dict(meta or {}), record.name, attrs)
+            self._attach_outputs(expr, outputs, name or f"{op}_out", qualname)
             self._link(expr, inputs, anchor)
         return expr._outputs[0] if single else expr._outputs
 
     def set_outputs(self, nodes: Sequence[Node]) -> None:
         """Say which values the graph returns."""
         self._check_owned("set_outputs", nodes)
-        with self.transaction():
+        with self.transaction("set_outputs"):
             self._set(self, "_outputs", tuple(nodes))
 
     # ------------------------------------------------------------ editing
@@ -254,7 +277,7 @@ class InternalGraph(Queries, ModuleEdits):
         holder = self._names.get(new)
         if holder is not None and holder is not node:
             raise NameInUseError(f"{new!r} already names {holder.expr!r}; choose another name")
-        with self.transaction():
+        with self.transaction("rename"):
             self._rename(node, new)
 
     def set_input(self, expr: Expr, index: int, node: Node) -> None:
@@ -263,14 +286,14 @@ class InternalGraph(Queries, ModuleEdits):
         new = (*expr.inputs[:index], node, *expr.inputs[index + 1 :])
         self._check_before("set_input", [node], expr)
         self._check_same(expr, new)
-        with self.transaction():
+        with self.transaction("set_input"):
             self._use(expr, new)
 
     def set_attrs(self, expr: Apply, attrs: Mapping[str, Any]) -> None:
         """Change attributes of an applied op; shapes and dtypes of its results must stay."""
         new = {**expr.attrs, **attrs}
         self._check_same(expr, expr.inputs, new)
-        with self.transaction():
+        with self.transaction("set_attrs"):
             self._set(expr, "_attrs", MappingProxyType(new))
 
     def _check_same(self, expr: Expr, inputs: Sequence[Node], attrs: Mapping[str, Any] | None = None) -> None:
@@ -308,7 +331,7 @@ class InternalGraph(Queries, ModuleEdits):
         for u in users:
             if u._key < new.expr._key:
                 raise GraphError(f"replace_all_uses: {u.name!r} uses {old.name!r} before {new.name!r} is made")
-        with self.transaction():
+        with self.transaction("replace_all_uses"):
             for u in users:
                 self._use(u, tuple(new if n is old else n for n in u.inputs))
             self._set(self, "_outputs", tuple(new if n is old else n for n in self._outputs))
@@ -321,7 +344,7 @@ class InternalGraph(Queries, ModuleEdits):
             if n._users or any(n is o for o in self._outputs):
                 used = [u.name for u in n.users] or ["the graph's outputs"]
                 raise GraphError(f"erase: {n.name!r} is still used by {', '.join(used)}; replace its uses first")
-        with self.transaction():
+        with self.transaction("erase"):
             self._unlink(expr)
             if isinstance(expr, Input):
                 self._set(self, "_inputs", tuple(n for n in self._inputs if n.expr is not expr))
@@ -330,7 +353,7 @@ class InternalGraph(Queries, ModuleEdits):
         """Remove expressions that no output needs (inputs stay); returns how many."""
         wanted = {id(n) for n in self._outputs}
         removed = 0
-        with self.transaction():
+        with self.transaction("remove_dead"):
             for expr in reversed(self.exprs(recursive=False)):  # users first, so one sweep is enough
                 kept = isinstance(expr, Input) or expr._disable_remove
                 if kept or any(n._users or id(n) in wanted for n in expr.outputs):
@@ -360,6 +383,10 @@ class InternalGraph(Queries, ModuleEdits):
                 nodes.append(copy)
             new._outputs = tuple(nodes)
             other._link(new, [mapping[id(n)] for n in expr.inputs], None)
+        other._names = NameSpace()
+        for name in self._names:  # those that count without a node too
+            node = self._names.get(name)
+            other._names.take(name, None if node is None else mapping[id(node)])
         other._inputs = tuple(mapping[id(n)] for n in self._inputs)
         other._outputs = tuple(mapping[id(n)] for n in self._outputs)  # type: ignore[assignment]
         other._journal.next_node, other._journal.next_expr = self._journal.next_node, self._journal.next_expr

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from megengine.traced_module.edit_records import Recorder
 
 Action = Callable[[], None]
 
 
 @dataclass(slots=True)
 class Step:
-    """One transaction: its changes in order, and the counters before and after it."""
+    """One transaction: its changes in order, what they are as data, and the counters before and after it."""
 
     before: tuple[int, int]
+    what: str = ""
     changes: list[tuple[Action, Action]] = field(default_factory=list)  # (do, undo)
     after: tuple[int, int] = (0, 0)
+    recorder: Recorder | None = None
 
 
 class Journal:
     """Transactions done and undone. While `recording` is off nothing is kept (graphs under construction)."""
 
-    __slots__ = ("done", "next_expr", "next_node", "open", "recording", "undone")
+    __slots__ = ("addresses", "done", "next_expr", "next_node", "open", "recording", "undone")
 
     def __init__(self) -> None:
         self.next_node = 0
@@ -29,18 +35,28 @@ class Journal:
         self.open: Step | None = None
         self.done: list[Step] = []
         self.undone: list[Step] = []
+        self.addresses: dict[int, Any] = {}  # how logs name the graphs (see `edit_records.address_of`)
 
-    def change(self, do: Action, undo: Action) -> None:
-        """Perform one primitive change and remember it when a transaction is open."""
+    def change(self, do: Action, undo: Action, record: tuple[Any, ...] = ()) -> None:
+        """Perform one primitive change and remember it when a transaction is open.
+
+        `record` says what it is: the name of a method of `Recorder` and its arguments.
+        """
+        if record and self.recording and self.open is not None:
+            if self.open.recorder is None:
+                from megengine.traced_module.edit_records import Recorder
+
+                self.open.recorder = Recorder(self.addresses)
+            self.open.recorder.note(*record)
         do()
         if self.open is not None:
             self.open.changes.append((do, undo))
 
-    def begin(self) -> bool:
+    def begin(self, what: str = "") -> bool:
         """Open a transaction; False if one is open already, which the new one then joins."""
         if self.open is not None:
             return False
-        self.open = Step((self.next_node, self.next_expr))
+        self.open = Step((self.next_node, self.next_expr), what)
         return True
 
     def commit(self) -> None:
@@ -48,6 +64,8 @@ class Journal:
         step, self.open = self.open, None
         if step is not None and step.changes and self.recording:
             step.after = (self.next_node, self.next_expr)
+            if step.recorder is not None:
+                step.recorder.close()
             self.done.append(step)
             self.undone.clear()
 

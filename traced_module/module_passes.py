@@ -101,7 +101,7 @@ def fuse_conv_bn(graph: InternalGraph) -> bool:
 def _fold(graph: InternalGraph, norm_call: Any, layer_call: CallMethod) -> None:
     layer_node, *values = layer_call.inputs
     name = layer_call.output.name
-    with graph.transaction():
+    with graph.transaction("FuseConvBn"):
         graph.replace_module(layer_node, folded_layer(layer_node.owner, norm_call.inputs[0].owner))
         with graph.insert_exprs():  # a new call, right behind what it needs: where MegEngine puts it
             made = layer_node(*values)

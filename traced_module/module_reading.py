@@ -40,10 +40,12 @@ def rebuild(described: dict[str, Any], arrays: Mapping[str, np.ndarray], allow: 
         reader.add_tensor(entry)
     for entry in described["layers"]:
         reader.add_layer(entry)
-    return _ModuleReader(reader, described["modules"]).all(described["counters"])
+    return ModuleReader(reader, described["modules"]).all(described["counters"])
 
 
-class _ModuleReader:
+class ModuleReader:
+    """Modules, graphs and expressions from their descriptions."""
+
     def __init__(self, values: ValueReader, entries: list[Any]) -> None:
         self.values, self.entries = values, entries
         self.modules = [TracedModule() for _ in entries]
@@ -64,7 +66,7 @@ class _ModuleReader:
         for graph in self.graphs:
             graph._journal, graph._top = top._journal, top
         # NOTE: a flattened module keeps submodules that it does not call, and their graphs count on their own
-        next_node, next_expr = map(_number, counters)
+        next_node, next_expr = map(count_in, counters)
         top._journal.next_node = max(next_node, *(n.id + 1 for n in top.nodes(recursive=False)))
         top._journal.next_expr = max(next_expr, *(e.id + 1 for e in top._order))
         top._journal.recording = True
@@ -78,9 +80,9 @@ class _ModuleReader:
         own.clear()
         for name, described in entry["state"].items():
             is_module = isinstance(described, dict) and list(described) == ["module"]
-            value = self.modules[_number(described["module"])] if is_module else self.values.value(described)
+            value = self.modules[count_in(described["module"])] if is_module else self.values.value(described)
             if name not in plain:
-                _check_attribute(name)
+                check_attribute(name)
             elif not isinstance(value, (bool,) if type(plain[name]) is bool else (str, type(None))):
                 raise FileFormatError(f"{name!r} of a module is {brief(value)}, which it cannot be")
             own[name] = value
@@ -98,7 +100,7 @@ class _ModuleReader:
             if len(made.graphs) == before:
                 raise FileFormatError("two graphs of a module take the same arguments")
         for key in ("watch_points", "end_points"):
-            points = [made.graphs[_number(i)].node(name) for i, name in entry.get(key, ())]
+            points = [made.graphs[count_in(i)].node(name) for i, name in entry.get(key, ())]
             if not all(isinstance(n, TensorNode) for n in points):
                 raise FileFormatError(f"{key} of a module hold a node that is no tensor")
             setattr(made, key, points)
@@ -160,11 +162,11 @@ class _ModuleReader:
     def expr(self, graph: InternalGraph, entry: dict[str, Any], nodes: dict[str, Node]) -> None:
         """One expression and the nodes it makes."""
         kind = entry["kind"]
-        if kind not in _EXPRS:
+        if kind not in EXPRS:
             raise FileFormatError(f"an expression of the unknown kind {brief(kind)}")
         meta = {k: self.values.value(v) for k, v in entry.get("meta", {}).items()}
-        ident = _number(entry["id"])
-        expr, inputs = _EXPRS[kind](self, graph, ident, meta, entry)
+        ident = count_in(entry["id"])
+        expr, inputs = EXPRS[kind](self, graph, ident, meta, entry)
         expr._disable_remove = entry.get("keep") is True
         made = [self.node(graph, expr, item) for item in entry["outputs"]]
         if not made:
@@ -191,11 +193,11 @@ class _ModuleReader:
             raise FileFormatError(f"{brief(name)} is no name, or names two nodes")
         spec = None
         if "shape" in item:
-            spec = TensorSpec(tuple(map(_number, item["shape"])), dtype_in(item["dtype"]))
+            spec = TensorSpec(tuple(map(count_in, item["shape"])), dtype_in(item["dtype"]))
             if "device" in item:
                 spec = TensorSpec(spec.shape, spec.dtype, str(item["device"]))
         node = graph._make_node(expr, spec, name, str(item["qualname"]))
-        node._id = _number(item["id"])
+        node._id = count_in(item["id"])
         graph._names.take(name, node)
         return node
 
@@ -221,26 +223,26 @@ class _ModuleReader:
 
     # ------------------------------------------------------------ expressions
 
-    def input(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> _Made:
+    def input(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> Made:
         """An input of the graph."""
         return Input(graph, ident, meta), []
 
-    def constant(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> _Made:
+    def constant(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> Made:
         """A tensor that was made while the model ran."""
-        value = self.values.tensors[_number(entry["value"])]
+        value = self.values.tensors[count_in(entry["value"])]
         (stated,) = entry["outputs"]
         if list(value.shape) != stated.get("shape") or value.dtype != dtype_in(stated["dtype"]):
             raise FileFormatError(f"{brief(stated['name'])} is {value.spec}, which is not what the file states")
         return Constant(graph, ident, meta, value), []
 
-    def get_attr(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> _Made:
+    def get_attr(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> Made:
         """The read of an attribute."""
         path = entry["attribute"]
         for part in path.split("."):
-            _check_attribute(part)
+            check_attribute(part)
         return GetAttr(graph, ident, meta, path), self.inputs(entry)
 
-    def call_method(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> _Made:
+    def call_method(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> Made:
         """A call of a module or of a tensor's method."""
         method = entry["method"]
         inputs, arguments = self.arguments(entry)
@@ -253,13 +255,13 @@ class _ModuleReader:
             )
         return CallMethod(graph, ident, meta, arguments, method), inputs
 
-    def call_function(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> _Made:
+    def call_function(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> Made:
         """A call of a public or wrapped function."""
         function_of(entry["function"])
         inputs, arguments = self.arguments(entry)
         return CallFunction(graph, ident, meta, arguments, entry["function"]), inputs
 
-    def apply(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> _Made:
+    def apply(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> Made:
         """An op applied to values."""
         attrs = {k: self.values.value(v) for k, v in entry["attrs"].items()}
         return Apply(graph, ident, meta, str(entry["op"]), attrs), self.inputs(entry)
@@ -275,14 +277,14 @@ class _ModuleReader:
         return [self.values.nodes[name] for name in entry["inputs"]]
 
 
-_Made = tuple[Expr, list[Node]]
-_EXPRS: dict[str, Callable[[_ModuleReader, InternalGraph, int, dict, dict[str, Any]], _Made]] = {
-    "Input": _ModuleReader.input,
-    "Constant": _ModuleReader.constant,
-    "GetAttr": _ModuleReader.get_attr,
-    "CallMethod": _ModuleReader.call_method,
-    "CallFunction": _ModuleReader.call_function,
-    "Apply": _ModuleReader.apply,
+Made = tuple[Expr, list[Node]]
+EXPRS: dict[str, Callable[[ModuleReader, InternalGraph, int, dict, dict[str, Any]], Made]] = {
+    "Input": ModuleReader.input,
+    "Constant": ModuleReader.constant,
+    "GetAttr": ModuleReader.get_attr,
+    "CallMethod": ModuleReader.call_method,
+    "CallFunction": ModuleReader.call_function,
+    "Apply": ModuleReader.apply,
 }
 
 
@@ -290,13 +292,15 @@ def _node_of(value: Any) -> Node | None:
     return value if isinstance(value, Node) else None
 
 
-def _number(value: Any) -> int:
+def count_in(value: Any) -> int:
+    """A number from 0 on."""
     if type(value) is not int or value < 0:
         raise FileFormatError(f"{brief(value)} where a number from 0 on was expected")
     return value
 
 
-def _check_attribute(name: str) -> None:
+def check_attribute(name: str) -> None:
+    """Raises FileFormatError for what is not the name of a submodule or tensor."""
     taken = hasattr(TracedModule if name.startswith("_") else Module, name) or name in OWN_STATE
     if name.startswith("__") or taken:
         raise FileFormatError(f"{brief(name)} is not the name of a submodule or tensor")

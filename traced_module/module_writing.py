@@ -39,7 +39,7 @@ def describe(module: TracedModule, head: dict[str, Any]) -> tuple[str, dict[str,
     Raises:
         FileFormatError: something has no place in the format; its path is named.
     """
-    writer = _ModuleWriter()
+    writer = ModuleWriter()
     modules = writer.all(module)
     journal = module.graphs[0]._journal if module.graphs else None
     counters = [0, 0] if journal is None else [journal.next_node, journal.next_expr]
@@ -54,7 +54,9 @@ def _dumps(value: Any) -> str:
     return json.dumps(value, allow_nan=False)
 
 
-class _ModuleWriter:
+class ModuleWriter:
+    """Texts of modules, graphs and expressions; values that they hold are collected in `values`."""
+
     def __init__(self) -> None:
         self.values = ValueWriter()
         self.places: dict[int, int] = {}

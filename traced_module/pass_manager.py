@@ -93,7 +93,7 @@ class PassManager:
         expected = None if self.check_with is None else interpret(graph, self.check_with)
         for one in self.passes:
             before = graph.clone() if expected is not None else None
-            with graph.transaction():
+            with graph.transaction(one.name):
                 changed = one.run(graph)
             if changed:
                 self.changed.append(one.name)

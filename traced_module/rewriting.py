@@ -113,7 +113,7 @@ def rewrite(graph: InternalGraph, rules: Sequence[Rule], *, recursive: bool = Tr
     """
     keyed = [(rule, _root_keys(rule.pattern)) for rule in rules]
     applied = 0
-    with graph.transaction():
+    with graph.transaction("rewrite"):
         for expr in graph.exprs(recursive=False):
             if isinstance(expr, (Input, Constant)) or graph._names.get(expr.outputs[0].name) is not expr.outputs[0]:
                 continue

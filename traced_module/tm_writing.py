@@ -227,13 +227,14 @@ class _Description:
         for expr in graph._order:
             exprs[id(expr)].state = self.expr(expr, [nodes[id(n)] for n in expr.inputs], expr_nodes(expr, nodes))
             for node in expr.outputs:
-                users = [exprs[id(u)] for u in node.users]
+                users = [exprs[id(u)] for u in sorted(node.users, key=lambda u: u._key)]
                 nodes[id(node)].state = _node(node, exprs[id(expr)], users)
         assert graph.arguments is not None
         _, inputs = in_file_order(graph.arguments, graph.inputs[1:])
         _, results = in_file_order((graph.out_def or TreeDef(None), ()), graph.outputs)
         names = {"name": graph.name, "qualname": graph.qualname}
-        used = {n: None if (node := graph._names.get(n)) is None else nodes[id(node)] for n in graph._names}
+        used: dict[str, Any] = {n.name: nodes[id(n)] for e in graph._order for n in e.outputs}
+        used |= {name: None for name in graph._names if name not in used}  # in an order that no undone edit changes
         namespace = Stub(f"{_HOME}.traced_module.NameSpace", {**names, "_used_names": used})
         stub.state = {
             "_exprs": [exprs[id(e)] for e in graph._exprs],

@@ -71,6 +71,16 @@ class TracedModule(Module):
         return next(iter(self._graphs.values()))
 
     @property
+    def edit_log(self) -> Any:
+        """The edits of all its graphs so far, as an `EditLog` that can be saved and replayed on another copy.
+
+        Raises GraphError when it has no graph.
+        """
+        if not self._graphs:
+            raise GraphError(f"{self.name or 'the module'} has no graph, so nothing in it was edited")
+        return self.graphs[0].edit_log
+
+    @property
     def graphs(self) -> tuple[InternalGraph, ...]:
         """All graphs: one for each nesting of arguments (and constants among them)."""
         return tuple(self._graphs.values())
