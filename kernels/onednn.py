@@ -7,14 +7,15 @@ other scales. This sequence equals docs/integer-arithmetic.md bit for bit where 
 from __future__ import annotations
 
 import ctypes
+import functools
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType
-from megengine.kernels import isa
-from megengine.kernels.native import eager
+from megengine.kernels import _core, isa
+from megengine.kernels.native import eager, empty_for_step, from_step, to_step
 from megengine.kernels.registry import Kernel, Problem, family
 
 _F32 = np.dtype(np.float32)
@@ -101,6 +102,38 @@ def _linear_step(problem: Problem, constants: dict[int, np.ndarray], threads: in
     return _module.linear_step(m, k, n, "float32", "float32", weights, None, bias, activation, 0.0, 0.0, "", 1.0)
 
 
+# ---------------------------------------------------------------- gradients
+
+
+def _gradient_lengths(problem: Problem) -> tuple[list[int], list[int]]:
+    a, groups = problem.attrs, problem.attrs.groups
+    if problem.op == "conv2d_backward_weight":
+        x, ct, w = problem.inputs[0].shape, problem.inputs[1].shape, problem.outputs[0].shape
+    else:
+        x, ct, w = problem.outputs[0].shape, problem.inputs[0].shape, problem.inputs[1].shape
+    (top, bottom), (left, right) = a.padding
+    return [*x, w[0], *w[2:], groups, *ct[2:]], [*a.stride, *a.dilation, top, bottom, left, right]
+
+
+@functools.lru_cache(maxsize=512)
+def _gradient_step(problem: Problem, level: str) -> Any:
+    """A step of the gradient; `level` because oneDNN chooses its code by the instruction set."""
+    assert _module is not None
+    return _module.conv_backward_step(*_gradient_lengths(problem), problem.op == "conv2d_backward_weight")
+
+
+def _weight_gradient(problem: Problem, x: np.ndarray, ct: np.ndarray) -> np.ndarray:
+    out = np.empty(problem.outputs[0].shape, np.float32)
+    _core.run_step(_gradient_step(problem, isa.active()), [to_step(x), to_step(ct), out])
+    return out
+
+
+def _data_gradient(problem: Problem, ct: np.ndarray, w: np.ndarray) -> np.ndarray:
+    out = empty_for_step(problem.outputs[0])
+    _core.run_step(_gradient_step(problem, isa.active()), [to_step(ct), _dense(w), out])
+    return from_step(out)
+
+
 # ---------------------------------------------------------------- integers
 
 
@@ -163,6 +196,8 @@ def _list(op: str, name: str, usable: Any, make: Any, constants: tuple[int, ...]
 
 
 _list("conv2d", "onednn_conv2d", _float_usable, _conv_step, (1, 2), exact=False)
+for _op, _run in (("conv2d_backward_weight", _weight_gradient), ("conv2d_backward_data", _data_gradient)):
+    family(_op).add(Kernel(f"onednn_{_op}", usable=_float_usable, run=_run, exact=False))
 _list("fused_conv2d", "onednn_fused_conv2d", _float_usable, _conv_step, (1, 2), exact=False, inplace_input=3)
 _list("fused_linear", "onednn_fused_linear", _float_usable, _linear_step, (1, 2), exact=False)
 _INTEGER = (1, 2, 3, 4)

@@ -6,6 +6,7 @@
 
 namespace mge {
 void bind_conv(nanobind::module_& m);
+void bind_conv_backward(nanobind::module_& m);
 
 namespace {
 
@@ -21,6 +22,7 @@ bool int8_is_exact() {
 
 NB_MODULE(_onednn, m) {
     mge::bind_conv(m);
+    mge::bind_conv_backward(m);
     m.def("int8_is_exact", &mge::int8_is_exact);
     m.def("version", [] {
         const auto* v = dnnl::version();

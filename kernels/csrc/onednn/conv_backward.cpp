@@ -1,0 +1,160 @@
+// Gradients of convolutions. Activations are dense channels-last; weights and their gradients lie as [O,
+// C/groups, kh, kw] and are changed into the form the primitive wants at every run, because a training step
+// gives new ones.
+#include <nanobind/stl/vector.h>
+
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+
+#include "onednn/onednn_step.h"
+
+namespace nb = nanobind;
+
+namespace mge {
+namespace {
+
+using dims = dnnl::memory::dims;
+using dim = dnnl::memory::dim;
+using tag = dnnl::memory::format_tag;
+constexpr auto kFloat = dnnl::memory::data_type::f32;
+
+std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+struct Descriptions {
+    dnnl::memory::desc src, dst, any_weights, plain_weights;
+    dims stride, dilation, before, after;
+    dnnl::primitive_attr attr;
+
+    // shape: n, c, h, w, o, kh, kw, groups, oh, ow; geometry: stride, dilation, top, bottom, left, right
+    Descriptions(const std::vector<dim>& s, const std::vector<dim>& g)
+        : src({s[0], s[1], s[2], s[3]}, kFloat, tag::nhwc),
+          dst({s[0], s[4], s[8], s[9]}, kFloat, tag::nhwc),
+          stride{g[0], g[1]},
+          dilation{g[2] - 1, g[3] - 1},
+          before{g[4], g[6]},
+          after{g[5], g[7]} {
+        const bool grouped = s[7] > 1;
+        const dims w =
+            grouped ? dims{s[7], s[4] / s[7], s[1] / s[7], s[5], s[6]} : dims{s[4], s[1], s[5], s[6]};
+        any_weights = {w, kFloat, tag::any};
+        plain_weights = {w, kFloat, grouped ? tag::goihw : tag::oihw};
+        attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    }
+
+    dnnl::convolution_forward::primitive_desc forward() const {
+        return {cpu_engine(),
+                dnnl::prop_kind::forward_training,
+                dnnl::algorithm::convolution_direct,
+                src,
+                any_weights,
+                dst,
+                stride,
+                dilation,
+                before,
+                after,
+                attr};
+    }
+    dnnl::convolution_backward_data::primitive_desc data() const {
+        return {cpu_engine(), dnnl::algorithm::convolution_direct,
+                src,          any_weights,
+                dst,          stride,
+                dilation,     before,
+                after,        forward(),
+                attr};
+    }
+    dnnl::convolution_backward_weights::primitive_desc weights() const {
+        return {cpu_engine(), dnnl::algorithm::convolution_direct,
+                src,          any_weights,
+                dst,          stride,
+                dilation,     before,
+                after,        forward(),
+                attr};
+    }
+};
+
+// Buffers: the two inputs, then the output. One of the first (gradient of the data) or the last (of the
+// weights) are weights.
+class BackwardStep final : public Step {
+  public:
+    BackwardStep(const std::vector<dim>& shape, const std::vector<dim>& geometry, bool of_weights)
+        : of_weights_(of_weights), d_(shape, geometry) {
+        if (of_weights) {
+            const auto pd = d_.weights();
+            primitive_ = dnnl::convolution_backward_weights(pd);
+            scratch_ = pd.scratchpad_desc(), blocked_ = pd.diff_weights_desc();
+        } else {
+            const auto pd = d_.data();
+            primitive_ = dnnl::convolution_backward_data(pd);
+            scratch_ = pd.scratchpad_desc(), blocked_ = pd.weights_desc();
+        }
+        if (blocked_ == d_.plain_weights) return;
+        const auto& from = of_weights ? blocked_ : d_.plain_weights;
+        const auto& to = of_weights ? d_.plain_weights : blocked_;
+        reorder_ = dnnl::reorder({cpu_engine(), from, cpu_engine(), to});
+    }
+
+    std::size_t scratch_bytes() const override {
+        return aligned(scratch_.get_size()) + (reorder_ ? aligned(blocked_.get_size()) : 0);
+    }
+
+    void run(int, std::byte* const* buffers, std::byte* scratch) const noexcept override {
+        try {
+            OneOmpThread one;
+            auto& stream = this_thread_stream();
+            std::byte* plain = buffers[of_weights_ ? 2 : 1];
+            std::byte* blocked = reorder_ ? scratch + aligned(scratch_.get_size()) : plain;
+            dnnl::memory mine(blocked_, cpu_engine(), blocked), theirs(d_.plain_weights, cpu_engine(), plain);
+            if (reorder_ && !of_weights_)
+                reorder_.execute(stream, {{DNNL_ARG_FROM, theirs}, {DNNL_ARG_TO, mine}});
+            primitive_.execute(stream, arguments(buffers, mine, scratch));
+            if (reorder_ && of_weights_)
+                reorder_.execute(stream, {{DNNL_ARG_FROM, mine}, {DNNL_ARG_TO, theirs}});
+        } catch (const dnnl::error&
+                     e) {  // cannot happen for a primitive that was made; say so rather than hide it
+            std::fprintf(stderr, "megengine: oneDNN step failed: %s\n", e.what());
+        }
+    }
+
+  private:
+    std::unordered_map<int, dnnl::memory> arguments(std::byte* const* buffers, const dnnl::memory& weights,
+                                                    std::byte* scratch) const {
+        const dnnl::memory pad(scratch_, cpu_engine(), scratch);
+        if (of_weights_)
+            return {{DNNL_ARG_SRC, dnnl::memory(d_.src, cpu_engine(), buffers[0])},
+                    {DNNL_ARG_DIFF_DST, dnnl::memory(d_.dst, cpu_engine(), buffers[1])},
+                    {DNNL_ARG_DIFF_WEIGHTS, weights},
+                    {DNNL_ARG_SCRATCHPAD, pad}};
+        return {{DNNL_ARG_DIFF_DST, dnnl::memory(d_.dst, cpu_engine(), buffers[0])},
+                {DNNL_ARG_WEIGHTS, weights},
+                {DNNL_ARG_DIFF_SRC, dnnl::memory(d_.src, cpu_engine(), buffers[2])},
+                {DNNL_ARG_SCRATCHPAD, pad}};
+    }
+
+    bool of_weights_;
+    Descriptions d_;
+    dnnl::primitive primitive_;
+    dnnl::reorder reorder_;
+    dnnl::memory::desc scratch_, blocked_;
+};
+
+nb::object conv_backward_step(const std::vector<dim>& shape, const std::vector<dim>& geometry,
+                              bool of_weights) {
+    if (shape.size() != 10 || geometry.size() != 8)
+        throw std::invalid_argument("conv_backward_step: wrong number of lengths");
+    OneOmpThread one;
+    try {
+        return to_capsule(new BackwardStep(shape, geometry, of_weights));
+    } catch (const dnnl::error& e) {
+        throw std::runtime_error(std::string("oneDNN: ") + e.what());
+    }
+}
+
+}  // namespace
+
+void bind_conv_backward(nb::module_& m) {
+    using nb::arg;
+    m.def("conv_backward_step", &conv_backward_step, arg("shape"), arg("geometry"), arg("of_weights"));
+}
+
+}  // namespace mge
