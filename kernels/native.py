@@ -10,7 +10,7 @@ import numpy as np
 
 from megengine.core.dtype import storage_of
 from megengine.core.spec import TensorSpec
-from megengine.kernels import _core, isa
+from megengine.kernels import _core, isa, memory
 from megengine.kernels.registry import Problem
 
 MakeStep = Callable[[Problem, dict[int, np.ndarray], int], Any]
@@ -24,7 +24,7 @@ def to_step(array: np.ndarray) -> np.ndarray:
 def empty_for_step(spec: TensorSpec) -> np.ndarray:
     """Uninitialised storage of a step's output."""
     n = spec.shape
-    return np.empty((n[0], n[2], n[3], n[1]) if spec.ndim == 4 else n, storage_of(spec.dtype))
+    return memory.empty((n[0], n[2], n[3], n[1]) if spec.ndim == 4 else n, storage_of(spec.dtype))
 
 
 def from_step(array: np.ndarray) -> np.ndarray:

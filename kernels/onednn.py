@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType
-from megengine.kernels import _core, isa
+from megengine.kernels import _core, isa, memory
 from megengine.kernels.native import eager, empty_for_step, from_step, to_step
 from megengine.kernels.registry import Kernel, Problem, family
 
@@ -123,7 +123,7 @@ def _gradient_step(problem: Problem, level: str) -> Any:
 
 
 def _weight_gradient(problem: Problem, x: np.ndarray, ct: np.ndarray) -> np.ndarray:
-    out = np.empty(problem.outputs[0].shape, np.float32)
+    out = memory.empty(problem.outputs[0].shape, np.float32)
     _core.run_step(_gradient_step(problem, isa.active()), [to_step(x), to_step(ct), out])
     return out
 

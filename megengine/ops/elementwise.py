@@ -150,7 +150,40 @@ unary(
     lambda ctx, ct: (ct * ctx.outputs[0] * (1 - ctx.outputs[0]),),
     onnx="Sigmoid",
 )
-unary("relu", lambda x: np.maximum(x, 0), lambda ctx, ct: (_mask(ctx.inputs[0] > 0, ct),), onnx="Relu", quant="clamp")
+unary(
+    "relu",
+    lambda x: np.maximum(x, 0),
+    lambda ctx, ct: (apply("relu_backward", ct, ctx.outputs[0]),),
+    onnx="Relu",
+    quant="clamp",
+)
+
+
+def _relu_backward_infer(ct: TensorSpec, y: TensorSpec) -> TensorSpec:
+    refuse_quantized("relu_backward", ct, y)
+    if ct.shape != y.shape:
+        raise ShapeError(f"relu_backward: the cotangent has shape {ct.shape}; expected {y.shape}")
+    return ct
+
+
+def _relu_backward_samples() -> Iterator[Sample]:
+    rng = np.random.default_rng(1)
+    for shape in ((), (5,), (2, 3, 4, 5), (0, 3)):
+        y = rng.uniform(0.5, 2, shape) * rng.choice([-1, 1], shape)
+        yield Sample((np.asarray(rng.standard_normal(shape)), np.asarray(y)))
+
+
+define(
+    Op(
+        "relu_backward",
+        _relu_backward_infer,
+        lambda ct, y: np.where(y > 0, ct, ct.dtype.type(0)),
+        lambda ctx, g: (apply("relu_backward", g, ctx.inputs[1]), None),
+        no_onnx("gradient of relu"),
+        _relu_backward_samples,
+        lambda: iter([ErrorSample((np.zeros(2), np.zeros(3)), {}, ShapeError, "the cotangent has shape")]),
+    )
+)
 unary(
     "relu6",
     lambda x: np.clip(x, 0, 6),

@@ -113,31 +113,39 @@ def logsumexp(inp: Any, axis: Any, keepdims: bool = False) -> Tensor:
 # ---------------------------------------------------------------- batch norm
 
 
-def _bn_infer(x: TensorSpec, *params: TensorSpec, eps: float) -> TensorSpec:
-    refuse_quantized("batch_norm", x, *params)
+def check_channels(op: str, x: TensorSpec, **vectors: TensorSpec) -> None:
+    """X is [N,C,...] and every vector has C elements, none of them quantized."""
+    refuse_quantized(op, x, *vectors.values())
     if x.ndim < 2:
-        raise ShapeError(f"batch_norm: input has shape {x.shape}; expected [N,C,...]")
-    for name, p in zip(("scale", "bias", "mean", "var"), params, strict=True):
+        raise ShapeError(f"{op}: input has shape {x.shape}; expected [N,C,...]")
+    for name, p in vectors.items():
         if p.shape != (x.shape[1],):
-            raise ShapeError(f"batch_norm: {name} has shape {p.shape}; expected ({x.shape[1]},)")
+            raise ShapeError(f"{op}: {name} has shape {p.shape}; expected ({x.shape[1]},)")
+
+
+def along_channels(channels: int, ndim: int) -> tuple[int, ...]:
+    """The shape in which a vector of channels broadcasts against [N,C,...] of `ndim` axes."""
+    return (1, channels, *([1] * (ndim - 2)))
+
+
+def _bn_infer(
+    x: TensorSpec, scale: TensorSpec, bias: TensorSpec, mean: TensorSpec, var: TensorSpec, *, eps: float
+) -> TensorSpec:
+    check_channels("batch_norm", x, scale=scale, bias=bias, mean=mean, var=var)
     return x
-
-
-def _along(p: Any, ndim: int) -> tuple[int, ...]:
-    return (1, p.shape[0], *([1] * (ndim - 2)))
 
 
 def _bn(
     x: np.ndarray, scale: np.ndarray, bias: np.ndarray, mean: np.ndarray, var: np.ndarray, eps: float
 ) -> np.ndarray:
     factor = scale / np.sqrt(var + var.dtype.type(eps))
-    shape = _along(scale, x.ndim)
+    shape = along_channels(scale.shape[0], x.ndim)
     return (x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape)
 
 
 def _bn_vjp(ctx: Any, ct: Tensor) -> tuple:
     x, scale, _, mean, var = ctx.inputs
-    shape, axes = _along(scale, x.ndim), (0, *range(2, x.ndim))
+    shape, axes = along_channels(scale.shape[0], x.ndim), (0, *range(2, x.ndim))
     r = apply("rsqrt", var + ctx.attrs["eps"])
     centred = x - apply("reshape", mean, shape=shape)
     total = apply("sum", ct, axis=axes, keepdims=False)
@@ -213,14 +221,11 @@ def batch_norm(
         return apply(
             "batch_norm", x, scale, shift, _vector(running_mean, c, 0), _vector(running_var, c, 1), eps=float(eps)
         )
-    axes, count = (0, *range(2, x.ndim)), x.size // c
-    mean = apply("mean", x, axis=axes, keepdims=False)
-    centred = x - apply("reshape", mean, shape=_along(mean, x.ndim))
-    var = apply("mean", centred * centred, axis=axes, keepdims=False)
-    y = apply("batch_norm", x, scale, shift, mean, var, eps=float(eps))
+    y, mean, var = apply("batch_norm_training", x, scale, shift, eps=float(eps))
     if running_mean is None or running_var is None:
         return y
     new_mean = _updated(running_mean, mean, momentum)
+    count = x.size // c
     new_var = _updated(running_var, var * (count / max(1, count - 1)), momentum)
     if not inplace:
         return y, new_mean, new_var

@@ -62,14 +62,36 @@ def _max_pool(x: np.ndarray, kernel: Any, stride: Any, padding: Any) -> np.ndarr
 
 
 def _max_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
-    x, k = ctx.inputs[0], math.prod(ctx.attrs["kernel"])
+    return (apply("max_pool2d_backward", ct, ctx.inputs[0], **ctx.attrs),)
+
+
+def _max_backward_infer(ct: TensorSpec, x: TensorSpec, *, kernel: Any, stride: Any, padding: Any) -> TensorSpec:
+    op = "max_pool2d_backward"
+    refuse_quantized(op, ct, x)
+    expected = (*x.shape[:2], *_out(op, x, kernel, stride, padding))
+    if ct.shape != expected:
+        raise ShapeError(f"{op}: the cotangent has shape {ct.shape}; expected {expected}")
+    return x
+
+
+def _max_backward(ct: np.ndarray, x: np.ndarray, kernel: Any, stride: Any, padding: Any) -> np.ndarray:
+    """A window's cotangent goes to its first largest element."""
+    cols = reference.windows(x, kernel, stride, padding, value=_lowest(x.dtype))
+    where = cols.reshape(*cols.shape[:4], math.prod(kernel)).argmax(-1)
+    share = np.zeros((*cols.shape[:4], math.prod(kernel)), ct.dtype)
+    np.put_along_axis(share, where[..., None], ct[..., None], -1)
+    return reference.fold(share.reshape(cols.shape), x.shape[2:], stride, padding, (1, 1))
+
+
+def _max_backward_vjp(ctx: Any, g: Tensor) -> tuple:
+    """Linear in the cotangent: from every window, g of its largest element."""
+    x, k = ctx.inputs[1], math.prod(ctx.attrs["kernel"])
     cols = apply("unfold", x, value=-np.inf, dilation=(1, 1), **ctx.attrs)
-    n, c, oh, ow = cols.shape[:4]
-    where = apply("argmax", apply("reshape", cols, shape=(n, c, oh, ow, k)), axis=4, keepdims=False)
-    mask = apply("cast", apply("one_hot", where, depth=k), dtype=ct.dtype)
-    share = apply("reshape", mask * apply("reshape", ct, shape=(n, c, oh, ow, 1)), shape=cols.shape)
-    geometry = {"stride": ctx.attrs["stride"], "padding": ctx.attrs["padding"], "dilation": (1, 1)}
-    return (apply("fold", share, size=x.shape[2:], **geometry),)
+    flat = (*cols.shape[:4], k)
+    where = apply("argmax", apply("reshape", cols, shape=flat), axis=4, keepdims=False)
+    mask = apply("cast", apply("one_hot", where, depth=k), dtype=g.dtype)
+    chosen = apply("reshape", apply("unfold", g, value=0.0, dilation=(1, 1), **ctx.attrs), shape=flat) * mask
+    return apply("sum", chosen, axis=(4,), keepdims=False), None
 
 
 def _pool_errors() -> Iterator[ErrorSample]:
@@ -90,6 +112,30 @@ define(
         lambda: iter([Sample((_x(*s),), a) for s, a in _CASES]),
         _pool_errors,
         quant="move",
+    )
+)
+
+
+define(
+    Op(
+        "max_pool2d_backward",
+        _max_backward_infer,
+        _max_backward,
+        _max_backward_vjp,
+        no_onnx("gradient of max_pool2d"),
+        lambda: iter(
+            [Sample((_x(*s[:2], *_out("", TensorSpec(s, np.dtype("f4")), **a)), _x(*s)), a) for s, a in _CASES]
+        ),
+        lambda: iter(
+            [
+                ErrorSample(
+                    (np.zeros((1, 2, 3, 3), np.float32), np.zeros((1, 2, 4, 4), np.float32)),
+                    _window_attrs((2, 2), (2, 2), ((0, 0), (0, 0))),
+                    ShapeError,
+                    "the cotangent has shape",
+                )
+            ]
+        ),
     )
 )
 

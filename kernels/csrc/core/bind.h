@@ -8,7 +8,9 @@ void bind_executor(nanobind::module_& m);
 void bind_float(nanobind::module_& m);
 void bind_int8(nanobind::module_& m);
 void bind_layout(nanobind::module_& m);
+void bind_memory(nanobind::module_& m);
 void bind_strided(nanobind::module_& m);
+void bind_training(nanobind::module_& m);
 void bind_update(nanobind::module_& m);
 
 inline void bind_all(nanobind::module_& m) {
@@ -16,7 +18,9 @@ inline void bind_all(nanobind::module_& m) {
     bind_float(m);
     bind_int8(m);
     bind_layout(m);
+    bind_memory(m);
     bind_strided(m);
+    bind_training(m);
     bind_update(m);
 }
 

@@ -1,0 +1,65 @@
+"""Kernels of training that are memory-bound: batch statistics and gradients, one pass where NumPy takes several."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from megengine.kernels import _core, memory
+from megengine.kernels.native import empty_for_step, from_step, to_step
+from megengine.kernels.registry import Kernel, Problem, family
+
+_F32 = np.dtype(np.float32)
+
+
+def _float32(problem: Problem) -> str | None:
+    wrong = sorted({str(s.dtype) for s in problem.inputs if s.dtype != _F32})
+    if wrong:
+        return f"float32 only, got {', '.join(wrong)}"
+    return "no elements" if any(s.size == 0 for s in problem.inputs) else None
+
+
+def _channels_last(problem: Problem) -> str | None:
+    if problem.inputs[0].ndim not in (2, 4):
+        return f"{problem.inputs[0].ndim} axes; only [N,C] and [N,C,H,W] have channels last in a step"
+    return _float32(problem)
+
+
+def _batch_norm(problem: Problem, x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, ...]:
+    y, mean, var = empty_for_step(problem.outputs[0]), np.empty_like(scale, order="C"), np.empty_like(scale, order="C")
+    _core.batch_norm(to_step(x), to_step(scale), to_step(bias), problem.attrs.eps, y, mean, var)
+    return from_step(y), mean, var
+
+
+def _batch_norm_backward(problem: Problem, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    dx, dscale, dbias = (empty_for_step(spec) for spec in problem.outputs)
+    _core.batch_norm_backward(*map(to_step, arrays), problem.attrs.eps, dx, dscale, dbias)
+    return from_step(dx), dscale, dbias
+
+
+def _relu_backward(problem: Problem, ct: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """In the order in which y lies in memory."""
+    y = y if y.flags.forc or y.ravel(order="K").base is not None else np.ascontiguousarray(y)
+    if ct.strides != y.strides:
+        moved = memory.empty_like(y)
+        moved[...] = ct
+        ct = moved
+    dx = memory.empty_like(y)
+    _core.relu_backward(ct.ravel(order="K"), y.ravel(order="K"), dx.ravel(order="K"))
+    return dx
+
+
+def _max_pool_backward(problem: Problem, ct: np.ndarray, x: np.ndarray) -> np.ndarray:
+    a, (n, c, h, w) = problem.attrs, x.shape
+    (top, _), (left, _) = a.padding
+    dx = empty_for_step(problem.outputs[0])
+    _core.max_pool_backward(to_step(ct), to_step(x), dx, [n, h, w, c, *ct.shape[2:], *a.kernel, *a.stride, top, left])
+    return from_step(dx)
+
+
+for _op, _usable, _run in (
+    ("batch_norm_training", _channels_last, _batch_norm),
+    ("batch_norm_training_backward", _channels_last, _batch_norm_backward),
+    ("relu_backward", _float32, _relu_backward),
+    ("max_pool2d_backward", _float32, _max_pool_backward),
+):
+    family(_op).add(Kernel(f"own_{_op}", usable=_usable, run=_run))
