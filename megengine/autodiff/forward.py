@@ -59,7 +59,7 @@ class Forward(Interposer):
         with interpose(tape):
             grads = pull_back(Entry(name, vjp, Context(inputs, outputs, attrs, needs)), cts)
         pairs = [(g, t) for g, t in zip(grads, tangents, strict=True) if g is not None and t is not None]
-        pulled = tape.gradients([g for g, _ in pairs], [t for _, t in pairs])
+        pulled = tape.gradients([g for g, _ in pairs], [t for _, t in pairs], {id(ct) for ct in cts})
         for out, ct in zip(outputs, cts, strict=True):
             if ct is not None and id(ct) in pulled:
                 self.give(out, pulled[id(ct)])

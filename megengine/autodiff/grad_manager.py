@@ -92,7 +92,7 @@ class GradManager:
         token = _backwarding.set(self)
         try:
             with without(tape):
-                cotangents = tape.gradients(targets, seeds)
+                cotangents = tape.gradients(targets, seeds, self._attached)
                 for key, (tensor, callbacks) in list(self._attached.items()):
                     if key in cotangents:
                         self._deliver(tensor, cotangents[key], callbacks)

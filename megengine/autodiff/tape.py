@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from megengine.core.dtype import is_float
@@ -71,18 +71,29 @@ class Tape(Interposer):
         if id(new) in self.watched:
             self.watched[id(tensor)] = tensor
 
-    def gradients(self, targets: Sequence[Tensor], seeds: Sequence[Tensor]) -> dict[int, Tensor]:
-        """Cotangents of every value reached from the targets, by id."""
+    def gradients(self, targets: Sequence[Tensor], seeds: Sequence[Tensor], keep: Container[int]) -> dict[int, Tensor]:
+        """Cotangents of the values whose ids are in `keep`, by id; among them may be others.
+
+        Uses the tape up: values and cotangents that no earlier entry needs are let go on the way.
+        """
         cotangents: dict[int, Tensor] = {}
         for target, seed in zip(targets, seeds, strict=True):
             _accumulate(cotangents, target, seed)
-        for entry in reversed(self.entries):
-            cts = [cotangents.get(id(t)) for t in entry.context.outputs]
-            if any(ct is not None for ct in cts):
-                for t, grad in zip(entry.context.inputs, pull_back(entry, cts), strict=True):
-                    if grad is not None and id(t) in self.watched:
-                        _accumulate(cotangents, t, grad)
+        while self.entries:
+            self._step_back(self.entries.pop(), cotangents, keep)
         return cotangents
+
+    def _step_back(self, entry: Entry, cotangents: dict[int, Tensor], keep: Container[int]) -> None:
+        inputs, outputs = entry.context.inputs, entry.context.outputs
+        cts = [cotangents.get(id(t)) for t in outputs]
+        if any(ct is not None for ct in cts):
+            for t, grad in zip(inputs, pull_back(entry, cts), strict=True):
+                if grad is not None and id(t) in self.watched:
+                    _accumulate(cotangents, t, grad)
+        for t in outputs:
+            if id(t) not in keep and not any(t is i for i in inputs):
+                cotangents.pop(id(t), None)
+                self.watched.pop(id(t), None)
 
 
 def pull_back(entry: Entry, cts: Sequence[Tensor | None]) -> Sequence[Tensor | None]:

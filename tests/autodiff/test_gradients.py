@@ -1,5 +1,7 @@
 """Gradients (single ops: the contract test): composition, accumulation, higher order, custom functions, errors."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -107,3 +109,28 @@ def test_item_assignment():
         y[1] = x[0] * 5
         gm.backward(z.sum() + y.sum())
     np.testing.assert_allclose(x.grad.numpy(), 8 * x.numpy() + [2 + 5, 0, 2])
+
+
+def test_values_are_let_go_on_the_way_back():
+    made = []
+
+    class Watched(Function):
+        def forward(self, x):
+            return x * 2
+
+        def backward(self, dy):
+            made.append(sum(ref() is not None for ref in alive))
+            return dy * 2
+
+    x = tensor(np.ones(5, np.float32))
+    gm = GradManager().attach([x])
+    with gm:
+        y, alive = Watched()(x), []
+        for _ in range(10):
+            y = y + 1
+            alive.append(weakref.ref(y))
+        loss = y.sum()
+        del y
+        gm.backward(loss)
+    np.testing.assert_array_equal(x.grad.numpy(), np.full(5, 2))
+    assert made == [0]

@@ -15,6 +15,7 @@
 
 #include "common/step.h"
 #include "core/bind.h"
+#include "core/memory.h"
 #include "core/pool.h"
 
 namespace nb = nanobind;
@@ -246,8 +247,11 @@ void run_step(nb::handle capsule, const std::vector<AnyArray>& arrays) {
     std::vector<std::byte*> pointers;
     for (const auto& a : arrays) pointers.push_back(bytes_of(a));
     nb::gil_scoped_release release;
-    Memory scratch = step->scratch_bytes() ? allocate(step->scratch_bytes()) : Memory();
-    for (int part = 0; part < step->parts(); ++part) step->run(part, pointers.data(), scratch.get());
+    const std::unique_ptr<void, void (*)(void*)> scratch(
+        step->scratch_bytes() ? take_block(step->scratch_bytes() + kTail) : nullptr,
+        [](void* block) { give_block(block); });
+    for (int part = 0; part < step->parts(); ++part)
+        step->run(part, pointers.data(), static_cast<std::byte*>(scratch.get()));
 }
 
 PyType_Slot plan_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(Plan::traverse)},

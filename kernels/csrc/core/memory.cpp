@@ -1,8 +1,10 @@
-// Blocks of memory for large arrays that come back to a pool: the system gives fresh pages one fault at a time, which
-// costs as much as writing them.
-#include <nanobind/nanobind.h>
+// Blocks of memory for large arrays that come back to a pool: the system gives fresh pages one fault at a
+// time, which costs as much as writing them.
+#include "core/memory.h"
 
-#include <cstdlib>
+#include <nanobind/nanobind.h>
+#include <sys/mman.h>
+
 #include <map>
 #include <mutex>
 #include <new>
@@ -31,8 +33,7 @@ class Blocks {
                 return p;
             }
         }
-        void* p = std::aligned_alloc(kAlign, bytes);
-        if (!p) throw std::bad_alloc();
+        void* p = fresh(bytes);
         const std::lock_guard lock(mutex_);
         sizes_[p] = bytes;
         live_ += bytes;
@@ -48,10 +49,10 @@ class Blocks {
         live_ -= bytes;
         free_.emplace(bytes, p);
         kept_ += bytes;
-        while (kept_ > kLeast + live_ / 4) {
+        while (kept_ > kLeast + live_ / 16) {
             const auto largest = std::prev(free_.end());
             kept_ -= largest->first;
-            std::free(largest->second);
+            drop(largest->second, largest->first);
             free_.erase(largest);
         }
     }
@@ -64,13 +65,26 @@ class Blocks {
     std::size_t clear() {
         const std::lock_guard lock(mutex_);
         const std::size_t freed = kept_;
-        for (auto& [bytes, p] : free_) std::free(p);
+        for (auto& [bytes, p] : free_) drop(p, bytes);
         free_.clear();
         kept_ = 0;
         return freed;
     }
 
+    std::size_t live() {
+        const std::lock_guard lock(mutex_);
+        return live_;
+    }
+
   private:
+    // From the system and back to it at once: a general allocator would keep what the pool gives up.
+    static void* fresh(std::size_t bytes) {
+        void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (p == MAP_FAILED) throw std::bad_alloc();
+        return p;
+    }
+    static void drop(void* p, std::size_t bytes) { munmap(p, bytes); }
+
     std::mutex mutex_;
     std::multimap<std::size_t, void*> free_;
     std::map<void*, std::size_t> sizes_;
@@ -83,10 +97,17 @@ Blocks& blocks() {
     return *all;
 }
 
+}  // namespace
+
+void* take_block(std::size_t bytes) { return blocks().take((bytes + kAlign - 1) / kAlign * kAlign); }
+void give_block(void* block) noexcept { blocks().give(block); }
+
+namespace {
+
 class Block {
   public:
-    explicit Block(std::size_t bytes) : bytes_(bytes), data_(blocks().take((bytes + kAlign - 1) / kAlign * kAlign)) {}
-    ~Block() { blocks().give(data_); }
+    explicit Block(std::size_t bytes) : bytes_(bytes), data_(take_block(bytes)) {}
+    ~Block() { give_block(data_); }
     Block(const Block&) = delete;
     Block& operator=(const Block&) = delete;
 
@@ -107,6 +128,7 @@ PyType_Slot block_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(Block::bu
 void bind_memory(nb::module_& m) {
     nb::class_<Block>(m, "Block", nb::type_slots(block_slots)).def(nb::init<std::size_t>(), nb::arg("bytes"));
     m.def("kept_bytes", [] { return blocks().kept(); });
+    m.def("live_bytes", [] { return blocks().live(); });
     m.def("clear_kept", [] { return blocks().clear(); });
 }
 
