@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 _NAME = "megengine"
 _FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
-def get_logger(name: str | None = None, formatter: type[logging.Formatter] = logging.Formatter) -> logging.Logger:
+class MegEngineLogFormatter(logging.Formatter):
+    """Date, level and message; without colours, which files and pipes would show as letters."""
+
+    def __init__(self, fmt: str | None = None, datefmt: str | None = None, style: Any = "%", validate: bool = True):
+        super().__init__(_FORMAT if fmt is None else fmt, datefmt, style, validate)
+
+
+class MegBrainLogFormatter(MegEngineLogFormatter):
+    """The formatter of messages from the native part, which here are written by the same logger."""
+
+
+def get_logger(name: str | None = None, formatter: type[logging.Formatter] = MegEngineLogFormatter) -> logging.Logger:
     """A logger below the package's; the package's own gets a handler to stderr at its first use."""
     root = logging.getLogger(_NAME)
     if not root.handlers:
@@ -39,3 +53,18 @@ def set_log_file(fout: str | os.PathLike, mode: str = "a") -> None:
 def enable_debug_log() -> None:
     """Show debug messages."""
     set_log_level(logging.DEBUG)
+
+
+def set_mgb_log_level(level: int | str) -> int:
+    """`set_log_level`, by the name of MegEngine's native logger; there is one logger here. Returns the one before."""
+    return set_log_level(level)
+
+
+@contextmanager
+def replace_mgb_log_level(level: int | str) -> Iterator[None]:
+    """Another level in the body; the old one is restored after it, also when the body raises."""
+    before = set_mgb_log_level(level)
+    try:
+        yield
+    finally:
+        set_mgb_log_level(before)

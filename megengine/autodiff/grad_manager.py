@@ -123,20 +123,43 @@ class GradManager:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def __or__(self, other: GradManager) -> Any:
-        return _Both(self, other)
+    def __or__(self, other: GradManager | GradManagerGroup) -> GradManagerGroup:
+        return GradManagerGroup([self]).merge_with(other)
 
 
-class _Both:
-    """`with gm1 | gm2:` records with both."""
+class AttachSpec:
+    """What `attach` is told of one tensor: the tensor and the callbacks of its gradient."""
 
-    def __init__(self, *managers: GradManager) -> None:
-        self.managers = managers
+    __slots__ = ("callbacks", "tensor")
 
-    def __enter__(self) -> None:
-        for m in self.managers:
-            m.record()
+    def __init__(self) -> None:
+        self.tensor: Tensor | None = None
+        self.callbacks: list[GradCallback] = []
+
+
+class GradManagerGroup:
+    """`with gm1 | gm2:` records with both; more can be added with `|`."""
+
+    def __init__(self, gms: Iterable[GradManager]) -> None:
+        self._gms = list(gms)
+
+    def merge_with(self, other: GradManager | GradManagerGroup) -> GradManagerGroup:
+        """A group of all managers of both. Raises GradientError for anything that is no manager."""
+        if not isinstance(other, (GradManager, GradManagerGroup)):
+            raise GradientError(f"merge_with: got {type(other).__name__}; expected a GradManager or a group of them")
+        return GradManagerGroup([*self._gms, *(other._gms if isinstance(other, GradManagerGroup) else [other])])
+
+    def __or__(self, other: GradManager | GradManagerGroup) -> GradManagerGroup:
+        return self.merge_with(other)
+
+    def __enter__(self) -> GradManagerGroup:
+        with ExitStack() as undo:  # one that records already leaves none of the others recording
+            for m in self._gms:
+                m.record()
+                undo.callback(m.release)
+            undo.pop_all()
+        return self
 
     def __exit__(self, *_: object) -> None:
-        for m in reversed(self.managers):
+        for m in reversed(self._gms):
             m.release()

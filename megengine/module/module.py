@@ -203,6 +203,13 @@ class Module:
         for parameter in self.parameters():
             parameter.grad = None
 
+    def replace_param(self, params: Mapping[int, Parameter], start_pos: int, seen: set[int] | None = None) -> int:
+        """Refused: parameters are replaced by name. Raises OptionError that says how."""
+        raise OptionError(
+            "Module.replace_param is deprecated since MegEngine 1.0; set the attribute (layer.weight = parameter), "
+            "or give new values with load_state_dict"
+        )
+
     # ------------------------------------------------------------ state
 
     def __getstate__(self) -> dict[str, Any]:

@@ -149,7 +149,7 @@ class RNNBase(Module):
         """A cell with the sizes of a layer."""
         raise NotImplementedError(f"{type(self).__name__} has no create_cell; use RNN or LSTM")
 
-    def init_hidden(self, batch_size: int) -> Any:
+    def init_hidden(self, batch_size: int = 1) -> Any:
         """States of zeros [layers * directions, batch, hidden]."""
         raise NotImplementedError(f"{type(self).__name__} has no init_hidden; use RNN or LSTM")
 

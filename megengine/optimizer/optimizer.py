@@ -188,6 +188,9 @@ class Optimizer:
         """An old name of `clear_grad`."""
         return self.clear_grad()
 
+    def bcast_param(self) -> None:
+        """Give every worker the parameters of the first; a single process, which is all there is here, has them."""
+
     def backward(self, loss: Tensor) -> None:
         """Refused: gradients come from a GradManager. Raises OptionError that says how."""
         raise OptionError(

@@ -1,7 +1,21 @@
 """Reading and writing of weights and checkpoints."""
 
-from megengine.serialization.files import builder_of, load, save, write_atomically
+from megengine.device import get_default_device
+from megengine.serialization.files import builder_of, dmap, load, save, write_atomically
 from megengine.serialization.numpy_pickle import read_numpy_pickle
 from megengine.serialization.torch_file import read_pth
+from megengine.tensor import Tensor
+from megengine.utils.max_recursion_limit import max_recursion_limit
 
-__all__ = ["builder_of", "load", "read_numpy_pickle", "read_pth", "save", "write_atomically"]
+__all__ = [
+    "Tensor",
+    "builder_of",
+    "dmap",
+    "get_default_device",
+    "load",
+    "max_recursion_limit",
+    "read_numpy_pickle",
+    "read_pth",
+    "save",
+    "write_atomically",
+]

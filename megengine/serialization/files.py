@@ -8,6 +8,7 @@ import pickle
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar, Token
 from pathlib import Path
 from typing import IO, Any
 
@@ -73,9 +74,28 @@ def save(obj: Any, f: PathOrFile, pickle_module: Any = pickle, pickle_protocol: 
     return f
 
 
+Location = str | Mapping[str, str] | Callable[[str], str] | None
+_location: ContextVar[Location] = ContextVar("megengine_map_location", default=None)
+
+
+class dmap:  # noqa: N801 (MegEngine's name)
+    """In its `with` body, `load` without `map_location` brings tensors to this one."""
+
+    def __init__(self, map_location: Location) -> None:
+        self.map_location = map_location
+        self._tokens: list[Token[Location]] = []
+
+    def __enter__(self) -> dmap:
+        self._tokens.append(_location.set(self.map_location))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _location.reset(self._tokens.pop())
+
+
 def load(
     f: PathOrFile,
-    map_location: str | Mapping[str, str] | Callable[[str], str] | None = None,
+    map_location: Location = None,
     pickle_module: Any = pickle,
     *,
     allow: Sequence[type] = (),
@@ -99,6 +119,7 @@ def load(
             except FileFormatError as exc:
                 exc.add_note(f"while reading {f}")
                 raise
+    map_location = _location.get() if map_location is None else map_location
     if unsafe:
         return pickle.load(f)
     content = f if isinstance(f, io.BufferedReader) and f.seekable() else io.BytesIO(f.read())

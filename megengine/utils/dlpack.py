@@ -1,0 +1,44 @@
+"""Tensors of other packages, without a copy on their side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from megengine.core.errors import DTypeError
+from megengine.tensor import Tensor
+
+
+def to_dlpack(tensor: Tensor, stream: int | None = None) -> Any:
+    """A DLPack capsule of a copy of a tensor: it can be taken once. Raises DTypeError for anything else."""
+    if not isinstance(tensor, Tensor):
+        raise DTypeError(f"to_dlpack: got {type(tensor).__name__}; expected a Tensor")
+    return tensor.__dlpack__(stream=stream)
+
+
+class _Capsule:
+    """What NumPy can take a bare capsule from."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0  # main memory
+
+
+def from_dlpack(ext_tensor: Any, stream: int | None = None) -> Tensor:
+    """A tensor with the values of a DLPack capsule, or of an object with `__dlpack__` (a torch tensor, an array).
+
+    The values are copied: tensors are values. Raises DTypeError for anything else.
+    """
+    capsule = type(ext_tensor).__name__ == "PyCapsule"
+    if not capsule and not hasattr(ext_tensor, "__dlpack__"):
+        raise DTypeError(
+            f"from_dlpack: got {type(ext_tensor).__name__}; expected a DLPack capsule or an object with __dlpack__"
+        )
+    array = np.from_dlpack(_Capsule(ext_tensor) if capsule else ext_tensor)
+    return Tensor(array, dtype=array.dtype)
