@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from megengine.core.errors import GraphError
 from megengine.core.pytree import flatten, unflatten
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import ModuleNode, Node
-from megengine.traced_module.source_text import INDENT, WIDTH, Names, flat, literal, plain
+from megengine.traced_module.source_text import INDENT, WIDTH, Names, flat, literal
 
 KINDS = inspect.Parameter
 
@@ -99,10 +98,7 @@ def passed(entries: Sequence[Entry]) -> Iterator[tuple[str, Any]]:
         if entry.kind is KINDS.VAR_POSITIONAL:
             yield from (("", v) for v in entry.value)
         elif entry.kind is KINDS.VAR_KEYWORD:
-            for name, value in entry.value.items():
-                if not plain(name):
-                    raise GraphError(f"an argument is called {name!r}, which is no name in Python")
-                yield name, value
+            yield from entry.value.items()
         else:
             yield entry.name if entry.kind is KINDS.KEYWORD_ONLY else "", entry.value
 

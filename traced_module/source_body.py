@@ -11,6 +11,7 @@ from megengine import functional as F
 from megengine.core.errors import GraphError, MegEngineError
 from megengine.core.pytree import TreeDef, flatten, unflatten
 from megengine.dispatch.public import public_functions
+from megengine.tensor import Tensor
 from megengine.traced_module.calls import Static, callee_signature, function_of, shape_value, wrapped_functions
 from megengine.traced_module.deferred import SHAPE_OF
 from megengine.traced_module.expr import (
@@ -152,8 +153,12 @@ class Body:
             code = line if len(line) + len("return ") + 2 * len(INDENT) <= WIDTH else code
         self._put(code, "return ")
 
-    def _local(self, node: Node) -> str:
-        name = self.codes[id(node)] = self.names.give(node.name)
+    def _used(self, node: Node) -> bool:
+        return bool(node.users) or any(node is n for n in self.graph.outputs)
+
+    def _local(self, node: Node, *, unused: str = "") -> str:
+        """A variable for a node; `unused` goes in front of the name of one that nothing needs."""
+        name = self.codes[id(node)] = self.names.give(node.name if self._used(node) else unused + node.name)
         return name
 
     def _unpack(self, entry: Entry) -> None:
@@ -162,7 +167,7 @@ class Body:
             self.codes[id(entry.value)] = entry.name
             return
         for node, place in places(entry.value, entry.name):
-            if isinstance(node, Node) and (node.users or any(node is n for n in self.graph.outputs)):
+            if isinstance(node, Node) and self._used(node):
                 self._put(place, f"{self._local(node)} = ")
 
     def code(self, value: Any) -> Code:
@@ -231,8 +236,9 @@ class Body:
             self._put(code, f"{self._local(expr.outputs[0])} = ")
             return
         if structure.kind in (tuple, list) and all(c.kind is None for c in structure.children):
-            targets = ", ".join(self._local(n) for n in expr.outputs)
-            self._put(code, f"{targets} = " if len(expr.outputs) > 1 else f"({targets},) = ")
+            several = len(expr.outputs) > 1
+            targets = ", ".join(self._local(n, unused="_" if several else "") for n in expr.outputs)
+            self._put(code, f"{targets} = " if several else f"({targets},) = ")
             return
         whole = self.names.give(f"{expr.name}_all")
         self._put(code, f"{whole} = ")
@@ -285,6 +291,8 @@ class Body:
         return called(callee, self._arguments(expr, expr.args, skip=1))
 
     def _passed(self, label: str, value: Any) -> Code:
+        if label and not plain(label):
+            raise GraphError(f"an argument is called {label!r}, which is no name in Python")
         return Labelled(f"{label}=", self.code(value)) if label else self.code(value)
 
     def _arguments(self, expr: Call, args: tuple[Any, ...], *, skip: int = 0) -> Iterator[Code]:
@@ -316,6 +324,8 @@ class Body:
             left, right = (other, owner) if turned else (owner, other)
             tight = symbol == "**" and "(" not in left + right
             return f"{left}{symbol}{right}" if tight else f"{left} {symbol} {right}"
+        if getattr(getattr(Tensor, expr.method, None), "__public__", None) is None:
+            raise GraphError(f"tensors have no method {expr.method!r}")
         return called(f"{owner}.{expr.method}", self._arguments(expr, expr.args, skip=1))
 
 

@@ -200,7 +200,7 @@ class Classes:
         return called(self.imports.kind(value.kind), given)
 
     def _enumerated(self, value: Any) -> str | None:
-        if not isinstance(value, Enum):
+        if not isinstance(value, Enum) or not plain(value.name):
             return None
         return f"{self.imports.of(type(value).__module__, type(value).__qualname__)}.{value.name}"
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine import random
 from megengine.core.errors import GraphError
 from megengine.core.tensor.dtype import QuantDtypeMeta, meta_of
 from megengine.module import Module
@@ -123,6 +124,8 @@ class Layers:
     def _fresh(self, kind: type, arguments: dict[str, Any], where: str) -> Any:
         key = (kind, repr(arguments))
         if key not in self._tried:
+            source = random.generator().bit_generator
+            state = source.state
             try:
                 self._tried[key] = kind(**arguments)
             except Exception as exc:
@@ -130,6 +133,8 @@ class Layers:
                     f"{where}: {kind.__name__}({', '.join(f'{k}={v!r}' for k, v in arguments.items())}) cannot be made "
                     f"again: {exc}"
                 ) from exc
+            finally:
+                source.state = state  # the first weights that were drawn must not move what the user draws next
         return self._tried[key]
 
     def _differences(

@@ -19,6 +19,7 @@ import megengine as mge
 import megengine.functional as F
 import megengine.module as M
 from megengine.core.errors import GraphError, OptionError
+from megengine.core.pytree import TreeDef
 from megengine.quantization.model import quantize_model
 from megengine.tensor import Tensor
 from megengine.traced_module import TracedModule, lower, register_as_builtin, trace_module, wrap
@@ -381,6 +382,15 @@ def test_constants_and_arrays(tmp_path):
     assert source_state(module).keys() >= {"const_tensor", "const_tensor_1"}
 
 
+def test_writing_draws_no_random_numbers():
+    module = trace_module(source_nets.Small().eval(), x(2, 3, 6, 6))
+    mge.random.seed(5)
+    before = mge.random.uniform(size=(4,)).numpy()
+    mge.random.seed(5)
+    to_source(module)
+    np.testing.assert_array_equal(mge.random.uniform(size=(4,)).numpy(), before)
+
+
 # ---------------------------------------------------------------- hostile names and texts
 
 
@@ -504,6 +514,34 @@ def test_node_and_attribute_names_of_any_kind(tmp_path):
     net = check(module, tmp_path / "net.py", x(2, 3))
     assert "return _dunder" in (tmp_path / "net.py").read_text()
     assert list(net.state_dict()) == list(module.state_dict())
+
+
+@pytest.mark.parametrize("function", ["megengine.functional.nn.relu", "source_nets.swish"])
+def test_names_of_arguments_that_are_no_names_are_refused(function):
+    class Net(M.Module):
+        def forward(self, x):
+            return F.relu(x) + source_nets.swish(x)
+
+    module = trace_module(Net(), x(2, 3))
+    (expr,) = [e for e in module.graph.exprs() if getattr(e, "qualified", "") == function]
+    args, kwargs = expr.arg_def.children
+    hostile = TreeDef(dict, ("a=1); import os; (b",), (TreeDef(None),))
+    expr._arg_def = TreeDef(tuple, None, (TreeDef(tuple, None, (TreeDef(None),)), hostile))
+    expr._const_val = ((1, 3),)
+    with pytest.raises(GraphError, match=r"an argument is called 'a=1\); import os; \(b', which is no name"):
+        to_source(module)
+    expr._arg_def = TreeDef(tuple, None, (args, kwargs))
+
+
+def test_methods_that_are_none_are_refused():
+    class Net(M.Module):
+        def forward(self, x):
+            return x.sum()
+
+    module = trace_module(Net(), x(2, 3))
+    module.graph._exprs[0]._method = "sum(); import os; x.sum"
+    with pytest.raises(GraphError, match="tensors have no method 'sum\\(\\); import os; x.sum'"):
+        to_source(module)
 
 
 def test_names_of_modules_are_kept_free():
