@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 import math
-import os
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from megengine import random
 from megengine.core.dtype import storage_of
 from megengine.core.errors import OptionError, ShapeError
+from megengine.random.rng import draw
 from megengine.tensor import Parameter, Tensor
-
-_PARALLEL = 1 << 17  # from so many elements on, parts of a tensor are filled by threads
-_PARTS = 8
 
 
 def _write(tensor: Tensor, value: np.ndarray) -> None:
     value = value.astype(storage_of(tensor.dtype), copy=False)
     tensor._reset(Tensor._wrap(value, tensor.dtype, tensor.device))
-
-
-def _draw(tensor: Tensor, method: str) -> np.ndarray:
-    """float32 numbers of a tensor's shape from the process-wide generator; large ones by streams seeded from it."""
-    source, out = random.generator(), np.empty(tensor.shape, np.float32)
-    if out.size < _PARALLEL:
-        getattr(source, method)(out=out, dtype=np.float32)
-        return out
-    parts = np.array_split(out.reshape(-1), _PARTS)
-    streams = [np.random.Generator(np.random.SFC64(int(s))) for s in source.integers(1 << 63, size=_PARTS)]
-    with ThreadPoolExecutor(min(_PARTS, os.cpu_count() or 1)) as pool:
-        list(pool.map(lambda stream, part: getattr(stream, method)(out=part, dtype=np.float32), streams, parts))
-    return out
 
 
 def fill_(tensor: Tensor, val: float) -> None:
@@ -52,19 +34,12 @@ def ones_(tensor: Tensor) -> None:
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> None:
     """Uniform in [a, b)."""
-    value = _draw(tensor, "random")
-    value *= b - a
-    value += a
-    _write(tensor, value)
+    _write(tensor, draw(tensor.shape, normal=False, scale=b - a, shift=a))
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> None:
     """Normal with this mean and standard deviation."""
-    value = _draw(tensor, "standard_normal")
-    value *= std
-    if mean:
-        value += mean
-    _write(tensor, value)
+    _write(tensor, draw(tensor.shape, normal=True, scale=std, shift=mean))
 
 
 _LINEAR = ("linear", "sigmoid", *(f"{kind}{n}d" for kind in ("conv", "conv_transpose") for n in (1, 2, 3)))

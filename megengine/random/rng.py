@@ -13,6 +13,7 @@ from megengine import device as devices
 from megengine.core.dtype import as_dtype, storage_of
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.dispatch.public import public
+from megengine.kernels import filling
 from megengine.tensor import Tensor
 
 Size = Iterable[int] | int | None
@@ -41,6 +42,9 @@ def _sized(op: str, *parameters: np.ndarray, size: Size) -> tuple[int, ...]:
     return (*(() if size is None else _shape(op, size)), *shape) or (1,)
 
 
+_LARGE = 1 << 15  # elements from which on a counter-based stream is filled natively
+
+
 class RNG:
     """A generator of random tensors with a state of its own.
 
@@ -63,17 +67,31 @@ class RNG:
     def _made(self, array: Any, dtype: Any = np.float32) -> Tensor:
         return Tensor(array, dtype, self._device)
 
+    def draw(self, shape: tuple[int, ...], *, normal: bool, scale: float = 1.0, shift: float = 0.0) -> np.ndarray:
+        """float32 array of x * scale + shift: x standard normal, or uniform in [0, 1).
+
+        Large arrays are a stream of their own, whose key is drawn from the state; every CPU gives the same numbers.
+        """
+        if math.prod(shape) >= _LARGE:
+            key = int(self.generator.integers(1 << 64, dtype=np.uint64))
+            return filling.random_array(key, shape, normal=normal, scale=scale, shift=shift)
+        method = self.generator.standard_normal if normal else self.generator.random
+        out = method(shape, np.float32)
+        out *= scale
+        out += shift
+        return out
+
     def uniform(self, low: float = 0, high: float = 1, size: Size = None) -> Tensor:
         """float32 of shape `size` ((1,) without), uniform in [low, high)."""
         if low > high:
             raise OptionError(f"uniform: low={low} is above high={high}")
-        return self._made(self.generator.random(_shape("uniform", size), np.float32) * (high - low) + low)
+        return self._made(self.draw(_shape("uniform", size), normal=False, scale=high - low, shift=low))
 
     def normal(self, mean: float = 0, std: float = 1, size: Size = None) -> Tensor:
         """float32 of shape `size` ((1,) without), normal with this mean and standard deviation."""
         if std < 0:
             raise OptionError(f"normal: std={std}; expected at least 0")
-        return self._made(self.generator.standard_normal(_shape("normal", size), np.float32) * std + mean)
+        return self._made(self.draw(_shape("normal", size), normal=True, scale=std, shift=mean))
 
     def gamma(self, shape: Any, scale: Any = 1, size: Size = None) -> Tensor:
         """Gamma distribution; float32 of shape `size` + the parameters' shape."""
@@ -121,6 +139,11 @@ shuffle = _default.shuffle
 def seed(seed: int) -> None:
     """Start the process-wide generator from `seed`."""
     _default.seed(seed)
+
+
+def draw(shape: tuple[int, ...], *, normal: bool, scale: float = 1.0, shift: float = 0.0) -> np.ndarray:
+    """`RNG.draw` of the process-wide state."""
+    return _default.draw(shape, normal=normal, scale=scale, shift=shift)
 
 
 def generator() -> np.random.Generator:

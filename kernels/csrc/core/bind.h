@@ -9,6 +9,7 @@ void bind_float(nanobind::module_& m);
 void bind_int8(nanobind::module_& m);
 void bind_layout(nanobind::module_& m);
 void bind_memory(nanobind::module_& m);
+void bind_random(nanobind::module_& m);
 void bind_strided(nanobind::module_& m);
 void bind_training(nanobind::module_& m);
 void bind_update(nanobind::module_& m);
@@ -19,6 +20,7 @@ inline void bind_all(nanobind::module_& m) {
     bind_int8(m);
     bind_layout(m);
     bind_memory(m);
+    bind_random(m);
     bind_strided(m);
     bind_training(m);
     bind_update(m);
