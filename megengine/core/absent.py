@@ -7,7 +7,6 @@ REASONS: dict[str, str] = {
     "megengine.functional.": "not written yet",
     "megengine.functional.distributed.": "not written yet",
     "megengine.functional.inplace.": "internal: tensors are values, optimizers write to parameters themselves",
-    "megengine.hub.": "hub loads local folders and asks for trust; clone a repository and pass its folder",
     "megengine.module.": "not written yet",
     "megengine.module.init.": "internal",
     "megengine.module.qat.": "see the page on quantization",

@@ -53,8 +53,11 @@ def test_wrong_names(folder):
         hub.load(folder, "duoble", trust=True)
     with pytest.raises(OptionError, match="no entry 'half'"):
         hub.load(folder, "half", trust=True)
-    with pytest.raises(OptionError, match="clone the repository"):
-        hub.load("owner/repository:main", "net", trust=True)
+    with pytest.raises(OptionError, match="expected a local folder, or 'owner/name"):
+        hub.load(folder / "none", "net", trust=True)
+    (folder / "hubconf.py").unlink()
+    with pytest.raises(OptionError, match=r"folder .* has no hubconf.py"):
+        hub.load(folder, "net", trust=True)
 
 
 def test_the_path_is_restored_when_the_code_fails(folder):

@@ -1,0 +1,199 @@
+"""Entries of a repository's `hubconf.py`, and weights from an address."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import hashlib
+import inspect
+import os
+import re
+import urllib.parse
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from megengine.core.errors import FileFormatError, OptionError, nearest
+from megengine.hub.exceptions import InvalidProtocol
+from megengine.hub.fetcher import GitHTTPSFetcher, GitSSHFetcher, RepoFetcherBase, is_repository
+from megengine.hub.tools import cache_folder, load_module
+from megengine.logger import get_logger
+from megengine.serialization import load as load_file
+from megengine.utils.http_download import download_from_url
+
+_FILE = "hubconf.py"
+_HOST = "github.com"
+_FETCHERS: dict[str, type[RepoFetcherBase]] = {"HTTPS": GitHTTPSFetcher, "SSH": GitSSHFetcher}
+_HASH = re.compile(r"[-_]([0-9a-f]{8,64})\.\w+$")
+Repository = str | os.PathLike[str]
+
+
+def _folder(repo_info: Repository, git_host: str, use_cache: bool, commit: str | None, protocol: str) -> Path:
+    if Path(repo_info).is_dir():
+        return Path(repo_info).resolve()
+    if protocol not in _FETCHERS:
+        raise InvalidProtocol(f"hub: protocol is {protocol!r}; expected HTTPS or SSH{nearest(protocol, _FETCHERS)}")
+    return Path(_FETCHERS[protocol].fetch(git_host, str(repo_info), use_cache, commit))
+
+
+def import_module(
+    repo_info: Repository,
+    git_host: str = _HOST,
+    use_cache: bool = True,
+    commit: str | None = None,
+    protocol: str = "HTTPS",
+    *,
+    trust: bool = False,
+) -> ModuleType:
+    """The `hubconf.py` of a local folder or of a repository, as a module; it can import from its folder while it runs.
+
+    Args:
+        repo_info: a folder, or "owner/name" or "owner/name:branch" of a repository.
+        git_host: where the repository is.
+        use_cache: take a copy of the repository made before, if there is one.
+        commit: of the repository; the tip of the branch without one.
+        protocol: "HTTPS", or "SSH" with your key.
+        trust: True if you trust the author: the code runs with your rights.
+
+    Raises:
+        OptionError: trust is not given, or there is no `hubconf.py`.
+        FetcherError: the repository cannot be fetched.
+    """
+    local = Path(repo_info).is_dir()
+    if not local and not is_repository(str(repo_info)):
+        raise OptionError(f"hub: {str(repo_info)!r} has no {_FILE}; expected a local folder, or 'owner/name[:branch]'")
+    if local and not (Path(repo_info) / _FILE).is_file():
+        raise OptionError(f"hub: folder {str(repo_info)!r} has no {_FILE}")
+    if trust is not True:
+        where = str(Path(repo_info).resolve() / _FILE) if local else f"{git_host}/{repo_info}"
+        raise OptionError(f"hub: {where!r} is code that would run with your rights; pass trust=True if you trust it")
+    folder = _folder(repo_info, git_host, use_cache, commit, protocol)
+    if not (folder / _FILE).is_file():
+        raise OptionError(f"hub: repository {str(repo_info)!r} has no {_FILE}; it offers no models")
+    return load_module("hubconf", folder / _FILE)
+
+
+def _entries(module: ModuleType) -> dict[str, Callable[..., Any]]:
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if inspect.isroutine(value) and not name.startswith("_") and getattr(value, "__module__", "") == "hubconf"
+    }
+
+
+def _entry(repo_info: Repository, name: str, **where: Any) -> Callable[..., Any]:
+    found = _entries(import_module(repo_info, **where))
+    if name not in found:
+        raise OptionError(
+            f"hub: {str(repo_info)!r} has no entry {name!r}; it has {sorted(found)}{nearest(name, found)}"
+        )
+    return found[name]
+
+
+def list(
+    repo_info: Repository,
+    git_host: str = _HOST,
+    use_cache: bool = True,
+    commit: str | None = None,
+    protocol: str = "HTTPS",
+    *,
+    trust: bool = False,
+) -> builtins.list[str]:
+    """Names of the entries, in alphabetical order. Arguments and errors are those of `import_module`."""
+    return sorted(_entries(import_module(repo_info, git_host, use_cache, commit, protocol, trust=trust)))
+
+
+def help(
+    repo_info: Repository,
+    entry: str,
+    git_host: str = _HOST,
+    use_cache: bool = True,
+    commit: str | None = None,
+    protocol: str = "HTTPS",
+    *,
+    trust: bool = False,
+) -> str:
+    """The docstring of an entry. Other arguments and errors are those of `import_module`."""
+    where = {"git_host": git_host, "use_cache": use_cache, "commit": commit, "protocol": protocol, "trust": trust}
+    return inspect.getdoc(_entry(repo_info, entry, **where)) or ""
+
+
+def load(
+    repo_info: Repository,
+    entry: str,
+    *args: Any,
+    git_host: str = _HOST,
+    use_cache: bool = True,
+    commit: str | None = None,
+    protocol: str = "HTTPS",
+    trust: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """What the entry returns when called with the other arguments. The named ones are those of `import_module`.
+
+    >>> net = load("clones/models", "resnet18", trust=True)
+    """
+    where = {"git_host": git_host, "use_cache": use_cache, "commit": commit, "protocol": protocol, "trust": trust}
+    return _entry(repo_info, entry, **where)(*args, **kwargs)
+
+
+def _matches(path: Path, digest: str) -> bool:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest().startswith(digest)
+
+
+def load_serialized_obj_from_url(url: str, model_dir: str | os.PathLike[str] | None = None) -> Any:
+    """Weights or another object from an address, kept in `model_dir` (by default, in the cache) for the next time.
+
+    A name that ends in "-<sha256>" or "_<sha256>" before its extension (the first 8 digits or more) is checked; a
+    kept file that does not fit is fetched anew. The file is read by `megengine.load`, so none of its code runs.
+
+    Raises:
+        HTTPDownloadError: the address cannot be read.
+        FileFormatError: the content does not fit the name's digits, or is no file of MegEngine's.
+    """
+    name = Path(urllib.parse.urlsplit(url).path).name
+    if not name:
+        raise OptionError(f"hub: {url!r} names no file; expected an address that ends in a file name")
+    folder = cache_folder("serialized") if model_dir is None else Path(model_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    path, found = folder / name, _HASH.search(name)
+    if path.exists() and found and not _matches(path, found[1]):
+        path.unlink()
+    if not path.exists():
+        get_logger(__name__).info(f"downloading {url} to {path}")
+        download_from_url(url, path)
+        if found and not _matches(path, found[1]):
+            path.unlink()
+            raise FileFormatError(
+                f"hub: what {url} gives does not have the SHA-256 {found[1]}... of its name; not kept"
+            )
+    return load_file(path)
+
+
+class pretrained:  # noqa: N801 (MegEngine's name)
+    """Decorator of a function that makes a model: with `pretrained=True` it gets the weights from an address.
+
+    >>> @pretrained("https://example.org/weights-0123abcd.pkl")
+    ... def resnet18(**kwargs):
+    ...     return ResNet(**kwargs)
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function with the argument `pretrained`."""
+
+        @functools.wraps(function)
+        def make(pretrained: bool = False, **kwargs: Any) -> Any:
+            model = function(**kwargs)
+            if pretrained:
+                model.load_state_dict(load_serialized_obj_from_url(self.url))
+            return model
+
+        return make
+
+
+__all__ = ["help", "import_module", "list", "load", "load_serialized_obj_from_url", "pretrained"]
