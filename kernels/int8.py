@@ -15,7 +15,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType
 from megengine.core.spec import TensorSpec
 from megengine.kernels import _core, isa, onednn
-from megengine.kernels.native import eager, empty_for_step, from_step, to_step
+from megengine.kernels.native import eager, empty_for_step, from_step, linear_rank, to_step
 from megengine.kernels.registry import Kernel, Problem, Usable, accept_all, family
 
 Constants = dict[int, np.ndarray]
@@ -109,6 +109,10 @@ def _product_usable(problem: Problem) -> str | None:
     if 255 * 128 * depth >= 2**31:
         return f"sums of {depth} products may not fit int32"
     return _no_elements(problem)
+
+
+def _linear_usable(problem: Problem) -> str | None:
+    return linear_rank(problem) or _product_usable(problem)
 
 
 def _product_full(problem: Problem) -> str | None:
@@ -355,7 +359,7 @@ def register() -> None:
     _own("qconv2d", "int8_conv_full", product, _product_full, _WEIGHTS, before="onednn_qconv2d")
     _own("qconv2d", "int8_depthwise", depthwise, _depthwise_usable, _WEIGHTS)
     _own("qconv2d", "int8_conv", product, _product_usable, _WEIGHTS)
-    _own("qlinear", "int8_linear", _linear_step, _product_usable, _WEIGHTS)
+    _own("qlinear", "int8_linear", _linear_step, _linear_usable, _WEIGHTS)
     _own("qadd", "int8_add", _add_step, _add_usable)
     _own("qmul", "int8_multiply", _multiply_step, _add_usable)
     _own("qmul", "int8_gate", _gate_step, _gate_usable)

@@ -62,6 +62,11 @@ class _StepCache:
         return self.steps[key][0]
 
 
+def linear_rank(problem: Problem) -> str | None:
+    """Steps have tensors of four axes channels-last in memory, so that the last axis does not lie in one piece."""
+    return "x has 4 axes; expected another number, or a reshape in front" if problem.inputs[0].ndim == 4 else None
+
+
 def eager(make: MakeStep, constants: tuple[int, ...], *, inplace_input: int | None = None) -> Callable[..., np.ndarray]:
     """`run(problem, *arrays)` of a kernel that has `make_step`. `constants` are input positions a step packs."""
     cache = _StepCache(make)

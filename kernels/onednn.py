@@ -15,7 +15,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.kernels import _core, isa, memory
-from megengine.kernels.native import eager, empty_for_step, from_step, to_step
+from megengine.kernels.native import eager, empty_for_step, from_step, linear_rank, to_step
 from megengine.kernels.registry import Kernel, Problem, family
 
 _F32 = np.dtype(np.float32)
@@ -155,6 +155,10 @@ def _integer_usable(problem: Problem) -> str | None:
     return _missing(problem)
 
 
+def _linear_usable(problem: Problem) -> str | None:
+    return linear_rank(problem) or _integer_usable(problem)
+
+
 def _no_integer_bias(problem: Problem, constants: dict[int, np.ndarray]) -> str | None:
     return "integer bias b is not zero" if np.any(constants[2]) else None
 
@@ -202,4 +206,12 @@ _list("fused_conv2d", "onednn_fused_conv2d", _float_usable, _conv_step, (1, 2), 
 _list("fused_linear", "onednn_fused_linear", _float_usable, _linear_step, (1, 2), exact=False)
 _INTEGER = (1, 2, 3, 4)
 _list("qconv2d", "onednn_qconv2d", _integer_usable, _qconv_step, _INTEGER, inplace_input=5, accepts=_no_integer_bias)
-_list("qlinear", "onednn_qlinear", _integer_usable, _qlinear_step, _INTEGER, inplace_input=5, accepts=_no_integer_bias)
+_list(
+    "qlinear",
+    "onednn_qlinear",
+    _linear_usable,
+    _qlinear_step,
+    _INTEGER,
+    inplace_input=5,
+    accepts=_no_integer_bias,
+)

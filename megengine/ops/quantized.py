@@ -342,6 +342,9 @@ def _qconv_samples() -> Iterator[Sample]:
 def _qlinear_samples() -> Iterator[Sample]:
     yield Sample((_q(_U8, 3, 20), _weight(7, 20), *_channels(7, 20)), _CLAMP_U8)
     yield Sample((_q(_S8, 2, 3, 20), _weight(7, 20), *_channels(7, 20)), _FLOAT)
+    yield Sample(
+        (_q(_U8, 2, 3, 4, 20), _weight(7, 20), *_channels(7, 20), _q(_U8, 2, 3, 4, 7)), {**_CLAMP_S8, "ratio": 0.5}
+    )
     yield Sample((_q(_U8, 3, 20), _weight(7, 20), *_channels(7, 20), _q(_U8, 3, 7)), {**_CLAMP_S8, "ratio": 0.5})
 
 
