@@ -86,14 +86,17 @@ def get_subattr(module: Any, path: str) -> Any:
 
     Raises GraphError naming the part that is missing.
     """
-    at = module
+    at, heard = module, hooks.active.get() is not None
     for part in path.split("."):
         try:
-            if isinstance(at, (list, tuple)):
+            if isinstance(at, Module):
+                value = object.__getattribute__(at, "__dict__")[part]  # never a method, a class or a module's globals
+                at = getattr(at, part) if heard else value
+            elif isinstance(at, (list, tuple)):
                 at = at[int(part)]
             elif isinstance(at, Mapping):
                 at = at[part]
-            elif part in object.__getattribute__(at, "__dict__"):  # never a method, a class or a module's globals
+            elif part in object.__getattribute__(at, "__dict__"):
                 at = getattr(at, part)
             else:
                 raise AttributeError(part)  # noqa: TRY301
@@ -281,17 +284,21 @@ def _shape_arithmetic(node: Node) -> list[Any] | None:
 
 def specs_of_call(expr: Call, inputs: Sequence[Node]) -> tuple[TensorSpec, ...] | None:
     """Specs that a call gives, found by running it on tensors without values; None where values are needed."""
-    values = [n.owner if isinstance(n, ModuleNode) else stand_in(n) for n in inputs]
-    with interpose(Deferring()):
-        try:
-            result = run_call(expr, values)
-        except DeferredValueError:
-            return None
-        except MegEngineError as exc:
-            exc.add_note(f"in {expr!r}")
-            raise
-    leaves, _ = result_leaves(result, repr(expr))
-    return tuple(t.spec for t in leaves)
+    from megengine.traced_module.spec_memo import remembered_specs
+
+    def find(values: list[Any]) -> tuple[TensorSpec, ...] | None:
+        with interpose(Deferring()):
+            try:
+                result = run_call(expr, values)
+            except DeferredValueError:
+                return None
+            except MegEngineError as exc:
+                exc.add_note(f"in {expr!r}")
+                raise
+        leaves, _ = result_leaves(result, repr(expr))
+        return tuple(t.spec for t in leaves)
+
+    return remembered_specs(expr, inputs, find)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from megengine.traced_module.expr import Apply, Arguments, Call, CallFunction, C
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.record import user_line
+from megengine.traced_module.spec_memo import layer_result
 
 
 class SpecializationWarning(UserWarning):
@@ -247,8 +248,9 @@ class ModuleTracer:
         graph = builder.graph
         expr = CallMethod(graph, graph._new_expr_id(), builder.meta(), arguments, "__call__")
         if is_leaf_module(module):
+            tensors = [v for v in flatten((args, kwargs))[0] if isinstance(v, Tensor)]
             with hooks.unheard():
-                result = run()
+                result = layer_result(expr, [module, *tensors], run)
         else:
             result = self._nested(module, read[0], args, kwargs)
         return builder.make_call(expr, inputs, result, f"{read[1]}_out", f"{read[0].qualname}.[out]")
@@ -416,13 +418,33 @@ class _MappingView(Mapping):
 @contextmanager
 def untouched(module: Module) -> Iterator[None]:
     """Tensors of the module keep their values: what forward assigns to them while tracing is taken back."""
-    kept = [(t, t._value, t._spec, t._thunk) for t in module.tensors()]
+    kept = [(t, t._value, t._spec, t._thunk) for t in _tensors_of(module)]
     try:
         yield
     finally:
         for tensor, value, spec, thunk in kept:
             if tensor._value is not value or tensor._thunk is not thunk:
                 tensor._value, tensor._spec, tensor._thunk = value, spec, thunk
+
+
+def _tensors_of(module: Module) -> list[Tensor]:
+    """Every tensor that is reached from a module, each once."""
+    todo: list[Any] = [module]
+    seen: dict[int, Any] = {}
+    while todo:
+        value = todo.pop()
+        if id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if isinstance(value, Module):
+            todo += [v for v in object.__getattribute__(value, "__dict__").values() if isinstance(v, _HOLDERS)]
+        elif isinstance(value, (list, tuple, dict)):
+            items = value.values() if isinstance(value, dict) else value
+            todo += [v for v in items if isinstance(v, _HOLDERS)]
+    return [value for value in seen.values() if isinstance(value, Tensor)]
+
+
+_HOLDERS = (Tensor, Module, list, tuple, dict)
 
 
 @contextmanager

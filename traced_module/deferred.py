@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core import hooks
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import Interposer, Op, apply, infer
 from megengine.dispatch.apply import no_interposers
@@ -45,6 +46,28 @@ class Pending:
         with no_interposers():
             out = apply(self.op, *[Tensor._of_spec(t._storage(), t.spec) for t in self.tensors], **self.attrs)
         self.results = tuple(t._storage() for t in (out if isinstance(out, tuple) else (out,)))
+
+
+class PendingCall(Pending):
+    """The call of a layer that was not made: its result is a tensor of a known spec."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, run: Callable[[], Tensor], tensors: tuple[Tensor, ...]) -> None:
+        self.run, self.tensors, self.results = run, tensors, None
+
+    def result(self, spec: TensorSpec) -> Tensor:
+        """The tensor; without a way to a value if one of the arguments has none."""
+        known = all(t._value is not None or t._thunk is not None for t in self.tensors)
+        return Tensor._deferred(spec, _thunk(self, 0) if known else None)
+
+    def _compute(self) -> None:
+        if self.results is not None:
+            return
+        with no_interposers(), hooks.unheard():
+            for tensor in self.tensors:
+                tensor._storage()
+            self.results = (self.run()._storage(),)
 
 
 def pending(tensor: Tensor) -> Pending | None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from megengine import module as M
+from megengine.core.collecting import collection_paused
 from megengine.dispatch.public import public_functions
 from megengine.module import Module
 from megengine.tensor import Parameter, Tensor
@@ -210,7 +211,8 @@ def optimize(
         enabled_pass = registered_passes()
     names = [enabled_pass] if isinstance(enabled_pass, str) else enabled_pass
     passes = [one if isinstance(one, Pass) else get_registered_pass(one) for one in names]
-    made = module.clone()
+    with collection_paused():
+        made = module.clone()
     given = None if check_with is None else [x if isinstance(x, Tensor) else Tensor(x) for x in check_with]
     for graph in made.graphs:
         PassManager(passes, given).run(graph)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.collecting import collection_paused
 from megengine.core.errors import GraphError, OptionError, nearest
 from megengine.tensor import Tensor
 from megengine.traced_module.graph import InternalGraph
@@ -89,6 +90,10 @@ class PassManager:
             GraphError: a pass changed what the graph computes; it is named, and so is the first value that differs.
                 The graph is left as that pass made it.
         """
+        with collection_paused():
+            return self._run(graph)
+
+    def _run(self, graph: InternalGraph) -> list[str]:
         self.changed = []
         expected = None if self.check_with is None else interpret(graph, self.check_with)
         for one in self.passes:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.collecting import collection_paused
 from megengine.core.errors import GraphError
 from megengine.core.pytree import flatten, flatten_as, unflatten
 from megengine.dispatch.public import PublicFunction, watched_function
@@ -327,10 +328,11 @@ def trace_module(mod: Module, *args: Any, **kwargs: Any) -> TracedModule:
     if not isinstance(mod, Module):
         raise GraphError(f"trace_module: expected a Module, got {type(mod).__name__}; wrap a function in a Module")
     args, kwargs = _with_tensors(args, kwargs)
-    tracer, graph = capture(mod, args, kwargs)
-    traced = _Assembly(tracer).graph_module(mod)
-    traced.specializations = tuple(tracer.specializations)
-    renumber(graph)
+    with collection_paused():
+        tracer, graph = capture(mod, args, kwargs)
+        traced = _Assembly(tracer).graph_module(mod)
+        traced.specializations = tuple(tracer.specializations)
+        renumber(graph)
     graph._journal.recording = True
     if SETTINGS.check:
         _compare(mod, traced, args, kwargs)

@@ -1,0 +1,161 @@
+"""Specs of calls are remembered where they can only come out the same, and never else."""
+
+import gc
+
+import numpy as np
+import pytest
+from megengine_graphs import leaves, listing, traced
+
+import megengine.functional as F
+import megengine.module as M
+from megengine.core.collecting import collection_paused
+from megengine.core.errors import ShapeError
+from megengine.tensor import Tensor, tensor
+from megengine.traced_module import SpecializationWarning, calls, register_as_builtin, spec_memo, trace_module
+
+X = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)
+
+
+class Net(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.act = M.Conv2d(3, 4, 3), M.BatchNorm2d(4), M.ReLU()
+
+    def forward(self, x):
+        return F.avg_pool2d(self.act(self.norm(self.conv(x))), 2).reshape(2, -1)
+
+
+@pytest.fixture
+def made(monkeypatch) -> list:
+    """The calls that are really made."""
+    found, run = [], calls.run_call
+    monkeypatch.setattr(calls, "run_call", lambda expr, values: (found.append(expr), run(expr, values))[1])
+    monkeypatch.setattr(spec_memo, "_known", {})
+    monkeypatch.setattr(spec_memo, "_results", {})
+    return found
+
+
+def test_an_equal_call_is_made_once(made):
+    graph = trace_module(Net().eval(), tensor(X)).graph
+    graph.lint()
+    first = len(made)
+    assert first == 5
+    graph.lint()
+    trace_module(Net().eval(), tensor(X + 1)).graph.lint()  # other weights, other values
+    assert len(made) == first
+    graph.add_input_node((2, 5, 8, 8))
+    with pytest.raises(ShapeError, match="channels"):  # another shape is another call
+        graph.replace_node({graph.inputs[1]: graph.inputs[2]})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net: setattr(net.conv, "stride", (2, 2)),
+        lambda net: setattr(net.conv, "padding", (1, 1)),
+        lambda net: setattr(net.conv, "weight", tensor(np.ones((4, 3, 5, 5), np.float32))),
+    ],
+)
+def test_a_layer_that_was_changed_is_asked_again(change):
+    module = trace_module(Net().eval(), tensor(X))
+    module.graph.lint()
+    change(module)
+    with pytest.raises(ShapeError, match="changes its results"):
+        module.graph.lint()
+
+
+def test_layers_of_the_user_and_layers_with_hooks_are_always_asked(made):
+    sizes = [2]
+
+    @register_as_builtin
+    class Repeated(M.Module):
+        def forward(self, x):
+            return F.concat([x] * sizes[0], 1)
+
+    class Uses(M.Module):
+        def __init__(self):
+            super().__init__()
+            self.repeated, self.act = Repeated(), M.ReLU()
+
+        def forward(self, x):
+            return self.act(self.repeated(x))
+
+    module = trace_module(Uses(), tensor(X))
+    module.graph.lint()
+    sizes[0] = 3
+    with pytest.raises(ShapeError, match="changes its results"):
+        module.graph.lint()
+    sizes[0] = 2
+    module.act.register_forward_hook(lambda layer, inputs, outputs: outputs[:1])
+    with pytest.raises(ShapeError, match="changes its results"):
+        module.graph.lint()
+
+
+def test_numbers_of_other_types_are_other_calls():
+    assert spec_memo._typed((1, (2, 1))) != spec_memo._typed((1.0, (2, 1)))
+    assert spec_memo._typed((1, (2, 1))) != spec_memo._typed((1, (2, True)))
+    assert spec_memo._typed((1, (2, 1))) == spec_memo._typed((1, (2, 1)))
+
+
+@pytest.mark.parametrize("name", ["call_mix", "multi_io", "res_plain", "res_fused"])
+def test_a_second_trace_is_the_first_again(name, made):
+    assert listing(traced(name)) == listing(traced(name))
+
+
+class Asks(M.Module):
+    def __init__(self, length):
+        super().__init__()
+        self.conv = M.Conv2d(3, 3, 1)
+        self.acts = M.Sequential(*[M.ReLU() for _ in range(length)])
+
+    def forward(self, x):
+        y = self.acts(self.conv(x))
+        return y * float(y.sum())
+
+
+def test_values_of_layers_that_were_not_run_are_computed_when_python_asks(made):
+    net, x = Asks(3000).eval(), tensor(X)
+    want = net(x).numpy()
+    for _ in range(2):  # the second time no layer is run while it is traced
+        with pytest.warns(SpecializationWarning, match="item"):
+            module = trace_module(net, x)
+        np.testing.assert_allclose(module(x).numpy(), want, rtol=1e-5)
+    assert len(spec_memo._results) == 2
+
+
+def test_layers_that_assign_to_their_buffers_are_run(made):
+    net = Net()
+    mean = net.norm.running_mean.numpy().copy()
+    for _ in range(2):
+        module = trace_module(net, tensor(X))
+        assert [k[0] for k in spec_memo._results] == [M.Conv2d, M.ReLU]
+    np.testing.assert_array_equal(net.norm.running_mean.numpy(), mean)
+    module(tensor(X))
+    assert not np.array_equal(net.norm.running_mean.numpy(), mean)
+
+
+def test_the_memo_is_bounded(monkeypatch):
+    memo: dict = {}
+    monkeypatch.setattr(spec_memo, "_LIMIT", 3)
+    for i in range(10):
+        spec_memo._keep(memo, (i,), i)
+        assert len(memo) <= 3 and memo[(i,)] == i
+
+
+def test_results_with_and_without_the_memo_are_equal(made):
+    net, x = Net().eval(), tensor(X)
+    first, second = trace_module(net, x), trace_module(net, x)
+    for a, b in zip(leaves(first(x)), leaves(second(x)), strict=True):
+        assert isinstance(a, Tensor)
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def test_the_search_for_garbage_goes_on_behind_a_pause():
+    assert gc.isenabled()
+    with pytest.raises(ZeroDivisionError), collection_paused():
+        assert not gc.isenabled()
+        with collection_paused():
+            pass
+        assert not gc.isenabled()
+        raise ZeroDivisionError
+    assert gc.isenabled()
