@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from megengine.kernels import _core, isa, memory
 from megengine.kernels.registry import Problem
 
 MakeStep = Callable[[Problem, dict[int, np.ndarray], int], Any]
+_PACKED_LIMIT = 8  # shapes of inputs for which packed copies of one weight are kept
+_LIMIT = 512  # steps of one kernel without weights
 
 
 def to_step(array: np.ndarray) -> np.ndarray:
@@ -47,19 +50,28 @@ def _place(array: np.ndarray) -> tuple:
 
 
 class _StepCache:
-    """Steps of eager calls, kept as long as the memory of the constants they packed: views of it come and go."""
+    """Steps of eager calls, kept as long as the memory of the constants they packed: views of it come and go.
+
+    Of the steps with the same constants those of the last few problems are kept, since each holds a packed copy.
+    """
 
     def __init__(self, make: MakeStep) -> None:
         self.make = make
-        self.steps: dict[tuple, tuple[Any, tuple]] = {}
+        self.steps: dict[tuple, tuple[OrderedDict[tuple, Any], tuple]] = {}
 
     def get(self, problem: Problem, constants: dict[int, np.ndarray]) -> Any:
-        key = (problem, isa.active(), tuple(map(_place, constants.values())))
-        if key not in self.steps:
-            drop = lambda _, key=key: self.steps.pop(key, None)  # noqa: E731
-            guards = tuple(weakref.ref(_owner(c), drop) for c in constants.values())
-            self.steps[key] = (self.make(problem, constants, 1), guards)
-        return self.steps[key][0]
+        places = tuple(map(_place, constants.values()))
+        if places not in self.steps:
+            drop = lambda _: self.steps.pop(places, None)  # noqa: E731
+            self.steps[places] = OrderedDict(), tuple(weakref.ref(_owner(c), drop) for c in constants.values())
+        steps, key = self.steps[places][0], (problem, isa.active())
+        step = steps.pop(key, None)  # taken out and put in again: the oldest is the one not used for longest
+        if step is None:
+            step = self.make(problem, constants, 1)
+        steps[key] = step
+        if len(steps) > (_PACKED_LIMIT if constants else _LIMIT):
+            steps.popitem(last=False)
+        return step
 
 
 def linear_rank(problem: Problem) -> str | None:

@@ -107,6 +107,9 @@ class Kernel:
     reproducible: bool = True
 
 
+_MEMO_LIMIT = 1024  # problems of one op whose choice is remembered; shapes may change for ever
+
+
 class Family:
     """The kernels of one op, best first."""
 
@@ -150,6 +153,8 @@ class Family:
         """Usable kernels, best first (forced ones before the others); the reference is not among them."""
         key = (problem, step)
         if key not in self._memo:
+            if len(self._memo) >= _MEMO_LIMIT:
+                self._memo.clear()
             usable = [k for k in self._kernels if self.reason(k, problem, step=step) is None]
             preferred = forced()
             usable.sort(key=lambda k: k.name not in preferred)  # stable: the order of the list is kept

@@ -5,7 +5,7 @@ import pytest
 
 import megengine.module as M
 from megengine.core.spec import TensorSpec
-from megengine.kernels import onednn
+from megengine.kernels import native, onednn, registry
 from megengine.kernels.native import _StepCache
 from megengine.kernels.registry import Problem
 from megengine.tensor import tensor
@@ -47,6 +47,31 @@ def test_a_step_dies_with_the_memory_it_packed():
     assert len(cache.steps) == 1
     del weights
     assert not cache.steps
+
+
+def test_of_many_shapes_the_last_ones_stay_packed():
+    made = Made()
+    cache, weights = _StepCache(made), np.arange(6.0)
+    inputs = [np.zeros(n) for n in range(native._PACKED_LIMIT + 1)]
+    for x in inputs[:-1]:
+        cache.get(problem_of(x), {1: weights})
+    cache.get(problem_of(inputs[0]), {1: weights})
+    cache.get(problem_of(inputs[-1]), {1: weights})  # the second is the one not used for longest
+    assert len(made) == native._PACKED_LIMIT + 1
+    for i in (0, *range(2, len(inputs))):
+        cache.get(problem_of(inputs[i]), {1: weights})
+    assert len(made) == native._PACKED_LIMIT + 1
+    cache.get(problem_of(inputs[1]), {1: weights})
+    assert len(made) == native._PACKED_LIMIT + 2
+
+
+def test_remembered_choices_are_bounded(monkeypatch):
+    monkeypatch.setattr(registry, "_MEMO_LIMIT", 10)
+    relu = registry.family("relu")
+    for n in range(1, 40):
+        problem = Problem("relu", [TensorSpec((n,), np.dtype(np.float32))], [], {})
+        assert relu.candidates(problem, step=True)[0].name == "own_relu"
+        assert len(relu._memo) <= 10
 
 
 @pytest.mark.skipif(not onednn.available(), reason=onednn.unavailable_reason())
