@@ -126,16 +126,29 @@ kernel_registry.on_change(_calls.clear)
 
 def run_eager(op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> Result:
     """Run the selected kernel now, past every interposer."""
-    arrays, key = [], [op]
-    for t in tensors:
-        arrays.append(t._value if t._value is not None else t._storage())
-        key.append(id(t._spec if t._spec is not None else t.spec))  # type: ignore[arg-type]
-    call = _calls.get((*key, *attrs.items()) if attrs else tuple(key))
+    if len(tensors) == 1 and not attrs:  # the usual cases, without lists
+        a = tensors[0]
+        arrays: Any = (a._value if a._value is not None else a._storage(),)
+        key: tuple = (op, id(a._spec or a.spec))
+    elif len(tensors) == 2 and not attrs:
+        a, b = tensors
+        arrays = (
+            a._value if a._value is not None else a._storage(),
+            b._value if b._value is not None else b._storage(),
+        )
+        key = (op, id(a._spec or a.spec), id(b._spec or b.spec))
+    else:
+        arrays, ids = [], []
+        for t in tensors:
+            arrays.append(t._value if t._value is not None else t._storage())
+            ids.append(id(t._spec or t.spec))
+        key = (op, *ids, *attrs.items())
+    call = _calls.get(key)
     if call is None:
         call = _prepare(op, [t.spec for t in tensors], attrs)
         if len(_calls) > _CALLS_LIMIT:
             _calls.clear()
-        _calls[(*key, *attrs.items())] = call
+        _calls[key] = call
     out = call[0](*arrays)
     if call[2]:
         made = Tensor._of_spec(out, call[1][0])

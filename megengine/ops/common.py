@@ -63,7 +63,7 @@ def operands(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
         x = as_tensor(x, like=y)
     elif not isinstance(y, Tensor):
         y = as_tensor(y, like=x)
-    if x._dtype == y._dtype and not isinstance(x._dtype, QuantizedDType):
+    if x._dtype is y._dtype and x._dtype.__class__ is not QuantizedDType:  # plain dtypes are single objects
         return x, y
     dtype = promote(op, x.dtype, y.dtype)
     return cast(x, dtype), cast(y, dtype)
@@ -77,8 +77,8 @@ def cast(x: Tensor, dtype: DType) -> Tensor:
 def floating(x: Any) -> Tensor:
     """X as a tensor of a float dtype: integers and booleans become float32."""
     x = as_tensor(x)
-    if isinstance(x.dtype, QuantizedDType):
-        return x  # the op's infer refuses it with its own message
+    if x._dtype is FLOAT32 or isinstance(x.dtype, QuantizedDType):  # the op's infer refuses the latter itself
+        return x
     return x if is_float(x.dtype) else cast(x, FLOAT32)
 
 
