@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from megengine.core.collecting import collection_paused
 from megengine.core.dtype import QuantizedDType, bfloat16, storage_of
 from megengine.core.errors import FileFormatError, MegEngineError, brief
 from megengine.core.spec import TensorSpec
@@ -112,7 +113,8 @@ def read(file: IO[bytes], path: str, *, allow: Sequence[type] = ()) -> TracedMod
         raise FileFormatError(f"{path}: {error}") from None
     try:
         if version == MODULE_VERSION:
-            return module_reading.rebuild(described, arrays, allow)
+            with collection_paused():
+                return module_reading.rebuild(described, arrays, allow)
         return TracedModule.from_graph(_Reader(described, arrays).graph())
     except (
         *(MegEngineError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError),

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.collecting import collection_paused
 from megengine.core.errors import FileFormatError, MegEngineError, brief, nearest
 from megengine.core.pytree import TreeDef
 from megengine.core.spec import TensorSpec
@@ -80,7 +81,8 @@ def read_tm(root: Any, *, allow: Sequence[type] = ()) -> TracedModule:
     if _kind(root) != ROOT:
         raise FileFormatError(f"the file holds {_kind(root) or type(root).__name__}; expected a traced module")
     try:
-        return _Reader(allow).traced(root)
+        with collection_paused():
+            return _Reader(allow).traced(root)
     except MegEngineError:
         raise
     except (TypeError, ValueError, IndexError, KeyError, AttributeError, OverflowError, RecursionError) as exc:

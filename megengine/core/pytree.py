@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 _NODES: dict[type, tuple[Callable[[Any], tuple[tuple, Any]], Callable[[Any, tuple], Any]]] = {}
@@ -17,6 +17,16 @@ class TreeDef:
     kind: type | None
     aux: Any = None
     children: tuple[TreeDef, ...] = ()
+    _hash: int | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        if self._hash is None:  # kept: structures are keys of what is remembered about calls
+            object.__setattr__(self, "_hash", hash((self.kind, self.aux, self.children)))
+        assert self._hash is not None
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TreeDef, (self.kind, self.aux, self.children)  # hashes differ from process to process
 
     @property
     def num_leaves(self) -> int:
@@ -50,14 +60,14 @@ def flatten(tree: Any) -> tuple[list[Any], TreeDef]:
     leaves: list[Any] = []
 
     def walk(node: Any) -> TreeDef:
-        if isinstance(node, tuple) and hasattr(node, "_fields"):
-            return TreeDef(type(node), "namedtuple", tuple(walk(c) for c in node))
         rule = _NODES.get(type(node))
-        if rule is None:
-            leaves.append(node)
-            return LEAF
-        children, aux = rule[0](node)
-        return TreeDef(type(node), aux, tuple(walk(c) for c in children))
+        if rule is not None:
+            children, aux = rule[0](node)
+            return TreeDef(type(node), aux, tuple([walk(c) for c in children]))
+        if isinstance(node, tuple) and hasattr(node, "_fields"):
+            return TreeDef(type(node), "namedtuple", tuple([walk(c) for c in node]))
+        leaves.append(node)
+        return LEAF
 
     return leaves, walk(tree)
 

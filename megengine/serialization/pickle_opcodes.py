@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+from megengine.core.collecting import collection_paused
 from megengine.core.errors import FileFormatError, MegEngineError
 from megengine.serialization.pickle_stream import ATOMS, Global, Machine, Opcode, Persistent, Record
 
@@ -21,7 +22,8 @@ def read_records(file: BinaryIO) -> Any:
     anything that is not a well-formed pickle.
     """
     try:
-        return Machine(file).run(_OPS, ord("."))
+        with collection_paused():
+            return Machine(file).run(_OPS, ord("."))
     except MegEngineError:
         raise
     except (ValueError, IndexError, KeyError, OverflowError, MemoryError, struct.error) as exc:

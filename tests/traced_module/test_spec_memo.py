@@ -1,6 +1,9 @@
 """Specs of calls are remembered where they can only come out the same, and never else."""
 
+import copy
 import gc
+import pickle
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ import megengine.functional as F
 import megengine.module as M
 from megengine.core.collecting import collection_paused
 from megengine.core.errors import ShapeError
+from megengine.core.pytree import flatten
 from megengine.tensor import Tensor, tensor
 from megengine.traced_module import SpecializationWarning, calls, register_as_builtin, spec_memo, trace_module
 
@@ -148,6 +152,18 @@ def test_results_with_and_without_the_memo_are_equal(made):
     for a, b in zip(leaves(first(x)), leaves(second(x)), strict=True):
         assert isinstance(a, Tensor)
         np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def test_structures_are_hashed_once_and_the_hash_does_not_travel():
+    structure = flatten({"a": [1, (2, None)], "b": OrderedDict(c=3)})[1]
+    again = flatten({"a": [5, (6, None)], "b": OrderedDict(c=7)})[1]
+    assert structure == again and structure is not again
+    assert hash(structure) == hash(again) == structure._hash
+    other = flatten({"a": [1, [2, None]], "b": OrderedDict(c=3)})[1]
+    assert other != structure
+    for copied in (copy.deepcopy(structure), pickle.loads(pickle.dumps(structure))):
+        assert copied == structure and copied._hash is None and hash(copied) == hash(structure)
+    assert "_hash" not in repr(structure)
 
 
 def test_the_search_for_garbage_goes_on_behind_a_pause():
