@@ -79,7 +79,7 @@ define(
         _index_infer,
         _index,
         _index_vjp,
-        no_onnx("several index tensors at once; exported as GatherND by a later rule"),
+        no_onnx("a rule of its own writes it as Gather or GatherND"),
         lambda: iter(
             [
                 Sample((_x(3, 4), _I), {"pattern": ("i", (None, None, 1))}),
@@ -134,7 +134,7 @@ define(
         _set_infer,
         _set,
         _set_vjp,
-        no_onnx("assignment; exported as ScatterND by a later rule"),
+        no_onnx("a rule of its own writes it as ScatterND"),
         lambda: iter([Sample((_x(3, 4), _x(2, 1), np.array([2, 0], np.int32)), {"pattern": ("i", (0, 2, 1))})]),
     )
 )

@@ -329,7 +329,7 @@ define(
         _topk_infer,
         _topk,
         _topk_vjp,
-        no_onnx("MegEngine orders by an attribute; exported as TopK by a later rule"),
+        no_onnx("a rule of its own writes it as TopK"),
         lambda: iter(
             [Sample((np.random.default_rng(1).permutation(20).reshape(4, 5) * 1.0,), {"k": 3, "descending": True})]
         ),

@@ -11,7 +11,7 @@ import numpy as np
 
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import ErrorSample, Op, Sample, apply, define, no_onnx, public
+from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, public
 from megengine.ops.common import as_tensor, choice, floating, refuse_quantized
 from megengine.tensor import Tensor
 
@@ -103,9 +103,8 @@ def _errors() -> Iterator[ErrorSample]:
     yield ErrorSample((x.astype(np.int32),), {**attrs, "mode": "linear"}, DTypeError, "resize: the input is int32")
 
 
-_NO_RULE = no_onnx("Resize takes its sizes as an input; written by a later rule")
-define(Op("resize", _infer, _reference, _vjp("resize_backward"), _NO_RULE, _samples, _errors))
-define(Op("resize_backward", _infer, _adjoint, _vjp("resize"), _NO_RULE, _samples))
+define(Op("resize", _infer, _reference, _vjp("resize_backward"), OnnxRule("Resize"), _samples, _errors))
+define(Op("resize_backward", _infer, _adjoint, _vjp("resize"), no_onnx("gradient of resize"), _samples))
 
 _PUBLIC = {"bilinear": ("linear", 2), "nearest": ("nearest", 2), "bicubic": ("cubic", 2), "linear": ("linear", 1)}
 _PUBLIC["trilinear"] = ("linear", 3)

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megengine.convert.onnx import write_rules
+from megengine.convert.onnx import write_index_rules, write_rules  # noqa: F401  (they fill WRITERS)
 from megengine.convert.onnx.writing import WRITERS, Writer, quantized
 from megengine.core.dtype import storage_of
 from megengine.core.errors import FileFormatError, OptionError

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from megengine.convert.onnx.context import Call, Value, rule
+from megengine.traced_module.node import TensorNode
 
 
 @rule("Reshape")
@@ -146,17 +147,18 @@ def slice_(call: Call) -> Value:
     return _cut(call, x, ranges)
 
 
-MAX_PLACES = 1024  # of a Gather: each place becomes a slice
+MAX_PLACES = 1024  # of a Gather whose places become slices
 
 
 @rule("Gather")
 def gather(call: Call) -> Value:
-    """With a constant index: slices, joined along the axis."""
-    x, index = call.input(0), call.const(1, "index")
+    """With a constant index: slices, joined along the axis; with many places or a computed one, an index."""
+    x, index = call.input(0), call.input(1)
     shape = call.shape(x)
     axis = call.axis(int(call.attr("axis", 0)), len(shape))
-    if index is None or index.size > MAX_PLACES:
-        raise call.fail(f"is supported with a constant index of at most {MAX_PLACES} places")
+    if isinstance(index, TensorNode) or index.size > MAX_PLACES:
+        whole = (None, None, None)
+        return call.apply("index", x, index, pattern=tuple("i" if a == axis else whole for a in range(len(shape))))
     if index.size and not (-shape[axis] <= index.min() and index.max() < shape[axis]):
         raise call.fail(f"index {index.tolist()} is outside axis {axis} of {shape}")
     places = [int(i) % shape[axis] for i in index.reshape(-1)]

@@ -144,9 +144,9 @@ def arg_reduce(w: Writer, expr: Apply) -> None:
 def clip(w: Writer, expr: Apply) -> None:
     """Clip; an infinite bound is left out."""
     low, high = (0.0, 6.0) if expr.op == "relu6" else (float(expr.attrs["lo"]), float(expr.attrs["hi"]))
-    name = expr.outputs[0].name
+    name, dtype = expr.outputs[0].name, storage_of(expr.outputs[0].dtype)
     bounds = [
-        "" if math.isinf(value) else w.constant(value, f"{name}_{end}", np.float32)
+        "" if math.isinf(value) else w.constant(value, f"{name}_{end}", dtype)
         for value, end in ((low, "min"), (high, "max"))
     ]
     w.emit("Clip", expr, [w.value(expr.inputs[0]), *bounds])

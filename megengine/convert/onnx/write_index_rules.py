@@ -1,0 +1,145 @@
+"""Write rules of indexing, item assignment, one-hot codes, largest elements and resizing."""
+
+import math
+
+import numpy as np
+
+from megengine.convert.onnx.writing import Writer, storage, writer
+from megengine.traced_module.expr import Apply, Constant
+from megengine.traced_module.node import TensorNode
+
+
+@writer("resize")
+def resize(w: Writer, expr: Apply) -> None:
+    """Resize to given lengths."""
+    mode, corners = expr.attrs["mode"], expr.attrs["corners"]
+    where = "asymmetric" if mode == "nearest" else "align_corners" if corners else "half_pixel"
+    sizes = w.constant(expr.outputs[0].shape, f"{expr.outputs[0].name}_sizes", np.int64)
+    attrs = {"nearest_mode": "floor"} if mode == "nearest" else {}
+    names = [w.value(expr.inputs[0]), "", "", sizes]
+    w.emit("Resize", expr, names, mode=mode, coordinate_transformation_mode=where, **attrs)
+
+
+@writer("one_hot")
+def one_hot(w: Writer, expr: Apply) -> None:
+    """OneHot along a new last axis."""
+    import onnx
+
+    x, name = expr.inputs[0], expr.outputs[0].name
+    depth = w.constant(expr.attrs["depth"], f"{name}_depth", np.int64)
+    off_on = w.constant([0, 1], f"{name}_off_on", np.int64)  # runtimes have few types of OneHot: int64 is one of them
+    wide = w.add("Cast", [w.value(x)], f"{name}_wide", to=onnx.TensorProto.INT64)
+    if not x.shape:
+        wide = w.add("Reshape", [wide, w.constant([1], f"{name}_one", np.int64)], f"{name}_row")
+    made = w.add("OneHot", [wide, depth, off_on], f"{name}_codes", axis=-1)
+    if not x.shape:
+        made = w.add("Reshape", [made, w.constant([-1], f"{name}_flat", np.int64)], f"{name}_code")
+    w.emit("Cast", expr, [made], to=onnx.TensorProto.INT32)
+
+
+@writer("topk")
+def topk(w: Writer, expr: Apply) -> None:
+    """TopK along the last axis; ONNX gives int64 indices, ours are int32."""
+    import onnx
+
+    values, indices = expr.outputs
+    count = w.constant([expr.attrs["k"]], f"{values.name}_k", np.int64)
+    wide = w.free(f"{indices.name}_wide")
+    outputs = [values.name, wide]
+    w.add(
+        "TopK",
+        [w.value(expr.inputs[0]), count],
+        outputs,
+        axis=-1,
+        largest=int(bool(expr.attrs["descending"])),
+        sorted=1,
+    )
+    w.add("Cast", [wide], [indices.name], to=onnx.TensorProto.INT32)
+
+
+@writer("index")
+def index(w: Writer, expr: Apply) -> None:
+    """Slice, then Gather for one index tensor, or GatherND for several.
+
+    GatherND takes indices of leading axes: indexed axes are moved to the front, and what was taken is moved to where
+    NumPy has it (in the place of the indexed axes if these lie side by side, else in front).
+    """
+    data, pattern = expr.inputs[0], expr.attrs["pattern"]
+    indexed = [axis for axis, part in enumerate(pattern) if part == "i"]
+    name = _sliced(w, data, pattern, expr.outputs[0].name)
+    if len(indexed) == 1:
+        w.emit("Gather", expr, [name, w.value(expr.inputs[1])], axis=indexed[0])
+        return
+    others = [axis for axis in range(len(pattern)) if axis not in indexed]
+    label = expr.outputs[0].name
+    moved = w.add("Transpose", [name], f"{label}_moved", perm=[*indexed, *others])
+    shape = np.broadcast_shapes(*(n.shape for n in expr.inputs[1:]))
+    names = [moved, _together(w, expr.inputs[1:], shape, label)]
+    rank, before = len(shape), indexed[0] if indexed == list(range(indexed[0], indexed[-1] + 1)) else 0
+    if before == 0:
+        w.emit("GatherND", expr, names)
+        return
+    taken = w.add("GatherND", names, f"{label}_taken")
+    perm = [*range(rank, rank + before), *range(rank), *range(rank + before, rank + len(others))]
+    w.emit("Transpose", expr, [taken], perm=perm)
+
+
+def _sliced(w: Writer, data: TensorNode, pattern: tuple, label: str) -> str:
+    """The slices of a pattern, as one Slice where there are any."""
+    axes = [a for a, part in enumerate(pattern) if part != "i" and any(v is not None for v in part)]
+    if not axes:
+        return w.value(data)
+    columns = zip(*(_bounds(pattern[a], data.shape[a]) for a in axes), strict=True)
+    starts, stops, steps = (
+        w.constant(list(c), f"{label}_{n}", np.int64) for c, n in zip(columns, _BOUNDS, strict=True)
+    )
+    places = w.constant(axes, f"{label}_axes", np.int64)
+    return w.add("Slice", [w.value(data), starts, stops, places, steps], f"{label}_sliced")
+
+
+_BOUNDS = ("starts", "stops", "steps")
+
+
+def _bounds(part: tuple, length: int) -> tuple[int, int, int]:
+    start, stop, step = slice(*part).indices(length)
+    return start, stop if stop >= 0 else -length - 1, step  # -1 would be the last element
+
+
+def _together(w: Writer, indices: tuple[TensorNode, ...], shape: tuple[int, ...], label: str) -> str:
+    """Index tensors as one of int64 [..., number of them]."""
+    import onnx
+
+    if all(isinstance(n.expr, Constant) for n in indices):
+        arrays = np.broadcast_arrays(*(storage(n) for n in indices))
+        return w.constant(np.stack(arrays, -1), f"{label}_indices", np.int64)
+    last = w.constant([len(shape)], f"{label}_last", np.int64)
+    target = w.constant(list(shape), f"{label}_shape", np.int64)
+    parts = []
+    for node in indices:
+        wide = w.add("Cast", [w.value(node)], f"{node.name}_wide", to=onnx.TensorProto.INT64)
+        wide = w.add("Expand", [wide, target], f"{node.name}_expanded") if node.shape != shape else wide
+        parts.append(w.add("Unsqueeze", [wide, last], f"{node.name}_column"))
+    return w.add("Concat", parts, f"{label}_indices", axis=len(shape))
+
+
+@writer("set_index")
+def set_index(w: Writer, expr: Apply) -> None:
+    """ScatterND over the flat tensor: which elements are set is known where the indices are constants."""
+    data, value, *indices = expr.inputs
+    if not all(isinstance(n.expr, Constant) for n in indices):
+        raise w.unsupported(expr, "assignment where computed indices say; only constant indices are written")
+    supply = iter(storage(n) for n in indices)
+    key = tuple(next(supply) if part == "i" else slice(*part) for part in expr.attrs["pattern"])
+    places = np.arange(math.prod(data.shape)).reshape(data.shape)[key]
+    if np.unique(places).size != places.size:
+        raise w.unsupported(expr, "assignment to one element twice, whose order ONNX leaves open")
+    name = expr.outputs[0].name
+    flat = w.add("Reshape", [w.value(data), w.constant([-1], f"{name}_all", np.int64)], f"{name}_flat")
+    spread = w.value(value)
+    if value.shape != places.shape:
+        full = w.constant(list(places.shape), f"{name}_places_shape", np.int64)
+        spread = w.add("Expand", [spread, full], f"{name}_spread")
+    spread = w.add("Reshape", [spread, w.constant([-1], f"{name}_row", np.int64)], f"{name}_values")
+    where = w.constant(places.reshape(-1, 1), f"{name}_places", np.int64)
+    made = w.add("ScatterND", [flat, where, spread], f"{name}_set")
+    w.emit("Reshape", expr, [made, w.constant(list(data.shape), f"{name}_shape", np.int64)])

@@ -1,0 +1,136 @@
+"""Rules that write several ONNX nodes, against the onnx package's own evaluation."""
+
+import numpy as np
+import pytest
+
+from megengine.convert.onnx import load_graph
+from megengine.convert.onnx.exporter import to_model
+from megengine.core.errors import GraphError
+from megengine.core.spec import TensorSpec
+from megengine.tensor import Tensor
+from megengine.traced_module import InternalGraph, TracedModule, interpret
+
+onnx = pytest.importorskip("onnx")
+RNG = np.random.default_rng(0)
+FULL = (None, None, None)
+ROWS, COLUMNS = np.int32([[2, 0], [1, -1]]), np.int32([3, -4])
+
+
+def evaluated(graph, *arrays):
+    """(ONNX's result, ours) of a graph."""
+    from onnx.reference import ReferenceEvaluator
+
+    model = to_model(TracedModule.from_graph(graph))
+    there = ReferenceEvaluator(model).run(None, {n.name: a for n, a in zip(graph.inputs, arrays, strict=True)})
+    return there[0], interpret(graph, [Tensor(a, dtype=a.dtype) for a in arrays])[0].numpy()
+
+
+def graph_of(op, arrays, attrs, constant=()):
+    graph = InternalGraph("net")
+    nodes = []
+    for i, array in enumerate(arrays):
+        fixed = i in constant
+        nodes.append(graph.constant(array) if fixed else graph.add_input(f"x{i}", TensorSpec(array.shape, array.dtype)))
+    graph.set_outputs([graph.apply(op, *nodes, attrs=attrs, name="out")])
+    return graph
+
+
+def check(op, arrays, attrs, constant=(), atol=0.0):
+    graph = graph_of(op, arrays, attrs, constant)
+    there, ours = evaluated(graph, *(a for i, a in enumerate(arrays) if i not in constant))
+    assert there.shape == ours.shape and there.dtype == ours.dtype
+    np.testing.assert_allclose(there, ours, rtol=0, atol=atol)
+
+
+def numbers(*shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("mode", "corners"), [("nearest", False), ("linear", False), ("linear", True), ("cubic", False), ("cubic", True)]
+)
+@pytest.mark.parametrize("size", [(8, 3), (5, 6), (1, 1), (10, 12), (2, 13)])
+def test_resize(mode, corners, size):
+    check("resize", [numbers(1, 2, 5, 6)], {"size": size, "mode": mode, "corners": corners}, atol=2e-5)
+
+
+PATTERNS = [
+    ((3, 4), ("i", FULL), [ROWS]),
+    ((3, 4), (FULL, "i"), [ROWS]),
+    ((3, 4), ((0, 2, 1), "i"), [COLUMNS]),
+    ((3, 4), ((None, None, -1), "i"), [COLUMNS]),
+    ((3, 4), ("i", "i"), [ROWS, COLUMNS]),
+    ((3, 4, 5), ("i", (0, 2, 1), "i"), [ROWS, COLUMNS]),
+    ((3, 4, 5), ("i", FULL, "i"), [ROWS, np.int32(1)]),
+    ((2, 3, 4), (FULL, "i", "i"), [ROWS, COLUMNS]),
+    ((2, 3, 4, 5), ((1, 2, 1), "i", "i", (None, None, 2)), [ROWS, COLUMNS]),
+    ((3, 4), ("i", FULL), [np.zeros((0,), np.int32)]),
+]
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+@pytest.mark.parametrize("case", range(len(PATTERNS)))
+def test_index(case, fixed):
+    shape, pattern, indices = PATTERNS[case]
+    arrays = [numbers(*shape), *map(np.asarray, indices)]
+    check("index", arrays, {"pattern": pattern}, range(1, len(arrays)) if fixed else ())
+
+
+ASSIGNED = [
+    ((3, 4), ("i", (0, 2, 1)), [np.int32([2, 0])], (2, 1)),
+    ((3, 4), (FULL, (None, None, 2)), [], (3, 2)),
+    ((3, 4), ("i", "i"), [np.int32([0, 2]), np.int32([3, -4])], ()),
+    ((2, 3, 4), (FULL, "i", FULL), [np.int32([-1])], (4,)),
+    ((3, 4), ((1, 1, 1), FULL), [], (1, 4)),
+]
+
+
+@pytest.mark.parametrize("case", range(len(ASSIGNED)))
+def test_assignment(case):
+    shape, pattern, indices, value = ASSIGNED[case]
+    arrays = [numbers(*shape), numbers(*value), *indices]
+    check("set_index", arrays, {"pattern": pattern}, range(2, len(arrays)))
+
+
+def test_assignments_without_a_form_are_refused():
+    twice = [numbers(3, 4), numbers(2, 4), np.int32([1, 1])]
+    with pytest.raises(GraphError, match=r"'out' \(set_index\): assignment to one element twice"):
+        to_model(TracedModule.from_graph(graph_of("set_index", twice, {"pattern": ("i", FULL)}, (2,))))
+    with pytest.raises(GraphError, match="only constant indices are written"):
+        to_model(TracedModule.from_graph(graph_of("set_index", twice, {"pattern": ("i", FULL)})))
+
+
+def test_one_hot():
+    check("one_hot", [np.int32([[0, 3], [2, 1]])], {"depth": 4})
+    check("one_hot", [np.int32(2)], {"depth": 3})
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_bounds_have_the_type_of_what_is_clipped(dtype):
+    check("clip", [(numbers(3, 4) * 5).astype(dtype)], {"lo": -2.0, "hi": 3.0})
+    if dtype is np.float32:
+        check("clip", [numbers(3, 4)], {"lo": 0.0, "hi": float("inf")})
+
+
+@pytest.mark.parametrize("descending", [True, False])
+@pytest.mark.parametrize("result", [0, 1])
+def test_topk(descending, result):
+    graph = InternalGraph("net")
+    x = graph.add_input("x", TensorSpec((3, 5), np.dtype(np.float32)))
+    found = graph.apply("topk", x, attrs={"k": 3, "descending": descending}, name="top")
+    graph.set_outputs([found[result]])
+    there, ours = evaluated(graph, numbers(3, 5))
+    assert there.dtype == ours.dtype
+    np.testing.assert_array_equal(there, ours)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("many", [False, True])
+def test_a_computed_index_is_read_back(axis, many):
+    pattern = tuple("i" if a == axis else FULL for a in range(3))
+    places = np.resize(np.int32([[1, 0], [-1, 1]]), (1100, 2) if many else (2, 2))
+    arrays = [numbers(2, 3, 2), places]
+    graph = graph_of("index", arrays, {"pattern": pattern}, (1,) if many else ())
+    given = [Tensor(a) for a in arrays[: 1 if many else 2]]
+    back = load_graph(to_model(TracedModule.from_graph(graph)).SerializeToString())
+    np.testing.assert_array_equal(interpret(back, given)[0].numpy(), interpret(graph, given)[0].numpy())
