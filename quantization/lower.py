@@ -96,7 +96,7 @@ def lower(graph: InternalGraph, *, int_bias: bool = False) -> InternalGraph:
 def _lower_quantize(g: InternalGraph, expr: Apply, int_bias: bool) -> None:
     value, clamp = strip_clamps(expr.inputs[0])
     site = Site(g, expr, expr.inputs[0], value, clamp, expr.attrs["dtype"], int_bias)
-    for build in (_from_layer, _from_add, _from_mul, _from_op):
+    for build in (_from_layer, _from_pair, _from_op):
         try:
             result = build(site)
         except QuantizationError as exc:
@@ -166,26 +166,19 @@ def _rows_first(found: LayerMatch) -> tuple[np.ndarray, QuantizedDType]:
     return w, dtype
 
 
-def _from_add(site: Site) -> TensorNode | None:
-    if not is_op(site.value.expr, "add"):
+def _from_pair(site: Site) -> TensorNode | None:
+    """A sum or a product of two computed tensors."""
+    if not is_op(site.value.expr, "add", "mul"):
         return None
     a, r = (stored(n) for n in site.value.expr.inputs)
     if a is None or r is None:
         return None
     lo, hi = bounds(site.target, site.clamp)
-    ra, rb = ratio(a.dtype, site.target), ratio(r.dtype, site.target)
-    return site.emit("qadd", a.node, r.node, ra=ra, rb=rb, lo=lo, hi=hi, dtype=site.dtype)
-
-
-def _from_mul(site: Site) -> TensorNode | None:
-    if not is_op(site.value.expr, "mul"):
-        return None
-    a, r = (stored(n) for n in site.value.expr.inputs)
-    if a is None or r is None:
-        return None
-    lo, hi = bounds(site.target, site.clamp)
-    m = float(multiplier(a.dtype.scale, r.dtype.scale, site.target.scale))
-    return site.emit("qmul", a.node, r.node, m=m, lo=lo, hi=hi, dtype=site.dtype)
+    clamp = {"lo": lo, "hi": hi, "dtype": site.dtype}
+    if site.value.expr.op == "mul":
+        m = float(multiplier(a.dtype.scale, r.dtype.scale, site.target.scale))
+        return site.emit("qmul", a.node, r.node, m=m, **clamp)
+    return site.emit("qadd", a.node, r.node, ra=ratio(a.dtype, site.target), rb=ratio(r.dtype, site.target), **clamp)
 
 
 def _from_op(site: Site) -> TensorNode | None:

@@ -55,15 +55,9 @@ struct Descriptions {
                 after,
                 attr};
     }
-    dnnl::convolution_backward_data::primitive_desc data() const {
-        return {cpu_engine(), dnnl::algorithm::convolution_direct,
-                src,          any_weights,
-                dst,          stride,
-                dilation,     before,
-                after,        forward(),
-                attr};
-    }
-    dnnl::convolution_backward_weights::primitive_desc weights() const {
+    // P: convolution_backward_data or convolution_backward_weights
+    template <class P>
+    typename P::primitive_desc backward() const {
         return {cpu_engine(), dnnl::algorithm::convolution_direct,
                 src,          any_weights,
                 dst,          stride,
@@ -80,11 +74,11 @@ class BackwardStep final : public Step {
     BackwardStep(const std::vector<dim>& shape, const std::vector<dim>& geometry, bool of_weights)
         : of_weights_(of_weights), d_(shape, geometry) {
         if (of_weights) {
-            const auto pd = d_.weights();
+            const auto pd = d_.backward<dnnl::convolution_backward_weights>();
             primitive_ = dnnl::convolution_backward_weights(pd);
             scratch_ = pd.scratchpad_desc(), blocked_ = pd.diff_weights_desc();
         } else {
-            const auto pd = d_.data();
+            const auto pd = d_.backward<dnnl::convolution_backward_data>();
             primitive_ = dnnl::convolution_backward_data(pd);
             scratch_ = pd.scratchpad_desc(), blocked_ = pd.weights_desc();
         }
