@@ -35,7 +35,8 @@ def _pool_step(problem: Problem, constants: dict[int, np.ndarray], threads: int)
 
 def _spatial_mean(problem: Problem) -> str | None:
     x, axis = problem.inputs[0], problem.attrs.axis
-    axes = tuple(range(x.ndim)) if axis is None else tuple(a % x.ndim for a in axis)
+    given = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
+    axes = tuple(a % x.ndim for a in given)
     if x.ndim != 4 or axes != (2, 3):
         return f"axes {axes} of {x.ndim}; only height and width of [N,C,H,W]"
     return _float32(problem)

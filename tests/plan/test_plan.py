@@ -11,9 +11,10 @@ import megengine.functional as F
 import megengine.module as M
 from megengine import plan
 from megengine.core.errors import DTypeError, ShapeError
+from megengine.core.spec import TensorSpec
 from megengine.plan.memory import Lifetime, aligned, place
 from megengine.tensor import tensor
-from megengine.traced_module import trace_module
+from megengine.traced_module import InternalGraph, TracedModule, trace_module
 
 
 class Net(M.Module):
@@ -126,3 +127,13 @@ compiled(np.zeros((2, 3), "f4"))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("axis", [-1, 1, (-1,), (2, 3), (-2, -1), None])
+def test_mean_over_axes_however_they_are_given(axis):
+    graph = InternalGraph("net")
+    x = graph.add_input("x", TensorSpec((2, 3, 4, 5), np.dtype(np.float32)))
+    graph.set_outputs([graph.apply("mean", x, attrs={"axis": axis, "keepdims": True})])
+    given = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
+    (found,) = plan.compile(TracedModule.from_graph(graph))(given)
+    np.testing.assert_allclose(found, given.mean(axis=axis, keepdims=True), rtol=1e-5, atol=1e-6)
