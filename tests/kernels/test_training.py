@@ -151,9 +151,18 @@ def test_large_arrays_come_back():
     assert memory.release() >= 12 * memory.LARGE and _core.kept_bytes() == 0
 
 
-def test_what_is_kept_is_bounded():
+def test_what_is_kept_follows_what_was_in_use_lately():
+    memory.release()
+    block = 8 * memory.LARGE
     arrays = [memory.empty((memory.LARGE,), np.float64) for _ in range(40)]
+    most = _core.live_bytes()
     del arrays
+    assert _core.kept_bytes() == 40 * block  # a loop that needs them again gets no fresh page
+    large = memory.empty((20 * block,), np.int8)  # no kept block is near its size: kept ones make room
+    assert 20 * block <= _core.live_bytes() and _core.live_bytes() + _core.kept_bytes() <= most * 9 / 8
+    del large
+    for _ in range(2 * 4096 + 1):
+        memory.empty((memory.LARGE,), np.int8)
     assert _core.kept_bytes() <= 64 << 20
     memory.release()
 

@@ -1,10 +1,12 @@
 // Blocks of memory for large arrays that come back to a pool: the system gives fresh pages one fault at a
-// time, which costs as much as writing them.
+// time, which costs as much as writing them. In use and kept together are hardly more than what was in use
+// lately.
 #include "core/memory.h"
 
 #include <nanobind/nanobind.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <new>
@@ -17,6 +19,7 @@ namespace mge {
 namespace {
 
 constexpr std::size_t kAlign = 4096, kLeast = 64u << 20;
+constexpr int kWindow = 4096;  // "lately": this many blocks taken, or up to twice as many
 
 class Blocks {
   public:
@@ -25,22 +28,21 @@ class Blocks {
             const std::lock_guard lock(mutex_);
             const auto found = free_.lower_bound(bytes);
             if (found != free_.end() && found->first <= bytes + bytes / 8) {
-                void* p = found->second;
-                kept_ -= found->first;
-                live_ += found->first;
-                sizes_[p] = found->first;
+                const auto [size, p] = *found;
+                kept_ -= size;
                 free_.erase(found);
+                use(p, size);
                 return p;
             }
+            shrink(bytes);  // what is kept has another size: room for the new block
         }
         void* p = fresh(bytes);
         const std::lock_guard lock(mutex_);
-        sizes_[p] = bytes;
-        live_ += bytes;
+        use(p, bytes);
         return p;
     }
 
-    // Kept for the next array, as long as not much more is kept than is in use.
+    // Kept for the next array: a loop that takes the same again every time gets no fresh page.
     void give(void* p) {
         const std::lock_guard lock(mutex_);
         const auto found = sizes_.find(p);
@@ -49,12 +51,7 @@ class Blocks {
         live_ -= bytes;
         free_.emplace(bytes, p);
         kept_ += bytes;
-        while (kept_ > kLeast + live_ / 16) {
-            const auto largest = std::prev(free_.end());
-            kept_ -= largest->first;
-            drop(largest->second, largest->first);
-            free_.erase(largest);
-        }
+        shrink(0);
     }
 
     std::size_t kept() {
@@ -77,6 +74,28 @@ class Blocks {
     }
 
   private:
+    void use(void* p, std::size_t bytes) {
+        sizes_[p] = bytes;
+        live_ += bytes;
+        if (++taken_ % kWindow == 0) {
+            before_ = most_;
+            most_ = 0;
+        }
+        most_ = std::max(most_, live_);
+    }
+
+    // Gives kept blocks back to the system until `more` bytes could come into use.
+    void shrink(std::size_t more) {
+        const std::size_t lately = std::max(before_, most_);
+        const std::size_t limit = std::max(lately + lately / 8, live_ + kLeast);  // an eighth: sizes differ
+        while (kept_ > 0 && live_ + kept_ + more > limit) {
+            const auto largest = std::prev(free_.end());
+            kept_ -= largest->first;
+            drop(largest->second, largest->first);
+            free_.erase(largest);
+        }
+    }
+
     // From the system and back to it at once: a general allocator would keep what the pool gives up.
     static void* fresh(std::size_t bytes) {
         void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -89,6 +108,9 @@ class Blocks {
     std::multimap<std::size_t, void*> free_;
     std::map<void*, std::size_t> sizes_;
     std::size_t live_ = 0, kept_ = 0;
+    std::size_t most_ = 0,
+                before_ = 0;  // largest live_ in this window of taken blocks, and in the one before
+    std::size_t taken_ = 0;
 };
 
 // Never destroyed: arrays may outlive the module.
