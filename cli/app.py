@@ -1,6 +1,7 @@
 """The command group: common options, exit codes, and errors as one line.
 
-Exit codes: 0 done, 1 the input or the result is bad, 2 wrong usage, 70 our bug, 130 interrupted.
+Exit codes: 0 done, 1 the input or the result is bad, 2 wrong usage, 70 our bug, 130 interrupted. `diff` is like the
+program of that name: 0 equal, 1 different, 2 trouble of any kind that is not a bug.
 """
 
 import functools
@@ -23,6 +24,9 @@ INTERRUPTED = "interrupted; no unfinished file was left"
 COMMANDS = {
     "inspect": ("megengine.cli.inspecting", "inspect", "List a model's inputs, layers, sizes and operations."),
     "draw": ("megengine.cli.inspecting", "draw", "Draw a model's graph as SVG or DOT."),
+    "lint": ("megengine.cli.comparing", "lint", "List what is wrong or suspicious in a model."),
+    "diff": ("megengine.cli.comparing", "diff", "Tell what is different in a second model."),
+    "edit": ("megengine.cli.editing", "edit", "Replay edits, run passes, rename and cut a model."),
     "ptq": ("megengine.cli.ptq", "ptq", "Quantize a float model with calibration data."),
     "verify": ("megengine.cli.verifying", "verify", "Check that specification, integer run and plan agree."),
     "bench": ("megengine.cli.benching", "bench", "Time models' compiled plans side by side."),
@@ -70,8 +74,8 @@ def group() -> None:
     """Turn a float network into exact int8, and check, time and draw it."""
 
 
-def common(function: Callable[..., None]) -> Callable[..., None]:
-    """`--json` and `--debug`, and the errors of a command as one line with an exit code."""
+def common(function: Callable[..., None], *, bad: int = EXIT_BAD) -> Callable[..., None]:
+    """`--json` and `--debug`, and the errors of a command as one line with an exit code: `bad` for bad input."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout, all else on stderr.")
     @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
@@ -85,17 +89,17 @@ def common(function: Callable[..., None]) -> Callable[..., None]:
             raise  # click shows its own errors, and leaves quietly when nobody reads any more
         except BaseException as error:
             _report(error, as_json=as_json, debug=debug)
-            sys.exit(_code(error))
+            sys.exit(_code(error, bad))
 
     return call
 
 
-def _code(error: BaseException) -> int:
+def _code(error: BaseException, bad: int) -> int:
     if isinstance(error, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else EXIT_BAD
-    return EXIT_BAD if isinstance(error, (MegEngineError, MemoryError, OSError)) else EXIT_BUG
+    return bad if isinstance(error, (MegEngineError, MemoryError, OSError)) else EXIT_BUG
 
 
 def _report(error: BaseException, *, as_json: bool, debug: bool) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from megengine.cli.app import common
 from megengine.cli.models import load_calls, load_model, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.core.dtype import storage_of
-from megengine.core.errors import OptionError
+from megengine.core.errors import OptionError, nearest
 from megengine.traced_module import TracedModule
 from megengine.traced_module.expr import Constant
 from megengine.traced_module.node import TensorNode
@@ -34,6 +35,10 @@ def summary(model: TracedModule) -> dict[str, Any]:
             "dtype": str(row.specs[0].dtype) if row.specs else "",
             "parameters": row.parameters,
             "macs": row.macs,
+            "flops": None if row.macs is None else 2 * row.macs,
+            "path": row.qualname,
+            "source": row.source,
+            "passes": list(row.passes),
         }
         for row in found.rows
     ]
@@ -44,6 +49,7 @@ def summary(model: TracedModule) -> dict[str, Any]:
         "parameters": found.parameters,
         "weight_bytes": found.weight_bytes,
         "macs": found.macs,
+        "flops": 2 * found.macs,
         "ops": dict(Counter(row.called for row in found.rows).most_common()),
         "layers": layers,
     }
@@ -67,12 +73,18 @@ def shape_text(shape: list[int]) -> str:
 @click.command()
 @click.argument("model")
 @click.option("--calls", is_flag=True, help="List the calls as the model makes them, submodules opened, not ops.")
+@click.option(
+    "--find", metavar="PATTERN", help="List only layers whose name, path, module or op matches; * stands for anything."
+)
 @shape_option
 @common
-def inspect(model: str, calls: bool, shapes: tuple, out: Output) -> None:
+def inspect(model: str, calls: bool, find: str | None, shapes: tuple, out: Output) -> None:
     """List inputs, layers, sizes and operations of MODEL (.onnx, .tm, .mgt, or module.py:function)."""
     load = load_calls if calls else load_model
     found = summary(load(model, shapes))
+    if find is not None:
+        _show_matches(found, find, out)
+        return
     rows = [
         ("  " * x["depth"] + x["name"], x["op"], shape_text(x["shape"]), x["dtype"], *(x[k] or None for k in COSTS))
         for x in found["layers"]
@@ -85,9 +97,29 @@ def inspect(model: str, calls: bool, shapes: tuple, out: Output) -> None:
     out.say(f"{len(found['layers'])} layers: {counts}")
     out.say(
         f"{found['parameters']:,} parameters, {found['weight_bytes'] / 1e6:.2f} MB, "
-        f"{found['macs'] / 1e6:,.1f} million multiply-accumulates"
+        f"{found['macs'] / 1e6:,.1f} million multiply-accumulates ({found['flops'] / 1e6:,.1f} million FLOPs)"
     )
+    if passes := list(dict.fromkeys(name for x in found["layers"] for name in x["passes"])):
+        out.say(f"passes that changed it: {', '.join(passes)}")
     out.result(found)
+
+
+def _show_matches(found: dict[str, Any], pattern: str, out: Output) -> None:
+    """The layers that match, with where they come from.
+
+    Raises:
+        OptionError: none does; the nearest name is given.
+    """
+    words = ("name", "path", "module", "op")
+    hits = [x for x in found["layers"] if any(fnmatchcase(x[k].lower(), pattern.lower()) for k in words)]
+    if not hits:
+        known = [text for x in found["layers"] for text in (x["name"], x["module"], x["op"])]
+        raise OptionError(f"--find {pattern!r}: no layer of {found['name']} matches{nearest(pattern, known)}")
+    keys = ("name", "op", "module", "path", "source")
+    rows = [(*(x[k] for k in keys), ", ".join(x["passes"]), shape_text(x["shape"]), x["macs"] or None) for x in hits]
+    out.table(found["name"], ("layer", "op", "module", "path", "source", "passes", "shape", "MACs"), rows)
+    out.say(f"{len(hits)} of {len(found['layers'])} layers match {pattern!r}")
+    out.result({**found, "layers": hits})
 
 
 @click.command()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
+_HOLDERS = (Tensor, Module, list, tuple, dict)
 wrapped_functions: dict[str, Callable[..., Any]] = {}
 builtin_modules: set[type] = set()
 
@@ -282,12 +283,42 @@ def _shape_arithmetic(node: Node) -> list[Any] | None:
     return sorted(found.values(), key=lambda e: e._key)
 
 
+@contextmanager
+def untouched(*values: Any) -> Iterator[None]:
+    """Tensors of the modules among the values keep theirs: what a forward assigns in the body is taken back."""
+    modules = [v for v in values if isinstance(v, Module)]
+    kept = [(t, t._value, t._spec, t._thunk) for t in (_tensors_of(modules) if modules else ())]
+    try:
+        yield
+    finally:
+        for tensor, value, spec, thunk in kept:
+            if tensor._value is not value or tensor._thunk is not thunk:
+                tensor._value, tensor._spec, tensor._thunk = value, spec, thunk
+
+
+def _tensors_of(modules: Sequence[Module]) -> list[Tensor]:
+    """Every tensor that is reached from modules, each once."""
+    todo: list[Any] = list(modules)
+    seen: dict[int, Any] = {}
+    while todo:
+        value = todo.pop()
+        if id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if isinstance(value, Module):
+            todo += [v for v in object.__getattribute__(value, "__dict__").values() if isinstance(v, _HOLDERS)]
+        elif isinstance(value, (list, tuple, dict)):
+            items = value.values() if isinstance(value, dict) else value
+            todo += [v for v in items if isinstance(v, _HOLDERS)]
+    return [value for value in seen.values() if isinstance(value, Tensor)]
+
+
 def specs_of_call(expr: Call, inputs: Sequence[Node]) -> tuple[TensorSpec, ...] | None:
     """Specs that a call gives, found by running it on tensors without values; None where values are needed."""
     from megengine.traced_module.spec_memo import remembered_specs
 
     def find(values: list[Any]) -> tuple[TensorSpec, ...] | None:
-        with interpose(Deferring()):
+        with interpose(Deferring()), untouched(*values):
             try:
                 result = run_call(expr, values)
             except DeferredValueError:

@@ -23,6 +23,7 @@ from megengine.traced_module.calls import (
     is_leaf_module,
     normalized,
     result_leaves,
+    untouched,
 )
 from megengine.traced_module.deferred import SHAPE_OF, Deferring
 from megengine.traced_module.expr import Apply, Arguments, Call, CallFunction, CallMethod, Expr, GetAttr
@@ -413,38 +414,6 @@ class _MappingView(Mapping):
 
 
 # ---------------------------------------------------------------- whole models
-
-
-@contextmanager
-def untouched(module: Module) -> Iterator[None]:
-    """Tensors of the module keep their values: what forward assigns to them while tracing is taken back."""
-    kept = [(t, t._value, t._spec, t._thunk) for t in _tensors_of(module)]
-    try:
-        yield
-    finally:
-        for tensor, value, spec, thunk in kept:
-            if tensor._value is not value or tensor._thunk is not thunk:
-                tensor._value, tensor._spec, tensor._thunk = value, spec, thunk
-
-
-def _tensors_of(module: Module) -> list[Tensor]:
-    """Every tensor that is reached from a module, each once."""
-    todo: list[Any] = [module]
-    seen: dict[int, Any] = {}
-    while todo:
-        value = todo.pop()
-        if id(value) in seen:
-            continue
-        seen[id(value)] = value
-        if isinstance(value, Module):
-            todo += [v for v in object.__getattribute__(value, "__dict__").values() if isinstance(v, _HOLDERS)]
-        elif isinstance(value, (list, tuple, dict)):
-            items = value.values() if isinstance(value, dict) else value
-            todo += [v for v in items if isinstance(v, _HOLDERS)]
-    return [value for value in seen.values() if isinstance(value, Tensor)]
-
-
-_HOLDERS = (Tensor, Module, list, tuple, dict)
 
 
 @contextmanager

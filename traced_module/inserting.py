@@ -12,7 +12,14 @@ from megengine.core.pytree import flatten, tree_map
 from megengine.dispatch import interpose
 from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.calls import alias, flatten_arguments, forward_signature, get_subattr, normalized
+from megengine.traced_module.calls import (
+    alias,
+    flatten_arguments,
+    forward_signature,
+    get_subattr,
+    normalized,
+    untouched,
+)
 from megengine.traced_module.capture import Builder, Scope, shape_of
 from megengine.traced_module.deferred import Deferring
 from megengine.traced_module.expr import CallMethod, Expr, GetAttr
@@ -159,7 +166,7 @@ class Inserter(Builder):
         args, kwargs = normalized(forward_signature(module), *given)
         self.scope.reads[id(module)] = (node, node.name)
         inputs, arguments = flatten_arguments((module, *args), kwargs, self.node_of)
-        with hooks.unheard():
+        with hooks.unheard(), untouched(module):
             result = module(*args, **kwargs)
         expr = CallMethod(self.graph, self.graph._new_expr_id(), self.meta(), arguments, "__call__")
         return self._to_nodes(self.make_call(expr, inputs, result, f"{node.name}_out", f"{node.qualname}.[out]"))

@@ -12,7 +12,7 @@ from megengine.core.errors import GraphError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import Op, interpose
 from megengine.tensor import Parameter, Tensor
-from megengine.traced_module.calls import get_subattr, run_call, stand_in
+from megengine.traced_module.calls import get_subattr, run_call, stand_in, untouched
 from megengine.traced_module.deferred import Deferring
 from megengine.traced_module.drawing import called_name, printable, shortened, shown
 from megengine.traced_module.expr import Apply, Call, Constant, Expr, GetAttr, Input, is_call_module
@@ -82,8 +82,9 @@ class Costs:
             return 0
         counting = _Counting()
         try:
-            with interpose(counting):
-                run_call(expr, [n.owner if isinstance(n, ModuleNode) else stand_in(n) for n in expr.inputs])
+            values = [n.owner if isinstance(n, ModuleNode) else stand_in(n) for n in expr.inputs]
+            with interpose(counting), untouched(*values):
+                run_call(expr, values)
         except Exception:  # functions of the user's may raise anything without real values
             self.unknown.append(expr)
             return None
@@ -140,6 +141,9 @@ class Row:
         specs: shapes and dtypes of the results.
         parameters: elements of the parameters used (constants at op level).
         macs: multiply-accumulates; None where they are not known.
+        qualname: path of its first result.
+        source: file and line of the user's code that made it, where that is known.
+        passes: names of the passes that changed it.
     """
 
     name: str
@@ -149,6 +153,9 @@ class Row:
     specs: tuple[TensorSpec, ...]
     parameters: int
     macs: int | None
+    qualname: str = ""
+    source: str = ""
+    passes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -178,6 +185,13 @@ def module_path(expr: Expr) -> str:
     return where[len(expr.top_graph.qualname) + 1 :]
 
 
+def provenance(expr: Expr) -> tuple[str, str, tuple[str, ...]]:
+    """(path of the first result, source line, passes) of an expression; empty where it is not known."""
+    passes = expr.meta.get("passes") or ()
+    names = (passes,) if isinstance(passes, str) else tuple(map(str, passes))
+    return expr.outputs[0].qualname if expr.outputs else "", str(expr.meta.get("source") or ""), names
+
+
 def summarize(graph: InternalGraph, *, depth: int | None = None) -> Summary:
     """What a graph costs, call by call. `depth` levels of submodules are opened; all by default.
 
@@ -200,7 +214,8 @@ def _rows(graph: InternalGraph, costs: Costs, levels: int | None, depth: int) ->
             continue
         count = sum(elements for elements, _ in costs.weights(expr).values())
         specs = tuple(n.spec for n in expr.outputs if isinstance(n, TensorNode))
-        yield Row(expr.name, called_name(expr), module_path(expr), depth, specs, count, costs.macs(expr))
+        costs_of = (count, costs.macs(expr))
+        yield Row(expr.name, called_name(expr), module_path(expr), depth, specs, *costs_of, *provenance(expr))
         child = child_graph(expr)
         if child is not None and (levels is None or depth < levels):
             yield from _rows(child, costs, levels, depth + 1)

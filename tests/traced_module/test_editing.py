@@ -447,3 +447,17 @@ def test_queries():
     node = graph.get_node_by_name("relu_out").as_unique()
     assert [e.id for e in graph.get_dep_exprs(node)] == [2, 3, 4, 5]
     assert isinstance(m(*map(tensor, inputs_of("call_mix")))[0], Tensor)
+
+
+def test_looking_at_layers_in_training_mode_leaves_their_statistics():
+    block = Block(3)
+    block.train()
+    m = trace_module(block, tensor(X))
+    norm = block.norm
+    before = norm.running_mean.numpy().copy()
+    m.graph.lint()
+    m.summary()
+    with m.graph.insert_exprs():
+        again = m.graph.inputs[0].norm(m.graph.outputs[0])
+        m.graph.replace_node({m.graph.outputs[0]: again})
+    assert np.array_equal(norm.running_mean.numpy(), before)

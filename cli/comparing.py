@@ -1,0 +1,84 @@
+"""`mge-quantize lint` and `mge-quantize diff`."""
+
+import functools
+import sys
+from pathlib import Path
+
+import click
+from rich.text import Text
+
+from megengine.cli.app import EXIT_BAD, EXIT_USAGE, common
+from megengine.cli.models import load_calls, shape_option
+from megengine.cli.output import Output, check_suffix, output_file, printable
+from megengine.core.errors import FileFormatError
+from megengine.traced_module import TracedModule, lower
+from megengine.traced_module.node import ModuleNode
+
+COLOURS = {
+    "added": "green",
+    "removed": "red",
+    "changed": "yellow",
+    "rewired": "yellow",
+    "renamed": "blue",
+    "moved": "blue",
+    "result": "dim",
+}
+KINDS = {".svg": "a picture", ".html": "a page", ".json": "all fields", ".txt": "as it is printed"}
+
+
+@click.command()
+@click.argument("model")
+@shape_option
+@common
+def lint(model: str, shapes: tuple, out: Output) -> None:
+    """List what is wrong or suspicious in MODEL.
+
+    Graphs that contradict themselves, weights that are not finite, layers in training mode, values that were fixed by
+    tracing, and what nothing uses. Exit code 1 if anything is found.
+    """
+    from megengine.traced_module.linting import findings
+
+    found = findings(load_calls(model, shapes))
+    if found:
+        out.table(model, ("kind", "module", "name", "finding"), [(f.kind, f.module, f.name, f.text) for f in found])
+    out.say(f"{len(found)} finding{'s' * (len(found) != 1)}" if found else "nothing found")
+    out.result({"model": model, "findings": [f.to_json() for f in found]})
+    if found:
+        sys.exit(EXIT_BAD)
+
+
+@click.command()
+@click.argument("old")
+@click.argument("new")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help=".svg, .html, .json or .txt file to write.")
+@shape_option
+@functools.partial(common, bad=EXIT_USAGE)
+def diff(old: str, new: str, output: Path | None, shapes: tuple, out: Output) -> None:
+    """Tell what is different in the model NEW, seen from OLD.
+
+    If one of them has calls of layers and the other ops only, ops are compared. Exit code 0 if they are equal, 1 if
+    they differ, 2 if they cannot be compared.
+    """
+    from megengine.traced_module.diff import diff as compare
+    from megengine.traced_module.diff_report import lines
+
+    check_suffix("--output", output, KINDS)
+    models = [load_calls(source, shapes) for source in (old, new)]
+    if len({_has_calls(model) for model in models}) > 1:
+        models = [lower(model) for model in models]
+    found = compare(*models)
+    if output is not None:
+        with output_file(output) as temporary:
+            temporary.write_text(found.content(output.suffix), encoding="utf-8")
+    if not out.as_json:
+        for kind, line in lines(found):
+            out.results.print(Text(printable(line), style=COLOURS.get(kind, "")))
+    out.result({"old": old, "new": new, **found.to_json(), **({} if output is None else {"output": str(output)})})
+    if found:
+        sys.exit(EXIT_BAD)
+
+
+def _has_calls(model: TracedModule) -> bool:
+    if not model.graphs:
+        raise FileFormatError("a model without a graph")
+    return bool(model.graphs[0].inputs) and isinstance(model.graphs[0].inputs[0], ModuleNode)
