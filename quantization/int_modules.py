@@ -13,10 +13,10 @@ from megengine import functional as F
 from megengine.core.dtype import QuantizedDType, as_dtype
 from megengine.core.errors import DTypeError, OptionError
 from megengine.dispatch import apply
-from megengine.module import Conv2d, ConvTranspose2d, Elemwise, Module
+from megengine.module import BatchMatMulActivation, Conv2d, ConvTranspose2d, Elemwise, Module
 from megengine.quantization.arithmetic import Constants, constants, rescaled, stored_result, to_stored
 from megengine.quantization.layer_rules import RULES, LayerRule, placed
-from megengine.quantization.qat_modules import QATModule, product_of
+from megengine.quantization.qat_modules import QATModule, batch_product, product_of
 from megengine.serialization.arrays import with_metadata
 from megengine.tensor import Parameter, Tensor
 
@@ -197,6 +197,43 @@ class _QuantizedLinear(WeightedQuantized):
         self.output_dtype = None if dtype is None else as_dtype(dtype)  # type: ignore[assignment]
 
 
+class QuantizedBatchMatMul(QuantizedModule, BatchMatMulActivation):
+    """Products of quantized matrices, on their real values as in training, so that both give the same integers."""
+
+    weight: Any
+    bias: Any
+
+    def __init__(
+        self,
+        batch: int,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        nonlinear_mode: str = "identity",
+        dtype: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        BatchMatMulActivation.__init__(self, batch, in_features, out_features, bias, nonlinear_mode, **kwargs)
+        self.output_dtype = None if dtype is None else as_dtype(dtype)  # type: ignore[assignment]
+
+    def _take(self, qat_module: Any) -> None:
+        super()._take(qat_module)
+        for name in ("batch", "in_features", "out_features", "nonlinear_mode"):
+            setattr(self, name, getattr(qat_module, name))
+        dtype = qat_module.get_weight_dtype()
+        self.weight = Parameter(to_stored(qat_module.weight.detach(), dtype).numpy(), dtype=dtype)
+        self.bias = None if qat_module.bias is None else Parameter(qat_module.bias.numpy())
+
+    def calc_bmm_quantized(self, inp: Tensor) -> Tensor:
+        """The quantized result."""
+        real = batch_product(self, apply("dequantize", self.weight), apply("dequantize", self._integers(inp)))
+        return to_stored(real, self.target)
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Quantized [batch, in, N] -> [batch, out, N]. Raises DTypeError for an input that is not quantized."""
+        return self.calc_bmm_quantized(inp)
+
+
 class _OfDtype(QuantizedModule):
     """A kind without weights, made from the dtype of its result."""
 
@@ -257,6 +294,7 @@ _KINDS: dict[str, type[QuantizedModule]] = {
     "conv2d": _QuantizedConv2d,
     "conv_transpose2d": _QuantizedConvTranspose2d,
     "linear": _QuantizedLinear,
+    "batch_matmul": QuantizedBatchMatMul,
     "elemwise": QuantizedElemwise,
     "concat": QuantizedConcat,
     "quantize": QuantizedQuantStub,

@@ -61,6 +61,7 @@ RULES = (
     LayerRule("LinearRelu", "linear", "linear", "", "calc_linear", relu=True),
     LayerRule("LinearBn1d", "linear_bn", "linear", "linear", "calc_linear_bn"),
     LayerRule("LinearBnRelu1d", "linear_bn", "linear", "linear", "calc_linear_bn", relu=True),
+    LayerRule("BatchMatMulActivation", "batch_matmul_activation", "batch_matmul"),
     LayerRule("Elemwise", "elemwise", "elemwise"),
     LayerRule("Concat", "concat", "concat"),
     LayerRule("QuantStub", "quant_dequant", "quantize"),

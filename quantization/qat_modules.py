@@ -340,6 +340,23 @@ class ElemwiseQAT(QATModule):
         return self.apply_quant_activation(super().forward(*inps))
 
 
+class BatchMatMulQAT(QATModule):
+    """Products of matrices with rounded weights, the result rounded; the bias stays a float."""
+
+    weight: Tensor
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """[batch, in, N] -> [batch, out, N]."""
+        return self.apply_quant_activation(batch_product(self, self.apply_quant_weight(self.weight), inp))
+
+
+def batch_product(layer: Any, weight: Tensor, inp: Tensor) -> Tensor:
+    """What a BatchMatMulActivation computes, with another weight."""
+    out = F.matmul(weight, inp)
+    out = out if layer.bias is None else out + layer.bias
+    return F.relu(out) if layer.nonlinear_mode == "relu" else out
+
+
 class ConcatQAT(QATModule):
     """A concatenation whose inputs are brought to one scale."""
 
@@ -373,7 +390,13 @@ class DequantStubQAT(QATModule):
         return inp
 
 
-_KINDS = {"elemwise": ElemwiseQAT, "concat": ConcatQAT, "quantize": QuantStubQAT, "dequantize": DequantStubQAT}
+_KINDS = {
+    "batch_matmul": BatchMatMulQAT,
+    "elemwise": ElemwiseQAT,
+    "concat": ConcatQAT,
+    "quantize": QuantStubQAT,
+    "dequantize": DequantStubQAT,
+}
 
 
 def _qat_class(rule: LayerRule) -> type[QATModule]:

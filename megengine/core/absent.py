@@ -24,6 +24,10 @@ REASONS: dict[str, str] = {
     "megengine.random.": "not written yet",
     "megengine.check_misc": "there is no installation to check: what is missing says so when it is used",
     "megengine.utils.": "a helper of MegEngine's own tools; models and training do not use it",
+    "megengine.utils.comp_graph_tools.": "graphs are those of traced_module.lower, which run and edit themselves",
+    "megengine.utils.network.": "graphs are those of traced_module.lower, which insert, replace, rename and erase",
+    "megengine.utils.persistent_cache.": "kernels are chosen without a cache of measurements",
+    "megengine.utils.profile_analyzer.": "profiles are files for trace viewers, made by megengine.utils.profiler",
 }
 
 

@@ -30,6 +30,10 @@ class OptionError(MegEngineError, ValueError):
     """An option or argument value is not accepted."""
 
 
+class ArgumentError(OptionError, TypeError):
+    """An argument is of a kind that the function cannot use."""
+
+
 class StateDictError(OptionError, KeyError):
     """A state dict lacks entries, or has entries that nobody wants."""
 

@@ -6,10 +6,10 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from megengine.core import hooks
-from megengine.core.errors import OptionError, nearest
+from megengine.core.errors import ArgumentError, MegEngineError, OptionError, nearest
 from megengine.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,6 +35,30 @@ class PublicFunction:
 
 public_functions: dict[str, PublicFunction] = {}
 
+# what Python and NumPy raise when an argument is not what a function was written for
+_FOREIGN = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
+_LONGEST = 60
+
+
+def _shown(value: Any) -> str:
+    """An argument in words, without reading the values of tensors."""
+    if isinstance(value, Tensor):
+        return f"tensor {value.dtype}{value.spec.shape}"
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        text = repr(value)
+        return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+    if isinstance(value, (tuple, list)) and all(v is None or isinstance(v, (bool, int, float)) for v in value[:9]):
+        return repr(value[:8])[:-1] + ", ...]" if len(value) > 8 else repr(value)
+    return type(value).__name__
+
+
+def _refuse(record: PublicFunction, exc: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
+    given = [*map(_shown, args), *(f"{name}={_shown(value)}" for name, value in kwargs.items())]
+    expected = ", ".join(str(p.replace(annotation=p.empty)) for p in record.signature.parameters.values())
+    raise ArgumentError(
+        f"{record.name}: {exc}; got {record.name}({', '.join(given)}); expected {record.name}({expected})"
+    ) from exc
+
 
 def watched_function(record: PublicFunction) -> Callable[..., Any]:
     """The function as it is exported: a tracer hears of calls that no other public function makes."""
@@ -44,12 +68,21 @@ def watched_function(record: PublicFunction) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         watcher = hooks.active.get()
         if watcher is None:
-            return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            except MegEngineError:
+                raise
+            except _FOREIGN as exc:
+                _refuse(record, exc, args, kwargs)
 
         def run() -> Any:
             token = hooks.active.set(None)  # not a `with`: this is the hot path of tracing
             try:
                 return function(*args, **kwargs)
+            except MegEngineError:
+                raise
+            except _FOREIGN as exc:
+                _refuse(record, exc, args, kwargs)
             finally:
                 hooks.active.reset(token)
 

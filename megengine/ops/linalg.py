@@ -10,7 +10,7 @@ import numpy as np
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, Op, Sample, apply, define, no_onnx, not_differentiable, public
-from megengine.ops.common import broadcast_shapes, floating, operands, refuse_quantized, unbroadcast
+from megengine.ops.common import as_tensor, broadcast_shapes, floating, operands, refuse_quantized, unbroadcast
 from megengine.tensor import Tensor
 
 _MATH, _TENSOR = "megengine.functional.math", "megengine.functional.tensor"
@@ -178,10 +178,10 @@ def polar(abs: Any, angle: Any) -> Tensor:
 @public(home=_TENSOR)
 def real(complex: Tensor) -> Tensor:
     """Real parts of complex numbers."""
-    return apply("real", complex)
+    return apply("real", as_tensor(complex))
 
 
 @public(home=_TENSOR)
 def imag(complex: Tensor) -> Tensor:
     """Imaginary parts of complex numbers."""
-    return apply("imag", complex)
+    return apply("imag", as_tensor(complex))

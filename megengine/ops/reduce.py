@@ -349,12 +349,17 @@ def topk(
 @public(home=_HOME)
 def sort(inp: Any, descending: bool = False) -> tuple[Tensor, Tensor]:
     """The last axis in order, and the int32 indices of its elements in the input."""
+    return _sorted("sort", inp, descending)
+
+
+def _sorted(name: str, inp: Any, descending: bool) -> tuple[Tensor, Tensor]:
     x = as_tensor(inp)
+    if x.ndim == 0:
+        raise ShapeError(f"{name}: x has no axes; expected one or more: reshape it to (1,)")
     return apply("topk", x, k=x.shape[-1], descending=bool(descending))
 
 
 @public(home=_HOME)
 def argsort(inp: Any, descending: bool = False) -> Tensor:
     """int32 indices that put the last axis in order."""
-    x = as_tensor(inp)
-    return apply("topk", x, k=x.shape[-1], descending=bool(descending))[1]
+    return _sorted("argsort", inp, descending)[1]

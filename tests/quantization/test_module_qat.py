@@ -507,17 +507,27 @@ def with_uneven_channels(net):
     return net
 
 
-def test_training_recovers_accuracy():
-    mge_random.seed(7)
+def accuracies(seed):
+    """Accuracy in float, rounded to 4 bits, and after training with rounding; what is simulated is what runs."""
+    mge_random.seed(seed)
     net = Small()
     net.head.disable_quantize()
     exact = accuracy(fit(net.train(), 150, 0.02))
-    assert exact > 0.85
     assert accuracy(with_uneven_channels(net)) == exact
     net = Q.quantize_qat(net, qconfig=Q.ema_lowbit_fakequant_qconfig).train()
     net(Tensor(digits(256, 0)[0]))
-    assert accuracy(net) < exact - 0.1
-    assert accuracy(fit(net.train(), 300, 0.02)) > exact - 0.05
+    rounded = accuracy(net)
+    trained = accuracy(fit(net.train(), 300, 0.02))
     x = Tensor(digits(200, 1)[0])
     simulated = net(x).numpy()
     np.testing.assert_array_equal(Q.quantize(net).eval()(x).numpy(), simulated)
+    return exact, rounded, trained
+
+
+@pytest.mark.slow
+def test_training_recovers_accuracy():
+    # the middle one of three: a single run depends on the order in which sums are rounded
+    exact, rounded, trained = np.median([accuracies(seed) for seed in (7, 8, 9)], axis=0)
+    assert exact > 0.85
+    assert rounded < exact - 0.1
+    assert trained > exact - 0.05

@@ -1,5 +1,6 @@
 """QAT layers, by MegEngine's names."""
 
+from megengine.module.qat.batch_matmul_activation import BatchMatMulActivation
 from megengine.module.qat.concat import Concat
 from megengine.module.qat.conv import Conv2d, ConvRelu2d, ConvTranspose2d, ConvTransposeRelu2d
 from megengine.module.qat.conv_bn import ConvBn2d, ConvBnRelu2d
@@ -11,6 +12,7 @@ from megengine.module.qat.module import QATModule
 from megengine.module.qat.quant_dequant import DequantStub, QuantStub
 
 __all__ = [
+    "BatchMatMulActivation",
     "Concat",
     "Conv2d",
     "ConvBn2d",

@@ -1,5 +1,6 @@
 """Quantized layers, by MegEngine's names."""
 
+from megengine.module.quantized.batch_matmul_activation import BatchMatMulActivation
 from megengine.module.quantized.concat import Concat
 from megengine.module.quantized.conv import Conv2d, ConvRelu2d, ConvTranspose2d, ConvTransposeRelu2d
 from megengine.module.quantized.conv_bn import ConvBn2d, ConvBnRelu2d
@@ -11,6 +12,7 @@ from megengine.module.quantized.module import QuantizedModule
 from megengine.module.quantized.quant_dequant import DequantStub, QuantStub
 
 __all__ = [
+    "BatchMatMulActivation",
     "Concat",
     "Conv2d",
     "ConvBn2d",

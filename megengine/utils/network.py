@@ -1,0 +1,176 @@
+"""Filters of the expressions of a graph of ops, by MegEngine's names; see `comp_graph_tools` for vars and oprs."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from megengine.core import absent
+from megengine.core.errors import GraphError
+from megengine.utils.comp_graph_tools import get_opr_type, get_oprs_seq
+
+Type = str | type
+
+
+def as_oprnode(obj: Any) -> Any:
+    """The expression that makes a node, or the expression given. Raises GraphError for anything else."""
+    if hasattr(obj, "inputs") and hasattr(obj, "outputs"):
+        return obj
+    if not hasattr(obj, "expr"):
+        raise GraphError(f"as_oprnode: got {type(obj).__name__}; expected a node or an expression of a graph")
+    return obj.expr
+
+
+def as_varnode(obj: Any) -> Any:
+    """The node given, or the one result of an expression. Raises GraphError for anything else."""
+    if hasattr(obj, "expr"):
+        return obj
+    outputs = as_oprnode(obj).outputs
+    if len(outputs) != 1:
+        raise GraphError(f"as_varnode: {obj.name!r} has {len(outputs)} results; expected one: choose from .outputs")
+    return outputs[0]
+
+
+def _is(node: Any, node_type: Type) -> bool:
+    return get_opr_type(node) == node_type if isinstance(node_type, str) else isinstance(node, node_type)
+
+
+class NodeFilter:
+    """Expressions one after the other, which methods narrow down; nothing is done before they are asked for.
+
+    >>> NodeFilter.make_all_deps(*graph.outputs).type("conv2d").name("layer1*").as_list()
+    """
+
+    def __init__(self, node_iter: Iterable[Any]) -> None:
+        self._iter = node_iter
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._iter)
+
+    @classmethod
+    def make_all_deps(cls, *dest_vars: Any) -> NodeFilter:
+        """All expressions that nodes are computed by, constants too."""
+        return cls(get_oprs_seq([as_varnode(v) for v in dest_vars], prune_immtensor=False))
+
+    def type(self, node_type: Type) -> NodeFilter:
+        """Those of an op ("conv2d") or class."""
+        return NodeFilterType(self, node_type)
+
+    def check_type(self, node_type: Type) -> NodeFilter:
+        """All, which must be of an op or class: GraphError names the first that is not."""
+        return NodeFilterCheckType(self, node_type)
+
+    def not_type(self, node_type: Type) -> NodeFilter:
+        """Those not of an op or class."""
+        return NodeFilterNotType(self, node_type)
+
+    def has_input(self, var: Any) -> NodeFilter:
+        """Those that use a node."""
+        return NodeFilterHasInput(self, var)
+
+    def name(self, pattern: str | re.Pattern[str], ignorecase: bool = True) -> NodeFilter:
+        """Those whose name matches "conv*", or a compiled regular expression."""
+        return NodeFilterName(self, pattern, ignorecase)
+
+    def data_provider(self) -> NodeFilter:
+        """The inputs of the graph."""
+        return self.type("Input")
+
+    def param_provider(self) -> NodeFilter:
+        """The constants of the graph."""
+        return self.type("Constant")
+
+    def as_list(self) -> list[Any]:
+        """All of them."""
+        return list(self)
+
+    def as_count(self) -> int:
+        """How many there are."""
+        return sum(1 for _ in self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Name -> expression."""
+        return {node.name: node for node in self}
+
+    def as_unique(self) -> Any:
+        """The only one. Raises GraphError for none or several."""
+        found = self.as_list()
+        if len(found) != 1:
+            names = ", ".join(node.name for node in found[:5])
+            raise GraphError(f"as_unique: {len(found)} expressions{f' ({names})' if names else ''}; expected one")
+        return found[0]
+
+
+class NodeFilterType(NodeFilter):
+    """Those of an op or class."""
+
+    def __init__(self, node_iter: Iterable[Any], node_type: Type) -> None:
+        super().__init__(node_iter)
+        self._type = node_type
+
+    def __iter__(self) -> Iterator[Any]:
+        return (node for node in self._iter if _is(node, self._type))
+
+
+class NodeFilterNotType(NodeFilterType):
+    """Those not of an op or class."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return (node for node in self._iter if not _is(node, self._type))
+
+
+class NodeFilterCheckType(NodeFilterType):
+    """All, which must be of an op or class."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for node in self._iter:
+            if not _is(node, self._type):
+                raise GraphError(f"check_type: {node.name!r} is a {get_opr_type(node)}; expected {self._type}")
+            yield node
+
+
+class NodeFilterHasInput(NodeFilter):
+    """Those that use a node."""
+
+    def __init__(self, node_iter: Iterable[Any], var: Any) -> None:
+        super().__init__(node_iter)
+        self._var = as_varnode(var)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (node for node in self._iter if any(v is self._var for v in node.inputs))
+
+
+class NodeFilterName(NodeFilter):
+    """Those whose name matches."""
+
+    def __init__(self, node_iter: Iterable[Any], pattern: str | re.Pattern[str], ignorecase: bool) -> None:
+        super().__init__(node_iter)
+        self._re = self.make_re(pattern, ignorecase)
+
+    @classmethod
+    def make_re(cls, pattern: str | re.Pattern[str], ignorecase: bool = True) -> re.Pattern[str]:
+        """The regular expression of a pattern with * and ?, or the one given."""
+        if isinstance(pattern, re.Pattern):
+            return pattern
+        return re.compile(fnmatch.translate(pattern), re.IGNORECASE if ignorecase else 0)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (node for node in self._iter if self._re.match(node.name))
+
+
+def __getattr__(name: str) -> Any:
+    raise absent.missing(__name__, name)
+
+
+__all__ = [
+    "NodeFilter",
+    "NodeFilterCheckType",
+    "NodeFilterHasInput",
+    "NodeFilterName",
+    "NodeFilterNotType",
+    "NodeFilterType",
+    "as_oprnode",
+    "as_varnode",
+]
