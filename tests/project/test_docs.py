@@ -9,7 +9,7 @@ import pytest
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
-@pytest.mark.parametrize("name", ["traced-module.md"])
+@pytest.mark.parametrize("name", ["names.md", "traced-module.md"])
 def test_examples_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)  # what an example writes, the next may import
