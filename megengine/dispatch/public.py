@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from megengine.core import hooks
 from megengine.core.errors import ArgumentError, MegEngineError, OptionError, nearest
@@ -52,12 +52,15 @@ def _shown(value: Any) -> str:
     return type(value).__name__
 
 
-def _refuse(record: PublicFunction, exc: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
+def _called(record: PublicFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     given = [*map(_shown, args), *(f"{name}={_shown(value)}" for name, value in kwargs.items())]
+    return f"{record.name}({', '.join(given)})"
+
+
+def _refused(record: PublicFunction, exc: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ArgumentError:
     expected = ", ".join(str(p.replace(annotation=p.empty)) for p in record.signature.parameters.values())
-    raise ArgumentError(
-        f"{record.name}: {exc}; got {record.name}({', '.join(given)}); expected {record.name}({expected})"
-    ) from exc
+    call = _called(record, args, kwargs)
+    return ArgumentError(f"{record.name}: {exc}; got {call}; expected {record.name}({expected})")
 
 
 def watched_function(record: PublicFunction) -> Callable[..., Any]:
@@ -70,19 +73,21 @@ def watched_function(record: PublicFunction) -> Callable[..., Any]:
         if watcher is None:
             try:
                 return function(*args, **kwargs)
-            except MegEngineError:
+            except MegEngineError as exc:
+                exc.add_note(f"while calling {_called(record, args, kwargs)}")
                 raise
             except _FOREIGN as exc:
-                _refuse(record, exc, args, kwargs)
+                raise _refused(record, exc, args, kwargs) from exc
 
         def run() -> Any:
             token = hooks.active.set(None)  # not a `with`: this is the hot path of tracing
             try:
                 return function(*args, **kwargs)
-            except MegEngineError:
+            except MegEngineError as exc:
+                exc.add_note(f"while calling {_called(record, args, kwargs)}")
                 raise
             except _FOREIGN as exc:
-                _refuse(record, exc, args, kwargs)
+                raise _refused(record, exc, args, kwargs) from exc
             finally:
                 hooks.active.reset(token)
 

@@ -85,6 +85,12 @@ def test_what_a_function_cannot_use_is_shown(call, text):
     assert isinstance(caught.value, (TypeError, ValueError))
 
 
+def test_the_outer_call_is_shown_when_an_inner_op_refuses():
+    with pytest.raises(ShapeError, match="do not broadcast") as caught:
+        F.loss.l1_loss(mge.tensor([1.0, 2]), mge.tensor([1.0, 2, 3]))
+    assert caught.value.__notes__[-1] == "while calling l1_loss(tensor float32(2,), tensor float32(3,))"
+
+
 def test_it_is_what_callers_catch():
     assert issubclass(ArgumentError, (TypeError))
     assert issubclass(ArgumentError, (ValueError))

@@ -1,4 +1,5 @@
-"""Calls of every public function with arguments of any kind: what comes back is a result or a documented error.
+"""Calls of every public function with arguments of any kind: what comes back is a result or a documented error
+that shows the call.
 
 As a script: `python any_call.py SEED CALLS` makes that many calls of each function and prints the undocumented errors.
 """
@@ -113,7 +114,10 @@ def undocumented(function: PublicFunction, arguments: Arguments) -> str:
             if isinstance(result, Tensor):
                 result.numpy()
     except MegEngineError as error:
-        return "" if str(error).strip() else f"{function.qualified}: {type(error).__name__} without a message"
+        text = "\n".join([str(error), *getattr(error, "__notes__", [])])
+        if not str(error).strip():
+            return f"{function.qualified}: {type(error).__name__} without a message"
+        return "" if f"{function.name}(" in text else f"{function.qualified}: the call is not named: {text}"
     except MemoryError:  # 10**12 elements were asked for
         return ""
     except Exception as error:
