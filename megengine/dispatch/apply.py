@@ -39,11 +39,14 @@ _stack: ContextVar[tuple[Interposer, ...]] = ContextVar("megengine_interposers",
 @contextmanager
 def interpose(interposer: Interposer) -> Iterator[Interposer]:
     """Let `interposer` see every op applied in the body, before those that already stand there."""
-    token = _stack.set((*_stack.get(), interposer))
+    _stack.set((*_stack.get(), interposer))
     try:
         yield interposer
     finally:
-        _stack.reset(token)
+        # not reset to what was before: bodies of several managers may end in any order
+        stack = _stack.get()
+        last = max((i for i, other in enumerate(stack) if other is interposer), default=len(stack))
+        _stack.set(stack[:last] + stack[last + 1 :])
 
 
 @contextmanager

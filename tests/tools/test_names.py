@@ -11,6 +11,7 @@ import megengine.module as M
 from megengine import device
 from megengine.autodiff.grad_manager import AttachSpec, GradManager, GradManagerGroup
 from megengine.core.errors import DeviceError, GradientError, OptionError, ShapeError
+from megengine.dispatch.apply import active_interposers
 from megengine.functional import debug_param, external, helpers, tensor_cache
 from megengine.kernels import cuda
 from megengine.logger import MegBrainLogFormatter, replace_mgb_log_level
@@ -100,6 +101,7 @@ def test_groups_of_managers():
         managers[2].backward(y)
         managers[0].backward(y)
     assert x.grad.item() == 8
+    assert active_interposers() == ()  # whichever of them ended first
     with pytest.raises(GradientError, match="nothing was recorded"):
         managers[1].backward(y)
     with managers[2], pytest.raises(GradientError, match="records already"), managers[0] | managers[2]:
