@@ -115,6 +115,34 @@ def _gradient_lengths(problem: Problem) -> tuple[list[int], list[int]]:
     return [*x, w[0], *w[2:], groups, *ct[2:]], [*a.stride, *a.dilation, top, bottom, left, right]
 
 
+def _transposed(problem: Problem) -> Problem:
+    """A transposed convolution as the gradient that it is: of the data of a convolution that gives its input."""
+    attrs = {k: problem.attrs[k] for k in ("stride", "padding", "dilation", "groups")}
+    size = problem.outputs[0].shape[2:]
+    return Problem("conv2d_backward_data", problem.inputs[:2], problem.outputs, {**attrs, "size": size})
+
+
+def _transposed_usable(problem: Problem) -> str | None:
+    shape, (stride_h, stride_w, dilation_h, dilation_w, top, bottom, left, right) = _gradient_lengths(
+        _transposed(problem)
+    )
+    _, _, h, w, _, kh, kw, _, oh, ow = shape
+    found = (
+        (h + top + bottom - dilation_h * (kh - 1) - 1) // stride_h + 1,
+        (w + left + right - dilation_w * (kw - 1) - 1) // stride_w + 1,
+    )
+    if found != (oh, ow):
+        return f"output_padding {problem.attrs.output_padding} gives a size that no convolution takes to its input"
+    return _float_usable(problem)
+
+
+def _transposed_convolution(problem: Problem, x: np.ndarray, w: np.ndarray, *b: np.ndarray) -> np.ndarray:
+    out = _data_gradient(_transposed(problem), x, w)
+    if b:
+        out += b[0].reshape(1, -1, 1, 1)
+    return out
+
+
 @functools.lru_cache(maxsize=512)
 def _gradient_step(problem: Problem, level: str) -> Any:
     """A step of the gradient; `level` because oneDNN chooses its code by the instruction set."""
@@ -202,6 +230,9 @@ def _list(op: str, name: str, usable: Any, make: Any, constants: tuple[int, ...]
 _list("conv2d", "onednn_conv2d", _float_usable, _conv_step, (1, 2), exact=False)
 for _op, _run in (("conv2d_backward_weight", _weight_gradient), ("conv2d_backward_data", _data_gradient)):
     family(_op).add(Kernel(f"onednn_{_op}", usable=_float_usable, run=_run, exact=False))
+family("conv_transpose2d").add(
+    Kernel("onednn_conv_transpose2d", usable=_transposed_usable, run=_transposed_convolution, exact=False)
+)
 _list("fused_conv2d", "onednn_fused_conv2d", _float_usable, _conv_step, (1, 2), exact=False, inplace_input=3)
 _list("fused_linear", "onednn_fused_linear", _float_usable, _linear_step, (1, 2), exact=False)
 _INTEGER = (1, 2, 3, 4)

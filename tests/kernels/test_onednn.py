@@ -214,3 +214,35 @@ def test_a_cap_of_onednn_below_vnni_is_noticed(cap):
     environment = {k: v for k, v in os.environ.items() if k != "MEGENGINE_MAX_ISA"} | {"ONEDNN_MAX_CPU_ISA": cap}
     done = subprocess.run([sys.executable, "-c", _REASON], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "None" if cap.endswith("VNNI") else "ONEDNN_MAX_CPU_ISA caps it" in done.stdout
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    ("x", "w", "geometry"),
+    [
+        ((2, 3, 4, 5), (3, 2, 3, 3), {"stride": (2, 2), "padding": ((1, 1), (1, 1)), "output_padding": (1, 0)}),
+        ((1, 4, 3, 3), (4, 3, 2, 3), {"stride": (1, 3), "dilation": (2, 1), "groups": 2}),
+        ((2, 16, 7, 7), (16, 8, 2, 2), {"stride": (2, 2)}),
+        ((1, 6, 5, 4), (6, 1, 3, 3), {"padding": ((0, 1), (1, 0)), "groups": 6}),
+    ],
+)
+def test_transposed_convolution(x, w, geometry, bias):
+    rng = np.random.default_rng(0)
+    attrs = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 1, "output_padding": (0, 0)}
+    attrs |= geometry
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in (x, w)]
+    if bias:
+        arrays.append(rng.standard_normal(w[1] * attrs["groups"]).astype(np.float32))
+    specs = [TensorSpec(a.shape, a.dtype) for a in arrays]
+    problem = Problem("conv_transpose2d", specs, [infer("conv_transpose2d", specs, attrs)], attrs)
+    kernel = family("conv_transpose2d").select(problem, {})
+    assert kernel.name == "onednn_conv_transpose2d"
+    want = get_op("conv_transpose2d").reference(*(a.astype(np.float64) for a in arrays), **attrs)
+    np.testing.assert_allclose(kernel.run(problem, *arrays), want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_size_that_no_convolution_takes_back_is_left_to_the_reference():
+    attrs = {"stride": (1, 1), "padding": ((0, 0),) * 2, "dilation": (2, 2), "groups": 1, "output_padding": (1, 1)}
+    specs = [TensorSpec(s, np.dtype(np.float32)) for s in ((1, 2, 3, 3), (2, 2, 3, 3))]
+    problem = Problem("conv_transpose2d", specs, [infer("conv_transpose2d", specs, attrs)], attrs)
+    assert family("conv_transpose2d").select(problem, {}) is None
