@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 _NAME = "megengine"
@@ -63,8 +63,6 @@ def set_mgb_log_level(level: int | str) -> int:
 @contextmanager
 def replace_mgb_log_level(level: int | str) -> Iterator[None]:
     """Another level in the body; the old one is restored after it, also when the body raises."""
-    before = set_mgb_log_level(level)
-    try:
+    with ExitStack() as restored:
+        restored.callback(set_log_level, set_log_level(level))
         yield
-    finally:
-        set_mgb_log_level(before)
