@@ -1,6 +1,7 @@
 """What the tests of the command share: running it as users do, and a small network."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -69,3 +70,11 @@ def model(little, tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "little.onnx"
     onnx.save(little(), path)
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interrupts_arrive():
+    """A shell starts its background jobs with SIGINT ignored, and what they start inherits that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
