@@ -152,6 +152,8 @@ def constant_key(value: Any) -> Any:
     """Hashable, equal for equal constants."""
     if isinstance(value, np.ndarray):
         return (value.shape, value.dtype.str, value.tobytes())
+    if isinstance(value, float):
+        return value.hex()  # 0.0 is not -0.0, and nan is nan
     try:
         hash(value)
     except TypeError:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from megengine.core.collecting import collection_paused
 from megengine.core.errors import GraphError, OptionError, nearest
-from megengine.tensor import Tensor
 from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.guilty import Key, copy_of, difference, first_difference, run_of, write_reproducer
 from megengine.traced_module.interpret import interpret
 from megengine.traced_module.rewriting import Rule, rewrite
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A named transform of a graph in place; `run` returns True if it changed something."""
+    """A named transform of a graph in place; `run` returns True if it changed something.
+
+    One that is `by_name_only` takes no part in `optimize(module, "all")`: it makes a graph less general, or undoes
+    what others do.
+    """
 
     name: str
     run: Callable[[InternalGraph], bool]
+    by_name_only: bool = False
 
     @classmethod
     def of_rules(cls, name: str, *rules: Rule) -> Pass:
@@ -97,7 +100,7 @@ class PassManager:
         self.changed = []
         expected = None if self.check_with is None else interpret(graph, self.check_with)
         for one in self.passes:
-            before = graph.clone() if expected is not None else None
+            before = copy_of(graph) if expected is not None else None
             with graph.transaction(one.name):
                 changed = one.run(graph)
             if changed:
@@ -108,87 +111,24 @@ class PassManager:
         return self.changed
 
     def _compare(self, one: Pass, before: InternalGraph, after: InternalGraph, expected: Any) -> None:
-        worst = max(map(_difference, expected, interpret(after, self.check_with or ())), default=0.0)
+        inputs = self.check_with or ()
+        got = interpret(after, inputs)
+        if len(got) != len(expected):
+            raise GraphError(f"pass {one.name!r} leaves {len(got)} results; expected {len(expected)}")
+        worst = max(map(difference, expected, got), default=0.0)
         if worst <= self.tolerance:
             return
-        first = self._first_difference(before, after)
-        where = "" if first is None else f"; the first value that differs is {first!r}"
+        runs = run_of(before, inputs), run_of(after, inputs)
+        first = first_difference(*runs, self.tolerance)
+        where = "" if first is None else f"; the first value that differs is {_in_words(first)}"
         if first is not None and self.reproducer is not None:
-            write_reproducer(Path(self.reproducer), before, after, first, self.check_with or ())
+            write_reproducer(Path(self.reproducer), *runs, first)
             where += f"; reproducer in {self.reproducer}"
         raise GraphError(
             f"pass {one.name!r} changes the result by {worst:.3g} of its range; expected {self.tolerance}{where}"
         )
 
-    def _first_difference(self, before: InternalGraph, after: InternalGraph) -> str | None:
-        """The earliest value of the graph before the pass that has another value under the same name behind it."""
-        was, now = (values_of(g, self.check_with or ()) for g in (before, after))
-        for name, value in was.items():
-            if name in now and (now[name].shape != value.shape or _difference(value, now[name]) > self.tolerance):
-                return name
-        return None
 
-
-def values_of(graph: InternalGraph, inputs: Sequence[Any]) -> dict[str, Tensor]:
-    """Every value of a run, by the name of its node."""
-    values: dict[str, Tensor] = {}
-
-    def keep(node: Any, value: Tensor) -> None:
-        values.setdefault(node.name, value)
-
-    interpret(graph, inputs, on_value=keep)
-    return values
-
-
-def _difference(want: Tensor, got: Tensor) -> float:
-    a, b = (np.asarray(t.numpy(), np.float64) for t in (want, got))
-    scale = float(np.abs(a).max(initial=0)) or 1.0
-    worst = float(np.abs(a - b).max(initial=0)) / scale
-    return worst if worst == worst else float("inf")
-
-
-def write_reproducer(
-    folder: Path, before: InternalGraph, after: InternalGraph, name: str, inputs: Iterable[Any]
-) -> None:
-    """The part of both graphs between the values on which they agree and the first on which they do not (op level)."""
-    from megengine.traced_module import files
-    from megengine.traced_module.traced import lower
-
-    small, ends = [], []
-    shared = {n.name for n in before.nodes()} & {n.name for n in after.nodes()} - {name}
-    for graph in (before, after):
-        part, cut = _cut(graph, name, shared)
-        small.append(part)
-        ends.append(cut)
-    folder.mkdir(parents=True, exist_ok=True)
-    values = values_of(before, list(inputs))
-    np.savez(folder / "inputs.npz", **{n: values[n].numpy() for n in {*ends[0], *ends[1]} if n in values})
-    for part, title in zip(small, ("before", "after"), strict=True):
-        files.save(lower(part), folder / f"{title}.mgt")
-
-
-def _cut(graph: InternalGraph, name: str, shared: set[str]) -> tuple[InternalGraph, list[str]]:
-    """A copy that computes one value from the nearest values whose names are in `shared`; these become inputs."""
-    part = graph.clone()
-    node = part.node(name)
-    kept = {id(node.expr)}
-    todo, ends = list(node.expr.inputs), []
-    while todo:
-        at = todo.pop()
-        if at.expr.kind in ("Constant", "Input", "GetAttr"):
-            continue
-        if at.name in shared:
-            if at.name not in ends:
-                ends.append(at.name)
-            continue
-        if id(at.expr) not in kept:
-            kept.add(id(at.expr))
-            todo.extend(at.expr.inputs)
-    part.set_outputs([node])
-    part.out_def = None
-    for end in ends:
-        old = part.node(end)
-        fresh = part.add_input(f"{end}_value", old.spec)
-        part.replace_node({old: fresh})
-    part.remove_dead()
-    return part, ends
+def _in_words(key: Key) -> str:
+    path, _, name = key
+    return f"{name!r} of {path}" if path else repr(name)

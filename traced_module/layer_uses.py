@@ -1,0 +1,87 @@
+"""Where layers stand and who reads them: what a pass must know before it puts another layer in a place.
+
+A place is an attribute of a module. The same place may be read by several graphs: a module has a graph for each kind of
+arguments, an outer graph may reach into a submodule, and two submodules may be one object. A layer that is exchanged
+for one reader is exchanged for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from megengine.module import Module
+from megengine.traced_module.edit_records import addresses_of
+from megengine.traced_module.expr import CallMethod, GetAttr, is_call_module
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import ModuleNode, Node
+
+Place = tuple[int, str]  # id of the module that holds the attribute, name
+
+
+def all_graphs(graph: InternalGraph) -> list[InternalGraph]:
+    """Every graph of the traced module that a graph is part of."""
+    return [found for _, found in addresses_of(graph._top).values()]
+
+
+def graphs_below(graph: InternalGraph) -> list[InternalGraph]:
+    """A graph and all that its calls enter, each once."""
+    found = {id(graph): graph}
+    todo = [graph]
+    while todo:
+        for child in todo.pop().child_graphs():
+            if id(child) not in found:
+                found[id(child)] = child
+                todo.append(child)
+    return list(found.values())
+
+
+def reads_of_places(graph: InternalGraph) -> dict[Place, list[GetAttr]]:
+    """All reads of each place that is on the way to a layer or tensor, in every graph of the traced module."""
+    found: dict[Place, list[GetAttr]] = {}
+    for each in all_graphs(graph):
+        for expr in each.exprs(recursive=False):
+            if isinstance(expr, GetAttr):
+                for place in _places(each, expr):
+                    found.setdefault(place, []).append(expr)
+    return found
+
+
+def _places(graph: InternalGraph, expr: GetAttr) -> Iterator[Place]:
+    at: Any = graph.module_of(expr.inputs[0])
+    for part in expr.name.split("."):
+        yield id(at), part
+        if isinstance(at, (list, tuple)):
+            at = at[int(part)]
+        else:
+            at = at[part] if isinstance(at, dict) else object.__getattribute__(at, "__dict__")[part]
+
+
+def place_of(node: ModuleNode) -> Place:
+    """The place of the layer that a node reads."""
+    assert isinstance(node.expr, GetAttr)
+    *_, last = _places(node.graph, node.expr)
+    return last
+
+
+def has_hooks(module: Module) -> bool:
+    """True if a call of the module does more than its forward."""
+    own = object.__getattribute__(module, "__dict__")
+    return bool(own.get("_forward_hooks") or own.get("_forward_pre_hooks"))
+
+
+def only_call(read: GetAttr) -> CallMethod | None:
+    """The one call of the layer that a GetAttr reads; None if it is used in another way, or not once."""
+    node = read.output
+    if not isinstance(node, ModuleNode) or len(node.users) != 1:
+        return None
+    call = node.users[0]
+    plain = isinstance(call, CallMethod) and is_call_module(call) and call.inputs[0] is node
+    return call if plain and not has_hooks(node.owner) else None
+
+
+def only_user(node: Node) -> Any:
+    """The one expression that uses a value; None if there are several, or the graph returns it."""
+    if len(node.users) != 1 or any(node is n for n in node.graph.outputs):
+        return None
+    return node.users[0]
