@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megengine import device as devices
-from megengine.core import hooks
+from megengine.core import absent, hooks
 from megengine.core.dtype import DType, QuantizedDType, as_dtype, storage_of
-from megengine.core.errors import DTypeError, MegEngineError, OptionError, ShapeError
+from megengine.core.errors import DTypeError, MegEngineError, MissingNameError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec, interned
 
 _INT32 = np.iinfo(np.int32)
@@ -189,7 +189,11 @@ class Tensor:
     @property
     def requires_grad(self) -> bool:
         """Not an attribute, as in MegEngine: GradManager says what is differentiated."""
-        raise AttributeError("requires_grad is reserved; attach the tensor to a GradManager instead")
+        raise MissingNameError("requires_grad is reserved; attach the tensor to a GradManager instead")
+
+    @requires_grad.setter
+    def requires_grad(self, value: Any) -> None:
+        raise MissingNameError("requires_grad is reserved; attach the tensor to a GradManager instead")
 
     def set_value(self, value: Any) -> None:
         """Take another value, converted to the tensor's dtype. Raises ShapeError for another shape."""
@@ -241,7 +245,7 @@ class Tensor:
 
     def __len__(self) -> int:
         if not self.spec.shape:
-            raise TypeError("len() of a tensor without axes")
+            raise DTypeError("len() of a tensor without axes; expected at least one")
         return self.spec.shape[0]
 
     def __iter__(self):
@@ -249,7 +253,7 @@ class Tensor:
 
     def __bool__(self) -> bool:
         if self.size != 1:
-            raise ValueError(f"truth value of a tensor of shape {self.spec.shape} is ambiguous; use .any() or .all()")
+            raise ShapeError(f"truth value of a tensor of shape {self.spec.shape} is ambiguous; use .any() or .all()")
         return bool(self._read("the truth value").item())
 
     def __int__(self) -> int:
@@ -269,7 +273,7 @@ class Tensor:
 
     def __index__(self) -> int:
         if np.dtype(storage_of(self._dtype)).kind not in "iub":
-            raise TypeError(f"a tensor of {self._dtype} cannot be an index; expected integers")
+            raise DTypeError(f"a tensor of {self._dtype} cannot be an index; expected integers")
         return int(self.item())
 
     def __hash__(self) -> int:
@@ -295,6 +299,10 @@ class Tensor:
         text = np.array2string(self._storage(), separator=", ", prefix=kind + "(")
         dtype = "" if self._dtype == np.float32 else f", dtype={self._dtype}"
         return f"{kind}({text}{dtype}, device={self._device})"
+
+
+for _name in absent.TENSOR_WORDS:
+    setattr(Tensor, _name, absent.Absent(_name, absent.TENSOR_WORDS))
 
 
 class Parameter(Tensor):

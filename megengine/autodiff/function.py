@@ -6,7 +6,9 @@ from typing import Any
 
 from megengine.autodiff.forward import Forward
 from megengine.autodiff.tape import Tape
+from megengine.core.errors import ArgumentError, GradientError, MissingMethodError
 from megengine.dispatch.apply import active_interposers, no_interposers
+from megengine.dispatch.refusal import shown
 from megengine.tensor import Tensor
 
 
@@ -16,19 +18,29 @@ class Function:
     `backward` returns one gradient (or None) per tensor input; values may be kept on self in between.
     """
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Function:
+        if cls.__init__ is object.__init__ and (args or kwargs):
+            name = cls.__name__
+            raise ArgumentError(f"{name}: its class was called with the inputs; call an instance: {name}()(x)")
+        return super().__new__(cls)
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The computation; not recorded op by op."""
-        raise NotImplementedError(f"{type(self).__name__} has no forward")
+        raise MissingMethodError(f"{type(self).__name__} has no forward; define it in the subclass")
 
     def backward(self, *output_grads: Any) -> Any:
         """Gradients of the inputs from those of the outputs."""
-        raise NotImplementedError(f"{type(self).__name__} has no backward")
+        raise MissingMethodError(f"{type(self).__name__} has no backward; define it in the subclass")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         listeners = active_interposers()
         with no_interposers():
             out = self.forward(*args, **kwargs)
-        outputs = tuple(_fresh(t, args) for t in (out if isinstance(out, tuple) else (out,)))
+        given = out if isinstance(out, tuple) else (out,)
+        wrong = [shown(t) for t in given if not isinstance(t, Tensor)]
+        if wrong:
+            raise ArgumentError(f"{type(self).__name__}.forward returned {wrong[0]}; expected tensors")
+        outputs = tuple(_fresh(t, args) for t in given)
         tensors = tuple(a for a in args if isinstance(a, Tensor))
         for listener in listeners:
             if isinstance(listener, Forward):
@@ -41,7 +53,16 @@ class Function:
 
     def _vjp(self, ctx: Any, *cts: Tensor | None) -> tuple:
         grads = self.backward(*cts)
-        return tuple(grads) if isinstance(grads, (tuple, list)) else (grads,)
+        grads = tuple(grads) if isinstance(grads, (tuple, list)) else (grads,)
+        name, wanted = type(self).__name__, len(ctx.inputs)
+        if len(grads) != wanted:
+            raise GradientError(
+                f"{name}.backward returned {len(grads)} gradients for {wanted} tensors; expected one (or None) for each"
+            )
+        wrong = [shown(g) for g in grads if g is not None and not isinstance(g, Tensor)]
+        if wrong:
+            raise GradientError(f"{name}.backward returned {wrong[0]}; expected a tensor or None for each input")
+        return grads
 
 
 def _fresh(out: Tensor, inputs: tuple) -> Tensor:

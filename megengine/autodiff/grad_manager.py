@@ -11,11 +11,14 @@ import numpy as np
 
 from megengine.autodiff.tape import Tape
 from megengine.core.dtype import storage_of
-from megengine.core.errors import GradientError
+from megengine.core.errors import ArgumentError, GradientError
 from megengine.dispatch import apply, interpose
 from megengine.dispatch.apply import without
+from megengine.dispatch.refusal import shown
+from megengine.logger import get_logger
 from megengine.tensor import Tensor
 
+_log = get_logger(__name__)
 GradCallback = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -48,11 +51,15 @@ class GradManager:
         self, tensors: Tensor | Iterable[Tensor], callbacks: GradCallback | Sequence[GradCallback] | None = None
     ) -> GradManager:
         """Ask for gradients of tensors; `callback(tensor, grad)` may replace each gradient. Returns the manager."""
+        if not isinstance(tensors, Iterable):
+            remedy = "; give it net.parameters()" if hasattr(tensors, "parameters") else ""
+            raise ArgumentError(f"attach: tensors is {shown(tensors)}; expected tensors or parameters{remedy}")
         items = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        wrong = [t for t in items if not isinstance(t, Tensor)]
+        if wrong:
+            raise ArgumentError(f"attach: got {shown(wrong[0])}; expected tensors or parameters")
         added = [] if callbacks is None else [callbacks] if callable(callbacks) else list(callbacks)
         for t in items:
-            if not isinstance(t, Tensor):
-                raise GradientError(f"attach: got {type(t).__name__}; expected tensors or parameters")
             _, have = self._attached.setdefault(id(t), (t, []))
             have.extend(added)
             if self._tape is not None:
@@ -86,13 +93,18 @@ class GradManager:
         """
         if self._tape is None:
             raise GradientError("backward: nothing was recorded; use 'with gm:' or gm.record() around the computation")
-        targets = [] if y is None else [y] if isinstance(y, Tensor) else list(y)
+        targets = [] if y is None else _tensors("y", y)
         seeds = self._seeds(targets, dy)
         tape = self._tape
         token = _backwarding.set(self)
         try:
             with without(tape):
                 cotangents = tape.gradients(targets, seeds, self._attached)
+                if targets and self._attached and not self._attached.keys() & cotangents.keys():
+                    _log.warning(
+                        "backward: y does not depend on any attached tensor, so no gradient was computed; "
+                        "compute it from them within 'with gm:'"
+                    )
                 for key, (tensor, callbacks) in list(self._attached.items()):
                     if key in cotangents:
                         self._deliver(tensor, cotangents[key], callbacks)
@@ -111,7 +123,7 @@ class GradManager:
     def _seeds(targets: list[Tensor], dy: Any) -> list[Tensor]:
         if dy is None:
             return [Tensor(np.ones(t.shape, storage_of(t.dtype)), dtype=t.dtype) for t in targets]
-        seeds = [dy] if isinstance(dy, Tensor) else list(dy)
+        seeds = _tensors("dy", dy)
         if len(seeds) != len(targets):
             raise GradientError(f"backward: {len(targets)} targets and {len(seeds)} cotangents; expected as many")
         return seeds
@@ -125,6 +137,14 @@ class GradManager:
 
     def __or__(self, other: GradManager | GradManagerGroup) -> GradManagerGroup:
         return GradManagerGroup([self]).merge_with(other)
+
+
+def _tensors(name: str, given: Any) -> list[Tensor]:
+    items = list(given) if isinstance(given, (tuple, list)) else [given]
+    wrong = [t for t in items if not isinstance(t, Tensor)]
+    if wrong:
+        raise ArgumentError(f"backward: {name} is {shown(wrong[0])}; expected a tensor, or several")
+    return items
 
 
 class AttachSpec:

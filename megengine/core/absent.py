@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from megengine.core.errors import MissingNameError
+
 # beginning of a name -> why it is not here; the longest one counts
 REASONS: dict[str, str] = {
-    "megengine.functional.": "not written yet",
-    "megengine.functional.distributed.": "not written yet",
-    "megengine.functional.inplace.": "internal: tensors are values, optimizers write to parameters themselves",
-    "megengine.module.": "not written yet",
-    "megengine.module.init.": "internal",
-    "megengine.module.qat.": "see the page on quantization",
-    "megengine.module.quantized.": "see the page on quantization",
     "megengine.optim": "it is called megengine.optimizer",
     "megengine.jit": "traced_module.trace_module captures a model, plan.compile makes it fast; code runs eagerly else",
     "megengine.amp": "mixed precision is not here; parameters and inputs can be float16 or bfloat16 throughout",
@@ -21,7 +21,6 @@ REASONS: dict[str, str] = {
     "megengine.config": "there are no options of kernels; megengine.functional.debug_param has the strategy",
     "megengine.experimental": "what became useful of it is in megengine.quantization",
     "megengine.version": "it is megengine.__version__",
-    "megengine.random.": "not written yet",
     "megengine.check_misc": "there is no installation to check: what is missing says so when it is used",
     "megengine.utils.": "a helper of MegEngine's own tools; models and training do not use it",
     "megengine.utils.comp_graph_tools.": "graphs are those of traced_module.lower, which run and edit themselves",
@@ -33,12 +32,77 @@ REASONS: dict[str, str] = {
 
 def reason(name: str) -> str:
     """Why a full name is not here, by the longest beginning in the table; empty if the table does not know it."""
-    best = max((p for p in REASONS if name.startswith(p)), key=len, default=None)
+    best = max((p for p in REASONS if name == p or name.startswith(p.rstrip(".") + ".")), key=len, default=None)
     return "" if best is None else REASONS[best]
 
 
-def missing(module: str, name: str) -> AttributeError:
-    """The error for a name that a module does not have; it says why if the name is MegEngine's."""
-    known = "" if name.startswith("_") or module == "megengine.module" else reason(f"{module}.{name}")
-    known = known or REASONS.get(f"{module}.{name}", "")
-    return AttributeError(f"module {module!r} has no attribute {name!r}" + (f": {known}" if known else ""))
+def missing(module: str, name: str) -> MissingNameError:
+    """The error for a name that a module does not have; it says why if the name is MegEngine's, else the nearest."""
+    text, why = f"module {module!r} has no attribute {name!r}", reason(f"{module}.{name}")
+    if name.startswith("_"):
+        return MissingNameError(text)
+    return MissingNameError(f"{text}: {why}") if why else MissingNameError(text, name, partial(_public, module))
+
+
+def _public(module: str) -> list[str]:
+    return [n for n in dir(sys.modules[module]) if not n.startswith("_")]
+
+
+# names that other engines have, or that MegEngine had -> what to do here
+MODULE_WORDS = {
+    "cuda": "make the network under megengine.set_default_device, or move its tensors: p.to(device)",
+    "cpu": "there is nothing to do: tensors live on the CPU unless they were put elsewhere",
+    "to": "move tensors one by one: for t in net.tensors(): t[...] = t.to(device)",
+    "half": "for p in net.parameters(): p[...] = p.astype('float16')",
+    "float": "for p in net.parameters(): p[...] = p.astype('float32')",
+    "register_buffer": "assign a Tensor: self.name = tensor",
+    "register_parameter": "assign a Parameter: self.name = Parameter(value)",
+    "add_module": "assign the module: self.name = module",
+    "register_module": "assign the module: self.name = module",
+    "register_forward_pre_hooks": "it is called register_forward_pre_hook",
+    "requires_grad_": "give the parameters that are trained to GradManager.attach",
+    "named_params": "it is called named_parameters",
+    "weights": "see parameters() or state_dict()",
+    "backward": "record within `with GradManager().attach(net.parameters()) as gm:` and call gm.backward(loss)",
+}
+TENSOR_WORDS = {
+    "backward": "record within `with GradManager().attach(parameters) as gm:` and call gm.backward(loss)",
+    "cuda": "use .to('gpu0')",
+    "cpu": "use .to('cpu0'), or .numpy() for an array",
+    "requires_grad_": "give the tensor to GradManager.attach",
+    "grad_fn": "gradients are recorded by a GradManager",
+    "float": "use .astype('float32')",
+    "half": "use .astype('float16')",
+    "double": "use .astype('float64')",
+    "long": "use .astype('int64')",
+    "int": "use .astype('int32')",
+    "bool": "use .astype('bool')",
+    "clone": "use Tensor(x), or copy.copy(x)",
+    "contiguous": "there is nothing to do: values have no strides",
+    "unsqueeze": "use megengine.functional.expand_dims(x, axis)",
+    "masked_fill": "use megengine.functional.where(mask, value, x)",
+    "repeat": "use megengine.functional.repeat or megengine.functional.tile",
+    "expand": "use megengine.functional.broadcast_to",
+    "data": "use .detach(), or .numpy() for an array",
+    "nelement": "use .size",
+}
+
+
+def attribute(owner: object, name: str, words: Mapping[str, str]) -> MissingNameError:
+    """The error for an attribute that an object does not have: what to use instead, or the nearest name."""
+    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    if name in words:
+        return MissingNameError(f"{text}: {words[name]}")
+    return MissingNameError(text, "" if name.startswith("_") else name, lambda: dir(owner))
+
+
+class Absent:
+    """The place of a name that users of other engines try: reading it says what to do; it can be assigned."""
+
+    def __init__(self, name: str, words: Mapping[str, str]) -> None:
+        self._name, self._words = name, words
+
+    def __get__(self, owner: object, kind: type | None = None) -> Any:
+        if owner is None:
+            return self
+        raise attribute(owner, self._name, self._words)

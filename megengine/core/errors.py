@@ -7,7 +7,7 @@ which op, node or module path, which argument, what was expected, what was got, 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 class MegEngineError(Exception):
@@ -32,6 +32,33 @@ class OptionError(MegEngineError, ValueError):
 
 class ArgumentError(OptionError, TypeError):
     """An argument is of a kind that the function cannot use."""
+
+
+class DivisionByZeroError(OptionError, ZeroDivisionError):
+    """Integers are divided by zero, which has no result."""
+
+
+class MissingFileError(MegEngineError, FileNotFoundError):
+    """A file, or the folder to write it to, does not exist."""
+
+
+class MissingMethodError(MegEngineError, NotImplementedError):
+    """A subclass lacks a method that its base needs."""
+
+
+class MissingNameError(MegEngineError, AttributeError):
+    """A name that does not exist. The nearest of `known()` is searched when the message is read: most are never."""
+
+    def __init__(self, text: str, wanted: str = "", known: Callable[[], Iterable[str]] = tuple) -> None:
+        super().__init__(text)
+        self._wanted, self._known = wanted, known
+
+    def __str__(self) -> str:
+        return super().__str__() + (nearest(self._wanted, self._known()) if self._wanted else "")
+
+
+class NotEnoughMemoryError(MegEngineError, MemoryError):
+    """A result would need more memory than there is."""
 
 
 class StateDictError(OptionError, KeyError):

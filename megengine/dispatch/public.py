@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from megengine.core import hooks
-from megengine.core.errors import ArgumentError, MegEngineError, OptionError, nearest
+from megengine.core.errors import MegEngineError, MissingNameError, OptionError
+from megengine.dispatch.refusal import FOREIGN, called, explained
 from megengine.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,33 +36,6 @@ class PublicFunction:
 
 public_functions: dict[str, PublicFunction] = {}
 
-# what Python and NumPy raise when an argument is not what a function was written for
-_FOREIGN = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
-_LONGEST = 60
-
-
-def _shown(value: Any) -> str:
-    """An argument in words, without reading the values of tensors."""
-    if isinstance(value, Tensor):
-        return f"tensor {value.dtype}{value.spec.shape}"
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
-        text = repr(value)
-        return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
-    if isinstance(value, (tuple, list)) and all(v is None or isinstance(v, (bool, int, float)) for v in value[:9]):
-        return repr(value[:8])[:-1] + ", ...]" if len(value) > 8 else repr(value)
-    return type(value).__name__
-
-
-def _called(record: PublicFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    given = [*map(_shown, args), *(f"{name}={_shown(value)}" for name, value in kwargs.items())]
-    return f"{record.name}({', '.join(given)})"
-
-
-def _refused(record: PublicFunction, exc: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ArgumentError:
-    expected = ", ".join(str(p.replace(annotation=p.empty)) for p in record.signature.parameters.values())
-    call = _called(record, args, kwargs)
-    return ArgumentError(f"{record.name}: {exc}; got {call}; expected {record.name}({expected})")
-
 
 def watched_function(record: PublicFunction) -> Callable[..., Any]:
     """The function as it is exported: a tracer hears of calls that no other public function makes."""
@@ -74,20 +48,20 @@ def watched_function(record: PublicFunction) -> Callable[..., Any]:
             try:
                 return function(*args, **kwargs)
             except MegEngineError as exc:
-                exc.add_note(f"while calling {_called(record, args, kwargs)}")
+                exc.add_note(f"while calling {called(record.name, args, kwargs)}")
                 raise
-            except _FOREIGN as exc:
-                raise _refused(record, exc, args, kwargs) from exc
+            except FOREIGN as exc:
+                raise explained(record.name, function, exc, args, kwargs, record.signature) from exc
 
         def run() -> Any:
             token = hooks.active.set(None)  # not a `with`: this is the hot path of tracing
             try:
                 return function(*args, **kwargs)
             except MegEngineError as exc:
-                exc.add_note(f"while calling {_called(record, args, kwargs)}")
+                exc.add_note(f"while calling {called(record.name, args, kwargs)}")
                 raise
-            except _FOREIGN as exc:
-                raise _refused(record, exc, args, kwargs) from exc
+            except FOREIGN as exc:
+                raise explained(record.name, function, exc, args, kwargs, record.signature) from exc
             finally:
                 hooks.active.reset(token)
 
@@ -135,5 +109,5 @@ def exported(home: str, name: str) -> Callable[..., Any]:
     """One function of a face, also if it was declared after the face was imported. Raises AttributeError."""
     found = exports(home)
     if name not in found:
-        raise AttributeError(f"module {home!r} has no attribute {name!r}{nearest(name, found)}")
+        raise MissingNameError(f"module {home!r} has no attribute {name!r}", name, lambda: found)
     return found[name]

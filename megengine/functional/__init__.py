@@ -3,7 +3,7 @@
 from typing import Any
 
 from megengine.core import late
-from megengine.core.errors import nearest
+from megengine.core.errors import MissingNameError
 from megengine.functional import elemwise, loss, math, metric, nn, tensor, vision
 
 _MODULES = (elemwise, loss, math, metric, nn, tensor, vision)
@@ -24,4 +24,4 @@ def __getattr__(name: str) -> Any:
             if record.name == name and record.home == module.__name__:
                 return getattr(module, name)
     known = {r.name for r in public_functions.values() if r.home.startswith(__name__)}
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest(name, known)}")
+    raise MissingNameError(f"module {__name__!r} has no attribute {name!r}", name, lambda: known)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from megengine.core import late
+from megengine.core import absent, late
 from megengine.module import init
 from megengine.module.activation import (
     GELU,
@@ -54,11 +54,11 @@ from megengine.module.rnn import LSTM, RNN, LSTMCell, RNNCell
 from megengine.module.sequential import Sequential
 from megengine.module.sliding_window import SlidingWindow, SlidingWindowTranspose
 
-__all__ = [name for name in dir() if not name.startswith("_") and name not in ("Any", "late")]
+__all__ = [name for name in dir() if not name.startswith("_") and name not in ("Any", "absent", "late")]
 
 
 def __getattr__(name: str) -> Any:
     """`qat` and `quantized` are imported when they are first named."""
     if name in ("qat", "quantized") and late.ensure(f"megengine.module.{name}.") and name in globals():
         return globals()[name]
-    raise AttributeError(f"module 'megengine.module' has no attribute {name!r}")
+    raise absent.missing(__name__, name)

@@ -48,6 +48,10 @@ class _ConvNd(Module):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if in_channels < 1 or out_channels < 1:
+            raise OptionError(
+                f"{type(self).__name__}: in_channels={in_channels}, out_channels={out_channels}; expected at least 1"
+            )
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise OptionError(
                 f"{type(self).__name__}: groups={groups} must divide in_channels={in_channels} and "
@@ -57,6 +61,11 @@ class _ConvNd(Module):
         self.kernel_size, self.stride, self.padding, self.dilation = (
             self._per_axis(v) for v in (kernel_size, stride, padding, dilation)
         )
+        for name, value in (("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation)):
+            if min(_tuple(value, self._axes)) < 1:
+                raise OptionError(f"{type(self).__name__}: {name} is {value}; expected at least 1")
+        if min(_tuple(padding, self._axes)) < 0:
+            raise OptionError(f"{type(self).__name__}: padding is {padding}; expected at least 0")
         self.output_padding = 0
         self.groups = groups
         self.weight = init.parameter(self._infer_weight_shape())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from megengine import functional as F
+from megengine.core.errors import OptionError
 from megengine.module.module import Module
 from megengine.tensor import Tensor
 
@@ -14,6 +15,8 @@ class Dropout(Module):
 
     def __init__(self, drop_prob: float = 0.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if not 0 <= drop_prob < 1:
+            raise OptionError(f"Dropout: drop_prob is {drop_prob}; expected 0 <= drop_prob < 1")
         self.drop_prob = drop_prob
 
     def forward(self, inputs: Tensor) -> Tensor:

@@ -7,65 +7,70 @@ import math
 import numpy as np
 
 from megengine.core.dtype import storage_of
-from megengine.core.errors import OptionError, ShapeError
+from megengine.core.errors import ArgumentError, OptionError, ShapeError, nearest
+from megengine.dispatch.refusal import checked, shown
 from megengine.random.rng import draw
 from megengine.tensor import Parameter, Tensor
 
 
 def _write(tensor: Tensor, value: np.ndarray) -> None:
+    if not isinstance(tensor, Tensor):
+        raise ArgumentError(f"tensor is {shown(tensor)}; expected a Parameter or a Tensor, which takes the new values")
     value = value.astype(storage_of(tensor.dtype), copy=False)
     tensor._reset(Tensor._wrap(value, tensor.dtype, tensor.device))
 
 
+@checked
 def fill_(tensor: Tensor, val: float) -> None:
     """Every element `val`."""
     _write(tensor, np.full(tensor.shape, val))
 
 
+@checked
 def zeros_(tensor: Tensor) -> None:
     """Every element 0."""
     fill_(tensor, 0)
 
 
+@checked
 def ones_(tensor: Tensor) -> None:
     """Every element 1."""
     fill_(tensor, 1)
 
 
+@checked
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> None:
     """Uniform in [a, b)."""
     _write(tensor, draw(tensor.shape, normal=False, scale=b - a, shift=a))
 
 
+@checked
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> None:
     """Normal with this mean and standard deviation."""
+    if std < 0:
+        raise OptionError(f"normal_: std is {std}; expected at least 0")
     _write(tensor, draw(tensor.shape, normal=True, scale=std, shift=mean))
 
 
 _LINEAR = ("linear", "sigmoid", *(f"{kind}{n}d" for kind in ("conv", "conv_transpose") for n in (1, 2, 3)))
 
 
+@checked
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """Recommended gain of a nonlinearity (He et al. 2015; 5/3 for tanh)."""
     gains = {"tanh": 5 / 3, "relu": math.sqrt(2)}
     if nonlinearity == "leaky_relu":
         return math.sqrt(2 / (1 + (0.01 if param is None else param) ** 2))
-    if nonlinearity in (
-        "linear",
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "conv_transpose1d",
-        "conv_transpose2d",
-        "conv_transpose3d",
-        "sigmoid",
-    ):
+    if nonlinearity in _LINEAR:
         return 1.0
     if nonlinearity not in gains:
-        raise OptionError(f"calculate_gain: unknown nonlinearity {nonlinearity!r}; expected one of {sorted(gains)}")
+        known = [*gains, *_LINEAR, "leaky_relu"]
+        hint = nearest(nonlinearity, known) if isinstance(nonlinearity, str) else ""
+        raise OptionError(f"calculate_gain: nonlinearity is {nonlinearity!r}; expected one of {sorted(known)}{hint}")
     return gains[nonlinearity]
 
 
+@checked
 def calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
     """Inputs and outputs per unit of a weight; a 5-d weight is a grouped convolution's."""
     shape = tensor.shape
@@ -77,30 +82,36 @@ def calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
     return shape[1] * field, shape[0] * field
 
 
+@checked
 def calculate_correct_fan(tensor: Tensor, mode: str) -> int:
     """Fan in or fan out by name."""
     if mode not in ("fan_in", "fan_out"):
-        raise OptionError(f"fan mode is {mode!r}; expected fan_in or fan_out")
+        hint = nearest(mode, ["fan_in", "fan_out"]) if isinstance(mode, str) else ""
+        raise OptionError(f"fan mode is {mode!r}; expected fan_in or fan_out{hint}")
     return calculate_fan_in_and_fan_out(tensor)[mode == "fan_out"]
 
 
+@checked
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> None:
     """Glorot and Bengio 2010, uniform."""
     limit = gain * math.sqrt(6 / sum(calculate_fan_in_and_fan_out(tensor)))
     uniform_(tensor, -limit, limit)
 
 
+@checked
 def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> None:
     """Glorot and Bengio 2010, normal."""
     normal_(tensor, 0.0, gain * math.sqrt(2 / sum(calculate_fan_in_and_fan_out(tensor))))
 
 
+@checked
 def msra_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
     """He et al. 2015, uniform."""
     limit = calculate_gain(nonlinearity, a) * math.sqrt(3 / calculate_correct_fan(tensor, mode))
     uniform_(tensor, -limit, limit)
 
 
+@checked
 def msra_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
     """He et al. 2015, normal."""
     normal_(tensor, 0.0, calculate_gain(nonlinearity, a) / math.sqrt(calculate_correct_fan(tensor, mode)))

@@ -8,10 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core import hooks
+from megengine.core import absent, hooks
 from megengine.core.dtype import is_quantized, storage_of
-from megengine.core.errors import OptionError, ShapeError, StateDictError, nearest
+from megengine.core.errors import (
+    MissingMethodError,
+    MissingNameError,
+    OptionError,
+    ShapeError,
+    StateDictError,
+    nearest,
+)
+from megengine.dispatch.refusal import constructor, own
 from megengine.logger import get_logger
+from megengine.module.location import located
 from megengine.tensor import Parameter, Tensor
 from megengine.utils.hook import HookHandler
 
@@ -57,6 +66,12 @@ class Module:
     alphabetical order, then those of its children.
     """
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if own(cls) and "__init__" in cls.__dict__:
+            cls.__init__ = constructor(cls.__init__)
+
+    @constructor
     def __init__(self, name: str | None = None) -> None:
         self.name = name
         self.training = True
@@ -66,7 +81,9 @@ class Module:
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The computation of the module."""
-        raise NotImplementedError(f"{type(self).__name__} has no forward; define it in the subclass")
+        added = [n for cls in type(self).__mro__[: type(self).__mro__.index(Module)] for n in cls.__dict__]
+        hint = nearest("forward", added)
+        raise MissingMethodError(f"{type(self).__name__} has no forward; define it in the subclass{hint}")
 
     def __getattribute__(self, name: str) -> Any:
         value = object.__getattribute__(self, name)
@@ -77,10 +94,24 @@ class Module:
             return value  # what it read was heard already
         return watcher.attribute(self, name, value)
 
+    def __getattr__(self, name: str) -> Any:
+        """Only asked for names that are not there: the error says what to do."""
+        if hasattr(type(self), name):
+            return object.__getattribute__(self, name)  # a property failed: its own error tells
+        if name in _HOOKS or name == "training":
+            raise MissingNameError(f"{type(self).__name__}.__init__ did not call super().__init__() before this")
+        raise absent.attribute(self, name, absent.MODULE_WORDS)
+
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         watcher = hooks.active.get()
         if watcher is None:
-            return self._run(inputs, kwargs)
+            try:
+                return self._run(inputs, kwargs)
+            except Exception as exc:
+                failed = located(self, exc, inputs, kwargs)
+                if failed is exc:
+                    raise
+                raise failed from exc
         return watcher.module(self, inputs, kwargs, lambda: self._run(inputs, kwargs))
 
     def _run(self, inputs: tuple, kwargs: dict) -> Any:

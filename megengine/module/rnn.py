@@ -6,7 +6,7 @@ import math
 from typing import Any, ClassVar
 
 from megengine import functional as F
-from megengine.core.errors import OptionError, ShapeError
+from megengine.core.errors import MissingMethodError, OptionError, ShapeError
 from megengine.logger import get_logger
 from megengine.module import init
 from megengine.module.module import Module
@@ -147,18 +147,18 @@ class RNNBase(Module):
 
     def create_cell(self, layer: int) -> RNNCellBase:
         """A cell with the sizes of a layer."""
-        raise NotImplementedError(f"{type(self).__name__} has no create_cell; use RNN or LSTM")
+        raise MissingMethodError(f"{type(self).__name__} has no create_cell; use RNN or LSTM")
 
     def init_hidden(self, batch_size: int = 1) -> Any:
         """States of zeros [layers * directions, batch, hidden]."""
-        raise NotImplementedError(f"{type(self).__name__} has no init_hidden; use RNN or LSTM")
+        raise MissingMethodError(f"{type(self).__name__} has no init_hidden; use RNN or LSTM")
 
     def get_output_from_hidden(self, hx: Any) -> Tensor:
         """The part of a state that is the layer's output."""
-        raise NotImplementedError(f"{type(self).__name__} has no get_output_from_hidden; use RNN or LSTM")
+        raise MissingMethodError(f"{type(self).__name__} has no get_output_from_hidden; use RNN or LSTM")
 
     def _step(self, gates: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        raise NotImplementedError(f"{type(self).__name__} has no step; use RNN or LSTM")
+        raise MissingMethodError(f"{type(self).__name__} has no step; use RNN or LSTM")
 
     def _scan(
         self, x: Tensor, weights: tuple[Tensor | None, ...], states: tuple[Tensor, ...], backwards: bool

@@ -6,6 +6,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
+from megengine.core.errors import ArgumentError
+from megengine.dispatch.refusal import shown
 from megengine.module.module import Module
 
 
@@ -21,6 +23,8 @@ class Sequential(Module):
         entries = args[0].items() if named else ((str(i), m) for i, m in enumerate(args))
         self.layer_keys: list[str] = []
         for key, module in entries:
+            if not callable(module):
+                raise ArgumentError(f"Sequential: layer {key!r} is {shown(module)}; expected a Module")
             setattr(self, key, module)
             self.layer_keys.append(key)
 

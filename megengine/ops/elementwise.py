@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import is_float
-from megengine.core.errors import DTypeError, OptionError, ShapeError
+from megengine.core.errors import DivisionByZeroError, DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import (
     ErrorSample,
@@ -353,7 +353,7 @@ def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def _check_divisor(name: str, y: np.ndarray) -> None:
     if y.dtype.kind in "iu" and y.size and not np.all(y):
-        raise OptionError(f"{name}: integer division by zero; expected a divisor without zeros")
+        raise DivisionByZeroError(f"{name}: integer division by zero; expected a divisor without zeros")
 
 
 def _floor_divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -1,5 +1,8 @@
 """Optimizers and learning rate schedules."""
 
+from typing import Any
+
+from megengine.core import absent
 from megengine.optimizer.adadelta import Adadelta
 from megengine.optimizer.adagrad import Adagrad
 from megengine.optimizer.adam import Adam
@@ -25,3 +28,7 @@ __all__ = [
     "clip_grad_norm",
     "clip_grad_value",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    raise absent.missing(__name__, name)

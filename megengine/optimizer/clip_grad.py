@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from megengine.core.errors import OptionError
+from megengine.dispatch.refusal import checked
 from megengine.tensor import Tensor
 
 
@@ -15,6 +16,7 @@ def _gradients(tensors: Tensor | Iterable[Tensor]) -> list[Tensor]:
     return [t for t in items if t.grad is not None]
 
 
+@checked
 def clip_grad_norm(tensors: Tensor | Iterable[Tensor], max_norm: float, ord: float = 2.0) -> float:
     """Scale gradients so that their joint norm is at most `max_norm`. Returns the norm before."""
     if max_norm < 0 or ord <= 0:
@@ -30,6 +32,7 @@ def clip_grad_norm(tensors: Tensor | Iterable[Tensor], max_norm: float, ord: flo
     return total
 
 
+@checked
 def clip_grad_value(tensors: Tensor | Iterable[Tensor], lower: float, upper: float) -> None:
     """Limit every element of the gradients to [lower, upper]."""
     if lower > upper:

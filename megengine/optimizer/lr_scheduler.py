@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from megengine.core.errors import OptionError
+from megengine.core.errors import ArgumentError, MissingMethodError, OptionError
+from megengine.dispatch.refusal import constructor, own, shown
 from megengine.optimizer.optimizer import Optimizer
 
 
 class LRScheduler:
     """Sets the learning rate of every group when `step()` is called; subclasses say which, in `get_lr()`."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if own(cls) and "__init__" in cls.__dict__:
+            cls.__init__ = constructor(cls.__init__)
+
+    @constructor
     def __init__(self, optimizer: Optimizer, current_epoch: int = -1) -> None:
         if not isinstance(optimizer, Optimizer):
-            raise OptionError(f"{type(self).__name__}: got a {type(optimizer).__name__}; expected an Optimizer")
+            raise ArgumentError(f"{type(self).__name__}: optimizer is {shown(optimizer)}; expected an Optimizer")
         self.optimizer = optimizer
         for group in optimizer.param_groups:
             if current_epoch == -1:
@@ -29,7 +36,7 @@ class LRScheduler:
 
     def get_lr(self) -> list[float]:
         """The learning rate of each group in the current epoch."""
-        raise NotImplementedError(f"{type(self).__name__} has no get_lr; define it in the subclass")
+        raise MissingMethodError(f"{type(self).__name__} has no get_lr; define it in the subclass")
 
     def step(self, epoch: int | None = None) -> None:
         """Go to the next epoch, or to `epoch`."""

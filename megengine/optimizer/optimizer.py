@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numbers
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
-from megengine.core.errors import OptionError, ShapeError
+from megengine.core.errors import ArgumentError, MissingMethodError, OptionError, ShapeError
+from megengine.dispatch.refusal import constructor, own, shown
 from megengine.kernels import updates
 from megengine.tensor import Parameter, Tensor
 
@@ -22,9 +24,10 @@ _PART = 1 << 15  # elements updated at a time
 def check_range(owner: str, *, minimum: float = 0.0, below: float = float("inf"), **values: float) -> None:
     """Raise OptionError for a hyperparameter outside [minimum, below)."""
     for name, value in values.items():
-        if not minimum <= value < below:
+        if not isinstance(value, numbers.Real) or not minimum <= value < below:
             limit = f"in [{minimum:g}, {below:g})" if below < float("inf") else f"at least {minimum:g}"
-            raise OptionError(f"{owner}: {name} is {value!r}; expected a number {limit}")
+            kind = OptionError if isinstance(value, numbers.Real) else ArgumentError
+            raise kind(f"{owner}: {name} is {shown(value)}; expected a number {limit}")
 
 
 class Optimizer:
@@ -39,6 +42,11 @@ class Optimizer:
     # whether weight decay is added to the gradient
     _decays_gradient: ClassVar[bool] = True
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if own(cls) and "__init__" in cls.__dict__:
+            cls.__init__ = constructor(cls.__init__)
+
     def __init__(self, params: Parameters, defaults: dict[str, Any]) -> None:
         self._defaults = dict(defaults)
         self._state: dict[int, State] = {}
@@ -46,6 +54,10 @@ class Optimizer:
         self.param_groups: list[dict[str, Any]] = []
         if isinstance(params, (Parameter, dict)):
             params = [params]  # type: ignore[list-item]
+        if not isinstance(params, Iterable) or isinstance(params, (str, Tensor)):
+            raise ArgumentError(
+                f"{type(self).__name__}: params is {shown(params)}; expected parameters, such as net.parameters()"
+            )
         items = list(params)
         if not items:
             raise OptionError(f"{type(self).__name__}: no parameters to optimize; is net.parameters() exhausted?")
@@ -87,7 +99,7 @@ class Optimizer:
 
     def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
         """New values from values, gradients and state (changed in place): vectors, a part of a parameter each."""
-        raise NotImplementedError(f"{type(self).__name__} has no update rule")
+        raise MissingMethodError(f"{type(self).__name__} has no update rule; define _update in the subclass")
 
     def _write_new(
         self, out: np.ndarray, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]

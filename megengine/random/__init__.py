@@ -1,5 +1,8 @@
 """Random tensors from one process-wide state, `seed(value)` starts it anew; `RNG` objects have states of their own."""
 
+from typing import Any
+
+from megengine.core import absent
 from megengine.random.rng import (
     RNG,
     beta,
@@ -14,3 +17,7 @@ from megengine.random.rng import (
 )
 
 __all__ = ["RNG", "beta", "gamma", "generator", "normal", "permutation", "poisson", "seed", "shuffle", "uniform"]
+
+
+def __getattr__(name: str) -> Any:
+    raise absent.missing(__name__, name)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from megengine.core import late
-from megengine.core.errors import FileFormatError, OptionError
+from megengine.core.errors import ArgumentError, FileFormatError, MissingFileError, OptionError, nearest
 from megengine.serialization.arrays import ARRAY_NAMES, ARRAYS
 from megengine.serialization.objects import OBJECT_NAMES, OBJECTS, AllowedClasses
 from megengine.serialization.pickles import Record, Thaw, read_records
@@ -32,6 +32,8 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | Iterable[Buf
     file.
     """
     path = Path(path)
+    if not path.parent.is_dir():
+        raise MissingFileError(f"{path}: there is no folder {str(path.parent)!r} to write it to; make it first")
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -93,6 +95,14 @@ class dmap:  # noqa: N801 (MegEngine's name)
         _location.reset(self._tokens.pop())
 
 
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        near = nearest(path.name, [p.name for p in path.parent.iterdir()]) if path.parent.is_dir() else ""
+        raise MissingFileError(f"load: there is no file {str(path)!r}{near}") from None
+
+
 def load(
     f: PathOrFile,
     map_location: Location = None,
@@ -106,19 +116,21 @@ def load(
     The pickle is not run: only a fixed list of names is built. Classes of yours are built if you pass them,
     `load(f, allow=[Net])`. `unsafe=True` runs the pickle: it can do anything the file's author wished. Tensors come to
     the default device, or to `map_location` (a device, or a mapping or function of the name stored in the file).
-    Raises FileFormatError for anything else.
+    Raises FileFormatError for anything else, MissingFileError (a FileNotFoundError) where there is no such file.
 
     >>> net.load_state_dict(load("weights.pkl"))
     """
     if pickle_module is not pickle:
         raise OptionError("load: files are read by the package itself; leave out pickle_module")
     if isinstance(f, (str, os.PathLike)):
-        with Path(f).open("rb") as file:
+        with _opened(Path(f)) as file:
             try:
                 return load(file, map_location, allow=allow, unsafe=unsafe)
             except FileFormatError as exc:
                 exc.add_note(f"while reading {f}")
                 raise
+    if not hasattr(f, "read"):
+        raise ArgumentError(f"load: f is a {type(f).__name__}; expected a path, or a file opened in mode 'rb'")
     map_location = _location.get() if map_location is None else map_location
     if unsafe:
         return pickle.load(f)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from megengine.core.errors import ArgumentError
+
 
 class HookHandler:
     """A hook in a table, which it can leave again."""
 
     def __init__(self, source_dict: dict[int, Callable], hook: Callable) -> None:
+        if not callable(hook):
+            raise ArgumentError(f"hook is a {type(hook).__name__}; expected something to call")
         self._table, self.id = source_dict, max(source_dict, default=-1) + 1
         source_dict[self.id] = hook
 

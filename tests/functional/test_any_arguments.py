@@ -48,7 +48,7 @@ def broken():
 
     @public(home="megengine.functional.nn")
     def broken_one(inp):
-        raise ZeroDivisionError("oops")
+        raise NotImplementedError("oops")
 
     @public(home="megengine.functional.nn")
     def broken_two(inp):
@@ -60,7 +60,7 @@ def broken():
 
 
 def test_the_check_can_fail(broken):
-    assert undocumented(broken[0], Arguments(0)).endswith("broken_one: ZeroDivisionError: oops")
+    assert undocumented(broken[0], Arguments(0)).endswith("broken_one: NotImplementedError: oops")
     assert undocumented(broken[1], Arguments(0)).endswith("MegEngineError without a message")
 
 
@@ -71,7 +71,7 @@ def test_the_check_can_fail(broken):
             lambda x: F.mean(x, axis="ab"),
             r"mean: .*got mean\(tensor float32\(2, 3\), axis='ab'\); expected mean\(inp, ax",
         ),
-        (lambda x: F.relu(), r"relu: .*missing 1 required.*expected relu\(x\)"),
+        (lambda x: F.relu(), r"relu: .*missing a required.*expected relu\(x\)"),
         (lambda x: F.relu(x, bananas=[1, 2]), r"unexpected keyword argument 'bananas'; got relu\(.*bananas=\[1, 2\]\)"),
         (lambda x: F.clip(x, lower="a" * 99), r"lower='a{59}\.\.\."),
         (lambda x: x.sum(axis=[object()]), r"sum: .*axis=list"),

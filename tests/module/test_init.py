@@ -72,7 +72,7 @@ def test_weights_of_layers_have_megengines_variance():
 
 
 def test_wrong_arguments():
-    with pytest.raises(OptionError, match="unknown nonlinearity 'selu'"):
+    with pytest.raises(OptionError, match="nonlinearity is 'selu'"):
         init.calculate_gain("selu")
     with pytest.raises(OptionError, match="fan mode is 'fan'"):
         init.calculate_correct_fan(Tensor(np.zeros((3, 4))), "fan")

@@ -1,0 +1,242 @@
+"""Errors of calls: what was called and with what, and which argument is of a kind that nobody expected.
+
+All of this runs after something failed; a call that succeeds pays for none of it.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import inspect
+import numbers
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from megengine.core.errors import (
+    ArgumentError,
+    IndexOutOfRangeError,
+    MegEngineError,
+    NotEnoughMemoryError,
+    nearest,
+)
+from megengine.tensor import Tensor
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# what Python, NumPy and native code raise when an argument is not what a function was written for
+FOREIGN = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
+_LONGEST = 60
+# what people write who come from PyTorch or NumPy -> MegEngine's word
+_WORDS = {"dim": "axis", "dims": "axis", "keepdim": "keepdims", "input": "inp", "tensors": "inps", "target": "label"}
+
+
+def shown(value: Any) -> str:
+    """An argument in words, without reading the values of tensors."""
+    if isinstance(value, Tensor):
+        return f"tensor {value.dtype}{value.spec.shape}"
+    if isinstance(value, np.ndarray):
+        return f"array {value.dtype}{value.shape}"
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        text = repr(value) if not isinstance(value, int) or value.bit_length() < 4 * _LONGEST else "a huge integer"
+        return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+    if isinstance(value, (tuple, list)) and all(v is None or isinstance(v, (bool, int, float)) for v in value[:9]):
+        parts = [*map(shown, value[:8]), *(["..."] if len(value) > 8 else [])]
+        return f"[{', '.join(parts)}]" if isinstance(value, list) else f"({', '.join(parts)}{',' * (len(parts) == 1)})"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return type(value).__name__
+
+
+def called(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """A call as the user wrote it, with tensors as their specs."""
+    return f"{name}({', '.join([*map(shown, args), *(f'{k}={shown(v)}' for k, v in kwargs.items())])})"
+
+
+def explained(
+    name: str,
+    function: Callable[..., Any],
+    exc: Exception,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    signature: inspect.Signature | None = None,
+) -> MegEngineError:
+    """The error to raise for a call that ended in a foreign one; it names the argument where one can be made out."""
+    call = called(name, args, kwargs)
+    if isinstance(exc, MemoryError):
+        return NotEnoughMemoryError(f"{name}: there is not enough memory: {exc}; got {call}")
+    signature = signature or inspect.signature(function)
+    expected = ", ".join(str(p.replace(annotation=p.empty)) for p in signature.parameters.values())
+    problem = _misplaced(signature, exc, args, kwargs) or _unfit(function, signature, args, kwargs) or _plain(exc)
+    kind = IndexOutOfRangeError if type(exc) is IndexError else ArgumentError
+    return kind(f"{name}: {problem}; got {call}; expected {name}({expected})")
+
+
+def _plain(exc: Exception) -> str:
+    """What the foreign error says; a KeyError says no more than the key."""
+    text = str(exc) or type(exc).__name__
+    return f"no entry {text}" if isinstance(exc, KeyError) else text
+
+
+def _misplaced(signature: inspect.Signature, exc: Exception, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """What does not fit the signature: unknown or missing arguments, or too many of them; empty if all fit."""
+    named = [n for n, p in signature.parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    passed_on = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())  # mostly to the base class
+    for name in kwargs:
+        if name in named or (passed_on and not isinstance(exc, TypeError)):
+            continue
+        word = _WORDS.get(name)
+        hint = f"; did you mean {word!r}?" if word in named else nearest(name, named)
+        if not passed_on or hint or f"keyword argument {name!r}" in str(exc):
+            return f"unexpected keyword argument {name!r}{hint}"
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as exc:
+        return str(exc)
+    return ""
+
+
+def _unfit(
+    function: Callable[..., Any], signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> str:
+    """The first argument of a kind that its annotation excludes; empty if there is none."""
+    try:
+        hints = typing.get_type_hints(inspect.unwrap(function))
+    except (NameError, TypeError, AttributeError):  # annotations for type checkers only
+        return ""
+    for name, value in signature.bind(*args, **kwargs).arguments.items():
+        hint = hints.get(name, Any)
+        kind = signature.parameters[name].kind
+        several = {inspect.Parameter.VAR_POSITIONAL: list, inspect.Parameter.VAR_KEYWORD: dict.values}.get(kind)
+        for item in several(value) if several else [value]:
+            if not fits(item, hint):
+                return f"{name} is {shown(item)}; expected {_kinds(hint)}"
+    return ""
+
+
+_PLAIN: dict[Any, tuple[Any, str]] = {
+    bool: ((bool, np.bool_), "True or False"),
+    int: (numbers.Integral, "an integer"),
+    float: (numbers.Real, "a number"),
+    str: (str, "a string"),
+    type(None): (type(None), "None"),
+    Tensor: ((Tensor, np.ndarray), "a tensor"),
+}
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a kind that an annotation allows; what cannot be told, does."""
+    if hint is Any:
+        return True
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, h) for h in typing.get_args(hint))
+    if hint in (int, float) and isinstance(value, Tensor):
+        return value.size == 1
+    if hint in _PLAIN:
+        return isinstance(value, _PLAIN[hint][0])
+    if origin is collections.abc.Callable or hint is collections.abc.Callable:
+        return callable(value)
+    kind = origin or hint
+    if not isinstance(kind, type) or kind is object:
+        return True
+    if isinstance(value, (str, bytes)) and kind not in (str, bytes):
+        return False  # a text is a sequence of texts, which nobody wants
+    if isinstance(value, Tensor) and kind in (tuple, list, collections.abc.Sequence):
+        return value.ndim == 1
+    if not isinstance(value, kind):
+        return False
+    parts = typing.get_args(hint)
+    if kind is tuple and Ellipsis not in parts and parts and len(parts) != len(value):
+        return False
+    if kind in (tuple, list, collections.abc.Sequence) and parts and isinstance(value, (tuple, list)):
+        each = parts if kind is tuple and Ellipsis not in parts else [parts[0]] * len(value)
+        return all(fits(v, h) for v, h in zip(value, each, strict=True))
+    return True
+
+
+def _kinds(hint: Any) -> str:
+    """An annotation in words."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        words = list(dict.fromkeys(_kinds(h) for h in typing.get_args(hint)))
+        words.sort(key=lambda word: word == "None")
+        return " or ".join(words)
+    if hint in _PLAIN:
+        return _PLAIN[hint][1]
+    origin, parts = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if origin is collections.abc.Callable:
+        return "something to call"
+    if origin in (tuple, list, collections.abc.Sequence, collections.abc.Iterable) and parts:
+        many = f"{len(parts)} of " if origin is tuple and Ellipsis not in parts else "several of "
+        return f"{many}({_kinds(parts[0])})"
+    return getattr(origin, "__name__", str(origin))
+
+
+# ---------------------------------------------------------------- classes
+
+
+def own(cls: type) -> bool:
+    """Whether a class is this package's, not a user's."""
+    return cls.__module__.startswith("megengine.")
+
+
+def constructor(function: F) -> F:
+    """`__init__` of a class of ours: a wrong argument gives an error that shows the call and the signature."""
+
+    @functools.wraps(function)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            function(self, *args, **kwargs)
+        except (MegEngineError, *FOREIGN) as exc:
+            ours = [c for c in type(self).__mro__ if own(c)]
+            outer = next(c.__dict__["__init__"] for c in ours if "__init__" in c.__dict__)
+            if outer is not init:
+                raise  # the constructor of the class that the user named tells
+            name = ours[0].__name__
+            if isinstance(exc, MegEngineError):
+                exc.add_note(f"while making {called(name, args, kwargs)}")
+                raise
+            raise explained(name, function, exc, args, kwargs, without_self(function)) from exc
+
+    return init  # type: ignore[return-value]
+
+
+def explains(function: F) -> F:
+    """A method of ours: a wrong argument gives an error that shows the call and the signature."""
+
+    @functools.wraps(function)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(self, *args, **kwargs)
+        except MegEngineError:
+            raise
+        except FOREIGN as exc:
+            name = f"{type(self).__name__}.{function.__name__}"
+            raise explained(name, function, exc, args, kwargs, without_self(function)) from exc
+
+    return method  # type: ignore[return-value]
+
+
+def checked(function: F) -> F:
+    """A function of ours that traces do not know: a wrong argument gives an error that shows the call."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except MegEngineError as exc:
+            exc.add_note(f"while calling {called(function.__name__, args, kwargs)}")
+            raise
+        except FOREIGN as exc:
+            raise explained(function.__name__, function, exc, args, kwargs) from exc
+
+    return call  # type: ignore[return-value]
+
+
+def without_self(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a method as its callers see it."""
+    signature = inspect.signature(function)
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
