@@ -23,7 +23,7 @@ INTERRUPTED = "interrupted; no unfinished file was left"
 # name -> (module, attribute, one line): the module is imported when its command is asked for.
 COMMANDS = {
     "inspect": ("megengine.cli.inspecting", "inspect", "List a model's inputs, layers, sizes and operations."),
-    "draw": ("megengine.cli.inspecting", "draw", "Draw a model's graph as SVG or DOT."),
+    "draw": ("megengine.cli.inspecting", "draw", "Draw a model's graph: page, SVG, PNG or DOT."),
     "lint": ("megengine.cli.comparing", "lint", "List what is wrong or suspicious in a model."),
     "diff": ("megengine.cli.comparing", "diff", "Tell what is different in a second model."),
     "edit": ("megengine.cli.editing", "edit", "Replay edits, run passes, rename and cut a model."),
@@ -72,6 +72,11 @@ class LazyGroup(click.Group):
 @click.version_option(package_name="megengine")
 def group() -> None:
     """Turn a float network into exact int8, and check, time and draw it."""
+
+
+def examples(*lines: str) -> str:
+    """The last part of a command's help; the first character keeps the lines as they are."""
+    return "\b\nExamples:\n" + "\n".join(f"  mge-quantize {line}" for line in lines)
 
 
 def common(function: Callable[..., None], *, bad: int = EXIT_BAD) -> Callable[..., None]:

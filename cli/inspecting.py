@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from megengine.cli.app import common
+from megengine.cli.app import common, examples
 from megengine.cli.models import load_calls, load_model, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.core.dtype import storage_of
@@ -70,7 +70,7 @@ def shape_text(shape: list[int]) -> str:
     return "x".join(map(str, shape)) or "scalar"
 
 
-@click.command()
+@click.command(epilog=examples("inspect net.onnx", "inspect net.tm --calls --find 'conv*' --json"))
 @click.argument("model")
 @click.option("--calls", is_flag=True, help="List the calls as the model makes them, submodules opened, not ops.")
 @click.option(
@@ -122,31 +122,46 @@ def _show_matches(found: dict[str, Any], pattern: str, out: Output) -> None:
     out.result({**found, "layers": hits})
 
 
-@click.command()
+KINDS = {
+    ".html": "a page to look around in",
+    ".svg": "a picture",
+    ".png": "a picture of pixels",
+    ".dot": "for Graphviz",
+}
+
+
+@click.command(epilog=examples("draw net.onnx -o net.html", "draw net.tm -o net.png --depth 1"))
 @click.argument("model")
 @click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help=".html, .svg or .dot file to write."
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help=".html, .svg, .png or .dot file to write."
+)
+@click.option("--ops", is_flag=True, help="Draw the ops that the model runs, not the calls that it makes.")
+@click.option(
+    "--depth", type=click.IntRange(0), metavar="N", help="Open so many levels of modules in .svg, .png, .dot."
 )
 @shape_option
 @common
-def draw(model: str, output: Path, shapes: tuple, out: Output) -> None:
-    """Draw the graph of MODEL; needs no `dot` program.
+def draw(model: str, output: Path, ops: bool, depth: int | None, shapes: tuple, out: Output) -> None:
+    """Draw the graph of MODEL, module by module; needs no `dot` program.
 
-    A .html page keeps the model's submodules, which open in place; .svg and .dot hold all its ops.
+    Modules open in place on a .html page; in pictures all of them are open, or as many levels as --depth says. A .png
+    needs the package resvg_py: pip install 'megengine[png]'.
     """
-    if output.suffix == ".png":
-        raise OptionError(f"--output {str(output)!r}: no .png is written; write .svg, which browsers show and print")
-    check_suffix("--output", output, {".html": "a page to look around in", ".svg": "a picture", ".dot": "for Graphviz"})
+    check_suffix("--output", output, KINDS)
+    if depth is not None and output.suffix == ".html":
+        raise OptionError("--depth: a .html page opens and closes modules itself; leave it out, or write .svg")
     with output_file(output) as temporary:
-        temporary.write_text(_drawn(model, shapes, output.suffix), encoding="utf-8")
+        made = (load_model if ops else load_calls)(model, shapes)
+        temporary.write_bytes(_drawn(made, depth, output.suffix))
     out.say(f"wrote {output} ({output.stat().st_size / 1e3:.0f} kB)")
     out.result({"output": str(output), "bytes": output.stat().st_size})
 
 
-def _drawn(model: str, shapes: tuple, suffix: str) -> str:
+def _drawn(made: TracedModule, depth: int | None, suffix: str) -> bytes:
     from megengine.traced_module import drawing, page
 
     if suffix == ".html":
-        return page.to_html(load_calls(model, shapes))
-    graph = load_model(model, shapes).graph
-    return drawing.to_svg(graph) if suffix == ".svg" else drawing.to_dot(graph)
+        return page.to_html(made).encode()
+    if suffix == ".png":
+        return drawing.to_png(made.graph, depth=depth)
+    return (drawing.to_svg if suffix == ".svg" else drawing.to_dot)(made.graph, depth=depth).encode()

@@ -6,10 +6,11 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from megengine.traced_module.boxes import Box, box_svg, edge_svg, extent, place
 from megengine.traced_module.diff_changes import Change
 from megengine.traced_module.diff_matching import Matching
-from megengine.traced_module.drawing import Box, box_svg, edge_svg, extent, place, shown
 from megengine.traced_module.expr import Constant, Expr, GetAttr, is_call_module
+from megengine.traced_module.hierarchy import shown
 
 if TYPE_CHECKING:
     from megengine.traced_module.diff import GraphDiff

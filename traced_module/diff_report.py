@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
+from megengine.traced_module.boxes import printable, svg
 from megengine.traced_module.diff_changes import Change
 from megengine.traced_module.diff_drawing import COLOURS, drawn
-from megengine.traced_module.drawing import printable, svg
 
 if TYPE_CHECKING:
     from megengine.traced_module.diff import GraphDiff

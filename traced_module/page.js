@@ -1,10 +1,15 @@
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
-const W = 250, H = 42, GX = 46, GY = 30, PAD = 16, HEAD = 30, MOST_BOXES = 4000, MOST_HITS = 200;
+const W = 250, H = 42, GX = 46, GY = 30, PAD = 16, HEAD = 30, MOST_BOXES = 4000, MOST_HITS = 200, FEW_BOXES = 24;
 const stage = document.getElementById("stage"), side = document.getElementById("side");
 const search = document.getElementById("search"), root = document.getElementById("root");
+const colours = document.getElementById("colours"), legend = document.getElementById("legend");
+const tip = document.getElementById("tip"), note = document.getElementById("note");
 const opened = new Set();
 let drawn = new Map(), edges = [], chosen = "", size = [1, 1], view = { x: 0, y: 0, k: 1 }, layer = null;
+let hits = [], hit = -1;
+const KINDS = [["input", "input"], ["weighted", "has weights"], ["integer", "quantized"], ["move", "moves data only"],
+  ["other", "other"], ["fold", "opens"]];
 
 const svg = (tag, attributes, parent) => {
   const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -42,7 +47,7 @@ function measure(index, key) {
     Object.assign(box, { x: lefts[column] + (widths[column] - box.w) / 2, y: tops[row],
       lane: lefts[column] + widths[column], bottom: tops[row] + heights[row] });
   }
-  return { graph, boxes, tops, w: Math.max(x - GX + PAD + 18, W), h: Math.max(y - GY + PAD, H) };
+  return { graph, boxes, tops, key, w: Math.max(x - GX + PAD + 18, W), h: Math.max(y - GY + PAD, H) };
 }
 
 function edgePath(a, b, graph, tops, i) {
@@ -65,20 +70,39 @@ function paint(made, parent, x, y) {
   });
   for (const box of boxes) {
     const { node, key } = box, left = x + box.x, top = y + box.y;
-    const kind = "box" + (node.output ? " output" : "") + (node.graph !== null ? " folds" : "");
+    const kind = "box" + (node.output ? " output" : "") + (node.graph !== null ? " folds" : "") +
+      (node.outside ? " outside" : "");
     const g = svg("g", { class: kind, tabindex: 0, role: "button", "data-key": key }, parent);
     if (node.graph !== null) g.setAttribute("aria-expanded", box.inner !== null);
     g.setAttribute("aria-label", node.title + " " + node.name);
     svg("rect", { x: left, y: top, width: box.w, height: box.h, rx: 6,
-      style: `fill: var(--${box.inner ? "open" : node.kind})` }, g);
+      style: `fill: ${box.inner ? "var(--open)" : fill(node)}` }, g);
     const sign = node.graph === null ? "" : box.inner ? "▾ " : "▸ ";
     const middle = box.inner ? { x: left + 10 } : { x: left + box.w / 2, "text-anchor": "middle" };
     const title = svg("text", { ...middle, y: top + (box.inner ? 19 : 17), class: "title" }, g);
-    title.textContent = sign + short(node.title + "  " + node.name, 34);
-    if (!box.inner) svg("text", { ...middle, y: top + 32, class: "below" }, g).textContent = short(node.spec, 36);
-    drawn.set(key, { node, g, x: left, y: top, w: box.w, h: box.h });
+    title.textContent = sign + caption(node, box.inner ? box.w : W);
+    if (!box.inner) svg("text", { ...middle, y: top + 32, class: "below" }, g).textContent = short(below(node), 40);
+    drawn.set(key, { node, g, x: left, y: top, w: box.w, h: box.h, sheet: made });
     if (box.inner) paint(box.inner, parent, left, top + HEAD);
   }
+}
+
+// What is called first, then as much of the name as there is room for: its end tells more than its beginning.
+function caption(node, width) {
+  const room = Math.floor(width / 7.5) - node.title.length - 2;
+  const name = node.name.length <= room ? node.name : "…" + node.name.slice(node.name.length - Math.max(room - 1, 6));
+  return short(node.title + "  " + name, Math.floor(width / 7));
+}
+
+const total = () => data.graphs[Number(root.value)].nodes.reduce((sum, node) => sum + node[colours.value], 0);
+const share = (node) => (colours.value in node ? node[colours.value] / (total() || 1) : 0);
+function fill(node) {
+  if (colours.value === "kind") return `var(--${node.kind})`;
+  return `color-mix(in srgb, var(--heat) ${(100 * Math.sqrt(share(node))).toFixed(1)}%, var(--other))`;
+}
+function below(node) {
+  if (colours.value === "kind" || !node[colours.value]) return node.spec;
+  return `${(100 * share(node)).toPrecision(3)} % of the ${colours.selectedOptions[0].textContent}`;
 }
 
 function draw() {
@@ -95,7 +119,12 @@ function draw() {
 function place() { layer.setAttribute("transform", `translate(${view.x},${view.y}) scale(${view.k})`); }
 
 function mark() {
-  for (const [key, { g }] of drawn) g.classList.toggle("chosen", key === chosen);
+  const found = new Set(hits.map((one) => one.key));
+  for (const [key, { g, node }] of drawn) {
+    g.classList.toggle("chosen", key === chosen);
+    const holds = node.graph !== null && !opened.has(key) && hits.some((one) => one.key.startsWith(key + "/"));
+    g.classList.toggle("found", found.has(key) || holds);
+  }
   for (const [from, to, path] of edges) path.classList.toggle("near", from === chosen || to === chosen);
 }
 
@@ -106,8 +135,10 @@ function fit() {
   place();
 }
 
+// The top, as large as the width allows and never too small to be read.
 function start() {
-  view = { x: Math.max(12, (stage.clientWidth - size[0]) / 2), y: 8, k: 1 };
+  const k = Math.min(1, Math.max(0.45, stage.clientWidth / size[0]));
+  view = { x: Math.max(12, (stage.clientWidth - size[0] * k) / 2), y: 8, k };
   place();
 }
 
@@ -149,6 +180,29 @@ function choose(key) {
   }
   const list = html("dl", "", side);
   for (const [label, value] of box.node.details) { html("dt", label, list); html("dd", value, list); }
+  const own = Number(key.slice(key.lastIndexOf("/") + 1)), { graph, key: sheet } = box.sheet;
+  neighbours("comes from", graph.edges.filter(([, to]) => to === own).map(([from]) => from), graph, sheet);
+  neighbours("goes to", graph.edges.filter(([from]) => from === own).map(([, to]) => to), graph, sheet);
+  if (box.node.outside) html("button", "show where it is made", side).onclick = () => made(box.node);
+}
+
+function neighbours(label, indices, graph, sheet) {
+  if (!indices.length) return;
+  html("dt", label, side);
+  for (const i of indices.slice(0, MOST_HITS)) {
+    const button = html("button", graph.nodes[i].title + "  " + graph.nodes[i].name, side);
+    button.className = "hit";
+    button.onclick = () => { center(sheet + "/" + i); choose(sheet + "/" + i); };
+  }
+}
+
+// From a value that comes from outside of a sheet to the box that makes it.
+function made(node) {
+  for (const [index, way] of ways()) {
+    const i = data.graphs[index].nodes.findIndex((one) => one.name === node.name && one.qualname === node.qualname &&
+      !one.outside);
+    if (i >= 0) return show(way + "/" + i);
+  }
 }
 
 // The first way to each graph: a part that is used twice is listed once.
@@ -164,20 +218,29 @@ function ways() {
 
 function find() {
   const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-  side.replaceChildren();
-  if (!words.length) return help();
-  let count = 0;
+  side.replaceChildren(); hits = []; hit = -1;
+  if (!words.length) { mark(); return help(); }
   for (const [index, way] of ways()) {
     data.graphs[index].nodes.forEach((node, i) => {
-      const text = (node.title + " " + node.name + " " + node.qualname + " " + node.path).toLowerCase();
-      if (!words.every((word) => text.includes(word)) || ++count > MOST_HITS) return;
-      const hit = html("button", node.title + "  " + node.name, side);
-      hit.className = "hit";
-      html("small", node.qualname + "   " + node.spec, hit);
-      hit.onclick = () => show(way + "/" + i);
+      if (!node.outside && words.every((word) => node.text.includes(word))) hits.push({ node, key: way + "/" + i });
     });
   }
-  side.prepend(html("p", count > MOST_HITS ? `${count} found, ${MOST_HITS} shown` : `${count} found`));
+  html("p", hits.length > MOST_HITS ? `${hits.length} found, ${MOST_HITS} shown` : `${hits.length} found`, side);
+  hits.slice(0, MOST_HITS).forEach(({ node, key }, i) => {
+    const button = html("button", node.title + "  " + node.name, side);
+    button.className = "hit";
+    html("small", (node.qualname || node.path) + "   " + node.spec, button);
+    button.onclick = () => { hit = i; show(key); };
+  });
+  mark();
+}
+
+// Enter in the search goes from one to the next.
+function next(by) {
+  if (!hits.length) return;
+  hit = (hit + by + hits.length) % hits.length;
+  show(hits[hit].key);
+  side.prepend(html("p", `${hit + 1} of ${hits.length}`));
 }
 
 function show(key) {
@@ -186,22 +249,36 @@ function show(key) {
   draw(); center(key); choose(key);
 }
 
-function openAll() {
-  let todo = [[Number(root.value), root.value]], count = 0;
-  while (todo.length && count < MOST_BOXES) {
-    const next = [];
-    for (const [index, key] of todo) {
+// Level by level, as many boxes as asked for; whole levels only, or all that fit.
+function openUpTo(most, whole) {
+  let level = [[Number(root.value), root.value]], count = 0;
+  while (level.length) {
+    const more = level.reduce((sum, [index]) => sum + data.graphs[index].nodes.length, 0);
+    if (whole && count + more > most) return false;
+    const below = [];
+    for (const [index, key] of level) {
       count += data.graphs[index].nodes.length;
-      if (count > MOST_BOXES) break;
-      if (key !== root.value) opened.add(key);
-      data.graphs[index].nodes.forEach((node, i) => { if (node.graph !== null) next.push([node.graph, key + "/" + i]); });
+      if (count > most) return false;
+      opened.add(key);
+      data.graphs[index].nodes.forEach((node, i) => { if (node.graph !== null) below.push([node.graph, key + "/" + i]); });
     }
-    todo = next;
+    level = below;
   }
-  draw(); fit();
+  return true;
 }
 
-function closeAll() { opened.clear(); draw(); start(); }
+function openAll() {
+  const all = openUpTo(MOST_BOXES, false);
+  draw(); start();
+  say(all ? "" : `more than ${MOST_BOXES} boxes: the rest stays closed, a click opens it`);
+}
+
+function say(text) {
+  note.textContent = text;
+  note.hidden = !text;
+}
+
+function closeAll() { opened.clear(); draw(); start(); say(""); }
 
 function step(by) {
   const keys = [...drawn.keys()], at = keys.indexOf(chosen);
@@ -215,11 +292,12 @@ function help() {
   const list = html("dl", "", side);
   for (const [label, value] of data.details) { html("dt", label, list); html("dd", value, list); }
   html("dt", "keys", list);
-  html("dd", "click: details; opens a submodule, its head closes it\nEnter: open or close\ndrag, arrows: move\nwheel, + -: zoom\n/ search" +
-    "\nf fit, h start, e open all, c close all\nn p next and previous box", list);
+  html("dd", "click: details; opens what folds, its head closes it\nEnter: open or close\ndrag, arrows: move\nwheel, + -: zoom\n/ search, Enter: next" +
+    "\nf fit, h start, e open all, c close all\nn p next and previous box, l legend", list);
 }
 
 const keys = { "+": () => zoom(1.25), "=": () => zoom(1.25), "-": () => zoom(0.8), f: fit, h: start, e: openAll, c: closeAll,
+  l: () => { legend.hidden = !legend.hidden; },
   n: () => step(1), p: () => step(-1), "/": () => search.focus(), Escape: () => { chosen = ""; mark(); help(); },
   ArrowLeft: () => pan(80, 0), ArrowRight: () => pan(-80, 0), ArrowUp: () => pan(0, 80), ArrowDown: () => pan(0, -80),
   Enter: () => { const key = document.activeElement?.dataset?.key || chosen; toggle(key); choose(key); } };
@@ -227,14 +305,36 @@ function pan(x, y) { view.x += x; view.y += y; place(); }
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const typing = event.target === search || event.target === root;
-  if (typing && event.key === "Escape") { search.value = ""; stage.focus(); help(); return; }
+  const typing = ["INPUT", "SELECT"].includes(event.target.tagName);
+  if (typing && event.key === "Escape") { search.value = ""; find(); stage.focus(); return; }
   if (typing || (event.target.tagName === "BUTTON" && event.key === "Enter") || !Object.hasOwn(keys, event.key)) return;
   event.preventDefault();
   keys[event.key]();
 });
 let grab = null;
 stage.addEventListener("pointerdown", (event) => { grab = { x: event.clientX, y: event.clientY, moved: false }; });
+// What a box is, in full, where the pointer rests on it for a while.
+let waiting = 0;
+stage.addEventListener("pointerover", (event) => hover(event.target.closest(".box"), event));
+for (const kind of ["pointerleave", "pointerdown", "wheel"]) stage.addEventListener(kind, () => hover(null), { passive: true });
+document.addEventListener("keydown", () => hover(null));
+function hover(g, event) {
+  const key = g && !grab ? g.dataset.key : "", box = drawn.get(key);
+  for (const [from, to, path] of edges) path.classList.toggle("near", [from, to].some((end) => end === chosen || end === key));
+  tip.hidden = true;
+  clearTimeout(waiting);
+  if (box) waiting = setTimeout(() => tell(box.node, event), 350);
+}
+function tell(node, event) {
+  tip.hidden = false;
+  const costs = [["macs", "MACs"], ["parameters", "parameters"]];
+  tip.textContent = [node.title + "  " + node.name, node.path === node.title ? "" : node.path, node.spec,
+    ...costs.filter(([field]) => node[field]).map(([field, label]) => `${node[field].toLocaleString("en")} ${label}`),
+  ].filter(Boolean).join("\n");
+  const at = stage.getBoundingClientRect(), wide = tip.offsetWidth, high = tip.offsetHeight;
+  tip.style.left = Math.min(event.clientX + 14, at.right - wide - 6) + "px";
+  tip.style.top = Math.min(event.clientY + 16, at.bottom - high - 6) + "px";
+}
 window.addEventListener("pointermove", (event) => {
   if (!grab) return;
   const dx = event.clientX - grab.x, dy = event.clientY - grab.y;
@@ -256,7 +356,27 @@ stage.addEventListener("wheel", (event) => {
   zoom(Math.exp(-event.deltaY * 0.0015), event.clientX - at.left, event.clientY - at.top);
 }, { passive: false });
 search.addEventListener("input", find);
-search.addEventListener("keydown", (event) => { if (event.key === "Enter") side.querySelector(".hit")?.click(); });
+search.addEventListener("keydown", (event) => { if (event.key === "Enter") next(event.shiftKey ? -1 : 1); });
+colours.onchange = () => { draw(); explain(); };
+
+function explain() {
+  legend.replaceChildren();
+  const row = (style, text) => {
+    const line = html("div", "", legend);
+    html("i", "", line).style = style;
+    html("span", text, line);
+  };
+  if (colours.value === "kind") {
+    const used = new Set(data.graphs.flatMap((graph) => graph.nodes.map((node) => node.kind)));
+    for (const [kind, text] of KINDS) if (used.has(kind)) row(`background: var(--${kind})`, text);
+  } else {
+    for (const part of [1, 0.25, 0.05, 0]) {
+      row(`background: color-mix(in srgb, var(--heat) ${100 * Math.sqrt(part)}%, var(--other))`, `${100 * part} %`);
+    }
+  }
+  row("background: var(--other); border: 2px solid var(--result)", "an output of its graph");
+  if (data.graphs.some((graph) => graph.nodes.some((node) => node.outside))) row("border-style: dashed", "made outside of this module");
+}
 document.getElementById("fit").onclick = fit;
 document.getElementById("all").onclick = openAll;
 document.getElementById("none").onclick = closeAll;
@@ -266,9 +386,13 @@ document.getElementById("name").textContent = data.name;
 document.getElementById("totals").textContent = data.totals;
 for (const graph of data.graphs) {
   graph.last = [];
-  for (const node of graph.nodes) graph.last[node.column] = Math.max(graph.last[node.column] ?? 0, node.row);
+  for (const node of graph.nodes) {
+    graph.last[node.column] = Math.max(graph.last[node.column] ?? 0, node.row);
+    node.text = [node.title, node.name, node.qualname, node.path, node.spec,
+      ...node.details.filter(([label]) => ["source", "passes"].includes(label)).map(([, value]) => value)].join(" ").toLowerCase();
+  }
 }
 for (const index of data.roots) html("option", data.graphs[index].name, root).value = index;
 root.hidden = data.roots.length < 2;
-root.onchange = () => { opened.clear(); chosen = ""; draw(); start(); help(); };
-draw(); start(); help();
+root.onchange = () => { opened.clear(); openUpTo(FEW_BOXES, true); chosen = ""; draw(); start(); find(); };
+openUpTo(FEW_BOXES, true); draw(); start(); explain(); help();

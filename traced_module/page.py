@@ -10,18 +10,20 @@ import base64
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import GraphError
-from megengine.traced_module.drawing import called_name, kind_of, layout, printable
+from megengine.traced_module.boxes import called_name, kind_of, printable
 from megengine.traced_module.expr import Constant, Expr, GetAttr, is_call_module
 from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.hierarchy import Item, Sheet, results, sheet_of
 from megengine.traced_module.node import TensorNode
 from megengine.traced_module.queries import child_graph
-from megengine.traced_module.summary import Costs, module_path
+from megengine.traced_module.summary import Costs, Weights, module_path, provenance
 from megengine.traced_module.traced import TracedModule
 
 LONGEST_TEXT, MOST_SCALES = 1000, 8
@@ -57,25 +59,22 @@ def embedded(value: Any) -> str:
 
 
 def page_data(roots: Sequence[InternalGraph]) -> dict[str, Any]:
-    """What the page shows: graphs, each once, with nodes in rows and columns, and edges between their indices."""
-    costs = [Costs(graph) for graph in roots]
-    index: dict[int, int] = {}
+    """What the page shows: sheets, each once, with boxes in rows and columns, and edges between their indices."""
+    todo = [(sheet_of(graph), Costs(graph)) for graph in roots]
+    macs, weights = todo[0][1].total()
+    index = {id(sheet): number for number, (sheet, _) in enumerate(todo)}
     graphs: list[dict[str, Any]] = []
-    todo = list(zip(roots, costs, strict=True))
-    for graph, _ in todo:
-        index[id(graph)] = len(index)
-    for graph, cost in todo:  # grows while it is walked
-        for child in graph.child_graphs():
-            if id(child) not in index:
-                index[id(child)] = len(index)
-                todo.append((child, cost))
-        graphs.append(_graph(graph, cost, index))
-    macs, weights = costs[0].total()
-    counted, stored = (sum(w[i] for w in weights.values()) for i in (0, 1))
+    for sheet, costs in todo:  # grows while it is walked
+        for item in sheet.items:
+            if item.inside is not None and id(item.inside) not in index:
+                index[id(item.inside)] = len(index)
+                todo.append((item.inside, costs))
+        graphs.append(_sheet(sheet, costs, index))
+    counted, stored = _sizes(weights)
     totals = f"{counted:,} parameters ({stored / 1e6:.2f} MB), {macs:,} MACs"
     details = [("inputs", _interface(roots[0].inputs)), ("outputs", _interface(roots[0].outputs))]
     details += [("parameters", f"{counted:,} ({stored / 1e6:.2f} MB)"), ("MACs", f"{macs:,}")]
-    details += [("FLOPs", f"{2 * macs:,}"), ("graphs", str(len(graphs)))]
+    details += [("FLOPs", f"{2 * macs:,}"), ("boxes", f"{sum(len(g['nodes']) for g in graphs):,}")]
     name = _text(roots[0].name)
     return {"name": name, "totals": totals, "details": details, "roots": list(range(len(roots))), "graphs": graphs}
 
@@ -84,49 +83,88 @@ def _interface(nodes: Sequence[Any]) -> str:
     return _text("\n".join(f"{n.name}: {_spec(n)}" for n in nodes if isinstance(n, TensorNode)))
 
 
-def _graph(graph: InternalGraph, costs: Costs, index: dict[int, int]) -> dict[str, Any]:
-    boxes = layout(graph)
-    numbers = {key: i for i, key in enumerate(boxes)}
-    nodes = [_node(box.expr, box.row, box.column, costs, index) for box in boxes.values()]
-    edges = [
-        (numbers[id(n.expr)], i) for i, box in enumerate(boxes.values()) for n in box.expr.inputs if id(n.expr) in boxes
-    ]
-    return {"name": _text(graph.qualname), "nodes": nodes, "edges": list(dict.fromkeys(edges))}
+def _sizes(weights: Weights) -> tuple[int, int]:
+    """Elements and bytes."""
+    return sum(w[0] for w in weights.values()), sum(w[1] for w in weights.values())
 
 
-def _node(expr: Expr, row: int, column: int, costs: Costs, index: dict[int, int]) -> dict[str, Any]:
-    child = child_graph(expr)
+def _sheet(sheet: Sheet, costs: Costs, index: dict[int, int]) -> dict[str, Any]:
+    returned = sheet.returned()
+    nodes = []
+    for number, item in enumerate(sheet.items):
+        node = _expression(item, costs) if item.shown is not None else _fold(item, costs)
+        place = {"row": item.row, "column": item.column, "output": number in returned}
+        nodes.append({**node, **place, "graph": None if item.inside is None else index[id(item.inside)]})
+    return {"name": _text(sheet.name), "nodes": nodes, "edges": sheet.edges}
+
+
+def _expression(item: Item, costs: Costs) -> dict[str, Any]:
+    """The box of an expression, or of a value that comes from outside of the sheet."""
+    expr, outside = item.shown, item.source is not None
+    assert expr is not None
+    macs, weights = (0, {}) if outside else (costs.macs(expr), costs.weights(expr))
+    details = [("made by", repr(expr))] if outside else _details(expr, macs, weights)
     return {
-        "title": _text(called_name(expr)),
+        "title": "from" if outside else _text(called_name(expr)),
         "name": _text(expr.name),
         "qualname": _text(expr.outputs[0].qualname if expr.outputs else ""),
         "path": _text(module_path(expr)),
-        "kind": kind_of(expr),
+        "kind": "input" if outside else "fold" if item.inside is not None else kind_of(expr),
+        "outside": outside,
         "spec": _text(", ".join(map(_spec, expr.outputs))),
-        "row": row,
-        "column": column,
-        "graph": None if child is None else index[id(child)],
-        "output": any(n is o for n in expr.outputs for o in expr.graph.outputs),
-        "details": [(label, _text(value)) for label, value in _details(expr, costs) if value],
+        "macs": macs or 0,
+        "parameters": _sizes(weights)[0],
+        "details": [(label, _text(value)) for label, value in details if value],
     }
 
 
-def _details(expr: Expr, costs: Costs) -> Details:
+def _fold(item: Item, costs: Costs) -> dict[str, Any]:
+    """The box of expressions that stand together."""
+    weights: Weights = {}
+    for expr in item.made:
+        weights |= costs.weights(expr)
+    macs = sum(costs.macs(expr) or 0 for expr in item.made)
+    made, counted = results(item), _sizes(weights)
+    called = Counter(map(called_name, item.made))
+    details = [
+        ("results", "\n".join(f"{n.name}: {_spec(n)}" for n in made)),
+        ("holds", f"{len(item.made):,}: " + ", ".join(f"{count} {name}" for name, count in called.most_common())),
+        *_cost_lines(macs, counted),
+    ]
+    return {
+        "title": _text(item.title),
+        "name": f"({len(item.made):,})",
+        "qualname": "",
+        "path": _text(item.title),
+        "kind": "fold",
+        "outside": False,
+        "spec": _text(", ".join(map(_spec, made))),
+        "macs": macs,
+        "parameters": counted[0],
+        "details": [(label, _text(value)) for label, value in details if value],
+    }
+
+
+def _cost_lines(macs: int | None, size: tuple[int, int]) -> Details:
+    return [
+        ("parameters", f"{size[0]:,} ({size[1] / 1e3:,.1f} kB)" if size[0] else ""),
+        ("MACs", "not known without real values" if macs is None else f"{macs:,}" if macs else ""),
+        ("FLOPs", f"{2 * macs:,}" if macs else ""),
+    ]
+
+
+def _details(expr: Expr, macs: int | None, weights: Weights) -> Details:
     tensors = [n for n in expr.inputs if isinstance(n, TensorNode)]
-    weights, macs = costs.weights(expr), costs.macs(expr)
-    count, stored = (sum(w[i] for w in weights.values()) for i in (0, 1))
-    passes = expr.meta.get("passes") or ()
+    path, source, passes = provenance(expr)
     found: Details = [
         ("results", "\n".join(f"{n.name}: {_spec(n)}" for n in expr.outputs)),
         ("inputs", "\n".join(f"{n.name}: {_spec(n)}" for n in tensors if not isinstance(n.expr, (Constant, GetAttr)))),
         ("weights", _weights(expr, tensors)),
-        ("parameters", f"{count:,} ({stored / 1e3:,.1f} kB)" if count else ""),
-        ("MACs", "not known without real values" if macs is None else f"{macs:,}" if macs else ""),
-        ("FLOPs", f"{2 * macs:,}" if macs else ""),
+        *_cost_lines(macs, _sizes(weights)),
         ("module", module_path(expr)),
-        ("path of the value", expr.outputs[0].qualname if expr.outputs else ""),
-        ("source", str(expr.meta.get("source") or "")),
-        ("passes", passes if isinstance(passes, str) else ", ".join(map(str, passes))),
+        ("path of the value", path),
+        ("source", source),
+        ("passes", ", ".join(passes)),
         ("expression", repr(expr).replace("\t", " ")),
     ]
     quantized = [(n.name, n.spec.dtype) for n in (*tensors, *expr.outputs)]

@@ -12,11 +12,12 @@ from megengine.core.errors import GraphError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import Op, interpose
 from megengine.tensor import Parameter, Tensor
+from megengine.traced_module.boxes import called_name, printable, shortened
 from megengine.traced_module.calls import get_subattr, run_call, stand_in, untouched
 from megengine.traced_module.deferred import Deferring
-from megengine.traced_module.drawing import called_name, printable, shortened, shown
 from megengine.traced_module.expr import Apply, Call, Constant, Expr, GetAttr, Input, is_call_module
 from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.hierarchy import shown
 from megengine.traced_module.node import ModuleNode, TensorNode
 from megengine.traced_module.queries import child_graph
 

@@ -53,11 +53,15 @@ def test_draw(run, one_line_error, model, tmp_path):
     assert run("draw", model, "-o", tmp_path / "net.dot", PATH="/nonexistent").returncode == 0
     assert run("draw", model, "-o", tmp_path / "net.html").returncode == 0
     assert '"conv2d"' in (tmp_path / "net.html").read_text()
-    assert "no .png is written; write .svg" in one_line_error(run("draw", model, "-o", tmp_path / "net.png"))
+    assert run("draw", model, "-o", tmp_path / "net.png", "--depth", "0").returncode == 0
+    assert (tmp_path / "net.png").read_bytes().startswith(b"\x89PNG")
+    assert "--depth: a .html page opens" in one_line_error(
+        run("draw", model, "-o", tmp_path / "d.html", "--depth", "1")
+    )
     assert "expected .html" in one_line_error(run("draw", model, "-o", tmp_path / "net.pdf"))
     line = one_line_error(run("draw", model, "-o", tmp_path / "none" / "net.svg"))
     assert "does not exist" in line
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["net.dot", "net.html", "net.svg"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["net.dot", "net.html", "net.png", "net.svg"]
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,22 @@ def test_a_module_without_graphs_is_refused():
         to_html(TracedModule())
 
 
+def test_ops_fold_by_module_path_and_large_graphs_into_parts():
+    module = trace_module(resnet50().eval(), tensor(np.zeros((1, 3, 64, 64), np.float32)))
+    calls, ops = page_data(module.graphs), page_data([lower(module).graph])
+    folds = [n for n in ops["graphs"][0]["nodes"] if n["kind"] == "fold"]
+    assert [n["title"] for n in folds] == ["layer1", "layer2", "layer3", "layer4"]
+    submodules = [n for n in calls["graphs"][0]["nodes"] if n["graph"] is not None]
+    assert [n["macs"] for n in folds] == [n["macs"] for n in submodules]
+    assert "3 add" in details(folds[0])["holds"]
+    inside = ops["graphs"][folds[0]["graph"]]["nodes"]
+    assert inside[0]["outside"] and inside[0]["name"] == "maxpool_max_pool2d_out"
+    assert [n["title"] for n in inside[1:]] == ["layer1.0", "layer1.1", "layer1.2"]
+    parts = page_data([chain(10_000)])
+    assert max(len(g["nodes"]) for g in parts["graphs"]) <= 151
+    assert sum(n["kind"] == "other" for g in parts["graphs"] for n in g["nodes"]) == 10_000
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [hostile_graph, lambda: chain(1000)], ids=["hostile", "chain"])
 def test_a_browser_draws_it(make, tmp_path):
@@ -147,5 +163,5 @@ def test_a_browser_draws_it(make, tmp_path):
     done = subprocess.run(
         [*words, f"file://{tmp_path}/page.html"], capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.stdout.count('role="button"') == len(graph.exprs())
+    assert done.stdout.count('role="button"') == len(page_data([graph])["graphs"][0]["nodes"])
     assert "<title>owned" not in done.stdout and "<img" not in done.stdout

@@ -1,0 +1,206 @@
+"""How a picture of a graph folds: sheets of boxes, of which some open into sheets of their own.
+
+A call of a submodule opens into that submodule's graph. In graphs without submodules (ops, flattened calls) what one
+module did stands together: a run of expressions under one module path is one box, runs inside of it are boxes of its
+sheet. Runs of the order of execution can be folded without making a cycle, whatever the graph. What is still long is
+cut into parts, so that no sheet has more than `MOST` boxes and a graph of any size opens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from megengine.traced_module.expr import Constant, Expr, GetAttr, Input
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import ModuleNode, TensorNode
+from megengine.traced_module.queries import child_graph
+
+K = TypeVar("K", bound=Hashable)
+Paths = dict[int, tuple[str, ...]]  # of each expression, by identity
+MOST, PART, FEWEST = 150, 100, 3  # boxes of a sheet, of a part of what is longer, and of a module that is folded
+DEEPEST = 20  # folds within folds: module paths may come from files
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """A box.
+
+    Attributes:
+        expr: the expression that it shows; None of a fold.
+        made: expressions that it holds, those in folds of its sheet included; of a value from outside, none.
+        source: of a value from outside of the sheet, the expression that makes it.
+        title: of a fold, the module path or the range of names.
+        inside: what it opens into.
+        row, column: its cell in the grid of its sheet.
+    """
+
+    expr: Expr | None = None
+    made: tuple[Expr, ...] = ()
+    source: Expr | None = None
+    title: str = ""
+    inside: Sheet | None = None
+    row: int = 0
+    column: int = 0
+
+    @property
+    def shown(self) -> Expr | None:
+        """The one expression whose name and shape it bears; None of a fold."""
+        return self.expr or self.source
+
+
+@dataclass(slots=True, eq=False)
+class Sheet:
+    """Boxes of one level in an order in which operands come first, and edges between their indices."""
+
+    name: str
+    graph: InternalGraph
+    items: list[Item] = field(default_factory=list)
+    edges: list[tuple[int, int]] = field(default_factory=list)
+
+    def returned(self) -> set[int]:
+        """Indices of the boxes that make outputs of the graph."""
+        outputs = {id(node.expr) for node in self.graph.outputs}
+        return {i for i, item in enumerate(self.items) if any(id(expr) in outputs for expr in item.made)}
+
+
+def shown(graph: InternalGraph) -> list[Expr]:
+    """Expressions that are drawn: constants, layers and tensors of the module are part of the call that uses them."""
+    return [expr for expr in graph.exprs(recursive=False) if not _is_part(expr)]
+
+
+def _is_part(expr: Expr) -> bool:
+    module_itself = isinstance(expr, Input) and isinstance(expr.outputs[0], ModuleNode)
+    return isinstance(expr, (Constant, GetAttr)) or module_itself
+
+
+def sheet_of(graph: InternalGraph) -> Sheet:
+    """The sheet of a graph with all that opens in it; a graph that is called several times is one sheet."""
+    return _Folding({}).graph(graph)
+
+
+def cells(items: Iterable[tuple[K, Sequence[K]]]) -> dict[K, tuple[int, int]]:
+    """(row, column) of (key, keys of what it is drawn below), given in an order in which operands come first.
+
+    A row is the longest way from an input; a column stays below the first operand where it is free.
+    """
+    found: dict[K, tuple[int, int]] = {}
+    free: dict[tuple[int, int], int] = {}  # of a cell that is taken: where to look on in its row
+    for key, operands in items:
+        before = [found[operand] for operand in operands if operand in found]
+        row = 1 + max((at[0] for at in before), default=-1)
+        column = first = before[0][1] if before else 0
+        while (row, column) in free:
+            column = free[row, column]
+        free[row, column] = column + 1
+        free[row, first] = column + 1  # the next one that begins here need not go the same way
+        found[key] = (row, column)
+    return found
+
+
+class _Folding:
+    def __init__(self, sheets: dict[int, Sheet]) -> None:
+        self.sheets = sheets
+
+    def graph(self, graph: InternalGraph) -> Sheet:
+        """The sheet of one graph."""
+        if id(graph) not in self.sheets:
+            sheet = self.sheets[id(graph)] = Sheet(graph.qualname, graph)
+            exprs = shown(graph)
+            paths = {id(expr): _path(expr, graph) for expr in exprs}
+            self._fill(sheet, self._folded(exprs, paths, 0, 0, graph))
+        return self.sheets[id(graph)]
+
+    def _folded(self, exprs: Sequence[Expr], paths: Paths, depth: int, level: int, graph: InternalGraph) -> list[Item]:
+        """Boxes of expressions that share the first `depth` parts of their path."""
+        items: list[Item] = []
+        for run in _runs(exprs, lambda expr: paths[id(expr)][depth : depth + 1]):
+            if len(run) < FEWEST or len(paths[id(run[0])]) == depth or level == DEEPEST:
+                items += map(self._single, run)
+            else:
+                common = _common([paths[id(expr)] for expr in run])
+                inside = self._folded(run, paths, len(common), level + 1, graph)
+                items.append(self._fold(".".join(common), inside, graph))
+        return self._parts(items, graph)
+
+    def _single(self, expr: Expr) -> Item:
+        child = child_graph(expr)
+        return Item(expr, (expr,), inside=None if child is None else self.graph(child))
+
+    def _fold(self, title: str, items: list[Item], graph: InternalGraph) -> Item:
+        made = tuple(expr for item in items for expr in item.made)
+        sheet = Sheet(title, graph)
+        here = {id(expr) for expr in made}
+        outside = {
+            id(node.expr): node.expr
+            for expr in made
+            for node in expr.inputs
+            if id(node.expr) not in here and not _is_part(node.expr)
+        }
+        self._fill(sheet, [*(Item(source=expr) for expr in outside.values()), *items])
+        return Item(None, made, title=title, inside=sheet)
+
+    def _parts(self, items: list[Item], graph: InternalGraph) -> list[Item]:
+        """The items, or parts of them where there are too many for one sheet."""
+        while len(items) > MOST:
+            size = max(PART, -(-len(items) // MOST))
+            parts = [items[i : i + size] for i in range(0, len(items), size)]
+            items = [self._fold(_range_title(part), part, graph) for part in parts]
+        return items
+
+    def _fill(self, sheet: Sheet, items: list[Item]) -> None:
+        where = {id(expr): i for i, item in enumerate(items) for expr in (item.made or (item.source,))}
+        pairs = dict.fromkeys(
+            (where[id(node.expr)], i)
+            for i, item in enumerate(items)
+            for expr in item.made
+            for node in expr.inputs
+            if where.get(id(node.expr), i) != i
+        )
+        sheet.items, sheet.edges = items, list(pairs)
+        operands: list[list[int]] = [[] for _ in items]
+        for start, end in pairs:
+            operands[end].append(start)
+        for i, cell in cells(enumerate(operands)).items():
+            items[i].row, items[i].column = cell
+
+
+def results(item: Item) -> list[TensorNode]:
+    """The values that leave a box: of an expression all, of a fold those that something outside uses."""
+    if item.shown is not None:
+        return [n for n in item.shown.outputs if isinstance(n, TensorNode)]
+    here = {id(expr) for expr in item.made}
+    returned = {id(n) for n in item.made[0].graph.outputs}
+    nodes = [n for expr in item.made for n in expr.outputs if isinstance(n, TensorNode)]
+    return [n for n in nodes if id(n) in returned or any(id(user) not in here for user in n.users)]
+
+
+def _range_title(part: Sequence[Item]) -> str:
+    first, last = (item.title or item.expr.name for item in (part[0], part[-1]))  # type: ignore[union-attr]
+    return f"{first} … {last}"
+
+
+def _path(expr: Expr, graph: InternalGraph) -> tuple[str, ...]:
+    """Module path of an expression below the module of its graph; in parts, () of the module's own calls."""
+    path = str(expr.meta.get("module") or "")
+    own = graph.qualname.partition(".")[2]
+    if own and (path + ".").startswith(own + "."):
+        path = path[len(own) + 1 :]
+    return tuple(path.split(".")) if path else ()
+
+
+def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    first, last = min(paths), max(paths)
+    size = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    return first[:size]
+
+
+def _runs(exprs: Sequence[Expr], key: Callable[[Expr], object]) -> list[list[Expr]]:
+    runs: list[list[Expr]] = []
+    for expr in exprs:
+        if runs and key(runs[-1][0]) == key(expr):
+            runs[-1].append(expr)
+        else:
+            runs.append([expr])
+    return runs
