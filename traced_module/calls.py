@@ -19,9 +19,9 @@ from megengine.dispatch.public import exported, public_functions
 from megengine.module import Module, Sequential
 from megengine.ops.index import assigned
 from megengine.tensor import DeferredValueError, Tensor
-from megengine.traced_module.deferred import SHAPE_OF, Deferring
+from megengine.traced_module.deferred import Deferring
 from megengine.traced_module.expr import Apply, Arguments, Call, CallFunction, CallMethod
-from megengine.traced_module.node import ModuleNode, Node
+from megengine.traced_module.node import Node
 
 if TYPE_CHECKING:
     from megengine.traced_module.graph import InternalGraph
@@ -254,11 +254,10 @@ def stand_in(node: Node) -> Tensor:
 
 def shape_value(node: Node) -> Tensor | None:
     """The value of a node that is computed from shapes of others (`x.shape[0] * 2`); None for other nodes."""
-    needed = _shape_arithmetic(node)
-    if needed is None:
+    if not node.expr._from_shapes:
         return None
     values: dict[int, Tensor] = {}
-    for expr in needed:
+    for expr in _shape_arithmetic(node):
         if isinstance(expr, Apply):
             leaves = [Tensor._wrap(np.array(expr.inputs[0].spec.shape, np.int32))]
         else:
@@ -267,21 +266,15 @@ def shape_value(node: Node) -> Tensor | None:
     return values[id(node)]
 
 
-def _shape_arithmetic(node: Node) -> list[Any] | None:
-    """The expressions that a node is computed by from shapes alone, in order; None if anything else is needed."""
+def _shape_arithmetic(node: Node) -> list[Any]:
+    """The expressions that compute a node from shapes alone, in order."""
     found: dict[int, Any] = {}
     todo = [node.expr]
     while todo:
         expr = todo.pop()
-        if id(expr) in found:
-            continue
-        shape = isinstance(expr, Apply) and expr.op == SHAPE_OF
-        if not shape and not (isinstance(expr, Call) and expr.inputs):
-            return None
-        if any(isinstance(n, ModuleNode) for n in expr.inputs):
-            return None
-        found[id(expr)] = expr
-        todo += [] if shape else [n.expr for n in expr.inputs]
+        if id(expr) not in found:
+            found[id(expr)] = expr
+            todo += [] if isinstance(expr, Apply) else [n.expr for n in expr.inputs]  # an op that takes a shape
     return sorted(found.values(), key=lambda e: e._key)
 
 

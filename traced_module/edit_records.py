@@ -12,6 +12,7 @@ from megengine.traced_module.file_values import class_path, dtype_out
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.module_writing import ModuleWriter
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.primitives import changed_places
 from megengine.traced_module.traced import TracedModule
 
 Address = list[Any]  # [path of the module, which of its graphs]
@@ -93,8 +94,8 @@ class Recorder:
 
     def use(self, graph: InternalGraph, expr: Expr, inputs: Sequence[Node]) -> dict[str, Any]:
         """Other operands."""
-        was, now = ([n.name for n in nodes] for nodes in (expr._inputs, inputs))
-        return {"do": "use", "graph": self._at(graph), "expr": expr_name(expr), "was": was, "inputs": now}
+        place = {"graph": self._at(graph), "expr": expr_name(expr)}
+        return {"do": "use", **place, **_exchanged(expr._inputs, inputs, "inputs")}
 
     def arguments(
         self, graph: InternalGraph, expr: Call, inputs: Sequence[Node], arguments: Arguments
@@ -142,14 +143,21 @@ class Recorder:
                 return {"do": "attrs", **place, "was": target._body(), "attrs": values}
             return {"do": "meta", **place, "meta": values}
         if attribute in ("_inputs", "_outputs"):
-            was, now = ([n.name for n in nodes] for nodes in (getattr(target, attribute), value))
-            return {"do": attribute[1:], **place, "was": was, "nodes": now}
+            return {"do": attribute[1:], **place, **_exchanged(getattr(target, attribute), value, "nodes")}
         if attribute == "arguments":
             tensors = [n for n in target.inputs if isinstance(n, TensorNode)]
             args, kwargs = self._call(tensors, value, target.name)
             return {"do": "call", **place, "args": args, "kwargs": kwargs}
         nested = None if value is None else self.writer.values.value(unflatten(value, target.outputs), target.name)
         return {"do": "result", **place, "value": nested}
+
+
+def _exchanged(old: Sequence[Node], new: Sequence[Node], key: str) -> dict[str, Any]:
+    """Names of nodes before and after a change; only those at the places where they differ, if there are as many."""
+    places = changed_places(old, new)
+    if places is None:
+        return {"was": [n.name for n in old], key: [n.name for n in new]}
+    return {"places": places, "was": [old[i].name for i in places], key: [new[i].name for i in places]}
 
 
 def expr_name(expr: Expr) -> str:

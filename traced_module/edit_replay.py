@@ -165,14 +165,28 @@ class _Changes:
 
     def use(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
         """Other operands."""
-        expr, inputs = self.expr(edit), self.nodes(edit["inputs"])
-        _expect(f"the operands of {edit['expr']!r}", [n.name for n in expr.inputs], list(edit["was"]))
+        expr = self.expr(edit)
+        inputs = self._exchanged(f"the operands of {edit['expr']!r}", expr.inputs, edit, "inputs")
         if len(inputs) != len(expr.inputs):
             raise FileFormatError(f"{edit['expr']!r} has {len(expr.inputs)} operands, the log gives {len(inputs)}")
         self._check_kinds(expr.inputs, inputs)
         graph._check_before("use", inputs, expr)
         graph._use(expr, inputs)
         self._touch(expr)
+
+    def _exchanged(self, what: str, old: Sequence[Node], edit: Mapping[str, Any], key: str) -> tuple[Node, ...]:
+        """The nodes after an exchange at some places, or of all; those before it must be as they were."""
+        new = self.nodes(edit[key])
+        places = range(len(old)) if "places" not in edit else list(map(count_in, edit["places"]))
+        if "places" in edit and not (len(places) == len(new) and max(places, default=-1) < len(old)):
+            raise FileFormatError(f"{what}: {len(new)} nodes for the places {_shown(edit['places'])} of {len(old)}")
+        _expect(what, [old[i].name for i in places], list(edit["was"]))
+        if "places" not in edit:
+            return tuple(new)
+        found = list(old)
+        for i, node in zip(places, new, strict=True):
+            found[i] = node
+        return tuple(found)
 
     def _check_kinds(self, old: Sequence[Node], new: Sequence[Node]) -> None:
         for a, b in zip(old, new, strict=True):
@@ -237,8 +251,8 @@ class _Changes:
             raise FileFormatError("an output is a module")
 
     def _interface(self, graph: InternalGraph, attribute: str, edit: Mapping[str, Any]) -> None:
-        _expect(f"the {attribute[1:]}", [n.name for n in getattr(graph, attribute)], list(edit["was"]))
-        graph._set(graph, attribute, tuple(self.nodes(edit["nodes"])))
+        nodes = self._exchanged(f"the {attribute[1:]}", getattr(graph, attribute), edit, "nodes")
+        graph._set(graph, attribute, nodes)
 
     def call(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
         """How the inputs of a graph are given."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,7 @@ class ModuleEdits:
 
         if self._inserting is not None:
             raise GraphError(f"insert_exprs: expressions are already being inserted into {self.name!r}; leave it first")
-        if expr is not None and (expr._graph is not self or not any(expr is e for e in self._order)):
+        if expr is not None and self._names.get(expr.outputs[0].name) is not expr.outputs[0]:
             raise GraphError(f"insert_exprs: {expr!r} does not belong to graph {self.name!r}")
         with self.transaction("insert_exprs"):
             self._inserting = Inserter(self, expr)
@@ -70,7 +71,7 @@ class ModuleEdits:
             self._check_owned("replace_node", (old, new))
             if isinstance(old, ModuleNode) != isinstance(new, ModuleNode):
                 raise GraphError(f"replace_node: {old.name!r} and {new.name!r}: a module cannot stand for a tensor")
-        results = [n.spec for n in self._outputs]
+        results = self._result_specs()
         with self.transaction("replace_node"):
             for old, new in pairs.items():
                 self._replace_one(old, new)
@@ -82,7 +83,7 @@ class ModuleEdits:
             return
         needed = {id(e) for e in self._between(old, new)}
         users = [u for u in old.users if id(u) not in needed]
-        if old.users and not users and not any(old is n for n in self._outputs):
+        if old.users and not users and old not in self._outputs:
             raise GraphError(
                 f"replace_node: nothing is left that could use {new.name!r} for {old.name!r}; "
                 f"every user of {old.name!r} is needed to make {new.name!r}"
@@ -94,8 +95,9 @@ class ModuleEdits:
                     f"insert what makes {new.name!r} right behind {old.name!r}"
                 )
         for user in users:
-            self._use(user, tuple(new if n is old else n for n in user.inputs))
-        self._set(self, "_outputs", tuple(new if n is old else n for n in self._outputs))
+            self._use(user, tuple([new if n is old else n for n in user._inputs]))
+        if old in self._outputs:
+            self._set(self, "_outputs", tuple([new if n is old else n for n in self._outputs]))
 
     def _between(self: InternalGraph, old: Node, new: Node) -> list[Expr]:  # type: ignore[misc]
         """Expressions behind the one that makes `old` on which `new` depends."""
@@ -115,20 +117,24 @@ class ModuleEdits:
 
         `results` are the specs of the graph's outputs before the edit, if it may have exchanged them already.
         """
-        results = [n.spec for n in self._outputs] if results is None else results
+        results = self._result_specs() if results is None else results
         self._infer_in_order(changed)
-        if self._top is self or results == [n.spec for n in self._outputs]:
+        wanted = self._result_specs()
+        if results == wanted:
             return
         for expr in self._top.exprs():
-            wanted = [n.spec for n in self._outputs]
             if child_graph(expr) is self and [n.spec for n in expr.outputs] != wanted:
                 expr._graph._infer_again([expr])
 
+    def _result_specs(self: InternalGraph) -> list[TensorSpec]:  # type: ignore[misc]
+        """Specs of the results where another graph calls this one."""
+        return [] if self._top is self else [n.spec for n in self._outputs]
+
     def _infer_in_order(self: InternalGraph, changed: Sequence[Expr]) -> None:  # type: ignore[misc]
-        todo = {id(e): e for e in changed}
+        waiting = {e._key: e for e in changed}
+        todo = sorted(waiting)  # a heap, first in execution order on top
         while todo:
-            expr = min(todo.values(), key=lambda e: e._key)
-            del todo[id(expr)]
+            expr = waiting.pop(heapq.heappop(todo))
             specs = self._specs_of(expr, expr.inputs)
             if specs is None:
                 continue
@@ -139,8 +145,10 @@ class ModuleEdits:
                     self._set(node, "_spec", spec)
                 elif not _is_from_shapes(node):
                     continue
-                if node.users:
-                    todo.update((id(u), u) for u in node.users)
+                for user in node._users:
+                    if user._key not in waiting:
+                        waiting[user._key] = user
+                        heapq.heappush(todo, user._key)
 
     def set_inputs(self: InternalGraph, expr: Expr, inputs: Sequence[Node]) -> None:  # type: ignore[misc]
         """Let an expression use other nodes, in the same places. Raises as `replace_node`."""

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 class Expr:
     """One computation. `inputs` and `outputs` are tuples; they change through the graph only."""
 
-    __slots__ = ("_disable_remove", "_graph", "_id", "_inputs", "_key", "_next", "_outputs", "_prev", "meta")
+    __slots__ = (
+        *("_disable_remove", "_from_shapes", "_graph", "_id", "_inputs", "_key", "_next", "_outputs", "_prev", "meta"),
+    )
     kind = "Expr"
 
     def __init__(self, graph: InternalGraph, ident: int, meta: dict[str, Any]) -> None:
@@ -30,6 +32,7 @@ class Expr:
         self._next: Expr | None = None
         self._key = 0
         self._disable_remove = False
+        self._from_shapes = False  # shapes of other values, and nothing else, say what it gives; kept by the graph
         self.meta = meta
 
     @property

@@ -7,7 +7,6 @@ first and changes then, so a refused edit leaves the graph as it was.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -26,7 +25,8 @@ from megengine.traced_module.journal import Journal
 from megengine.traced_module.names import NameSpace, identifier
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.order import ExprOrder
-from megengine.traced_module.queries import Queries, child_graph
+from megengine.traced_module.primitives import Primitives
+from megengine.traced_module.queries import Queries
 
 if TYPE_CHECKING:
     from megengine.module import Module
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["InternalGraph", "identifier"]
 
 
-class InternalGraph(Queries, ModuleEdits):
+class InternalGraph(Queries, Primitives, ModuleEdits):
     """Expressions in execution order over named nodes."""
 
     def __init__(self, name: str = "graph", qualname: str | None = None, *, owner: Module | None = None) -> None:
@@ -51,69 +51,7 @@ class InternalGraph(Queries, ModuleEdits):
         self.arguments: Arguments | None = None  # how a call's arguments become the inputs after `self`
         self.out_def: TreeDef | None = None
 
-    # ------------------------------------------------------------ primitives: each can be undone
-
-    def _link(self, expr: Expr, inputs: Sequence[Node], before: Expr | None) -> None:
-        expr._inputs = tuple(inputs)
-
-        def do() -> None:
-            self._order.insert(expr, before)
-            for n in expr._inputs:
-                n._users.append(expr)
-            for n in expr._outputs:
-                self._names.take(n._name, n)
-
-        self._journal.change(do, lambda: self._take_out(expr), ("link", self, expr, before))
-
-    def _take_out(self, expr: Expr) -> None:
-        self._order.remove(expr)
-        for n in expr._inputs:
-            n._users.remove(expr)
-        for n in expr._outputs:
-            self._names.free(n._name)
-
-    def _unlink(self, expr: Expr) -> None:
-        following = expr._next
-
-        def undo() -> None:
-            self._order.insert(expr, following)
-            for n in expr._inputs:
-                n._users.append(expr)
-            for n in expr._outputs:
-                self._names.take(n._name, n)
-
-        self._journal.change(lambda: self._take_out(expr), undo, ("unlink", self, expr))
-
-    def _set(self, target: Any, attribute: str, value: Any, record: tuple[Any, ...] = ()) -> None:
-        """Set an attribute; `record` says what that means where it is not one of a graph, expression or node."""
-        old = getattr(target, attribute)
-        self._journal.change(
-            lambda: object.__setattr__(target, attribute, value),
-            lambda: object.__setattr__(target, attribute, old),
-            record or ("set", self, target, attribute, value),
-        )
-
-    def _use(self, expr: Expr, inputs: Sequence[Node], record: tuple[Any, ...] = ()) -> None:
-        old, new = expr._inputs, tuple(inputs)
-
-        def become(before: tuple[Node, ...], after: tuple[Node, ...]) -> None:
-            for n in before:
-                n._users.remove(expr)
-            for n in after:
-                n._users.append(expr)
-            expr._inputs = after
-
-        record = record or ("use", self, expr, new)
-        self._journal.change(lambda: become(old, new), lambda: become(new, old), record)
-
-    def _rename(self, node: Node, new: str) -> None:
-        def become(name: str) -> None:
-            self._names.free(node._name)
-            self._names.take(name, node)
-            node._name = name
-
-        old = node._name
-        self._journal.change(lambda: become(new), lambda: become(old), ("rename", self, node, new))
+    # ------------------------------------------------------------ steps that can be undone
 
     @contextmanager
     def transaction(self, what: str = "transaction") -> Iterator[None]:
@@ -334,15 +272,16 @@ class InternalGraph(Queries, ModuleEdits):
                 raise GraphError(f"replace_all_uses: {u.name!r} uses {old.name!r} before {new.name!r} is made")
         with self.transaction("replace_all_uses"):
             for u in users:
-                self._use(u, tuple(new if n is old else n for n in u.inputs))
-            self._set(self, "_outputs", tuple(new if n is old else n for n in self._outputs))
+                self._use(u, tuple([new if n is old else n for n in u.inputs]))
+            if old in self._outputs:
+                self._set(self, "_outputs", tuple([new if n is old else n for n in self._outputs]))
 
     def erase(self, expr: Expr) -> None:
         """Remove an expression whose values nobody uses."""
         if not any(expr is e for n in expr.outputs for e in [n.expr]) or self._names.get(expr.outputs[0].name) is None:
             raise GraphError(f"erase: {expr!r} does not belong to graph {self.name!r}")
         for n in expr.outputs:
-            if n._users or any(n is o for o in self._outputs):
+            if n._users or n in self._outputs:
                 used = [u.name for u in n.users] or ["the graph's outputs"]
                 raise GraphError(f"erase: {n.name!r} is still used by {', '.join(used)}; replace its uses first")
         with self.transaction("erase"):
@@ -396,37 +335,9 @@ class InternalGraph(Queries, ModuleEdits):
 
     def lint(self) -> None:
         """Check ownership, order, uses both ways, names, shapes and dtypes. Raises GraphError at the first fault."""
-        seen: set[int] = set()
-        uses: dict[int, Counter[int]] = {}
-        children: dict[int, InternalGraph] = {}
-        for expr in self._order:
-            for n in expr.inputs:
-                if id(n) not in seen:
-                    raise GraphError(f"lint: {expr!r} uses {n.name!r} before it is made")
-                if id(n) not in uses:
-                    uses[id(n)] = Counter(map(id, n._users))
-                if uses[id(n)][id(expr)] != sum(n is i for i in expr.inputs):
-                    raise GraphError(f"lint: users of {n.name!r} do not agree with the inputs of {expr!r}")
-            for n in expr.outputs:
-                if self._names.get(n.name) is not n or n._graph is not self or n.expr is not expr:
-                    raise GraphError(f"lint: {n.name!r} is not owned by graph {self.name!r}")
-                seen.add(id(n))
-            child = child_graph(expr)
-            if child is not None:
-                children[id(child)] = child
-            if child is None or not _enters_as_traced(expr, child):
-                self._check_same(expr, expr.inputs)
-        alive = {id(e) for e in self._order}
-        for n in self._names.nodes().values():
-            if id(n) not in seen:
-                raise GraphError(f"lint: name {n.name!r} is left over")
-            if any(id(u) not in alive for u in n._users):
-                raise GraphError(f"lint: {n.name!r} is used by an expression that is not in the graph")
-        for n in (*self._inputs, *self._outputs):
-            if id(n) not in seen:
-                raise GraphError(f"lint: input or output {n.name!r} is not made in the graph")
-        for child in children.values():
-            child.lint()
+        from megengine.traced_module.soundness import check
+
+        check(self)
 
     def node(self, name: str) -> Any:
         """The node of that name; the error gives the nearest one."""
@@ -452,13 +363,3 @@ class InternalGraph(Queries, ModuleEdits):
 
         found = type(self.module_of(node))
         return Module if issubclass(found, TracedModule) else found
-
-
-def _enters_as_traced(expr: Expr, child: InternalGraph) -> bool:
-    """True for the call of a module whose graph has the specs of the call: its own lint checks all the rest."""
-    from megengine.traced_module.calls import shape_value
-
-    given = expr.inputs[1:]
-    same = [n.spec for n in given] == [n.spec for n in child._inputs[1:]]
-    made = [n.spec for n in expr.outputs] == [n.spec for n in child._outputs]
-    return same and made and all(n.spec.size > 16 or shape_value(n) is None for n in given)

@@ -36,6 +36,7 @@ class Inserter(Builder):
         self.placed = after is not None
         self.first_id = graph._journal.next_expr
         self.tensors: dict[int, Tensor] = {}  # node -> the tensor that stands for it
+        self.ends: dict[int, Expr] = {}  # expression -> the last one that was inserted behind it
 
     # ------------------------------------------------------------ nodes and tensors
 
@@ -67,9 +68,21 @@ class Inserter(Builder):
             return
         nodes = [n for n in leaves if isinstance(n, Node)]
         latest = max((n.expr for n in nodes), key=lambda e: e._key, default=None)
-        self.anchor = None if latest is None else latest._next
-        while self.anchor is not None and (self.anchor.kind == "Input" or self.anchor._id >= self.first_id):
-            self.anchor = self.anchor._next  # behind the inputs, and behind what was inserted there before
+        self.anchor = None if latest is None else self._behind(latest)
+
+    def _behind(self, expr: Expr) -> Expr | None:
+        """What comes behind an expression, the inputs, and what was inserted there before."""
+        order = self.graph._order
+        at = self.ends.get(id(expr), expr)
+        if self.graph._names.get(at._outputs[0]._name) is not at._outputs[0]:
+            at = expr  # what was inserted was erased since
+        following = at._next
+        if following is not None and order.body is not None and following._key < order.body._key:
+            following = order.body
+        while following is not None and (following.kind == "Input" or following._id >= self.first_id):
+            at = self.ends[id(expr)] = following
+            following = at._next
+        return following
 
     # ------------------------------------------------------------ hooks
 

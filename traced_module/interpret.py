@@ -73,7 +73,7 @@ class _Interpreter:
         supply = iter(tensors)
         for node in graph.inputs:
             values[id(node)] = graph._owner if isinstance(node, ModuleNode) else self._seen(node, next(supply))
-        left = {id(n): len(n._users) for e in graph._order for n in e.outputs}
+        left = {id(n): sum(n._users.values()) for e in graph._order for n in e.outputs}
         for n in graph.outputs:
             left[id(n)] += 1
         for expr in graph._order:

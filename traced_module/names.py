@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import heapq
 import keyword
 import re
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from megengine.traced_module.node import Node
 
 _NOT_IDENTIFIER = re.compile(r"\W")
-_COUNTED = re.compile(r"(.*)_\d+")
+_COUNTED = re.compile(r"(.*)_(\d+)")
 _RESERVED = frozenset(dir(builtins))
 
 
@@ -29,11 +30,12 @@ class NameSpace:
     replaced. Names can be taken without a node: while tracing, each read of a submodule counts.
     """
 
-    __slots__ = ("_counts", "_used")
+    __slots__ = ("_counts", "_freed", "_used")
 
     def __init__(self) -> None:
         self._used: dict[str, Node | None] = {}
-        self._counts: dict[str, int] = {}  # the highest count given for a base, so that counting on is fast
+        self._counts: dict[str, int] = {}  # base -> all counts up to this one were found in use
+        self._freed: dict[str, list[int]] = {}  # base -> a heap of those that were given back since
 
     def __contains__(self, name: object) -> bool:
         return name in self._used
@@ -56,6 +58,11 @@ class NameSpace:
             return name
         counted = _COUNTED.fullmatch(name)
         base = counted[1] if counted else name
+        freed = self._freed.get(base)
+        while freed:
+            if f"{base}_{freed[0]}" not in self._used:
+                return f"{base}_{freed[0]}"
+            heapq.heappop(freed)
         count = self._counts.get(base, 0) + 1
         while f"{base}_{count}" in self._used:
             count += 1
@@ -70,5 +77,11 @@ class NameSpace:
         """Give a name back."""
         self._used.pop(name, None)
         counted = _COUNTED.fullmatch(name)
-        if counted:
-            self._counts.pop(counted[1], None)
+        if counted is None:
+            return
+        highest = self._counts.get(counted[1], 0)
+        if len(counted[2]) < 10 and 0 < int(counted[2]) <= highest:
+            freed = self._freed.setdefault(counted[1], [])
+            if len(freed) > 2 * highest:  # taken and given back again and again, as by undo and redo
+                freed[:] = sorted(set(freed))
+            heapq.heappush(freed, int(counted[2]))

@@ -29,7 +29,7 @@ class Node:
         self._name = name
         self._qualname = qualname
         self._expr: Expr | None = None
-        self._users: list[Expr] = []
+        self._users: dict[Expr, int] = {}  # how often each uses it
         self.meta = meta
 
     @property
@@ -70,7 +70,7 @@ class Node:
     @property
     def users(self) -> tuple[Expr, ...]:
         """Expressions that use the value, each once, in the order in which they began to."""
-        return tuple(dict.fromkeys(self._users))
+        return tuple(self._users)
 
     def __repr__(self) -> str:
         return self._name

@@ -62,21 +62,27 @@ class Queries:
                 found.setdefault(id(child), child)
         return list(found.values())
 
-    def _walk(self, recursive: bool, seen: set[int]) -> Iterator[Expr]:
-        for expr in self._order:
-            yield expr
-            child = child_graph(expr) if recursive else None
-            if child is not None and id(child) not in seen:
-                seen.add(id(child))
-                yield from child._walk(True, seen)
+    def _walk(self, recursive: bool) -> Iterator[Expr]:
+        seen = {id(self)}
+        entered = [iter(self._order)]
+        while entered:
+            for expr in entered[-1]:
+                yield expr
+                child = child_graph(expr) if recursive else None
+                if child is not None and id(child) not in seen:
+                    seen.add(id(child))
+                    entered.append(iter(child._order))
+                    break
+            else:
+                entered.pop()
 
     def exprs(self, recursive: bool = True) -> ExprFilter:
         """Expressions in execution order (inputs of the graph too)."""
-        return ExprFilter(self._walk(recursive, {id(self)}))
+        return ExprFilter(self._walk(recursive))
 
     def nodes(self, recursive: bool = True) -> NodeFilter:
         """Every node, in the order in which they are made."""
-        return NodeFilter(n for e in self._walk(recursive, {id(self)}) for n in e.outputs)
+        return NodeFilter(n for e in self._walk(recursive) for n in e.outputs)
 
     def get_function_by_type(self, func: Callable[..., Any] | None = None, recursive: bool = True) -> ExprFilter:
         """Calls of a function."""

@@ -70,9 +70,10 @@ class PatternMatcher:
         for part, expr in self.matched_exprs.items():
             if part is root or not part._check_users or not uses[id(part)]:
                 continue
-            used = [user for node in expr.outputs for user in node._users]
             returned = any(node is out for node in expr.outputs for out in expr.graph.outputs)
-            if returned or len(used) != uses[id(part)] or any(id(u) not in calls for u in used):
+            users = [node._users for node in expr.outputs]
+            times = sum(sum(used.values()) for used in users)
+            if returned or times != uses[id(part)] or any(id(u) not in calls for used in users for u in used):
                 return False
         return True
 

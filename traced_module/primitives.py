@@ -1,0 +1,112 @@
+"""The primitive changes of a graph: each can be undone, and everything else is written with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from megengine.traced_module.deferred import SHAPE_OF
+from megengine.traced_module.expr import Apply, Call, Expr
+from megengine.traced_module.node import ModuleNode, Node
+
+if TYPE_CHECKING:
+    from megengine.traced_module.graph import InternalGraph
+
+
+class Primitives:
+    """Changes of a graph that check nothing."""
+
+    def _link(self: InternalGraph, expr: Expr, inputs: Sequence[Node], before: Expr | None) -> None:  # type: ignore[misc]
+        """Put a new expression, whose results are made, in front of another one, or last."""
+        expr._inputs = tuple(inputs)
+        self._journal.change(
+            lambda: self._put_in(expr, before), lambda: self._take_out(expr), ("link", self, expr, before)
+        )
+
+    def _unlink(self: InternalGraph, expr: Expr) -> None:  # type: ignore[misc]
+        """Take an expression out whose results nothing uses."""
+        following = expr._next
+        self._journal.change(
+            lambda: self._take_out(expr), lambda: self._put_in(expr, following), ("unlink", self, expr)
+        )
+
+    def _put_in(self: InternalGraph, expr: Expr, before: Expr | None) -> None:  # type: ignore[misc]
+        self._order.insert(expr, before)
+        _begin_use(expr, expr._inputs)
+        expr._from_shapes = _follows_from_shapes(expr)
+        for n in expr._outputs:
+            self._names.take(n._name, n)
+
+    def _take_out(self: InternalGraph, expr: Expr) -> None:  # type: ignore[misc]
+        self._order.remove(expr)
+        _end_use(expr, expr._inputs)
+        for n in expr._outputs:
+            self._names.free(n._name)
+
+    def _set(self: InternalGraph, target: Any, attribute: str, value: Any, record: tuple[Any, ...] = ()) -> None:  # type: ignore[misc]
+        """Set an attribute; `record` says what that means where it is not one of a graph, expression or node."""
+        old = getattr(target, attribute)
+        self._journal.change(
+            lambda: object.__setattr__(target, attribute, value),
+            lambda: object.__setattr__(target, attribute, old),
+            record or ("set", self, target, attribute, value),
+        )
+
+    def _use(self: InternalGraph, expr: Expr, inputs: Sequence[Node], record: tuple[Any, ...] = ()) -> None:  # type: ignore[misc]
+        """Let an expression use other nodes."""
+        old, new = expr._inputs, tuple(inputs)
+        record = record or ("use", self, expr, new)
+        self._journal.change(lambda: _become(expr, new), lambda: _become(expr, old), record)
+
+    def _rename(self: InternalGraph, node: Node, new: str) -> None:  # type: ignore[misc]
+        """Give a node a free name."""
+
+        def become(name: str) -> None:
+            self._names.free(node._name)
+            self._names.take(name, node)
+            node._name = name
+
+        old = node._name
+        self._journal.change(lambda: become(new), lambda: become(old), ("rename", self, node, new))
+
+
+def changed_places(old: Sequence[Node], new: Sequence[Node]) -> list[int] | None:
+    """Where two sequences of nodes differ; None if one is longer."""
+    return [i for i, (a, b) in enumerate(zip(old, new, strict=True)) if a is not b] if len(old) == len(new) else None
+
+
+def _begin_use(expr: Expr, inputs: Iterable[Node]) -> None:
+    for n in inputs:
+        users = n._users
+        users[expr] = users.get(expr, 0) + 1
+
+
+def _end_use(expr: Expr, inputs: Iterable[Node]) -> None:
+    for n in inputs:
+        left = n._users.pop(expr) - 1
+        if left:
+            n._users[expr] = left
+
+
+def _become(expr: Expr, inputs: tuple[Node, ...]) -> None:
+    old, places = expr._inputs, changed_places(expr._inputs, inputs)
+    _end_use(expr, old if places is None else [old[i] for i in places])
+    _begin_use(expr, inputs if places is None else [inputs[i] for i in places])
+    expr._inputs = inputs
+    changed = [expr]
+    while changed:
+        at = changed.pop()
+        found = _follows_from_shapes(at)
+        if found is not at._from_shapes:
+            at._from_shapes = found
+            changed += [user for n in at._outputs for user in n._users]
+
+
+def _follows_from_shapes(expr: Expr) -> bool:
+    """True if shapes of values, and nothing else, say what an expression gives (`x.shape[0] * 2`)."""
+    if not isinstance(expr, Call) or not expr._inputs:
+        return isinstance(expr, Apply) and expr._op == SHAPE_OF
+    for n in expr._inputs:  # noqa: SIM110 (the first one mostly tells, and this is asked of every new expression)
+        if isinstance(n, ModuleNode) or not n.expr._from_shapes:
+            return False
+    return True
