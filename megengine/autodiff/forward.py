@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from megengine.autodiff.tape import Context, Entry, Tape, pull_back
-from megengine.core.dtype import is_float, storage_of
+from megengine.core.dtype import is_differentiable, storage_of
 from megengine.core.errors import GradientError, ShapeError
 from megengine.dispatch import Interposer, Op, apply, interpose
 from megengine.tensor import Tensor
@@ -48,9 +48,9 @@ class Forward(Interposer):
     def push(self, name: str, vjp: Any, inputs: tuple, outputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> None:
         """Tangents of results from those of the inputs, by the transpose of a vjp rule."""
         tangents = [self.tangent(t) for t in inputs]
-        if all(t is None for t in tangents) or not any(is_float(o.dtype) for o in outputs):
+        if all(t is None for t in tangents) or not any(is_differentiable(o.dtype) for o in outputs):
             return
-        cts = [_zeros(o) if is_float(o.dtype) else None for o in outputs]
+        cts = [_zeros(o) if is_differentiable(o.dtype) else None for o in outputs]
         tape = Tape()
         for ct in cts:
             if ct is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
-from megengine.core.dtype import is_float
+from megengine.core.dtype import is_differentiable
 from megengine.core.errors import GradientError
 from megengine.dispatch import Interposer, Op, apply
 from megengine.dispatch.record import NoRule
@@ -53,7 +53,7 @@ class Tape(Interposer):
         self, name: str, vjp: Any, inputs: tuple, outputs: tuple[Tensor, ...], attrs: dict[str, Any], needs: tuple
     ) -> None:
         """Write one op down; its float results are watched from now on."""
-        if not any(is_float(t.dtype) for t in outputs):
+        if not any(is_differentiable(t.dtype) for t in outputs):
             return
         for t in outputs:
             self.watched[id(t)] = t

@@ -168,6 +168,11 @@ def is_quantized(dtype: Any) -> bool:
     return isinstance(dtype, QuantizedDType) or bool((getattr(dtype, "metadata", None) or {}).get("mgb_dtype"))
 
 
+def is_differentiable(dtype: DType) -> bool:
+    """True for dtypes whose values can have gradients: floats and complex numbers."""
+    return isinstance(dtype, np.dtype) and (dtype.kind in "fc" or dtype == bfloat16)
+
+
 def is_float(dtype: DType) -> bool:
     """True for float16, bfloat16, float32 and float64."""
     return isinstance(dtype, np.dtype) and (dtype.kind == "f" or dtype == bfloat16)

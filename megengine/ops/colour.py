@@ -35,27 +35,50 @@ _MATRICES: dict[str, tuple] = {
     "RGBA2BGR": _dropping_alpha(_SWAP),
     "YUV2RGB": _FROM_YUV,
 }
-_SUBSAMPLED = tuple(f"YUV2{order}_{layout}" for order in ("RGB", "BGR") for layout in ("NV12", "NV21"))
+_LAYOUTS = ("NV12", "NV21", "YU12", "YV12")
+_SUBSAMPLED = (
+    *(f"{kind}YUV2{order}_{layout}" for kind in ("", "BT601_") for order in ("RGB", "BGR") for layout in _LAYOUTS),
+    *(f"YUV2GRAY_{layout}" for layout in _LAYOUTS),
+)
+_ALIASES = {"YCRCB2RGB": "YUV2RGB_NV21", "YCRCB2BGR": "YUV2BGR_NV21"}
 
 
 def _eight_bit(y: Tensor) -> Tensor:
     return cast(apply("clip", apply("round", y), lo=0.0, hi=255.0), np.dtype(np.uint8))
 
 
+def _chroma(x: Tensor, layout: str) -> tuple[Tensor, Tensor]:
+    """U and V of every pixel, less 128, from the last third of the rows: pairs (NV) or one plane after the other."""
+    n, rows, w, _ = x.shape
+    h = rows * 2
+    if layout.startswith("NV"):
+        pairs = apply("transpose", apply("reshape", x, shape=(n, h // 2, w // 2, 2)), perm=(3, 0, 1, 2))
+    else:
+        pairs = apply("transpose", apply("reshape", x, shape=(n, 2, h // 2, w // 2)), perm=(1, 0, 2, 3))
+    pairs = apply(
+        "broadcast_to", apply("reshape", pairs, shape=(2, n, h // 2, 1, w // 2, 1)), shape=(2, n, h // 2, 2, w // 2, 2)
+    )
+    first, second = (apply("reshape", pairs[k] - 128, shape=(n, h, w)) for k in (0, 1))
+    return (first, second) if layout in ("NV12", "YU12") else (second, first)
+
+
 def _subsampled(x: Tensor, mode: str) -> Tensor:
-    """[N, 3/2 H, W, 1]: H rows of Y, then H/2 rows of interleaved pairs, one for 2x2 pixels."""
+    """[N, 3/2 H, W, 1]: H rows of Y, then chroma for 2x2 pixels. In fixed point as in MegEngine: 8 bits, BT601 6."""
     n, rows, w, c = x.shape
     if c != 1 or rows % 3 or w % 2 or x.dtype != np.uint8:
         raise ShapeError(f"cvt_color: {mode} got {x.spec}; expected uint8 [N, 3/2 H, W, 1] with H and W even")
-    h, whole = rows * 2 // 3, cast(x, FLOAT32)
-    light = whole[:, :h, :, 0]
-    pairs = apply("reshape", whole[:, h:], shape=(n, h // 2, 1, w // 2, 1, 2))
-    pairs = apply("reshape", apply("broadcast_to", pairs, shape=(n, h // 2, 2, w // 2, 2, 2)), shape=(n, h, w, 2)) - 128
-    u, v = (pairs[..., 0], pairs[..., 1]) if mode.endswith("NV12") else (pairs[..., 1], pairs[..., 0])
-    red = light + apply("floor", v * 1.402)
-    green = light - apply("floor", u * 0.34414 + v * 0.71414)
-    blue = light + apply("floor", u * 1.772)
-    planes = (red, green, blue) if "2RGB" in mode else (blue, green, red)
+    h = rows * 2 // 3
+    if "2GRAY" in mode:
+        return x[:, :h]
+    whole = cast(x, FLOAT32)
+    light, (u, v) = whole[:, :h, :, 0], _chroma(whole[:, h:], mode[-4:])
+    if mode.startswith("BT601"):
+        light = apply("floor", light * (257 * 18997 / 65536)) - 1160
+        planes = [apply("floor", (light + part) / 64) for part in (v * 102, u * -25 - v * 52, u * 128)]
+    else:
+        red, green, blue = (apply("floor", part / 256) for part in (v * 359, u * 88 + v * 183, u * 454))
+        planes = [light + red, light - green, light + blue]
+    planes = planes if "2RGB" in mode else planes[::-1]
     return _eight_bit(apply("concat", *[apply("reshape", p, shape=(n, h, w, 1)) for p in planes], axis=3))
 
 
@@ -72,10 +95,12 @@ def _to_yuv(x: Tensor, middle: float) -> Tensor:
 def cvt_color(inp: Any, mode: str = "") -> Tensor:
     """Inp [N,H,W,C] (uint8, or float32 in 0..1) in another colour space, named like RGB2GRAY.
 
-    YUV2RGB_NV12 and its like take uint8 [N, 3/2 H, W, 1] with chroma for 2x2 pixels. As in MegEngine, RGB2YUV and
-    YUV2RGB weight channel 0 as blue. Raises OptionError for an unknown mode, with the nearest name.
+    YUV2RGB_NV12 and its like (BT601_, 2BGR, 2GRAY; NV12, NV21, YU12, YV12) take uint8 [N, 3/2 H, W, 1] with chroma for
+    2x2 pixels. As in MegEngine, RGB2YUV and YUV2RGB weight channel 0 as blue, and YCrCb2RGB, YCrCb2BGR stand for
+    YUV2RGB_NV21, YUV2BGR_NV21. Raises OptionError for an unknown mode, with the nearest name.
     """
     mode, x = mode.upper(), as_tensor(inp)
+    mode = _ALIASES.get(mode, mode)
     choice("cvt_color", "mode", mode, (*_MATRICES, "RGB2YUV", *_SUBSAMPLED))
     if x.ndim != 4:
         raise ShapeError(f"cvt_color: inp has shape {x.shape}; expected [N,H,W,C]")

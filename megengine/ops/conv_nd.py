@@ -77,9 +77,9 @@ def _depth(x: Tensor, start: int, stop: int, step: int) -> Tensor:
     return apply("reshape", planes, shape=(planes.shape[0] * planes.shape[1], *planes.shape[2:]))
 
 
-def _volume(planes: Tensor, n: int) -> Tensor:
-    """Pictures [N*d,C,H,W] as [N,C,d,H,W]."""
-    wide = apply("reshape", planes, shape=(n, planes.shape[0] // n, *planes.shape[1:]))
+def _volume(planes: Tensor, n: int, depth: int) -> Tensor:
+    """Pictures [N*depth,C,H,W] as [N,C,depth,H,W]."""
+    wide = apply("reshape", planes, shape=(n, depth, *planes.shape[1:]))
     return apply("transpose", wide, perm=(0, 2, 1, 3, 4))
 
 
@@ -114,7 +114,7 @@ def conv3d(
         y = conv2d(planes, w[:, :, tap], None, s[1:], p[1:], d[1:], groups)
         total = y if total is None else total + y
     assert total is not None
-    return _biased(_volume(total, x.shape[0]), bias)
+    return _biased(_volume(total, x.shape[0], (span - 1) // s[0] + 1), bias)
 
 
 @public(home=_HOME)
@@ -141,8 +141,9 @@ def conv_transpose3d(
     full = (depth - 1) * s[0] + d[0] * (w.shape[2] - 1) + 1 + extra[0]
     total = None
     for tap in range(w.shape[2]):
-        y = _volume(conv_transpose2d(planes, w[:, :, tap], None, s[1:], p[1:], extra[1:], d[1:], groups), n)
+        y = conv_transpose2d(planes, w[:, :, tap], None, s[1:], p[1:], extra[1:], d[1:], groups)
         start = tap * d[0]
+        y = _volume(y, n, depth)
         y = apply(
             "slice_backward",
             y,

@@ -8,7 +8,7 @@ import numpy as np
 
 from megengine.core.errors import OptionError, ShapeError
 from megengine.dispatch import apply, public
-from megengine.ops.common import as_tensor, choice, floating
+from megengine.ops.common import FLOAT32, as_tensor, cast, choice, floating
 from megengine.ops.elementwise import logaddexp
 from megengine.tensor import Tensor
 
@@ -62,6 +62,7 @@ def ctc_loss(
     """
     choice("ctc_loss", "reduction", reduction, ("mean", "sum", "none"))
     p = floating(pred)
+    p = cast(p, FLOAT32) if p.dtype == np.float16 else p  # its smallest number is no probability of a long sequence
     steps, lengths = (as_tensor(v).numpy().astype(np.int64) for v in (pred_lengths, label_lengths))
     given = as_tensor(label).numpy()
     _check(p, steps, given, lengths, blank)

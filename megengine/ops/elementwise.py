@@ -25,8 +25,10 @@ from megengine.dispatch import (
 )
 from megengine.ops.common import (
     BOOL,
+    FLOAT32,
     as_tensor,
     broadcast_shapes,
+    cast,
     floating,
     operands,
     refuse_quantized,
@@ -449,7 +451,7 @@ def _declare_unary(
     public(home=home, methods=methods)(function)
 
 
-_KEEP_INTEGERS = {"neg", "abs", "sign", "square", "relu", "logical_not", "floor", "ceil", "round"}
+_KEEP_INTEGERS = {"neg", "abs", "sign", "square", "relu", "relu6", "logical_not", "floor", "ceil", "round"}
 _METHODS = {
     "neg": ("__neg__",),
     "abs": ("__abs__",),
@@ -475,7 +477,6 @@ for _name in [
     "tan",
     "asin",
     "acos",
-    "atan",
     "sinh",
     "cosh",
     "asinh",
@@ -586,8 +587,9 @@ def logsigmoid(inp: Any) -> Tensor:
 
 @public(home=_HOME, methods=("clip", "clamp"))
 def clip(x: Any, lower: float | None = None, upper: float | None = None) -> Tensor:
-    """X limited to [lower, upper]; a bound that is None or a tensor is handled too. Any shape."""
+    """X limited to [lower, upper]; a bound that is None or a tensor is handled too. Any shape; bool becomes float32."""
     x = as_tensor(x)
+    x = cast(x, FLOAT32) if x.dtype == BOOL else x
     if isinstance(lower, Tensor) or isinstance(upper, Tensor):
         x = x if lower is None else maximum(x, lower)
         return x if upper is None else minimum(x, upper)
@@ -600,6 +602,13 @@ def clip(x: Any, lower: float | None = None, upper: float | None = None) -> Tens
 def leaky_relu(inp: Any, negative_slope: float = 0.01) -> Tensor:
     """X where positive, else x times `negative_slope`. Any shape."""
     return apply("leaky_relu", floating(inp), slope=float(negative_slope))
+
+
+@public(home=_HOME)
+def atan(x: Any) -> Tensor:
+    """Angle whose tangent is x, elementwise; of float16 a float32, as in MegEngine."""
+    x = floating(x)
+    return apply("atan", cast(x, FLOAT32) if x.dtype == np.float16 else x)
 
 
 @public(home=_HOME)

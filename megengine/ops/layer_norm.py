@@ -7,7 +7,7 @@ from typing import Any
 
 from megengine.core.errors import ShapeError
 from megengine.dispatch import apply, public
-from megengine.ops.common import as_tensor, floating, normalize_axes
+from megengine.ops.common import as_tensor, floating, normalize_axes, operands
 from megengine.ops.reduce import norm
 from megengine.tensor import Tensor
 
@@ -73,7 +73,7 @@ def instance_norm(inp: Any, affine: bool, weight: Any = None, bias: Any = None, 
 @public(home=_HOME)
 def prelu(x: Any, y: Any) -> Tensor:
     """X where positive, else x times y; y is a number or one slope per channel (He et al. 2015)."""
-    x, y = floating(x), as_tensor(y)
+    x, y = operands("prelu", as_tensor(x), y)
     if y.size > 1:
         if x.ndim < 2 or y.size != x.shape[1]:
             raise ShapeError(f"prelu: y has {y.size} slopes; expected 1, or one per channel of x {x.shape}")

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from megengine.core.errors import DTypeError, OptionError, ShapeError
+from megengine.core.errors import DTypeError, GradientError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import ErrorSample, Op, Sample, apply, define, no_onnx, not_differentiable, public
-from megengine.ops.common import as_tensor, broadcast_shapes, floating, operands, refuse_quantized, unbroadcast
+from megengine.dispatch import ErrorSample, Op, Sample, apply, define, no_onnx, public
+from megengine.ops.common import (
+    FLOAT32,
+    as_tensor,
+    broadcast_shapes,
+    cast,
+    floating,
+    operands,
+    refuse_quantized,
+    unbroadcast,
+)
 from megengine.tensor import Tensor
 
 _MATH, _TENSOR = "megengine.functional.math", "megengine.functional.tensor"
@@ -65,10 +76,17 @@ define(
 )
 
 
+def _solvable(inp: Any) -> tuple[Tensor, np.dtype]:
+    """A tensor of a dtype that has linear algebra (float16 and bfloat16 as float32), and the dtype of the results."""
+    x = floating(inp)
+    return (x if x.dtype in _COMPLEX else cast(x, FLOAT32)), x.dtype  # type: ignore[return-value]
+
+
 @public(home=_MATH)
 def matinv(inp: Any) -> Tensor:
     """Inverse of square matrices inp [..., N, N]. Raises OptionError where one is singular."""
-    return apply("matinv", floating(inp))
+    x, dtype = _solvable(inp)
+    return cast(apply("matinv", x), dtype)
 
 
 def _svd_infer(x: TensorSpec, *, full: bool) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
@@ -79,8 +97,50 @@ def _svd_infer(x: TensorSpec, *, full: bool) -> tuple[TensorSpec, TensorSpec, Te
     return tuple(TensorSpec(s, x.dtype, x.device) for s in shapes)  # type: ignore[return-value]
 
 
+def _product(a: Tensor, b: Tensor, *, ta: bool = False, tb: bool = False) -> Tensor:
+    return apply("matmul", a, b, transpose_a=ta, transpose_b=tb)
+
+
+def _antisymmetric(t: Tensor, s: Tensor) -> Tensor:
+    """(t - its transpose) / (s_j^2 - s_i^2), 0 where singular values coincide."""
+    order = (*range(t.ndim - 2), t.ndim - 1, t.ndim - 2)
+    square = s * s
+    gap = apply("reshape", square, shape=(*s.shape[:-1], 1, s.shape[-1])) - apply(
+        "reshape", square, shape=(*s.shape, 1)
+    )
+    same = apply("equal", gap, as_tensor(0, like=gap))
+    safe = apply("where", same, as_tensor(1, like=gap), gap)
+    return apply("where", same, as_tensor(0, like=gap), (t - apply("transpose", t, perm=order)) / safe)
+
+
+def _svd_vjp(ctx: Any, du: Tensor | None, ds: Tensor | None, dv: Tensor | None) -> tuple[Tensor]:
+    """Source: Townsend, "Differentiating the singular value decomposition", 2016. Vectors count as far as unique."""
+    u, s, v = ctx.outputs
+    k = s.shape[-1]
+    if ctx.attrs["full"] and (du is not None or dv is not None):
+        raise GradientError("svd: the vectors of full matrices have no gradient; use full_matrices=False")
+    u, v = u[..., :k], v[..., :k, :]
+    row, column = apply("reshape", s, shape=(*s.shape[:-1], 1, k)), apply("reshape", s, shape=(*s.shape, 1))
+    inner = (
+        []
+        if ds is None
+        else [apply("reshape", ds, shape=(*s.shape, 1)) * Tensor(np.eye(k), dtype=s.dtype, device=s.device)]
+    )
+    outer = []
+    if du is not None:
+        inner.append(_antisymmetric(_product(u, du, ta=True), s) * row)
+        outer.append(_product((du - _product(u, _product(u, du, ta=True))) / row, v))
+    if dv is not None:
+        inner.append(column * _antisymmetric(_product(v, dv, tb=True), s))
+        outer.append(_product(u, (dv - _product(_product(dv, v, tb=True), v)) / column))
+    core = functools.reduce(operator.add, inner)
+    return (functools.reduce(operator.add, outer, _product(_product(u, core), v)),)
+
+
 def _svd_samples() -> Iterator[Sample]:
-    yield Sample((np.diag([3.0, 2.0, 1.0]),), {"full": False}, False)
+    rng = np.random.default_rng(2)
+    for shape in ((3, 3), (4, 2), (2, 4), (2, 3, 2), (1, 1), (0, 2, 3)):
+        yield Sample((rng.standard_normal(shape),), {"full": False})
     yield Sample((np.diag([3.0, 2.0, 1.0])[:2],), {"full": True}, False)
 
 
@@ -89,7 +149,7 @@ define(
         "svd",
         _svd_infer,
         lambda x, full: tuple(np.linalg.svd(x, full)),
-        not_differentiable("singular vectors are not unique where values coincide"),
+        _svd_vjp,
         no_onnx("no such operator"),
         _svd_samples,
         lambda: iter([ErrorSample((np.zeros(3, np.float32),), {"full": False}, ShapeError, "svd: inp has shape")]),
@@ -100,7 +160,8 @@ define(
 @public(home=_MATH)
 def svd(inp: Any, full_matrices: bool = False, compute_uv: bool = True) -> Any:
     """U, S, V with inp = U diag(S) V for matrices [..., M, N]; only S without `compute_uv`."""
-    u, s, v = apply("svd", floating(inp), full=bool(full_matrices))
+    x, dtype = _solvable(inp)
+    u, s, v = (cast(part, dtype) for part in apply("svd", x, full=bool(full_matrices)))
     return (u, s, v) if compute_uv else s
 
 

@@ -10,6 +10,7 @@ from megengine.core.errors import OptionError, ShapeError
 from megengine.dispatch import apply, public
 from megengine.ops.common import as_tensor, floating, normalize_axis
 from megengine.ops.index import indexing_one_hot
+from megengine.ops.reduce import mean
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.loss"
@@ -20,7 +21,7 @@ def _reduce(loss: Tensor, reduction: str) -> Tensor:
         return loss
     if reduction not in ("mean", "sum"):
         raise OptionError(f"loss: reduction is {reduction!r}; expected mean, sum or none")
-    return apply(reduction, loss, axis=None, keepdims=False)
+    return mean(loss) if reduction == "mean" else apply("sum", loss, axis=None, keepdims=False)
 
 
 @public(home=_HOME)

@@ -9,7 +9,7 @@ import numpy as np
 from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, public
-from megengine.ops.common import as_tensor, broadcast_shapes, operands, refuse_quantized, unbroadcast
+from megengine.ops.common import INT32, as_tensor, broadcast_shapes, cast, operands, refuse_quantized, unbroadcast
 from megengine.tensor import Tensor
 
 
@@ -104,12 +104,18 @@ def _vector_matmul(a: Tensor, b: Tensor, ta: bool, tb: bool) -> Tensor:
     return apply("reshape", out, shape=tuple(shape))
 
 
+def _factors(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """Both operands in the dtype of their product: int8 is multiplied as int32, as in MegEngine."""
+    a, b = operands(op, x, y)
+    return (cast(a, INT32), cast(b, INT32)) if a.dtype == np.int8 else (a, b)
+
+
 @public(home="megengine.functional.math", methods=("__matmul__", "__imatmul__"))
 def matmul(
     inp1: Any, inp2: Any, transpose_a: bool = False, transpose_b: bool = False, compute_mode: str = "default"
 ) -> Tensor:
-    """Matrix product of [..., M, K] and [..., K, N]; leading axes broadcast; vectors as in NumPy."""
-    a, b = operands("matmul", inp1, inp2)
+    """Matrix product of [..., M, K] and [..., K, N]; leading axes broadcast; vectors as in NumPy; of int8 an int32."""
+    a, b = _factors("matmul", inp1, inp2)
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError(f"matmul: shapes {a.shape} and {b.shape}; expected at least one axis each")
     if a.ndim == 1 or b.ndim == 1:
@@ -135,7 +141,7 @@ def dot(inp1: Any, inp2: Any) -> Tensor:
 @public(home="megengine.functional.nn")
 def linear(inp: Any, weight: Any, bias: Any = None, compute_mode: str = "default") -> Tensor:
     """Inp [..., K] times weight [N, K] transposed, plus bias [N]."""
-    x, w = operands("linear", inp, weight)
+    x, w = _factors("linear", inp, weight)
     if w.ndim != 2 or not x.shape or x.shape[-1] != w.shape[-1]:
         raise ShapeError(f"linear: inp has shape {x.shape}, weight {w.shape}; expected inp [..., K] and weight [N, K]")
     flat = x if x.ndim >= 2 else apply("reshape", x, shape=(1, x.size))

@@ -257,7 +257,11 @@ def sync_batch_norm(
     options = {"training": training, "momentum": momentum}
     if eps_mode.lower() == "additive":
         return batch_norm(inp, running_mean, running_var, weight, bias, eps=eps, **options)
+    mean, var = running_mean, as_tensor(running_var)
     if training:
-        raise OptionError("sync_batch_norm: eps_mode 'max' is for evaluation; train with 'additive'")
-    var = apply("clip", as_tensor(running_var), lo=float(eps), hi=float("inf"))
-    return batch_norm(inp, running_mean, var, weight, bias, eps=0.0)
+        x = floating(inp)
+        batch_norm(x, running_mean, running_var, **options)  # moves the running statistics
+        axes = (0, *range(2, x.ndim))
+        mean = apply("mean", x, axis=axes, keepdims=True)
+        var = apply("mean", (x - mean) * (x - mean), axis=axes, keepdims=True)
+    return batch_norm(inp, mean, apply("clip", var, lo=float(eps), hi=float("inf")), weight, bias, eps=0.0)

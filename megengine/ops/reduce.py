@@ -17,6 +17,7 @@ from megengine.ops.common import (
     FLOAT32,
     INT32,
     as_tensor,
+    cast,
     floating,
     normalize_axes,
     normalize_axis,
@@ -230,11 +231,16 @@ def prod(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     return reduce("prod", _counted(inp), axis, keepdims)
 
 
+def _for_mean(inp: Any) -> Tensor:
+    """A float tensor whose mean does not overflow: float16 as float32."""
+    x = floating(inp)
+    return cast(x, FLOAT32) if x.dtype == np.float16 else x
+
+
 @public(home=_HOME, methods=("mean",))
 def mean(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Mean along `axis`; of float16 a float32, as in MegEngine."""
-    x = floating(inp)
-    return reduce("mean", apply("cast", x, dtype=FLOAT32) if x.dtype == np.float16 else x, axis, keepdims)
+    return reduce("mean", _for_mean(inp), axis, keepdims)
 
 
 @public(home=_HOME, methods=("max",))
@@ -251,15 +257,15 @@ def min(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
 
 @public(home=_HOME)
 def var(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """Variance along `axis`, dividing by the number of elements."""
-    x = floating(inp)
+    """Variance along `axis`, dividing by the number of elements; of float16 a float32, as in MegEngine."""
+    x = _for_mean(inp)
     d = x - reduce("mean", x, axis, True)
     return reduce("mean", d * d, axis, keepdims)
 
 
 @public(home=_HOME)
 def std(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """Standard deviation along `axis`, dividing by the number of elements."""
+    """Standard deviation along `axis`, dividing by the number of elements; of float16 a float32."""
     return apply("sqrt", var(inp, axis, keepdims))
 
 

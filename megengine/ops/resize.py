@@ -12,7 +12,7 @@ import numpy as np
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, public
-from megengine.ops.common import as_tensor, choice, floating, refuse_quantized
+from megengine.ops.common import FLOAT32, cast, choice, floating, refuse_quantized
 from megengine.tensor import Tensor
 
 _CUBIC = -0.75  # the parameter of the cubic kernel (Keys 1981), as OpenCV has it
@@ -132,12 +132,14 @@ def interpolate(
 
     Modes: bilinear, nearest and bicubic (two axes of space), linear (one), trilinear (three). `align_corners` (not with
     nearest and bicubic) keeps the outermost elements where they are; otherwise elements are areas.
+    Of float16 a float32, as in MegEngine.
     Raises OptionError, ShapeError and DTypeError.
     """
     kind, n = _PUBLIC[choice("interpolate", "mode", mode, tuple(_PUBLIC))]
     if align_corners is not None and kind != "linear":
         raise OptionError(f"interpolate: align_corners has no meaning in mode {mode!r}; leave it out")
-    x = floating(as_tensor(inp))
+    x = floating(inp)
+    x = cast(x, FLOAT32) if x.dtype == np.float16 else x
     if x.ndim != n + 2:
         raise ShapeError(f"interpolate: inp has shape {x.shape}; mode {mode!r} expects N, C and {n} axes of space")
     return apply("resize", x, size=_target(x, n, size, scale_factor), mode=kind, corners=bool(align_corners))

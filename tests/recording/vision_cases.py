@@ -191,7 +191,7 @@ for _options in ((1, 1, 1, 1, 1, True), (3, 2, 1, 1, 2, True), (1, 2, 2, 2, 2, F
         grad=False,
     )
 for _mode in ("RGB2GRAY", "RGB2YUV", "YUV2RGB", "GRAY2RGB", "RGB2BGR", "BGR2GRAY", "RGBA2RGB", "RGBA2BGR", "RGBA2GRAY", "BGR2RGB", "YCrCb2RGB", "YCrCb2BGR", "YUV2RGB_NV21", "YUV2BGR_NV12"):  # fmt: skip
-    _channels = 4 if _mode.startswith("RGBA") else 1 if _mode.startswith("GRAY") or "NV" in _mode else 3
+    _channels = 4 if _mode.startswith("RGBA") else 1 if _mode.startswith(("GRAY", "YCr")) or "NV" in _mode else 3
     case(
         "cvt_color/" + _mode,
         lambda F, x, m=_mode: F.vision.cvt_color(x, m),
