@@ -296,9 +296,8 @@ class Tensor:
         kind = type(self).__name__
         if self._value is None and self._thunk is None:
             return f"{kind}(<{self.spec}>, device={self._device})"
-        text = np.array2string(self._storage(), separator=", ", prefix=kind + "(")
         dtype = "" if self._dtype == np.float32 else f", dtype={self._dtype}"
-        return f"{kind}({text}{dtype}, device={self._device})"
+        return f"{kind}({self._storage()}{dtype}, device={self._device})"
 
 
 for _name in absent.TENSOR_WORDS:

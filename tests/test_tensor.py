@@ -1,6 +1,7 @@
 """Tensors are values: storage rules, dtypes, conversions, devices, errors, and the cost of importing them."""
 
 import copy
+import operator
 import pickle
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 import megengine as mge
 import megengine.functional as F
+import megengine.module as M
 from megengine.core.dtype import as_dtype, bfloat16, qint8, quantized, quint8
 from megengine.core.errors import DeviceError, DTypeError, OptionError
 from megengine.core.spec import TensorSpec
@@ -67,11 +69,52 @@ def test_storage_is_shared_with_nobody():
         x.numpy()[0] = 1
 
 
-def test_in_place_operators_make_new_values():
+IN_PLACE = {
+    "iadd": [[5, 4], [3, 4]],
+    "isub": [[1, 0], [-1, 0]],
+    "imul": [[6, 4], [2, 4]],
+    "itruediv": [[1.5, 1], [0.5, 1]],
+    "ifloordiv": [[1, 1], [0, 1]],
+    "imod": [[1, 0], [1, 0]],
+    "ipow": [[9, 4], [1, 4]],
+    "ilshift": [[12, 8], [4, 8]],
+    "irshift": [[0, 0], [0, 0]],
+    "imatmul": [[11, 10], [5, 6]],
+}
+
+
+@pytest.mark.parametrize("kind", [Tensor, Parameter])
+@pytest.mark.parametrize("name", [*IN_PLACE, "iand", "ior", "ixor"])
+def test_operators_in_place_change_the_tensor_itself(name, kind):
+    start = np.array([[3, 2], [1, 2]], np.int32 if name.endswith("shift") else np.float32)
+    other, wanted = 2, IN_PLACE.get(name)
+    if wanted is None:
+        start, other = start > 1, np.array([[True, False], [True, False]])
+        wanted = getattr(operator, name[1:] + "_" * (name != "ixor"))(start, other)
+    x = kind(start)
+    before = x.detach()
+    y = getattr(operator, name)(x, before if name == "imatmul" else other)
+    assert y is x
+    assert type(x) is kind
+    np.testing.assert_array_equal(x.numpy(), wanted)
+    np.testing.assert_array_equal(before.numpy(), start)
+
+
+def test_operators_in_place_may_change_dtype_and_shape():
     x = y = tensor([1, 2])
-    y += 1
-    np.testing.assert_array_equal(x.numpy(), [1, 2])
-    np.testing.assert_array_equal(y.numpy(), [2, 3])
+    y += 2.5
+    assert (x.dtype, x.spec.dtype) == (np.float32, np.float32)
+    y += np.ones((2, 2), np.float32)
+    np.testing.assert_array_equal(x.numpy(), [[4.5, 5.5], [4.5, 5.5]])
+
+
+def test_parameters_are_updated_in_place():
+    net = M.Linear(2, 2)
+    weight = net.weight
+    net.weight -= net.weight
+    assert net.weight is weight
+    assert [name for name, _ in net.named_parameters()] == ["bias", "weight"]
+    np.testing.assert_array_equal(weight.numpy(), np.zeros((2, 2)))
 
 
 @pytest.mark.parametrize("dtype", [None, "bfloat16", qint8(0.5), quint8(0.25, 7)])

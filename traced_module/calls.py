@@ -15,9 +15,8 @@ from megengine.core.errors import GraphError, MegEngineError, OptionError, neare
 from megengine.core.pytree import TreeDef, flatten, register_pytree_node
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import interpose
-from megengine.dispatch.public import exported, public_functions
+from megengine.dispatch.public import exported, in_place_methods, public_functions
 from megengine.module import Module, Sequential
-from megengine.ops.index import assigned
 from megengine.tensor import DeferredValueError, Tensor
 from megengine.traced_module.deferred import Deferring
 from megengine.traced_module.expr import Apply, Arguments, Call, CallFunction, CallMethod
@@ -210,13 +209,12 @@ def run_call(expr: Call, values: Sequence[Any]) -> Any:
         if not isinstance(target, Module):
             raise GraphError(f"{expr!r} calls a {type(target).__name__}; expected a module")
         return target(*rest, **kwargs)
-    if expr.method == "__setitem__":  # a value, as everything in a graph: the tensor itself stays as it is
+    if expr.method in in_place_methods:  # in a graph all are values: another tensor takes the new one
         watcher = hooks.active.get()
-        if watcher is None:
-            return assigned(target, *rest)
-        target = watcher.alias(target)
-        target[rest[0]] = rest[1]
-        return target
+        target = alias(target) if watcher is None else watcher.alias(target)
+        if expr.method == "__setitem__":  # gives back nothing
+            target[rest[0]] = rest[1]
+            return target
     return getattr(target, expr.method)(*rest, **kwargs)
 
 
@@ -280,19 +278,27 @@ def _shape_arithmetic(node: Node) -> list[Any]:
 
 @contextmanager
 def untouched(*values: Any) -> Iterator[None]:
-    """Tensors of the modules among the values keep theirs: what a forward assigns in the body is taken back."""
-    modules = [v for v in values if isinstance(v, Module)]
-    kept = [(t, t._value, t._spec, t._thunk) for t in (_tensors_of(modules) if modules else ())]
+    """Modules among the values keep their tensors, and those their values: what a forward assigns is taken back."""
+    modules, tensors = _reached([v for v in values if isinstance(v, Module)])
+    kept = [(t, t._value, t._spec, t._thunk) for t in tensors]
+    states = [object.__getattribute__(m, "__dict__") for m in modules]
+    before = [state.copy() for state in states]
     try:
         yield
     finally:
+        for state, old in zip(states, before, strict=True):
+            for name in [n for n, v in state.items() if isinstance(v, Tensor) and old.get(n) is not v]:
+                if name in old:
+                    state[name] = old[name]
+                else:
+                    del state[name]
         for tensor, value, spec, thunk in kept:
             if tensor._value is not value or tensor._thunk is not thunk:
                 tensor._value, tensor._spec, tensor._thunk = value, spec, thunk
 
 
-def _tensors_of(modules: Sequence[Module]) -> list[Tensor]:
-    """Every tensor that is reached from modules, each once."""
+def _reached(modules: Sequence[Module]) -> tuple[list[Module], list[Tensor]]:
+    """Every module and every tensor that is reached from modules, each once."""
     todo: list[Any] = list(modules)
     seen: dict[int, Any] = {}
     while todo:
@@ -305,7 +311,8 @@ def _tensors_of(modules: Sequence[Module]) -> list[Tensor]:
         elif isinstance(value, (list, tuple, dict)):
             items = value.values() if isinstance(value, dict) else value
             todo += [v for v in items if isinstance(v, _HOLDERS)]
-    return [value for value in seen.values() if isinstance(value, Tensor)]
+    found = seen.values()
+    return [v for v in found if isinstance(v, Module)], [v for v in found if isinstance(v, Tensor)]
 
 
 def specs_of_call(expr: Call, inputs: Sequence[Node]) -> tuple[TensorSpec, ...] | None:

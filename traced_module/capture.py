@@ -26,7 +26,17 @@ from megengine.traced_module.calls import (
     untouched,
 )
 from megengine.traced_module.deferred import SHAPE_OF, Deferring
-from megengine.traced_module.expr import Apply, Arguments, Call, CallFunction, CallMethod, Expr, GetAttr
+from megengine.traced_module.expr import (
+    Apply,
+    Arguments,
+    Call,
+    CallFunction,
+    CallMethod,
+    Constant,
+    Expr,
+    GetAttr,
+    Input,
+)
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.record import user_line
@@ -61,6 +71,7 @@ class Scope:
     reads: dict[int, tuple[ModuleNode, str]] = field(default_factory=dict)  # last read of a module: node, name
     attributes: dict[str, Node] = field(default_factory=dict)  # path -> node
     shapes: dict[int, Any] = field(default_factory=dict)
+    changed: dict[int, str] = field(default_factory=dict)  # values that a called graph changed in place -> its argument
 
     def bind(self, tensor: Tensor, node: TensorNode) -> None:
         """Let a tensor stand for a node."""
@@ -86,6 +97,11 @@ class Builder:
         if not isinstance(value, Tensor):
             return None
         node = self.scope.nodes.get(id(value))
+        if self.scope.changed and id(value) in self.scope.changed:
+            raise GraphError(
+                f"{self.graph.qualname} uses a value that {self.scope.changed[id(value)]} changed in place; "
+                "a graph cannot change values of its caller: change a copy (x = x + 0) or return the tensor"
+            )
         if node is None:
             kind = "parameter" if isinstance(value, Parameter) else "tensor"
             constant = Tensor._wrap(value._storage(), value.dtype, value.device)
@@ -109,19 +125,16 @@ class Builder:
 
     def make_call(self, expr: Call, inputs: Sequence[Node], result: Any, name: str, qualname: str) -> Any:
         """Link a call whose result is known; gives the result with new tensors bound to the new nodes."""
-        if expr_is_setitem(expr):
-            leaves, structure = [result], None
-        else:
-            leaves, structure = result_leaves(result, repr(getattr(expr, "qualified", name)))
+        leaves, structure = result_leaves(result, repr(getattr(expr, "qualified", name)))
         self.graph._attach_outputs(expr, [t.spec for t in leaves], name, qualname)
         self.graph._link(expr, inputs, self.anchor)
         fresh = []
         for tensor, node in zip(leaves, expr._outputs, strict=True):
             # the same object may be an argument, or known under another node: each node has a tensor of its own
-            made = alias(tensor) if structure is not None else tensor
+            made = alias(tensor)
             self.scope.bind(made, node)
             fresh.append(made)
-        if structure is None or structure.kind is None:
+        if structure.kind is None:
             return fresh[0]
         expr._out_def = structure
         return unflatten(structure, fresh)
@@ -139,11 +152,6 @@ class Builder:
         return self.make_call(expr, inputs, result, f"{short}_out", f"{graph.qualname}.[method_{short}]")
 
 
-def expr_is_setitem(expr: Expr) -> bool:
-    """True for item assignment, whose result is the tensor itself."""
-    return isinstance(expr, CallMethod) and expr.method == "__setitem__"
-
-
 class ModuleTracer:
     """The trace hooks of module-level capture."""
 
@@ -151,6 +159,7 @@ class ModuleTracer:
         self.scopes: list[Builder] = []
         self.children: dict[int, tuple[Module, dict[Any, InternalGraph]]] = {}
         self.specializations: list[Specialization] = []
+        self._before: list[tuple[Tensor, Tensor]] = []  # tensors changed in place, and their values before
 
     @property
     def current(self) -> Builder:
@@ -165,6 +174,23 @@ class ModuleTracer:
         if not any(isinstance(leaf, Tensor) for leaf in flatten(result)[0]):
             return result
         return self.current.make_recorded(record, args, kwargs, result)
+
+    def rebind(self, tensor: Tensor, new: Tensor) -> None:
+        """An operator in place, or item assignment: the tensor stands for another node from now on."""
+        scope = self.current.scope
+        node = scope.nodes.get(id(tensor))
+        outside = node is None or isinstance(node.expr, (GetAttr, Constant))
+        if outside or (len(self.scopes) == 1 and isinstance(node.expr, Input)):
+            name = "tensor" if node is None else node.name
+            self._note("change in place", name, "the graph computes with the new value and leaves the tensor as it is")
+        self._before.append((tensor, alias(tensor)))
+        scope.bind(tensor, scope.nodes[id(new)])
+
+    def restore(self) -> None:
+        """Give tensors that were changed in place back the values they had before the trace."""
+        while self._before:
+            tensor, value = self._before.pop()
+            tensor._reset(value)
 
     def shape(self, tensor: Tensor) -> Any:
         """`tensor.shape` read by the user's code: a tensor, so that it follows the inputs; None if not traced."""
@@ -185,16 +211,15 @@ class ModuleTracer:
     def value(self, tensor: Tensor, what: str) -> None:
         """Python reads the value of a tensor."""
         node = self.current.scope.nodes.get(id(tensor))
-        if node is None:
-            return
-        found = Specialization(user_line(), what, f"{self.current.graph.qualname}.{node.name}")
+        if node is not None:
+            why = "the graph is specialised to this value; compute with tensors where it depends on the input"
+            self._note(what, node.name, why)
+
+    def _note(self, what: str, name: str, why: str) -> None:
+        found = Specialization(user_line(), what, f"{self.current.graph.qualname}.{name}")
         if found not in self.specializations:
             self.specializations.append(found)
-            warnings.warn(
-                f"{found}: the graph is specialised to this value; compute with tensors where it depends on the input",
-                SpecializationWarning,
-                stacklevel=2,
-            )
+            warnings.warn(f"{found}: {why}", SpecializationWarning, stacklevel=3)
 
     def attribute(self, module: Module, name: str, value: Any) -> Any:
         """An attribute of a module is read."""
@@ -225,6 +250,9 @@ class ModuleTracer:
     def _read(self, path: str, value: Any) -> None:
         builder, scope = self.current, self.current.scope
         name = self._count(path)
+        known = scope.nodes.get(id(value)) if isinstance(value, Tensor) else None
+        if known is not None and not isinstance(known.expr, GetAttr):
+            return  # assigned, or changed in place, by this forward: it is what was computed
         node = scope.attributes.get(path)
         if node is None:
             graph = builder.graph
@@ -284,21 +312,18 @@ class ModuleTracer:
         self.scopes.append(builder)
         try:
             result = module._run(inner_args, inner_kwargs)
-            self._finish(builder, module, result, inner)
+            self._finish(builder, module, result)
         finally:
             self.scopes.pop()
+        for given, tensor, node in zip(tensors, inner, graph._inputs[1:], strict=True):
+            if self.scopes and scope.nodes[id(tensor)] is not node:
+                self.current.scope.changed[id(given)] = f"{graph.qualname}.{node.name}"
         graph.arguments = arguments
         return self._remember(module, arguments, graph), result
 
-    def _finish(self, builder: Builder, module: Module, result: Any, inner: list[Tensor]) -> None:
-        graph, scope = builder.graph, builder.scope
+    def _finish(self, builder: Builder, module: Module, result: Any) -> None:
+        graph = builder.graph
         leaves, structure = result_leaves(result, f"{type(module).__name__} ({graph.qualname})")
-        for tensor, node in zip(inner, graph._inputs[1:], strict=True):
-            if scope.nodes[id(tensor)] is not node:
-                raise GraphError(
-                    f"{graph.qualname} assigns into its argument {node.name!r}; a graph cannot change values of its "
-                    "caller: assign into a copy (x = x + 0) or return the tensor"
-                )
         graph._outputs = tuple(builder.node_of(t) for t in leaves)  # type: ignore[misc]
         graph.out_def = structure
 
@@ -431,8 +456,11 @@ def capture(module: Module, args: tuple, kwargs: dict) -> tuple[ModuleTracer, In
     args, kwargs = unflatten(structure, deferred)
     tracer = ModuleTracer()
     name = type(module).__name__
-    with untouched(module), tracing(tracer):
-        graph, _ = tracer.trace(module, args, kwargs, name, name, None)
+    try:
+        with untouched(module), tracing(tracer):
+            graph, _ = tracer.trace(module, args, kwargs, name, name, None)
+    finally:
+        tracer.restore()
     return tracer, graph
 
 

@@ -111,6 +111,9 @@ class Inserter(Builder):
         with hooks.unheard():
             return self._to_nodes(shape_of(self, self._tensor(tensor), tensor))
 
+    def rebind(self, tensor: Tensor, new: Tensor) -> None:
+        """Tensors are constants of the graph: a later use is another one."""
+
     def alias(self, tensor: Tensor) -> Tensor:
         """Another tensor of the same value."""
         return alias(tensor)

@@ -175,6 +175,9 @@ class _LayerPath:
     def shape(self, tensor: Any) -> Any:
         """Shapes are fixed at op level."""
 
+    def rebind(self, tensor: Tensor, new: Tensor) -> None:
+        """The recorder, an interposer, hears of it."""
+
     def alias(self, tensor: Tensor) -> Tensor:
         """Another tensor of the same node."""
         made = alias(tensor)

@@ -99,15 +99,16 @@ class GradManager:
         token = _backwarding.set(self)
         try:
             with without(tape):
-                cotangents = tape.gradients(targets, seeds, self._attached)
-                if targets and self._attached and not self._attached.keys() & cotangents.keys():
+                attached = [(tape.source(t), t, callbacks) for t, callbacks in self._attached.values()]
+                cotangents = tape.gradients(targets, seeds, {id(source) for source, _, _ in attached})
+                if targets and attached and not any(id(source) in cotangents for source, _, _ in attached):
                     _log.warning(
                         "backward: y does not depend on any attached tensor, so no gradient was computed; "
                         "compute it from them within 'with gm:'"
                     )
-                for key, (tensor, callbacks) in list(self._attached.items()):
-                    if key in cotangents:
-                        self._deliver(tensor, cotangents[key], callbacks)
+                for source, tensor, callbacks in attached:
+                    if id(source) in cotangents:
+                        self._deliver(tensor, cotangents[id(source)], callbacks)
         finally:
             _backwarding.reset(token)
             self.release()

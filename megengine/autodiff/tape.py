@@ -36,10 +36,15 @@ class Tape(Interposer):
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.watched: dict[int, Tensor] = {}  # keeps tensors alive, so ids stay theirs
+        self._sources: dict[int, Tensor] = {}  # tensors told to watch -> what stands for the value they had then
 
     def watch(self, tensor: Tensor) -> None:
         """Record what is computed from the tensor."""
-        self.watched[id(tensor)] = tensor
+        self.watched[id(tensor)] = self._sources[id(tensor)] = tensor
+
+    def source(self, tensor: Tensor) -> Tensor:
+        """What stands for the value that a watched tensor had at first: itself until it is changed in place."""
+        return self._sources[id(tensor)]
 
     def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
         """Run one op and write it down if it depends on a watched tensor."""
@@ -62,6 +67,8 @@ class Tape(Interposer):
     def rebind(self, tensor: Tensor, new: Tensor) -> None:
         """From now on `tensor` stands for `new`; entries so far keep an alias of its old value."""
         old = tensor.detach()
+        if self._sources.get(id(tensor)) is tensor:
+            self._sources[id(tensor)] = old
         if id(tensor) in self.watched:
             self.watched[id(old)] = old
         for entry in self.entries:

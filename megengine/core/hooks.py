@@ -23,6 +23,9 @@ class TraceHooks(Protocol):
     def shape(self, tensor: Any) -> Any:
         """The shape of a tensor was read; the result is what the reader gets, None for the plain tuple."""
 
+    def rebind(self, tensor: Any, new: Any) -> None:
+        """`tensor` takes the value `new`: an operator in place, or item assignment."""
+
     def alias(self, tensor: Any) -> Any:
         """Another tensor object that stands for the same value."""
 

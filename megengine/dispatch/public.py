@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from megengine.core import hooks
 from megengine.core.errors import MegEngineError, MissingNameError, OptionError
+from megengine.dispatch.apply import active_interposers
 from megengine.dispatch.refusal import FOREIGN, called, explained
 from megengine.tensor import Tensor
 
@@ -27,6 +28,7 @@ class PublicFunction:
     methods: tuple[str, ...] = ()
     is_method: bool = False
     random: bool = False  # two calls with the same arguments differ
+    in_place: bool = False  # a method after which the tensor has the result as its value
 
     @property
     def qualified(self) -> str:
@@ -35,6 +37,7 @@ class PublicFunction:
 
 
 public_functions: dict[str, PublicFunction] = {}
+in_place_methods: set[str] = set()
 
 
 def watched_function(record: PublicFunction) -> Callable[..., Any]:
@@ -71,9 +74,31 @@ def watched_function(record: PublicFunction) -> Callable[..., Any]:
     return call
 
 
-def public(*, home: str, methods: tuple[str, ...] = (), random: bool = False) -> Callable[[F], F]:
+def _assigning(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The method that gives the tensor itself the result of `call` as its value, whatever shape and dtype it has."""
+
+    @functools.wraps(call)
+    def assign(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        new = call(self, *args, **kwargs)
+        if not isinstance(self, Tensor):  # a node of a graph, which is no place for values
+            return new
+        watcher = hooks.active.get()
+        if watcher is not None:
+            watcher.rebind(self, new)
+        for interposer in active_interposers():
+            interposer.rebind(self, new)
+        self._reset(new)
+        return self
+
+    return assign
+
+
+def public(
+    *, home: str, methods: tuple[str, ...] = (), in_place: tuple[str, ...] = (), random: bool = False
+) -> Callable[[F], F]:
     """Declare a public function of module `home`; `methods` are names under which Tensor gets it too.
 
+    `in_place` are names of methods that give the tensor itself the result as its value: `x += 1`, `x[0] = 1`.
     `random` marks one that draws anew at each call: passes never merge two calls of it.
 
     Tracing records calls of it as one expression; what it calls itself is not recorded again.
@@ -81,13 +106,17 @@ def public(*, home: str, methods: tuple[str, ...] = (), random: bool = False) ->
 
     def declare(function: F) -> F:
         signature = inspect.signature(function)
-        record = PublicFunction(home, function.__name__, function, signature, methods, random=random)
+        record = PublicFunction(home, function.__name__, function, signature, (*methods, *in_place), random=random)
         if record.qualified in public_functions:
             raise OptionError(f"{record.qualified} is declared twice; choose another name")
         public_functions[record.qualified] = record
-        for name in methods:
-            method = PublicFunction("megengine.tensor.Tensor", name, function, record.signature, (), True)
-            setattr(Tensor, name, watched_function(method))
+        for name in (*methods, *in_place):
+            method = PublicFunction(
+                "megengine.tensor.Tensor", name, function, signature, is_method=True, in_place=name in in_place
+            )
+            call = watched_function(method)
+            setattr(Tensor, name, _assigning(call) if method.in_place else call)
+        in_place_methods.update(in_place)
         return watched_function(record)  # type: ignore[return-value]
 
     return declare

@@ -17,6 +17,7 @@ from megengine.tensor import Tensor
 FLOAT32 = np.dtype(np.float32)
 INT32 = np.dtype(np.int32)
 BOOL = np.dtype(np.bool_)
+_NARROW = (np.int8, np.int16, np.int32, np.uint8, np.uint16)  # NumPy's numbers of these dtypes mean them
 
 
 def as_tensor(value: Any, *, like: Tensor | None = None) -> Tensor:
@@ -35,21 +36,24 @@ def number_dtype(value: Any, dtype: np.dtype) -> np.dtype:
     """The dtype a Python number takes beside a tensor of `dtype`."""
     if isinstance(value, complex):
         raise DTypeError(f"complex number {value} is not supported; expected a real number")
+    if type(value) is np.float32 or (type(value) in _NARROW and not is_float(dtype)):
+        return promote("number", dtype, value.dtype)
     if isinstance(value, (bool, np.bool_)) or is_float(dtype):
         return dtype
-    if isinstance(value, numbers.Integral):
-        return dtype if dtype != BOOL else INT32
-    return FLOAT32
+    return FLOAT32 if dtype == BOOL or not isinstance(value, numbers.Integral) else dtype
 
 
 def promote(op: str, a: DType, b: DType) -> np.dtype:
-    """The dtype in which two operands meet: a float beside an integer keeps the float's type."""
+    """The dtype in which two operands meet: float32 where one is boolean, or a half float beside an integer."""
     if isinstance(a, QuantizedDType) or isinstance(b, QuantizedDType):
         raise DTypeError(f"{op}: operands are {a} and {b}; quantized tensors must be dequantized first (.astype)")
     if a == b:
         return a
     if is_float(a) != is_float(b):
-        return a if is_float(a) else b
+        wide = a if is_float(a) else b
+        return wide if wide.itemsize > 2 else FLOAT32
+    if BOOL in (a, b):
+        return FLOAT32
     if bfloat16 in (a, b):
         other = b if a == bfloat16 else a
         return FLOAT32 if other == np.float16 else other

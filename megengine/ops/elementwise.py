@@ -502,7 +502,7 @@ def _require_bool(name: str, *operands: Tensor) -> None:
 
 
 def _declare_binary(
-    name: str, methods: tuple[str, ...], *, real: bool = False, logical: bool = False
+    name: str, *methods: str, in_place: str = "", real: bool = False, logical: bool = False
 ) -> Callable[[Any, Any], Tensor]:
     def function(x: Any, y: Any) -> Tensor:
         a, b = operands(name, x, y)
@@ -513,31 +513,31 @@ def _declare_binary(
     function.__name__ = function.__qualname__ = name
     function.__module__ = _HOME
     function.__doc__ = f"Elementwise `{name}` of x and y (shapes broadcast); returns a tensor of the broadcast shape."
-    return public(home=_HOME, methods=methods)(function)
+    return public(home=_HOME, methods=methods, in_place=(in_place,) if in_place else ())(function)
 
 
-_declare_binary("add", ("__add__", "__iadd__"))
-_declare_binary("sub", ("__sub__", "__isub__"))
-_declare_binary("mul", ("__mul__", "__imul__"))
-_declare_binary("div", ("__truediv__", "__itruediv__"), real=True)
-_declare_binary("floor_div", ("__floordiv__", "__ifloordiv__"))
-_declare_binary("mod", ("__mod__", "__imod__"))
-maximum = _declare_binary("maximum", ())
-minimum = _declare_binary("minimum", ())
-_declare_binary("left_shift", ("__lshift__", "__ilshift__"))
-_declare_binary("right_shift", ("__rshift__", "__irshift__"))
-_declare_binary("equal", ("__eq__",))
-_declare_binary("not_equal", ("__ne__",))
-_declare_binary("less", ("__lt__",))
-_declare_binary("less_equal", ("__le__",))
-_declare_binary("greater", ("__gt__",))
-_declare_binary("greater_equal", ("__ge__",))
+_declare_binary("add", "__add__", in_place="__iadd__")
+_declare_binary("sub", "__sub__", in_place="__isub__")
+_declare_binary("mul", "__mul__", in_place="__imul__")
+_declare_binary("div", "__truediv__", in_place="__itruediv__", real=True)
+_declare_binary("floor_div", "__floordiv__", in_place="__ifloordiv__")
+_declare_binary("mod", "__mod__", in_place="__imod__")
+maximum = _declare_binary("maximum")
+minimum = _declare_binary("minimum")
+_declare_binary("left_shift", "__lshift__", in_place="__ilshift__")
+_declare_binary("right_shift", "__rshift__", in_place="__irshift__")
+_declare_binary("equal", "__eq__")
+_declare_binary("not_equal", "__ne__")
+_declare_binary("less", "__lt__")
+_declare_binary("less_equal", "__le__")
+_declare_binary("greater", "__gt__")
+_declare_binary("greater_equal", "__ge__")
 for _name, _method in (("logical_and", "__and__"), ("logical_or", "__or__"), ("logical_xor", "__xor__")):
     _reflected, _in_place = _method.replace("__", "__r", 1), _method.replace("__", "__i", 1)
-    _declare_binary(_name, (_method, _reflected, _in_place), logical=True)
+    _declare_binary(_name, _method, _reflected, in_place=_in_place, logical=True)
 
 
-@public(home=_HOME, methods=("__pow__", "__ipow__"))
+@public(home=_HOME, methods=("__pow__",), in_place=("__ipow__",))
 def pow(x: Any, y: Any) -> Tensor:
     """X to the power y, elementwise, as floats; powers 1 to 4 are products: `x ** 2` equals `x * x` bit for bit."""
     if isinstance(y, (int, float)) and not isinstance(y, bool) and y in (1, 2, 3, 4):

@@ -10,7 +10,6 @@ import numpy as np
 from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import OnnxRule, Op, Sample, apply, define, no_onnx, not_differentiable, public
-from megengine.dispatch.apply import active_interposers
 from megengine.ops.common import INT32, as_tensor, broadcast_shapes, cast, normalize_axis, operands, unbroadcast
 from megengine.tensor import Tensor
 
@@ -300,18 +299,9 @@ def _positions(items: list[Any], new: list[int]) -> list[int | None]:
     return [None if m is None else 0 for m in merged if m is None or isinstance(m, slice)]
 
 
-@public(home="megengine.tensor", methods=("__setitem__",))
+@public(home="megengine.tensor", in_place=("__setitem__",))
 def setitem(inp: Tensor, key: Any, value: Any) -> Tensor:
-    """Replace elements; the tensor takes the new value, other tensors are not affected."""
-    out = assigned(inp, key, value)
-    for interposer in active_interposers():
-        interposer.rebind(inp, out)
-    inp._reset(out)
-    return inp
-
-
-def assigned(inp: Tensor, key: Any, value: Any) -> Tensor:
-    """What `inp` is after `inp[key] = value`; the tensor itself stays as it is."""
+    """What `inp` is with other elements; `inp[key] = value` gives it that value, other tensors are not affected."""
     items, new = _expand_items(inp, key)
     items = [np.asarray(i) if isinstance(i, numbers.Integral) else i for i in items]
     target, items = _with_new_axes(inp, items, new)

@@ -110,7 +110,7 @@ def _factors(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
     return (cast(a, INT32), cast(b, INT32)) if a.dtype == np.int8 else (a, b)
 
 
-@public(home="megengine.functional.math", methods=("__matmul__", "__imatmul__"))
+@public(home="megengine.functional.math", methods=("__matmul__",), in_place=("__imatmul__",))
 def matmul(
     inp1: Any, inp2: Any, transpose_a: bool = False, transpose_b: bool = False, compute_mode: str = "default"
 ) -> Tensor:

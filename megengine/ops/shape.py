@@ -320,8 +320,8 @@ def _common(op: str, inps: Any) -> list[Tensor]:
 
 @public(home=_HOME)
 def concat(inps: Any, axis: int = 0, device: str | None = None) -> Tensor:
-    """Tensors one after the other along `axis`."""
-    xs = _common("concat", inps)
+    """Tensors one after the other along `axis`; one without axes counts as one of one element."""
+    xs = [x if x.spec.shape else apply("reshape", x, shape=(1,)) for x in _common("concat", inps)]
     return xs[0] if len(xs) == 1 else apply("concat", *xs, axis=int(axis))
 
 

@@ -17,19 +17,19 @@ def _gradients(tensors: Tensor | Iterable[Tensor]) -> list[Tensor]:
 
 
 @checked
-def clip_grad_norm(tensors: Tensor | Iterable[Tensor], max_norm: float, ord: float = 2.0) -> float:
-    """Scale gradients so that their joint norm is at most `max_norm`. Returns the norm before."""
+def clip_grad_norm(tensors: Tensor | Iterable[Tensor], max_norm: float, ord: float = 2.0) -> Tensor:
+    """Scale gradients so that their joint norm is at most `max_norm`. Returns the norm before, a 0-d tensor."""
     if max_norm < 0 or ord <= 0:
         raise OptionError(f"clip_grad_norm: max_norm={max_norm}, ord={ord}; expected max_norm >= 0 and ord > 0")
     owners = _gradients(tensors)
     if not owners:
-        return 0.0
+        return Tensor(0.0)
     norms = [np.linalg.norm(t.grad.numpy().astype(np.float64).reshape(-1), ord) for t in owners]  # type: ignore[union-attr]
     total = float(np.linalg.norm(norms, ord))
     if total > max_norm:
         for t in owners:
             _set(t, t.grad.numpy() * np.float32(max_norm / (total + 1e-6)))  # type: ignore[union-attr]
-    return total
+    return Tensor(total)
 
 
 @checked
