@@ -164,16 +164,26 @@ def _check_known(edit: dict[str, Any], i: int, step: EditStep, count: int) -> No
 
 
 def log_of(journal: Journal) -> EditLog:
-    """The log of what a journal holds."""
-    return EditLog(tuple(_step(step) for step in journal.done))
+    """The log of what a journal holds. A tensor or layer that several steps put in is described by the first."""
+    seen: dict[int, list[int]] = {}
+    return EditLog(tuple(_step(step, i, seen) for i, step in enumerate(journal.done)))
 
 
-def _step(step: Step) -> EditStep:
+def _step(step: Step, index: int, seen: dict[int, list[int]]) -> EditStep:
     if step.recorder is None:
         return EditStep(step.what, step.before, step.after, [], [], [], {})
     values = step.recorder.writer.values
-    edits, tensors, layers = list(step.recorder.edits), list(values.tensors), list(values.layers)
-    return EditStep(step.what, step.before, step.after, edits, tensors, layers, dict(values.arrays))
+    arrays = dict(values.arrays)
+    lists: list[list[dict[str, Any]]] = []
+    for entries, objects in zip((values.tensors, values.layers), values.described, strict=True):
+        described = []
+        for place, (entry, value) in enumerate(zip(entries, objects, strict=True)):
+            first = seen.setdefault(id(value), [index, place])
+            described.append(entry if first == [index, place] else {"same": first})
+            if "array" in entry and described[-1] is not entry:
+                del arrays[entry["array"]]
+        lists.append(described)
+    return EditStep(step.what, step.before, step.after, list(step.recorder.edits), *lists, arrays)
 
 
 def _top(model: Any) -> InternalGraph:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from megengine.core.errors import FileFormatError
 from megengine.core.pytree import unflatten
+from megengine.module import Module
+from megengine.tensor import Tensor
 from megengine.traced_module.expr import Apply, Arguments, Call, Expr
-from megengine.traced_module.file_values import class_path, dtype_out
+from megengine.traced_module.file_values import ValueWriter, class_path, dtype_out
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.module_writing import ModuleWriter
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
@@ -37,6 +40,22 @@ def addresses_of(top: InternalGraph) -> dict[int, tuple[Address, InternalGraph]]
     return found
 
 
+def parts_of(module: Any) -> dict[int, tuple[Any, str]]:
+    """Layers and tensors of a traced module: id -> the object and the path at which it is met first."""
+    found: dict[int, tuple[Any, str]] = {}
+    todo: list[tuple[str, Any]] = [("", module)]
+    while todo:
+        path, at = todo.pop()
+        if id(at) in found:
+            continue
+        found[id(at)] = at, path
+        if isinstance(at, Module):
+            entries = object.__getattribute__(at, "__dict__").items()
+            below = [(f"{path}.{k}" if path else k, v) for k, v in entries if isinstance(v, (Module, Tensor))]
+            todo += reversed(below)
+    return {key: each for key, each in found.items() if not isinstance(each[0], TracedModule)}
+
+
 class Recorder:
     """The changes of one transaction.
 
@@ -48,6 +67,8 @@ class Recorder:
         self.addresses = addresses
         self.edits: list[dict[str, Any]] = []
         self.writer = ModuleWriter()
+        self.writer.values = ValueWriter(self._known)
+        self._model: dict[int, tuple[Any, str]] = {}  # layers and tensors that the model has -> path
         self._linked: list[tuple[dict[str, Any], Expr]] = []
 
     def note(self, what: str, *args: Any) -> None:
@@ -119,11 +140,23 @@ class Recorder:
 
     def module(self, graph: InternalGraph, node: ModuleNode, path: str, was: Any, value: Any) -> dict[str, Any]:
         """A new attribute of the module of a node, or another layer in the place of one."""
-        if isinstance(value, TracedModule):
-            raise FileFormatError(f"{path!r} became a traced module; a log holds layers and tensors only")
         place = {"graph": self._at(graph), "node": node.name, "path": path}
+        if not self._model:
+            self._model = parts_of(graph._top._owner)
         old = None if was is None else class_path(was)
-        return {"do": "module", **place, "was": old, "value": self.writer.values.value(value, path)}
+        edit = {"do": "module", **place, "was": old}
+        if isinstance(value, TracedModule):
+            return {**edit, "traced": self._traced(value)}
+        return {**edit, "value": self.writer.values.value(value, path)}
+
+    def _known(self, value: Any) -> str | None:
+        return self._model.get(id(value), (None, None))[1]
+
+    def _traced(self, module: TracedModule) -> list[Any]:
+        """A traced module that becomes a part of the model, as it is then."""
+        writer = ModuleWriter()
+        writer.values = self.writer.values
+        return [json.loads(text) for text in writer.all(module)]
 
     def owner(self, graph: InternalGraph) -> dict[str, Any]:
         """The module is called as the graph says."""

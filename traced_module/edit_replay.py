@@ -12,13 +12,15 @@ from megengine.core.errors import FileFormatError, GraphError, brief
 from megengine.core.spec import TensorSpec
 from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.calls import flatten_arguments
+from megengine.traced_module.attaching import graphs_of, join
+from megengine.traced_module.calls import flatten_arguments, get_subattr
 from megengine.traced_module.edit_records import addresses_of
 from megengine.traced_module.expr import Apply, Call, Constant, Expr, GetAttr, Input
 from megengine.traced_module.file_values import ValueReader, class_path, dtype_in
 from megengine.traced_module.graph import InternalGraph, identifier
 from megengine.traced_module.module_reading import EXPRS, ModuleReader, check_attribute, count_in
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.traced import TracedModule
 
 if TYPE_CHECKING:
     from megengine.traced_module.edit_log import EditStep
@@ -47,20 +49,42 @@ class Replay:
 
     def __init__(self, top: InternalGraph, allow: Sequence[type]) -> None:
         self.top, self.allow = top, allow
-        self.graphs = {tuple(address): graph for address, graph in addresses_of(top).values()}
+        self.done: list[ValueReader] = []  # tensors and layers of the steps before
+        self.look()
+
+    def look(self) -> None:
+        """See which graphs the model has."""
+        self.graphs = {tuple(address): graph for address, graph in addresses_of(self.top).values()}
 
     def step(self, step: EditStep) -> None:
         """One step as one transaction. Raises what its first change that does not fit raises."""
         values = ValueReader({name: np.array(array) for name, array in step.arrays.items()}, self.allow)
         for entry in step.tensors:
-            values.add_tensor(entry)
+            self._add(values, entry, "tensors", Tensor) or values.add_tensor(entry)
         for entry in step.layers:
-            values.add_layer(entry)
+            self._add(values, entry, "layers", Module) or values.add_layer(entry)
+        self.done.append(values)
         with self.top.transaction(step.what):
             changes = _Changes(self, values, step)
             for edit in step.edits:
                 changes.perform(edit)
             changes.finish()
+
+    def _add(self, values: ValueReader, entry: Mapping[str, Any], kind: str, expected: type) -> bool:
+        """Take a tensor or layer that is there already; False if the entry describes a new one."""
+        if "same" in entry:
+            step, place = map(count_in, entry["same"])
+            found = getattr(self.done[step], kind)[place]
+        elif "model" in entry:
+            for part in entry["model"].split("."):
+                check_attribute(part)
+            found = get_subattr(self.top._owner, entry["model"])
+        else:
+            return False
+        if not isinstance(found, expected) or isinstance(found, TracedModule):
+            raise GraphError(f"{brief(dict(entry))} is a {type(found).__name__}; expected a {expected.__name__}")
+        getattr(values, kind).append(found)
+        return True
 
     def graph(self, address: Any) -> InternalGraph:
         """The graph of that name."""
@@ -169,7 +193,7 @@ class _Changes:
         inputs = self._exchanged(f"the operands of {edit['expr']!r}", expr.inputs, edit, "inputs")
         if len(inputs) != len(expr.inputs):
             raise FileFormatError(f"{edit['expr']!r} has {len(expr.inputs)} operands, the log gives {len(inputs)}")
-        self._check_kinds(expr.inputs, inputs)
+        graph._check_kinds("use", expr.inputs, inputs)
         graph._check_before("use", inputs, expr)
         graph._use(expr, inputs)
         self._touch(expr)
@@ -187,11 +211,6 @@ class _Changes:
         for i, node in zip(places, new, strict=True):
             found[i] = node
         return tuple(found)
-
-    def _check_kinds(self, old: Sequence[Node], new: Sequence[Node]) -> None:
-        for a, b in zip(old, new, strict=True):
-            if isinstance(a, ModuleNode) != isinstance(b, ModuleNode):
-                raise GraphError(f"{b.name!r} cannot stand for {a.name!r}: one is a module, the other a tensor")
 
     def arguments(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
         """Other arguments of a call."""
@@ -280,7 +299,8 @@ class _Changes:
 
     def module(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
         """A new attribute of a module, or another layer in the place of one."""
-        node, path, value = self.node(edit["node"]), edit["path"], self.values.value(edit["value"])
+        node, path = self.node(edit["node"]), edit["path"]
+        value = self._traced(graph, edit["traced"]) if "traced" in edit else self.values.value(edit["value"])
         if not isinstance(node, ModuleNode) or not isinstance(value, (Module, Tensor)):
             raise FileFormatError(f"{brief(path)}: a {type(value).__name__} where a layer or tensor was expected")
         for part in path.split("."):
@@ -288,6 +308,12 @@ class _Changes:
         _, _, was = graph._attribute_at(node, path)
         _expect(f"the attribute {path!r}", None if was is None else class_path(was), edit["was"])
         graph._put_attribute(node, path, value)
+        self.replay.look()  # with a traced module come graphs, and may go
+
+    def _traced(self, graph: InternalGraph, entries: list[Any]) -> TracedModule:
+        made = ModuleReader(self.values, entries).all((0, 0))
+        join(graph, graphs_of(made), self.shift)
+        return made
 
 
 def _check_attribute_of(graph: InternalGraph, expr: GetAttr) -> None:

@@ -42,10 +42,12 @@ class ModuleEdits:
         """
         from megengine.traced_module.inserting import Inserter, listening
 
+        if not self._inputs_self():
+            raise GraphError(f"insert_exprs: {self.name!r} is a graph of ops; add them with graph.apply")
         if self._inserting is not None:
             raise GraphError(f"insert_exprs: expressions are already being inserted into {self.name!r}; leave it first")
-        if expr is not None and self._names.get(expr.outputs[0].name) is not expr.outputs[0]:
-            raise GraphError(f"insert_exprs: {expr!r} does not belong to graph {self.name!r}")
+        if expr is not None:
+            self._check_expr("insert_exprs", expr)
         with self.transaction("insert_exprs"):
             self._inserting = Inserter(self, expr)
             try:
@@ -66,11 +68,12 @@ class ModuleEdits:
             GraphError: a node is of another graph or kind, or the old node is used before the new one is made.
             ShapeError, DTypeError, ...: what the call that becomes impossible raises.
         """
+        if not isinstance(repl_dict, Mapping):
+            raise GraphError(f"replace_node: got a {type(repl_dict).__name__}; expected a dict {{old node: new node}}")
         pairs = dict(repl_dict)
         for old, new in pairs.items():
             self._check_owned("replace_node", (old, new))
-            if isinstance(old, ModuleNode) != isinstance(new, ModuleNode):
-                raise GraphError(f"replace_node: {old.name!r} and {new.name!r}: a module cannot stand for a tensor")
+            self._check_kinds("replace_node", [old], [new])
         results = self._result_specs()
         with self.transaction("replace_node"):
             for old, new in pairs.items():
@@ -152,9 +155,11 @@ class ModuleEdits:
 
     def set_inputs(self: InternalGraph, expr: Expr, inputs: Sequence[Node]) -> None:  # type: ignore[misc]
         """Let an expression use other nodes, in the same places. Raises as `replace_node`."""
+        self._check_expr("set_inputs", expr)
         self._check_owned("set_inputs", inputs)
         if len(inputs) != len(expr.inputs):
             raise GraphError(f"set_inputs: {expr!r} has {len(expr.inputs)} inputs, got {len(inputs)}")
+        self._check_kinds("set_inputs", expr.inputs, inputs)
         self._check_before("set_inputs", inputs, expr)
         with self.transaction("set_inputs"):
             self._use(expr, inputs)
@@ -178,7 +183,10 @@ class ModuleEdits:
             self._infer_again([expr])
 
     def set_attribute(self: InternalGraph, node: ModuleNode, name: str, value: Any) -> None:  # type: ignore[misc]
-        """Give the module behind a node a new submodule or tensor, to be used by expressions inserted later."""
+        """Give the module behind a node a new submodule or tensor, to be used by expressions inserted later.
+
+        Of a traced module it gets a copy with the same layers and tensors, whose edits are part of this history.
+        """
         owner = node.owner
         if not isinstance(value, Tensor):
             self._check_module(f"{name!r} of {node.name!r}", value)
@@ -187,7 +195,7 @@ class ModuleEdits:
         if name in object.__getattribute__(owner, "__dict__") or hasattr(type(owner), name):
             raise NameInUseError(f"{node.qualname} already has an attribute {name!r}; choose another name")
         with self.transaction("set_attribute"):
-            self._put_attribute(node, name, value)
+            self._put_attribute(node, name, self._own(node, name, value))
 
     def replace_module(self: InternalGraph, node: ModuleNode, module: Any) -> None:  # type: ignore[misc]
         """Put another layer (or traced module) in the place of the one that a node reads, under the same name.
@@ -199,7 +207,7 @@ class ModuleEdits:
             raise GraphError(f"replace_module: {node!r} does not read a submodule")
         self._check_module(node.qualname, module)
         with self.transaction("replace_module"):
-            self._put_attribute(node.expr.inputs[0], node.expr.name, module)
+            self._put_attribute(node.expr.inputs[0], node.expr.name, self._own(node, "", module))
             self._infer_again(node.users)
 
     def _attribute_at(self: InternalGraph, node: ModuleNode, path: str) -> tuple[Any, str, Any]:  # type: ignore[misc]
@@ -225,6 +233,16 @@ class ModuleEdits:
 
         record = ("module", self, node, path, was, value)
         self._journal.change(lambda: object.__setattr__(holder, name, value), undo, record)
+
+    def _own(self: InternalGraph, node: ModuleNode, name: str, value: Any) -> Any:  # type: ignore[misc]
+        """What becomes the attribute of a module: a traced module is copied, layers and tensors are shared."""
+        from megengine.traced_module.attaching import attached
+        from megengine.traced_module.traced import TracedModule
+
+        if not isinstance(value, TracedModule):
+            return value
+        above = [node.expr.name] if isinstance(node.expr, GetAttr) else []
+        return attached(self, ".".join([*above, name] if name else above), value)
 
     def _check_module(self: InternalGraph, what: str, module: Any) -> None:  # type: ignore[misc]
         from megengine.module import Module

@@ -53,14 +53,18 @@ def class_path(value: Any) -> str:
 
 
 class ValueWriter:
-    """Describes values; tensors, arrays and layers are collected, each once."""
+    """Describes values; tensors, arrays and layers are collected, each once.
 
-    def __init__(self) -> None:
+    `known` gives the path of a tensor or layer that the reader has already, None for others.
+    """
+
+    def __init__(self, known: Callable[[Any], str | None] = lambda value: None) -> None:
+        self.known = known
         self.arrays: dict[str, np.ndarray] = {}
         self.tensors: list[dict[str, Any]] = []
         self.layers: list[dict[str, Any]] = []
+        self.described: tuple[list[Tensor], list[Module]] = ([], [])  # what the lists describe
         self._places: dict[int, int] = {}
-        self._kept: list[Any] = []  # what the ids belong to
         self._open: set[int] = set()
 
     def value(self, value: Any, where: str, depth: int = 0) -> Any:
@@ -120,31 +124,41 @@ class ValueWriter:
     def tensor(self, value: Tensor, where: str, depth: int = 0) -> int:
         """The place of a tensor in the list of tensors."""
         if id(value) not in self._places:
-            entry: dict[str, Any] = {"array": self.array(value._storage(), where), "dtype": dtype_out(value.dtype)}
-            if isinstance(value, Parameter):
-                entry["parameter"] = True
-            if value.name:
-                entry["name"] = value.name
-            if value.qparams is not None:
-                entry["qparams"] = self.value(value.qparams, f"{where}.qparams", depth)
+            path = self.known(value)
+            entry = self._tensor(value, where, depth) if path is None else {"model": path}
             self._places[id(value)] = len(self.tensors)
-            self._kept.append(value)
+            self.described[0].append(value)
             self.tensors.append(entry)
         return self._places[id(value)]
+
+    def _tensor(self, value: Tensor, where: str, depth: int) -> dict[str, Any]:
+        entry: dict[str, Any] = {"array": self.array(value._storage(), where), "dtype": dtype_out(value.dtype)}
+        if isinstance(value, Parameter):
+            entry["parameter"] = True
+        if value.name:
+            entry["name"] = value.name
+        if value.qparams is not None:
+            entry["qparams"] = self.value(value.qparams, f"{where}.qparams", depth)
+        return entry
 
     def layer(self, value: Module, where: str, depth: int = 0) -> int:
         """The place of a layer in the list of layers, behind those that it holds."""
         if id(value) in self._open:
             raise FileFormatError(f"{where}: the layer contains itself")
         if id(value) not in self._places:
-            self._open.add(id(value))
-            path, state = module_state(value)
-            entry = {k: self.value(v, f"{where}.{k}", depth) for k, v in state.items() if k not in _TRANSIENT}
-            self._open.discard(id(value))
+            path = self.known(value)
+            entry = self._layer(value, where, depth) if path is None else {"model": path}
             self._places[id(value)] = len(self.layers)
-            self._kept.append(value)
-            self.layers.append({"type": path, "state": entry})
+            self.described[1].append(value)
+            self.layers.append(entry)
         return self._places[id(value)]
+
+    def _layer(self, value: Module, where: str, depth: int) -> dict[str, Any]:
+        self._open.add(id(value))
+        path, state = module_state(value)
+        entry = {k: self.value(v, f"{where}.{k}", depth) for k, v in state.items() if k not in _TRANSIENT}
+        self._open.discard(id(value))
+        return {"type": path, "state": entry}
 
 
 def _scalar_out(writer: ValueWriter, value: np.generic, where: str, depth: int) -> Any:

@@ -13,14 +13,12 @@ from megengine.traced_module.queries import child_graph
 
 def flattened(traced: Any) -> Any:
     """See `TracedModule.flatten`."""
-    from megengine.traced_module.traced import TracedModule
+    from megengine.traced_module.traced import own_history
 
     source: InternalGraph = traced.graph
-    made = TracedModule(name=traced.name)
-    for name, value in object.__getattribute__(traced, "__dict__").items():
-        if name not in ("_graphs", "name", "watch_points", "end_points", "watch_node_value"):
-            object.__setattr__(made, name, value)
-    made._graphs = {}
+    copies: dict[int, Any] = {}  # so that layers that are exchanged in the result stay where they are in the source
+    made = traced._copy_into(copies, graphs=False)
+    own_history([g for m in copies.values() for g in m.graphs])
     graph = InternalGraph(source.name, source.qualname, owner=made)
     _Inliner(graph).run(source)
     graph.arguments, graph.out_def = source.arguments, source.out_def

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megengine.core.dtype import storage_of
 from megengine.core.errors import GraphError, NameInUseError, ShapeError, nearest
 from megengine.core.pytree import TreeDef
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import get_op, infer
+from megengine.dispatch import get_op
 from megengine.tensor import Tensor
+from megengine.traced_module.checking import Checks, inferred
 from megengine.traced_module.editing import ModuleEdits
-from megengine.traced_module.expr import Apply, Arguments, Call, Constant, Expr, GetAttr, Input
+from megengine.traced_module.expr import Apply, Arguments, Constant, Expr, GetAttr, Input
 from megengine.traced_module.journal import Journal
 from megengine.traced_module.names import NameSpace, identifier
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["InternalGraph", "identifier"]
 
 
-class InternalGraph(Queries, Primitives, ModuleEdits):
+class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
     """Expressions in execution order over named nodes."""
 
     def __init__(self, name: str = "graph", qualname: str | None = None, *, owner: Module | None = None) -> None:
@@ -121,18 +123,6 @@ class InternalGraph(Queries, Primitives, ModuleEdits):
         """The expression in front of which a new one goes; None for the end."""
         return before if before is not None else after._next if after is not None else None
 
-    def _check_owned(self, what: str, nodes: Iterable[Node]) -> None:
-        for n in nodes:
-            if not isinstance(n, Node) or self._names.get(n._name) is not n:
-                raise GraphError(f"{what}: node {n!r} does not belong to graph {self.name!r}")
-
-    def _check_before(self, what: str, inputs: Iterable[Node], before: Expr | None) -> None:
-        if before is None:
-            return
-        for n in inputs:
-            if n.expr._key >= before._key:
-                raise GraphError(f"{what}: input {n.name!r} is made after the place of insertion; insert later")
-
     def add_self(self) -> ModuleNode:
         """The node of the module that the graph belongs to: the first input at module level."""
         expr = Input(self, self._new_expr_id(), {})
@@ -145,6 +135,8 @@ class InternalGraph(Queries, Primitives, ModuleEdits):
 
     def add_input(self, name: str, spec: TensorSpec, qualname: str = "") -> TensorNode:
         """Append an input."""
+        if not isinstance(spec, TensorSpec):
+            raise GraphError(f"add_input: {name!r} has the spec {spec!r}; expected a TensorSpec")
         with self.transaction("add_input"):
             expr = Input(self, self._new_expr_id(), {})
             self._attach_outputs(expr, [spec], name, qualname or f"{self.qualname}.[{name}]")
@@ -163,6 +155,8 @@ class InternalGraph(Queries, Primitives, ModuleEdits):
     ) -> TensorNode:
         """Add a constant from a tensor or an array (kept in its own dtype)."""
         value = value if isinstance(value, Tensor) else Tensor._wrap(np.asarray(value))
+        if storage_of(value.dtype).kind in "OUSmM":
+            raise GraphError(f"constant: {name!r} has elements of {value.dtype}; expected numbers")
         with self.transaction("constant"):
             expr = Constant(self, self._new_expr_id(), dict(meta or {}), value)
             self._attach_outputs(expr, [value.spec], name, f"{self.qualname}.[{name}]" if self._inputs_self() else "")
@@ -189,7 +183,7 @@ class InternalGraph(Queries, Primitives, ModuleEdits):
         """
         self._check_owned(f"apply {op}", inputs)
         record, attrs = get_op(op), dict(attrs or {})
-        specs = infer(record, [n.spec for n in inputs], attrs)
+        specs = inferred(record, inputs, attrs)
         single = isinstance(specs, TensorSpec)
         anchor = self._anchor(before, after)
         self._check_before(record.name, inputs, anchor)
@@ -203,6 +197,8 @@ class InternalGraph(Queries, Primitives, ModuleEdits):
     def set_outputs(self, nodes: Sequence[Node]) -> None:
         """Say which values the graph returns."""
         self._check_owned("set_outputs", nodes)
+        if not nodes or not all(isinstance(n, TensorNode) for n in nodes):
+            raise GraphError(f"set_outputs: got {list(nodes)}; expected one tensor node or more")
         with self.transaction("set_outputs"):
             self._set(self, "_outputs", tuple(nodes))
 
@@ -211,6 +207,8 @@ class InternalGraph(Queries, Primitives, ModuleEdits):
     def rename(self, node: Node, new: str) -> None:
         """Give a node another name. Raises NameInUseError if another node has it."""
         self._check_owned("rename", [node])
+        if not isinstance(new, str):
+            raise GraphError(f"rename: {node.name!r} to {new!r}; expected a text")
         if new != identifier(new):
             raise GraphError(f"{new!r} is not a name; expected letters, digits and _; try {identifier(new)!r}")
         holder = self._names.get(new)
@@ -221,8 +219,12 @@ class InternalGraph(Queries, Primitives, ModuleEdits):
 
     def set_input(self, expr: Expr, index: int, node: Node) -> None:
         """Make `expr` use another value; shapes and dtypes of its results must stay."""
+        self._check_expr("set_input", expr)
         self._check_owned("set_input", [node])
+        if not 0 <= index < len(expr.inputs):
+            raise GraphError(f"set_input: {expr!r} has {len(expr.inputs)} inputs, so none of number {index}")
         new = (*expr.inputs[:index], node, *expr.inputs[index + 1 :])
+        self._check_kinds("set_input", expr.inputs, new)
         self._check_before("set_input", [node], expr)
         self._check_same(expr, new)
         with self.transaction("set_input"):
@@ -230,33 +232,11 @@ class InternalGraph(Queries, Primitives, ModuleEdits):
 
     def set_attrs(self, expr: Apply, attrs: Mapping[str, Any]) -> None:
         """Change attributes of an applied op; shapes and dtypes of its results must stay."""
+        self._check_expr("set_attrs", expr, Apply)
         new = {**expr.attrs, **attrs}
         self._check_same(expr, expr.inputs, new)
         with self.transaction("set_attrs"):
             self._set(expr, "_attrs", MappingProxyType(new))
-
-    def _check_same(self, expr: Expr, inputs: Sequence[Node], attrs: Mapping[str, Any] | None = None) -> None:
-        specs = self._specs_of(expr, inputs, attrs)
-        if specs is None:
-            return
-        have = tuple(n.spec for n in expr.outputs)
-        if specs != have:
-            raise ShapeError(
-                f"{expr!r}: the edit changes its results from {list(map(str, have))} to {list(map(str, specs))}"
-            )
-
-    def _specs_of(
-        self, expr: Expr, inputs: Sequence[Node], attrs: Mapping[str, Any] | None = None
-    ) -> tuple[TensorSpec, ...] | None:
-        """Specs that `expr` would give for these inputs; None where they cannot be known without values."""
-        if isinstance(expr, Apply):
-            specs = infer(expr.op, [n.spec for n in inputs], dict(expr.attrs if attrs is None else attrs))  # type: ignore[attr-defined]
-            return (specs,) if isinstance(specs, TensorSpec) else tuple(specs)
-        if isinstance(expr, Call):
-            from megengine.traced_module.calls import specs_of_call
-
-            return specs_of_call(expr, inputs)
-        return None
 
     def replace_all_uses(self, old: TensorNode, new: TensorNode, *, except_: Iterable[Expr] = ()) -> None:
         """Let every user of `old` (and the graph's outputs) use `new`, which must have its shape and dtype."""
@@ -278,8 +258,7 @@ class InternalGraph(Queries, Primitives, ModuleEdits):
 
     def erase(self, expr: Expr) -> None:
         """Remove an expression whose values nobody uses."""
-        if not any(expr is e for n in expr.outputs for e in [n.expr]) or self._names.get(expr.outputs[0].name) is None:
-            raise GraphError(f"erase: {expr!r} does not belong to graph {self.name!r}")
+        self._check_expr("erase", expr)
         for n in expr.outputs:
             if n._users or n in self._outputs:
                 used = [u.name for u in n.users] or ["the graph's outputs"]

@@ -207,30 +207,28 @@ class TracedModule(Module):
         Edits of the copy, and layers that are replaced in it, do not show in this one.
         """
         made: dict[int, TracedModule] = {}
+        self._copy_into(made)
+        own_history([g for m in made.values() for g in m._graphs.values()])
+        return made[id(self)]
 
-        def copy(module: TracedModule) -> TracedModule:
-            if id(module) not in made:
-                new = made[id(module)] = object.__new__(TracedModule)
-                for name, value in object.__getattribute__(module, "__dict__").items():
-                    object.__setattr__(new, name, copy(value) if isinstance(value, TracedModule) else value)
-                new._graphs, new.watch_points, new.end_points, new.watch_node_value = {}, [], [], {}
-                for key, graph in module._graphs.items():
-                    new._graphs[key] = other = graph.clone()
-                    other._owner = new if graph._owner is not None else None
-            return made[id(module)]
-
-        new = copy(self)
-        graphs = [g for m in made.values() for g in m._graphs.values()]
-        for graph in graphs:
-            graph._journal, graph._top = graphs[0]._journal, graphs[0]
-        if graphs:
-            graphs[0]._journal.recording = True
+    def _copy_into(self, made: dict[int, TracedModule], *, graphs: bool = True) -> TracedModule:
+        """A copy of the module and of those below it, each once; `graphs` says whether its own are copied too."""
+        if id(self) in made:
+            return made[id(self)]
+        new = made[id(self)] = object.__new__(TracedModule)
+        for name, value in object.__getattribute__(self, "__dict__").items():
+            object.__setattr__(new, name, value._copy_into(made) if isinstance(value, TracedModule) else value)
+        new._graphs, new.watch_points, new.end_points, new.watch_node_value = {}, [], [], {}
+        for key, graph in self._graphs.items() if graphs else ():
+            new._graphs[key] = other = graph.clone()
+            other._owner = new if graph._owner is not None else None
         return new
 
     def flatten(self) -> TracedModule:
         """A traced module of one graph in which every call of a submodule that has a graph is replaced by its body.
 
-        Layers, parameters and buffers are shared with this module.
+        Layers, parameters and buffers are shared with this module; a layer that is exchanged there is not exchanged
+        here.
         """
         from megengine.traced_module.flattening import flattened
 
@@ -248,6 +246,14 @@ class TracedModule(Module):
 
     def __repr__(self) -> str:
         return "\n".join(repr(g) for g in self._graphs.values()) or super().__repr__()
+
+
+def own_history(graphs: Sequence[InternalGraph]) -> None:
+    """Let graphs be those of one module: the first is the outermost, and edits of all are undone together."""
+    for graph in graphs:
+        graph._journal, graph._top = graphs[0]._journal, graphs[0]
+    if graphs:
+        graphs[0]._journal.recording = True
 
 
 def _same_constants(fixed: Any, constants: Any) -> bool:

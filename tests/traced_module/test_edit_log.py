@@ -96,6 +96,35 @@ def other_layer(m: TracedModule) -> None:
     m.graph.replace_module(node, M.Linear(4, 7))
 
 
+class Head(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.block, self.fc = M.Sequential(M.Linear(5, 5), M.ReLU()), M.Linear(5, 5)
+
+    def forward(self, x):
+        return self.fc(self.block(x)) * 0.5
+
+
+def traced_part(m: TracedModule) -> None:
+    """A traced module becomes a part of the model, is called twice, edited there, and replaced by another one."""
+    graph = m.graph
+    head = trace_module(Head(), tensor(np.zeros((2, 5), np.float32)))
+    with graph.insert_exprs():
+        graph.inputs[0].head = head
+        once = graph.inputs[0].head(graph.outputs[0])
+        graph.replace_node({graph.outputs[0]: graph.inputs[0].head(once)})
+    inner = graph.child_graphs()[-1]
+    mul = inner.get_method_by_type("__mul__", recursive=False).as_unique()
+    mul.set_arg("y", 0.25)
+    deep = inner.child_graphs()[0]
+    with deep.insert_exprs():
+        deep.replace_node({deep.outputs[0]: F.exp(deep.outputs[0])})
+    node = graph.get_node_by_name("head").as_unique()
+    graph.replace_module(node, head)  # as it was before these edits
+    inner = graph.child_graphs()[-1]
+    inner.rename(inner.outputs[0], "half")
+
+
 def erase(m: TracedModule) -> None:
     graph = m.graph
     drop = graph.get_calls_of(M.Dropout).as_unique()
@@ -142,7 +171,7 @@ def in_one_step(m: TracedModule) -> None:
 
 EDITS = (
     *(insert, insert_inside, new_layers, rename, other_arguments, other_operands, other_layer, erase),
-    *(inputs_and_outputs, new_inputs, passes, in_one_step),
+    *(inputs_and_outputs, new_inputs, passes, in_one_step, traced_part),
 )
 
 
@@ -273,7 +302,7 @@ def test_another_model_is_left_as_it_was(edit, tmp_path):
         assert state(other, tmp_path) == before and len(other.edit_log) == 0
         assert other.graph.redo() and other.graph.outputs[0].name == "something" != rename_output
     else:  # it touched nothing that differs
-        assert edit in (new_layers, other_layer, new_inputs)
+        assert edit in (new_layers, other_layer, new_inputs, traced_part)
 
 
 def test_the_step_that_does_not_fit_is_named():
@@ -301,15 +330,44 @@ def test_the_step_that_does_not_fit_is_named():
 def test_what_a_log_cannot_hold_is_named(tmp_path):
     m = ORIGINAL.clone()
     inner = trace_module(M.Sequential(M.Linear(5, 5)).eval(), tensor(np.zeros((2, 5), np.float32)))
+    object.__setattr__(inner, "thing", object())
     rename(m)
     m.graph.inputs[0].inner = inner
-    with pytest.raises(FileFormatError, match=r"edit 3 of 3 \(set_attribute\) cannot be kept in a log: 'inner' became"):
+    with pytest.raises(FileFormatError, match=r"edit 3 of 3 \(set_attribute\) cannot be kept in a log: thing is a obj"):
         m.edit_log.save(tmp_path / "edits.log")
     assert not list(tmp_path.iterdir())
     other = ORIGINAL.clone()
     with pytest.raises(MegEngineError, match="cannot be kept in a log"):
         m.edit_log.replay(other)
     assert not diff(other, ORIGINAL)
+
+
+def test_an_attached_part_is_a_copy_with_names_and_ids_of_the_model(tmp_path):
+    m, head = ORIGINAL.clone(), trace_module(Head(), tensor(np.zeros((2, 5), np.float32)))
+    before = repr(head)
+    want = head.fc(F.exp(head.block(m(tensor(X))))) * 0.5
+    with m.graph.insert_exprs():
+        m.graph.inputs[0].head = head
+        m.graph.replace_node({m.graph.outputs[0]: m.graph.inputs[0].head(m.graph.outputs[0])})
+    inner = m.head.graph
+    with inner.insert_exprs():
+        block = inner.node("block_out")
+        inner.replace_node({block: F.exp(block)})
+    np.testing.assert_array_equal(m(tensor(X)).numpy(), want.numpy())
+    assert repr(head) == before and m.head is not head and m.head.fc is head.fc
+    assert inner.qualname == "Net.head" and inner.child_graphs()[0].qualname == "Net.head.block"
+    assert inner.node("fc_out").qualname == "Net.head.fc.[out]"
+    ids = [e.id for e in m.graph.exprs()], [n.id for n in m.graph.nodes()]
+    assert all(len(set(found)) == len(found) for found in ids)
+    modules = {e.meta["module"] for e in lower(m).graph.exprs() if e.kind == "Apply"}
+    assert {"head", "head.fc", "head.block.0"} <= modules
+    m.graph.lint()
+    for form in (m.flatten(), lower(m)):
+        np.testing.assert_allclose(form(tensor(X)).numpy(), want.numpy(), rtol=1e-6)
+    assert m.graph.undo() and m.graph.undo() and not m.graph.undo()
+    assert_same(m, ORIGINAL.clone(), tmp_path)
+    assert m.graph.redo() and m.graph.redo()
+    np.testing.assert_array_equal(m(tensor(X)).numpy(), want.numpy())
 
 
 # ---------------------------------------------------------------- files from others
@@ -345,6 +403,8 @@ HOSTILE = {
     "type": lambda d: _find(d, "rename").update(new=["a"]),
     "graph": lambda d: _find(d, "rename").update(graph=["blocks.7", 0]),
     "module": lambda d: _find(d, "module").update(value=1),
+    "traced": lambda d: _find(d, "module").update(traced=[{"state": {"forward": {"layer": 0}}, "graphs": []}]),
+    "no graphs": lambda d: _find(d, "module").update(traced=[{"state": {}}]),
     "id": lambda d: _find(d, "link")["expr"].update(id=-1),
     "nested": lambda d: _find(d, "link")["expr"].update(args=[{"node": {"node": "x"}}]),
     "missing": lambda d: _find(d, "link").pop("expr"),

@@ -139,6 +139,18 @@ def test_submodules_have_graphs_of_their_own_and_one_history():
     assert state(m) == start
 
 
+def test_edits_of_a_flattened_module_are_not_seen_in_its_source():
+    m = module()
+    before, want = state(m), m(tensor(X)).numpy()
+    flat = m.flatten()
+    for node in flat.graph.get_module_by_type(M.Conv2d):
+        other = M.Conv2d(node.owner.in_channels, node.owner.out_channels, 1)
+        flat.graph.replace_module(node, other)
+    flat.graph.inputs[0].extra = M.ReLU()
+    assert state(m) == before and not hasattr(m, "extra")
+    assert np.array_equal(m(tensor(X)).numpy(), want) and not np.array_equal(flat(tensor(X)).numpy(), want)
+
+
 def test_a_transaction_that_raises_leaves_nothing():
     m = module()
     start = state(m)

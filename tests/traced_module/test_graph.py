@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import megengine.functional as F
-from megengine.core.errors import GraphError, NameInUseError, ShapeError
+from megengine.core.dtype import quantized
+from megengine.core.errors import GraphError, MegEngineError, NameInUseError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.tensor import tensor
 from megengine.traced_module import InternalGraph, interpret, record
@@ -78,6 +79,129 @@ def test_wrong_edits_are_refused_without_effect(edit, error, match):
     with pytest.raises(error, match=match):
         edit(graph)
     assert repr(graph) == before
+    graph.lint()
+
+
+def dense_graph() -> InternalGraph:
+    specs = [TensorSpec(shape, F32) for shape in ((2, 3), (2, 4), (3, 4))]
+    return record(lambda a, b, w: (F.relu(F.matmul(a, w) + b), F.exp(a)), specs, input_names=["a", "b", "w"])
+
+
+# edits that are impossible on graphs of ops -> what the message names
+WRONG = {
+    "an op that is none": (lambda g: g.apply("reluu", g.node("a")), "unknown op 'reluu'; did you mean 'relu'"),
+    "too few operands": (lambda g: g.apply("add", g.node("a")), r"add\(a\): missing 1 required .* 'y'"),
+    "too many operands": (lambda g: g.apply("relu", g.node("a"), g.node("b")), r"relu\(a, b\): takes 1"),
+    "an unknown attribute": (
+        lambda g: g.apply("softmax", g.node("a"), attrs={"axes": 1}),
+        r"softmax\(a, axes=1\): got an unexpected keyword argument 'axes'",
+    ),
+    "a missing attribute": (lambda g: g.apply("softmax", g.node("a")), r"softmax\(a\): missing .* 'axis'"),
+    "an attribute of another kind": (
+        lambda g: g.apply("softmax", g.node("a"), attrs={"axis": "x"}),
+        "softmax: axis is 'x'; expected an integer",
+    ),
+    "an axis outside": (
+        lambda g: g.apply("softmax", g.node("a"), attrs={"axis": 5}),
+        "softmax: axis 5 is out of range",
+    ),
+    "operands of other shapes": (
+        lambda g: g.apply("add", g.node("a"), g.node("b")),
+        r"add: shapes \(2, 3\) and \(2, 4\)",
+    ),
+    "operands of other dtypes": (lambda g: mixed(g, TensorSpec((2, 3), np.dtype(np.float64))), "float32 and float64"),
+    "quantized and real operands": (
+        lambda g: mixed(g, TensorSpec((2, 3), quantized("qint8", 0.1))),
+        "dequantize it first",
+    ),
+    "other scales": (lambda g: mixed(g, TensorSpec((2, 4), F32)), "do not broadcast"),
+    "a node of another graph": (lambda g: g.apply("relu", dense_graph().node("a")), "node a does not belong to graph"),
+    "a number for a node": (lambda g: g.apply("relu", 3), "node 3 does not belong"),
+    "a value before it is made": (
+        lambda g: g.apply("relu", g.node("exp_out"), before=g.node("matmul_out").expr),
+        "input 'exp_out' is made after",
+    ),
+    "attributes that the op lacks": (
+        lambda g: g.set_attrs(g.node("relu_out").expr, {"axis": 1}),
+        "relu: attributes are",
+    ),
+    "attributes that change the result": (
+        lambda g: g.set_attrs(g.node("matmul_out").expr, {"transpose_a": True}),
+        "matmul: inner sizes differ",
+    ),
+    "attributes of an input": (lambda g: g.set_attrs(g.node("a").expr, {"axis": 1}), "is a Input; expected a Apply"),
+    "attributes of another graph's": (
+        lambda g: g.set_attrs(dense_graph().node("relu_out").expr, {}),
+        "relu_out = relu.* does not belong",
+    ),
+    "an input beyond the last": (lambda g: g.set_input(g.node("add_out").expr, 2, g.node("b")), "none of number 2"),
+    "an input before the first": (lambda g: g.set_input(g.node("add_out").expr, -1, g.node("b")), "none of number -1"),
+    "an input of an input": (lambda g: g.set_input(g.node("a").expr, 0, g.node("b")), "has 0 inputs"),
+    "an expression of another graph": (
+        lambda g: g.set_input(dense_graph().node("add_out").expr, 1, g.node("b")),
+        "add_out = add.* does not belong",
+    ),
+    "a value of another shape for all": (lambda g: g.replace_all_uses(g.node("a"), g.node("b")), "'b' is float32"),
+    "a later value for all": (
+        lambda g: g.replace_all_uses(g.node("matmul_out"), g.node("relu_out")),
+        "'add_out' uses 'matmul_out' before 'relu_out' is made",
+    ),
+    "a number for all": (lambda g: g.replace_all_uses(g.node("a"), 3), "node 3 does not belong"),
+    "a list of replacements": (lambda g: g.replace_node([g.node("a")]), "got a list; expected a dict"),
+    "an input without a spec": (
+        lambda g: g.add_input("z", (2, 3)),
+        r"'z' has the spec \(2, 3\); expected a TensorSpec",
+    ),
+    "a constant that is no number": (lambda g: g.constant(object(), "odd"), "'odd' has elements of object"),
+    "a constant that is a text": (lambda g: g.constant("text", "odd"), "'odd' has elements of <U4"),
+    "outputs that are numbers": (lambda g: g.set_outputs([3]), "node 3 does not belong"),
+    "no outputs": (lambda g: g.set_outputs([]), r"got \[\]; expected one tensor node or more"),
+    "erasing what is used": (lambda g: g.erase(g.node("a").expr), "'a' is still used by matmul_out, exp_out"),
+    "erasing of another graph": (lambda g: g.erase(unused(dense_graph())), "neg_out = neg.* does not belong"),
+    "erasing twice": (lambda g: erased_twice(g), "does not belong"),
+    "erasing a number": (lambda g: g.erase(3), "expression 3 does not belong"),
+    "a name that is a number": (lambda g: g.rename(g.node("a"), 3), "rename: 'a' to 3; expected a text"),
+    "a name that is none": (lambda g: g.rename(g.node("a"), None), "rename: 'a' to None"),
+    "renaming a number": (lambda g: g.rename(3, "z"), "node 3 does not belong"),
+    "calls among ops": (lambda g: g.insert_exprs().__enter__(), "is a graph of ops; add them with graph.apply"),
+    "a module among ops": (lambda g: g.replace_module(g.node("a"), 3), "a does not read a submodule"),
+    "inputs by assignment": (lambda g: setattr(g.node("add_out").expr, "inputs", ()), "'inputs' of 'Apply'"),
+    "users by assignment": (lambda g: setattr(g.node("add_out"), "users", ()), "'users' of 'TensorNode'"),
+    "a spec by assignment": (lambda g: setattr(g.node("add_out"), "spec", SPEC), "'spec' of 'TensorNode'"),
+    "outputs by assignment": (lambda g: setattr(g, "outputs", ()), "'outputs' of 'InternalGraph'"),
+    "attributes by assignment": (lambda g: put(g.node("matmul_out").expr.attrs, "transpose_a", True), "mappingproxy"),
+}
+
+
+def mixed(graph, spec):
+    with graph.transaction():
+        graph.apply("add", graph.node("a"), graph.add_input("other", spec))
+
+
+def unused(graph):
+    return graph.apply("neg", graph.node("a")).expr
+
+
+def erased_twice(graph):
+    with graph.transaction():
+        expr = unused(graph)
+        graph.erase(expr)
+        graph.erase(expr)
+
+
+def put(mapping, key, value):
+    mapping[key] = value
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_impossible_edits_of_ops_name_the_culprit_and_change_nothing(name):
+    edit, message = WRONG[name]
+    graph = dense_graph()
+    before = repr(graph)
+    with pytest.raises((MegEngineError, AttributeError, TypeError), match=message):
+        edit(graph)
+    assert repr(graph) == before
+    assert {n.name for n in graph.nodes()} == set(graph._names)
     graph.lint()
 
 

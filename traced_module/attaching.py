@@ -1,0 +1,65 @@
+"""A traced module becomes a part of another one: its graphs take part in the history, the names and the ids of that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from megengine.traced_module.graph import InternalGraph
+    from megengine.traced_module.traced import TracedModule
+
+
+def attached(graph: InternalGraph, path: str, module: TracedModule) -> TracedModule:
+    """A copy of a traced module to be the attribute at a path below the module of a graph.
+
+    Layers and tensors are shared with `module`; its graphs get ids that are not in use, qualnames below that of
+    `graph`, and edits of them stand in one log with those of `graph`.
+    """
+    made = module.clone()
+    if made.graphs:
+        journal, own = graph._journal, made.graphs[0]._journal
+        graphs = graphs_of(made)
+        join(graph, graphs, (journal.next_node, journal.next_expr))
+        journal.next_node += own.next_node
+        journal.next_expr += own.next_expr
+        below = "_".join((graph.name, *path.split("."))), f"{graph.qualname}.{path}"
+        _rename(graphs, (made.graphs[0].name, made.graphs[0].qualname), below)
+    return made
+
+
+def graphs_of(module: TracedModule) -> list[InternalGraph]:
+    """Graphs of a module and of all modules below it, each once."""
+    from megengine.traced_module.traced import TracedModule
+
+    found: list[InternalGraph] = []
+    todo, seen = [module], {id(module)}
+    while todo:
+        at = todo.pop()
+        found += at.graphs
+        for value in object.__getattribute__(at, "__dict__").values():
+            if isinstance(value, TracedModule) and id(value) not in seen:
+                seen.add(id(value))
+                todo.append(value)
+    return found
+
+
+def join(graph: InternalGraph, graphs: Sequence[InternalGraph], shift: tuple[int, int]) -> None:
+    """Let graphs count and remember edits together with another one; their (node, expression) ids go up."""
+    for each in graphs:
+        each._journal, each._top = graph._journal, graph._top
+        for expr in each._order:
+            expr._id += shift[1]
+            for node in expr.outputs:
+                node._id += shift[0]
+
+
+def _rename(graphs: Sequence[InternalGraph], old: tuple[str, str], new: tuple[str, str]) -> None:
+    def moved(text: str, which: int) -> str:
+        return new[which] + text[len(old[which]) :] if text.startswith(old[which]) else text
+
+    for graph in graphs:
+        graph.name, graph.qualname = moved(graph.name, 0), moved(graph.qualname, 1)
+        for expr in graph._order:
+            for node in expr.outputs:
+                node._qualname = moved(node.qualname, 1)
