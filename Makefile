@@ -20,7 +20,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(VENV)/bin/python $(NATIVE) $(PACKAGES)
-	$(BIN)/python -m pip install -q --disable-pip-version-check scikit-build-core nanobind cmake ninja \
+	$(BIN)/python -m pip install -q --disable-pip-version-check scikit-build-core nanobind "numpy>=2" cmake ninja \
 	  onednn-devel-cpu-gomp==2023.2.0 onednn-cpu-gomp==2023.2.0
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[dev]'
 	@touch $@

@@ -1,39 +1,147 @@
-"""Cost of one call on tiny tensors: medians of CPU time, beside NumPy's own call. `python bench/dispatch.py`."""
+"""Cost of calls on tiny tensors, beside torch and the real MegEngine: microseconds of CPU time, one core.
 
+    python bench/dispatch.py                                # torch is measured if it can be imported
+    MEGENGINE_PYTHON=/path/to/python3.8 python bench/dispatch.py
+
+Every library runs in a process of its own, in turns; each figure is the median over all of its runs. The lines in
+MegEngine's names are the same for this package and for the real one. torch computes under `no_grad` but for the
+gradients.
+"""
+
+from __future__ import annotations
+
+import json
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 
-import numpy as np
+TURNS = 3
+ROUNDS = 15
+ROUND_SECONDS = 0.01
+ROWS = ("add", "F.add", "relu", "matmul", "F.conv2d", "M.Conv2d", "add + sum + backward")
 
-import megengine.functional as F
-from megengine.dispatch import apply
-from megengine.tensor import tensor
 
-
-def median_us(call, calls=2000, rounds=15):
-    call()
+def microseconds(call, finish):
+    """Medians over rounds of about ROUND_SECONDS; `finish` waits for what runs on behind a call."""
+    start = time.process_time()
+    calls = 0
+    while time.process_time() - start < 5 * ROUND_SECONDS:  # warm
+        call()
+        calls += 1
+    finish()
+    calls = max(10, calls // 5)
     times = []
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         start = time.process_time()
         for _ in range(calls):
             call()
+        finish()
         times.append((time.process_time() - start) / calls * 1e6)
     return statistics.median(times)
 
 
-def main():
-    a, b = (np.random.default_rng(s).standard_normal((4, 4)).astype(np.float32) for s in (0, 1))
-    x, y = tensor(a), tensor(b)
-    rows = {
-        "NumPy a + b": lambda: a + b,
-        "apply('add', x, y)": lambda: apply("add", x, y),
-        "x + y": lambda: x + y,
-        "F.relu(x)": lambda: F.relu(x),
-        "F.sum(x, 1)": lambda: F.sum(x, 1),
+def values():
+    import numpy as np
+
+    rng = np.random.RandomState(0)
+    return [rng.randn(*shape).astype("float32") for shape in ((4, 4), (4, 4), (1, 3, 8, 8), (4, 3, 3, 3))]
+
+
+def megengine():
+    import megengine as mge
+    import megengine.functional as F
+    import megengine.module as M
+    from megengine.autodiff import GradManager
+
+    a, b, x, w = map(mge.tensor, values())
+    layer = M.Conv2d(3, 4, 3, padding=1)
+
+    def gradients():
+        gm = GradManager().attach([a, b])
+        with gm:
+            gm.backward((a + b).sum())
+        a.grad = b.grad = None
+
+    calls = {
+        "add": lambda: a + b,
+        "F.add": lambda: F.add(a, b),
+        "relu": lambda: F.relu(a),
+        "matmul": lambda: F.matmul(a, b),
+        "F.conv2d": lambda: F.conv2d(x, w, padding=1),
+        "M.Conv2d": lambda: layer(x),
+        "add + sum + backward": gradients,
     }
-    for name, call in rows.items():
-        print(f"{name:22}{median_us(call):8.2f} us")
+    finish = getattr(mge, "_full_sync", lambda: None)  # the real one computes in a thread of its own
+    return {name: microseconds(call, finish) for name, call in calls.items()}
+
+
+def torch():
+    import torch
+
+    torch.set_num_threads(1)
+    a, b, x, w = map(torch.from_numpy, values())
+    layer = torch.nn.Conv2d(3, 4, 3, padding=1)
+    u, v = (t.clone().requires_grad_() for t in (a, b))
+
+    def gradients():
+        (u + v).sum().backward()
+        u.grad = v.grad = None
+
+    calls = {
+        "add": lambda: a + b,
+        "F.add": lambda: torch.add(a, b),
+        "relu": lambda: torch.relu(a),
+        "matmul": lambda: torch.matmul(a, b),
+        "F.conv2d": lambda: torch.nn.functional.conv2d(x, w, padding=1),
+        "M.Conv2d": lambda: layer(x),
+    }
+    with torch.no_grad():
+        found = {name: microseconds(call, lambda: None) for name, call in calls.items()}
+    return {**found, "add + sum + backward": microseconds(gradients, lambda: None)}
+
+
+def run(python, library):
+    """The figures of one library, from a process of its own."""
+    done = subprocess.run(
+        [python, os.path.abspath(__file__), library],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tempfile.gettempdir(),
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )
+    if done.returncode:
+        sys.exit(f"{python} did not finish {library}:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def columns():
+    found = {"megengine 2": (sys.executable, "megengine")}
+    if subprocess.run([sys.executable, "-c", "import torch"], stderr=subprocess.DEVNULL, check=False).returncode == 0:
+        found["torch"] = (sys.executable, "torch")
+    else:
+        print("torch is not installed: no column for it")
+    if os.environ.get("MEGENGINE_PYTHON"):
+        found["MegEngine 1.13"] = (os.environ["MEGENGINE_PYTHON"], "megengine")
+    else:
+        print("MEGENGINE_PYTHON is not set: no column for MegEngine 1.13")
+    return found
+
+
+def main():
+    libraries = columns()
+    runs = [{name: run(*library) for name, library in libraries.items()} for _ in range(TURNS)]
+    print(f"{'us, CPU time':24}" + "".join(f"{name:>16}" for name in libraries))
+    for row in ROWS:
+        cells = (statistics.median(turn[name][row] for turn in runs) for name in libraries)
+        print(f"{row:24}" + "".join(f"{cell:16.2f}" for cell in cells))
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) == 2:
+        print(json.dumps({"megengine": megengine, "torch": torch}[sys.argv[1]]()))
+    else:
+        main()

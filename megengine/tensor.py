@@ -15,8 +15,15 @@ from megengine.core import absent, hooks
 from megengine.core.dtype import DType, QuantizedDType, as_dtype, storage_of
 from megengine.core.errors import DTypeError, MegEngineError, MissingNameError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec, interned
+from megengine.kernels import _core
 
 _INT32 = np.iinfo(np.int32)
+
+
+if TYPE_CHECKING:
+    _Fields = object
+else:
+    _Fields = _core.TensorBase  # native, so that native code reads and makes tensors without Python
 
 
 class DeferredValueError(MegEngineError, RuntimeError):
@@ -43,7 +50,7 @@ def _storage_from(value: Any, dtype: DType | None) -> tuple[np.ndarray, DType]:
     return np.array(array, storage_of(dtype), order="K", copy=True), dtype
 
 
-class Tensor:
+class Tensor(_Fields):
     """A tensor; `tensor([[1.0, 2.0]])` makes one.
 
     Tensors are values, never views: indexing and reshaping give new values, `numpy()` is read-only. Quantized dtypes
@@ -51,13 +58,18 @@ class Tensor:
     """
 
     __array_priority__ = 1000
-    # What few tensors have stands on the class, so that wrapping a result sets four attributes only.
-    _thunk: Callable[[], np.ndarray] | None = None
+    # What every tensor has are fields of the native base: _value, _spec, _dtype, _device, _thunk. What few have stands
+    # on the class.
     grad: Tensor | None = None
     qparams: Any = None
     name: str = ""
 
-    if TYPE_CHECKING:  # operators and methods are attached by the op records
+    if TYPE_CHECKING:  # fields of the base; operators and methods are attached by the op records
+        _value: Any  # the array, None while it is deferred
+        _spec: TensorSpec | None
+        _dtype: DType
+        _device: str
+        _thunk: Callable[[], np.ndarray] | None
 
         def _binary(self, other: Any) -> Tensor: ...
         def _unary(self) -> Tensor: ...
@@ -85,14 +97,14 @@ class Tensor:
         self._value, self._dtype = _storage_from(data, wanted)
         inherited = data._device if isinstance(data, Tensor) else devices.get_default_device()
         self._device = inherited if device is None else devices.normalize(device)
-        self._spec: TensorSpec | None = None
+        self._spec = None
         if name:
             self.name = name
 
     @classmethod
     def _wrap(cls, value: np.ndarray, dtype: DType | None = None, device: str = "cpu0") -> Tensor:
         """Take over storage without a copy."""
-        self = object.__new__(cls)
+        self = cls.__new__(cls)
         self._value = value
         self._dtype = value.dtype if dtype is None else dtype
         self._device = device
@@ -102,7 +114,7 @@ class Tensor:
     @classmethod
     def _of_spec(cls, value: np.ndarray, spec: TensorSpec) -> Tensor:
         """Take over storage whose spec is known."""
-        self = object.__new__(Tensor)
+        self = Tensor.__new__(Tensor)
         self._value = value
         self._spec = spec
         self._dtype = spec.dtype

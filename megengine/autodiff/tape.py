@@ -7,7 +7,7 @@ from typing import Any
 
 from megengine.core.dtype import is_differentiable
 from megengine.core.errors import GradientError
-from megengine.dispatch import Interposer, Op, apply
+from megengine.dispatch import Observer, Op, apply
 from megengine.dispatch.record import NoRule
 from megengine.tensor import Tensor
 
@@ -30,7 +30,7 @@ class Entry:
         self.name, self.vjp, self.context = name, vjp, context
 
 
-class Tape(Interposer):
+class Tape(Observer):
     """Records every op that touches a watched tensor; several tapes can record at once (higher order)."""
 
     def __init__(self) -> None:
@@ -46,13 +46,12 @@ class Tape(Interposer):
         """What stands for the value that a watched tensor had at first: itself until it is changed in place."""
         return self._sources[id(tensor)]
 
-    def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
-        """Run one op and write it down if it depends on a watched tensor."""
-        needs = tuple(id(t) in self.watched for t in tensors)
-        out = proceed()
-        if any(needs):
-            self.add(op.name, op.vjp, tensors, out if isinstance(out, tuple) else (out,), attrs, needs)
-        return out
+    def observe(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], out: Any) -> None:
+        """Write one op down if it depends on a watched tensor."""
+        watched = self.watched
+        needs = tuple([id(t) in watched for t in tensors])
+        if True in needs:
+            self.add(op.name, op.vjp, tensors, out if out.__class__ is tuple else (out,), attrs, needs)
 
     def add(
         self, name: str, vjp: Any, inputs: tuple, outputs: tuple[Tensor, ...], attrs: dict[str, Any], needs: tuple

@@ -2,6 +2,7 @@
 
 from megengine.dispatch.apply import (
     Interposer,
+    Observer,
     apply,
     infer,
     interpose,
@@ -28,6 +29,7 @@ from megengine.dispatch.record import (
 __all__ = [
     "ErrorSample",
     "Interposer",
+    "Observer",
     "NoRule",
     "OnnxRule",
     "Op",

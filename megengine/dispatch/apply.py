@@ -5,15 +5,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any
+from contextvars import ContextVar, copy_context
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from megengine.core.dtype import storage_of
 from megengine.core.errors import DeviceError, MegEngineError
 from megengine.core.spec import TensorSpec, interned
-from megengine.dispatch.record import Op, get_op
+from megengine.dispatch.record import Op, get_op, registry
+from megengine.kernels import _core
 from megengine.kernels import registry as kernel_registry
 from megengine.tensor import Tensor
 
@@ -31,6 +32,25 @@ class Interposer:
 
     def rebind(self, tensor: Tensor, new: Tensor) -> None:
         """`tensor` is about to take the value `new` (item assignment): what was known of it is of its old value."""
+
+
+class Observer(Interposer):
+    """An interposer that lets every op run as it is and is shown the result: a tape, a counter.
+
+    With observers alone nothing stands between `apply` and the kernels, so calls stay on the native path.
+    """
+
+    def observe(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], out: Result) -> None:
+        """See one op after it ran; applies no op itself."""
+        raise NotImplementedError
+
+    def apply(
+        self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Result]
+    ) -> Result:
+        """Run the op, then observe it: how it goes where others stand on the stack too."""
+        out = proceed()
+        self.observe(op, tensors, attrs, out)
+        return out
 
 
 _stack: ContextVar[tuple[Interposer, ...]] = ContextVar("megengine_interposers", default=())
@@ -74,17 +94,21 @@ def active_interposers() -> tuple[Interposer, ...]:
     return _stack.get()
 
 
-def apply(op: Op | str, *tensors: Tensor, **attrs: Any) -> Any:
-    """Compute an op on tensors. Attributes are hashable plain values.
+if TYPE_CHECKING:
 
-    Returns a Tensor, or a tuple for ops with several results. Raises what the op's `infer` raises, with the op named.
-    """
-    if op.__class__ is not Op:
-        op = get_op(op)
-    stack = _stack.get()
-    if stack:
-        return _through(stack, op, tensors, attrs)  # type: ignore[arg-type]
-    return run_eager(op, tensors, attrs)  # type: ignore[arg-type]
+    def apply(op: Op | str, *tensors: Tensor, **attrs: Any) -> Any:
+        """Compute an op on tensors. Attributes are hashable plain values.
+
+        Returns a Tensor, or a tuple for ops with several results. Raises what the op's `infer` raises, with the op
+        named.
+        """
+
+    def run_eager(op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> Result:
+        """Run the selected kernel now, past every interposer."""
+        ...
+
+else:
+    apply, run_eager = _core.apply, _core.run_eager
 
 
 def _through(stack: Sequence[Interposer], op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> Result:
@@ -120,72 +144,35 @@ def _same_device(op: Op, specs: Sequence[TensorSpec]) -> None:
         )
 
 
-# (op, ids of input specs, attributes) -> (run, result specs, single, input specs, moves). The entry keeps the input
-# specs alive, so an id in a key cannot come to mean another spec.
-_calls: dict[tuple, tuple[Callable[..., Any], tuple[TensorSpec, ...], bool, list[TensorSpec], bool]] = {}
-_CALLS_LIMIT = 8192
-kernel_registry.on_change(_calls.clear)
+def _prepare(op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> tuple:
+    """What native code keeps of a call, found again by the op, the specs and the attributes.
 
-
-def run_eager(op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> Result:
-    """Run the selected kernel now, past every interposer."""
-    if len(tensors) == 1 and not attrs:  # the usual cases, without lists
-        a = tensors[0]
-        arrays: Any = (a._value if a._value is not None else a._storage(),)
-        key: tuple = (op, id(a._spec or a.spec))
-    elif len(tensors) == 2 and not attrs:
-        a, b = tensors
-        arrays = (
-            a._value if a._value is not None else a._storage(),
-            b._value if b._value is not None else b._storage(),
-        )
-        key = (op, id(a._spec or a.spec), id(b._spec or b.spec))
-    else:
-        arrays, ids = [], []
-        for t in tensors:
-            arrays.append(t._value if t._value is not None else t._storage())
-            ids.append(id(t._spec or t.spec))
-        key = (op, *ids, *attrs.items())
-    call = _calls.get(key)
-    if call is None:
-        call = _prepare(op, [t.spec for t in tensors], attrs)
-        if len(_calls) > _CALLS_LIMIT:
-            _calls.clear()
-        _calls[key] = call
-    out = call[0](*arrays)
-    if call[2]:
-        made = Tensor._of_spec(out, call[1][0])
-        if call[4] and tensors[0].qparams is not None:
-            made.qparams = tensors[0].qparams
-        return made
-    many = tuple([Tensor._of_spec(a, s) for a, s in zip(out, call[1], strict=True)])
-    if call[4] and tensors[0].qparams is not None:
-        for made in many:
-            made.qparams = tensors[0].qparams
-    return many
-
-
-def _prepare(
-    op: Op, specs: list[TensorSpec], attrs: dict[str, Any]
-) -> tuple[Callable[..., Any], tuple[TensorSpec, ...], bool, list[TensorSpec], bool]:
+    (function of the storage arrays, ((spec of a result, dtype of its array), ...), single, moves, whether the function
+    is the reference: its results are cast, and NumPy gives no warnings)
+    """
+    specs = [t.spec for t in tensors]
     outputs = infer(op, specs, attrs)
     single = isinstance(outputs, TensorSpec)
     outputs = tuple(interned(s.shape, s.dtype, s.device) for s in ((outputs,) if single else outputs))
-    run = runner(op, kernel_registry.Problem(op.name, tuple(specs), outputs, attrs), single)
+    problem = kernel_registry.Problem(op.name, tuple(specs), outputs, attrs)
     # rounded values that are only moved (pooled, reshaped) still lie on their grid
     moves = op.quant == "move" and all(spec.dtype == specs[0].dtype for spec in outputs)
-    return run, outputs, single, specs, moves
+    kernel = _kernel_runner(op, problem, single)
+    results = tuple((s, storage_of(s.dtype)) for s in outputs)
+    return kernel or _reference(op, problem), results, single, moves, kernel is None
 
 
-def runner(op: Op, problem: kernel_registry.Problem, single: bool) -> Callable[..., Any]:
-    """The selected kernel, or the reference where none is usable, as a function of storage arrays."""
+def _kernel_runner(op: Op, problem: kernel_registry.Problem, single: bool) -> Callable[..., Any] | None:
+    """The selected kernel as a function of storage arrays; None where none is usable."""
     family = kernel_registry.family(op.name)
-    found, fallback = family.candidates(problem), reference_runner(op, problem, single)
+    found = family.candidates(problem)
     if not found:
-        return fallback
+        return None
     if found[0].accepts is kernel_registry.accept_all:
         assert found[0].run is not None
         return functools.partial(found[0].run, problem)
+
+    fallback = reference_runner(op, problem, single)
 
     def run(*arrays: np.ndarray) -> Any:
         """Kernels that look at values are asked with the arrays of the call."""
@@ -195,6 +182,19 @@ def runner(op: Op, problem: kernel_registry.Problem, single: bool) -> Callable[.
     return run
 
 
+def runner(op: Op, problem: kernel_registry.Problem, single: bool) -> Callable[..., Any]:
+    """The selected kernel, or the reference where none is usable, as a function of storage arrays."""
+    return _kernel_runner(op, problem, single) or reference_runner(op, problem, single)
+
+
+def _reference(op: Op, problem: kernel_registry.Problem) -> Callable[..., Any]:
+    """The op's NumPy reference as a function of storage arrays; its results may have other dtypes than inferred."""
+    extra = dict(problem.attrs)
+    if op.needs_specs:
+        extra.update(in_specs=problem.inputs, out_specs=problem.outputs)
+    return functools.partial(op.reference, **extra) if extra else op.reference
+
+
 def _quiet(reference: Callable[..., Any]) -> Callable[..., Any]:
     """The reference without NumPy's warnings: an infinity or nan is a result like any other, whichever kernel runs."""
     if np.lib.NumpyVersion(np.__version__) < "2.0.0":
@@ -202,25 +202,37 @@ def _quiet(reference: Callable[..., Any]) -> Callable[..., Any]:
     return np.errstate(all="ignore")(reference)
 
 
-def reference_runner(op: Op, problem: Any, single: bool) -> Callable[..., Any]:
+def _quiet_state() -> tuple[ContextVar[Any], Any] | None:
+    """The context variable that `np.errstate` sets, and what it sets it to; None where it sets none (NumPy 1)."""
+    before = copy_context()
+    with np.errstate(all="ignore"):
+        changed = [(var, value) for var, value in copy_context().items() if before.get(var) is not value]
+    return changed[0] if len(changed) == 1 else None
+
+
+def reference_runner(op: Op, problem: kernel_registry.Problem, single: bool) -> Callable[..., Any]:
     """The op's NumPy reference as a function of storage arrays, results cast to the inferred dtypes."""
-    extra = dict(problem.attrs)
-    if op.needs_specs:
-        extra.update(in_specs=problem.inputs, out_specs=problem.outputs)
-    dtypes = [storage_of(s.dtype) for s in problem.outputs]
+    reference, dtypes = _quiet(_reference(op, problem)), [storage_of(s.dtype) for s in problem.outputs]
 
-    if single:
-        dtype, reference = dtypes[0], _quiet(op.reference)
+    def run(*arrays: np.ndarray) -> Any:
+        out = reference(*arrays)
+        if single:
+            return np.asarray(out, dtypes[0])
+        return tuple(np.asarray(a, d) for a, d in zip(out, dtypes, strict=True))
 
-        def run_one(*arrays: np.ndarray) -> np.ndarray:
-            out = reference(*arrays, **extra) if extra else reference(*arrays)
-            return out if out.__class__ is np.ndarray and out.dtype is dtype else np.asarray(out, dtype)
+    return run
 
-        return run_one
 
-    several = _quiet(op.reference)
-
-    def run_many(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        return tuple(np.asarray(a, d) for a, d in zip(several(*arrays, **extra), dtypes, strict=True))
-
-    return run_many
+_core.set_dispatch(
+    interposers=_stack,
+    tensor=Tensor,
+    observer=Observer,
+    op=Op,
+    registry=registry,
+    get_op=get_op,
+    through=_through,
+    prepare=_prepare,
+    asarray=np.asarray,
+    quiet=_quiet_state(),
+)
+kernel_registry.on_change(_core.forget_calls)

@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 
 from megengine.core import hooks
 from megengine.core.errors import MegEngineError, MissingNameError, OptionError
-from megengine.dispatch.apply import active_interposers
+from megengine.dispatch.apply import Interposer, active_interposers, interpose
+from megengine.dispatch.record import Op
 from megengine.dispatch.refusal import FOREIGN, called, explained
+from megengine.kernels import _core
 from megengine.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,6 +31,7 @@ class PublicFunction:
     is_method: bool = False
     random: bool = False  # two calls with the same arguments differ
     in_place: bool = False  # a method after which the tensor has the result as its value
+    by_spec: bool = False  # the ops it applies follow from the specs of its tensors and its other arguments
 
     @property
     def qualified(self) -> str:
@@ -38,6 +41,16 @@ class PublicFunction:
 
 public_functions: dict[str, PublicFunction] = {}
 in_place_methods: set[str] = set()
+
+
+def _named(record: PublicFunction, exc: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception:
+    """The error to raise for one that came up in a call: it names the call."""
+    if isinstance(exc, MegEngineError):
+        exc.add_note(f"while calling {called(record.name, args, kwargs)}")
+    elif isinstance(exc, FOREIGN):
+        cause, exc = exc, explained(record.name, record.function, exc, args, kwargs, record.signature)
+        exc.__cause__ = cause
+    return exc
 
 
 def watched_function(record: PublicFunction) -> Callable[..., Any]:
@@ -50,28 +63,23 @@ def watched_function(record: PublicFunction) -> Callable[..., Any]:
         if watcher is None:
             try:
                 return function(*args, **kwargs)
-            except MegEngineError as exc:
-                exc.add_note(f"while calling {called(record.name, args, kwargs)}")
-                raise
-            except FOREIGN as exc:
-                raise explained(record.name, function, exc, args, kwargs, record.signature) from exc
+            except Exception as exc:
+                raise _named(record, exc, args, kwargs)  # noqa: B904  (the cause is set where there is one)
 
         def run() -> Any:
             token = hooks.active.set(None)  # not a `with`: this is the hot path of tracing
             try:
                 return function(*args, **kwargs)
-            except MegEngineError as exc:
-                exc.add_note(f"while calling {called(record.name, args, kwargs)}")
-                raise
-            except FOREIGN as exc:
-                raise explained(record.name, function, exc, args, kwargs, record.signature) from exc
+            except Exception as exc:
+                raise _named(record, exc, args, kwargs)  # noqa: B904
             finally:
                 hooks.active.reset(token)
 
         return watcher.function(record, args, kwargs, run)
 
-    call.__public__ = record  # type: ignore[attr-defined]
-    return call
+    watched = functools.wraps(function)(_repeating(record, call)) if record.by_spec else call
+    watched.__public__ = record  # type: ignore[attr-defined]
+    return watched
 
 
 def _assigning(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,26 +101,90 @@ def _assigning(call: Callable[..., Any]) -> Callable[..., Any]:
     return assign
 
 
+def _repeating(record: PublicFunction, call: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function; what it does is written down at the second of several calls alike and repeated natively."""
+
+    def learn(*args: Any, **kwargs: Any) -> tuple[Any, tuple | None]:
+        notes = _Notes((*args, *kwargs.values()))
+        with interpose(notes):
+            out = call(*args, **kwargs)
+        return out, notes.recipe(out)
+
+    def fail(exc: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        raise _named(record, exc, args, kwargs) if isinstance(exc, Exception) else exc
+
+    return _core.PublicCall(hooks.active, call, learn, fail)
+
+
+class _Notes(Interposer):
+    """Writes down the ops of a call; each input is an argument, a number that the call made, or an earlier result."""
+
+    def __init__(self, arguments: tuple[Any, ...]) -> None:
+        self.given = len(arguments)
+        self.known = {id(a): i for i, a in enumerate(arguments) if isinstance(a, Tensor)}
+        self.constants: list[Tensor] = []
+        self.steps: list[tuple[Op, dict[str, Any], tuple[Tensor, ...]]] = []
+        self.results: list[Any] = []
+
+    def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
+        """Run one op and write it down."""
+        made = {id(r) for r in self.results}
+        self.constants += [t for t in tensors if id(t) not in self.known and id(t) not in made]
+        self.steps.append((op, dict(attrs), tensors))
+        out = proceed()
+        self.results.append(out)
+        return out
+
+    def recipe(self, out: Any) -> tuple | None:
+        """(constants, ((op, attributes, places of the inputs), ...), the step with the result); None if it has none.
+
+        Places count the arguments, then the constants, then the results.
+        """
+        results = [id(r) for r in self.results]
+        used = {id(t) for _, _, tensors in self.steps for t in tensors}
+        if id(out) not in results or not used >= self.known.keys() or any(c.spec.shape for c in self.constants):
+            return None  # a tensor that no op takes was read by Python; only numbers are made by a call alone
+        places = {id(c): self.given + i for i, c in enumerate(self.constants)}
+        places |= {r: self.given + len(self.constants) + i for i, r in enumerate(results)} | self.known
+        steps = tuple((op, attrs, tuple(places[id(t)] for t in tensors)) for op, attrs, tensors in self.steps)
+        return tuple(self.constants), steps, results.index(id(out))
+
+
 def public(
-    *, home: str, methods: tuple[str, ...] = (), in_place: tuple[str, ...] = (), random: bool = False
+    *,
+    home: str,
+    methods: tuple[str, ...] = (),
+    in_place: tuple[str, ...] = (),
+    random: bool = False,
+    by_spec: bool = False,
 ) -> Callable[[F], F]:
     """Declare a public function of module `home`; `methods` are names under which Tensor gets it too.
 
     `in_place` are names of methods that give the tensor itself the result as its value: `x += 1`, `x[0] = 1`.
     `random` marks one that draws anew at each call: passes never merge two calls of it.
+    `by_spec` promises that the ops it applies, and what it returns of their results, follow from the specs of its
+    tensors and from its other arguments, never from values or from anything outside: calls alike repeat them
+    without Python.
 
     Tracing records calls of it as one expression; what it calls itself is not recorded again.
     """
 
     def declare(function: F) -> F:
         signature = inspect.signature(function)
-        record = PublicFunction(home, function.__name__, function, signature, (*methods, *in_place), random=random)
+        names = (*methods, *in_place)
+        record = PublicFunction(home, function.__name__, function, signature, names, random=random, by_spec=by_spec)
         if record.qualified in public_functions:
             raise OptionError(f"{record.qualified} is declared twice; choose another name")
         public_functions[record.qualified] = record
-        for name in (*methods, *in_place):
+        for name in names:
             method = PublicFunction(
-                "megengine.tensor.Tensor", name, function, signature, is_method=True, in_place=name in in_place
+                "megengine.tensor.Tensor",
+                name,
+                function,
+                signature,
+                is_method=True,
+                in_place=name in in_place,
+                by_spec=by_spec,
             )
             call = watched_function(method)
             setattr(Tensor, name, _assigning(call) if method.in_place else call)

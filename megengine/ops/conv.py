@@ -330,7 +330,7 @@ def _weight4(op: str, w: Tensor, groups: int) -> Tensor:
     return apply("reshape", w, shape=(w.shape[0] * w.shape[1], *w.shape[2:]))
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def conv2d(
     inp: Any,
     weight: Any,
@@ -361,7 +361,7 @@ def conv2d(
     )
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def conv_transpose2d(
     inp: Any,
     weight: Any,

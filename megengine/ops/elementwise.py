@@ -448,7 +448,7 @@ def _declare_unary(
     function.__name__ = function.__qualname__ = name
     function.__module__ = home
     function.__doc__ = f"Elementwise `{op or name}` of x (any shape); returns a tensor of x's shape."
-    public(home=home, methods=methods)(function)
+    public(home=home, methods=methods, by_spec=True)(function)
 
 
 _KEEP_INTEGERS = {"neg", "abs", "sign", "square", "relu", "relu6", "logical_not", "floor", "ceil", "round"}
@@ -513,7 +513,7 @@ def _declare_binary(
     function.__name__ = function.__qualname__ = name
     function.__module__ = _HOME
     function.__doc__ = f"Elementwise `{name}` of x and y (shapes broadcast); returns a tensor of the broadcast shape."
-    return public(home=_HOME, methods=methods, in_place=(in_place,) if in_place else ())(function)
+    return public(home=_HOME, methods=methods, in_place=(in_place,) if in_place else (), by_spec=True)(function)
 
 
 _declare_binary("add", "__add__", in_place="__iadd__")
@@ -537,7 +537,7 @@ for _name, _method in (("logical_and", "__and__"), ("logical_or", "__or__"), ("l
     _declare_binary(_name, _method, _reflected, in_place=_in_place, logical=True)
 
 
-@public(home=_HOME, methods=("__pow__",), in_place=("__ipow__",))
+@public(home=_HOME, methods=("__pow__",), in_place=("__ipow__",), by_spec=True)
 def pow(x: Any, y: Any) -> Tensor:
     """X to the power y, elementwise, as floats; powers 1 to 4 are products: `x ** 2` equals `x * x` bit for bit."""
     if isinstance(y, (int, float)) and not isinstance(y, bool) and y in (1, 2, 3, 4):
@@ -555,7 +555,7 @@ def _declare_reflected(name: str, method: str, *, real: bool = False) -> None:
 
     function.__name__ = function.__qualname__ = method.strip("_")
     function.__doc__ = f"y {name} x, for numbers on the left."
-    public(home="megengine.tensor", methods=(method,))(function)
+    public(home="megengine.tensor", methods=(method,), by_spec=True)(function)
 
 
 for _name in ("add", "sub", "mul", "mod"):
@@ -585,7 +585,7 @@ def logsigmoid(inp: Any) -> Tensor:
     return -apply("softplus", -floating(inp))
 
 
-@public(home=_HOME, methods=("clip", "clamp"))
+@public(home=_HOME, methods=("clip", "clamp"), by_spec=True)
 def clip(x: Any, lower: float | None = None, upper: float | None = None) -> Tensor:
     """X limited to [lower, upper]; a bound that is None or a tensor is handled too. Any shape; bool becomes float32."""
     x = as_tensor(x)

@@ -110,7 +110,7 @@ def _factors(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
     return (cast(a, INT32), cast(b, INT32)) if a.dtype == np.int8 else (a, b)
 
 
-@public(home="megengine.functional.math", methods=("__matmul__",), in_place=("__imatmul__",))
+@public(home="megengine.functional.math", methods=("__matmul__",), in_place=("__imatmul__",), by_spec=True)
 def matmul(
     inp1: Any, inp2: Any, transpose_a: bool = False, transpose_b: bool = False, compute_mode: str = "default"
 ) -> Tensor:
@@ -138,7 +138,7 @@ def dot(inp1: Any, inp2: Any) -> Tensor:
     return apply("sum", a * b, axis=None, keepdims=False)
 
 
-@public(home="megengine.functional.nn")
+@public(home="megengine.functional.nn", by_spec=True)
 def linear(inp: Any, weight: Any, bias: Any = None, compute_mode: str = "default") -> Tensor:
     """Inp [..., K] times weight [N, K] transposed, plus bias [N]."""
     x, w = _factors("linear", inp, weight)

@@ -219,13 +219,13 @@ def _counted(inp: Any) -> Tensor:
     return apply("cast", x, dtype=INT32) if x.dtype == BOOL else x
 
 
-@public(home=_HOME, methods=("sum",))
+@public(home=_HOME, methods=("sum",), by_spec=True)
 def sum(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Sum of elements along `axis` (an integer, several, or None for all)."""
     return reduce("sum", _counted(inp), axis, keepdims)
 
 
-@public(home=_HOME, methods=("prod",))
+@public(home=_HOME, methods=("prod",), by_spec=True)
 def prod(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Product of elements along `axis`."""
     return reduce("prod", _counted(inp), axis, keepdims)
@@ -237,19 +237,19 @@ def _for_mean(inp: Any) -> Tensor:
     return cast(x, FLOAT32) if x.dtype == np.float16 else x
 
 
-@public(home=_HOME, methods=("mean",))
+@public(home=_HOME, methods=("mean",), by_spec=True)
 def mean(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Mean along `axis`; of float16 a float32, as in MegEngine."""
     return reduce("mean", _for_mean(inp), axis, keepdims)
 
 
-@public(home=_HOME, methods=("max",))
+@public(home=_HOME, methods=("max",), by_spec=True)
 def max(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Largest element along `axis`."""
     return reduce("max", inp, axis, keepdims)
 
 
-@public(home=_HOME, methods=("min",))
+@public(home=_HOME, methods=("min",), by_spec=True)
 def min(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Smallest element along `axis`."""
     return reduce("min", inp, axis, keepdims)

@@ -1,0 +1,333 @@
+// Public functions whose ops depend on nothing but the specs of their tensors and their other arguments: what
+// one call of them did is written down, and calls alike go from the arguments to the kernels without Python.
+#include <nanobind/nanobind.h>
+#include <structmember.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "core/bind.h"
+#include "core/dispatch.h"
+#include "core/tensor_type.h"
+
+namespace nb = nanobind;
+
+namespace mge {
+namespace {
+
+constexpr std::size_t kCalls = 256;  // remembered per function
+constexpr std::size_t kMostSteps = 8, kMostPlaces = 2 * Given::kMost;
+
+// One op of a recipe. Its inputs are places: the arguments, then the constants, then the results so far.
+struct RecipeStep {
+    Ref op;
+    std::vector<Ref> owned;  // names and values of the attributes
+    std::vector<PyObject*> names, values;
+    std::vector<std::size_t> inputs;
+    std::shared_ptr<PreparedCall> call;
+    std::uint64_t generation = 0;
+
+    OpCall given(PyObject* const* tensors) const {
+        return {op.get(),     tensors,       static_cast<Py_ssize_t>(inputs.size()),
+                names.data(), values.data(), static_cast<Py_ssize_t>(names.size())};
+    }
+};
+
+// What is known of calls alike.
+struct Known {
+    enum class State { kSeen, kNever, kRecipe } state = State::kSeen;
+    std::vector<Ref> constants;
+    std::vector<RecipeStep> steps;
+    std::size_t result = 0;  // the step whose result is returned
+};
+
+struct PublicCall {
+    PyObject_HEAD vectorcallfunc vectorcall;
+    PyObject *dict, *weak;
+    PyObject* watcher;               // the context variable of who listens to public functions
+    PyObject *plain, *learn, *fail;  // the call in Python; the same, written down; errors with the call named
+    CallMemo<Known>* memo;
+};
+
+PublicCall* self_of(PyObject* object) { return reinterpret_cast<PublicCall*>(object); }
+
+// ---------------------------------------------------------------- learning
+
+bool read_step(PyObject* item, std::size_t places, RecipeStep& step) {
+    PyObject *op, *attrs, *inputs;
+    if (!PyArg_ParseTuple(item, "OO!O!", &op, &PyDict_Type, &attrs, &PyTuple_Type, &inputs)) return false;
+    step.op = Ref::borrowed(op);
+    Py_ssize_t at = 0;
+    for (PyObject *name, *value; PyDict_Next(attrs, &at, &name, &value);) {
+        step.owned.push_back(Ref::borrowed(name));
+        step.owned.push_back(Ref::borrowed(value));
+        step.names.push_back(name);
+        step.values.push_back(value);
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); ++i) {
+        const std::size_t place = PyLong_AsSize_t(PyTuple_GET_ITEM(inputs, i));
+        if (PyErr_Occurred()) return false;
+        if (place >= places) {
+            PyErr_SetString(PyExc_ValueError, "a recipe refers to a place that it does not have");
+            return false;
+        }
+        step.inputs.push_back(place);
+    }
+    return true;
+}
+
+// From (constants, ((op, attributes, places of the inputs), ...), the step that gives the result).
+bool read_recipe(PyObject* recipe, std::size_t arguments, Known& known) {
+    PyObject *constants, *steps;
+    Py_ssize_t result;
+    if (!PyArg_ParseTuple(recipe, "O!O!n", &PyTuple_Type, &constants, &PyTuple_Type, &steps, &result))
+        return false;
+    const auto count = static_cast<std::size_t>(PyTuple_GET_SIZE(steps));
+    std::size_t places = arguments + static_cast<std::size_t>(PyTuple_GET_SIZE(constants));
+    if (count > kMostSteps || places + count > kMostPlaces) return true;  // too long to be worth it
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(constants); ++i)
+        known.constants.push_back(Ref::borrowed(PyTuple_GET_ITEM(constants, i)));
+    for (std::size_t i = 0; i < count; ++i) {
+        RecipeStep step;
+        if (!read_step(PyTuple_GET_ITEM(steps, static_cast<Py_ssize_t>(i)), places++, step)) return false;
+        known.steps.push_back(std::move(step));
+    }
+    if (result < 0 || static_cast<std::size_t>(result) >= count) {
+        PyErr_SetString(PyExc_ValueError, "a recipe has no such step");
+        return false;
+    }
+    known.result = static_cast<std::size_t>(result);
+    known.state = Known::State::kRecipe;
+    return true;
+}
+
+// True if one tensor is given twice: then its place in what is written down is not clear.
+bool twice(const Given& given) {
+    const auto argument = [&](Py_ssize_t i) {
+        return i < given.count ? given.positional[i] : given.values[i - given.count];
+    };
+    for (Py_ssize_t i = 0; i < given.count + given.named; ++i)
+        for (Py_ssize_t j = 0; is_tensor(argument(i)) && j < i; ++j)
+            if (argument(i) == argument(j)) return true;
+    return false;
+}
+
+PyObject* learn(PublicCall* self, const Given& given, const std::shared_ptr<Known>& known,
+                PyObject* kwnames) {
+    const Ref found(
+        PyObject_Vectorcall(self->learn, given.positional, static_cast<std::size_t>(given.count), kwnames));
+    if (!found) return nullptr;
+    PyObject *out, *recipe;
+    if (!PyArg_ParseTuple(found.get(), "OO", &out, &recipe)) return nullptr;
+    Known fresh;
+    fresh.state = Known::State::kNever;
+    if (recipe != Py_None && !read_recipe(recipe, static_cast<std::size_t>(given.count + given.named), fresh))
+        return nullptr;
+    if (known->state == Known::State::kSeen)
+        *known = std::move(fresh);  // another thread may have been faster
+    return Py_NewRef(out);
+}
+
+// ---------------------------------------------------------------- replaying
+
+PyObject* run_step(RecipeStep& step, PyObject* const* places, PyObject* stack, Watch watch) {
+    std::array<PyObject*, kMostPlaces> tensors;
+    for (std::size_t i = 0; i < step.inputs.size(); ++i) tensors[i] = places[step.inputs[i]];
+    const OpCall op = step.given(tensors.data());
+    if (!step.call || step.generation != dispatch_generation()) {
+        const std::uint64_t generation = dispatch_generation();
+        step.call = prepared(op);
+        step.generation = generation;
+    }
+    const std::shared_ptr<PreparedCall> call = step.call;
+    if (!call) return nullptr;
+    Ref out(execute(*call, op.tensors, op.count));
+    if (out && watch == Watch::kObservers && show(stack, op, out.get()) < 0) return nullptr;
+    return out.release();
+}
+
+PyObject* replay(Known& known, const Given& given, PyObject* stack, Watch watch) {
+    std::array<PyObject*, kMostPlaces> places;
+    std::array<Ref, kMostSteps> results;
+    PyObject** end = std::copy_n(given.positional, given.count, places.data());
+    end = std::copy_n(given.values, given.named, end);
+    for (const Ref& constant : known.constants) *end++ = constant.get();
+    for (std::size_t i = 0; i < known.steps.size(); ++i) {
+        results[i] = Ref(run_step(known.steps[i], places.data(), stack, watch));
+        if (!results[i]) return nullptr;
+        *end++ = results[i].get();
+    }
+    return results[known.result].release();
+}
+
+PyObject* fail(PublicCall* self, const Given& given) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    const Ref owned_type(type), error(value), owned_traceback(traceback);
+    if (traceback) PyException_SetTraceback(value, traceback);
+    const Ref args(PyTuple_New(given.count)), kwargs(PyDict_New());
+    if (!args || !kwargs) return nullptr;
+    for (Py_ssize_t i = 0; i < given.count; ++i)
+        PyTuple_SET_ITEM(args.get(), i, Py_NewRef(given.positional[i]));
+    for (Py_ssize_t i = 0; i < given.named; ++i)
+        if (PyDict_SetItem(kwargs.get(), given.names[i], given.values[i]) < 0) return nullptr;
+    PyObject* parts[] = {error.get(), args.get(), kwargs.get()};
+    return PyObject_Vectorcall(self->fail, parts, 3, nullptr);
+}
+
+// ---------------------------------------------------------------- calling
+
+bool watched(PublicCall* self) {
+    PyObject* watcher = nullptr;
+    if (PyContextVar_Get(self->watcher, Py_None, &watcher) < 0) {
+        PyErr_Clear();
+        return true;
+    }
+    Py_DECREF(watcher);
+    return watcher != Py_None;
+}
+
+// True if there is a tensor, and no tensor whose value is deferred.
+bool computes(const Given& given) {
+    bool any = false;
+    const auto fits = [&](PyObject* argument) {
+        if (!is_tensor(argument)) return true;
+        any = true;
+        return known(fields(argument)->value);
+    };
+    for (Py_ssize_t i = 0; i < given.count; ++i)
+        if (!fits(given.positional[i])) return false;
+    for (Py_ssize_t i = 0; i < given.named; ++i)
+        if (!fits(given.values[i])) return false;
+    return any;
+}
+
+PyObject* call(PyObject* object, PyObject* const* args, std::size_t flags, PyObject* kwnames) {
+    PublicCall* self = self_of(object);
+    const Given given(nullptr, args, PyVectorcall_NARGS(flags), kwnames);
+    if (!self->plain) return PyErr_Format(PyExc_RuntimeError, "a function is called after its end");
+    const auto in_python = [&] { return PyObject_Vectorcall(self->plain, args, flags, kwnames); };
+    if (watched(self) || !computes(given)) return in_python();
+    Watch watch;
+    const Ref stack = interposers(&watch);
+    if (!stack) return nullptr;
+    if (watch == Watch::kOthers) return in_python();
+    const auto hash = Key::hash(given, Options::kPlain);
+    if (!hash) return PyErr_Occurred() ? nullptr : in_python();
+    const std::shared_ptr<Known> known = self->memo->find(given, *hash);
+    if (!known) {  // learning takes longer than the call: not for one that comes only once
+        if (PyErr_Occurred()) return nullptr;
+        self->memo->insert(given, *hash, std::make_shared<Known>());
+        return in_python();
+    }
+    if (known->state == Known::State::kSeen && !twice(given)) return learn(self, given, known, kwnames);
+    if (known->state != Known::State::kRecipe) return in_python();
+    PyObject* out = replay(*known, given, stack.get(), watch);
+    return out ? out : fail(self, given);
+}
+
+// ---------------------------------------------------------------- the type
+
+PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
+    PyObject *watcher, *plain, *learn, *fail;
+    if (!PyArg_ParseTuple(args, "OOOO", &watcher, &plain, &learn, &fail)) return nullptr;
+    PyObject* object = type->tp_alloc(type, 0);
+    if (!object) return nullptr;
+    PublicCall* self = self_of(object);
+    self->vectorcall = call;
+    self->watcher = Py_NewRef(watcher);
+    self->plain = Py_NewRef(plain);
+    self->learn = Py_NewRef(learn);
+    self->fail = Py_NewRef(fail);
+    self->memo = new CallMemo<Known>(kCalls);
+    return object;
+}
+
+int traverse(PyObject* object, visitproc visit, void* arg) {
+    PublicCall* self = self_of(object);
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->dict);
+    Py_VISIT(self->watcher);
+    Py_VISIT(self->plain);
+    Py_VISIT(self->learn);
+    Py_VISIT(self->fail);
+    return 0;
+}
+
+int clear(PyObject* object) {
+    PublicCall* self = self_of(object);
+    Py_CLEAR(self->dict);
+    Py_CLEAR(self->watcher);
+    Py_CLEAR(self->plain);
+    Py_CLEAR(self->learn);
+    Py_CLEAR(self->fail);
+    return 0;
+}
+
+void dealloc(PyObject* object) {
+    PyTypeObject* type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    if (self_of(object)->weak) PyObject_ClearWeakRefs(object);
+    delete self_of(object)->memo;
+    clear(object);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+// As functions do: a method where it stands on a class.
+PyObject* bind(PyObject* self, PyObject* object, PyObject*) {
+    return !object || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
+}
+
+// Pickled and copied by name, as functions are.
+PyObject* reduce(PyObject* self, PyObject*) { return PyObject_GetAttrString(self, "__qualname__"); }
+
+PyObject* represent(PyObject* self) {
+    const Ref name(PyObject_GetAttrString(self, "__qualname__"));
+    return name ? PyUnicode_FromFormat("<function %U at %p>", name.get(), self) : nullptr;
+}
+
+PyMemberDef members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(PublicCall, vectorcall), READONLY, nullptr},
+    {"__dictoffset__", T_PYSSIZET, offsetof(PublicCall, dict), READONLY, nullptr},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(PublicCall, weak), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+PyMethodDef methods[] = {{"__reduce__", reduce, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
+
+PyGetSetDef attributes[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+PyType_Slot slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(make)},
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(clear)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+    {Py_tp_descr_get, reinterpret_cast<void*>(bind)},
+    {Py_tp_repr, reinterpret_cast<void*>(represent)},
+    {Py_tp_members, members},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, attributes},
+    {0, nullptr},
+};
+
+PyType_Spec type_spec = {
+    "megengine.kernels._core.PublicCall", sizeof(PublicCall), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    slots};
+
+}  // namespace
+
+void bind_public_call(nb::module_& m) {
+    const nb::object type = nb::steal(PyType_FromSpec(&type_spec));
+    if (!type.is_valid()) nb::raise_python_error();
+    m.attr("PublicCall") = type;
+}
+
+}  // namespace mge
