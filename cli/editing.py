@@ -1,146 +1,186 @@
-"""`mge-quantize edit`: a log replayed, passes run, nodes renamed, the model cut."""
+"""`mge-quantize edit`: steps in the order in which they are given, and the model or its source written whole."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 
-from megengine.cli.app import common
-from megengine.cli.models import load_calls, shape_option
-from megengine.cli.output import Output, check_suffix, output_file
-from megengine.core.errors import GraphError, OptionError, nearest
-from megengine.traced_module import TracedModule
-from megengine.traced_module.graph import InternalGraph
+from megengine.cli.app import common, examples
+from megengine.cli.edit_steps import STEPS, Session, Step, take
+from megengine.cli.inspecting import interface
+from megengine.cli.models import chosen_graph, graph_option, load_calls, shape_option
+from megengine.cli.output import Output, check_folder, check_not_input, check_suffix, output_file
+from megengine.core.errors import OptionError
+from megengine.traced_module import TracedModule, lower
+from megengine.traced_module.flattening import flattened
 from megengine.traced_module.node import TensorNode
 
-KINDS = {".mgt": "our format", ".tm": "MegEngine's, for models of calls", ".onnx": "its ops, for other programs"}
+KINDS = {
+    ".mgt": "our format",
+    ".tm": "MegEngine's, for models of calls",
+    ".onnx": "its ops, for other programs",
+    ".py": "source, with weights beside it",
+}
+STEPS_GIVEN = "megengine.edit.steps"  # where the steps stand in the order of the command line
 
 
-@click.command()
+class InOrder(click.Command):
+    """Keeps the order of the steps, which click's parameters lose."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the words twice: as always, and for their order."""
+        rest = super().parse_args(ctx, list(args))
+        if not ctx.resilient_parsing:
+            given, _, order = self.make_parser(ctx).parse_args(args=list(args))
+            ctx.meta[STEPS_GIVEN] = list(_in_order(given, order))
+        return rest
+
+
+def _in_order(given: Mapping[str, Any], order: Sequence[click.Parameter]) -> Iterator[tuple[Step, Any]]:
+    """(step, value); values of steps that are made together as a list."""
+    steps = {_parameter(step): step for step in STEPS}
+    seen: Counter[str] = Counter()
+    kept: list[str] = []
+    for i, parameter in enumerate(order):
+        name = str(parameter.name)
+        if name not in steps:
+            continue
+        step = steps[name]
+        value = given[name][seen[name]] if step.value else None
+        seen[name] += 1
+        if not step.together:
+            yield step, value
+            continue
+        kept.append(value)
+        following = next((p.name for p in order[i + 1 :] if p.name in steps), None)
+        if following != name:
+            yield step, kept
+            kept = []
+
+
+def _parameter(step: Step) -> str:
+    return step.names[0].removeprefix("--").replace("-", "_") + "_step"
+
+
+def step_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An option for each step."""
+    for step in reversed(STEPS):
+        how: dict[str, Any] = {"metavar": step.value, "multiple": True} if step.value else {"is_flag": True}
+        function = click.option(*step.names, _parameter(step), help=step.help, **how)(function)
+    return function
+
+
+EXAMPLES = (
+    "edit net.tm -o fused.tm --passes FuseConvBn --rename fc_out=logits --save-log edits.log",
+    "edit copy.tm -o same.tm --log edits.log",
+    "edit net.tm -o six.mgt --insert 'relu_out=F.minimum(_, 6)' --set flatten_out:start_axis=1",
+    "edit net.tm -o part.mgt --flatten --extract layer2_out:layer4_out",
+    "edit net.mgt -o net.py",
+)
+
+
+@click.command(cls=InOrder, epilog=examples(*EXAMPLES))
 @click.argument("model")
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help=".mgt, .tm or .onnx file to write."
-)
-@click.option("--log", "logs", multiple=True, type=click.Path(path_type=Path), help="Replay a saved log of edits.")
-@click.option("--optimize", "passes", metavar="PASS,...", help='Run passes, in order; "all" for every one that fits.')
-@click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="Give a node another name.")
-@click.option(
-    "--keep", "kept", multiple=True, metavar="NODE", help="Cut the model: it returns this node. Repeat for several."
-)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help=".mgt, .tm, .onnx or .py file to write.")
+@click.option("--overwrite", is_flag=True, help="Let --output be the file of MODEL itself.")
+@click.option("--flatten", is_flag=True, help="Before all: put the calls of submodules in the place of their calls.")
+@click.option("--ops", is_flag=True, help="Before all: go from calls to the ops that they run.")
+@step_options
 @click.option("--save-log", type=click.Path(path_type=Path), help="Write all of these edits as a log.")
+@graph_option
 @shape_option
 @common
 def edit(
     model: str,
-    output: Path,
-    logs: tuple[Path, ...],
-    passes: str | None,
-    renames: tuple[str, ...],
-    kept: tuple[str, ...],
+    output: Path | None,
+    overwrite: bool,
+    flatten: bool,
+    ops: bool,
     save_log: Path | None,
+    number: int | None,
     shapes: tuple,
     out: Output,
+    **steps: Any,
 ) -> None:
     """Edit MODEL and write it to another file.
 
-    In this order: logs (--log) are replayed, passes (--optimize) run, nodes renamed (--rename), and the model is cut at
-    nodes (--keep), without what they do not need. All of it is checked; nothing is written if a step is refused.
+    Steps are made in the order in which they are given. All of them are checked, and nothing is written if one is
+    refused. NODE is the name of a value, or its path, which tells values of submodules apart; EXPR is another node, or
+    calls of functions, methods and operators on nodes, in which _ is the node itself.
     """
+    if output is None and save_log is None:
+        raise OptionError("--output: expected a file to write (or --save-log, to keep the edits only)")
     check_suffix("--output", output, KINDS)
-    pairs = [_pair(text) for text in renames]
+    check_outputs(model, output, save_log, overwrite=overwrite)
     made = load_calls(model, shapes)
-    graph = made.graph
+    if ops:
+        made, number = lower(chosen_graph(made, number)), None
+    elif flatten:
+        made, number = flattened(made, chosen_graph(made, number)), None
+    graph = chosen_graph(made, number)
     graph.keep_edits()
-    _replay(made, logs)
-    if passes is not None:
-        _run_passes(graph, passes)
-    for old, new in pairs:
-        graph.rename(_node(graph, old, "--rename"), new)
-    if kept:
-        _cut(graph, [_node(graph, name, "--keep") for name in kept])
+    session = Session(made, graph)
+    for step, value in click.get_current_context().meta[STEPS_GIVEN]:
+        take(session, step, value)
+    _finish(model, made, output, save_log, out)
+
+
+def check_outputs(model: str, output: Path | None, save_log: Path | None, *, overwrite: bool) -> None:
+    """Refuse to write over what is read, and twice to one file.
+
+    Raises:
+        OptionError: names the option.
+    """
+    if output is not None and not overwrite:
+        check_not_input("--output", output, model, remedy="choose another path, or add --overwrite")
+    if save_log is not None:
+        check_not_input("--save-log", save_log, model)
+        if output is not None:
+            check_not_input("--save-log", save_log, str(output))
+
+
+def _finish(model: str, made: TracedModule, output: Path | None, save_log: Path | None, out: Output) -> None:
+    """Write files, and tell what was done."""
     log = made.edit_log
-    with output_file(output) as temporary:
-        _save(made, output.suffix, temporary)
+    with ExitStack() as files:
+        if output is not None:
+            _save(made, output, files)
         if save_log is not None:
-            with output_file(save_log) as beside:
-                log.save(beside)
-    written = [str(path) for path in (output, save_log) if path is not None]
+            log.save(files.enter_context(output_file(save_log)))
+    beside = [output.with_suffix(".pkl")] if output is not None and output.suffix == ".py" else []
+    written = [str(path) for path in (output, *beside, save_log) if path is not None]
     for step in log.steps:
         out.say(step.to_text())
     out.say(f"{len(log)} edit{'s' * (len(log) != 1)}; wrote {', '.join(written)}")
-    out.result({"model": model, "edits": [step.to_text() for step in log.steps], "written": written})
+    graphs = [
+        {kind: [interface(n) for n in getattr(g, kind) if isinstance(n, TensorNode)] for kind in ("inputs", "outputs")}
+        for g in made.graphs
+    ]
+    edits = [step.to_text() for step in log.steps]
+    out.result({"model": model, "edits": edits, "graphs": graphs, "written": written})
 
 
-def _pair(text: str) -> tuple[str, str]:
-    old, found, new = text.partition("=")
-    if not (old and found and new):
-        raise OptionError(f"--rename {text!r}: expected OLD=NEW")
-    return old, new
+def _save(model: TracedModule, output: Path, opened: ExitStack) -> None:
+    """Write the model to a temporary file that takes its place when `opened` is left."""
+    if output.suffix == ".py":
+        from megengine.traced_module.source import save_source
 
-
-def _replay(model: TracedModule, logs: Sequence[Path]) -> None:
-    from megengine.traced_module.edit_log import EditLog
-
-    for path in logs:
-        log = EditLog.load(path)
-        try:
-            log.replay(model)
-        except GraphError as error:
-            raise GraphError(f"--log {path}: {error}") from error
-
-
-def _run_passes(graph: InternalGraph, text: str) -> None:
-    """Passes for the level of the graph: calls, or ops."""
-    from megengine.traced_module.passes import DEFAULT_PASSES, PassManager, registered_passes
-
-    known = {one.name: one for one in (registered_passes() if graph.arguments is not None else DEFAULT_PASSES)}
-    names = list(known) if text == "all" else [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in known:
-            level = "calls" if graph.arguments is not None else "ops"
-            raise OptionError(
-                f"--optimize: no pass {name!r} for graphs of {level}{nearest(name, known)}; known: {', '.join(known)}"
-            )
-    PassManager([known[name] for name in names]).run(graph)
-
-
-def _node(graph: InternalGraph, name: str, option: str) -> TensorNode:
-    """A tensor of the outermost graph, by its name or the path of the value."""
-    nodes = [n for n in graph.nodes(recursive=False) if isinstance(n, TensorNode)]
-    found = next((n for n in nodes if n.name == name), None) or next((n for n in nodes if n.qualname == name), None)
-    if found is None:
-        hint = nearest(name, [n.name for n in nodes])
-        inside = any(n.name == name for n in graph.nodes())
-        place = "; a submodule has it: only values of the outermost graph can be named" if inside else hint
-        raise OptionError(f"{option}: {graph.name} has no value {name!r}{place}; `inspect --find '*'` lists them")
-    return found
-
-
-def _cut(graph: InternalGraph, nodes: list[TensorNode]) -> None:
-    with graph.transaction("keep"):
-        if graph.arguments is not None:
-            graph.reset_outputs(nodes[0] if len(nodes) == 1 else tuple(nodes))
-        else:
-            graph.set_outputs(nodes)
-        graph.remove_dead()
-
-
-def _save(model: TracedModule, suffix: str, path: Path) -> None:
-    def native(made: Any, where: Path) -> None:
+        check_folder(output)
+        save_source(model, output)
+        return
+    path = opened.enter_context(output_file(output))
+    if output.suffix == ".mgt":
         from megengine.traced_module import files
 
-        files.save(made, where)
-
-    def megengine(made: Any, where: Path) -> None:
+        files.save(model, path)
+    elif output.suffix == ".tm":
         from megengine.traced_module.tm_writing import save_tm
 
-        save_tm(made, where)
-
-    def exported(made: Any, where: Path) -> None:
+        save_tm(model, path)
+    else:
         from megengine.convert import onnx
 
-        onnx.export(made, where)
-
-    writers: dict[str, Callable[[Any, Path], None]] = {".mgt": native, ".tm": megengine, ".onnx": exported}
-    writers[suffix](model, path)
+        onnx.export(model, path)

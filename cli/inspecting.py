@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from megengine.cli.app import common, examples
-from megengine.cli.models import load_calls, load_model, shape_option
+from megengine.cli.models import chosen_graph, graph_option, load_calls, load_model, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.core.dtype import storage_of
 from megengine.core.errors import OptionError, nearest
-from megengine.traced_module import TracedModule
+from megengine.traced_module import InternalGraph, TracedModule, lower
 from megengine.traced_module.expr import Constant
 from megengine.traced_module.node import TensorNode
 from megengine.traced_module.summary import summarize
@@ -21,9 +21,8 @@ from megengine.traced_module.summary import summarize
 COSTS = ("parameters", "macs")
 
 
-def summary(model: TracedModule) -> dict[str, Any]:
+def summary(graph: InternalGraph) -> dict[str, Any]:
     """Inputs, outputs, totals and one row a layer, as plain values."""
-    graph = model.graph
     found = summarize(graph)
     layers = [
         {
@@ -44,8 +43,8 @@ def summary(model: TracedModule) -> dict[str, Any]:
     ]
     return {
         "name": graph.name,
-        "inputs": [_interface(node) for node in graph.inputs if isinstance(node, TensorNode)],
-        "outputs": [_interface(node) for node in graph.outputs],
+        "inputs": [interface(node) for node in graph.inputs if isinstance(node, TensorNode)],
+        "outputs": [interface(node) for node in graph.outputs],
         "parameters": found.parameters,
         "weight_bytes": found.weight_bytes,
         "macs": found.macs,
@@ -61,7 +60,8 @@ def weight_bytes(model: TracedModule) -> int:
     return sum(math.prod(node.shape) * storage_of(node.spec.dtype).itemsize for node in constants)
 
 
-def _interface(node: Any) -> dict[str, Any]:
+def interface(node: Any) -> dict[str, Any]:
+    """Name, shape and dtype."""
     return {"name": node.name, "shape": list(node.shape), "dtype": str(node.spec.dtype)}
 
 
@@ -76,12 +76,13 @@ def shape_text(shape: list[int]) -> str:
 @click.option(
     "--find", metavar="PATTERN", help="List only layers whose name, path, module or op matches; * stands for anything."
 )
+@graph_option
 @shape_option
 @common
-def inspect(model: str, calls: bool, find: str | None, shapes: tuple, out: Output) -> None:
+def inspect(model: str, calls: bool, find: str | None, number: int | None, shapes: tuple, out: Output) -> None:
     """List inputs, layers, sizes and operations of MODEL (.onnx, .tm, .mgt, or module.py:function)."""
-    load = load_calls if calls else load_model
-    found = summary(load(model, shapes))
+    graph = chosen_graph(load_calls(model, shapes), number)
+    found = summary(graph if calls else lower(graph).graph)
     if find is not None:
         _show_matches(found, find, out)
         return
@@ -139,9 +140,12 @@ KINDS = {
 @click.option(
     "--depth", type=click.IntRange(0), metavar="N", help="Open so many levels of modules in .svg, .png, .dot."
 )
+@graph_option
 @shape_option
 @common
-def draw(model: str, output: Path, ops: bool, depth: int | None, shapes: tuple, out: Output) -> None:
+def draw(
+    model: str, output: Path, ops: bool, depth: int | None, number: int | None, shapes: tuple, out: Output
+) -> None:
     """Draw the graph of MODEL, module by module; needs no `dot` program.
 
     Modules open in place on a .html page; in pictures all of them are open, or as many levels as --depth says. A .png
@@ -151,17 +155,20 @@ def draw(model: str, output: Path, ops: bool, depth: int | None, shapes: tuple, 
     if depth is not None and output.suffix == ".html":
         raise OptionError("--depth: a .html page opens and closes modules itself; leave it out, or write .svg")
     with output_file(output) as temporary:
-        made = (load_model if ops else load_calls)(model, shapes)
-        temporary.write_bytes(_drawn(made, depth, output.suffix))
+        made = load_model(model, shapes, number) if ops else load_calls(model, shapes)
+        one = None if output.suffix == ".html" and number is None else chosen_graph(made, None if ops else number)
+        temporary.write_bytes(_drawn(made if one is None else one, depth, output.suffix))
     out.say(f"wrote {output} ({output.stat().st_size / 1e3:.0f} kB)")
     out.result({"output": str(output), "bytes": output.stat().st_size})
 
 
-def _drawn(made: TracedModule, depth: int | None, suffix: str) -> bytes:
+def _drawn(made: TracedModule | InternalGraph, depth: int | None, suffix: str) -> bytes:
+    """The file; pages hold all graphs of a module."""
     from megengine.traced_module import drawing, page
 
     if suffix == ".html":
         return page.to_html(made).encode()
+    graph = made.graph if isinstance(made, TracedModule) else made
     if suffix == ".png":
-        return drawing.to_png(made.graph, depth=depth)
-    return (drawing.to_svg if suffix == ".svg" else drawing.to_dot)(made.graph, depth=depth).encode()
+        return drawing.to_png(graph, depth=depth)
+    return (drawing.to_svg if suffix == ".svg" else drawing.to_dot)(graph, depth=depth).encode()

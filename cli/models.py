@@ -9,7 +9,8 @@ import numpy as np
 
 from megengine.cli.readers import load_function
 from megengine.core.errors import FileFormatError, OptionError, nearest
-from megengine.traced_module import TracedModule, lower, trace_module
+from megengine.traced_module import InternalGraph, TracedModule, lower, trace_module
+from megengine.traced_module.node import TensorNode
 
 SUFFIXES = (".onnx", ".tm", ".mgt")
 STATE_DICTS = (".pth", ".pt", ".pkl", ".ckpt", ".safetensors")
@@ -46,9 +47,43 @@ shape_option = click.option(
 )
 
 
-def load_model(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> TracedModule:
-    """An op-level graph of the model. Raises as `load_calls`."""
-    return lower(load_calls(source, shapes))
+graph_option = click.option(
+    "--graph",
+    "number",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Which graph, of a module that was traced with several kinds of arguments.",
+)
+
+
+def load_model(
+    source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = (), number: int | None = None
+) -> TracedModule:
+    """An op-level graph of the model, or of one of its graphs. Raises as `load_calls` and `chosen_graph`."""
+    return lower(chosen_graph(load_calls(source, shapes), number))
+
+
+def chosen_graph(model: TracedModule, number: int | None) -> InternalGraph:
+    """The only graph of a model, or the one of that number, counted from 1.
+
+    Raises:
+        OptionError: there are several and none is chosen, or there are fewer.
+    """
+    graphs = model.graphs
+    if not graphs:
+        raise FileFormatError("a model without a graph")
+    if number is None and len(graphs) == 1:
+        return graphs[0]
+    if number is None or number > len(graphs):
+        listed = "; ".join(
+            f"--graph {i}: ({', '.join(n.name for n in graph.inputs if isinstance(n, TensorNode))})"
+            for i, graph in enumerate(graphs, 1)
+        )
+        asked = "" if number is None else f"--graph {number}: "
+        raise OptionError(
+            f"{asked}the model has {len(graphs)} graph{'s' * (len(graphs) > 1)}; expected one of: {listed}"
+        )
+    return graphs[number - 1]
 
 
 def load_calls(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> TracedModule:

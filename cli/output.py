@@ -116,6 +116,16 @@ def check_suffix(option: str, path: Path | None, kinds: dict[str, str]) -> None:
         raise OptionError(f"{option} {str(path)!r}: expected {listed}{nearest(path.suffix, kinds)}")
 
 
+def check_not_input(option: str, path: Path, source: str, *, remedy: str = "choose another path") -> None:
+    """Refuse to write over a file that is read or written already.
+
+    Raises:
+        OptionError: the two are one file, links followed.
+    """
+    if os.path.realpath(path) == os.path.realpath(source):
+        raise OptionError(f"{option} {str(path)!r}: would replace {source!r}; {remedy}")
+
+
 @contextmanager
 def output_file(path: str | Path) -> Iterator[Path]:
     """A temporary path beside `path` that takes its place when the body ends well, and is gone when it does not.
@@ -139,8 +149,12 @@ def output_file(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def _temporary(target: Path) -> Path:
-    """A new empty file in the folder of `target`."""
+def check_folder(target: Path) -> None:
+    """Refuse a path that cannot be written, before any work.
+
+    Raises:
+        OutputError: the folder is missing, or the path is a folder or write-protected.
+    """
     if target.is_dir():
         raise OutputError(f"output {target}: is a folder; expected a file name")
     if target.parent.exists() and not target.parent.is_dir():
@@ -149,6 +163,11 @@ def _temporary(target: Path) -> Path:
         raise OutputError(f"output {target}: the folder {target.parent} does not exist; create it first")
     if target.exists() and not os.access(target, os.W_OK):
         raise OutputError(f"output {target}: the file is write-protected")
+
+
+def _temporary(target: Path) -> Path:
+    """A new empty file in the folder of `target`."""
+    check_folder(target)
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.stem}-", suffix=target.suffix, dir=target.parent)
     except OSError as error:

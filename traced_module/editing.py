@@ -312,7 +312,7 @@ class ModuleEdits:
         return made
 
     def _check_top(self: InternalGraph, what: str) -> None:  # type: ignore[misc]
-        if self._top is not self:
+        if self._top is not self and (self._owner is None or self._owner is not self._top._owner):
             raise GraphError(f"{what}: {self.qualname} is called by another graph; flatten the module, or edit the top")
 
     def _result(self: InternalGraph) -> Any:  # type: ignore[misc]

@@ -11,11 +11,11 @@ from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.queries import child_graph
 
 
-def flattened(traced: Any) -> Any:
-    """See `TracedModule.flatten`."""
+def flattened(traced: Any, source: InternalGraph | None = None) -> Any:
+    """See `TracedModule.flatten`; of a module with several graphs, `source` is the one that is flattened."""
     from megengine.traced_module.traced import own_history
 
-    source: InternalGraph = traced.graph
+    source = traced.graph if source is None else source
     copies: dict[int, Any] = {}  # so that layers that are exchanged in the result stay where they are in the source
     made = traced._copy_into(copies, graphs=False)
     own_history([g for m in copies.values() for g in m.graphs])

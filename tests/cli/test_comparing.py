@@ -213,7 +213,7 @@ def test_a_model_is_cut_at_nodes(call, tmp_path, model):
         (("-o", "o.mgt", "--rename", "relu_otu=act"), "no value 'relu_otu'; did you mean 'relu_out'?"),
         (("-o", "o.mgt", "--rename", "relu_out=norm_out"), "'norm_out' already names"),
         (("-o", "o.mgt", "--rename", "relu_out=a b"), "'a b' is not a name"),
-        (("-o", "o.mgt", "--keep", "norm"), "no value 'norm'"),
+        (("-o", "o.mgt", "--keep", "norm"), "'norm' is a layer; expected a value, such as norm_out"),
         (("-o", "o.mgt", "--optimize", "FuseConvB"), "no pass 'FuseConvB' for graphs of calls; did you mean"),
         (("-o", "o.mgt", "--log", "none.log"), "none.log: no such file"),
         (("-o", "o.mgt", "--log", "net.py"), "damaged or not a log file"),

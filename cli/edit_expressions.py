@@ -1,0 +1,168 @@
+"""Calls written on the command line, `F.relu(_) * 0.5`, as expressions of a graph. Read, never run as Python."""
+
+import ast
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import QuantizedDType
+from megengine.core.errors import MegEngineError, OptionError, nearest
+from megengine.dispatch import get_op
+from megengine.dispatch.public import public_functions, watched_function
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import TensorNode
+
+OPERATORS: dict[type, tuple[Callable[[Any, Any], Any], str]] = {  # of calls, and the op that does the same
+    ast.Add: (operator.add, "add"),
+    ast.Sub: (operator.sub, "sub"),
+    ast.Mult: (operator.mul, "mul"),
+    ast.Div: (operator.truediv, "div"),
+    ast.Pow: (operator.pow, "pow"),
+}
+HOME = "megengine.functional"
+Find = Callable[[str], TensorNode]
+
+
+def made(graph: InternalGraph, text: str, node: TensorNode, find: Find) -> TensorNode:
+    """The node of a text: the name of one, or calls of functions, methods and operators on nodes and constants.
+
+    Args:
+        graph: where new expressions go.
+        text: `_` stands for `node`; `F.relu(_)`, `_.reshape(1, -1) * 2`, `self.extra(_)`; of graphs of ops, `relu(_)`.
+        node: what it is put behind, or in place of.
+        find: gives the node of a name, or raises.
+
+    Raises:
+        OptionError: it is no such text, or its function does not exist.
+        MegEngineError: the call is impossible; nothing is left of it.
+    """
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise OptionError(f"{text!r} is not a call; write for example F.relu(_), where _ is the node") from None
+    reader = (_Ops if graph.arguments is None else _Calls)(graph, node, find)
+    try:
+        found = reader.read(tree)
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        if isinstance(error, MegEngineError):
+            raise
+        raise OptionError(f"{text!r}: {error}") from error
+    if not isinstance(found, TensorNode):
+        raise OptionError(f"{text!r} gives {type(found).__name__}; expected one tensor")
+    return found
+
+
+class _Reader:
+    """What both levels share: constants, names, nesting."""
+
+    def __init__(self, graph: InternalGraph, node: TensorNode, find: Find) -> None:
+        self.graph, self.node, self.find = graph, node, find
+
+    def read(self, tree: ast.AST) -> Any:
+        """A node or a constant."""
+        match tree:
+            case ast.Constant(value=value):
+                return value
+            case ast.Name(id=name):
+                return self.node if name == "_" else self.find(name)
+            case ast.Tuple(elts=items):
+                return tuple(map(self.read, items))
+            case ast.List(elts=items):
+                return list(map(self.read, items))
+            case ast.UnaryOp(op=ast.USub(), operand=value):
+                return self.negative(self.read(value))
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+                return self.binary(*OPERATORS[type(op)], self.read(left), self.read(right))
+            case ast.Call(func=function, args=args, keywords=words) if all(word.arg for word in words):
+                given = [self.read(arg) for arg in args]
+                return self.call(function, given, {str(word.arg): self.read(word.value) for word in words})
+        raise OptionError(f"{ast.unparse(tree)!r} has no place in an edit; expected calls, nodes and constants")
+
+    def negative(self, value: Any) -> Any:
+        """Minus a node or number."""
+        return -value
+
+    def binary(self, python: Callable[[Any, Any], Any], op: str, left: Any, right: Any) -> Any:
+        """An operator."""
+        raise NotImplementedError
+
+    def call(self, function: ast.AST, args: list[Any], words: dict[str, Any]) -> Any:
+        """A call."""
+        raise NotImplementedError
+
+
+class _Calls(_Reader):
+    """At the level of calls: `insert_exprs` is open."""
+
+    def binary(self, python: Callable[[Any, Any], Any], op: str, left: Any, right: Any) -> Any:
+        return python(left, right)
+
+    def call(self, function: ast.AST, args: list[Any], words: dict[str, Any]) -> Any:
+        return self._callable(function)(*args, **words)
+
+    def _callable(self, function: ast.AST) -> Callable[..., Any]:
+        path = ast.unparse(function)
+        if path.startswith("self."):
+            return self._layer(path.removeprefix("self."))
+        known = functions()
+        for name in (path, path.removeprefix("F."), path.removeprefix(HOME + ".")):
+            if name in known:
+                return known[name]
+        if isinstance(function, ast.Attribute) and not function.attr.startswith("_"):
+            value = function.value
+            root = value.id if isinstance(value, ast.Name) else ""
+            if not isinstance(value, (ast.Name, ast.Attribute)) or root == "_" or self.graph._names.get(root):
+                return getattr(self.read(value), function.attr)
+        bare = path.removeprefix(HOME + ".").removeprefix("F.")
+        raise OptionError(f"no function {path!r} in {HOME}{nearest(bare, known)}")
+
+    def _layer(self, path: str) -> Callable[..., Any]:
+        node = self.graph.inputs[0]
+        for name in path.split("."):
+            node = getattr(node, name)
+        return node
+
+
+class _Ops(_Reader):
+    """At the level of ops: numbers become constants of the dtype of the node beside them."""
+
+    def negative(self, value: Any) -> Any:
+        return self._apply("neg", [value], {}) if isinstance(value, TensorNode) else -value
+
+    def binary(self, python: Callable[[Any, Any], Any], op: str, left: Any, right: Any) -> Any:
+        if not isinstance(left, TensorNode) and not isinstance(right, TensorNode):
+            return python(left, right)
+        return self._apply(op, [left, right], {})
+
+    def call(self, function: ast.AST, args: list[Any], words: dict[str, Any]) -> Any:
+        return self._apply(ast.unparse(function), args, words)
+
+    def _apply(self, op: str, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
+        get_op(op)  # an unknown one gets the nearest name
+        nodes = [arg for arg in args if isinstance(arg, TensorNode)]
+        if not nodes:
+            raise OptionError(f"{op}: expected a node among its arguments")
+        last = max(nodes, key=lambda n: n.expr._key)
+        after = last.expr
+        while (following := after._next) is not None and following.kind == "Input":
+            after = following  # inputs come first
+        inputs = [arg if isinstance(arg, TensorNode) else self._constant(arg, last, after) for arg in args]
+        after = max([after, *(n.expr for n in inputs)], key=lambda e: e._key)
+        return self.graph.apply(op, *inputs, attrs=attrs, after=after, meta=dict(last.expr.meta))
+
+    def _constant(self, value: Any, beside: TensorNode, after: Any) -> TensorNode:
+        dtype = beside.spec.dtype
+        kind = np.dtype(np.float32) if isinstance(dtype, QuantizedDType) else dtype
+        return self.graph.constant(np.asarray(value, kind), after=after, meta=dict(beside.expr.meta))
+
+
+def functions() -> dict[str, Callable[..., Any]]:
+    """Public functions by the names that `megengine.functional` and its parts give them."""
+    found = {}
+    for record in public_functions.values():
+        if record.home.startswith(HOME):
+            for name in (record.name, f"{record.home}.{record.name}".removeprefix(HOME + ".")):
+                found[name] = watched_function(record)
+    return found

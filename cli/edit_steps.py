@@ -1,0 +1,353 @@
+"""The steps of `mge-quantize edit`: each option, what it takes, and what it does to a graph."""
+
+import ast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from megengine.cli.edit_expressions import made
+from megengine.cli.readers import load_function
+from megengine.core.errors import GraphError, MegEngineError, OptionError, nearest
+from megengine.traced_module import TracedModule
+from megengine.traced_module.expr import Apply, Call, GetAttr
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import ModuleNode, Node, TensorNode
+
+
+@dataclass
+class Session:
+    """A model that is edited, and its graph that names refer to first."""
+
+    model: TracedModule
+    graph: InternalGraph
+
+    def node(self, name: str) -> Any:
+        """A node by its name, by the path of its submodule and its name (`layer1.0.relu_out`), or by its `qualname`.
+
+        Raises:
+            OptionError: there is none, or there are several; the nearest name or the paths are given.
+        """
+        every = [node for graph in self.model.graphs for node in graph.nodes()]
+        own = [node for node in every if node.graph is self.graph]
+        for found in (
+            [node for node in own if name in (node.name, node.qualname)],
+            [node for node in every if name in (_path(node), node.qualname)],
+            [node for node in every if node.name == name],
+        ):
+            if len(found) == 1:
+                return found[0]
+            if found:
+                paths = ", ".join(dict.fromkeys(map(_path, found[:6])))
+                raise OptionError(f"{len(found)} values are called {name!r}; give one by its path: {paths}")
+        known = [text for node in every for text in (node.name, _path(node))]
+        raise OptionError(
+            f"{self.graph.name} has no value {name!r}{nearest(name, known)}; `inspect --find '*'` lists them"
+        )
+
+    def tensor(self, name: str) -> TensorNode:
+        """A node of a tensor. Raises as `node`."""
+        found = self.node(name)
+        if not isinstance(found, TensorNode):
+            raise OptionError(f"{name!r} is a layer; expected a value, such as {found.name}_out")
+        return found
+
+    def outer(self, name: str) -> TensorNode:
+        """A tensor of the graph itself: what can be an input or output of the model. Raises as `node`."""
+        found = self.tensor(name)
+        if found.graph is not self.graph:
+            raise OptionError(
+                f"{name!r} is a value of the submodule {found.graph.qualname}; only values of the outermost graph can "
+                "be inputs and outputs; add --flatten"
+            )
+        return found
+
+
+def _path(node: Node) -> str:
+    where = node.graph.qualname[len(node.top_graph.qualname) + 1 :]
+    return f"{where}.{node.name}" if where else node.name
+
+
+def rename(session: Session, text: str) -> None:
+    """Another name."""
+    old, new = _pair(text, "OLD=NEW")
+    node = session.node(old)
+    node.graph.rename(node, new)
+
+
+def replace(session: Session, text: str) -> None:
+    """Users of a node use another one, or what a call of nodes makes."""
+    name, expression = _pair(text, "NODE=EXPR, where EXPR is a node or a call such as F.relu(_)")
+    node = session.tensor(name)
+    graph = node.graph
+
+    def find(other: str) -> TensorNode:
+        found = graph._names.get(other)
+        if not isinstance(found, TensorNode):
+            names = [n.name for n in graph.nodes(recursive=False) if isinstance(n, TensorNode)]
+            raise OptionError(f"{graph.qualname} has no value {other!r}{nearest(other, names)}")
+        return found
+
+    if graph.arguments is not None:
+        with graph.insert_exprs():
+            graph.replace_node({node: made(graph, expression, node, find)})
+        return
+    with graph.transaction("replace"):
+        graph.replace_node({node: made(graph, expression, node, find)})
+
+
+def insert(session: Session, text: str) -> None:
+    """A replacement that uses the node itself."""
+    _, expression = _pair(text, "NODE=EXPR, where EXPR is a call such as F.relu(_)")
+    if not _uses_node(expression):
+        raise OptionError("expected a call with _, which stands for the node: NODE=F.relu(_)")
+    replace(session, text)
+
+
+def set_argument(session: Session, text: str) -> None:
+    """An argument of a call, or an attribute of an op."""
+    where, value = _pair(text, "NODE:ARGUMENT=VALUE")
+    name, found, argument = where.rpartition(":")
+    if not found:
+        raise OptionError("expected NODE:ARGUMENT=VALUE, for example relu_out:axis=1")
+    expr = session.tensor(name).expr
+    try:
+        literal = ast.literal_eval(value)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        literal = value
+    if isinstance(expr, Apply):
+        if argument not in expr.attrs:
+            known = ", ".join(expr.attrs) or "none"
+            raise OptionError(f"{expr.op} has no attribute {argument!r}{nearest(argument, expr.attrs)}; it has {known}")
+        expr.graph.set_attrs(expr, {argument: literal})
+    elif isinstance(expr, Call):
+        expr.set_arg(argument, literal)
+    else:
+        raise OptionError(f"{name!r} is no result of a call, and has no arguments")
+
+
+def replace_module(session: Session, text: str) -> None:
+    """Another layer in the place of one, for all that call it."""
+    path, source = _pair(text, "LAYER=FILE.py:FUNCTION")
+    reads = [
+        node
+        for graph in session.model.graphs
+        for node in graph.nodes()
+        if isinstance(node, ModuleNode) and isinstance(node.expr, GetAttr)
+    ]
+    found = next((n for n in reads if path in (n.name, n.qualname, n.qualname.partition(".")[2])), None)
+    if found is None:
+        known = [text for n in reads for text in (n.name, n.qualname.partition(".")[2])]
+        raise OptionError(f"no layer {path!r}{nearest(path, known)}")
+    found.graph.replace_module(found, _module(source))
+
+
+def add_module(session: Session, text: str) -> None:
+    """A layer, to be called by `insert`."""
+    name, source = _pair(text, "NAME=FILE.py:FUNCTION")
+    if session.graph.arguments is None:
+        raise OptionError("graphs of ops have no layers")
+    session.graph.set_attribute(session.graph.inputs[0], name, _module(source))
+
+
+def delete(session: Session, name: str) -> None:
+    """A call goes."""
+    node = session.node(name)
+    node.graph.erase(node.expr)
+
+
+def add_input(session: Session, text: str) -> None:
+    """One more input, the last."""
+    name, rest = _pair(text, "NAME=1,3,224,224 or NAME=1,3,224,224:float32")
+    numbers, _, dtype = rest.partition(":")
+    try:
+        shape = tuple(int(part) for part in numbers.replace("x", ",").split(",") if part)
+    except ValueError:
+        raise OptionError(f"{numbers!r} is no shape; write for example {name}=1,3,224,224") from None
+    session.graph.add_input_node(shape, dtype or "float32", name)
+
+
+def keep(session: Session, names: Sequence[str]) -> None:
+    """These are the outputs, all else goes."""
+    _set_outputs(session, [session.outer(name) for name in names], "keep")
+
+
+def add_output(session: Session, name: str) -> None:
+    """One more output, the last."""
+    _set_outputs(session, [*session.graph.outputs, session.outer(name)], "add_output")
+
+
+def drop_output(session: Session, name: str) -> None:
+    """An output goes, with what only it needed."""
+    node, outputs = session.outer(name), session.graph.outputs
+    rest = [output for output in outputs if output is not node]
+    if len(rest) == len(outputs):
+        names = [output.name for output in outputs]
+        raise OptionError(f"{name!r} is no output{nearest(name, names)}; outputs: {', '.join(names)}")
+    if not rest:
+        raise OptionError(f"{name!r} is the only output; a model has one or more")
+    _set_outputs(session, rest, "drop_output")
+
+
+def cut(session: Session, text: str) -> None:
+    """A part from these inputs to those outputs."""
+    from megengine.traced_module.extracting import extract
+
+    sources, found, results = text.partition(":")
+    if not found or not results:
+        raise OptionError("expected IN,...:OUT,..., names of values; nothing before the colon keeps the inputs")
+    inputs = [session.outer(name.strip()) for name in sources.split(",") if name.strip()]
+    outputs = [session.outer(name.strip()) for name in results.split(",") if name.strip()]
+    extract(session.graph, inputs, outputs)
+
+
+def prune(session: Session, _: Any) -> None:
+    """Calls and inputs that nothing uses go."""
+    from megengine.traced_module.extracting import drop_unused_inputs
+
+    with session.graph.transaction("prune"):
+        session.graph.remove_dead()
+        drop_unused_inputs(session.graph)
+
+
+def undo(session: Session, text: str) -> None:
+    """Steps are taken back."""
+    if not text.isdecimal() or not int(text):
+        raise OptionError(f"expected a count of steps, 1 or more, got {text!r}")
+    for done in range(int(text)):
+        if not session.graph.undo():
+            raise OptionError(f"only {done} steps were made, {text} cannot be taken back")
+
+
+def replay(session: Session, path: str) -> None:
+    """A log is replayed."""
+    from megengine.traced_module.edit_log import EditLog
+
+    log = EditLog.load(Path(path))
+    try:
+        log.replay(session.model)
+    except GraphError as error:
+        raise GraphError(f"{path}: {error}") from error
+
+
+def run_passes(session: Session, text: str) -> None:
+    """Passes for the level of the graph: calls, or ops."""
+    from megengine.traced_module.passes import DEFAULT_PASSES, PassManager, registered_passes
+
+    calls = session.graph.arguments is not None
+    known = {one.name: one for one in (registered_passes() if calls else DEFAULT_PASSES)}
+    names = list(known) if text == "all" else [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            level = "calls" if calls else "ops"
+            raise OptionError(
+                f"no pass {name!r} for graphs of {level}{nearest(name, known)}; known: {', '.join(known)}"
+            )
+    PassManager([known[name] for name in names]).run(session.graph)
+
+
+@dataclass(frozen=True)
+class Step:
+    """An option and what it does.
+
+    Attributes:
+        names: of the option.
+        value: what stands behind it in the help; "" for a flag.
+        help: one line.
+        run: makes the step; raises if it is refused.
+        together: values given one after another are one step.
+    """
+
+    names: tuple[str, ...]
+    value: str
+    help: str
+    run: Callable[[Session, Any], None]
+    together: bool = False
+
+
+STEPS = (
+    Step(("--log",), "FILE", "Replay a saved log of edits.", replay),
+    Step(("--optimize", "--passes"), "PASS,...", 'Run passes, in order; "all" for every one that fits.', run_passes),
+    Step(("--rename",), "OLD=NEW", "Give a node another name.", rename),
+    Step(
+        ("--insert",),
+        "NODE=EXPR",
+        "Put a call behind a node: relu_out='F.clip(_, 0, 6)'; self.NAME(_) calls a layer.",
+        insert,
+    ),
+    Step(("--replace",), "NODE=EXPR", "Let the users of a node use another node, or a call of nodes.", replace),
+    Step(
+        ("--set", "--set-argument"),
+        "NODE:ARGUMENT=VALUE",
+        "Change an argument of a call, or an attribute of an op.",
+        set_argument,
+    ),
+    Step(
+        ("--replace-module",),
+        "LAYER=FILE.py:FUNCTION",
+        "Put the layer that a function of yours makes in the place of one.",
+        replace_module,
+    ),
+    Step(
+        ("--add-module",),
+        "NAME=FILE.py:FUNCTION",
+        "Give the model a layer that a function of yours makes, for --insert.",
+        add_module,
+    ),
+    Step(("--delete",), "NODE", "Remove a call whose results nothing uses.", delete),
+    Step(("--keep",), "NODE", "Cut the model: it returns this node. Repeat for several.", keep, together=True),
+    Step(("--extract",), "IN,...:OUT,...", "Cut the model at both ends: it takes these values and returns those.", cut),
+    Step(("--add-input",), "NAME=SHAPE[:DTYPE]", "Append an input.", add_input),
+    Step(("--add-output",), "NODE", "Return one more node.", add_output),
+    Step(("--drop-output",), "NODE", "No longer return a node.", drop_output),
+    Step(("--prune",), "", "Remove calls and inputs that nothing uses.", prune),
+    Step(("--undo",), "N", "Take back so many of the steps before.", undo),
+)
+
+
+def take(session: Session, step: Step, value: Any) -> None:
+    """One step; its error names the option.
+
+    Raises:
+        MegEngineError: the step is refused.
+    """
+    shown = f"{step.names[0]} {value!r}" if isinstance(value, str) else step.names[0]
+    try:
+        step.run(session, value)
+    except OptionError as error:
+        raise OptionError(f"{shown}: {error}") from error
+    except MegEngineError as error:
+        raise GraphError(f"{shown}: {error}") from error
+
+
+def _pair(text: str, form: str) -> tuple[str, str]:
+    left, found, right = text.partition("=")
+    if not (left.strip() and found and right.strip()):
+        raise OptionError(f"expected {form}")
+    return left.strip(), right.strip()
+
+
+def _uses_node(expression: str) -> bool:
+    try:
+        return any(isinstance(one, ast.Name) and one.id == "_" for one in ast.walk(ast.parse(expression, mode="eval")))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return True  # what is wrong with it is said where it is read
+
+
+def _module(source: str) -> Any:
+    try:
+        return load_function(source)()
+    except MegEngineError:
+        raise
+    except Exception as error:
+        raise OptionError(f"{source!r}: the function raised {type(error).__name__}: {error}") from error
+
+
+def _set_outputs(session: Session, nodes: Sequence[Node], what: str) -> None:
+    graph = session.graph
+    with graph.transaction(what):
+        if graph.arguments is not None:
+            graph.reset_outputs(nodes[0] if len(nodes) == 1 else tuple(nodes))
+        else:
+            graph.set_outputs(nodes)
+        graph.remove_dead()

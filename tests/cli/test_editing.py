@@ -1,0 +1,311 @@
+"""`edit`: every edit of the library as an option, in the order given, logged, undone, refused whole; several graphs."""
+
+import ast
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from megengine.cli.app import group
+from megengine.cli.edit_steps import STEPS
+from megengine.core.errors import GraphError
+from megengine.serialization import load
+from megengine.tensor import tensor
+from megengine.traced_module import diff as difference
+from megengine.traced_module import files, lower
+from megengine.traced_module.extracting import drop_unused_inputs, extract
+
+SOURCE = """
+import numpy as np
+import megengine.functional as F
+import megengine.module as M
+from megengine import tensor
+from megengine.random import seed
+from megengine.traced_module import trace_module
+
+class Half(M.Module):
+    def forward(self, x):
+        return F.sigmoid(x) * 0.5
+
+class Net(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.half = M.Conv2d(3, 4, 3, padding=1), M.Sequential(Half(), Half())
+
+    def forward(self, x, y=None):
+        z = self.half(F.relu(self.conv(x)))
+        return z if y is None else z + self.half(y)
+
+class Both(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+
+    def forward(self, x, y):
+        return self.net(x) + self.net(x, y)
+
+X = tensor(np.zeros((1, 3, 6, 6), np.float32))
+Y = tensor(np.zeros((1, 4, 6, 6), np.float32))
+
+def made():
+    seed(0)
+    return Both().eval()
+
+def build():
+    return made().net, X
+
+def two():
+    return trace_module(made(), X, Y).net.clone()
+
+def plain():
+    return M.Conv2d(3, 4, 3, padding=1, bias=False)
+
+def small():
+    return M.Conv2d(5, 4, 3)
+
+def linear():
+    return M.Linear(6, 6)
+
+def wrong():
+    return 3
+"""
+x = np.random.default_rng(0).standard_normal((1, 3, 6, 6)).astype(np.float32)
+y = np.random.default_rng(1).standard_normal((1, 4, 6, 6)).astype(np.float32)
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    """The command in this process, in a folder with net.py and net.mgt; gives exit code, stdout and stderr."""
+    (tmp_path / "net.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(*words):
+        done = CliRunner().invoke(group, list(map(str, words)), catch_exceptions=False)
+        return done.exit_code, done.stdout, done.stderr
+
+    assert invoke("edit", "net.py:build", "-o", "net.mgt")[0] == 0
+    assert invoke("edit", "net.py:two", "-o", "two.mgt", "--graph", 1)[0] == 0
+    return invoke
+
+
+def done(call, *words, source="net.mgt", to="out.mgt"):
+    """The result of an edit, that must be accepted."""
+    code, shown, errors = call("edit", source, "-o", to, *words, "--json")
+    assert code == 0, errors
+    return json.loads(shown)
+
+
+def run(path, *inputs):
+    made = files.load(path)
+    found = made(*inputs)
+    return [t.numpy() for t in found] if isinstance(found, tuple) else found.numpy()
+
+
+def sigmoid(v):
+    return 1 / (1 + np.exp(-v.astype(np.float64)))
+
+
+def features():
+    """conv and relu of the model, as its parts compute them."""
+    made = files.load("net.mgt")
+    return np.maximum(made.conv(tensor(x)).numpy(), 0)
+
+
+CASES = [
+    (("--insert", "relu_out=F.minimum(_, 0.25) * 2"), lambda f: sigmoid(0.5 * sigmoid(2 * np.minimum(f, 0.25))) / 2),
+    (("--replace", "relu_out=-conv_out", "--prune"), None),
+    (("--replace", "relu_out=F.relu6(conv_out)"), lambda f: sigmoid(0.5 * sigmoid(np.minimum(f, 6))) / 2),
+    (("--keep", "relu_out", "--keep", "conv_out"), None),
+    (("--keep", "relu_out"), lambda f: f),
+    (("--add-output", "relu_out"), lambda f: [sigmoid(0.5 * sigmoid(f)) / 2, f]),
+    (("--add-output", "relu_out", "--drop-output", "half_out"), lambda f: f),
+    (("--keep", "relu_out", "--insert", "relu_out=F.softmax(_, axis=1)", "--set", "softmax_out:axis=3"), lambda f: (
+        np.exp(f - f.max(3, keepdims=True)) / np.exp(f - f.max(3, keepdims=True)).sum(3, keepdims=True)
+    )),
+    (("--keep", "relu_out", "--insert", "relu_out=_.reshape(1, -1)"), lambda f: f.reshape(1, -1)),
+    (("--keep", "relu_out", "--insert", "relu_out=F.concat([_, conv_out], axis=1)"), None),
+    (("--add-module", "more=net.py:linear", "--insert", "conv_out=self.more(_)"), None),
+    (("--replace-module", "conv=net.py:plain"), None),
+    (("--rename", "relu_out=act", "--insert", "act=F.abs(_)"), None),
+    (("--rename", "half.0.mul_out=inner"), None),
+    (("--insert", "half.1.sigmoid_out=_ + 1"), lambda f: (1 + sigmoid(0.5 * sigmoid(f))) / 2),
+    (("--add-input", "z=1,4,6,6", "--rename", "z=extra"), None),
+    (("--passes", "all", "--rename", "relu_out=a", "--undo", "1"), None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "expected"), CASES, ids=lambda c: " ".join(c) if isinstance(c, tuple) else "")
+def test_edits_compute_what_they_say_and_their_log_makes_them_again(call, words, expected):
+    found = done(call, *words, "--save-log", "e.log")
+    assert found["written"] == ["out.mgt", "e.log"]
+    if expected is not None:
+        wanted, got = expected(features()), run("out.mgt", x)
+        for one, other in zip(*((v if isinstance(v, list) else [v]) for v in (wanted, got)), strict=True):
+            np.testing.assert_allclose(other, one, atol=2e-6)
+    again = done(call, "--log", "e.log", to="again.mgt")
+    assert Path("again.mgt").read_bytes() == Path("out.mgt").read_bytes() and again["edits"] == found["edits"]
+
+
+def test_every_step_is_tried_here():
+    words = {c.value for c in ast.walk(ast.parse(Path(__file__).read_text())) if isinstance(c, ast.Constant)}
+    assert [step.names[0] for step in STEPS if not set(step.names) & words] == []
+
+
+def test_steps_are_made_in_the_order_given(call):
+    done(call, "--rename", "relu_out=a", "--rename", "a=b", "--keep", "b")
+    assert files.load("out.mgt").graph.outputs[0].name == "b"
+    assert "has no value 'relu_out'" in call("edit", "net.mgt", "-o", "o.mgt", "--keep", "b", "--rename", "b=c")[
+        2
+    ].replace("'b'", "'relu_out'")
+    made = done(call, "--rename", "relu_out=a", "--rename", "conv_out=b", "--undo", "1", "--rename", "a=c")
+    assert made["edits"] == ["rename: relu_out is now called a", "rename: a is now called c"]
+
+
+def test_a_part_is_cut_out(call):
+    made = done(call, "--extract", "relu_out:half_out")
+    assert made["graphs"] == [
+        {
+            "inputs": [{"name": "relu_out", "shape": [1, 4, 6, 6], "dtype": "float32"}],
+            "outputs": [{"name": "half_out", "shape": [1, 4, 6, 6], "dtype": "float32"}],
+        }
+    ]
+    np.testing.assert_allclose(run("out.mgt", y), sigmoid(0.5 * sigmoid(y)) / 2, atol=1e-6)
+    done(call, "--flatten", "--extract", ":half__0_out,relu_out", to="flat.mgt")
+    assert [t.shape for t in run("flat.mgt", x)] == [(1, 4, 6, 6)] * 2
+    done(call, "--ops", "--extract", "relu_out:half_1_mul_out", to="ops.mgt")
+    np.testing.assert_allclose(run("ops.mgt", y), sigmoid(0.5 * sigmoid(y)) / 2, atol=1e-6)
+
+
+def test_ops_are_edited_with_ops(call):
+    words = ("--insert", "relu_out=relu(_ - 0.5) * 2", "--keep", "mul_out", "--delete", "relu_out")
+    assert "still used" in call("edit", "net.mgt", "--ops", "-o", "o.mgt", *words)[2]
+    done(call, "--ops", *words[:2], "--keep", "mul_out", "--save-log", "e.log")
+    np.testing.assert_allclose(run("out.mgt", x), np.maximum(features() - 0.5, 0) * 2, atol=1e-6)
+    done(call, "--ops", "--log", "e.log", to="b.mgt")
+    assert not difference(files.load("out.mgt"), files.load("b.mgt"))
+    done(call, "--ops", "--insert", "x=-_ + 1", "--keep", "conv_conv2d_out", to="c.mgt")
+    assert run("c.mgt", x).shape == (1, 4, 6, 6)
+
+
+def test_an_unused_call_is_deleted(call):
+    done(call, "--replace", "relu_out=conv_out", "--delete", "relu_out")
+    assert not [e for e in files.load("out.mgt").graph.exprs() if e.name == "relu_out"]
+
+
+def test_modules_with_several_graphs(call):
+    code, _, errors = call("edit", "two.mgt", "-o", "o.mgt", "--rename", "relu_out=a")
+    assert code == 1 and "has 2 graphs; expected one of: --graph 1: (x); --graph 2: (x, y)" in errors
+    assert "--graph 3: the model has 2 graphs" in call("inspect", "two.mgt", "--graph", 3)[2]
+    done(call, "--graph", 2, "--add-output", "relu_out", "--rename", "add_out=total", source="two.mgt")
+    made = files.load("out.mgt")
+    assert [len(g.outputs) for g in made.graphs] == [1, 2]
+    assert [t.shape for t in made(tensor(x), tensor(y))] == [(1, 4, 6, 6)] * 2 and made(tensor(x)).shape == (1, 4, 6, 6)
+    done(call, "--flatten", "--graph", 2, "--drop-output", "relu_out", source="out.mgt", to="flat.mgt")
+    assert run("flat.mgt", x, y).shape == (1, 4, 6, 6)
+    assert json.loads(call("inspect", "two.mgt", "--graph", 2, "--json")[1])["inputs"][1]["name"] == "y"
+    for name in ("a.svg", "a.dot", "a.html"):
+        assert call("draw", "two.mgt", "--graph", 2, "-o", name)[0] == 0
+    assert call("draw", "two.mgt", "-o", "b.html")[0] == 0
+    assert call("lint", "two.mgt")[0] == 0 and call("diff", "two.mgt", "two.mgt")[0] == 0
+
+
+def test_source_is_written_and_imports(call, tmp_path):
+    assert done(call, to="made.py")["written"] == ["made.py", "made.pkl"]
+    spec = importlib.util.spec_from_file_location("made_by_edit", tmp_path / "made.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["made_by_edit"] = module
+    spec.loader.exec_module(module)
+    np.testing.assert_array_equal(module.load()(tensor(x)).numpy(), run("net.mgt", x))
+    assert load(tmp_path / "made.pkl")
+
+
+def test_the_input_is_replaced_only_when_told(call, tmp_path):
+    before = (tmp_path / "net.mgt").read_bytes()
+    (tmp_path / "link.mgt").symlink_to("net.mgt")
+    for words in (("-o", "net.mgt"), ("-o", "./net.mgt"), ("-o", "link.mgt")):
+        assert "would replace 'net.mgt'; choose another path, or add --overwrite" in call("edit", "net.mgt", *words)[2]
+    assert "--save-log" in call("edit", "net.mgt", "-o", "o.mgt", "--save-log", "net.mgt")[2]
+    assert "--save-log" in call("edit", "net.mgt", "-o", "o.mgt", "--save-log", "o.mgt")[2]
+    assert (tmp_path / "net.mgt").read_bytes() == before
+    assert call("edit", "net.mgt", "-o", "net.mgt", "--overwrite", "--rename", "relu_out=a")[0] == 0
+    assert (tmp_path / "net.mgt").read_bytes() != before
+    assert "expected a file to write" in call("edit", "net.mgt")[2]
+    assert call("edit", "net.mgt", "--rename", "a=b", "--save-log", "only.log")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--insert", "relu_out=F.rleu(_)"), "no function 'F.rleu' in megengine.functional; did you mean 'relu'?"),
+        (("--insert", "relu_out=F.relu(conv_out)"), "expected a call with _"),
+        (("--insert", "relu_out=F.relu(_"), "'F.relu(_' is not a call"),
+        (("--replace", "relu_out=F.relu(conv_otu)"), "no value 'conv_otu'; did you mean 'conv_out'?"),
+        (("--replace", "relu_out=__import__('os').system('touch owned')"), "no function '__import__"),
+        (("--replace", "relu_out=_.__class__.__mro__"), "has no place in an edit"),
+        (("--replace", "relu_out=_._graph.undo()"), "no function '_._graph.undo'"),
+        (("--replace", "relu_out=[1 for _ in range(9)]"), "has no place in an edit"),
+        (("--replace", "relu_out=3"), "gives int; expected one tensor"),
+        (("--insert", "relu_out=F.matmul(_, x)"), "--insert 'relu_out=F.matmul(_, x)': "),
+        (("--insert", "relu_out=F.reshape(_, (5,))"), "reshape"),
+        (("--insert", "relu_out=" + "(" * 3000 + "_" + ")" * 3000), "is not a call"),
+        (("--insert", "relu_out=" + "-" * 5000 + "_"), "--insert"),
+        (("--set", "relu_out=3"), "expected NODE:ARGUMENT=VALUE"),
+        (("--set", "x:axis=3"), "is no result of a call"),
+        (("--set", "relu_out:axsi=3"), "--set"),
+        (("--delete", "relu_out"), "is still used by"),
+        (("--drop-output", "half_out"), "is the only output"),
+        (("--drop-output", "relu_out"), "is no output; did you mean 'half_out'?; outputs: half_out"),
+        (
+            ("--add-output", "mul_out"),
+            "2 values are called 'mul_out'; give one by its path: half.0.mul_out, half.1.mul_out",
+        ),
+        (("--add-output", "half.0.mul_out"), "is a value of the submodule Net.half.0"),
+        (("--extract", "relu_out"), "expected IN,...:OUT,..."),
+        (("--extract", "relu_out:relu_out"), "is both an input and an output"),
+        (("--extract", "conv:relu_out"), "'conv' is a layer; expected a value, such as conv_out"),
+        (("--undo", "1"), "only 0 steps were made"),
+        (("--undo", "x"), "expected a count of steps"),
+        (("--add-input", "z=1,b"), "'1,b' is no shape"),
+        (("--replace-module", "cnov=net.py:plain"), "no layer 'cnov'; did you mean 'conv'?"),
+        (("--replace-module", "conv=net.py:small"), "channels"),
+        (("--replace-module", "conv=net.py:wrong"), "expected a Module, got int"),
+        (("--replace-module", "conv=net.py:plian"), "did you mean 'plain'?"),
+        (("--add-module", "half=net.py:plain"), "already has an attribute 'half'"),
+        (("--passes", "nothing"), "no pass 'nothing' for graphs of calls; known: "),
+        (("--rename", "relu_out=act", "--rename", "conv_out=act"), "'act' already names"),
+    ],
+)
+def test_a_refused_step_names_its_option_and_leaves_nothing(call, tmp_path, words, message):
+    before = sorted(p.name for p in tmp_path.iterdir())
+    code, _, errors = call("edit", "net.mgt", "-o", "o.mgt", "--save-log", "e.log", *words)
+    (line,) = errors.strip().splitlines()
+    assert code == 1 and message in line, line
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name != "__pycache__") == before
+
+
+def test_typing_errors_get_the_nearest_option(call):
+    code, _, errors = call("edit", "net.mgt", "-o", "o.mgt", "--raname", "a=b")
+    assert code == 2 and "--rename" in errors
+
+
+def test_extracting_in_python(call):
+    made = files.load("two.mgt")
+    one = made.graphs[0]
+    with pytest.raises(GraphError, match="expected one output or more"):
+        extract(one, [], [])
+    with pytest.raises(GraphError, match="'conv' is a part of the model and cannot be an input"):
+        extract(one, [one.node("conv")], [one.node("half_out")])
+    inner = next(iter(one.child_graphs()))
+    with pytest.raises(GraphError, match="is called by another graph"):
+        drop_unused_inputs(inner)
+    before = repr(made)
+    extract(one, [one.node("relu_out")], [one.node("half_out")])
+    assert drop_unused_inputs(one) == 0
+    assert made.graphs[0].undo() and repr(made) == before
+    flat = lower(made.graphs[1]).graph
+    extract(flat, [flat.inputs[1]], [flat.inputs[1].users[0].output])
+    assert [n.name for n in flat.inputs] == ["y"]

@@ -1,0 +1,78 @@
+"""A part of a graph as a graph of its own: inputs and outputs at values inside of it, and inputs that nothing uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from megengine.core.errors import GraphError
+from megengine.traced_module.expr import Constant, GetAttr, Input
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import TensorNode
+
+
+def extract(graph: InternalGraph, inputs: Sequence[TensorNode], outputs: Sequence[TensorNode]) -> None:
+    """Let an outermost graph take the values `inputs`, and return `outputs`; what they do not need is removed.
+
+    Inputs that are still needed stay, in front of the new ones, which bear the names of the values. All arguments of a
+    module are positional then. It is one step for `undo`.
+
+    Raises:
+        GraphError: a value is of another graph, is a weight, or both input and output.
+
+    Example:
+        >>> extract(traced.graph, [graph.node("layer1_out")], [graph.node("layer3_out")])  # doctest: +SKIP
+    """
+    _check(graph, inputs, outputs)
+    with graph.transaction("extract"):
+        made = [(node, _input_for(graph, node)) for node in inputs if not isinstance(node.expr, Input)]
+        graph.replace_node(dict(made))
+        if graph.arguments is None:
+            graph.set_outputs(outputs)
+        else:
+            graph.reset_outputs(outputs[0] if len(outputs) == 1 else tuple(outputs))
+        graph.remove_dead()
+        drop_unused_inputs(graph)
+        for old, new in made:
+            if graph._names.get(old.name) is None:
+                graph.rename(new, old.name)
+
+
+def drop_unused_inputs(graph: InternalGraph) -> int:
+    """Remove inputs that nothing uses and no output is; returns how many. All arguments are positional then.
+
+    Raises:
+        GraphError: the graph is that of a submodule, whose callers give all inputs.
+    """
+    graph._check_top("drop_unused_inputs")
+    returned = {id(node) for node in graph.outputs}
+    tensors = [node for node in graph.inputs if isinstance(node, TensorNode)]
+    kept = [node for node in tensors if node.users or id(node) in returned]
+    if len(kept) == len(tensors):
+        return 0
+    with graph.transaction("drop_unused_inputs"):
+        if graph.arguments is not None:
+            graph._set_signature(kept, {})
+        else:
+            for node in tensors:
+                if not any(node is one for one in kept):
+                    graph.erase(node.expr)
+    return len(tensors) - len(kept)
+
+
+def _check(graph: InternalGraph, inputs: Sequence[TensorNode], outputs: Sequence[TensorNode]) -> None:
+    graph._check_top("extract")
+    graph._check_owned("extract", (*inputs, *outputs))
+    if not outputs:
+        raise GraphError("extract: expected one output or more")
+    for node in inputs:
+        if isinstance(node.expr, (Constant, GetAttr)) or not isinstance(node, TensorNode):
+            raise GraphError(f"extract: {node.name!r} is a part of the model and cannot be an input")
+        if any(node is output for output in outputs):
+            raise GraphError(f"extract: {node.name!r} is both an input and an output; nothing would be computed")
+
+
+def _input_for(graph: InternalGraph, node: TensorNode) -> TensorNode:
+    name = f"{node.name}_input"
+    if graph.arguments is None:
+        return graph.add_input(name, node.spec)
+    return graph.add_input_node(node.spec.shape, node.spec.dtype, name)
