@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from megengine.core.errors import FileFormatError, GraphError, MegEngineError, brief
+from megengine.traced_module.archives import read_archive, write_archive
 from megengine.traced_module.edit_replay import Replay
-from megengine.traced_module.files import read_archive, write_archive
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.journal import Journal, Step
 from megengine.traced_module.traced import TracedModule

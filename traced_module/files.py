@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +22,7 @@ from megengine.core.spec import TensorSpec
 from megengine.serialization.files import ARCHIVES, SUFFIXES
 from megengine.tensor import Tensor
 from megengine.traced_module import module_reading, module_writing
+from megengine.traced_module.archives import read_archive, write_archive
 from megengine.traced_module.expr import Apply, Constant, Expr, Input
 from megengine.traced_module.file_values import dtype_in, dtype_out
 from megengine.traced_module.graph import InternalGraph
@@ -32,9 +31,7 @@ from megengine.traced_module.traced import TracedModule, lower
 
 FORMAT = "megengine-graph"
 OPS_VERSION, MODULE_VERSION = 1, 2
-GRAPH, WEIGHTS = "graph.json", "weights.safetensors"
-MAX_GRAPH = 256 << 20  # bytes of graph.json after unpacking; weights are stored unpacked, so the file bounds them
-MAX_RATIO = 200  # of graph.json unpacked to packed: text of graphs stays below a fifth of it
+GRAPH = "graph.json"
 
 
 def save(model: TracedModule | InternalGraph, path: str | Path) -> None:
@@ -61,24 +58,6 @@ def save(model: TracedModule | InternalGraph, path: str | Path) -> None:
         arrays = {e.name: _plain_storage(e) for e in graph.exprs() if isinstance(e, Constant)}
         text, packing = _graph_text(graph), zipfile.ZIP_DEFLATED
     write_archive(Path(path), GRAPH, text, arrays, packing)
-
-
-def write_archive(path: Path, name: str, text: str, arrays: dict[str, np.ndarray], packing: int) -> None:
-    """Write a zip of a JSON text and arrays in one step. Raises FileFormatError if the path cannot be written."""
-    from safetensors.numpy import save as pack
-
-    try:
-        handle, made = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".tmp", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:
-                archive.writestr(_entry(name, packing), text)
-                archive.writestr(_entry(WEIGHTS, zipfile.ZIP_STORED), pack(arrays))
-            os.chmod(made, 0o644)
-            os.replace(made, path)
-        finally:
-            Path(made).unlink(missing_ok=True)
-    except OSError as error:
-        raise FileFormatError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 def load(path: str | Path, *, allow: Sequence[type] = ()) -> TracedModule:
@@ -123,21 +102,6 @@ def read(file: IO[bytes], path: str, *, allow: Sequence[type] = ()) -> TracedMod
         raise FileFormatError(f"{path}: its graph is not consistent ({str(error)[:500]})") from error
 
 
-def read_archive(file: IO[bytes], path: str, name: str) -> tuple[Any, dict[str, np.ndarray]]:
-    """The JSON and the arrays of what `write_archive` wrote. Raises FileFormatError for anything else."""
-    from safetensors.numpy import load as unpack
-
-    try:
-        with zipfile.ZipFile(file) as archive:
-            _check_entries(archive, file.seek(0, 2), name)
-            return json.loads(archive.read(name)), unpack(archive.read(WEIGHTS))
-    except FileFormatError as error:
-        raise FileFormatError(f"{path}: {error}") from None
-    except Exception as error:  # zip, JSON and safetensors each have their own types
-        what = "graph" if name == GRAPH else Path(name).stem
-        raise FileFormatError(f"{path}: damaged or not a {what} file ({str(error)[:200]})") from error
-
-
 def _version(described: Any) -> int:
     if not isinstance(described, dict) or described.get("format") != FORMAT:
         found = described.get("format") if isinstance(described, dict) else described
@@ -154,25 +118,6 @@ def _version(described: Any) -> int:
 def _is_of_ops(model: TracedModule) -> bool:
     """True for a graph of ops alone."""
     return len(model.graphs) == 1 and model.graph.arguments is None and not model.graph._inputs_self()
-
-
-def _entry(name: str, compression: int) -> zipfile.ZipInfo:
-    """An entry without a date: the same graph gives the same bytes."""
-    info = zipfile.ZipInfo(name)
-    info.compress_type = compression
-    return info
-
-
-def _check_entries(archive: zipfile.ZipFile, size: int, name: str) -> None:
-    entries = {info.filename: info for info in archive.infolist()}
-    if set(entries) != {name, WEIGHTS} or len(archive.infolist()) != 2:
-        raise FileFormatError(f"holds {sorted(entries)[:5]}; expected {name} and {WEIGHTS}")
-    text = entries[name]
-    if text.file_size > min(MAX_GRAPH, MAX_RATIO * min(text.compress_size, size) + 4096):
-        raise FileFormatError(f"{name} unpacks to {text.file_size} bytes; refused")
-    weights = entries[WEIGHTS]
-    if weights.compress_type != zipfile.ZIP_STORED or weights.file_size > size:
-        raise FileFormatError(f"{WEIGHTS} is packed; expected it stored, so that its size is known")
 
 
 # ---------------------------------------------------------------- writing

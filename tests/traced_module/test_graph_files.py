@@ -11,7 +11,7 @@ from megengine.core.dtype import quantized
 from megengine.core.errors import FileFormatError
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
-from megengine.traced_module import InternalGraph, TracedModule, files, interpret
+from megengine.traced_module import InternalGraph, TracedModule, archives, files, interpret
 
 
 def small() -> InternalGraph:
@@ -81,11 +81,11 @@ def changed(tmp_path, change) -> str:
     path = tmp_path / "a.mgt"
     files.save(small(), path)
     with zipfile.ZipFile(path) as archive:
-        described, weights = json.loads(archive.read(files.GRAPH)), archive.read(files.WEIGHTS)
+        described, weights = json.loads(archive.read(files.GRAPH)), archive.read(archives.WEIGHTS)
     change(described)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(files.GRAPH, json.dumps(described))
-        archive.writestr(files.WEIGHTS, weights)
+        archive.writestr(archives.WEIGHTS, weights)
     return str(path)
 
 
@@ -130,6 +130,6 @@ def test_what_is_no_graph_file(tmp_path):
         files.load(path)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(files.GRAPH, "{}")
-        archive.writestr(files.WEIGHTS, b"\0" * 10_000_000)
+        archive.writestr(archives.WEIGHTS, b"\0" * 10_000_000)
     with pytest.raises(FileFormatError, match="is packed; expected it stored"):
         files.load(path)

@@ -20,7 +20,7 @@ from megengine import plan
 from megengine.cli.models import load_calls, load_model
 from megengine.core.errors import FileFormatError
 from megengine.tensor import Parameter, Tensor, tensor
-from megengine.traced_module import TracedModule, files, lower, register_as_builtin, trace_module, wrap
+from megengine.traced_module import TracedModule, archives, files, lower, register_as_builtin, trace_module, wrap
 
 X = np.random.default_rng(0).standard_normal((2, 3, 8)).astype(np.float32)
 Pair = namedtuple("Pair", "first second")
@@ -302,11 +302,11 @@ def changed(tmp_path, change) -> Path:
     path = tmp_path / "a.mgt"
     files.save(traced("call_mix"), path)
     with zipfile.ZipFile(path) as archive:
-        described, weights = json.loads(archive.read(files.GRAPH)), archive.read(files.WEIGHTS)
+        described, weights = json.loads(archive.read(files.GRAPH)), archive.read(archives.WEIGHTS)
     change(described)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(files.GRAPH, json.dumps(described))
-        archive.writestr(files.WEIGHTS, weights)
+        archive.writestr(archives.WEIGHTS, weights)
     return path
 
 
@@ -373,12 +373,12 @@ def test_json_that_nests_without_end(tmp_path):
     path = changed(tmp_path, lambda d: None)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(files.GRAPH, "[" * 100_000)
-        archive.writestr(files.WEIGHTS, b"")
+        archive.writestr(archives.WEIGHTS, b"")
     with pytest.raises(FileFormatError, match="damaged or not a graph file"):
         files.load(path)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(files.GRAPH, "[[],[]," * 1_000_000)
-        archive.writestr(zipfile.ZipInfo(files.WEIGHTS), b"")
+        archive.writestr(zipfile.ZipInfo(archives.WEIGHTS), b"")
     with pytest.raises(FileFormatError, match="unpacks to 7000000 bytes; refused"):
         files.load(path)
 
@@ -388,11 +388,11 @@ def test_random_damage_is_one_error_or_a_module(tmp_path):
     for name in ("multi_io", "call_mix"):
         files.save(traced(name), path)
         with zipfile.ZipFile(path) as archive:
-            text, weights = archive.read(files.GRAPH), archive.read(files.WEIGHTS)
+            text, weights = archive.read(files.GRAPH), archive.read(archives.WEIGHTS)
         for _ in range(100):
             with zipfile.ZipFile(path, "w") as archive:
                 archive.writestr(files.GRAPH, damaged_bytes(text, rng))
-                archive.writestr(files.WEIGHTS, weights)
+                archive.writestr(archives.WEIGHTS, weights)
             try:
                 repr(files.load(path))
             except FileFormatError as error:
