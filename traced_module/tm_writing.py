@@ -97,7 +97,7 @@ class _TmWriter(PickleWriter):
             self.make(stub)
             self.put(pickle.POP)
         for stub in objects:
-            self.recall(self.memo[id(stub)])
+            self.out += self.memo[id(stub)]
             self.write(stub.state)
             self.put(pickle.BUILD, pickle.POP)
         self.write(root)

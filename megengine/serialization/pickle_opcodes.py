@@ -14,6 +14,8 @@ from megengine.core.collecting import collection_paused
 from megengine.core.errors import FileFormatError, MegEngineError
 from megengine.serialization.pickle_stream import ATOMS, Global, Machine, Opcode, Persistent, Record
 
+_UINT32 = struct.Struct("<I").unpack_from
+
 
 def read_records(file: BinaryIO) -> Any:
     """One pickle from the current position of a seekable file, as plain values and records; nothing is run.
@@ -280,12 +282,9 @@ def _put_line(m: Machine, at: int) -> int:
     return at
 
 
-def _get(width: int) -> Opcode:
-    def push(m: Machine, at: int) -> int:
-        m.stack.append(m.memo[int.from_bytes(m.data[at : at + width], "little")])
-        return at + width
-
-    return push
+def _get_long(m: Machine, at: int) -> int:
+    m.stack.append(m.memo[_UINT32(m.data, at)[0]])
+    return at + 4
 
 
 def _get_byte(m: Machine, at: int) -> int:
@@ -364,7 +363,7 @@ _TABLE: dict[bytes, Opcode] = {
         b"\x94": _memoize,
         b"g": _get_line,
         b"h": _get_byte,
-        b"j": _get(4),
+        b"j": _get_long,
     },
     # objects
     **{b"c": _global, b"\x93": _stack_global, b"R": _call, b"\x81": _call, b"\x92": _call_with_keywords, b"b": _build},

@@ -21,6 +21,7 @@ _MAX_DEPTH = 100
 _MAX_OWNED = 16  # more arguments than an array or a tensor has
 _MAX_REPEATED = 1 << 20  # entries of containers, characters of long text, that stand in more than one place
 _LONG_TEXT = 1000
+_PLAIN_TYPES = frozenset((int, float, bool, type(None)))
 
 
 Builder = Callable[[Record], Any]
@@ -98,11 +99,17 @@ class Thaw:
     def convert(self, value: Any, depth: int) -> Any:
         """A container, name or record that was not met before."""
         if isinstance(value, dict):
-            return {_flat_key(self(k, depth)): self(v, depth) for k, v in value.items()}
+            plain = _PLAIN_TYPES
+            return {
+                (k if type(k) is str and len(k) <= _LONG_TEXT else _flat_key(self(k, depth))): (
+                    v if type(v) in plain else self(v, depth)
+                )
+                for k, v in value.items()
+            }
         if isinstance(value, set):
             return {_flat_key(self(v, depth)) for v in value}
         if isinstance(value, (list, tuple)):
-            return type(value)([self(v, depth) for v in value])
+            return type(value)([v if type(v) in _PLAIN_TYPES else self(v, depth) for v in value])
         if isinstance(value, Blob):
             return value.copy_bytes()
         if isinstance(value, Persistent) and self.persistent is not None:

@@ -26,6 +26,8 @@ _DEVICE = "xpux:0"  # MegEngine's name of the default device
 _MAX_DEPTH = 90
 _LONG = 1 << 16  # bytes from which an array is written from where it lies
 _TUPLES = {0: pickle.EMPTY_TUPLE, 1: pickle.TUPLE1, 2: pickle.TUPLE2, 3: pickle.TUPLE3}
+_WORDS = {type(None): pickle.NONE}
+_SMALL = [pickle.BININT1 + bytes((number,)) for number in range(256)]
 _ORDERS = {"=": "<", "|": "|", "<": "<", ">": ">"}
 
 
@@ -41,9 +43,10 @@ class PickleWriter:
     def __init__(self) -> None:
         self.done: list[Any] = []
         self.out = bytearray(pickle.PROTO + b"\x04")
-        self.memo: dict[int, int] = {}
-        self.texts: dict[str, int] = {}
-        self.names: dict[str, int] = {}
+        # what was written already -> the opcode that recalls it
+        self.memo: dict[int, bytes] = {}
+        self.texts: dict[str, bytes] = {}
+        self.names: dict[str, bytes] = {}
         self.count = 0  # entries of the reader's memo
         self.kept: list[Any] = []  # what the memo's ids belong to must live
         self.depth = 0
@@ -58,20 +61,22 @@ class PickleWriter:
             self.out += code
 
     def remember(self, value: Any) -> None:
-        self.memo[id(value)] = self.count
-        self.count += 1
+        self.memo[id(value)] = self.memoized()
         self.kept.append(value)
-        self.out += pickle.MEMOIZE
 
-    def recall(self, index: int) -> None:
-        self.out += pickle.BINGET + bytes((index,)) if index < 256 else pickle.LONG_BINGET + struct.pack("<I", index)
+    def memoized(self) -> bytes:
+        """Memoize the value on top of the stack; gives the opcode that recalls it."""
+        index, self.count = self.count, self.count + 1
+        self.out += pickle.MEMOIZE
+        return pickle.BINGET + bytes((index,)) if index < 256 else pickle.LONG_BINGET + struct.pack("<I", index)
 
     def write(self, value: Any) -> None:
-        index = self.memo.get(id(value))
-        if index is not None:
-            self.recall(index)
+        kind = type(value)
+        known = self.texts.get(value) if kind is str else _WORDS.get(kind) or self.memo.get(id(value))
+        if known is not None:
+            self.out += known
             return
-        method = self.methods.get(type(value)) or self.method_of(value)
+        method = self.methods.get(kind) or self.method_of(value)
         self.depth += 1
         if self.depth > _MAX_DEPTH:
             raise DTypeError(f"save: values are nested deeper than {_MAX_DEPTH}, or contain themselves")
@@ -93,24 +98,26 @@ class PickleWriter:
     def atom(self, value: Any) -> None:
         self.out += pickle.dumps(value, 2)[2:-1]  # without its head and end
 
+    def boolean(self, value: bool) -> None:
+        self.out += pickle.NEWTRUE if value else pickle.NEWFALSE
+
     def integer(self, value: int) -> None:
         if 0 <= value < 256:
-            self.out += pickle.BININT1 + bytes((value,))
+            self.out += _SMALL[value]
         else:
             self.atom(int(value))
 
     def text(self, value: str) -> None:
         if value in self.texts:
-            self.recall(self.texts[value])
+            self.out += self.texts[value]
             return
         raw = value.encode("utf-8", "surrogatepass")
         size = len(raw)
         self.out += (
             pickle.SHORT_BINUNICODE + bytes((size,)) if size < 256 else pickle.BINUNICODE8 + struct.pack("<Q", size)
         )
-        self.out += raw + pickle.MEMOIZE
-        self.texts[value] = self.count
-        self.count += 1
+        self.out += raw
+        self.texts[value] = self.memoized()
 
     def bytes_(self, value: Any) -> None:
         """Bytes, or the memory of an array."""
@@ -123,14 +130,13 @@ class PickleWriter:
 
     def name(self, path: str) -> None:
         if path in self.names:
-            self.recall(self.names[path])
+            self.out += self.names[path]
             return
         module, _, name = path.rpartition(".")
         self.text(module)
         self.text(name)
-        self.out += pickle.STACK_GLOBAL + pickle.MEMOIZE
-        self.names[path] = self.count
-        self.count += 1
+        self.out += pickle.STACK_GLOBAL
+        self.names[path] = self.memoized()
 
     def list_(self, value: list) -> None:
         self.out += pickle.EMPTY_LIST
@@ -170,7 +176,7 @@ class PickleWriter:
 
     def dtype(self, value: np.dtype) -> None:
         if id(value) in self.memo:  # those of NumPy are one object each
-            self.recall(self.memo[id(value)])
+            self.out += self.memo[id(value)]
             return
         meta = quantized_of(value) and value.metadata
         self.name("numpy.dtype")
@@ -261,9 +267,8 @@ def _path(value: Any) -> str:
 _ATOMS: dict[type, Callable[[Any, Any], None]] = {
     str: PickleWriter.text,
     int: PickleWriter.integer,
-    bool: PickleWriter.atom,
+    bool: PickleWriter.boolean,
     float: PickleWriter.atom,
-    type(None): PickleWriter.atom,
 }
 _METHODS: tuple[tuple[Any, Callable[[Any, Any], None]], ...] = (
     (np.generic, PickleWriter.scalar),
