@@ -15,6 +15,7 @@ from megengine.tensor import Tensor
 from megengine.traced_module.attaching import graphs_of, join
 from megengine.traced_module.calls import flatten_arguments, get_subattr
 from megengine.traced_module.edit_records import addresses_of
+from megengine.traced_module.editing import note_entry
 from megengine.traced_module.expr import Apply, Call, Constant, Expr, GetAttr, Input
 from megengine.traced_module.file_values import ValueReader, class_path, dtype_in
 from megengine.traced_module.graph import InternalGraph, identifier
@@ -120,6 +121,7 @@ class _Changes:
         for expr in self.touched.values():
             if expr.graph._names.get(expr.outputs[0].name) is expr.outputs[0]:
                 expr.graph._check_same(expr, expr.inputs)
+                note_entry(expr)
         journal = self.replay.top._journal
         journal.next_node = max(journal.next_node, self.after.after[0] + self.shift[0])
         journal.next_expr = max(journal.next_expr, self.after.after[1] + self.shift[1])

@@ -114,7 +114,7 @@ class ModuleEdits:
         return list(found.values())
 
     def _infer_again(  # type: ignore[misc]
-        self: InternalGraph, changed: Sequence[Expr], results: list[TensorSpec] | None = None
+        self: InternalGraph, changed: Sequence[Expr], results: list[TensorSpec] | None = None, *, entries: bool = True
     ) -> None:
         """Bring specs up to date from these expressions on, in execution order; then where this graph is called.
 
@@ -123,11 +123,24 @@ class ModuleEdits:
         results = self._result_specs() if results is None else results
         self._infer_in_order(changed)
         wanted = self._result_specs()
-        if results == wanted:
-            return
-        for expr in self._top.exprs():
-            if child_graph(expr) is self and [n.spec for n in expr.outputs] != wanted:
-                expr._graph._infer_again([expr])
+        if results != wanted:
+            for expr in self._top.exprs():
+                if child_graph(expr) is self and [n.spec for n in expr.outputs] != wanted:
+                    expr._graph._infer_again([expr], entries=False)
+        if entries and self._top is not self:
+            self._infer_entries()
+
+    def _infer_entries(self: InternalGraph) -> None:  # type: ignore[misc]
+        """Infer the calls again that enter graphs with other shapes than those they were traced with.
+
+        What fits the graph as it was traced may not fit these; there are such calls in few models.
+        """
+        top = self._top
+        if top._entered_otherwise is None:
+            top._entered_otherwise = any(_enters_otherwise(e) for e in top.exprs())
+        for expr in top.exprs() if top._entered_otherwise else ():
+            if _enters_otherwise(expr):
+                expr._graph._infer_again([expr], entries=False)
 
     def _result_specs(self: InternalGraph) -> list[TensorSpec]:  # type: ignore[misc]
         """Specs of the results where another graph calls this one."""
@@ -138,6 +151,7 @@ class ModuleEdits:
         todo = sorted(waiting)  # a heap, first in execution order on top
         while todo:
             expr = waiting.pop(heapq.heappop(todo))
+            note_entry(expr)
             specs = self._specs_of(expr, expr.inputs)
             if specs is None:
                 continue
@@ -365,6 +379,18 @@ class ModuleEdits:
         return interpret(self, given)
 
     eval = interpret
+
+
+def _enters_otherwise(expr: Expr) -> bool:
+    """True for a call that gives a graph other shapes than those that it was traced with."""
+    child = child_graph(expr)
+    return child is not None and [n.spec for n in expr.inputs[1:]] != [n.spec for n in child._inputs[1:]]
+
+
+def note_entry(expr: Expr) -> None:
+    """Remember if there is such a call."""
+    if _enters_otherwise(expr):
+        expr.graph._top._entered_otherwise = True
 
 
 def _may_change_shapes(old: Any, new: Any) -> bool:

@@ -50,6 +50,7 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
         self._journal = Journal()
         self._top: InternalGraph = self
         self._inserting: Any = None
+        self._entered_otherwise: bool | None = None  # of the top; None: nobody has looked (`_infer_entries`)
         self.arguments: Arguments | None = None  # how a call's arguments become the inputs after `self`
         self.out_def: TreeDef | None = None
 
@@ -199,8 +200,15 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
         self._check_owned("set_outputs", nodes)
         if not nodes or not all(isinstance(n, TensorNode) for n in nodes):
             raise GraphError(f"set_outputs: got {list(nodes)}; expected one tensor node or more")
+        if self._top is not self and len(nodes) != len(self._outputs):
+            raise GraphError(
+                f"set_outputs: {self.qualname} is called by another graph, which uses {len(self._outputs)} results; "
+                f"got {len(nodes)}"
+            )
+        results = self._result_specs()
         with self.transaction("set_outputs"):
             self._set(self, "_outputs", tuple(nodes))
+            self._infer_again([], results)
 
     # ------------------------------------------------------------ editing
 

@@ -22,6 +22,7 @@ from megengine.traced_module.calls import (
 )
 from megengine.traced_module.capture import Builder, Scope, shape_of
 from megengine.traced_module.deferred import Deferring
+from megengine.traced_module.editing import note_entry
 from megengine.traced_module.expr import CallMethod, Expr, GetAttr
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
@@ -185,7 +186,9 @@ class Inserter(Builder):
         with hooks.unheard(), untouched(module):
             result = module(*args, **kwargs)
         expr = CallMethod(self.graph, self.graph._new_expr_id(), self.meta(), arguments, "__call__")
-        return self._to_nodes(self.make_call(expr, inputs, result, f"{node.name}_out", f"{node.qualname}.[out]"))
+        made = self._to_nodes(self.make_call(expr, inputs, result, f"{node.name}_out", f"{node.qualname}.[out]"))
+        note_entry(expr)
+        return made
 
 
 @contextmanager

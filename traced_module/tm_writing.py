@@ -27,6 +27,7 @@ from megengine.traced_module.calls import Static, is_leaf_module
 from megengine.traced_module.expr import Apply, Arguments, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.tm_lowering import for_megengine, results_without_tensor
 from megengine.traced_module.tm_order import in_file_order
 from megengine.traced_module.traced import TracedModule
 
@@ -118,7 +119,9 @@ def save_tm(traced: TracedModule, path: str | os.PathLike[str]) -> None:
 
     The file is replaced in one step.
 
-    A layer that MegEngine 1.13 does not have (ReLU6, Tanh, HSwish, HSigmoid) is written all the same, with a warning.
+    Calls of layers that MegEngine 1.13 does not have (ReLU6, Tanh, HSwish, HSigmoid) are written as calls of functions,
+    a shape as the size of a pooling window as a tuple of its lengths. What it cannot run all the same is written with
+    a warning: such a layer inside of another one, and calls that give None or numbers beside tensors.
 
     Raises:
         GraphError: the module holds something that MegEngine has no counterpart for (an op-level graph, an op); it is
@@ -132,12 +135,18 @@ def save_tm(traced: TracedModule, path: str | os.PathLike[str]) -> None:
 
 def tm_content(traced: TracedModule) -> list[Any]:
     """The content of a `.tm` file, as buffers. Raises as `save_tm`."""
+    traced = for_megengine(traced)
     described = _Description()
     root = described.traced(traced, is_top=True)
     if described.unknown:
         get_logger(__name__).warning(
             f".tm: MegEngine {VERSION} has no such layers as {', '.join(described.unknown[:5])}: it will not load the "
             "file, this package will; call the functions of that name instead"
+        )
+    if mixed := results_without_tensor(traced):
+        get_logger(__name__).warning(
+            f".tm: MegEngine {VERSION} runs no call that gives None or numbers beside tensors, as "
+            f"{', '.join(mixed[:5])} does: it will load the file and not run it, this package will"
         )
     return _TmWriter().graph_of([*described.objects, *described.built], root)
 

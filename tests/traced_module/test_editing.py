@@ -151,6 +151,39 @@ def test_edits_of_a_flattened_module_are_not_seen_in_its_source():
     assert np.array_equal(m(tensor(X)).numpy(), want) and not np.array_equal(flat(tensor(X)).numpy(), want)
 
 
+class Pyramid(M.Module):
+    """One head over pictures of two sizes."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = M.Sequential(M.Conv2d(3, 3, 1), M.ReLU())
+
+    def forward(self, x):
+        return self.head(x), self.head(x[..., :3])
+
+
+def test_edits_of_a_part_that_is_called_with_several_shapes_fit_all_of_them():
+    m = trace_module(Pyramid(), tensor(X))
+    head = m.graph.child_graphs()[0]
+    before = state(m)
+    with pytest.raises(MegEngineError, match="reshape"), head.insert_exprs():
+        node = head.outputs[0]
+        head.replace_node({node: node.reshape(2, 3, 36)})
+    assert state(m) == before
+    with head.transaction():  # a result that does not follow the input, as it is for the first call
+        fixed = head.constant(np.ones((2, 3, 6, 6), np.float32))
+        head.set_outputs([fixed])
+    assert [n.spec.shape for n in m.graph.outputs] == [(2, 3, 6, 6), (2, 3, 6, 6)]
+    m.graph.lint()
+    assert m.graph.undo() and state(m) == before
+    with head.insert_exprs():
+        head.replace_node({head.outputs[0]: head.outputs[0].reshape(2, 3, -1)})
+    assert [n.spec.shape for n in m.graph.outputs] == [(2, 3, 36), (2, 3, 18)]
+    with pytest.raises(GraphError, match=r"Pyramid.head is called by another graph, which uses 1 results; got 2"):
+        head.set_outputs([head.outputs[0], head.outputs[0]])
+    m.graph.lint()
+
+
 def test_a_transaction_that_raises_leaves_nothing():
     m = module()
     start = state(m)

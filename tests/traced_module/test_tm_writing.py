@@ -16,6 +16,7 @@ from megengine.core.errors import GraphError
 from megengine.tensor import tensor
 from megengine.traced_module import lower, save_tm, tm_writing, trace_module
 from megengine.traced_module.passes import optimize
+from megengine.traced_module.tm_lowering import FUNCTIONS
 
 THERE = """
 import json, sys
@@ -168,17 +169,53 @@ def test_results_that_are_no_tensors_are_kept(tmp_path):
     np.testing.assert_array_equal(found["y"].numpy(), want["y"].numpy())
 
 
-def test_layers_that_megengine_lacks_are_named(tmp_path, monkeypatch):
+def lacking() -> list[str]:
     known = json.loads((DATA.parent / "api.json").read_text())
-    lacking = [
-        n
-        for n, k in vars(M).items()
-        if isinstance(k, type) and issubclass(k, M.Module) and f"megengine.module.{n}" not in known
-    ]
+    layers = [n for n, k in vars(M).items() if isinstance(k, type) and issubclass(k, M.Module)]
+    return [n for n in layers if f"megengine.module.{n}" not in known]
+
+
+def test_layers_that_megengine_lacks_become_functions(tmp_path):
+    assert sorted(lacking()) == sorted(k.__name__ for k in FUNCTIONS) == sorted(tm_writing._UNKNOWN_THERE)
+    x = tensor(np.linspace(-8, 8, 24, dtype=np.float32).reshape(2, 12))
+    for name in lacking():
+        act = getattr(M, name)()
+        module = trace_module(M.Sequential(M.Linear(12, 12), act, M.Linear(12, 12), act), x)
+        before = listing(module)
+        for kind, each in {"": module, "_flat": module.flatten()}.items():
+            mge.save(each, tmp_path / f"net{kind}.tm")
+            back = mge.load(tmp_path / f"net{kind}.tm")
+            assert [n.name for n in back.graph.nodes()] == [n for n in names_of(each) if n not in ("_1", "_3")]
+            assert not back.graph.get_module_by_type(type(act)) and not hasattr(back, "1")
+            np.testing.assert_array_equal(back(x).numpy(), module(x).numpy())
+        assert listing(module) == before
+
+
+def names_of(module):
+    return [n.name for n in module.graph.nodes()]
+
+
+def test_what_megengine_will_not_run_is_told(tmp_path, monkeypatch):
     said: list[str] = []
     monkeypatch.setattr(tm_writing, "get_logger", lambda name: SimpleNamespace(warning=said.append))
-    for name in lacking:
-        module = trace_module(M.Sequential(getattr(M, name)()), tensor(np.ones(2, np.float32)))
-        mge.save(module, tmp_path / "net.tm")
-        assert f"no such layers as 0 ({name})" in said.pop()
-    assert sorted(lacking) == sorted(tm_writing._UNKNOWN_THERE)
+    x = tensor(np.ones((1, 3, 4), np.float32))
+    mge.save(trace_module(Nothing().eval(), x), tmp_path / "net.tm")
+    assert "gives None or numbers beside tensors, as attention_out does" in said.pop()
+
+
+class PoolsAll(M.Module):
+    def forward(self, x):
+        return F.avg_pool2d(x, x.shape[2:]), F.max_pool2d(x, (x.shape[2], 2), stride=x.shape[2:])
+
+
+def test_a_shape_as_a_window_is_written_as_lengths(tmp_path):
+    x = tensor(np.random.default_rng(0).standard_normal((2, 3, 4, 6)).astype(np.float32))
+    module = trace_module(PoolsAll(), x)
+    mge.save(module, tmp_path / "net.tm")
+    back = mge.load(tmp_path / "net.tm")
+    pool = back.graph.get_function_by_type(F.avg_pool2d).as_unique()
+    assert [n.expr.kind for n in pool.named_args["kernel_size"]] == ["CallMethod", "CallMethod"]
+    for size in ((2, 3, 4, 6), (1, 3, 5, 5)):  # it still follows the input
+        x = tensor(np.random.default_rng(1).standard_normal(size).astype(np.float32))
+        for a, b in zip(back(x), module(x), strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
