@@ -40,6 +40,8 @@ def _fold_one(graph: InternalGraph, bn: Apply) -> bool:
         return False
     w, *rest = (np.asarray(v, np.float64) for v in fixed)
     scale, shift, mean, var = rest[-4:]
+    if np.any(var + bn.attrs["eps"] <= 0):  # nothing to divide by: it stays where it is seen
+        return False
     bias = rest[0] if len(conv.inputs) == 3 else 0.0
     factor = scale / np.sqrt(var + bn.attrs["eps"])
     if conv.op == "conv2d":

@@ -10,7 +10,7 @@ from megengine.core.dtype import quantized
 from megengine.core.errors import GraphError, MegEngineError, NameInUseError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.tensor import tensor
-from megengine.traced_module import InternalGraph, interpret, record
+from megengine.traced_module import InternalGraph, interpret, passes, record
 
 F32 = np.dtype(np.float32)
 SPEC = TensorSpec((1, 3, 6, 6), F32)
@@ -242,3 +242,15 @@ def test_item_assignment_is_recorded():
     graph = record(function, [SPEC])
     x = np.random.default_rng(0).standard_normal(SPEC.shape).astype(np.float32)
     np.testing.assert_array_equal(interpret(graph, [x])[0].numpy(), function(tensor(x)).numpy())
+
+
+def test_a_batch_norm_that_divides_by_nothing_is_not_folded():
+    w = tensor(np.ones((4, 3, 1, 1), np.float32))
+    mean, variance = (tensor(np.full((1, 4, 1, 1), v, np.float32)) for v in (0, -1))
+    one, none = (tensor(np.full((1, 4, 1, 1), v, np.float32)) for v in (1, 0))
+
+    def net(x):
+        return F.batch_norm(F.conv2d(x, w), mean, variance, one, none, training=False)
+
+    graph = record(net, [SPEC], name="net")
+    assert not passes.fold_batch_norm(graph)
