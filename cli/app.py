@@ -18,6 +18,7 @@ import click
 from megengine.core.errors import MegEngineError
 
 EXIT_BAD, EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 1, 2, 70, 130
+LONGEST_MESSAGE = 3000
 INTERRUPTED = "interrupted; no unfinished file was left"
 
 # name -> (module, attribute, one line): the module is imported when its command is asked for.
@@ -114,10 +115,15 @@ def _report(error: BaseException, *, as_json: bool, debug: bool) -> None:
         return
     if debug:
         traceback.print_exception(error)
-    text = _message(error)
+    text = _shortened(_message(error))
     if as_json:
         print(json.dumps({"error": {"type": type(error).__name__, "message": text}}, indent=2))
     print(f"mge-quantize: {printable(text)}", file=sys.stderr)
+
+
+def _shortened(text: str) -> str:
+    """Beginning and end: names in messages may come from files, and be of any length."""
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 800]} … {text[-800:]}"
 
 
 def _message(error: BaseException) -> str:

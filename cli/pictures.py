@@ -1,6 +1,7 @@
 """From a picture file to the array a network expects: the recipe is data and goes into the report."""
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -15,6 +16,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", "
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
 IMAGENET_STD = (58.395, 57.12, 57.375)
 MAX_PIXELS = 200_000_000  # a larger picture is refused before its pixels are decoded
+MAX_SIDE = 4096  # of what a network takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +55,8 @@ class Recipe:
         ):
             if (value := getattr(self, name)) not in allowed:
                 raise OptionError(f"recipe: {name} is {value!r}; expected one of {', '.join(allowed)}")
-        if len(self.size) != 2 or min(self.size) < 1:
-            raise OptionError(f"recipe: size is {self.size}; expected a positive height and width")
+        if len(self.size) != 2 or not all(type(n) is int and 1 <= n <= MAX_SIDE for n in self.size):
+            raise OptionError(f"recipe: size is {self.size}; expected height and width, 1 to {MAX_SIDE}")
         channels = 1 if self.colour == "L" else 3
         for name in ("mean", "std"):
             if len(getattr(self, name)) not in (1, channels):
@@ -64,8 +66,14 @@ class Recipe:
                 )
         if 0 in self.std:
             raise OptionError("recipe: std holds a zero; expected the divisor of each channel")
-        if not 0 < self.crop_ratio <= 1:
-            raise OptionError(f"recipe: crop_ratio is {self.crop_ratio}; expected a number above 0 and at most 1")
+        if not 0.01 <= self.crop_ratio <= 1:
+            raise OptionError(f"recipe: crop_ratio is {self.crop_ratio}; expected a number from 0.01 to 1")
+        if not 0 <= self.margin <= 10:
+            raise OptionError(f"recipe: margin is {self.margin}; expected a part of the longer side, 0 to 10")
+        if len(self.background) != 3 or not all(type(n) is int and 0 <= n <= 255 for n in self.background):
+            raise OptionError(f"recipe: background is {self.background}; expected red, green and blue, 0 to 255")
+        if not all(math.isfinite(float(n)) for n in (*self.mean, *self.std)):
+            raise OptionError("recipe: mean or std holds a number that is not finite")
 
     def describe(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -134,7 +142,7 @@ def _recipe_file(path: Path) -> Recipe:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FileFormatError(f"recipe {path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileFormatError(f"recipe {path}: not JSON ({error})") from error
     if not isinstance(values, dict):
         raise FileFormatError(f"recipe {path}: expected a JSON object of {', '.join(f.name for f in fields(Recipe))}")
@@ -155,7 +163,7 @@ def _recipe_from(values: dict[str, Any], where: str) -> Recipe:
         clean[key] = value
     try:
         return Recipe(**clean)
-    except TypeError as error:
+    except (TypeError, OverflowError) as error:
         raise OptionError(f"{where}: {error}") from error
 
 
@@ -187,6 +195,10 @@ def _composed(picture: Image.Image, how: Recipe) -> Image.Image:
         picture = picture.crop(visible)
     width, height = picture.size
     side = int(max(width, height) * (1 + 2 * how.margin))
+    if side * side > MAX_PIXELS:
+        raise OptionError(
+            f"{width}x{height} would be laid on a square of {side}x{side}, over {MAX_PIXELS} pixels; make it opaque"
+        )
     square = Image.new("RGBA", (side, side), (*how.background, 255))
     square.alpha_composite(picture, ((side - width) // 2, (side - height) // 2))
     return square.convert("RGB")
@@ -200,10 +212,13 @@ def _resized(picture: Image.Image, how: Recipe) -> Image.Image:
         picture = picture.crop((left, top, left + side, top + side))
     elif how.resize == "crop":
         scale = max(height / picture.height, width / picture.width) / how.crop_ratio
-        picture = picture.resize(
-            (max(width, round(picture.width * scale)), max(height, round(picture.height * scale))),
-            Image.Resampling.BICUBIC,
-        )
+        scaled = max(width, round(picture.width * scale)), max(height, round(picture.height * scale))
+        if scaled[0] * scaled[1] > MAX_PIXELS:
+            raise OptionError(
+                f"{picture.width}x{picture.height} would be scaled to {scaled[0]}x{scaled[1]}, more than {MAX_PIXELS} "
+                "pixels; crop it, or take resize=stretch"
+            )
+        picture = picture.resize(scaled, Image.Resampling.BICUBIC)
         left, top = (picture.width - width) // 2, (picture.height - height) // 2
         return picture.crop((left, top, left + width, top + height))
     return picture.resize((width, height), Image.Resampling.BICUBIC)
@@ -225,8 +240,12 @@ def prepare(picture: Image.Image, how: Recipe) -> np.ndarray:
 
 
 def load(path: Path, how: Recipe) -> np.ndarray:
-    """A picture file as an input array of batch 1."""
-    return prepare(open_picture(path, how), how)
+    """A picture file as an input array of batch 1. Raises as `open_picture`."""
+    picture = open_picture(path, how)
+    try:
+        return prepare(picture, how)
+    except OptionError as error:
+        raise FileFormatError(f"picture {path}: {error}") from error
 
 
 def pictures_in(folder: Path) -> list[Path]:

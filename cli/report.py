@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from megengine.traced_module.boxes import printable
+
 WIDTH, HEIGHT, BARS = 132, 26, 44
 
 
@@ -85,7 +87,9 @@ def render(title: str, sections: Sequence[Section], *, recipe: Mapping[str, Any]
     import jinja2
 
     loader = jinja2.PackageLoader("megengine.cli", "templates")
-    templates = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    templates = jinja2.Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_visible
+    )
     templates.filters.update(number=number, decibel=decibel, percent=percent)
     return templates.get_template("report.html.j2").render(
         title=title,
@@ -94,6 +98,11 @@ def render(title: str, sections: Sequence[Section], *, recipe: Mapping[str, Any]
         lines=lines,
         environment=environment(),
     )
+
+
+def _visible(value: Any) -> Any:
+    """Text without characters that hide, reorder or cannot be written; what is escaped already stays."""
+    return printable(value) if type(value) is str else value
 
 
 def _prepared(section: Section) -> dict[str, Any]:

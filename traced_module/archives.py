@@ -47,7 +47,7 @@ def write_archive(path: Path, name: str, text: str, arrays: Mapping[str, np.ndar
         handle, made = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".tmp", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:
-                archive.writestr(_entry(name, packing), text)
+                archive.writestr(_entry(name, _loadable(packing, text)), text)
                 write_arrays(archive, arrays)
             os.chmod(made, 0o644)
             os.replace(made, path)
@@ -55,6 +55,14 @@ def write_archive(path: Path, name: str, text: str, arrays: Mapping[str, np.ndar
             Path(made).unlink(missing_ok=True)
     except OSError as error:
         raise FileFormatError(f"{path}: cannot be written ({error.strerror})") from error
+    except UnicodeEncodeError as error:
+        raise FileFormatError(f"{path}: the name {brief(error.object)} holds no whole characters; rename it") from error
+
+
+def _loadable(packing: int, text: str) -> int:
+    """Stored where it would pack so well that reading took it for a bomb: names may be long, and graphs all alike."""
+    data = text.encode()
+    return packing if len(data) <= MAX_RATIO * len(zlib.compress(data)) // 2 + 4096 else zipfile.ZIP_STORED
 
 
 def write_arrays(archive: zipfile.ZipFile, arrays: Mapping[str, np.ndarray]) -> None:

@@ -206,7 +206,7 @@ def printable(text: str) -> str:
 def tooltip(expr: Expr) -> str:
     """The expression as it prints, its provenance, its weights."""
     lines = [repr(expr)[:600].replace("\t", " ")]
-    lines += [f"{key}: {expr.meta[key]}" for key in ("module", "source", "passes") if expr.meta.get(key)]
+    lines += [f"{key}: {str(expr.meta[key])[:300]}" for key in ("module", "source", "passes") if expr.meta.get(key)]
     fixed = [n for n in expr.inputs if isinstance(n, TensorNode) and isinstance(n.expr, (Constant, GetAttr))]
     weights = [f"{n.name}: {spec_text(n)}" for n in fixed]
     return printable("\n".join(lines + weights))

@@ -233,7 +233,7 @@ def as_text(found: Summary) -> str:
     lines.insert(1, "  ".join("-" * width for width in widths))
     lines += [
         "",
-        f"{_clean(found.name)}: {len(found.rows)} calls, {found.parameters:,} parameters "
+        f"{shortened(_clean(found.name), LONGEST_NAME)}: {len(found.rows)} calls, {found.parameters:,} parameters "
         f"({found.weight_bytes / 1e6:.2f} MB), {found.macs:,} multiply-accumulates",
     ]
     if found.unknown:

@@ -50,7 +50,6 @@ _BOOKKEEPING = frozenset(
         *("end_points", "is_qat", "argspec", "dump_info", "nodes"),
     )
 )
-_LONGEST_NAME = 1000
 _MOST_PARTS = 1 << 20  # arguments and attributes of all graphs and modules of a file together
 _LIMIT = 1000  # nesting of modules and of argument structures
 
@@ -395,7 +394,7 @@ def _text(value: Any) -> str | None:
 
 
 def _word(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > _LONGEST_NAME:
+    if not isinstance(value, str) or len(value) > tm_versions.LONGEST_NAME:
         raise FileFormatError(f"{brief(value)} where a name was expected")
     return value
 

@@ -11,6 +11,8 @@ from megengine.module import Module
 from megengine.traced_module.calls import signature_of
 from megengine.traced_module.expr import Arguments
 
+LONGEST_NAME = 1000  # of nodes, layers and functions in a file
+
 # op of a file -> our attributes from those it stored
 OPDEFS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"GetVarShape": lambda stored: {}}
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType
-from megengine.core.errors import GraphError
+from megengine.core.errors import GraphError, brief
 from megengine.core.pytree import TreeDef
 from megengine.logger import get_logger
 from megengine.module import Module
@@ -29,6 +29,7 @@ from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.tm_lowering import for_megengine, results_without_tensor
 from megengine.traced_module.tm_order import in_file_order
+from megengine.traced_module.tm_versions import LONGEST_NAME
 from megengine.traced_module.traced import TracedModule
 
 VERSION = "1.13.0"
@@ -280,7 +281,7 @@ class _Description:
         elif isinstance(expr, Constant):
             state |= {"value": expr.value, "name": ""}
         else:
-            state |= {"name": expr.name if isinstance(expr, GetAttr) else expr.outputs[0].name}
+            state |= {"name": _named(expr.name if isinstance(expr, GetAttr) else expr.outputs[0].name)}
         return state | {"outputs": outputs}
 
     def call(self, expr: Call, inputs: list[Stub], outputs: list[Stub]) -> dict[str, Any]:
@@ -369,6 +370,12 @@ def _type(value: Any) -> Any:
     return Name(f"{kind.__module__}.{kind.__qualname__}")
 
 
+def _named(name: str) -> str:
+    if len(name) > LONGEST_NAME:
+        raise GraphError(f".tm: the name {brief(name)} has {len(name)} characters; expected at most {LONGEST_NAME}")
+    return name
+
+
 _DEVICE = Stub("megengine.core._imperative_rt.common.CompNode", "xpux:0")
 
 
@@ -382,7 +389,7 @@ def _node(node: Node, expr: Stub, users: list[Stub]) -> dict[str, Any]:
             "_dtype": with_metadata(dtype) if isinstance(dtype, QuantizedDType) else dtype,
             "_device": _DEVICE,
         }
-    state |= {"_name": node.name, "_qualname": node.qualname}
+    state |= {"_name": _named(node.name), "_qualname": node.qualname}
     if isinstance(node, ModuleNode):
         state["module_type"] = (node.module_type.__module__, node.module_type.__qualname__)
     return state

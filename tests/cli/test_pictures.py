@@ -64,6 +64,22 @@ def test_a_broken_picture_is_named(tmp_path, content):
         load(path, PLAIN)
 
 
+@pytest.mark.parametrize(("mode", "message"), [("L", "would be scaled to"), ("LA", "would be laid on a square of")])
+def test_pictures_that_would_grow_without_end_are_refused(tmp_path, mode, message):
+    """A line of pixels is small itself; what a recipe makes of it is checked before memory is taken."""
+    path = tmp_path / "line.png"
+    Image.new(mode, (300_000, 1), 255 if mode == "L" else (255, 255)).save(path)
+    with pytest.raises(FileFormatError, match=rf"picture .*line\.png: .*{message}"):
+        load(path, Recipe(size=(224, 224)))
+
+
+def test_a_recipe_of_endless_nesting_is_refused(tmp_path):
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(FileFormatError, match=r"deep\.json: not JSON"):
+        recipe(str(path))
+
+
 def test_a_truncated_picture_is_named(tmp_path):
     noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
     path = save(tmp_path, noise)
@@ -104,7 +120,15 @@ def test_recipes_from_text(tmp_path):
         ("imagenet,resize=zoom", "resize is 'zoom'; expected one of stretch, crop, square"),
         ("imagenet,mean=1,2", "mean has 2 numbers"),
         ("imagenet,std=0", "std holds a zero"),
-        ("imagenet,size=0", "expected a positive height and width"),
+        ("imagenet,size=0", "expected height and width, 1 to 4096"),
+        ("imagenet,size=1e9", "expected height and width"),
+        ("imagenet,size=100000", "expected height and width"),
+        ("imagenet,size=3.5", "expected height and width"),
+        ("imagenet,margin=1e9", "margin is 1000000000.0; expected a part of the longer side"),
+        ("imagenet,background=1,2", r"background is \(1, 2\); expected red, green and blue"),
+        ("imagenet,background=1,2,300", "background is"),
+        ("imagenet,mean=NaN", "a number that is not finite"),
+        ("imagenet,crop_ratio=1e-9", "crop_ratio is 1e-09"),
         ("imagenet,size=big", "expected numbers"),
         ("imagenet,crop_ratio=2", "crop_ratio is 2"),
     ],

@@ -14,8 +14,10 @@ import argparse
 import collections
 import functools
 import io
+import json
 import multiprocessing
 import os
+import pickle
 import random
 import resource
 import sys
@@ -35,7 +37,7 @@ from megengine.core.errors import FileFormatError, MegEngineError
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the processes that load this module by its name
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
-from damage import damaged_archive, damaged_bytes
+from damage import damaged_archive, damaged_bytes, damaged_json
 
 DATA = Path(__file__).parents[1] / "data"
 MEMORY = 3 << 30  # bytes that loading a file of a few kilobytes may reserve, above those of the program
@@ -97,6 +99,53 @@ def _arrays(save: Callable[..., Any]) -> bytes:
     return file.getvalue()
 
 
+def _log_files() -> list[bytes]:
+    """Logs of renaming, of passes with layers in them, of calls put in, of other arguments."""
+    import megengine.functional as F
+    from megengine.traced_module.passes import PassManager, registered_passes
+
+    found = []
+    for model in _traced()[:2]:
+        graph = model.graph
+        graph.rename(graph.outputs[0], "result")
+        with graph.insert_exprs():
+            graph.replace_node({graph.outputs[0]: F.softmax(graph.outputs[0], axis=-1) * 2})
+        graph.get_function_by_type(F.softmax, recursive=False)[-1].set_arg("axis", 0)
+        PassManager(registered_passes()).run(graph)
+        graph.add_input_node((1, 2), name="more")
+        graph.add_output_node(graph.outputs[0])
+        found += _written(lambda log, path: log.save(path), lambda log=model.edit_log: [log], ".log")
+    return found
+
+
+def _pictures() -> list[bytes]:
+    from PIL import Image
+
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 12, 4), np.uint8)
+    modes = {"PNG": "RGBA", "JPEG": "RGB", "GIF": "P", "BMP": "RGB", "WEBP": "RGB", "TIFF": "RGBA", "PPM": "RGB"}
+    found = []
+    for kind, mode in modes.items():
+        file = io.BytesIO()
+        Image.fromarray(pixels).convert(mode).save(file, kind)
+        found.append(file.getvalue())
+    return found
+
+
+def _plain_pickles() -> list[bytes]:
+    value = {"data": [np.arange(6, dtype=np.uint8).reshape(2, 3)], b"labels": [1, 2], "names": ("a", "b")}
+    return [pickle.dumps(value, protocol) for protocol in range(6)]
+
+
+def _recipes() -> list[bytes]:
+    from megengine.cli.pictures import PRESETS
+
+    return [json.dumps(preset.describe()).encode() for preset in PRESETS.values()]
+
+
+def _damaged_text(content: bytes, rng: random.Random) -> bytes:
+    return damaged_json(content, rng) if rng.random() < 0.7 else damaged_bytes(content, rng)
+
+
 def _load_any(path: Path) -> Any:
     import megengine as mge
 
@@ -107,6 +156,12 @@ def _load_pth(path: Path) -> Any:
     from megengine.serialization import read_pth
 
     return read_pth(path)
+
+
+def _load_plain_pickle(path: Path) -> Any:
+    from megengine.serialization import read_numpy_pickle
+
+    return read_numpy_pickle(path)
 
 
 def _load_onnx(path: Path) -> Any:
@@ -127,6 +182,45 @@ def _load_samples(path: Path) -> Any:
     return list(open_reader(str(path), shapes=[(1, 3, 4)]))
 
 
+def _replay(path: Path) -> Any:
+    """A log is read, and replayed on the models that the sound ones are for."""
+    from megengine.traced_module.edit_log import EditLog
+
+    log = EditLog.load(path)
+    refused = None
+    for model in _models():
+        copy = model.clone()
+        try:
+            log.replay(copy)
+        except MegEngineError as error:
+            assert repr(copy) == repr(model), "a refused log changed the model"
+            refused = error
+        else:
+            copy.graph.lint()
+            return log
+    raise refused or FileFormatError("a log for none of the models")
+
+
+@functools.cache
+def _models() -> list[Any]:
+    return _traced()[:2]
+
+
+def _load_picture(path: Path) -> Any:
+    from megengine.cli.pictures import Recipe, load
+
+    return load(path, Recipe(size=(8, 8)))
+
+
+def _load_recipe(path: Path) -> Any:
+    """A recipe is read and used."""
+    from PIL import Image
+
+    from megengine.cli.pictures import prepare, recipe
+
+    return prepare(Image.new("RGB", (12, 9)), recipe(str(path)))
+
+
 KINDS: dict[str, Kind] = {
     "tm": Kind(".tm", _stored("megengine/graphs/multi_io.tm", "megengine/graphs/*_flat.tm"), damaged_bytes, _load_any),
     "mgt": Kind(".mgt", _module_files, damaged_archive, _load_any),
@@ -135,7 +229,11 @@ KINDS: dict[str, Kind] = {
     "pth": Kind(".pth", _stored("torch/zip.pth", "torch/checkpoint.pth"), damaged_archive, _load_pth),
     "pth-legacy": Kind(".pth", _stored("torch/legacy.pth"), damaged_bytes, _load_pth),
     "onnx": Kind(".onnx", _stored("onnx/*.onnx"), damaged_bytes, _load_onnx),
+    "numpy-pickle": Kind(".pkl", _plain_pickles, damaged_bytes, _load_plain_pickle),
     "npy": Kind(".npy", lambda: [_arrays(np.save)], damaged_bytes, _load_samples),
+    "edits": Kind(".log", _log_files, damaged_archive, _replay),
+    "picture": Kind(".png", _pictures, damaged_bytes, _load_picture),
+    "recipe": Kind(".json", _recipes, _damaged_text, _load_recipe),
     "npz": Kind(".npz", lambda: [_arrays(np.savez), _arrays(np.savez_compressed)], damaged_archive, _load_samples),
 }
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megengine.convert.onnx import write_index_rules, write_rules  # noqa: F401  (they fill WRITERS)
-from megengine.convert.onnx.writing import WRITERS, Writer, quantized
+from megengine.convert.onnx.writing import WRITERS, Writer, quantized, utf8
 from megengine.core.dtype import storage_of
 from megengine.core.errors import FileFormatError, OptionError
 from megengine.dispatch import OnnxRule, registry
@@ -64,7 +64,7 @@ def to_model(model: Any, *, opset: int = OPSET) -> "onnx.ModelProto":
     w.current = None
     made = onnx.helper.make_graph(
         w.nodes,
-        graph.name or "graph",
+        utf8(graph.name) or "graph",
         [_value_info(node) for node in graph.inputs],
         _outputs(w, graph),
         w.initializers,

@@ -104,4 +104,10 @@ def _provenance(expr: Apply | None) -> dict[str, str]:
         return {}
     meta = {**expr.outputs[0].meta, **expr.meta}
     known = {key: meta.get(key) for key in ("module", "source", "passes", "onnx")}
-    return {f"mge.{key}": ", ".join(v) if isinstance(v, list) else str(v) for key, v in known.items() if v}
+    texts = {key: ", ".join(map(str, v)) if isinstance(v, (list, tuple)) else str(v) for key, v in known.items() if v}
+    return {f"mge.{key}": utf8(text) for key, text in texts.items()}
+
+
+def utf8(text: str) -> str:
+    """Text that ONNX files can hold: a mark for halves of characters, which only damaged names have."""
+    return text.encode("utf-8", "replace").decode("utf-8")
