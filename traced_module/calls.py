@@ -12,7 +12,7 @@ import numpy as np
 
 from megengine.core import hooks
 from megengine.core.errors import GraphError, MegEngineError, OptionError, nearest
-from megengine.core.pytree import TreeDef, flatten, register_pytree_node
+from megengine.core.pytree import LEAF, TreeDef, flatten, register_pytree_node
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import interpose
 from megengine.dispatch.public import exported, in_place_methods, public_functions
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
-_HOLDERS = (Tensor, Module, list, tuple, dict)
+_NAMED, _BY_NAME_ONLY = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+
+_HOLDERS = (Module, Tensor, list, tuple, dict)  # modules first: to ask them for their class runs Python
 wrapped_functions: dict[str, Callable[..., Any]] = {}
 builtin_modules: set[type] = set()
 
@@ -87,6 +89,10 @@ def get_subattr(module: Any, path: str) -> Any:
     Raises GraphError naming the part that is missing.
     """
     at, heard = module, hooks.active.get() is not None
+    if not heard and "." not in path and issubclass(type(at), Module):  # the usual case
+        own = object.__getattribute__(at, "__dict__")
+        if path in own:
+            return own[path]
     for part in path.split("."):
         try:
             if isinstance(at, Module):
@@ -121,9 +127,39 @@ def normalized(
 
     Raises TypeError as a wrong call would.
     """
+    plain = _normalized(signature, args, kwargs)
+    if plain is not None:
+        return plain
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
     return bound.args, bound.kwargs
+
+
+def _normalized(
+    signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The same for functions whose parameters all have names; None for others, and for wrong calls."""
+    given, left = len(args), len(kwargs)
+    values, named = list(args), {}
+    for i, (name, parameter) in enumerate(signature.parameters.items()):
+        kind = parameter.kind
+        if kind is not _NAMED and kind is not _BY_NAME_ONLY:
+            return None
+        if kind is _NAMED and i < given:
+            if name in kwargs:
+                return None
+            continue
+        if name in kwargs:
+            value, left = kwargs[name], left - 1
+        elif parameter.default is inspect.Parameter.empty:
+            return None
+        else:
+            value = parameter.default
+        if kind is _NAMED:
+            values.append(value)
+        else:
+            named[name] = value
+    return None if left or len(values) + len(named) != len(signature.parameters) else (tuple(values), named)
 
 
 def flatten_arguments(
@@ -172,11 +208,20 @@ def callee_signature(expr: Call) -> inspect.Signature:
 
 def forward_signature(module: Module, *, with_self: bool = False) -> inspect.Signature:
     """Signature of a module's forward."""
-    own = getattr(module, "forward_signature", None)
-    found = signature_of(type(module).forward) if own is None else own
-    if with_self:
-        return found
-    return found.replace(parameters=list(found.parameters.values())[1:])
+    own = object.__getattribute__(module, "__dict__").get("forward_signature")
+    if own is None:
+        return (signature_of if with_self else _signature_without_self)(type(module).forward)
+    return own if with_self else without_self(own)
+
+
+@functools.lru_cache(maxsize=2048)
+def _signature_without_self(function: Callable[..., Any]) -> inspect.Signature:
+    return without_self(signature_of(function))
+
+
+def without_self(signature: inspect.Signature) -> inspect.Signature:
+    """A signature without its first parameter."""
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
 def named_arguments(expr: Call) -> dict[str, Any]:
@@ -230,6 +275,8 @@ def result_leaves(value: Any, what: str) -> tuple[list[Tensor], TreeDef]:
 
     Raises GraphError when there is no tensor at all.
     """
+    if type(value) is Tensor:  # the usual case
+        return [value], LEAF
     leaves, structure = flatten(value)
     if not any(isinstance(leaf, Tensor) for leaf in leaves):
         raise GraphError(
@@ -312,7 +359,7 @@ def _reached(modules: Sequence[Module]) -> tuple[list[Module], list[Tensor]]:
             items = value.values() if isinstance(value, dict) else value
             todo += [v for v in items if isinstance(v, _HOLDERS)]
     found = seen.values()
-    return [v for v in found if isinstance(v, Module)], [v for v in found if isinstance(v, Tensor)]
+    return [v for v in found if isinstance(v, Module)], [v for v in found if issubclass(type(v), Tensor)]
 
 
 def specs_of_call(expr: Call, inputs: Sequence[Node]) -> tuple[TensorSpec, ...] | None:

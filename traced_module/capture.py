@@ -71,6 +71,7 @@ class Scope:
     reads: dict[int, tuple[ModuleNode, str]] = field(default_factory=dict)  # last read of a module: node, name
     attributes: dict[str, Node] = field(default_factory=dict)  # path -> node
     shapes: dict[int, Any] = field(default_factory=dict)
+    source: str = ""  # the user's line that called it
     changed: dict[int, str] = field(default_factory=dict)  # values that a called graph changed in place -> its argument
 
     def bind(self, tensor: Tensor, node: TensorNode) -> None:
@@ -88,13 +89,14 @@ class Builder:
 
     def node_of(self, value: Any) -> Node | None:
         """The node of a tensor or a module; None for other values. Unknown tensors become constants."""
-        if isinstance(value, Node):
+        kind = type(value)  # not isinstance: to ask a module for its class runs Python
+        if issubclass(kind, Node):
             self.graph._check_owned("call", [value])
             return value
-        if isinstance(value, Module):
+        if issubclass(kind, Module):
             read = self.scope.reads.get(id(value))
             return read[0] if read else None
-        if not isinstance(value, Tensor):
+        if not issubclass(kind, Tensor):
             return None
         node = self.scope.nodes.get(id(value))
         if self.scope.changed and id(value) in self.scope.changed:
@@ -112,7 +114,7 @@ class Builder:
     def meta(self) -> dict[str, Any]:
         """Provenance of what is made now."""
         path = self.graph.qualname.partition(".")[2]
-        return {"module": path, "source": user_line()}
+        return {"module": path, "source": user_line(self.scope.source, _ENTRY)}
 
     def make_attribute(self, owner: Node, path: str, qualname: str, value: Any, name: str) -> Node:
         """The read of an attribute."""
@@ -171,7 +173,7 @@ class ModuleTracer:
     def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
         """A public function or tensor method, called by the user's code."""
         result = run()
-        if not any(isinstance(leaf, Tensor) for leaf in flatten(result)[0]):
+        if type(result) is not Tensor and not any(isinstance(leaf, Tensor) for leaf in flatten(result)[0]):
             return result
         return self.current.make_recorded(record, args, kwargs, result)
 
@@ -216,7 +218,9 @@ class ModuleTracer:
             self._note(what, node.name, why)
 
     def _note(self, what: str, name: str, why: str) -> None:
-        found = Specialization(user_line(), what, f"{self.current.graph.qualname}.{name}")
+        found = Specialization(
+            user_line(self.current.scope.source, _ENTRY), what, f"{self.current.graph.qualname}.{name}"
+        )
         if found not in self.specializations:
             self.specializations.append(found)
             warnings.warn(f"{found}: {why}", SpecializationWarning, stacklevel=3)
@@ -231,14 +235,13 @@ class ModuleTracer:
 
     def observed(self, path: str, value: Any) -> Any:
         """What the reader of a path gets: containers of modules are seen through views."""
-        if isinstance(value, (list, tuple, dict)):
-            if not _holds_modules(value):
-                return value
-            self._count(path)
-            return _MappingView(self, path, value) if isinstance(value, dict) else _SequenceView(self, path, value)
-        if isinstance(value, (Module, Tensor)):
+        if issubclass(type(value), (Module, Tensor)):
             self._read(path, value)
-        return value
+            return value
+        if not isinstance(value, (list, tuple, dict)) or not _holds_modules(value):
+            return value
+        self._count(path)
+        return _MappingView(self, path, value) if isinstance(value, dict) else _SequenceView(self, path, value)
 
     def _count(self, path: str) -> str:
         """Take a name for a read: MegEngine counts every one."""
@@ -281,27 +284,36 @@ class ModuleTracer:
             with hooks.unheard():
                 result = layer_result(expr, [module, *tensors], run)
         else:
-            result = self._nested(module, read[0], args, kwargs)
+            result = self._nested(module, read[0], args, kwargs, expr.meta["source"])
         return builder.make_call(expr, inputs, result, f"{read[1]}_out", f"{read[0].qualname}.[out]")
 
     # ------------------------------------------------------------ graphs
 
-    def _nested(self, module: Module, node: ModuleNode, args: tuple, kwargs: dict) -> Any:
+    def _nested(self, module: Module, node: ModuleNode, args: tuple, kwargs: dict, source: str) -> Any:
         parent = self.current.graph
         name = f"{parent.name}_{node.expr.name.replace('.', '_')}"
-        return self.trace(module, args, kwargs, name, node.qualname, parent)[1]
+        return self.trace(module, args, kwargs, name, node.qualname, parent, source)[1]
 
     def trace(
-        self, module: Module, args: tuple, kwargs: dict, name: str, qualname: str, parent: InternalGraph | None
+        self,
+        module: Module,
+        args: tuple,
+        kwargs: dict,
+        name: str,
+        qualname: str,
+        parent: InternalGraph | None,
+        source: str,
     ) -> tuple[InternalGraph, Any]:
-        """Capture one call of a module (arguments in normal form); gives its graph and the result."""
+        """Capture one call of a module (arguments in normal form), made at a line of the user's; gives its graph and
+        the result.
+        """
         leaves, arg_def = flatten((args, kwargs))
         arguments = (arg_def, tuple((i, v) for i, v in enumerate(leaves) if not isinstance(v, Tensor)))
         tensors = [v for v in leaves if isinstance(v, Tensor)]
         graph = InternalGraph(name, qualname, owner=module)
         if parent is not None:
             graph._journal, graph._top = parent._journal, parent._top
-        scope = Scope(graph, module, paths={id(module): ""})
+        scope = Scope(graph, module, paths={id(module): ""}, source=source)
         scope.reads[id(module)] = (graph.add_self(), "self")
         inner = [alias(t) for t in tensors]
         for label, tensor in zip(_input_names(module, args, kwargs), inner, strict=True):
@@ -344,6 +356,9 @@ class ModuleTracer:
                 "use two modules, or do not branch on shapes"
             )
         return have
+
+
+_ENTRY = ModuleTracer.trace.__code__  # a frame of it stands between what a module does and the line that called it
 
 
 def shape_of(builder: Builder, tensor: Tensor, node: TensorNode) -> Tensor:
@@ -458,7 +473,7 @@ def capture(module: Module, args: tuple, kwargs: dict) -> tuple[ModuleTracer, In
     name = type(module).__name__
     try:
         with untouched(module), tracing(tracer):
-            graph, _ = tracer.trace(module, args, kwargs, name, name, None)
+            graph, _ = tracer.trace(module, args, kwargs, name, name, None, user_line())
     finally:
         tracer.restore()
     return tracer, graph

@@ -6,6 +6,7 @@ stored by name and looked up in a table when they are read, never imported.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +38,11 @@ def dtype_out(dtype: DType) -> Any:
     if isinstance(dtype, QuantizedDType):
         scale = list(dtype.scale) if isinstance(dtype.scale, tuple) else dtype.scale
         return {"name": dtype.name, "scale": scale, "zero_point": dtype.zero_point, "axis": dtype.axis}
+    return _name_of(dtype)
+
+
+@functools.lru_cache(maxsize=64)
+def _name_of(dtype: np.dtype) -> str:
     return dtype.name
 
 

@@ -20,6 +20,7 @@ from megengine.core.pytree import TreeDef
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op
 from megengine.tensor import Tensor
+from megengine.traced_module.calls import get_subattr
 from megengine.traced_module.checking import Checks, inferred
 from megengine.traced_module.editing import ModuleEdits
 from megengine.traced_module.expr import Apply, Arguments, Constant, Expr, GetAttr, Input
@@ -338,8 +339,6 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
     def module_of(self, node: Node) -> Any:
         """The module (or tensor) that a node made by reading attributes stands for."""
         if isinstance(node.expr, GetAttr):
-            from megengine.traced_module.calls import get_subattr
-
             return get_subattr(self.module_of(node.expr.inputs[0]), node.expr.name)
         return self._owner
 

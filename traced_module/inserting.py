@@ -8,7 +8,7 @@ from typing import Any
 
 from megengine.core import hooks
 from megengine.core.errors import GraphError, nearest
-from megengine.core.pytree import flatten, tree_map
+from megengine.core.pytree import flatten, tree_map, unflatten
 from megengine.dispatch import interpose
 from megengine.module import Module
 from megengine.tensor import Tensor
@@ -89,17 +89,17 @@ class Inserter(Builder):
 
     def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
         """A public function or tensor method."""
-        leaves = flatten((args, kwargs))[0]
-        if not any(isinstance(leaf, Node) for leaf in leaves):
+        leaves, structure = flatten((args, kwargs))
+        if not any([isinstance(leaf, Node) for leaf in leaves]):
             return run()
         self._place(leaves)
         self._check_place(leaves)
-        given = tree_map(self._value, list(args)), tree_map(self._value, dict(kwargs))
+        args, kwargs = unflatten(structure, [self._value(leaf) for leaf in leaves])
         with hooks.unheard():
-            result = record.function(*given[0], **given[1])
-        if not any(isinstance(leaf, Tensor) for leaf in flatten(result)[0]):
+            result = record.function(*args, **kwargs)
+        if not any([isinstance(leaf, Tensor) for leaf in flatten(result)[0]]):
             return result
-        return self._to_nodes(self.make_recorded(record, *given, result))
+        return self._to_nodes(self.make_recorded(record, args, kwargs, result))
 
     def _check_place(self, leaves: list[Any]) -> None:
         self.graph._check_before("insert_exprs", [n for n in leaves if isinstance(n, Node)], self.anchor)
@@ -176,11 +176,11 @@ class Inserter(Builder):
     def call_module(self, node: ModuleNode, args: tuple, kwargs: dict) -> Any:
         """`module_node(...)`."""
         module = node.owner
-        leaves = flatten((args, kwargs))[0]
+        leaves, structure = flatten((args, kwargs))
         self._place([node, *leaves])
         self._check_place([node, *leaves])
-        given = [tree_map(self._value, list(args)), tree_map(self._value, dict(kwargs))]
-        args, kwargs = normalized(forward_signature(module), *given)
+        args, kwargs = unflatten(structure, [self._value(leaf) for leaf in leaves])
+        args, kwargs = normalized(forward_signature(module), args, kwargs)
         self.scope.reads[id(module)] = (node, node.name)
         inputs, arguments = flatten_arguments((module, *args), kwargs, self.node_of)
         with hooks.unheard(), untouched(module):

@@ -19,6 +19,9 @@ class Primitives:
     def _link(self: InternalGraph, expr: Expr, inputs: Sequence[Node], before: Expr | None) -> None:  # type: ignore[misc]
         """Put a new expression, whose results are made, in front of another one, or last."""
         expr._inputs = tuple(inputs)
+        if self._journal.open is None:  # nobody can take it back
+            self._put_in(expr, before)
+            return
         self._journal.change(
             lambda: self._put_in(expr, before), lambda: self._take_out(expr), ("link", self, expr, before)
         )

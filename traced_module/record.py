@@ -6,6 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -95,10 +96,12 @@ def _file_name(path: str) -> str:
     return Path(path).name
 
 
-def user_line() -> str:
-    """file:line of the innermost frame outside this package."""
+def user_line(entered: str = "", entry: CodeType | None = None) -> str:
+    """file:line of the innermost frame outside this package; `entered` if `entry` was called further in."""
     frame = sys._getframe(1)
     while frame is not None:
+        if frame.f_code is entry:
+            return entered
         if not frame.f_globals.get("__name__", "").startswith("megengine."):
             return f"{_file_name(frame.f_code.co_filename)}:{frame.f_lineno}"
         frame = frame.f_back

@@ -19,6 +19,7 @@ Specs = tuple[TensorSpec, ...] | None
 _known: dict[tuple[Any, ...], Specs] = {}
 _results: dict[tuple[Any, ...], TensorSpec] = {}  # of layers that return a tensor
 _LIMIT = 8192
+_PLAIN = frozenset((int, float, bool, str, type(None)))
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
@@ -89,12 +90,15 @@ def _layer_key(layer: Any) -> tuple[Any, ...] | None:
         return None
     key: list[Any] = [type(layer)]
     for name, value in object.__getattribute__(layer, "__dict__").items():
-        if name in _HOOKS:
+        kind = type(value)
+        if kind in _PLAIN:
+            key += (name, kind, value) if name != "name" else ()
+        elif name in _HOOKS:
             if value:
                 return None
-        elif isinstance(value, Tensor):
+        elif issubclass(kind, Tensor):
             key += (name, value.spec)
-        elif isinstance(value, Module):
+        elif issubclass(kind, Module):
             return None
         elif name != "name":
             key += (name, _typed(value))

@@ -21,6 +21,7 @@ from megengine.traced_module.calls import (
     forward_signature,
     is_leaf_module,
     normalized,
+    without_self,
     wrapped_functions,
 )
 from megengine.traced_module.capture import ModuleTracer, Specialization, capture, renumber
@@ -159,11 +160,7 @@ class TracedModule(Module):
         if only is not None and only.arguments is None:
             return only, list(args)
         if self.forward_signature is not None:
-            args, kwargs = normalized(
-                self.forward_signature.replace(parameters=list(self.forward_signature.parameters.values())[1:]),
-                args,
-                kwargs,
-            )
+            args, kwargs = normalized(without_self(self.forward_signature), args, kwargs)
         for graph in self._graphs.values():
             tensors = _fitting(graph, (tuple(args), dict(kwargs)))
             if tensors is not None:
@@ -404,7 +401,7 @@ class _Assembly:
         if isinstance(module, Module):
             made.name, made.training, made.quantize_disabled = module.name, module.training, module.quantize_disabled
             made.forward_signature = forward_signature(module, with_self=True)
-            made.origin = getattr(module, "origin", type(module).__name__)
+            made.origin = object.__getattribute__(module, "__dict__").get("origin", type(module).__name__)
             entries = object.__getattribute__(module, "__dict__").items()
             for graph in self.tracer.children.get(id(module), (module, {}))[1].values():
                 graph._owner = made

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ class TreeDef:
     aux: Any = None
     children: tuple[TreeDef, ...] = ()
     _hash: int | None = field(default=None, init=False, repr=False, compare=False)
+    _leaves: int | None = field(default=None, init=False, repr=False, compare=False)
 
     def __hash__(self) -> int:
         if self._hash is None:  # kept: structures are keys of what is remembered about calls
@@ -31,7 +33,11 @@ class TreeDef:
     @property
     def num_leaves(self) -> int:
         """Leaves below this node."""
-        return 1 if self.kind is None else sum(c.num_leaves for c in self.children)
+        if self._leaves is None:
+            count = 1 if self.kind is None else sum([c.num_leaves for c in self.children])
+            object.__setattr__(self, "_leaves", count)
+        assert self._leaves is not None
+        return self._leaves
 
 
 LEAF = TreeDef(None)
@@ -58,18 +64,37 @@ register_pytree_node(slice, lambda s: ((s.start, s.stop, s.step), None), lambda 
 def flatten(tree: Any) -> tuple[list[Any], TreeDef]:
     """Leaves from left to right (dicts keep their own order) and the structure."""
     leaves: list[Any] = []
+    return leaves, _walk(tree, leaves)
 
-    def walk(node: Any) -> TreeDef:
-        rule = _NODES.get(type(node))
-        if rule is not None:
-            children, aux = rule[0](node)
-            return TreeDef(type(node), aux, tuple([walk(c) for c in children]))
-        if isinstance(node, tuple) and hasattr(node, "_fields"):
-            return TreeDef(type(node), "namedtuple", tuple([walk(c) for c in node]))
+
+@functools.lru_cache(maxsize=64)
+def _of_leaves(kind: type, count: int) -> TreeDef:
+    return TreeDef(kind, None, (LEAF,) * count)
+
+
+_NO_KEYS = TreeDef(dict, ())
+
+
+def _walk(node: Any, leaves: list[Any]) -> TreeDef:
+    kind = type(node)
+    rule = _NODES.get(kind)
+    if rule is None:
+        if issubclass(kind, tuple) and hasattr(node, "_fields"):
+            return TreeDef(kind, "namedtuple", tuple([_walk(c, leaves) for c in node]))
         leaves.append(node)
         return LEAF
-
-    return leaves, walk(tree)
+    if kind is dict and not node:
+        return _NO_KEYS
+    children, aux = rule[0](node)
+    if (kind is tuple or kind is list) and len(children) <= 8:  # mostly of leaves: their structures are kept
+        for child in children:
+            found = type(child)
+            if found in _NODES or issubclass(found, tuple):
+                break
+        else:
+            leaves += children
+            return _of_leaves(kind, len(children))
+    return TreeDef(kind, aux, tuple([_walk(c, leaves) for c in children]))
 
 
 def flatten_as(treedef: TreeDef, tree: Any) -> list[Any] | None:
@@ -105,17 +130,18 @@ def unflatten(treedef: TreeDef, leaves: Any) -> Any:
     leaves = list(leaves)
     if len(leaves) != treedef.num_leaves:
         raise ValueError(f"unflatten: the structure has {treedef.num_leaves} leaves, got {len(leaves)}")
-    supply = iter(leaves)
+    return _build(treedef, iter(leaves))
 
-    def build(node: TreeDef) -> Any:
-        if node.kind is None:
-            return next(supply)
-        children = tuple(build(c) for c in node.children)
-        if node.aux == "namedtuple" and node.kind not in _NODES:
-            return node.kind(*children)
-        return _NODES[node.kind][1](node.aux, children)
 
-    return build(treedef)
+def _build(node: TreeDef, supply: Iterator[Any]) -> Any:
+    if node.kind is None:
+        return next(supply)
+    children = tuple([next(supply) if c.kind is None else _build(c, supply) for c in node.children])
+    if node.kind is tuple:
+        return children
+    if node.aux == "namedtuple" and node.kind not in _NODES:
+        return node.kind(*children)
+    return _NODES[node.kind][1](node.aux, children)
 
 
 def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
