@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.autodiff.tape import Context, Entry, Tape, pull_back
+from megengine.autodiff.tape import Context, Tape, pull_back
 from megengine.core.dtype import is_differentiable, storage_of
 from megengine.core.errors import GradientError, ShapeError
 from megengine.dispatch import Interposer, Op, apply, interpose
@@ -57,7 +57,7 @@ class Forward(Interposer):
                 tape.watch(ct)
         needs = tuple(t is not None for t in tangents)
         with interpose(tape):
-            grads = pull_back(Entry(name, vjp, Context(inputs, outputs, attrs, needs)), cts)
+            grads = pull_back(Context(inputs, outputs, attrs, needs, name, vjp), cts)
         pairs = [(g, t) for g, t in zip(grads, tangents, strict=True) if g is not None and t is not None]
         pulled = tape.gradients([g for g, _ in pairs], [t for _, t in pairs], {id(ct) for ct in cts})
         for out, ct in zip(outputs, cts, strict=True):

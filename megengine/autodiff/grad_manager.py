@@ -12,8 +12,8 @@ import numpy as np
 from megengine.autodiff.tape import Tape
 from megengine.core.dtype import storage_of
 from megengine.core.errors import ArgumentError, GradientError
-from megengine.dispatch import apply, interpose
-from megengine.dispatch.apply import without
+from megengine.dispatch import apply
+from megengine.dispatch.apply import begin, end
 from megengine.dispatch.refusal import shown
 from megengine.logger import get_logger
 from megengine.tensor import Tensor
@@ -45,13 +45,12 @@ class GradManager:
     def __init__(self) -> None:
         self._attached: dict[int, tuple[Tensor, list[GradCallback]]] = {}
         self._tape: Tape | None = None
-        self._stack: ExitStack | None = None
 
     def attach(
         self, tensors: Tensor | Iterable[Tensor], callbacks: GradCallback | Sequence[GradCallback] | None = None
     ) -> GradManager:
         """Ask for gradients of tensors; `callback(tensor, grad)` may replace each gradient. Returns the manager."""
-        if not isinstance(tensors, Iterable):
+        if not isinstance(tensors, (Tensor, list)) and not isinstance(tensors, Iterable):
             remedy = "; give it net.parameters()" if hasattr(tensors, "parameters") else ""
             raise ArgumentError(f"attach: tensors is {shown(tensors)}; expected tensors or parameters{remedy}")
         items = [tensors] if isinstance(tensors, Tensor) else list(tensors)
@@ -77,14 +76,13 @@ class GradManager:
         self._tape = Tape()
         for t, _ in self._attached.values():
             self._tape.watch(t)
-        self._stack = ExitStack()
-        self._stack.enter_context(interpose(self._tape))
+        begin(self._tape)
 
     def release(self) -> None:
         """Stop recording and forget what was recorded."""
-        if self._stack is not None:
-            self._stack.close()
-        self._tape = self._stack = None
+        if self._tape is not None:
+            end(self._tape)
+        self._tape = None
 
     def backward(self, y: Any = None, dy: Any = None) -> None:
         """Gradients of y (a tensor, or several) are added to `.grad` of attached tensors; recording stops.
@@ -98,17 +96,18 @@ class GradManager:
         tape = self._tape
         token = _backwarding.set(self)
         try:
-            with without(tape):
-                attached = [(tape.source(t), t, callbacks) for t, callbacks in self._attached.values()]
-                cotangents = tape.gradients(targets, seeds, {id(source) for source, _, _ in attached})
-                if targets and attached and not any(id(source) in cotangents for source, _, _ in attached):
-                    _log.warning(
-                        "backward: y does not depend on any attached tensor, so no gradient was computed; "
-                        "compute it from them within 'with gm:'"
-                    )
-                for source, tensor, callbacks in attached:
-                    if id(source) in cotangents:
-                        self._deliver(tensor, cotangents[id(source)], callbacks)
+            end(tape)  # the gradients are no part of what they are of
+            attached = [(tape.source(t), t, callbacks) for t, callbacks in self._attached.values()]
+            sources = {id(source) for source, _, _ in attached}
+            cotangents = tape.gradients(targets, seeds, sources)
+            if targets and attached and sources.isdisjoint(cotangents):
+                _log.warning(
+                    "backward: y does not depend on any attached tensor, so no gradient was computed; "
+                    "compute it from them within 'with gm:'"
+                )
+            for source, tensor, callbacks in attached:
+                if id(source) in cotangents:
+                    self._deliver(tensor, cotangents[id(source)], callbacks)
         finally:
             _backwarding.reset(token)
             self.release()
@@ -123,7 +122,7 @@ class GradManager:
     @staticmethod
     def _seeds(targets: list[Tensor], dy: Any) -> list[Tensor]:
         if dy is None:
-            return [Tensor(np.ones(t.shape, storage_of(t.dtype)), dtype=t.dtype) for t in targets]
+            return [_ones(t) for t in targets]
         seeds = _tensors("dy", dy)
         if len(seeds) != len(targets):
             raise GradientError(f"backward: {len(targets)} targets and {len(seeds)} cotangents; expected as many")
@@ -138,6 +137,12 @@ class GradManager:
 
     def __or__(self, other: GradManager | GradManagerGroup) -> GradManagerGroup:
         return GradManagerGroup([self]).merge_with(other)
+
+
+def _ones(like: Tensor) -> Tensor:
+    ones = np.empty(like.spec.shape, storage_of(like.dtype))
+    ones.fill(1)
+    return Tensor._of_spec(ones, like.spec)
 
 
 def _tensors(name: str, given: Any) -> list[Tensor]:

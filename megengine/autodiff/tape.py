@@ -13,28 +13,28 @@ from megengine.tensor import Tensor
 
 
 class Context:
-    """What a vjp rule sees of the call it differentiates."""
+    """One op on a tape, as its vjp rule sees it: `needs` says which inputs want a gradient."""
 
-    __slots__ = ("attrs", "inputs", "needs", "outputs")
+    __slots__ = ("attrs", "inputs", "name", "needs", "outputs", "vjp")
 
-    def __init__(self, inputs: tuple, outputs: tuple, attrs: dict[str, Any], needs: tuple[bool, ...]) -> None:
+    def __init__(
+        self,
+        inputs: tuple,
+        outputs: tuple,
+        attrs: dict[str, Any],
+        needs: tuple[bool, ...],
+        name: str = "",
+        vjp: Callable[..., Any] | NoRule | None = None,
+    ) -> None:
         self.inputs, self.outputs, self.attrs, self.needs = inputs, outputs, attrs, needs
-
-
-class Entry:
-    """One op on the tape."""
-
-    __slots__ = ("context", "name", "vjp")
-
-    def __init__(self, name: str, vjp: Callable[..., Any] | NoRule, context: Context) -> None:
-        self.name, self.vjp, self.context = name, vjp, context
+        self.name, self.vjp = name, vjp
 
 
 class Tape(Observer):
     """Records every op that touches a watched tensor; several tapes can record at once (higher order)."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[Context] = []
         self.watched: dict[int, Tensor] = {}  # keeps tensors alive, so ids stay theirs
         self._sources: dict[int, Tensor] = {}  # tensors told to watch -> what stands for the value they had then
 
@@ -57,11 +57,14 @@ class Tape(Observer):
         self, name: str, vjp: Any, inputs: tuple, outputs: tuple[Tensor, ...], attrs: dict[str, Any], needs: tuple
     ) -> None:
         """Write one op down; its float results are watched from now on."""
-        if not any(is_differentiable(t.dtype) for t in outputs):
+        for t in outputs:
+            if is_differentiable(t._dtype):
+                break
+        else:
             return
         for t in outputs:
             self.watched[id(t)] = t
-        self.entries.append(Entry(name, vjp, Context(inputs, outputs, attrs, needs)))
+        self.entries.append(Context(inputs, outputs, attrs, needs, name, vjp))
 
     def rebind(self, tensor: Tensor, new: Tensor) -> None:
         """From now on `tensor` stands for `new`; entries so far keep an alias of its old value."""
@@ -71,9 +74,8 @@ class Tape(Observer):
         if id(tensor) in self.watched:
             self.watched[id(old)] = old
         for entry in self.entries:
-            c = entry.context
-            c.inputs = tuple(old if t is tensor else t for t in c.inputs)
-            c.outputs = tuple(tensor if t is new else old if t is tensor else t for t in c.outputs)
+            entry.inputs = tuple(old if t is tensor else t for t in entry.inputs)
+            entry.outputs = tuple(tensor if t is new else old if t is tensor else t for t in entry.outputs)
         if id(new) in self.watched:
             self.watched[id(tensor)] = tensor
 
@@ -89,29 +91,33 @@ class Tape(Observer):
             self._step_back(self.entries.pop(), cotangents, keep)
         return cotangents
 
-    def _step_back(self, entry: Entry, cotangents: dict[int, Tensor], keep: Container[int]) -> None:
-        inputs, outputs = entry.context.inputs, entry.context.outputs
+    def _step_back(self, entry: Context, cotangents: dict[int, Tensor], keep: Container[int]) -> None:
+        inputs, outputs, watched = entry.inputs, entry.outputs, self.watched
         cts = [cotangents.get(id(t)) for t in outputs]
-        if any(ct is not None for ct in cts):
-            for t, grad in zip(inputs, pull_back(entry, cts), strict=True):
-                if grad is not None and id(t) in self.watched:
-                    _accumulate(cotangents, t, grad)
+        for ct in cts:
+            if ct is not None:
+                for t, grad in zip(inputs, pull_back(entry, cts), strict=True):
+                    if grad is not None and id(t) in watched:
+                        _accumulate(cotangents, t, grad)
+                break
         for t in outputs:
-            if id(t) not in keep and not any(t is i for i in inputs):
-                cotangents.pop(id(t), None)
-                self.watched.pop(id(t), None)
+            key = id(t)
+            if key not in keep and key not in map(id, inputs):
+                cotangents.pop(key, None)
+                watched.pop(key, None)
 
 
-def pull_back(entry: Entry, cts: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+def pull_back(entry: Context, cts: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     """Cotangents of an entry's inputs from those of its outputs."""
     if isinstance(entry.vjp, NoRule):
         if "piecewise constant" in entry.vjp.reason:
-            return [None] * len(entry.context.inputs)
+            return [None] * len(entry.inputs)
         raise GradientError(
             f"{entry.name} has no gradient: {entry.vjp.reason}; detach its input or leave it out of the loss"
         )
+    assert entry.vjp is not None
     try:
-        grads = entry.vjp(entry.context, *cts)
+        grads = entry.vjp(entry, *cts)
     except Exception as exc:
         exc.add_note(f"while computing the gradient of {entry.name}")
         raise
@@ -119,7 +125,8 @@ def pull_back(entry: Entry, cts: Sequence[Tensor | None]) -> Sequence[Tensor | N
 
 
 def _accumulate(cotangents: dict[int, Tensor], tensor: Tensor, grad: Tensor) -> None:
-    if grad.shape != tensor.shape:
-        raise GradientError(f"a gradient has shape {grad.shape}; expected {tensor.shape} of the value it belongs to")
+    got, expected = grad.spec, tensor.spec
+    if got is not expected and got.shape != expected.shape:
+        raise GradientError(f"a gradient has shape {got.shape}; expected {expected.shape} of the value it belongs to")
     have = cotangents.get(id(tensor))
     cotangents[id(tensor)] = grad if have is None else apply("add", have, grad)

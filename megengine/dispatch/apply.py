@@ -56,33 +56,34 @@ class Observer(Interposer):
 _stack: ContextVar[tuple[Interposer, ...]] = ContextVar("megengine_interposers", default=())
 
 
+def begin(interposer: Interposer) -> None:
+    """Let `interposer` see every op applied from now on, before those that already stand there."""
+    _stack.set((*_stack.get(), interposer))
+
+
+def end(interposer: Interposer) -> None:
+    """Take `interposer` away. Several may end in any order; one that does not stand there is no error."""
+    stack = _stack.get()
+    for i in range(len(stack) - 1, -1, -1):
+        if stack[i] is interposer:
+            _stack.set(stack[:i] + stack[i + 1 :])
+            return
+
+
 @contextmanager
 def interpose(interposer: Interposer) -> Iterator[Interposer]:
     """Let `interposer` see every op applied in the body, before those that already stand there."""
-    _stack.set((*_stack.get(), interposer))
+    begin(interposer)
     try:
         yield interposer
     finally:
-        # not reset to what was before: bodies of several managers may end in any order
-        stack = _stack.get()
-        last = max((i for i, other in enumerate(stack) if other is interposer), default=len(stack))
-        _stack.set(stack[:last] + stack[last + 1 :])
+        end(interposer)
 
 
 @contextmanager
 def no_interposers() -> Iterator[None]:
     """Run the body with no interposer at all."""
     token = _stack.set(())
-    try:
-        yield
-    finally:
-        _stack.reset(token)
-
-
-@contextmanager
-def without(interposer: Interposer) -> Iterator[None]:
-    """Run the body as if `interposer` did not stand there; the others still see every op."""
-    token = _stack.set(tuple(i for i in _stack.get() if i is not interposer))
     try:
         yield
     finally:

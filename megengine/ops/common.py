@@ -158,13 +158,14 @@ def pad_pairs(op: str, value: Any) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def unbroadcast(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Sum x over the axes along which a tensor of `shape` was broadcast to it."""
-    if x.shape == shape:
+    have = x.spec.shape
+    if have == shape:
         return x
-    lead = len(x.shape) - len(shape)
-    axes = tuple(range(lead)) + tuple(i + lead for i, n in enumerate(shape) if n == 1 and x.shape[i + lead] != 1)
+    lead = len(have) - len(shape)
+    axes = tuple(range(lead)) + tuple(i + lead for i, n in enumerate(shape) if n == 1 and have[i + lead] != 1)
     if axes:
         x = apply("sum", x, axis=axes, keepdims=False)
-    return x if x.shape == shape else apply("reshape", x, shape=shape)
+    return x if x.spec.shape == shape else apply("reshape", x, shape=shape)
 
 
 def choice(op: str, argument: str, value: Any, allowed: Sequence[str]) -> str:

@@ -334,10 +334,11 @@ def binary(
 
 def _unbroadcasting(vjp: Callable[..., Any]) -> Callable[..., tuple]:
     def wrapped(ctx: Any, ct: Tensor) -> tuple:
-        grads = vjp(ctx, ct)
         return tuple(
-            unbroadcast(g, x.shape) if need and g is not None else None
-            for g, x, need in zip(grads, ctx.inputs, ctx.needs, strict=True)
+            [
+                unbroadcast(g, x.spec.shape) if need and g is not None else None
+                for g, x, need in zip(vjp(ctx, ct), ctx.inputs, ctx.needs, strict=True)
+            ]
         )
 
     return wrapped

@@ -203,11 +203,17 @@ def _broadcast_infer(x: TensorSpec, *, shape: tuple[int, ...]) -> TensorSpec:
     return TensorSpec(tuple(shape), x.dtype, x.device)
 
 
+def _broadcast(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    out = np.empty(shape, x.dtype)
+    out[...] = x
+    return out
+
+
 define(
     Op(
         "broadcast_to",
         _broadcast_infer,
-        lambda x, shape: np.array(np.broadcast_to(x, shape)),
+        _broadcast,
         lambda ctx, ct: (unbroadcast(ct, ctx.inputs[0].shape),),
         OnnxRule("Expand"),
         lambda: iter(
