@@ -101,3 +101,18 @@ def eager(make: MakeStep, constants: tuple[int, ...], *, inplace_input: int | No
         return from_step(out)
 
     return run
+
+
+def flat(make: Callable[[Problem], Any]) -> Callable[..., np.ndarray]:
+    """`run(problem, *arrays)` of a kernel that has `make_flat`."""
+
+    def run(problem: Problem, *arrays: np.ndarray) -> np.ndarray:
+        out = np.empty(problem.outputs[0].shape, storage_of(problem.outputs[0].dtype))
+        _core.run_step(make(problem), [*map(_c_contiguous, arrays), out])
+        return out
+
+    return run
+
+
+def _c_contiguous(array: np.ndarray) -> np.ndarray:
+    return np.asarray(array, order="C")  # keeps arrays without axes as they are

@@ -91,6 +91,8 @@ class Kernel:
     constants)` is asked like `usable`, with the values of the constants. `inplace_input` is the input whose memory
     the step's output must share (a residual that is summed in place). `packs`: inputs that the step takes
     from the constants when it is made; constants elsewhere are given as buffers, like any input.
+    `make_flat(problem)` gives a native step for eager calls of small tensors, where Python would take longer than the
+    work: it packs nothing and takes every array C-contiguous. `run` does the same from Python.
     `exact`: equals the integer specification bit for bit. `reproducible`: the same result on every run and
     thread count.
     """
@@ -100,6 +102,7 @@ class Kernel:
     usable: Usable = lambda problem: None
     run: Run | None = None
     make_step: MakeStep | None = None
+    make_flat: Callable[[Problem], Any] | None = None
     accepts: Accepts = accept_all
     inplace_input: int | None = None
     packs: tuple[int, ...] = ()

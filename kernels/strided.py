@@ -18,7 +18,7 @@ from megengine.kernels import _core
 from megengine.kernels.registry import Kernel, Problem, family
 
 _F32 = np.dtype(np.float32)
-_BINARY = ("add", "sub", "mul", "div", "maximum", "minimum")  # in the order of the native enumeration
+BINARY = ("add", "sub", "mul", "div", "maximum", "minimum")  # in the order of the native enumeration
 _MOST_MOVES = 4096  # beyond them the walk over the moves is what takes the time
 
 
@@ -145,8 +145,25 @@ def _broadcast_step(problem: Problem, constants: dict[int, np.ndarray], threads:
     out = problem.outputs[0]
     a, b = (_place(i, s, lambda x: np.broadcast_to(x, out.shape)) for i, s in enumerate(problem.inputs))
     y = _place(2, out)
-    kind = _BINARY.index(problem.op)
+    kind = BINARY.index(problem.op)
     return _core.broadcast_step(kind, list(out.shape), list(y.strides), list(a.strides), list(b.strides))
+
+
+def flat_broadcast_step(problem: Problem) -> Any:
+    """The same for C-contiguous arrays, whatever their number of axes."""
+    shape = problem.outputs[0].shape
+    probes = (np.lib.stride_tricks.as_strided(np.empty(1, np.float32), s.shape, _dense(s)) for s in problem.inputs)
+    a, b = (np.broadcast_to(probe, shape).strides for probe in probes)
+    return _core.broadcast_step(
+        BINARY.index(problem.op), list(shape), list(_dense(problem.outputs[0])), list(a), list(b)
+    )
+
+
+def _dense(spec: TensorSpec) -> tuple[int, ...]:
+    strides = [storage_of(spec.dtype).itemsize]
+    for n in reversed(spec.shape[1:]):
+        strides.append(strides[-1] * n)
+    return tuple(strides[::-1][: spec.ndim])
 
 
 def _float32(problem: Problem) -> str | None:
@@ -165,5 +182,5 @@ for _op, _usable, _make in (
 ):
     family(_op).add(Kernel(f"own_strided_{_op}", usable=_usable, make_step=_make))
 
-for _op in _BINARY:
+for _op in BINARY:
     family(_op).add(Kernel(f"own_broadcast_{_op}", usable=_float32, make_step=_broadcast_step))

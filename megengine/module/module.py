@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from megengine.core.errors import (
     nearest,
 )
 from megengine.dispatch.refusal import constructor, own
+from megengine.kernels import _core
 from megengine.logger import get_logger
 from megengine.module.location import located
 from megengine.tensor import Parameter, Tensor
@@ -59,7 +60,13 @@ def _unnamed(entries: Iterable[tuple]) -> Iterator[Any]:
     return (entry[1] if len(entry) == 2 else entry[1:] for entry in entries)
 
 
-class Module:
+if TYPE_CHECKING:
+    _Reads = object
+else:
+    _Reads = _core.WatchedReads  # native: a layer reads a dozen of its attributes at every call
+
+
+class Module(_Reads):
     """Base of all layers: subclass it, set parameters and children as attributes, define `forward`.
 
     Lists, tuples and dicts of modules count as children. State dict keys are a module's own in
@@ -85,22 +92,9 @@ class Module:
         hint = nearest("forward", added)
         raise MissingMethodError(f"{type(self).__name__} has no forward; define it in the subclass{hint}")
 
-    def __getattribute__(self, name: str) -> Any:
-        value = object.__getattribute__(self, name)
-        watcher = hooks.active.get()
-        if watcher is None or name.startswith("__") or not isinstance(value, (Module, Tensor, list, tuple, dict)):
-            return value
-        if isinstance(getattr(type(self), name, None), property):
-            return value  # what it read was heard already
-        return watcher.attribute(self, name, value)
+    if TYPE_CHECKING:
 
-    def __getattr__(self, name: str) -> Any:
-        """Only asked for names that are not there: the error says what to do."""
-        if hasattr(type(self), name):
-            return object.__getattribute__(self, name)  # a property failed: its own error tells
-        if name in _HOOKS or name == "training":
-            raise MissingNameError(f"{type(self).__name__}.__init__ did not call super().__init__() before this")
-        raise absent.attribute(self, name, absent.MODULE_WORDS)
+        def __getattr__(self, name: str) -> Any: ...
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         watcher = hooks.active.get()
@@ -328,3 +322,25 @@ class Module:
         lines = [f"({name}): " + repr(child).replace("\n", "\n  ") for name, child in entries]
         head = f"{type(self).__name__}({self._module_info_string()}"
         return head + ("\n  " + "\n  ".join(lines) + "\n)" if lines else ")")
+
+
+def _heard(module: Module, name: str, value: Any) -> Any:
+    """What the reader of an attribute gets while somebody listens."""
+    watcher = hooks.active.get()
+    if watcher is None or name.startswith("__") or not isinstance(value, (Module, Tensor, list, tuple, dict)):
+        return value
+    if isinstance(getattr(type(module), name, None), property):
+        return value  # what it read was heard already
+    return watcher.attribute(module, name, value)
+
+
+def _missing(module: Module, name: str) -> Any:
+    """Only asked for names that are not there: the error says what to do."""
+    if hasattr(type(module), name):
+        return object.__getattribute__(module, name)  # a property failed: its own error tells
+    if name in _HOOKS or name == "training":
+        raise MissingNameError(f"{type(module).__name__}.__init__ did not call super().__init__() before this")
+    raise absent.attribute(module, name, absent.MODULE_WORDS)
+
+
+_core.watch_reads(hooks.active, _heard, _missing)

@@ -131,7 +131,7 @@ define(
         "sum",
         _infer("sum"),
         # np.sum takes twice as long to come to this
-        lambda x, axis, keepdims: np.add.reduce(_in_order(x), axis, _wide(x) or x.dtype, None, keepdims),
+        lambda x, axis, keepdims: np.add.reduce(_in_order(x), axis=axis, dtype=_wide(x) or x.dtype, keepdims=keepdims),
         lambda ctx, ct: (_expand(ct, ctx),),
         OnnxRule("ReduceSum", _KEYS),
         _samples(True),

@@ -10,6 +10,7 @@ void bind_float(nanobind::module_& m);
 void bind_int8(nanobind::module_& m);
 void bind_layout(nanobind::module_& m);
 void bind_memory(nanobind::module_& m);
+void bind_module_type(nanobind::module_& m);
 void bind_public_call(nanobind::module_& m);
 void bind_random(nanobind::module_& m);
 void bind_strided(nanobind::module_& m);
@@ -24,6 +25,7 @@ inline void bind_all(nanobind::module_& m) {
     bind_int8(m);
     bind_layout(m);
     bind_memory(m);
+    bind_module_type(m);
     bind_public_call(m);
     bind_random(m);
     bind_strided(m);

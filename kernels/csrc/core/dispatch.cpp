@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <array>
+#include <cstdlib>
 #include <utility>
 
 #include "core/bind.h"
@@ -47,11 +48,17 @@ Ref tuple_of(PyObject* const* items, Py_ssize_t count) {
 
 // From what megengine.dispatch.apply._prepare returns.
 std::shared_ptr<PreparedCall> unpacked(PyObject* found) {
-    PyObject *run, *outputs;
+    PyObject *run, *outputs, *step;
     int single, moves, reference;
-    if (!PyArg_ParseTuple(found, "OO!ppp", &run, &PyTuple_Type, &outputs, &single, &moves, &reference))
+    if (!PyArg_ParseTuple(found, "OO!pppO", &run, &PyTuple_Type, &outputs, &single, &moves, &reference,
+                          &step))
         return nullptr;
     auto call = std::make_shared<PreparedCall>();
+    if (step != Py_None) {
+        call->step = static_cast<const Step*>(PyCapsule_GetPointer(step, kStepCapsule));
+        if (!call->step) return nullptr;
+        call->capsule = Ref::borrowed(step);
+    }
     call->run = Ref::borrowed(run);
     call->single = single;
     call->moves = moves;
@@ -77,8 +84,54 @@ std::shared_ptr<PreparedCall> prepare(const OpCall& call) {
 
 // ---------------------------------------------------------------- running
 
-// The function of the arrays, for a reference with NumPy's warnings off.
+// A new array for the result, C-contiguous.
+PyArrayObject* room(const Output& out) {
+    std::array<npy_intp, NPY_MAXDIMS> shape;
+    static PyObject* name = interned("shape");
+    const Ref lengths(PyObject_GetAttr(out.spec.get(), name));
+    if (!lengths) return nullptr;
+    const Py_ssize_t axes = PyTuple_GET_SIZE(lengths.get());
+    for (Py_ssize_t i = 0; i < axes; ++i)
+        shape[static_cast<std::size_t>(i)] = PyLong_AsSsize_t(PyTuple_GET_ITEM(lengths.get(), i));
+    Py_INCREF(out.storage.get());  // taken over by the array
+    return reinterpret_cast<PyArrayObject*>(
+        PyArray_NewFromDescr(&PyArray_Type, reinterpret_cast<PyArray_Descr*>(out.storage.get()),
+                             static_cast<int>(axes), shape.data(), nullptr, nullptr, 0, nullptr));
+}
+
+struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+};
+
+// The step on small arrays, with the GIL: handing that over would take longer.
+PyObject* run_step(const PreparedCall& call, PyObject** arrays, Py_ssize_t count) {
+    std::array<std::byte*, Given::kMost + 1> buffers;
+    std::array<Ref, Given::kMost> held;
+    for (Py_ssize_t i = 0; i < count; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        held[at] = Ref(PyArray_FromAny(arrays[i], nullptr, 0, 0, NPY_ARRAY_CARRAY_RO, nullptr));
+        if (!held[at]) return nullptr;
+        buffers[at] =
+            reinterpret_cast<std::byte*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(held[at].get())));
+    }
+    PyArrayObject* out = room(call.outputs[0]);
+    if (!out) return nullptr;
+    buffers[static_cast<std::size_t>(count)] = reinterpret_cast<std::byte*>(PyArray_DATA(out));
+    constexpr std::size_t kAlign = 64;
+    const std::size_t bytes = (call.step->scratch_bytes() + kAlign - 1) / kAlign * kAlign;
+    const std::unique_ptr<std::byte, Free> scratch(
+        bytes ? static_cast<std::byte*>(std::aligned_alloc(kAlign, bytes)) : nullptr);
+    if (bytes && !scratch) {
+        Py_DECREF(out);
+        return PyErr_NoMemory();
+    }
+    for (int part = 0; part < call.step->parts(); ++part) call.step->run(part, buffers.data(), scratch.get());
+    return reinterpret_cast<PyObject*>(out);
+}
+
+// The step or the function of the arrays; for a reference with NumPy's warnings off.
 PyObject* call_kernel(const PreparedCall& call, PyObject** arrays, Py_ssize_t count) {
+    if (call.step && count <= Given::kMost) return run_step(call, arrays, count);
     const std::size_t flags = static_cast<std::size_t>(count) | PY_VECTORCALL_ARGUMENTS_OFFSET;
     if (!call.reference || !dispatch_parts.quiet_variable)
         return PyObject_Vectorcall(call.run.get(), arrays, flags, nullptr);

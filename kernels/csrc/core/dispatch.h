@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/step.h"
 #include "core/call_memo.h"
 
 namespace mge {
@@ -51,7 +52,9 @@ struct PreparedCall {
     Ref run;
     std::vector<Output> outputs;
     bool single, moves;
-    bool reference;  // in NumPy: without its warnings, and with results that may have to be cast
+    Ref capsule;                 // owns the step
+    const Step* step = nullptr;  // runs instead, on C-contiguous arrays; null for most kernels
+    bool reference;              // in NumPy: without its warnings, and with results that may have to be cast
 };
 
 // How tensors and attributes reach an op; all borrowed.

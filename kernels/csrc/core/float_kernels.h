@@ -9,6 +9,15 @@ struct PoolShape {
     bool count_padding;
 };
 
+// A convolution of rows-first images [n,c,h,w] with weights [o,c/groups,kh,kw].
+struct ConvShape {
+    std::int64_t n, c, h, w, o, kh, kw, groups, oh, ow, sh, sw, dh, dw, top, left;
+
+    // Rows and columns of an image with its padding, as far as the windows reach.
+    std::int64_t rows() const { return (oh - 1) * sh + (kh - 1) * dh + 1; }
+    std::int64_t cols() const { return (ow - 1) * sw + (kw - 1) * dw + 1; }
+};
+
 enum class Activation { kSigmoid, kSilu, kHsigmoid, kHswish, kTanh };
 
 struct FloatKernels {
@@ -25,7 +34,12 @@ struct FloatKernels {
     // dst[i][p][c] = a[i][p][c] (+ or *) b[i * b_stride + c]: one value per channel.
     void (*channel)(const float* a, const float* b, float* dst, std::int64_t n, std::int64_t hw,
                     std::int64_t c, std::int64_t b_stride, bool add);
+    // For small images. padded: room for c * rows * cols numbers and kConvTail more. bias may be null.
+    void (*conv)(const float* src, const float* weights, const float* bias, float* dst, float* padded,
+                 const ConvShape& s);
 };
+
+inline constexpr std::int64_t kConvTail = 64;
 
 const FloatKernels& float_kernels_base();
 const FloatKernels& float_kernels_avx2();

@@ -126,6 +126,24 @@ class ChannelStep final : public Step {
     decltype(FloatKernels::channel) f_;
 };
 
+// Takes images and weights as they are, rows first, and packs nothing: for eager calls.
+class ConvStep final : public Step {
+  public:
+    ConvStep(ConvShape shape, bool bias) : shape_(shape), bias_(bias), f_(active_float_kernels().conv) {}
+    std::size_t scratch_bytes() const override {
+        return static_cast<std::size_t>(shape_.c * shape_.rows() * shape_.cols() + kConvTail) * sizeof(float);
+    }
+    void run(int, std::byte* const* buffers, std::byte* scratch) const noexcept override {
+        f_(in(buffers, 0), in(buffers, 1), bias_ ? in(buffers, 2) : nullptr, out(buffers, bias_ ? 3 : 2),
+           reinterpret_cast<float*>(scratch), shape_);
+    }
+
+  private:
+    ConvShape shape_;
+    bool bias_;
+    decltype(FloatKernels::conv) f_;
+};
+
 // Rows of all inputs side by side: a concatenation along the last axis in memory.
 class ConcatStep final : public Step {
   public:
@@ -150,11 +168,20 @@ nb::object pool_step(std::vector<std::int64_t> s, bool max, bool count_padding, 
     return capsule(new PoolStep(shape, max, threads));
 }
 
+nb::object small_conv_step(std::vector<std::int64_t> s, bool bias) {
+    if (s.size() != 16) throw nb::value_error("small_conv_step: 16 lengths expected");
+    const ConvShape shape{s[0], s[1], s[2],  s[3],  s[4],  s[5],  s[6],  s[7],
+                          s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15]};
+    if (shape.sw > kConvTail / 8) throw nb::value_error("small_conv_step: strides of at most 8 expected");
+    return capsule(new ConvStep(shape, bias));
+}
+
 }  // namespace
 
 void bind_float(nb::module_& m) {
     m.def("pool_step", &pool_step, nb::arg("lengths"), nb::arg("max"), nb::arg("count_padding"),
           nb::arg("threads"));
+    m.def("small_conv_step", &small_conv_step, nb::arg("lengths"), nb::arg("bias"));
     m.def("mean_step",
           [](std::int64_t n, std::int64_t hw, std::int64_t c) { return capsule(new MeanStep(n, hw, c)); });
     m.def("clamp_step",
