@@ -2,12 +2,15 @@
 
     python bench/graphs.py                                  # torch.fx is measured if torch can be imported
     MEGENGINE_PYTHON=/path/to/python3.8 python bench/graphs.py
+    python bench/graphs.py chain 1000 10000 50000           # microseconds for each node of chains of these sizes
 
-Each figure is the median of several runs, in milliseconds.
+Each package runs in a process of its own; they take turns, operation by operation. Each figure is the median of the
+turns, in milliseconds, and beside it what it is of torch.fx in the same turns.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import statistics
@@ -21,20 +24,19 @@ from typing import Any
 
 import numpy as np
 
-RUNS = 7
-ROWS = ("trace", "insert after 53 convolutions", "flatten", "fuse batch norms", "all passes", "save and load")
+TURNS, TURNS_OF_MEGENGINE = 11, 3
+ROWS = (
+    *("trace", "insert after 53 convolutions", "flatten", "fuse batch norms", "all passes"),
+    *("save .tm", "load .tm", "save .mgt", "load .mgt"),
+)
+Operations = dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]  # name -> (what makes ready, what is timed)
 
 
-def milliseconds(run: Callable[[], Any], runs: int = RUNS) -> float:
-    times = []
-    for _ in range(runs):
-        start = time.process_time()
-        run()
-        times.append(time.process_time() - start)
-    return statistics.median(times) * 1e3
+def nothing() -> None:
+    return None
 
 
-def ours() -> dict[str, float]:
+def ours() -> Operations:
     import megengine as mge
     import megengine.functional as F
     import megengine.module as M
@@ -44,29 +46,30 @@ def ours() -> dict[str, float]:
 
     net, x = models.resnet50().eval(), mge.tensor(np.zeros((1, 3, 224, 224), np.float32))
     traced = trace_module(net, x)
+    folder = Path(tempfile.mkdtemp())
 
     def insert(graph: Any) -> None:
         for expr in graph.get_calls_of(M.Conv2d):
             with graph.insert_exprs():
                 graph.replace_node({expr.output: F.relu(expr.output)})
 
-    def save_and_load() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            mge.save(traced, Path(folder) / "net.tm")
-            mge.load(Path(folder) / "net.tm")
+    def save(name: str) -> None:
+        mge.save(traced, folder / name)
 
-    flat = [traced.flatten().graph for _ in range(RUNS)]
     return {
-        "trace": milliseconds(lambda: trace_module(net, x)),
-        "insert after 53 convolutions": milliseconds(lambda: insert(flat.pop())),
-        "flatten": milliseconds(traced.flatten),
-        "fuse batch norms": milliseconds(lambda: optimize(traced)),
-        "all passes": milliseconds(lambda: optimize(traced, "all")),
-        "save and load": milliseconds(save_and_load),
+        "trace": (nothing, lambda _: trace_module(net, x)),
+        "insert after 53 convolutions": (lambda: traced.flatten().graph, insert),
+        "flatten": (nothing, lambda _: traced.flatten()),
+        "fuse batch norms": (nothing, lambda _: optimize(traced)),
+        "all passes": (nothing, lambda _: optimize(traced, "all")),
+        "save .tm": (nothing, lambda _: save("net.tm")),
+        "load .tm": (lambda: save("net.tm"), lambda _: mge.load(folder / "net.tm")),
+        "save .mgt": (nothing, lambda _: save("net.mgt")),
+        "load .mgt": (lambda: save("net.mgt"), lambda _: mge.load(folder / "net.mgt")),
     }
 
 
-def torch_fx() -> dict[str, float]:
+def torch_fx() -> Operations:
     import torch
     from torch import fx, nn
     from torch.fx.experimental.optimization import fuse
@@ -104,16 +107,15 @@ def torch_fx() -> dict[str, float]:
                 node.replace_all_uses_with(new, delete_user_cb=lambda user, new=new: user is not new)
         traced.recompile()
 
-    graphs = [fx.symbolic_trace(net) for _ in range(RUNS)]
     return {
-        "trace": milliseconds(lambda: fx.symbolic_trace(net)),
-        "insert after 53 convolutions": milliseconds(lambda: insert(graphs.pop())),
-        "fuse batch norms": milliseconds(lambda: fuse(net), 3),
+        "trace": (nothing, lambda _: fx.symbolic_trace(net)),
+        "insert after 53 convolutions": (lambda: fx.symbolic_trace(net), insert),
+        "fuse batch norms": (nothing, lambda _: fuse(net)),
     }
 
 
 MEGENGINE = """
-import json, pickle, statistics, sys, tempfile, time, os
+import json, os, sys, tempfile, time
 import numpy as np
 import megengine as mge, megengine.functional as F, megengine.module as M, megengine.traced_module as tm
 
@@ -147,18 +149,9 @@ class Net(M.Module):
             x = b(x)
         return self.fc(F.flatten(F.avg_pool2d(x, 7), 1))
 
-def ms(run, runs=3):
-    times = []
-    for _ in range(runs):
-        start = time.process_time()
-        run()
-        times.append(time.process_time() - start)
-    return statistics.median(times) * 1e3
-
 net, x = Net(), mge.tensor(np.zeros((1, 3, 224, 224), np.float32))
 net.eval()
 traced = tm.trace_module(net, x)
-flat = [traced.flatten() for _ in range(3)]
 def insert(module):
     graph = module.graph
     nodes = graph.get_module_by_type(M.Conv2d).as_list()
@@ -169,45 +162,165 @@ def insert(module):
                 new = F.relu(expr.outputs[0])
             graph.replace_node({expr.outputs[0]: new})
     graph.compile()
-def save_and_load():
-    with tempfile.TemporaryDirectory() as folder:
-        mge.save(traced, os.path.join(folder, "net.tm"))
-        mge.load(os.path.join(folder, "net.tm"))
-print("RESULT " + json.dumps({
-    "trace": ms(lambda: tm.trace_module(net, x)),
-    "insert after 53 convolutions": ms(lambda: insert(flat.pop())),
-    "flatten": ms(lambda: traced.flatten()),
-    "fuse batch norms": ms(lambda: tm.optimize(traced, enabled_pass=["FuseConvBn"])),
-    "all passes": ms(lambda: tm.optimize(traced, enabled_pass=["FuseConvBn", "FuseAddMul"])),
-    "save and load": ms(save_and_load),
-}))
+path = os.path.join(tempfile.mkdtemp(), "net.tm")
+operations = {
+    "trace": (lambda: None, lambda _: tm.trace_module(net, x)),
+    "insert after 53 convolutions": (traced.flatten, insert),
+    "flatten": (lambda: None, lambda _: traced.flatten()),
+    "fuse batch norms": (lambda: None, lambda _: tm.optimize(traced, enabled_pass=["FuseConvBn"])),
+    "all passes": (lambda: None, lambda _: tm.optimize(traced, enabled_pass=["FuseConvBn", "FuseAddMul"])),
+    "save .tm": (lambda: None, lambda _: mge.save(traced, path)),
+    "load .tm": (lambda: mge.save(traced, path), lambda _: mge.load(path)),
+}
 """
 
 
-def real_megengine(python: str) -> dict[str, float]:
-    done = subprocess.run(
-        [python, "-c", MEGENGINE], capture_output=True, text=True, check=False, cwd=tempfile.gettempdir()
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if not lines:
-        sys.exit(f"{python} did not finish:\n{done.stderr[-2000:]}")
-    return json.loads(lines[0].removeprefix("RESULT "))
+def answer(operations: Operations) -> None:
+    """Perform operations on demand. It runs under the old Python of MegEngine 1.13 too."""
+    print("READY " + json.dumps(list(operations)), flush=True)
+    for line in sys.stdin:
+        ready, run = operations[line.strip()]
+        given = ready()
+        start = time.process_time()
+        run(given)
+        print("TOOK %r" % (time.process_time() - start), flush=True)
+
+
+class Worker:
+    """A process that performs operations on demand and tells the CPU time that each took."""
+
+    def __init__(self, name: str, command: list[str]) -> None:
+        self.name, self.times = name, {}
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            stderr=subprocess.DEVNULL,
+            cwd=tempfile.gettempdir(),
+        )
+        self.rows = json.loads(self._line("READY"))
+
+    def _line(self, wanted: str) -> str:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(f"{wanted} "):
+                return line.removeprefix(f"{wanted} ")
+        raise RuntimeError(f"{self.name} did not answer")
+
+    def measure(self, row: str) -> None:
+        """One turn."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{row}\n")
+        self.process.stdin.flush()
+        self.times.setdefault(row, []).append(float(self._line("TOOK")) * 1e3)
+
+    def median(self, row: str) -> float:
+        """Milliseconds, without the first turn, which fills caches."""
+        return statistics.median(self.times[row][1:])
+
+
+def workers() -> list[Worker]:
+    here = [sys.executable, os.path.abspath(__file__), "answer"]
+    found = [Worker("megengine 2", [*here, "ours"])]
+    try:
+        found.append(Worker("torch.fx", [*here, "torch_fx"]))
+    except RuntimeError:
+        print("torch cannot be imported: no column for torch.fx")
+    program = f"from __future__ import annotations\n{MEGENGINE}\n{inspect.getsource(answer)}\nanswer(operations)"
+    if python := os.environ.get("MEGENGINE_PYTHON"):
+        found.append(Worker("MegEngine 1.13", [python, "-c", program]))
+    else:
+        print("MEGENGINE_PYTHON is not set: no column for MegEngine 1.13")
+    return found
+
+
+def compare() -> None:
+    found = workers()
+    for row in ROWS:
+        for turn in range(TURNS + 1):
+            for worker in found:
+                if row in worker.rows and (turn <= TURNS_OF_MEGENGINE or worker.name != "MegEngine 1.13"):
+                    worker.measure(row)
+    print(f"{'ms, CPU time':32}" + "".join(f"{w.name:>16}" for w in found) + f"{'of torch.fx':>16}")
+    for row in ROWS:
+        cells = [f"{w.median(row):16.1f}" if row in w.rows else f"{'-':>16}" for w in found]
+        peer = next((w for w in found[1:2] if w.name == "torch.fx" and row in w.rows), None)
+        ratio = f"{found[0].median(row) / peer.median(row):16.2f}" if peer else ""
+        print(f"{row:32}" + "".join(cells) + ratio)
+
+
+# ---------------------------------------------------------------- chains
+
+
+def chain(size: int) -> dict[str, float]:
+    """Microseconds of CPU time for each of `size` nodes in a row."""
+    import megengine as mge
+    import megengine.functional as F
+    import megengine.module as M
+    from megengine.traced_module import trace_module
+    from megengine.traced_module.diff import diff
+    from megengine.traced_module.drawing import to_dot
+    from megengine.traced_module.passes import optimize
+    from megengine.traced_module.source import to_source
+
+    class Chain(M.Module):
+        def forward(self, x: Any) -> Any:
+            for _ in range(size // 2):
+                x = F.relu(x) + 1
+            return x
+
+    folder, x, took = Path(tempfile.mkdtemp()), mge.tensor(np.zeros((2, 3), np.float32)), {}
+
+    def timed(name: str, run: Callable[[], Any]) -> Any:
+        start = time.process_time()
+        result = run()
+        took[name] = (time.process_time() - start) / size * 1e6
+        return result
+
+    traced = timed("trace", lambda: trace_module(Chain(), x))
+    edited = timed("clone", traced.clone)
+
+    def insert() -> None:
+        for expr in edited.graph.exprs():
+            if expr.kind.startswith("Call"):
+                with edited.graph.insert_exprs():
+                    edited.graph.replace_node({expr.output: F.sigmoid(expr.output)})
+
+    def delete() -> None:
+        for expr in edited.graph.get_function_by_type(F.sigmoid):
+            edited.graph.replace_node({expr.output: expr.inputs[0]})
+            edited.graph.erase(expr)
+
+    def undo() -> None:
+        while edited.graph.undo():
+            pass
+
+    timed("insert behind every node", insert)
+    timed("delete what was inserted", delete)
+    timed("undo all", undo)
+    timed("flatten", traced.flatten)
+    timed("all passes", lambda: optimize(traced, "all"))
+    for suffix in ("tm", "mgt"):
+        timed(f"save .{suffix}", lambda suffix=suffix: mge.save(traced, folder / f"net.{suffix}"))
+        timed(f"load .{suffix}", lambda suffix=suffix: mge.load(folder / f"net.{suffix}"))
+    timed("diff", lambda: diff(traced, edited))
+    timed("source", lambda: to_source(traced))
+    timed("dot", lambda: to_dot(traced.graph))
+    return took
 
 
 def main() -> None:
-    columns = {"megengine 2": ours()}
-    try:
-        columns["torch.fx"] = torch_fx()
-    except ImportError:
-        print("torch is not installed: no column for torch.fx")
-    if python := os.environ.get("MEGENGINE_PYTHON"):
-        columns["MegEngine 1.13"] = real_megengine(python)
+    if sys.argv[1:2] == ["answer"]:
+        answer({"ours": ours, "torch_fx": torch_fx}[sys.argv[2]]())
+    elif sys.argv[1:2] == ["chain"]:
+        sizes = [int(text) for text in sys.argv[2:]] or [1_000, 10_000]
+        found = [chain(size) for size in sizes]
+        print(f"{'us a node, CPU time':32}" + "".join(f"{size:>10,}" for size in sizes))
+        for row in found[0]:
+            print(f"{row:32}" + "".join(f"{took[row]:10.1f}" for took in found))
     else:
-        print("MEGENGINE_PYTHON is not set: no column for MegEngine 1.13")
-    print(f"{'ms, CPU time':32}" + "".join(f"{name:>16}" for name in columns))
-    for row in ROWS:
-        cells = (f"{found[row]:16.1f}" if row in found else f"{'-':>16}" for found in columns.values())
-        print(f"{row:32}" + "".join(cells))
+        compare()
 
 
 if __name__ == "__main__":

@@ -400,9 +400,7 @@ def _may_change_shapes(old: Any, new: Any) -> bool:
 
 def _is_from_shapes(node: TensorNode) -> bool:
     """True for what is computed from shapes of other values, and may be a shape again."""
-    from megengine.traced_module.calls import shape_value
-
-    return node.spec.size <= 16 and shape_value(node) is not None
+    return node.expr._from_shapes and node.spec.size <= 16
 
 
 def _is_module(value: Any) -> bool:

@@ -338,8 +338,9 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
 
     def module_of(self, node: Node) -> Any:
         """The module (or tensor) that a node made by reading attributes stands for."""
-        if isinstance(node.expr, GetAttr):
-            return get_subattr(self.module_of(node.expr.inputs[0]), node.expr.name)
+        expr = node._expr
+        if isinstance(expr, GetAttr):
+            return get_subattr(self.module_of(expr._inputs[0]), expr._path)
         return self._owner
 
     def module_type_of(self, node: Node) -> type:

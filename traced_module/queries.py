@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -146,7 +147,13 @@ def child_graph(expr: Expr) -> InternalGraph | None:
     """The graph that the call of a traced submodule enters."""
     if not isinstance(expr, CallMethod) or expr.method != "__call__":
         return None
+    module = expr._inputs[0].owner
+    return module.graph_of_call(expr) if issubclass(type(module), traced_module_class()) else None
+
+
+@functools.cache
+def traced_module_class() -> Any:
+    """TracedModule, which is defined with the help of graphs."""
     from megengine.traced_module.traced import TracedModule
 
-    module = expr.inputs[0].owner
-    return module.graph_of_call(expr) if isinstance(module, TracedModule) else None
+    return TracedModule

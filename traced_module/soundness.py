@@ -6,7 +6,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from megengine.core.errors import GraphError
-from megengine.traced_module.calls import shape_value
 from megengine.traced_module.expr import Expr
 from megengine.traced_module.queries import child_graph
 
@@ -70,4 +69,4 @@ def _enters_as_traced(expr: Expr, child: InternalGraph) -> bool:
     given = expr._inputs[1:]
     same = [n.spec for n in given] == [n.spec for n in child._inputs[1:]]
     made = [n.spec for n in expr._outputs] == [n.spec for n in child._outputs]
-    return same and made and all(n.spec.size > 16 or shape_value(n) is None for n in given)
+    return same and made and all(n.spec.size > 16 or not n.expr._from_shapes for n in given)
