@@ -46,7 +46,7 @@ def ours() -> Operations:
 
     net, x = models.resnet50().eval(), mge.tensor(np.zeros((1, 3, 224, 224), np.float32))
     traced = trace_module(net, x)
-    folder = Path(tempfile.mkdtemp())
+    kept = tempfile.TemporaryDirectory()  # until the process ends
 
     def insert(graph: Any) -> None:
         for expr in graph.get_calls_of(M.Conv2d):
@@ -54,7 +54,7 @@ def ours() -> Operations:
                 graph.replace_node({expr.output: F.relu(expr.output)})
 
     def save(name: str) -> None:
-        mge.save(traced, folder / name)
+        mge.save(traced, Path(kept.name) / name)
 
     return {
         "trace": (nothing, lambda _: trace_module(net, x)),
@@ -63,9 +63,9 @@ def ours() -> Operations:
         "fuse batch norms": (nothing, lambda _: optimize(traced)),
         "all passes": (nothing, lambda _: optimize(traced, "all")),
         "save .tm": (nothing, lambda _: save("net.tm")),
-        "load .tm": (lambda: save("net.tm"), lambda _: mge.load(folder / "net.tm")),
+        "load .tm": (lambda: save("net.tm"), lambda _: mge.load(Path(kept.name) / "net.tm")),
         "save .mgt": (nothing, lambda _: save("net.mgt")),
-        "load .mgt": (lambda: save("net.mgt"), lambda _: mge.load(folder / "net.mgt")),
+        "load .mgt": (lambda: save("net.mgt"), lambda _: mge.load(Path(kept.name) / "net.mgt")),
     }
 
 
@@ -162,7 +162,8 @@ def insert(module):
                 new = F.relu(expr.outputs[0])
             graph.replace_node({expr.outputs[0]: new})
     graph.compile()
-path = os.path.join(tempfile.mkdtemp(), "net.tm")
+kept = tempfile.TemporaryDirectory()
+path = os.path.join(kept.name, "net.tm")
 operations = {
     "trace": (lambda: None, lambda _: tm.trace_module(net, x)),
     "insert after 53 convolutions": (traced.flatten, insert),
@@ -270,7 +271,8 @@ def chain(size: int) -> dict[str, float]:
                 x = F.relu(x) + 1
             return x
 
-    folder, x, took = Path(tempfile.mkdtemp()), mge.tensor(np.zeros((2, 3), np.float32)), {}
+    kept = tempfile.TemporaryDirectory()
+    folder, x, took = Path(kept.name), mge.tensor(np.zeros((2, 3), np.float32)), {}
 
     def timed(name: str, run: Callable[[], Any]) -> Any:
         start = time.process_time()
