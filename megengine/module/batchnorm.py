@@ -70,12 +70,15 @@ class _BatchNorm(Module):
 
     def _normalize(self, picture: Tensor) -> Tensor:
         training = (self.training and not self.freeze) or not self.track_running_stats
+        weight, bias = self.weight, self.bias
+        if self.freeze and weight is not None and bias is not None:  # frozen layers get no gradients
+            weight, bias = weight.detach(), bias.detach()
         return F.batch_norm(
             picture,
             self.running_mean,
             self.running_var,
-            self.weight,
-            self.bias,
+            weight,
+            bias,
             training=training,
             momentum=self.momentum,
             eps=self.eps,

@@ -12,10 +12,6 @@ from megengine.tensor import Tensor
 
 # name of MegEngine -> public function, where they differ by more than case
 _RENAMED = {
-    "EQ": "equal",
-    "NEQ": "not_equal",
-    "LT": "less",
-    "LEQ": "less_equal",
     "MAX": "maximum",
     "MIN": "minimum",
     "TRUE_DIV": "div",
@@ -26,16 +22,27 @@ _RENAMED = {
     "NOT": "logical_not",
     "H_SWISH": "hswish",
     "LOG_SUM_EXP": "logaddexp",
+    "SHL": "left_shift",
+    "SHR": "right_shift",
 }
 _SAME = (
     *("abs", "acos", "acosh", "add", "asin", "asinh", "atan2", "atanh", "ceil", "cos", "cosh", "erf", "exp", "expm1"),
     *("floor", "floor_div", "gelu", "hsigmoid", "isinf", "isnan", "log", "log1p", "logsigmoid", "mod", "mul", "pow"),
-    *("prelu", "relu", "relu6", "round", "sigmoid", "sign", "silu", "sin", "sinh", "softplus", "sqrt", "square"),
+    *("relu", "relu6", "round", "sigmoid", "sign", "silu", "sin", "sinh", "softplus", "sqrt", "square"),
     *("sub", "tan", "tanh"),
 )
 _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     **{name.upper(): getattr(F, name) for name in _SAME},
     **{name: getattr(F, function) for name, function in _RENAMED.items()},
+    # comparisons give ones and zeros of the operands' dtype
+    "EQ": lambda x, y: F.equal(x, y).astype(x.dtype),
+    "NEQ": lambda x, y: F.not_equal(x, y).astype(x.dtype),
+    "LT": lambda x, y: F.less(x, y).astype(x.dtype),
+    "LEQ": lambda x, y: F.less_equal(x, y).astype(x.dtype),
+    "PRELU": lambda x, y: F.maximum(x, 0) + F.minimum(x, 0) * y,  # a slope for every element
+    "CLIP": lambda x, lower, upper: F.clip(x, lower, upper),
+    "ERFC": lambda x: 1 - F.erf(x),
+    "FAST_TANH": lambda x: x * (27 + x * x) / (27 + 9 * x * x),
     "FUSE_ADD_RELU": lambda x, y: F.relu(x + y),
     "FUSE_ADD_SIGMOID": lambda x, y: F.sigmoid(x + y),
     "FUSE_ADD_TANH": lambda x, y: F.tanh(x + y),

@@ -84,11 +84,12 @@ def calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
 
 @checked
 def calculate_correct_fan(tensor: Tensor, mode: str) -> int:
-    """Fan in or fan out by name."""
-    if mode not in ("fan_in", "fan_out"):
+    """Fan in or fan out by name, in any case."""
+    name = mode.lower() if isinstance(mode, str) else mode
+    if name not in ("fan_in", "fan_out"):
         hint = nearest(mode, ["fan_in", "fan_out"]) if isinstance(mode, str) else ""
         raise OptionError(f"fan mode is {mode!r}; expected fan_in or fan_out{hint}")
-    return calculate_fan_in_and_fan_out(tensor)[mode == "fan_out"]
+    return calculate_fan_in_and_fan_out(tensor)[name == "fan_out"]
 
 
 @checked

@@ -11,7 +11,10 @@ from megengine.optimizer.optimizer import Optimizer, Parameters, State
 
 
 class Adagrad(Optimizer):
-    """Duchi et al. 2011: every element has its own rate, divided by the root of its summed squared gradients."""
+    """Duchi et al. 2011: every element has its own rate, divided by the root of its summed squared gradients.
+
+    `eps` is added below the root, as in MegEngine.
+    """
 
     _state_names: ClassVar[dict[str, bool]] = {"square_avg": True, "step": False}
 
@@ -37,4 +40,4 @@ class Adagrad(Optimizer):
         rate = self._rate(state, group)
         total = state["square_avg"]
         total += g * g
-        return w - rate * g / (np.sqrt(total) + group["eps"])
+        return w - rate * g / np.sqrt(total + total.dtype.type(group["eps"]))

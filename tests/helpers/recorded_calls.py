@@ -39,6 +39,9 @@ class Listener:
     def value(self, tensor: Any, what: str) -> None:
         pass
 
+    def rebind(self, tensor: Any, new: Any) -> None:
+        pass
+
 
 def calls_of(run: Callable[[], Any]) -> list[tuple[Any, tuple, dict]]:
     """(record, args, kwargs) of every public function that `run` calls itself."""
@@ -50,7 +53,8 @@ def calls_of(run: Callable[[], Any]) -> list[tuple[Any, tuple, dict]]:
 
 def described(value: Any) -> str:
     """A plain value as text; anything else is `given`."""
-    return repr(value) if value is None or isinstance(value, (bool, int, float, str)) else "given"
+    plain = value is None or isinstance(value, (bool, int, float, str))
+    return repr(value) if plain or isinstance(value, tuple) else "given"
 
 
 class Coverage:

@@ -32,7 +32,7 @@ def formula(rule, w, g, a, b, k):
         return (w * k[7] - ratio if rule == "adam" else ratio + k[7] * w), a, b
     if rule == "adagrad":
         a = a + g * g
-        return w - k[0] * g / (np.sqrt(a) + k[1]), a, b
+        return w - k[0] * g / np.sqrt(a + k[1]), a, b
     a = a * k[1] + k[2] * g * g
     delta = np.sqrt(b + k[3]) / np.sqrt(a + k[3]) * g
     return w - k[0] * delta, a, b * k[1] + k[2] * delta * delta

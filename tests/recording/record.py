@@ -11,9 +11,12 @@ import numpy as np
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
+import layer_cases  # noqa: F401
 import nn_cases  # noqa: F401
 import option_cases  # noqa: F401
+import packed
 import tensor_cases  # noqa: F401
+import training_cases  # noqa: F401
 import vision_cases  # noqa: F401
 import edge_cases  # noqa: F401  (after the others)
 from cases import CASES, cotangent
@@ -101,7 +104,7 @@ def without_gradients(found):
 
 def main():
     found = without_gradients(record_apart(list(CASES)))
-    np.savez_compressed(sys.argv[1], **found)
+    packed.save(sys.argv[1], found)
     print("%d cases, %d fail there" % (len(CASES), sum(k.endswith(" -> error") for k in found)))
 
 
