@@ -50,7 +50,7 @@ from megengine.module.padding import Pad
 from megengine.module.pixel_shuffle import PixelShuffle
 from megengine.module.pooling import AvgPool2d, MaxPool2d
 from megengine.module.quant_dequant import DequantStub, QuantStub
-from megengine.module.rnn import LSTM, RNN, LSTMCell, RNNCell
+from megengine.module.rnn import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from megengine.module.sequential import Sequential
 from megengine.module.sliding_window import SlidingWindow, SlidingWindowTranspose
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from megengine import functional as F
-from megengine.core.errors import OptionError, ShapeError
+from megengine.core.errors import IndexOutOfRangeError, OptionError, ShapeError
 from megengine.module import init
 from megengine.module.module import Module
 from megengine.tensor import Parameter, Tensor
@@ -14,8 +14,9 @@ from megengine.tensor import Parameter, Tensor
 class Embedding(Module):
     """Rows of a learnt table [num_embeddings, embedding_dim] by index; normal initial values.
 
-    Raises OptionError for padding_idx, max_norm and norm_type, which MegEngine refuses too, and ShapeError for an
-    initial weight of another shape.
+    The row `padding_idx` starts as zeros and gets no gradient. Raises OptionError for max_norm and norm_type, which
+    MegEngine refuses too, IndexOutOfRangeError for a padding_idx that is no row, and ShapeError for an initial weight
+    of another shape.
     """
 
     def __init__(
@@ -30,8 +31,10 @@ class Embedding(Module):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if padding_idx is not None or max_norm is not None or norm_type is not None:
-            raise OptionError("Embedding: padding_idx, max_norm and norm_type are not supported, as in MegEngine")
+        if max_norm is not None or norm_type is not None:
+            raise OptionError("Embedding: max_norm and norm_type are not supported, as in MegEngine")
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            raise IndexOutOfRangeError(f"Embedding: padding_idx is {padding_idx}; expected a row of {num_embeddings}")
         shape = (num_embeddings, embedding_dim)
         if initial_weight is not None and initial_weight.shape != shape:
             raise ShapeError(f"Embedding: initial_weight has shape {initial_weight.shape}; expected {shape}")
@@ -42,12 +45,16 @@ class Embedding(Module):
             self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Normal values of mean 0 and standard deviation 1."""
+        """Normal values of mean 0 and standard deviation 1; zeros in the row of the padding."""
         init.normal_(self.weight)
+        if self.padding_idx is not None:
+            rows = self.weight.numpy().copy()
+            rows[self.padding_idx] = 0
+            self.weight._reset(Tensor(rows, self.weight.dtype, self.weight.device))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Integers [...] -> [..., embedding_dim]."""
-        return F.embedding(inputs, self.weight.detach() if self.freeze else self.weight)
+        return F.embedding(inputs, self.weight.detach() if self.freeze else self.weight, self.padding_idx)
 
     @classmethod
     def from_pretrained(

@@ -19,6 +19,13 @@ def _lstm_state(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     return F.sigmoid(o) * F.tanh(c), c
 
 
+def _gru_state(from_input: Tensor, from_hidden: Tensor, h: Tensor) -> Tensor:
+    """Cho et al. 2014, with the reset gate behind the product, as cuDNN and PyTorch have it; gates r, z, n."""
+    (xr, xz, xn), (hr, hz, hn) = F.split(from_input, 3, axis=-1), F.split(from_hidden, 3, axis=-1)
+    z, n = F.sigmoid(xz + hz), F.tanh(xn + F.sigmoid(xr + hr) * hn)
+    return n + z * (h - n)
+
+
 def _nonlinearity(owner: str, name: str) -> Any:
     functions = {"tanh": F.tanh, "relu": F.relu}
     if name not in functions:
@@ -46,10 +53,15 @@ class RNNCellBase(Module):
         for parameter in self.parameters():
             init.uniform_(parameter, -limit, limit)
 
-    def _gates(self, x: Tensor, h: Tensor) -> Tensor:
+    def _shares(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        """What input and state give to the gates."""
         if x.ndim != 2 or x.shape[1] != self.input_size:
             raise ShapeError(f"{type(self).__name__}: input is {x.shape}; expected (batch, {self.input_size})")
-        return F.linear(x, self.weight_ih, self.bias_ih) + F.linear(h, self.weight_hh, self.bias_hh)
+        return F.linear(x, self.weight_ih, self.bias_ih), F.linear(h, self.weight_hh, self.bias_hh)
+
+    def _gates(self, x: Tensor, h: Tensor) -> Tensor:
+        from_input, from_hidden = self._shares(x, h)
+        return from_input + from_hidden
 
     def _zeros(self, x: Tensor) -> Tensor:
         return F.zeros((x.shape[0], self.hidden_size), dtype=x.dtype, device=x.device)
@@ -79,6 +91,18 @@ class LSTMCell(RNNCellBase):
         """[N, input] and the states (h, c), each [N, hidden] (zeros without them) -> the new (h, c)."""
         h, c = (self._zeros(input), self._zeros(input)) if hx is None else hx
         return _lstm_state(self._gates(input, h), c)
+
+
+class GRUCell(RNNCellBase):
+    """One step of a gated recurrent unit (Cho et al. 2014); gates in the order r, z, n."""
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        super().__init__(input_size, hidden_size, bias, num_chunks=3)
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        """[N, input] and the state [N, hidden] (zeros without it) -> the new state."""
+        h = self._zeros(input) if hx is None else hx
+        return _gru_state(*self._shares(input, h), h)
 
 
 class RNNBase(Module):
@@ -147,18 +171,18 @@ class RNNBase(Module):
 
     def create_cell(self, layer: int) -> RNNCellBase:
         """A cell with the sizes of a layer."""
-        raise MissingMethodError(f"{type(self).__name__} has no create_cell; use RNN or LSTM")
+        raise MissingMethodError(f"{type(self).__name__} has no create_cell; use RNN, LSTM or GRU")
 
     def init_hidden(self, batch_size: int = 1) -> Any:
         """States of zeros [layers * directions, batch, hidden]."""
-        raise MissingMethodError(f"{type(self).__name__} has no init_hidden; use RNN or LSTM")
+        raise MissingMethodError(f"{type(self).__name__} has no init_hidden; use RNN, LSTM or GRU")
 
     def get_output_from_hidden(self, hx: Any) -> Tensor:
         """The part of a state that is the layer's output."""
-        raise MissingMethodError(f"{type(self).__name__} has no get_output_from_hidden; use RNN or LSTM")
+        raise MissingMethodError(f"{type(self).__name__} has no get_output_from_hidden; use RNN, LSTM or GRU")
 
-    def _step(self, gates: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        raise MissingMethodError(f"{type(self).__name__} has no step; use RNN or LSTM")
+    def _step(self, from_input: Tensor, from_hidden: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        raise MissingMethodError(f"{type(self).__name__} has no step; use RNN, LSTM or GRU")
 
     def _scan(
         self, x: Tensor, weights: tuple[Tensor | None, ...], states: tuple[Tensor, ...], backwards: bool
@@ -169,7 +193,7 @@ class RNNBase(Module):
         outputs = []
         times = range(x.shape[0])
         for t in reversed(times) if backwards else times:
-            states = self._step(from_input[t] + F.linear(states[0], weight_hh, bias_hh), states)
+            states = self._step(from_input[t], F.linear(states[0], weight_hh, bias_hh), states)
             outputs.append(states[0])
         return F.stack(outputs[::-1] if backwards else outputs), states
 
@@ -229,8 +253,8 @@ class RNN(RNNBase):
         """The state itself."""
         return hx
 
-    def _step(self, gates: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (_nonlinearity("RNN", self.nonlinearity)(gates),)
+    def _step(self, from_input: Tensor, from_hidden: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (_nonlinearity("RNN", self.nonlinearity)(from_input + from_hidden),)
 
 
 class LSTM(RNNBase):
@@ -253,5 +277,26 @@ class LSTM(RNNBase):
         """The h of (h, c)."""
         return hx[0]
 
-    def _step(self, gates: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return _lstm_state(gates, states[1])
+    def _step(self, from_input: Tensor, from_hidden: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return _lstm_state(from_input + from_hidden, states[1])
+
+
+class GRU(RNNBase):
+    """Gated recurrent units of several layers (MegEngine has none): options, weights and results as of RNN."""
+
+    _chunks = 3
+
+    def create_cell(self, layer: int) -> GRUCell:
+        """A cell with the sizes of a layer."""
+        return GRUCell(self._input_size(layer), self.hidden_size, self.bias)
+
+    def init_hidden(self, batch_size: int) -> Tensor:
+        """A state of zeros [layers * directions, batch, hidden]."""
+        return self._zeros(batch_size)
+
+    def get_output_from_hidden(self, hx: Tensor) -> Tensor:
+        """The state itself."""
+        return hx
+
+    def _step(self, from_input: Tensor, from_hidden: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (_gru_state(from_input, from_hidden, states[0]),)

@@ -346,8 +346,27 @@ def one_hot(inp: Any, num_classes: int) -> Tensor:
 def embedding(
     inp: Any, weight: Any, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float | None = None
 ) -> Tensor:
-    """Rows of weight [V, D] for each index of inp."""
-    return apply("index", as_tensor(weight), as_tensor(inp), pattern=("i", (None, None, None)))
+    """Rows of weight [V, D] for each index of inp [...]: [..., D].
+
+    The row `padding_idx` (from the end if negative) gets no gradient. Raises OptionError for max_norm and norm_type,
+    which MegEngine refuses too, and IndexOutOfRangeError for a padding_idx that is no row.
+    """
+    if max_norm is not None or norm_type is not None:
+        raise OptionError(
+            "embedding: max_norm and norm_type are not supported; normalise the weight, as F.normalize does"
+        )
+    w, index = as_tensor(weight), as_tensor(inp)
+    rows = apply("index", w, index, pattern=("i", (None, None, None)))
+    if padding_idx is None:
+        return rows
+    count = w.shape[0]
+    if not -count <= padding_idx < count:
+        raise IndexOutOfRangeError(f"embedding: padding_idx is {padding_idx}; expected a row of {count}")
+    padding = padding_idx % max(count, 1)
+    same = [apply("equal", index, as_tensor(row, like=index)) for row in (padding, padding - count)]
+    is_padding = apply("logical_or", *same)
+    mask = apply("reshape", is_padding, shape=(*index.shape, 1))
+    return apply("where", apply("broadcast_to", mask, shape=rows.shape), rows.detach(), rows)
 
 
 @public(home=_HOME)

@@ -94,3 +94,40 @@ def check_gradient(op: Op, sample: Sample, seed: int = 0) -> None:
     numeric = (value(eps) - value(-eps)) / (2 * eps)
     exact = sum(float((t.grad.numpy() * directions[id(t)]).sum()) for t in moving if t.grad is not None)
     assert exact == pytest.approx(numeric, rel=2e-5, abs=2e-6)
+
+
+def check_second_order(op: Op, sample: Sample, seed: int = 0) -> None:
+    """The gradient of <vjp(ct), d> is that which central differences of it show, in float64."""
+    rng = np.random.default_rng(seed)
+    arrays = [np.asarray(a, np.float64) if a.dtype.kind == "f" else a for a in sample.inputs]
+    floats = [i for i, a in enumerate(arrays) if a.dtype == np.float64]
+    if not sum(arrays[i].size for i in floats):
+        return
+    given = [Tensor._wrap(a) for a in arrays]
+    shapes = [o.shape for o in results(apply(op, *given, **sample.attrs)) if o.dtype == np.float64]
+    cts = [np.asarray(rng.standard_normal(s)) for s in shapes]
+    directions = {i: np.asarray(rng.standard_normal(arrays[i].shape)) for i in floats}
+    onward = {i: np.asarray(rng.standard_normal(arrays[i].shape)) for i in floats}
+
+    def slope(step: float, *, differentiate: bool = False) -> float:
+        """<vjp(ct), d> at a step along the second direction, or its derivative there by the rules."""
+        inputs = [Tensor._wrap(a + step * onward[i]) if i in onward else Tensor._wrap(a) for i, a in enumerate(arrays)]
+        moving = [inputs[i] for i in floats]
+        outer, inner = GradManager().attach(moving), GradManager().attach(moving)
+        with outer:
+            with inner:
+                outs = [o for o in results(apply(op, *inputs, **sample.attrs)) if o.dtype == np.float64]
+                inner.backward(outs, [Tensor._wrap(ct) for ct in cts])
+            pairs = [(inputs[i].grad, directions[i]) for i in floats if inputs[i].grad is not None]
+            for t in moving:
+                t.grad = None
+            parts = [(g * Tensor._wrap(d)).sum() for g, d in pairs]
+            if not differentiate:
+                return sum(float(p.numpy()) for p in parts)
+            if parts:
+                outer.backward(parts, [Tensor._wrap(np.float64(1)) for _ in parts])
+        return sum(float((inputs[i].grad.numpy() * onward[i]).sum()) for i in floats if inputs[i].grad is not None)
+
+    eps = 1e-5
+    numeric = (slope(eps) - slope(-eps)) / (2 * eps)
+    assert slope(0.0, differentiate=True) == pytest.approx(numeric, rel=2e-4, abs=1e-5)

@@ -56,6 +56,9 @@ def leaves(value):
     return [value.numpy()] if isinstance(value, Tensor) else []
 
 
+pytestmark = pytest.mark.megengine
+
+
 @pytest.fixture(scope="module")
 def there(tmp_path_factory):
     """(folder with the results of MegEngine, results of ours by file, why files failed)."""

@@ -114,6 +114,32 @@ def test_gradients_equal_torchs(name):
         np.testing.assert_allclose(grad, getattr(twin, key).grad.numpy(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("padding", [1, -4])
+def test_the_row_of_the_padding_gets_no_gradient(padding):
+    """Beside torch's: values, gradients, and zeros at the start."""
+    index = np.array([[0, 1, 1], [4, 1, -4]])
+    layer = M.Embedding(5, 3, padding_idx=padding)
+    np.testing.assert_array_equal(layer.weight.numpy()[1], 0)
+    assert layer.weight.numpy()[[0, 2, 3, 4]].any(1).all()
+    table, ct = x(5, 3), x(2, 3, 3)
+    w = tensor(table)
+    with GradManager().attach(w) as manager:
+        rows = F.embedding(tensor(index.astype(np.int32)), w, padding)
+        manager.backward((rows * tensor(ct)).sum())
+    np.testing.assert_array_equal(rows.numpy(), table[index])
+    want = np.zeros((5, 3), np.float32)
+    np.add.at(want, index % 5, ct)
+    want[1] = 0
+    np.testing.assert_allclose(w.grad.numpy(), want, rtol=1e-6)
+    with GradManager().attach(layer.weight) as manager:
+        manager.backward(layer(tensor(index.astype(np.int32))).sum())
+    np.testing.assert_array_equal(layer.weight.grad.numpy()[:, 0], [1, 0, 0, 0, 1])
+    torch = pytest.importorskip("torch")
+    theirs = torch.tensor(table, requires_grad=True)
+    torch.nn.functional.embedding(torch.from_numpy(index % 5), theirs, 1).backward(torch.from_numpy(ct))
+    np.testing.assert_allclose(w.grad.numpy(), theirs.grad.numpy(), rtol=1e-6)
+
+
 def test_wrong_arguments():
     with pytest.raises(ShapeError, match=r"layer_norm: x is \(2, 3\); expected it to end in \(4,\)"):
         F.layer_norm(x(2, 3), 4, False)
@@ -127,7 +153,14 @@ def test_wrong_arguments():
         F.pixel_shuffle(x(1, 3, 2, 2), 2)
     with pytest.raises(OptionError, match="num_groups=2 must divide"):
         M.GroupNorm(2, 3)
-    with pytest.raises(OptionError, match="padding_idx"):
-        M.Embedding(2, 2, padding_idx=0)
+    with pytest.raises(OptionError, match="max_norm and norm_type are not supported"):
+        M.Embedding(2, 2, max_norm=1.0)
+    with pytest.raises(OptionError, match="max_norm and norm_type are not supported"):
+        F.embedding(tensor([0]), tensor([[1.0]]), norm_type=2.0)
+    for wrong in (2, -3):
+        with pytest.raises(IndexError, match=f"padding_idx is {wrong}; expected a row of 2"):
+            M.Embedding(2, 2, padding_idx=wrong)
+        with pytest.raises(IndexError, match=f"padding_idx is {wrong}; expected a row of 2"):
+            F.embedding(tensor([0]), F.ones((2, 2)), wrong)
     with pytest.raises(ShapeError, match="initial_weight has shape"):
         M.Embedding(2, 2, initial_weight=Parameter(np.zeros((3, 2), np.float32)))

@@ -31,6 +31,9 @@ KINDS = [
     ("RNN", {"bidirectional": True, "batch_first": True}),
     ("LSTM", {}),
     ("LSTM", {"num_layers": 2, "bidirectional": True}),
+    ("GRU", {}),
+    ("GRU", {"num_layers": 2, "bidirectional": True, "batch_first": True}),
+    ("GRU", {"bias": False}),
 ]
 
 
@@ -48,10 +51,11 @@ def test_sequences_equal_torchs(name, options):
         np.testing.assert_allclose(have.numpy(), want.detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
-def test_gradients_through_time_equal_torchs():
+@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+def test_gradients_through_time_equal_torchs(name):
     torch = pytest.importorskip("torch")
-    layer = M.LSTM(3, 4)
-    twin = to_torch(layer, torch.nn.LSTM(3, 4))
+    layer = getattr(M, name)(3, 4)
+    twin = to_torch(layer, getattr(torch.nn, name)(3, 4))
     x, ct = numbers(6, 2, 3), numbers(6, 2, 4)
     with GradManager().attach(layer._flatten_weights) as manager:
         manager.backward(F.sum(layer(tensor(x))[0] * tensor(ct)))
@@ -78,6 +82,27 @@ def test_cells_are_one_step():
     w = [plain.weight_ih.numpy(), plain.weight_hh.numpy()]
     np.testing.assert_allclose(plain(tensor(x), tensor(h)).numpy(), np.tanh(x @ w[0].T + h @ w[1].T), rtol=1e-5)
     np.testing.assert_allclose(plain(tensor(x)).numpy(), np.tanh(x @ w[0].T), rtol=1e-5, atol=1e-6)
+
+
+def test_gated_recurrent_units_are_their_formula():
+    """In float64, a cell and a layer of two steps."""
+    cell, x, h = M.GRUCell(3, 4), numbers(2, 2, 3), numbers(2, 4)
+
+    def step(x, h, w):
+        (xr, xz, xn), (hr, hz, hn) = (np.split(v @ m.T + b, 3, 1) for v, m, b in ((x, w[0], w[2]), (h, w[1], w[3])))
+        z, n = sigmoid(xz + hz), np.tanh(xn + sigmoid(xr + hr) * hn)
+        return (1 - z) * n + z * h
+
+    w = [p.numpy().astype(np.float64) for p in (cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh)]
+    np.testing.assert_allclose(cell(tensor(x[0]), tensor(h)).numpy(), step(x[0], h, w), rtol=1e-5, atol=1e-6)
+    assert cell(tensor(x[0])).shape == (2, 4)
+    layer = M.GRU(3, 4)
+    w = [p.numpy().astype(np.float64) for p in layer._weights()[0]]
+    first = step(x[0], h, w)
+    out, last = layer(tensor(x), tensor(h[None]))
+    np.testing.assert_allclose(out.numpy(), np.stack([first, step(x[1], first, w)]), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(last.numpy()[0], out.numpy()[1])
+    assert layer.get_output_from_hidden(last) is last
 
 
 def test_given_states_and_dropout():
@@ -120,5 +145,5 @@ def test_wrong_arguments():
         M.LSTMCell(3, 4)(tensor(numbers(2, 5)))
     with pytest.raises(OptionError, match="expected identity or relu"):
         M.BatchMatMulActivation(1, 1, 1, nonlinear_mode="tanh")
-    with pytest.raises(NotImplementedError, match="use RNN or LSTM"):
+    with pytest.raises(NotImplementedError, match="use RNN, LSTM or GRU"):
         M.rnn.RNNBase(3, 4)

@@ -69,6 +69,7 @@ def test_files_of_megengine_are_written_as_they_were_read(name, tmp_path):
     assert listing(mge.load(tmp_path / "net.tm")) == listing(module)
 
 
+@pytest.mark.megengine
 @pytest.mark.parametrize("name", [*NETS, *QUANTIZED])
 def test_the_real_megengine_reads_it(name, tmp_path):
     python = os.environ.get("MEGENGINE_PYTHON")
@@ -113,6 +114,7 @@ class Pair(M.Module):
         return {"sum": parts[self.first] - parts[self.second] * 3, "product": product}
 
 
+@pytest.mark.megengine
 def test_dicts_are_written_in_megengines_order(tmp_path):
     x = tensor(np.arange(-2, 4, dtype=np.float32).reshape(2, 3))
     module = trace_module(Unsorted(), x)
