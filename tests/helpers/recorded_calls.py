@@ -33,6 +33,9 @@ class Listener:
     def shape(self, tensor: Any) -> Any:
         return None
 
+    def rebind(self, tensor: Any, new: Any) -> None:
+        pass
+
     def alias(self, tensor: Any) -> Any:
         return tensor
 
