@@ -452,6 +452,14 @@ class _MappingView(Mapping):
     def __getitem__(self, key: Any) -> Any:
         return self._tracer.observed(f"{self._path}.{key}", self._items[key])
 
+    def values(self) -> Any:
+        """All entries, each read now, as MegEngine counts them."""
+        return dict(self).values()
+
+    def items(self) -> Any:
+        """All keys and entries, each read now."""
+        return dict(self).items()
+
 
 # ---------------------------------------------------------------- whole models
 

@@ -239,7 +239,7 @@ class Call(Expr):
 
     def _written(self, args: Sequence[Any]) -> str:
         """Arguments as text: positional ones, then `name=value`."""
-        return f"{', '.join(map(_text, args))}, {', '.join(f'{k}={_text(v)}' for k, v in self.kwargs.items())}"
+        return f"{', '.join(map(_text, args))}, {', '.join(f'{k}={_text(v)}' for k, v in sorted(self.kwargs.items()))}"
 
     def _made(self) -> str:
         value = self.return_val

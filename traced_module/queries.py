@@ -140,7 +140,7 @@ class Queries:
     def __repr__(self) -> str:
         head = f"{self.name}.Graph ({', '.join(n.name for n in self._inputs)}) {{"
         body = [f"\t{e!r}" for e in self._order if not isinstance(e, Input)]
-        return "\n".join([head, *body, f"\treturn {', '.join(n.name for n in self._outputs)}", "}"])
+        return "\n".join([head, *(body or ["\t"]), f"\treturn {', '.join(n.name for n in self._outputs)}", "}"])
 
 
 def child_graph(expr: Expr) -> InternalGraph | None:
