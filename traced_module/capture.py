@@ -42,6 +42,8 @@ from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.record import user_line
 from megengine.traced_module.spec_memo import layer_result
 
+_TO_ONE_VALUE = "the graph is specialised to this value; compute with tensors where it depends on the input"
+
 
 class SpecializationWarning(UserWarning):
     """Python asked for a value while a model was traced: the graph holds for that value only."""
@@ -210,12 +212,11 @@ class ModuleTracer:
             self.current.scope.bind(made, node)
         return made
 
-    def value(self, tensor: Tensor, what: str) -> None:
-        """Python reads the value of a tensor."""
+    def value(self, tensor: Tensor, what: str, advice: str = _TO_ONE_VALUE) -> None:
+        """Python reads the value of a tensor, or makes one in a way that the graph cannot."""
         node = self.current.scope.nodes.get(id(tensor))
         if node is not None:
-            why = "the graph is specialised to this value; compute with tensors where it depends on the input"
-            self._note(what, node.name, why)
+            self._note(what, node.name, advice)
 
     def _note(self, what: str, name: str, why: str) -> None:
         found = Specialization(

@@ -119,7 +119,7 @@ class Inserter(Builder):
         """Another tensor of the same value."""
         return alias(tensor)
 
-    def value(self, tensor: Tensor, what: str) -> None:
+    def value(self, tensor: Tensor, what: str, advice: str = "") -> None:
         """Values may be read while editing."""
 
     def attribute(self, module: Module, name: str, value: Any) -> Any:

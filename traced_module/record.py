@@ -29,6 +29,8 @@ from megengine.traced_module.node import TensorNode
 class OpRecorder(Interposer):
     """Writes applied ops into a graph; tensors it has not seen become constants."""
 
+    holds_draws = False
+
     def __init__(self, graph: InternalGraph) -> None:
         self.graph = graph
         self.nodes: dict[int, TensorNode] = {}
@@ -188,5 +190,5 @@ class _LayerPath:
             self.recorder.bind(made, self.recorder.nodes[id(tensor)])
         return made
 
-    def value(self, tensor: Any, what: str) -> None:
+    def value(self, tensor: Any, what: str, advice: str = "") -> None:
         """Values are not watched."""

@@ -29,8 +29,8 @@ class TraceHooks(Protocol):
     def alias(self, tensor: Any) -> Any:
         """Another tensor object that stands for the same value."""
 
-    def value(self, tensor: Any, what: str) -> None:
-        """Python reads the value of a tensor; `what` names how."""
+    def value(self, tensor: Any, what: str, advice: str = "") -> None:
+        """Python reads the value of a tensor, or makes one that the graph cannot; `what` names how."""
 
 
 active: ContextVar[TraceHooks | None] = ContextVar("megengine_trace_hooks", default=None)

@@ -22,7 +22,12 @@ Result = Tensor | tuple[Tensor, ...]
 
 
 class Interposer:
-    """Something that stands between `apply` and the kernels: a tracer, a recorder, a tape."""
+    """Something that stands between `apply` and the kernels: a tracer, a recorder, a tape.
+
+    Where it does not hold draws, random numbers are refused: they would become constants without a word.
+    """
+
+    holds_draws = True
 
     def apply(
         self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Result]

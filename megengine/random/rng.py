@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from megengine import device as devices
+from megengine.core import hooks
 from megengine.core.dtype import as_dtype, storage_of
-from megengine.core.errors import DTypeError, OptionError, ShapeError
+from megengine.core.errors import DTypeError, GraphError, OptionError, ShapeError
+from megengine.dispatch.apply import active_interposers
 from megengine.dispatch.public import public
 from megengine.kernels import filling
 from megengine.tensor import Tensor
@@ -43,6 +46,37 @@ def _sized(op: str, *parameters: np.ndarray, size: Size) -> tuple[int, ...]:
 
 
 _LARGE = 1 << 15  # elements from which on a counter-based stream is filled natively
+
+
+_ADVICE = (
+    "graphs have no generators of their own and draw from the process-wide one (megengine.random) at each run; "
+    "pass the numbers as an input where they must be those of the generator"
+)
+
+
+def _refuse_in_ops() -> None:
+    for interposer in active_interposers():
+        if not interposer.holds_draws:
+            raise GraphError(
+                "a call draws random values, which graphs of ops do not hold: call eval() on the model (Dropout), or "
+                "pass them as inputs"
+            )
+
+
+def _drawn(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method of a generator; while a model is traced, a call of the function of that name is recorded instead."""
+
+    @functools.wraps(method)
+    def call(self: RNG, *args: Any, **kwargs: Any) -> Any:
+        _refuse_in_ops()
+        watcher = hooks.active.get()
+        if watcher is None or self is _default:
+            return method(self, *args, **kwargs)
+        result = globals()[method.__name__](*args, **kwargs)
+        watcher.value(result, "the state of an RNG object", _ADVICE)
+        return result
+
+    return call
 
 
 class RNG:
@@ -81,33 +115,39 @@ class RNG:
         out += shift
         return out
 
+    @_drawn
     def uniform(self, low: float = 0, high: float = 1, size: Size = None) -> Tensor:
         """float32 of shape `size` ((1,) without), uniform in [low, high)."""
         if low > high:
             raise OptionError(f"uniform: low={low} is above high={high}")
         return self._made(self.draw(_shape("uniform", size), normal=False, scale=high - low, shift=low))
 
+    @_drawn
     def normal(self, mean: float = 0, std: float = 1, size: Size = None) -> Tensor:
         """float32 of shape `size` ((1,) without), normal with this mean and standard deviation."""
         if std < 0:
             raise OptionError(f"normal: std={std}; expected at least 0")
         return self._made(self.draw(_shape("normal", size), normal=True, scale=std, shift=mean))
 
+    @_drawn
     def gamma(self, shape: Any, scale: Any = 1, size: Size = None) -> Tensor:
         """Gamma distribution; float32 of shape `size` + the parameters' shape."""
         k, theta = (_parameter("gamma", n, v, positive=True) for n, v in (("shape", shape), ("scale", scale)))
         return self._made(self.generator.gamma(k, theta, _sized("gamma", k, theta, size=size)))
 
+    @_drawn
     def beta(self, alpha: Any, beta: Any, size: Size = None) -> Tensor:
         """Beta distribution; float32 of shape `size` + the parameters' shape."""
         a, b = (_parameter("beta", n, v, positive=True) for n, v in (("alpha", alpha), ("beta", beta)))
         return self._made(self.generator.beta(a, b, _sized("beta", a, b, size=size)))
 
+    @_drawn
     def poisson(self, lam: Any, size: Size = None) -> Tensor:
         """Poisson distribution; float32 of shape `size` + the parameter's shape."""
         rate = _parameter("poisson", "lam", lam, positive=False)
         return self._made(self.generator.poisson(rate, _sized("poisson", rate, size=size)))
 
+    @_drawn
     def permutation(self, n: int | Tensor, *, dtype: Any = "int32") -> Tensor:
         """A random order of 0..n-1 as `dtype`, or of a tensor's rows."""
         if isinstance(n, Tensor):
@@ -148,4 +188,5 @@ def draw(shape: tuple[int, ...], *, normal: bool, scale: float = 1.0, shift: flo
 
 def generator() -> np.random.Generator:
     """The process-wide NumPy generator."""
+    _refuse_in_ops()
     return _default.generator

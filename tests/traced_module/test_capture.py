@@ -16,6 +16,7 @@ from megengine.traced_module import (
     SpecializationWarning,
     TracedModule,
     lower,
+    record,
     register_as_builtin,
     trace_module,
     wrap,
@@ -333,6 +334,49 @@ def test_random_values_are_drawn_anew():
     assert not np.array_equal(first, second)
     with pytest.raises(GraphError, match="draws random values, which graphs of ops do not hold"):
         lower(traced)
+
+
+def test_generators_of_the_users_are_told_and_not_frozen():
+    own = mge.random.RNG(3)
+    net = module_of(lambda self, x: x + self.rng.normal(0, 2, size=(2, 3)) + own.permutation(3), rng=mge.random.RNG(1))
+    x = tensor(np.zeros((2, 3), np.float32))
+    with pytest.warns(SpecializationWarning) as told:
+        traced = trace_module(net, x)
+    assert [e.qualified for e in traced.graph.get_function_by_type()] == [
+        "megengine.random.normal",
+        "megengine.random.permutation",
+    ]
+    assert [(s.what, s.node.rpartition(".")[2]) for s in traced.specializations] == [
+        ("the state of an RNG object", "normal_out"),
+        ("the state of an RNG object", "permutation_out"),
+    ]
+    assert all(
+        "test_capture.py:" in str(w.message) and "draw from the process-wide one" in str(w.message) for w in told
+    )
+    first, second = (traced(x).numpy() for _ in range(2))
+    assert not np.array_equal(first, second)
+    mge.random.seed(5)
+    first = traced(x).numpy()
+    mge.random.seed(5)
+    np.testing.assert_array_equal(traced(x).numpy(), first)
+    assert mge.random.RNG(4).normal(size=2).numpy().tolist() == mge.random.RNG(4).normal(size=2).numpy().tolist()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.dropout(x, 0.5),
+        lambda x: x + mge.random.normal(size=(3,)),
+        lambda x: x + mge.random.RNG(2).uniform(size=(3,)),
+        lambda x: M.Dropout(0.5)(x),
+    ],
+)
+def test_graphs_of_ops_refuse_random_values_instead_of_freezing_them(function):
+    spec = mge.core.spec.TensorSpec((3,), np.dtype(np.float32))
+    with pytest.raises(GraphError, match="draws random values, which graphs of ops do not hold"):
+        record(function, [spec])
+    with pytest.raises(GraphError, match="draws random values, which graphs of ops do not hold"):
+        lower(trace_module(module_of(lambda self, x: function(x)), tensor(np.ones(3, np.float32))))
 
 
 def test_a_traced_module_is_traced_again():
