@@ -35,7 +35,7 @@ class Pattern:
         return Where(self, condition)
 
     def output(self, index: int) -> Pattern:
-        """The result of that number of an expression with several."""
+        """The result of that number of an expression with several; patterns of one call stand for one expression."""
         return OutputOf(self, index)
 
 
@@ -250,7 +250,8 @@ def _ways(pattern: Pattern, node: Any, state: _State) -> Iterator[_State]:
     elif isinstance(pattern, OutputOf):
         outputs = node.expr.outputs
         if pattern.index < len(outputs) and outputs[pattern.index] is node:
-            yield from _ways(pattern.inner, node, bound)
+            # the first result stands for the expression, so that patterns of several of its results agree
+            yield from _ways(pattern.inner, outputs[0], bound)
     elif isinstance(pattern, CallOf):
         yield from _calls(pattern, node, bound)
     else:
