@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from megengine.core import hooks
+from megengine.core.dtype import storage_of
 from megengine.core.errors import GraphError, nearest
 from megengine.core.pytree import flatten, tree_map, unflatten
 from megengine.dispatch import interpose
 from megengine.module import Module
-from megengine.tensor import Tensor
+from megengine.tensor import DeferredValueError, Tensor
 from megengine.traced_module.calls import (
     alias,
     flatten_arguments,
@@ -183,12 +187,29 @@ class Inserter(Builder):
         args, kwargs = normalized(forward_signature(module), args, kwargs)
         self.scope.reads[id(module)] = (node, node.name)
         inputs, arguments = flatten_arguments((module, *args), kwargs, self.node_of)
-        with hooks.unheard(), untouched(module):
-            result = module(*args, **kwargs)
+        with hooks.unheard():
+            try:
+                with untouched(module):
+                    result = module(*args, **kwargs)
+            except DeferredValueError:  # observers look at values
+                result = _on_zeros(module, args, kwargs)
         expr = CallMethod(self.graph, self.graph._new_expr_id(), self.meta(), arguments, "__call__")
         made = self._to_nodes(self.make_call(expr, inputs, result, f"{node.name}_out", f"{node.qualname}.[out]"))
         note_entry(expr)
         return made
+
+
+def _on_zeros(module: Module, args: tuple, kwargs: dict) -> Any:
+    """The result of a layer that needs values, without values: what a copy of it gives for zeros."""
+
+    def zeros(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or leaf._value is not None:
+            return leaf
+        return Tensor._wrap(np.zeros(leaf.spec.shape, storage_of(leaf.dtype)), leaf.dtype, leaf.device)
+
+    given = [tree_map(zeros, list(args)), tree_map(zeros, dict(kwargs))]
+    result = copy.deepcopy(module)(*given[0], **given[1])
+    return tree_map(lambda leaf: Tensor._deferred(leaf.spec) if isinstance(leaf, Tensor) else leaf, result)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from megengine_graphs import inputs_of, leaves, listing, traced
 import megengine.functional as F
 import megengine.module as M
 from megengine.core.errors import GraphError, MegEngineError, NameInUseError
+from megengine.quantization import ema_fakequant_qconfig, quantize_qat
 from megengine.tensor import Tensor, tensor
 from megengine.traced_module import TensorNode, TracedModule, files, module_writing, trace_module
 
@@ -149,6 +150,27 @@ def test_edits_of_a_flattened_module_are_not_seen_in_its_source():
     flat.graph.inputs[0].extra = M.ReLU()
     assert state(m) == before and not hasattr(m, "extra")
     assert np.array_equal(m(tensor(X)).numpy(), want) and not np.array_equal(flat(tensor(X)).numpy(), want)
+
+
+def test_layers_that_look_at_values_are_inserted():
+    """QAT layers in training, several of them: their observers see nothing while the graph is edited."""
+    m = module()
+    graph = m.graph
+    layers = [quantize_qat(kind(4, 4, 1), qconfig=ema_fakequant_qconfig) for kind in (M.ConvRelu2d, M.ConvBn2d)]
+    before, start = [layer.state_dict() for layer in layers], state(m)
+    with graph.insert_exprs():
+        node = graph.node("mul_out")
+        graph.inputs[0].first, graph.inputs[0].second = layers
+        graph.replace_node({node: graph.inputs[0].second(graph.inputs[0].first(node))})
+    graph.lint()
+    for layer, state_before in zip(layers, before, strict=True):
+        for key, value in layer.state_dict().items():
+            np.testing.assert_array_equal(value, state_before[key])
+    with pytest.raises(NameInUseError, match="already has an attribute 'first'"):
+        graph.inputs[0].first = layers[0]
+    m(tensor(X))
+    assert not np.array_equal(layers[0].act_observer.max_val.numpy(), before[0]["act_observer.max_val"])
+    assert graph.undo() and state(m) == start
 
 
 class Pyramid(M.Module):
