@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from megengine.module import Module
-from megengine.traced_module.edit_records import addresses_of
 from megengine.traced_module.expr import CallMethod, GetAttr, is_call_module
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import ModuleNode, Node
@@ -20,14 +19,19 @@ Place = tuple[int, str]  # id of the module that holds the attribute, name
 
 
 def all_graphs(graph: InternalGraph) -> list[InternalGraph]:
-    """Every graph of the traced module that a graph is part of."""
-    return [found for _, found in addresses_of(graph._top).values()]
+    """Every graph that runs when the traced module is called that a graph is part of.
+
+    A flattened module keeps submodules with graphs that nothing calls any more: these do not count.
+    """
+    top = graph._top
+    same = [g for g in getattr(top._owner, "graphs", ()) if g._journal is top._journal]
+    return graphs_below(top, *same, graph)
 
 
-def graphs_below(graph: InternalGraph) -> list[InternalGraph]:
-    """A graph and all that its calls enter, each once."""
-    found = {id(graph): graph}
-    todo = [graph]
+def graphs_below(*graphs: InternalGraph) -> list[InternalGraph]:
+    """Graphs and all that their calls enter, each once."""
+    found = {id(g): g for g in graphs}
+    todo = list(found.values())
     while todo:
         for child in todo.pop().child_graphs():
             if id(child) not in found:

@@ -73,14 +73,21 @@ def test_traced_and_flattened(name):
 @pytest.mark.parametrize("name", ZOO)
 def test_optimised(name):
     model = traced(name)
+    for module in (model.graph, model.graph.flatten()):
+        before = repr(module)
+        made = optimize(module, "all")
+        model.check(made, exact=False)
+        assert repr(optimize(made, "all")) == repr(made)
+        assert repr(module) == before
     model.check(optimize(model.graph), exact=False)
 
 
 @pytest.mark.parametrize("name", ZOO)
 def test_saved_and_loaded(name, tmp_path):
     model = traced(name)
-    mge.save(model.graph, tmp_path / "net.tm")
-    model.check(mge.load(tmp_path / "net.tm"))
+    for file in ("net.tm", "net.mgt"):
+        mge.save(model.graph, tmp_path / file)
+        model.check(mge.load(tmp_path / file))
 
 
 @pytest.mark.parametrize("name", ZOO)

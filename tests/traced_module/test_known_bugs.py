@@ -427,6 +427,29 @@ def test_batch_norms_that_stay(name):
     assert len(norms) == NETS[name][2]
 
 
+class Chain(M.Module):
+    """Layers one after the other in submodules: a flattened copy keeps their graphs, which nothing calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = [Inner() for _ in range(4)]
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = F.relu(block(x))
+        return x
+
+
+def test_graphs_that_nothing_calls_do_not_count():
+    model, x = Chain().eval(), tensor(IMAGE)
+    flat = trace_module(model, x).flatten()
+    fused = optimize(flat)
+    assert not fused.graph.get_module_by_type(M.BatchNorm2d, recursive=False)
+    fused.graph.lint()
+    assert_same(fused(x), model(x))
+    assert_same(flat(x), model(x))
+
+
 def test_nested_outputs_keep_their_order_in_every_stage():
     model, x = made("NestedOutputsInTheirOrder")
     for stage in ("traced", "flat", "all", "flat all"):
