@@ -436,7 +436,7 @@ class Chain(M.Module):
 
     def forward(self, x):
         for block in self.blocks:
-            x = F.relu(block(x))
+            x = block(x, True)
         return x
 
 
