@@ -14,7 +14,7 @@ from megengine.cli.models import input_shapes, load_model, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.readers import Reader, open_reader
 from megengine.core.dtype import storage_of
-from megengine.core.errors import OptionError, QuantizationError
+from megengine.core.errors import CalibrationError, OptionError, QuantizationError
 from megengine.traced_module import TracedModule
 from megengine.traced_module.expr import Apply, Constant
 
@@ -122,6 +122,21 @@ def check_weights(model: TracedModule) -> None:
             )
 
 
+def check_data(made: Any, data: str) -> None:
+    """Refuse data that says nothing about an input: every value the same, as of an empty or broken file.
+
+    Raises:
+        CalibrationError: names the input and the value.
+    """
+    for node in made.float_graph.inputs:
+        seen = made.stats.get(node.name)
+        if seen is not None and seen.count > 1 and seen.minimum == seen.maximum:
+            raise CalibrationError(
+                f"data {data!r}: all {seen.count} values of input {node.name!r} are {seen.minimum + 0.0:g}, so no "
+                "range can be learnt from them; give samples of what the network will see"
+            )
+
+
 def _quantize(files: Files, out: Output, *, model: str, data: str, preprocess: str | None, samples: int | None,
               shapes: tuple, **choices: Any) -> dict[str, Any]:  # fmt: skip
     from megengine.cli import quantizing
@@ -133,6 +148,7 @@ def _quantize(files: Files, out: Output, *, model: str, data: str, preprocess: s
     check_weights(source)
     reader = reader_of(data, preprocess, samples, source)
     made = quantizing.quantize_with_progress(source, reader, config, out, "quantize")
+    check_data(made, reader.name)
     if files.model:
         native.save(TracedModule.from_graph(made.integer_graph), files.model)
     if files.onnx:

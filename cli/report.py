@@ -1,11 +1,14 @@
 """One self-contained HTML page: scores, layers, ranges, graphs, recipe, environment. Names in it are hostile text."""
 
+import base64
+import hashlib
 import importlib.metadata
 import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -91,7 +94,11 @@ def render(title: str, sections: Sequence[Section], *, recipe: Mapping[str, Any]
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_visible
     )
     templates.filters.update(number=number, decibel=decibel, percent=percent)
+    script = resources.files("megengine.cli").joinpath("templates/report.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return templates.get_template("report.html.j2").render(
+        script=script,
+        script_hash=f"sha256-{digest}",
         title=title,
         sections=[_prepared(section) for section in sections],
         recipe=recipe,
@@ -111,13 +118,51 @@ def _prepared(section: Section) -> dict[str, Any]:
     rows = []
     for layer in section.layers:
         stats = section.statistics.get(layer["name"])
-        rows.append({**layer, "worst": layer["name"] in worst, "histogram": histogram(stats, layer["representable"])})
+        own = own_rounding(stats, layer["scale"])
+        rows.append(
+            {
+                **layer,
+                "worst": layer["name"] in worst,
+                "histogram": histogram(stats, layer["representable"]),
+                "own": own,
+                "why": cause(layer["sqnr_db"], own, layer["saturation"]),
+            }
+        )
     values = {name: getattr(section, name) for name in Section.__slots__}
     return {**values, "layers": rows, "profile": profile_line([row["sqnr_db"] for row in rows])}
 
 
 def _finite(value: float | None) -> float:
     return math.inf if value is None else value
+
+
+def own_rounding(stats: Any, scale: float) -> float | None:
+    """SQNR in dB that the steps of an edge alone allow: power of the values seen, over scale² / 12.
+
+    That is the noise of rounding to steps of one size (Bennett 1948); None where nothing was seen.
+    """
+    if stats is None or not stats.count:
+        return None
+    counts, edges = np.asarray(stats.histogram.counts, np.float64), np.asarray(stats.histogram.edges, np.float64)
+    middles = (edges[1:] + edges[:-1]) / 2
+    power = float((counts * middles**2).sum() / max(counts.sum(), 1))
+    if not (power > 0 and scale > 0):
+        return None
+    return 10 * math.log10(power / (scale * scale / 12))
+
+
+CUT, CLOSE = 1e-3, 3.0  # part of the values at the ends; decibels between what the steps allow and what is seen
+
+
+def cause(sqnr: float | None, own: float | None, saturation: float) -> str:
+    """What most of the noise of an edge comes from, in a word."""
+    if sqnr is None or not math.isfinite(sqnr):
+        return ""
+    if saturation >= CUT:
+        return "values cut at the ends"
+    if own is None:
+        return ""
+    return "its own steps" if own - sqnr < CLOSE else "weights and edges before"
 
 
 def histogram(stats: Any, representable: Sequence[float]) -> dict[str, Any] | None:

