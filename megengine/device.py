@@ -12,10 +12,11 @@ import re
 from typing import Any
 
 from megengine.core import absent
-from megengine.core.errors import DeviceError, OptionError, nearest
+from megengine.core.errors import DeviceError, OptionError, brief, nearest
 from megengine.kernels import cuda
 
 _ALIASES = {"cpu": "cpu0", "xpu": "cpu0", "xpux": "cpu0", "cpux": "cpu0", "gpu": "gpu0", "gpux": "gpu0", "cuda": "gpu0"}
+_USUAL = ("cpu0", "xpux", "gpu0")
 _NAME = re.compile(r"^(cpu|xpu|gpu|test)(\d+|x)(:\d+)?$")
 _default = ["cpu0"]
 
@@ -35,10 +36,12 @@ class DeviceType(enum.Enum):
 
 def normalize(name: str) -> str:
     """The canonical name of a device, checked to exist. Raises DeviceError with what is missing."""
+    if not isinstance(name, str):
+        raise DeviceError(f"device is {brief(name)}; expected a name: cpu0, gpu0, gpu1, ... or xpux")
     name = _ALIASES.get(name, name)
     found = _NAME.match(name)
     if not found:
-        raise DeviceError(f"unknown device {name!r}; expected cpu0, gpu0, gpu1, ... or xpux")
+        raise DeviceError(f"unknown device {name!r}; expected cpu0, gpu0, gpu1, ... or xpux{nearest(name, _USUAL)}")
     kind, index = found[1], "0" if found[2] == "x" else found[2]
     kind = "cpu" if kind == "xpu" else kind
     if kind == "gpu" and not cuda.available():
@@ -54,9 +57,9 @@ def is_cuda_available() -> bool:
 def get_device_count(device_type: str) -> int:
     """Number of devices of a kind: "cpu" and "xpu" 1, "gpu" those that answer, "rocm" none. Raises OptionError."""
     kinds = ("cpu", "gpu", "rocm", "xpu")
-    if device_type not in kinds:
+    if not isinstance(device_type, str) or device_type not in kinds:
         raise OptionError(
-            f"get_device_count: device_type is {device_type!r}; expected one of {', '.join(kinds)}"
+            f"get_device_count: device_type is {brief(device_type)}; expected one of {', '.join(kinds)}"
             f"{nearest(str(device_type), kinds)}"
         )
     if device_type in ("cpu", "xpu"):
@@ -71,7 +74,11 @@ def get_default_device() -> str:
 
 def set_default_device(device: str = "xpux") -> None:
     """Set the device of tensors created without one, for the whole process."""
-    _default[0] = normalize(device)
+    try:
+        _default[0] = normalize(device)
+    except DeviceError as exc:
+        exc.add_note("while calling set_default_device")
+        raise
 
 
 def is_rocm_available() -> bool:

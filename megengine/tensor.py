@@ -13,7 +13,17 @@ import numpy as np
 from megengine import device as devices
 from megengine.core import absent, hooks
 from megengine.core.dtype import DType, QuantizedDType, as_dtype, storage_of
-from megengine.core.errors import DTypeError, MegEngineError, MissingNameError, OptionError, ShapeError
+from megengine.core.errors import (
+    ArgumentError,
+    DTypeError,
+    IndexOutOfRangeError,
+    MegEngineError,
+    MissingNameError,
+    OptionError,
+    ShapeError,
+    brief,
+    nearest,
+)
 from megengine.core.spec import TensorSpec, interned
 from megengine.kernels import _core
 
@@ -40,7 +50,8 @@ def _storage_from(value: Any, dtype: DType | None) -> tuple[np.ndarray, DType]:
         except ValueError as exc:
             raise DTypeError(f"tensor: {exc}; expected numbers in a rectangular nesting") from exc
     if array.dtype == object or (array.dtype.kind in "USOMmV" and array.dtype.name != "bfloat16"):
-        raise DTypeError(f"tensor: cannot hold elements of {array.dtype}; expected numbers or booleans")
+        kind = "text" if array.dtype.kind in "US" else str(array.dtype)
+        raise DTypeError(f"tensor: cannot hold {brief(value)}, which is {kind}; expected numbers or booleans")
     if dtype is None:
         dtype = array.dtype
         if dtype == np.float64:
@@ -48,6 +59,11 @@ def _storage_from(value: Any, dtype: DType | None) -> tuple[np.ndarray, DType]:
         elif dtype == np.int64 and (array.size == 0 or (array.min() >= _INT32.min and array.max() <= _INT32.max)):
             dtype = np.dtype(np.int32)
     return np.array(array, storage_of(dtype), order="K", copy=True), dtype
+
+
+def _called(kind: type) -> str:
+    """How users make a tensor of a kind."""
+    return "tensor" if kind is Tensor else kind.__name__
 
 
 class Tensor(_Fields):
@@ -91,14 +107,22 @@ class Tensor(_Fields):
         name: str | None = None,
         format: str = "default",
     ) -> None:
-        if format not in ("default", "nchw", "nhwc"):
-            raise OptionError(f"tensor: format is {format!r}; expected 'default', 'nchw' or 'nhwc'")
-        wanted = None if dtype is None else as_dtype(dtype)
-        self._value, self._dtype = _storage_from(data, wanted)
-        inherited = data._device if isinstance(data, Tensor) else devices.get_default_device()
-        self._device = inherited if device is None else devices.normalize(device)
+        if not isinstance(format, str) or format not in ("default", "nchw", "nhwc"):
+            known = ("default", "nchw", "nhwc")
+            hint = nearest(format, known) if isinstance(format, str) else ""
+            raise OptionError(f"{_called(type(self))}: format is {brief(format)}; expected one of {known}{hint}")
+        try:
+            wanted = None if dtype is None else as_dtype(dtype)
+            self._value, self._dtype = _storage_from(data, wanted)
+            inherited = data._device if isinstance(data, Tensor) else devices.get_default_device()
+            self._device = inherited if device is None else devices.normalize(device)
+        except MegEngineError as exc:
+            from megengine.dispatch.refusal import called
+
+            exc.add_note(f"while calling {called(_called(type(self)), (data,), {'dtype': dtype, 'device': device})}")
+            raise
         self._spec = None
-        if name:
+        if name is not None:
             self.name = name
 
     @classmethod
@@ -209,7 +233,11 @@ class Tensor(_Fields):
 
     def set_value(self, value: Any) -> None:
         """Take another value, converted to the tensor's dtype. Raises ShapeError for another shape."""
-        new = Tensor(value, self._dtype, self._device)
+        try:
+            new = Tensor(value, self._dtype, self._device)
+        except MegEngineError as exc:
+            exc.add_note("while calling set_value")
+            raise
         if new.shape != self.shape:
             raise ShapeError(f"set_value: the value has shape {new.shape}; expected {self.shape}")
         self._reset(new)
@@ -236,7 +264,12 @@ class Tensor(_Fields):
         if not index and self.size != 1:
             shape, size = self.spec.shape, self.spec.size
             raise ShapeError(f"item(): a tensor of shape {shape} has {size} elements; expected one, or an index")
-        return self._read("item()").item(*index)
+        try:
+            return self._read("item()").item(*index)
+        except IndexError as exc:
+            raise IndexOutOfRangeError(f"item(): {exc}; the shape is {self.spec.shape}") from None
+        except (OverflowError, TypeError, ValueError) as exc:
+            raise ArgumentError(f"item(): index {brief(index)} for shape {self.spec.shape}; expected integers") from exc
 
     def tolist(self) -> Any:
         """Nested Python numbers."""

@@ -13,8 +13,9 @@ import numpy as np
 
 from megengine.autodiff.tape import Context, Tape, pull_back
 from megengine.core.dtype import is_differentiable, storage_of
-from megengine.core.errors import GradientError, ShapeError
+from megengine.core.errors import ArgumentError, GradientError, ShapeError
 from megengine.dispatch import Interposer, Op, apply, interpose
+from megengine.dispatch.refusal import checked, shown
 from megengine.tensor import Tensor
 
 
@@ -72,6 +73,7 @@ class Forward(Interposer):
             self._tangents[id(tensor)] = tensor, tangent
 
 
+@checked
 def jvp(function: Callable[..., Any], primals: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[Any, Any]:
     """The value of a function and its derivative in a direction.
 
@@ -90,6 +92,8 @@ def jvp(function: Callable[..., Any], primals: Sequence[Tensor], tangents: Seque
     Example:
         >>> y, dy = jvp(F.sin, [x], [F.ones_like(x)])  # doctest: +SKIP
     """
+    if not callable(function):
+        raise ArgumentError(f"jvp: function is {shown(function)}; expected something to call")
     if len(primals) != len(tangents):
         raise GradientError(f"jvp: {len(primals)} primals and {len(tangents)} tangents; expected as many")
     forward = Forward()
@@ -100,6 +104,9 @@ def jvp(function: Callable[..., Any], primals: Sequence[Tensor], tangents: Seque
     with interpose(forward):
         out = function(*inputs)
     several = isinstance(out, tuple)
+    wrong = [shown(o) for o in (out if several else (out,)) if not isinstance(o, Tensor)]
+    if wrong:
+        raise ArgumentError(f"jvp: function returned {wrong[0]}; expected a tensor or a tuple of tensors")
     found = [forward.tangent(o) for o in (out if several else (out,))]
     made = tuple(_zeros(o) if t is None else t for o, t in zip(out if several else (out,), found, strict=True))
     return out, made if several else made[0]

@@ -14,7 +14,7 @@ from megengine.core.dtype import storage_of
 from megengine.core.errors import ArgumentError, GradientError
 from megengine.dispatch import apply
 from megengine.dispatch.apply import begin, end
-from megengine.dispatch.refusal import shown
+from megengine.dispatch.refusal import explains, shown
 from megengine.logger import get_logger
 from megengine.tensor import Tensor
 
@@ -46,6 +46,7 @@ class GradManager:
         self._attached: dict[int, tuple[Tensor, list[GradCallback]]] = {}
         self._tape: Tape | None = None
 
+    @explains
     def attach(
         self, tensors: Tensor | Iterable[Tensor], callbacks: GradCallback | Sequence[GradCallback] | None = None
     ) -> GradManager:
@@ -84,6 +85,7 @@ class GradManager:
             end(self._tape)
         self._tape = None
 
+    @explains
     def backward(self, y: Any = None, dy: Any = None) -> None:
         """Gradients of y (a tensor, or several) are added to `.grad` of attached tensors; recording stops.
 

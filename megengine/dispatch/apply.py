@@ -12,6 +12,7 @@ import numpy as np
 
 from megengine.core.dtype import storage_of
 from megengine.core.errors import DeviceError, MegEngineError
+from megengine.core.limits import refuse_oversized
 from megengine.core.spec import TensorSpec, interned
 from megengine.dispatch.record import Op, get_op, registry
 from megengine.kernels import _core
@@ -160,6 +161,8 @@ def _prepare(op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> tupl
     outputs = infer(op, specs, attrs)
     single = isinstance(outputs, TensorSpec)
     outputs = tuple(interned(s.shape, s.dtype, s.device) for s in ((outputs,) if single else outputs))
+    for spec in outputs:
+        refuse_oversized(op.name, spec.shape, storage_of(spec.dtype).itemsize)
     problem = kernel_registry.Problem(op.name, tuple(specs), outputs, attrs)
     # rounded values that are only moved (pooled, reshaped) still lie on their grid
     moves = op.quant == "move" and all(spec.dtype == specs[0].dtype for spec in outputs)

@@ -69,10 +69,11 @@ def explained(
     if isinstance(exc, MemoryError):
         return NotEnoughMemoryError(f"{name}: there is not enough memory: {exc}; got {call}")
     signature = signature or inspect.signature(function)
-    expected = ", ".join(str(p.replace(annotation=p.empty)) for p in signature.parameters.values())
+    plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    expected = str(signature.replace(parameters=plain, return_annotation=signature.empty))
     problem = _misplaced(signature, exc, args, kwargs) or _unfit(function, signature, args, kwargs) or _plain(exc)
     kind = IndexOutOfRangeError if type(exc) is IndexError else ArgumentError
-    return kind(f"{name}: {problem}; got {call}; expected {name}({expected})")
+    return kind(f"{name}: {problem}; got {call}; expected {name}{expected}")
 
 
 def _plain(exc: Exception) -> str:
@@ -145,8 +146,8 @@ def fits(value: Any, hint: Any) -> bool:
         return True
     if isinstance(value, (str, bytes)) and kind not in (str, bytes):
         return False  # a text is a sequence of texts, which nobody wants
-    if isinstance(value, Tensor) and kind in (tuple, list, collections.abc.Sequence):
-        return value.ndim == 1
+    if isinstance(value, (Tensor, np.ndarray)) and kind in (tuple, list, collections.abc.Sequence):
+        return value.ndim >= 1
     if not isinstance(value, kind):
         return False
     parts = typing.get_args(hint)
@@ -211,10 +212,11 @@ def explains(function: F) -> F:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return function(self, *args, **kwargs)
-        except MegEngineError:
-            raise
-        except FOREIGN as exc:
+        except (MegEngineError, *FOREIGN) as exc:
             name = f"{type(self).__name__}.{function.__name__}"
+            if isinstance(exc, MegEngineError):
+                exc.add_note(f"while calling {called(name, args, kwargs)}")
+                raise
             raise explained(name, function, exc, args, kwargs, without_self(function)) from exc
 
     return method  # type: ignore[return-value]

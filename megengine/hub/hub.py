@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from megengine.core.errors import FileFormatError, OptionError, nearest
+from megengine.dispatch.refusal import checked
 from megengine.hub.exceptions import InvalidProtocol
 from megengine.hub.fetcher import GitHTTPSFetcher, GitSSHFetcher, RepoFetcherBase, is_repository
 from megengine.hub.tools import cache_folder, load_module
@@ -37,6 +38,7 @@ def _folder(repo_info: Repository, git_host: str, use_cache: bool, commit: str |
     return Path(_FETCHERS[protocol].fetch(git_host, str(repo_info), use_cache, commit))
 
 
+@checked
 def import_module(
     repo_info: Repository,
     git_host: str = _HOST,
@@ -91,6 +93,7 @@ def _entry(repo_info: Repository, name: str, **where: Any) -> Callable[..., Any]
     return found[name]
 
 
+@checked
 def list(
     repo_info: Repository,
     git_host: str = _HOST,
@@ -104,6 +107,7 @@ def list(
     return sorted(_entries(import_module(repo_info, git_host, use_cache, commit, protocol, trust=trust)))
 
 
+@checked
 def help(
     repo_info: Repository,
     entry: str,
@@ -119,6 +123,7 @@ def help(
     return inspect.getdoc(_entry(repo_info, entry, **where)) or ""
 
 
+@checked
 def load(
     repo_info: Repository,
     entry: str,
@@ -143,6 +148,7 @@ def _matches(path: Path, digest: str) -> bool:
         return hashlib.file_digest(file, "sha256").hexdigest().startswith(digest)
 
 
+@checked
 def load_serialized_obj_from_url(url: str, model_dir: str | os.PathLike[str] | None = None) -> Any:
     """Weights or another object from an address, kept in `model_dir` (by default, in the cache) for the next time.
 

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from megengine import functional as F
-from megengine.core.errors import OptionError
 from megengine.module import init
 from megengine.module.module import Module
+from megengine.ops.common import choice
 from megengine.tensor import Tensor
 
 
@@ -29,8 +29,7 @@ class BatchMatMulActivation(Module):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if nonlinear_mode.lower() not in ("identity", "relu"):
-            raise OptionError(f"BatchMatMulActivation: nonlinear_mode is {nonlinear_mode!r}; expected identity or relu")
+        choice("BatchMatMulActivation", "nonlinear_mode", str(nonlinear_mode).lower(), ("identity", "relu"))
         self.batch, self.out_features, self.in_features = batch, out_features, in_features
         self.weight = init.parameter((batch, out_features, in_features))
         self.bias = init.parameter((out_features,)) if bias else None

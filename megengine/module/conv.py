@@ -9,6 +9,7 @@ from megengine import functional as F
 from megengine.core.errors import OptionError
 from megengine.module import init
 from megengine.module.module import Module
+from megengine.ops.common import choice
 from megengine.tensor import Tensor
 
 _Pair = int | tuple[int, int]
@@ -110,10 +111,7 @@ class _PaddedConv(_ConvNd):
     padding_mode: str
 
     def _set_modes(self, conv_mode: str, compute_mode: str, padding_mode: str) -> None:
-        if padding_mode not in ("zeros", "reflect", "replicate"):
-            raise OptionError(
-                f"{type(self).__name__}: padding_mode is {padding_mode!r}; expected zeros, reflect or replicate"
-            )
+        choice(type(self).__name__, "padding_mode", padding_mode, ("zeros", "reflect", "replicate"))
         self.conv_mode, self.compute_mode, self.padding_mode = conv_mode, compute_mode, padding_mode
 
     def get_pad_witdth(self) -> tuple[tuple[int, int], ...]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from megengine.core.dtype import storage_of
 from megengine.core.errors import ArgumentError, OptionError, ShapeError, nearest
+from megengine.core.limits import refuse_oversized
 from megengine.dispatch.refusal import checked, shown
 from megengine.random.rng import draw
 from megengine.tensor import Parameter, Tensor
@@ -120,6 +121,7 @@ def msra_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearit
 
 def parameter(shape: tuple[int, ...]) -> Parameter:
     """A float32 parameter of zeros, whose memory is not touched before it is written."""
+    refuse_oversized("a parameter", shape, 4)
     made = Parameter(0.0)
     made._reset(Tensor._wrap(np.zeros(shape, np.float32), device=made.device))
     return made

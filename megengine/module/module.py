@@ -18,7 +18,7 @@ from megengine.core.errors import (
     StateDictError,
     nearest,
 )
-from megengine.dispatch.refusal import constructor, own
+from megengine.dispatch.refusal import constructor, explains, own
 from megengine.kernels import _core
 from megengine.logger import get_logger
 from megengine.module.location import located
@@ -268,6 +268,7 @@ class Module(_Reads):
         """The array that stands for one of the module's own tensors in a state dict."""
         return np.array(tensor.numpy())
 
+    @explains
     def load_state_dict(self, state_dict: Mapping[str, Any] | Callable[..., Any], strict: bool = True) -> None:
         """Take values from a state dict. With strict, missing and unknown keys are errors, else warnings; wrong shapes
         always are errors (a vector of C may stand for (1,C,1,1)). Integers for a quantized tensor are its stored ones.

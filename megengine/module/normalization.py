@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import numpy as np
 
 from megengine import functional as F
-from megengine.core.errors import OptionError, ShapeError
+from megengine.core.errors import ArgumentError, OptionError, ShapeError, brief
 from megengine.module import init
 from megengine.module.module import Module
 from megengine.tensor import Parameter, Tensor
@@ -70,6 +71,8 @@ class LayerNorm(_Affine):
         self, normalized_shape: int | tuple[int, ...], eps: float = 1e-5, affine: bool = True, **kwargs: Any
     ) -> None:
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        if not all(isinstance(n, numbers.Integral) for n in shape):
+            raise ArgumentError(f"LayerNorm: normalized_shape is {brief(shape)}; expected integers")
         super().__init__(shape, eps, affine, **kwargs)
         self.normalized_shape = shape
 
@@ -89,7 +92,7 @@ class GeneralNorm(_Affine):
 
     def __init__(
         self,
-        normalized_shape: Any = None,
+        normalized_shape: int | tuple[int, ...] | None = None,
         normalized_axis: int | tuple[int, ...] = 0,
         eps: float = 1e-5,
         affine: bool = True,

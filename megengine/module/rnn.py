@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any, ClassVar
 
 from megengine import functional as F
-from megengine.core.errors import MissingMethodError, OptionError, ShapeError
+from megengine.core.errors import ArgumentError, MissingMethodError, OptionError, ShapeError
+from megengine.core.limits import refuse_oversized
 from megengine.logger import get_logger
 from megengine.module import init
 from megengine.module.module import Module
+from megengine.ops.common import choice
 from megengine.tensor import Parameter, Tensor
 
 
@@ -28,8 +31,7 @@ def _gru_state(from_input: Tensor, from_hidden: Tensor, h: Tensor) -> Tensor:
 
 def _nonlinearity(owner: str, name: str) -> Any:
     functions = {"tanh": F.tanh, "relu": F.relu}
-    if name not in functions:
-        raise OptionError(f"{owner}: nonlinearity is {name!r}; expected tanh or relu")
+    choice(owner, "nonlinearity", name, tuple(functions))
     return functions[name]
 
 
@@ -126,6 +128,14 @@ class RNNBase(Module):
         proj_size: int = 0,
     ) -> None:
         super().__init__()
+        sizes = (input_size, hidden_size, num_layers)
+        if not all(isinstance(n, numbers.Integral) for n in (*sizes, bias)) or min(sizes) < 1:
+            raise ArgumentError(
+                f"{type(self).__name__}: input_size={input_size}, hidden_size={hidden_size}, num_layers={num_layers}, "
+                f"bias={bias}; "
+                "expected integers of at least 1"
+            )
+        refuse_oversized(type(self).__name__, (num_layers, self._chunks * hidden_size, hidden_size), 4)
         if not 0 <= dropout <= 1:
             raise OptionError(f"{type(self).__name__}: dropout is {dropout}; expected a probability in [0, 1]")
         if proj_size:

@@ -10,7 +10,7 @@ from megengine import device as devices
 from megengine.core.errors import OptionError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import OnnxRule, Op, Sample, apply, define, public
-from megengine.ops.common import as_tensor, floating, normalize_axes, normalize_axis
+from megengine.ops.common import Axes, Integers, as_tensor, floating, normalize_axes, normalize_axis
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.tensor"
@@ -54,7 +54,7 @@ def isinf(inp: Any) -> Tensor:
 
 
 @public(home=_HOME)
-def tile(inp: Any, reps: Any) -> Tensor:
+def tile(inp: Any, reps: Integers) -> Tensor:
     """X beside itself `reps` times along each axis; missing axes count from the left, as in NumPy."""
     x = as_tensor(inp)
     counts = (reps,) if isinstance(reps, int) else tuple(int(r) for r in reps)
@@ -84,7 +84,7 @@ def repeat(inp: Any, repeats: int, axis: int | None = None) -> Tensor:
 
 
 @public(home=_HOME)
-def roll(inp: Any, shift: Any, axis: Any = None) -> Tensor:
+def roll(inp: Any, shift: Integers, axis: Axes = None) -> Tensor:
     """Elements moved along axes; what leaves at one end comes in at the other."""
     x = as_tensor(inp)
     if axis is None:
@@ -103,7 +103,7 @@ def roll(inp: Any, shift: Any, axis: Any = None) -> Tensor:
 
 
 @public(home="megengine.functional.metric")
-def topk_accuracy(logits: Any, target: Any, topk: Any = 1) -> Any:
+def topk_accuracy(logits: Any, target: Any, topk: Integers = 1) -> Any:
     """Part of the rows of logits [N,C] whose target [N] is among the k largest; a list for several k."""
     counts = [topk] if isinstance(topk, int) else list(topk)
     scores, wanted = as_tensor(logits), as_tensor(target).reshape(-1, 1)

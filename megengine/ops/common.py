@@ -9,10 +9,22 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import DType, QuantizedDType, bfloat16, is_float
-from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError, ShapeError, nearest
+from megengine.core.errors import (
+    ArgumentError,
+    DTypeError,
+    IndexOutOfRangeError,
+    OptionError,
+    ShapeError,
+    brief,
+    nearest,
+)
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import apply
 from megengine.tensor import Tensor
+
+# what is given as an integer, several, or (where shapes are traced) a tensor of them
+Integers = int | Sequence[int] | Tensor
+Axes = Integers | None
 
 FLOAT32 = np.dtype(np.float32)
 INT32 = np.dtype(np.int32)
@@ -105,7 +117,7 @@ def broadcast_shapes(op: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 def normalize_axis(op: str, axis: int, ndim: int) -> int:
     """A non-negative axis, checked."""
     if not isinstance(axis, numbers.Integral):
-        raise OptionError(f"{op}: axis is {axis!r}; expected an integer")
+        raise ArgumentError(f"{op}: axis is {brief(axis)}; expected an integer")
     if not -ndim <= axis < ndim:
         raise IndexOutOfRangeError(f"{op}: axis {axis} is out of range for {ndim} axes; expected {-ndim}..{ndim - 1}")
     return int(axis) % ndim
@@ -115,7 +127,11 @@ def normalize_axes(op: str, axis: Any, ndim: int) -> tuple[int, ...]:
     """Sorted non-negative axes from None, an integer or a sequence."""
     if axis is None:
         return tuple(range(ndim))
-    items: list[Any] = [axis] if isinstance(axis, numbers.Integral) else list(axis)
+    if isinstance(axis, numbers.Integral):
+        return (normalize_axis(op, axis, ndim),)  # type: ignore[arg-type]
+    items = axis.reshape(-1).tolist() if isinstance(axis, (Tensor, np.ndarray)) else axis
+    if not isinstance(items, (tuple, list)):
+        raise ArgumentError(f"{op}: axis is {brief(axis)}; expected an integer or several")
     axes = sorted(normalize_axis(op, a, ndim) for a in items)
     if len(set(axes)) != len(axes):
         raise OptionError(f"{op}: axis {axis} names one axis twice")
@@ -135,8 +151,18 @@ def pair(op: str, argument: str, value: Any) -> tuple[int, int]:
         value = tuple(value)
     items = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
     if len(items) != 2 or not all(map(_is_integer, items)):
-        raise OptionError(f"{op}: {argument} is {value!r}; expected an integer or two integers")
-    return (int(items[0]), int(items[1]))
+        raise ArgumentError(f"{op}: {argument} is {brief(value)}; expected an integer or two integers")
+    return _moderate(op, argument, (int(items[0]), int(items[1])))
+
+
+_LARGEST = 2**31 - 1  # what native code counts with
+
+
+def _moderate(op: str, argument: str, values: Any) -> Any:
+    """The integers, if none is so large that native code could not hold it."""
+    if max(map(abs, values), default=0) > _LARGEST:
+        raise OptionError(f"{op}: {argument} is {brief(values)}; expected integers of at most {_LARGEST}")
+    return values
 
 
 def _is_integer(value: Any) -> bool:
@@ -150,7 +176,7 @@ def pad_pairs(op: str, value: Any) -> tuple[tuple[int, int], tuple[int, int]]:
     if isinstance(value, (tuple, list)) and len(value) == 2 and all(isinstance(v, (tuple, list)) for v in value):
         return (pair(op, "padding", value[0]), pair(op, "padding", value[1]))
     if isinstance(value, (tuple, list)) and len(value) == 4:
-        top, bottom, left, right = (int(v) for v in value)
+        top, bottom, left, right = _moderate(op, "padding", [int(v) for v in value])
         return ((top, bottom), (left, right))
     h, w = pair(op, "padding", value)
     return ((h, h), (w, w))
@@ -170,8 +196,10 @@ def unbroadcast(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def choice(op: str, argument: str, value: Any, allowed: Sequence[str]) -> str:
     """An option by name, checked; the error offers the nearest name."""
+    if not isinstance(value, str):
+        raise ArgumentError(f"{op}: {argument} is {brief(value)}; expected one of {sorted(allowed)}")
     if value not in allowed:
-        hint = nearest(value, allowed) if isinstance(value, str) else ""
+        hint = nearest(value, allowed)
         raise OptionError(f"{op}: {argument} is {value!r}; expected one of {sorted(allowed)}{hint}")
     return value
 
@@ -179,8 +207,8 @@ def choice(op: str, argument: str, value: Any, allowed: Sequence[str]) -> str:
 def tuple_of(op: str, argument: str, value: Any, n: int) -> tuple[int, ...]:
     """N integers from one, or from a sequence of them."""
     if isinstance(value, numbers.Integral):
-        return (int(value),) * n
+        return _moderate(op, argument, (int(value),) * n)
     items = tuple(value) if isinstance(value, (tuple, list)) else ()
     if len(items) != n or not all(isinstance(v, numbers.Integral) for v in items):
-        raise OptionError(f"{op}: {argument} is {value!r}; expected an integer or {n} of them")
-    return tuple(int(v) for v in items)
+        raise ArgumentError(f"{op}: {argument} is {brief(value)}; expected an integer or {n} of them")
+    return _moderate(op, argument, tuple(int(v) for v in items))

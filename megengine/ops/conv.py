@@ -233,6 +233,15 @@ def _transposed_size(x: Any, w: Any, stride: Any, padding: Any, output_padding: 
     return sizes[0], sizes[1]
 
 
+def _check_geometry(op: str, stride: Any, padding: Any, dilation: Any, groups: int) -> None:
+    pads = [p for pair in padding for p in pair]
+    if min(*stride, *dilation, groups) < 1 or min(pads) < 0:
+        raise OptionError(
+            f"{op}: stride {stride}, padding {padding}, dilation {dilation}, groups={groups}; "
+            "expected at least 1, padding at least 0"
+        )
+
+
 def _infer_transpose(
     x: TensorSpec,
     w: TensorSpec,
@@ -245,6 +254,7 @@ def _infer_transpose(
 ) -> TensorSpec:
     name = "conv_transpose2d"
     _same_float(name, x, w, *b)
+    _check_geometry(name, stride, padding, dilation, groups)
     if x.ndim != 4 or w.ndim != 4 or x.shape[1] != w.shape[0] or w.shape[0] % groups:
         raise ShapeError(
             f"{name}: x has shape {x.shape}, w {w.shape}, groups={groups}; "

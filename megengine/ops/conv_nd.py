@@ -135,6 +135,8 @@ def conv_transpose3d(
     _axes(op, x, 5)
     s, p, d = (tuple_of(op, n, v, 3) for n, v in zip(_GEOMETRY, (stride, padding, dilation), strict=True))
     extra = tuple_of(op, "output_padding", output_padding, 3)
+    if min(*s, *d) < 1 or min(p) < 0:
+        raise OptionError(f"{op}: stride {s}, padding {p}, dilation {d}; expected at least 1, padding at least 0")
     if not 0 <= extra[0] < max(s[0], d[0]):
         raise OptionError(f"{op}: output_padding {extra} must be smaller than stride {s} or dilation {d}")
     planes, n, depth = _depth(x, 0, x.shape[2], 1), x.shape[0], x.shape[2]

@@ -120,7 +120,7 @@ _ZERO_GRADIENT = not_differentiable("the result is piecewise constant")
 # name, reference, vjp(ctx, ct), keywords
 unary("neg", np.negative, lambda ctx, ct: (-ct,), onnx="Neg")
 unary("abs", np.abs, lambda ctx, ct: (ct * apply("sign", ctx.inputs[0]),), onnx="Abs")
-unary("sign", np.sign, _ZERO_GRADIENT, onnx="Sign")
+unary("sign", lambda x: x if x.dtype == bool else np.sign(x), _ZERO_GRADIENT, onnx="Sign")
 unary("exp", np.exp, lambda ctx, ct: (ct * ctx.outputs[0],), onnx="Exp")
 unary("expm1", np.expm1, lambda ctx, ct: (ct * (ctx.outputs[0] + 1),))
 unary("log", np.log, lambda ctx, ct: (ct / ctx.inputs[0],), onnx="Log", domain=(0.1, 3.0))

@@ -7,7 +7,7 @@ from typing import Any
 
 from megengine.core.errors import ShapeError
 from megengine.dispatch import apply, public
-from megengine.ops.common import as_tensor, floating, normalize_axes, operands
+from megengine.ops.common import Integers, as_tensor, floating, normalize_axes, operands
 from megengine.ops.reduce import norm
 from megengine.tensor import Tensor
 
@@ -32,7 +32,7 @@ def _scaled(x: Tensor, weight: Any, bias: Any, shape: tuple[int, ...]) -> Tensor
 
 @public(home=_HOME)
 def layer_norm(
-    inp: Any, normalized_shape: Any, affine: bool, weight: Any = None, bias: Any = None, eps: float = 1e-5
+    inp: Any, normalized_shape: Integers, affine: bool, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Tensor:
     """Normalise inp over its last axes, whose lengths are `normalized_shape` (Ba et al. 2016).
 
@@ -97,7 +97,7 @@ def pixel_shuffle(inp: Any, upscale_factor: int) -> Tensor:
 
 @public(home=_HOME)
 def general_norm(
-    inp: Any, normalized_axis: Any, affine: bool = True, weight: Any = None, bias: Any = None, eps: float = 1e-5
+    inp: Any, normalized_axis: Integers, affine: bool = True, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Tensor:
     """Standardise x over `normalized_axis`; weight and bias have the lengths of those axes."""
     x = floating(inp)

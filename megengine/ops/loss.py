@@ -8,7 +8,7 @@ import numpy as np
 
 from megengine.core.errors import OptionError, ShapeError
 from megengine.dispatch import apply, public
-from megengine.ops.common import as_tensor, floating, normalize_axis
+from megengine.ops.common import as_tensor, choice, floating, normalize_axis
 from megengine.ops.index import indexing_one_hot
 from megengine.ops.reduce import mean
 from megengine.tensor import Tensor
@@ -20,7 +20,7 @@ def _reduce(loss: Tensor, reduction: str) -> Tensor:
     if reduction == "none":
         return loss
     if reduction not in ("mean", "sum"):
-        raise OptionError(f"loss: reduction is {reduction!r}; expected mean, sum or none")
+        choice("loss", "reduction", reduction, ("mean", "sum", "none"))
     return mean(loss) if reduction == "mean" else apply("sum", loss, axis=None, keepdims=False)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, public
-from megengine.ops.common import as_tensor, choice, floating, normalize_axes, normalize_axis, refuse_quantized
+from megengine.ops.common import Axes, as_tensor, choice, floating, normalize_axes, normalize_axis, refuse_quantized
 from megengine.ops.reduce import reduce
 from megengine.tensor import Tensor
 
@@ -92,14 +92,14 @@ def softmax(inp: Any, axis: int | None = None) -> Tensor:
 
 
 @public(home=_HOME)
-def logsoftmax(inp: Any, axis: Any) -> Tensor:
+def logsoftmax(inp: Any, axis: int) -> Tensor:
     """Logarithm of softmax along `axis`, without overflow."""
     x = floating(inp)
     return apply("log_softmax", x, axis=_axis("logsoftmax", x, axis))
 
 
 @public(home=_HOME)
-def logsumexp(inp: Any, axis: Any, keepdims: bool = False) -> Tensor:
+def logsumexp(inp: Any, axis: Axes, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) along `axis`, without overflow."""
     x = floating(inp)
     top = reduce("max", x, axis, True).detach()

@@ -17,6 +17,7 @@ from megengine.ops.common import (
     BOOL,
     FLOAT32,
     INT32,
+    Axes,
     as_tensor,
     cast,
     floating,
@@ -217,7 +218,7 @@ for _name, _function, _type in (("argmax", np.argmax, "ArgMax"), ("argmin", np.a
 # ---------------------------------------------------------------- public functions
 
 
-def reduce(name: str, x: Any, axis: Any, keepdims: bool, *, real: bool = False) -> Tensor:
+def reduce(name: str, x: Any, axis: Axes, keepdims: bool, *, real: bool = False) -> Tensor:
     """Apply the reduction `name` along `axis` (None: all)."""
     x = floating(x) if real else as_tensor(x)
     if not isinstance(axis, int) and axis is not None:
@@ -232,13 +233,13 @@ def _counted(inp: Any) -> Tensor:
 
 
 @public(home=_HOME, methods=("sum",), by_spec=True)
-def sum(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+def sum(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Sum of elements along `axis` (an integer, several, or None for all)."""
     return reduce("sum", _counted(inp), axis, keepdims)
 
 
 @public(home=_HOME, methods=("prod",), by_spec=True)
-def prod(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+def prod(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Product of elements along `axis`."""
     return reduce("prod", _counted(inp), axis, keepdims)
 
@@ -250,25 +251,25 @@ def _for_mean(inp: Any) -> Tensor:
 
 
 @public(home=_HOME, methods=("mean",), by_spec=True)
-def mean(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+def mean(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Mean along `axis`; of float16 a float32, as in MegEngine."""
     return reduce("mean", _for_mean(inp), axis, keepdims)
 
 
 @public(home=_HOME, methods=("max",), by_spec=True)
-def max(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+def max(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Largest element along `axis`."""
     return reduce("max", inp, axis, keepdims)
 
 
 @public(home=_HOME, methods=("min",), by_spec=True)
-def min(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+def min(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Smallest element along `axis`."""
     return reduce("min", inp, axis, keepdims)
 
 
 @public(home=_HOME)
-def var(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+def var(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Variance along `axis`, dividing by the number of elements; of float16 a float32, as in MegEngine."""
     x = _for_mean(inp)
     d = x - reduce("mean", x, axis, True)
@@ -276,7 +277,7 @@ def var(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
 
 
 @public(home=_HOME)
-def std(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+def std(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Standard deviation along `axis`, dividing by the number of elements; of float16 a float32."""
     return apply("sqrt", var(inp, axis, keepdims))
 
@@ -307,13 +308,13 @@ def _arg(name: str, inp: Any, axis: Any, keepdims: bool) -> Tensor:
 
 
 @public(home=_HOME)
-def argmax(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+def argmax(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Index (int32) of the first largest element along `axis`; of several axes (None: all), into them flattened."""
     return _arg("argmax", inp, axis, keepdims)
 
 
 @public(home=_HOME)
-def argmin(inp: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+def argmin(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Index (int32) of the first smallest element along `axis`; of several axes (None: all), into them flattened."""
     return _arg("argmin", inp, axis, keepdims)
 

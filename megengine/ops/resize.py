@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, public
-from megengine.ops.common import FLOAT32, cast, choice, floating, refuse_quantized
+from megengine.ops.common import FLOAT32, Integers, cast, choice, floating, refuse_quantized
 from megengine.tensor import Tensor
 
 _CUBIC = -0.75  # the parameter of the cubic kernel (Keys 1981), as OpenCV has it
@@ -126,7 +126,11 @@ def _target(x: Tensor, n: int, size: Any, scale_factor: Any) -> tuple[int, ...]:
 
 @public(home="megengine.functional.vision")
 def interpolate(
-    inp: Any, size: Any = None, scale_factor: Any = None, mode: str = "bilinear", align_corners: bool | None = None
+    inp: Any,
+    size: Integers | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "bilinear",
+    align_corners: bool | None = None,
 ) -> Tensor:
     """Inp [N,C,...] in another size, given as lengths or factors.
 

@@ -266,6 +266,8 @@ def deformable_conv2d(
     choice(op, "conv_mode", conv_mode, ("cross_correlation",))
     choice(op, "compute_mode", compute_mode, ("default", "float32"))
     x, w = operands(op, inp, weight)
+    if w.ndim not in (4, 5):
+        raise ShapeError(f"{op}: weight has shape {w.shape}; expected [O,C/groups,kh,kw], or 5 axes with groups")
     w = apply("reshape", w, shape=(w.shape[0] * w.shape[1], *w.shape[2:])) if w.ndim == 5 else w
     _picture(op, x)
     off, m = floating(offset), floating(mask)

@@ -14,14 +14,18 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import DType, QuantizedDType, as_dtype, is_float, storage_of
-from megengine.core.errors import DTypeError, OptionError, ShapeError
+from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError, brief
+from megengine.core.limits import refuse_oversized
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, not_differentiable, public
 from megengine.ops.common import (
     FLOAT32,
     INT32,
+    Axes,
+    Integers,
     as_tensor,
     broadcast_shapes,
+    choice,
     normalize_axes,
     normalize_axis,
     promote,
@@ -95,13 +99,13 @@ define(
 
 
 @public(home=_HOME)
-def reshape(inp: Any, target_shape: Any) -> Tensor:
+def reshape(inp: Any, target_shape: Integers) -> Tensor:
     """The same elements in another shape: integers in a sequence or a tensor; one length may be -1."""
     return apply("reshape", as_tensor(inp), shape=shape_argument((target_shape,)))
 
 
 @public(home="megengine.tensor", methods=("reshape", "view"))
-def reshape_method(self: Tensor, *args: Any) -> Tensor:
+def reshape_method(self: Tensor, *args: Integers) -> Tensor:
     """The same elements in another shape: integers, one sequence or a tensor; one length may be -1."""
     return apply("reshape", self, shape=shape_argument(args))
 
@@ -114,6 +118,8 @@ def shape_argument(shape: Any) -> tuple[int, ...]:
             raise ShapeError(f"a shape is given by a tensor of shape {only.shape}; expected one axis")
         shape = only.tolist() if isinstance(only, (Tensor, np.ndarray)) else only
         shape = [shape] if isinstance(shape, int) else shape
+    if isinstance(shape, str) or not all(isinstance(n, numbers.Integral) or np.ndim(n) == 0 for n in shape):
+        raise ArgumentError(f"a shape is {brief(shape)}; expected integers")
     return tuple(int(n) for n in shape)
 
 
@@ -128,10 +134,10 @@ def flatten(inp: Any, start_axis: int = 0, end_axis: int = -1) -> Tensor:
 
 
 @public(home=_HOME)
-def expand_dims(inp: Any, axis: Any) -> Tensor:
+def expand_dims(inp: Any, axis: Integers) -> Tensor:
     """New axes of length 1 at the positions `axis` (an integer or several) of the result."""
     x = as_tensor(inp)
-    items = [axis] if isinstance(axis, numbers.Integral) else list(axis)
+    items = [axis] if isinstance(axis, numbers.Integral) else list(axis)  # type: ignore[arg-type]
     ndim = x.ndim + len(items)
     axes = normalize_axes("expand_dims", items, ndim)
     lengths = iter(x.shape)
@@ -139,7 +145,7 @@ def expand_dims(inp: Any, axis: Any) -> Tensor:
 
 
 @public(home=_HOME)
-def squeeze(inp: Any, axis: Any = None) -> Tensor:
+def squeeze(inp: Any, axis: Axes = None) -> Tensor:
     """Without the axes of length 1 (or without those named, which must have length 1)."""
     x = as_tensor(inp)
     axes = [i for i, n in enumerate(x.shape) if n == 1] if axis is None else normalize_axes("squeeze", axis, x.ndim)
@@ -173,10 +179,11 @@ define(
 
 
 @public(home=_HOME, methods=("transpose", "permute"))
-def transpose(inp: Any, *pattern: Any) -> Tensor:
+def transpose(inp: Any, *pattern: Integers | str) -> Tensor:
     """Axes in another order; "x" in the pattern makes a new axis of length 1. Without a pattern: reversed."""
     x = as_tensor(inp)
-    items = list(pattern[0]) if len(pattern) == 1 and not isinstance(pattern[0], numbers.Integral) else list(pattern)
+    only: Any = pattern[0] if len(pattern) == 1 else None
+    items: list[Any] = list(pattern) if only is None or isinstance(only, numbers.Integral) else list(only)
     items = items or list(reversed(range(x.ndim)))
     kept = [normalize_axis("transpose", p, x.ndim) for p in items if p != "x"]
     out = apply("transpose", x, perm=tuple(kept))
@@ -235,7 +242,7 @@ define(
 
 
 @public(home=_HOME)
-def broadcast_to(inp: Any, shape: Any) -> Tensor:
+def broadcast_to(inp: Any, shape: Integers) -> Tensor:
     """Repeat along axes of length 1 until the shape is `shape`."""
     return apply("broadcast_to", as_tensor(inp), shape=shape_argument((shape,)))
 
@@ -325,14 +332,14 @@ def _common(op: str, inps: Any) -> list[Tensor]:
 
 
 @public(home=_HOME)
-def concat(inps: Any, axis: int = 0, device: str | None = None) -> Tensor:
+def concat(inps: Sequence[Any], axis: int = 0, device: str | None = None) -> Tensor:
     """Tensors one after the other along `axis`; one without axes counts as one of one element."""
     xs = [x if x.spec.shape else apply("reshape", x, shape=(1,)) for x in _common("concat", inps)]
     return xs[0] if len(xs) == 1 else apply("concat", *xs, axis=int(axis))
 
 
 @public(home=_HOME)
-def stack(inps: Any, axis: int = 0, device: str | None = None) -> Tensor:
+def stack(inps: Sequence[Any], axis: int = 0, device: str | None = None) -> Tensor:
     """Tensors of one shape along a new axis."""
     xs = _common("stack", inps)
     for i, x in enumerate(xs):
@@ -343,7 +350,7 @@ def stack(inps: Any, axis: int = 0, device: str | None = None) -> Tensor:
 
 
 @public(home=_HOME)
-def split(inp: Any, nsplits_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
+def split(inp: Any, nsplits_or_sections: Integers, axis: int = 0) -> tuple[Tensor, ...]:
     """Parts along `axis`: their number, or the positions where to cut."""
     x = as_tensor(inp)
     axis = normalize_axis("split", axis, x.ndim)
@@ -355,7 +362,7 @@ def split(inp: Any, nsplits_or_sections: Any, axis: int = 0) -> tuple[Tensor, ..
         base, more = divmod(length, n)
         sections = tuple(base + (i < more) for i in range(n))
     else:
-        cuts = [0, *(int(c) for c in nsplits_or_sections), length]
+        cuts = [0, *map(int, nsplits_or_sections), length]  # type: ignore[arg-type]
         sections = tuple(b - a for a, b in itertools.pairwise(cuts))
     return apply("split", x, sections=sections, axis=axis)
 
@@ -415,8 +422,7 @@ define(
 def _pad_infer(x: TensorSpec, *, widths: tuple, mode: str, value: float) -> TensorSpec:
     if len(widths) != x.ndim or any(w < 0 for pair in widths for w in pair):
         raise ShapeError(f"pad: widths {widths} for shape {x.shape}; expected {x.ndim} pairs of numbers >= 0")
-    if mode not in ("constant", "edge", "reflect"):
-        raise OptionError(f"pad: mode is {mode!r}; expected constant, edge (replicate) or reflect")
+    choice("pad", "mode", mode, ("constant", "edge", "reflect"))
     if mode == "reflect" and any(max(p) >= n for p, n in zip(widths, x.shape, strict=True) if max(p)):
         raise ShapeError(f"pad: reflect widths {widths} must be smaller than the lengths {x.shape}")
     return TensorSpec(tuple(n + a + b for n, (a, b) in zip(x.shape, widths, strict=True)), x.dtype, x.device)
@@ -467,10 +473,13 @@ define(
 
 
 @public(home="megengine.functional.nn")
-def pad(src: Any, pad_width: Any, mode: str = "constant", constant_value: float = 0.0) -> Tensor:
+def pad(src: Any, pad_width: Sequence[Sequence[int]], mode: str = "constant", constant_value: float = 0.0) -> Tensor:
     """Lengthen every axis by (before, after) of `pad_width`; modes constant, reflect, replicate."""
-    mode = {"replicate": "edge", "CONSTANT": "constant", "REFLECT": "reflect", "REPLICATE": "edge"}.get(mode, mode)
+    mode = mode.lower() if mode in ("CONSTANT", "REFLECT", "REPLICATE") else mode
+    mode = {"replicate": "edge"}.get(choice("pad", "mode", mode, ("constant", "edge", "reflect", "replicate")), mode)
     x = as_tensor(src)
+    if any(np.ndim(pair) != 1 or len(pair) != 2 for pair in pad_width):
+        raise ArgumentError(f"pad: pad_width is {brief(pad_width)}; expected a pair (before, after) for each axis")
     widths = tuple((int(a), int(b)) for a, b in pad_width)
     widths = widths + ((0, 0),) * (x.ndim - len(widths))
     return apply("pad", x, widths=widths, mode=mode, value=float(constant_value))
@@ -538,23 +547,34 @@ def _fill_dtype(value: Any, dtype: Any) -> np.dtype:
     return np.dtype(np.int32) if isinstance(value, numbers.Integral) else FLOAT32
 
 
+def _lengths(op: str, shape: Any) -> tuple[int, ...]:
+    """The shape of a new tensor, checked."""
+    lengths = shape_argument((shape,))
+    if min(lengths, default=0) < 0:
+        raise ShapeError(f"{op}: shape is {brief(lengths)}; expected lengths of at least 0")
+    refuse_oversized(op, lengths, 4)
+    return lengths
+
+
 @public(home=_HOME)
-def full(shape: Any, value: Any, *, dtype: Any = None, device: str | None = None) -> Tensor:
+def full(shape: Integers, value: float, *, dtype: Any = None, device: str | None = None) -> Tensor:
     """A tensor filled with `value`, whose type gives the dtype when none is given."""
     value = value.item() if isinstance(value, Tensor) else value
-    return _made(np.full(shape_argument((shape,)), value, _fill_dtype(value, dtype)), device)
+    if not isinstance(value, (numbers.Number, np.bool_)) or (isinstance(value, int) and value.bit_length() > 63):
+        raise ArgumentError(f"full: value is {brief(value)}; expected a number of at most 64 bits")
+    return _made(np.full(_lengths("full", shape), value, _fill_dtype(value, dtype)), device)
 
 
 @public(home=_HOME)
-def zeros(shape: Any, *, dtype: Any = "float32", device: str | None = None) -> Tensor:
+def zeros(shape: Integers, *, dtype: Any = "float32", device: str | None = None) -> Tensor:
     """A tensor of zeros."""
-    return _made(np.zeros(shape_argument((shape,)), storage_of(as_dtype(dtype))), device)
+    return _made(np.zeros(_lengths("zeros", shape), storage_of(as_dtype(dtype))), device)
 
 
 @public(home=_HOME)
-def ones(shape: Any, *, dtype: Any = "float32", device: str | None = None) -> Tensor:
+def ones(shape: Integers, *, dtype: Any = "float32", device: str | None = None) -> Tensor:
     """A tensor of ones."""
-    return _made(np.ones(shape_argument((shape,)), storage_of(as_dtype(dtype))), device)
+    return _made(np.ones(_lengths("ones", shape), storage_of(as_dtype(dtype))), device)
 
 
 @public(home=_HOME)
@@ -572,7 +592,7 @@ def ones_like(inp: Any) -> Tensor:
 
 
 @public(home=_HOME)
-def full_like(inp: Any, value: Any) -> Tensor:
+def full_like(inp: Any, value: float) -> Tensor:
     """`value` in the shape and dtype of `inp`."""
     x = as_tensor(inp)
     return _made(np.full(x.shape, value, storage_of(x.dtype)), x.device)
@@ -586,16 +606,22 @@ def arange(
     first, last = (0, start) if stop is None else (start, stop)
     if step == 0:
         raise OptionError("arange: step is 0; expected a non-zero step")
+    span = (float(last) - float(first)) / float(step)
+    if not math.isfinite(span):
+        raise OptionError(f"arange: start={first}, stop={last}, step={step}; expected finite numbers")
+    refuse_oversized("arange", (max(math.ceil(span), 0),), 16)
     return _made(np.arange(first, last, step).astype(storage_of(as_dtype(dtype))), device)
 
 
 @public(home=_HOME)
 def linspace(start: float, stop: float, num: int, dtype: Any = "float32", device: str | None = None) -> Tensor:
     """`num` evenly spaced numbers from start to stop, both included."""
-    return _made(np.linspace(start, stop, int(num)).astype(storage_of(as_dtype(dtype))), device)
+    refuse_oversized("linspace", (max(int(num), 0),), 16)
+    return _made(np.linspace(float(start), float(stop), int(num)).astype(storage_of(as_dtype(dtype))), device)
 
 
 @public(home=_HOME)
 def eye(N: int, M: int | None = None, *, dtype: Any = "float32", device: str | None = None) -> Tensor:
     """The N x M matrix with ones on its diagonal."""
+    refuse_oversized("eye", (max(int(N), 0), max(int(N if M is None else M), 0)), 4)
     return _made(np.eye(int(N), M, dtype=storage_of(as_dtype(dtype))), device)

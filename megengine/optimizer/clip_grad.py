@@ -6,13 +6,16 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from megengine.core.errors import OptionError
-from megengine.dispatch.refusal import checked
+from megengine.core.errors import ArgumentError, OptionError
+from megengine.dispatch.refusal import checked, shown
 from megengine.tensor import Tensor
 
 
 def _gradients(tensors: Tensor | Iterable[Tensor]) -> list[Tensor]:
     items = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    wrong = [shown(t) for t in items if not isinstance(t, Tensor)]
+    if wrong:
+        raise ArgumentError(f"tensors holds {wrong[0]}; expected parameters")
     return [t for t in items if t.grad is not None]
 
 

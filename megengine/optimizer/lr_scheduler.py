@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 from megengine.core.errors import ArgumentError, MissingMethodError, OptionError
-from megengine.dispatch.refusal import constructor, own, shown
+from megengine.dispatch.refusal import constructor, explains, own, shown
 from megengine.optimizer.optimizer import Optimizer
 
 
@@ -21,6 +22,8 @@ class LRScheduler:
     def __init__(self, optimizer: Optimizer, current_epoch: int = -1) -> None:
         if not isinstance(optimizer, Optimizer):
             raise ArgumentError(f"{type(self).__name__}: optimizer is {shown(optimizer)}; expected an Optimizer")
+        if not isinstance(current_epoch, numbers.Real):
+            raise ArgumentError(f"{type(self).__name__}: current_epoch is {shown(current_epoch)}; expected a number")
         self.optimizer = optimizer
         for group in optimizer.param_groups:
             if current_epoch == -1:
@@ -38,9 +41,14 @@ class LRScheduler:
         """The learning rate of each group in the current epoch."""
         raise MissingMethodError(f"{type(self).__name__} has no get_lr; define it in the subclass")
 
+    @explains
     def step(self, epoch: int | None = None) -> None:
         """Go to the next epoch, or to `epoch`."""
-        self.current_epoch = self.current_epoch + 1 if epoch is None else epoch
+        if epoch is not None and not isinstance(epoch, numbers.Real):
+            raise ArgumentError(
+                f"{type(self).__name__}: epoch is {shown(epoch)}; expected a number, or None for the next"
+            )
+        self.current_epoch = self.current_epoch + 1 if epoch is None else epoch  # type: ignore[assignment]
         for group, lr in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
             group["lr"] = lr
 
@@ -48,6 +56,7 @@ class LRScheduler:
         """Everything but the optimizer."""
         return {k: v for k, v in self.__dict__.items() if k != "optimizer"}
 
+    @explains
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take what `state_dict()` gave."""
         unknown = sorted(state_dict.keys() - self.state_dict().keys())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numbers
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from megengine.core.errors import OptionError
+from megengine.core.errors import ArgumentError, OptionError
 from megengine.optimizer.lr_scheduler import LRScheduler
 from megengine.optimizer.optimizer import Optimizer
 
@@ -17,6 +18,8 @@ class MultiStepLR(LRScheduler):
         self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, current_epoch: int = -1
     ) -> None:
         self.milestones = list(milestones)
+        if not all(isinstance(m, numbers.Real) for m in self.milestones) or not isinstance(gamma, numbers.Real):
+            raise ArgumentError(f"MultiStepLR: milestones {self.milestones}, gamma={gamma!r}; expected numbers")
         if self.milestones != sorted(self.milestones):
             raise OptionError(f"MultiStepLR: milestones are {self.milestones}; expected rising order")
         self.gamma = gamma

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from megengine.core.errors import ArgumentError, MissingMethodError, OptionError, ShapeError
-from megengine.dispatch.refusal import constructor, own, shown
+from megengine.dispatch.refusal import constructor, explains, own, shown
 from megengine.kernels import updates
 from megengine.tensor import Parameter, Tensor
 
@@ -65,11 +65,14 @@ class Optimizer:
         for group in groups:
             self.add_param_group(group)  # type: ignore[arg-type]
 
+    @explains
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Optimize more parameters, with hyperparameters of their own."""
         name = type(self).__name__
         if not isinstance(param_group, dict) or "params" not in param_group:
-            raise OptionError(f"{name}: a group is {type(param_group).__name__}; expected a dict with 'params'")
+            raise ArgumentError(
+                f"{name}.add_param_group: a group is {shown(param_group)}; expected a dict with 'params'"
+            )
         params = param_group["params"]
         params = [params] if isinstance(params, Tensor) else list(params)
         wrong = [type(p).__name__ for p in params if not isinstance(p, Parameter)]
@@ -94,7 +97,10 @@ class Optimizer:
         for option in ("lr", "momentum", "weight_decay", "eps", "lr_decay"):
             if option in group:
                 check_range(name, **{option: group[option]})
-        fractions = {"rho": group.get("rho", 0.0)} | {f"beta{i}": b for i, b in enumerate(group.get("betas", ()), 1)}
+        betas = group.get("betas", ())
+        if not isinstance(betas, (tuple, list)):
+            raise ArgumentError(f"{name}: betas is {shown(betas)}; expected two numbers in [0, 1)")
+        fractions = {"rho": group.get("rho", 0.0)} | {f"beta{i}": b for i, b in enumerate(betas, 1)}
         check_range(name, below=1.0, **fractions)
 
     def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
@@ -221,9 +227,12 @@ class Optimizer:
         copied = {numbers[k]: {n: v if keep_var else v.copy() for n, v in s.items()} for k, s in self._state.items()}
         return {"param_groups": groups, "state": copied}
 
+    @explains
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take hyperparameters and state from `state_dict()`, ours or MegEngine's. A refused one changes nothing."""
         name = type(self).__name__
+        if not isinstance(state, Mapping) or not {"param_groups", "state"} <= state.keys():
+            raise ArgumentError(f"{name}.load_state_dict: state is {shown(state)}; expected what state_dict() gave")
         theirs = state["param_groups"]
         have, got = [len(g["params"]) for g in self.param_groups], [len(g["params"]) for g in theirs]
         if have != got:

@@ -13,9 +13,11 @@ import numpy as np
 from megengine import device as devices
 from megengine.core import hooks
 from megengine.core.dtype import as_dtype, storage_of
-from megengine.core.errors import DTypeError, GraphError, OptionError, ShapeError
+from megengine.core.errors import ArgumentError, DTypeError, GraphError, OptionError, ShapeError
+from megengine.core.limits import refuse_oversized
 from megengine.dispatch.apply import active_interposers
 from megengine.dispatch.public import public
+from megengine.dispatch.refusal import checked, constructor, explains, shown
 from megengine.kernels import filling
 from megengine.tensor import Tensor
 
@@ -25,14 +27,22 @@ Size = Iterable[int] | int | None
 def _shape(op: str, size: Size) -> tuple[int, ...]:
     if size is None:
         return (1,)
-    shape = (int(size),) if isinstance(size, numbers.Integral) else tuple(int(n) for n in size)  # type: ignore[arg-type]
+    given = (size,) if isinstance(size, numbers.Integral) else size.tolist() if isinstance(size, Tensor) else size
+    items = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+    if not all(isinstance(n, numbers.Integral) or (isinstance(n, Tensor) and n.size == 1) for n in items):
+        raise ArgumentError(f"{op}: size is {shown(size)}; expected an integer or several")
+    shape = tuple(int(n) for n in items)  # type: ignore[arg-type]
     if any(n < 0 for n in shape):
         raise ShapeError(f"{op}: size is {size}; expected lengths of at least 0")
+    refuse_oversized(op, shape, 4)
     return shape
 
 
 def _parameter(op: str, name: str, value: Any, *, positive: bool) -> np.ndarray:
-    array = np.asarray(value.numpy() if isinstance(value, Tensor) else value, np.float64)
+    try:
+        array = np.asarray(value.numpy() if isinstance(value, Tensor) else value, np.float64)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"{op}: {name} is {shown(value)}; expected numbers") from None
     if array.size and (array.min() < 0 or (positive and array.min() == 0) or not np.isfinite(array).all()):
         bound = "above 0" if positive else "of at least 0"
         raise OptionError(f"{op}: {name} holds {array.min()}; expected finite numbers {bound}")
@@ -88,10 +98,12 @@ class RNG:
     True
     """
 
+    @constructor
     def __init__(self, seed: int | None = None, device: str | None = None) -> None:
         self._device = None if device is None else devices.normalize(device)
         self.seed(seed)
 
+    @explains
     def seed(self, value: int | None) -> None:
         """Start anew from `value`."""
         if value is not None and (not isinstance(value, numbers.Integral) or value < 0):
@@ -116,6 +128,7 @@ class RNG:
         return out
 
     @_drawn
+    @explains
     def uniform(self, low: float = 0, high: float = 1, size: Size = None) -> Tensor:
         """float32 of shape `size` ((1,) without), uniform in [low, high)."""
         if low > high:
@@ -123,6 +136,7 @@ class RNG:
         return self._made(self.draw(_shape("uniform", size), normal=False, scale=high - low, shift=low))
 
     @_drawn
+    @explains
     def normal(self, mean: float = 0, std: float = 1, size: Size = None) -> Tensor:
         """float32 of shape `size` ((1,) without), normal with this mean and standard deviation."""
         if std < 0:
@@ -130,27 +144,33 @@ class RNG:
         return self._made(self.draw(_shape("normal", size), normal=True, scale=std, shift=mean))
 
     @_drawn
+    @explains
     def gamma(self, shape: Any, scale: Any = 1, size: Size = None) -> Tensor:
         """Gamma distribution; float32 of shape `size` + the parameters' shape."""
         k, theta = (_parameter("gamma", n, v, positive=True) for n, v in (("shape", shape), ("scale", scale)))
         return self._made(self.generator.gamma(k, theta, _sized("gamma", k, theta, size=size)))
 
     @_drawn
+    @explains
     def beta(self, alpha: Any, beta: Any, size: Size = None) -> Tensor:
         """Beta distribution; float32 of shape `size` + the parameters' shape."""
         a, b = (_parameter("beta", n, v, positive=True) for n, v in (("alpha", alpha), ("beta", beta)))
         return self._made(self.generator.beta(a, b, _sized("beta", a, b, size=size)))
 
     @_drawn
+    @explains
     def poisson(self, lam: Any, size: Size = None) -> Tensor:
         """Poisson distribution; float32 of shape `size` + the parameter's shape."""
         rate = _parameter("poisson", "lam", lam, positive=False)
         return self._made(self.generator.poisson(rate, _sized("poisson", rate, size=size)))
 
     @_drawn
+    @explains
     def permutation(self, n: int | Tensor, *, dtype: Any = "int32") -> Tensor:
         """A random order of 0..n-1 as `dtype`, or of a tensor's rows."""
         if isinstance(n, Tensor):
+            if not n.ndim:
+                raise ShapeError("permutation: n is a tensor without axes; expected rows to permute")
             rows = self.generator.permutation(len(n))
             return Tensor._wrap(n.numpy()[rows], n.dtype, n.device)
         if not isinstance(n, numbers.Integral) or n < 0:
@@ -159,8 +179,10 @@ class RNG:
         largest = np.iinfo(kind).max if kind.kind in "iu" else math.inf
         if n - 1 > largest:
             raise DTypeError(f"permutation: {n - 1} does not fit into {kind}; choose a wider dtype")
+        refuse_oversized("permutation", (int(n),), 8)
         return self._made(self.generator.permutation(int(n)), kind)
 
+    @explains
     def shuffle(self, inp: Tensor) -> None:
         """Put a tensor's rows in random order, in place."""
         if not isinstance(inp, Tensor):
@@ -176,6 +198,7 @@ beta, poisson, permutation = _public(_default.beta), _public(_default.poisson), 
 shuffle = _default.shuffle
 
 
+@checked
 def seed(seed: int) -> None:
     """Start the process-wide generator from `seed`."""
     _default.seed(seed)

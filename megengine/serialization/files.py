@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from megengine.core import late
 from megengine.core.errors import ArgumentError, FileFormatError, MissingFileError, OptionError, nearest
+from megengine.dispatch.refusal import checked, shown
 from megengine.serialization.arrays import ARRAY_NAMES, ARRAYS
 from megengine.serialization.objects import OBJECT_NAMES, OBJECTS, AllowedClasses
 from megengine.serialization.pickles import Record, Thaw, read_records
@@ -54,6 +55,7 @@ def _umask() -> int:
     return mask
 
 
+@checked
 def save(obj: Any, f: PathOrFile, pickle_module: Any = pickle, pickle_protocol: int = 4) -> Any:
     """Write state dicts, checkpoints, tensors, modules or traced modules to a path or a file, as MegEngine 1.x does.
 
@@ -66,6 +68,10 @@ def save(obj: Any, f: PathOrFile, pickle_module: Any = pickle, pickle_protocol: 
     if isinstance(f, (str, os.PathLike)) and Path(f).suffix in SUFFIXES and isinstance(obj, tuple(WRITERS)):
         SUFFIXES[Path(f).suffix](obj, Path(f))
         return f
+    if not isinstance(f, (str, os.PathLike)) and not hasattr(f, "write"):
+        raise ArgumentError(f"save: f is {shown(f)}; expected a path, or a file opened in mode 'wb'")
+    if isinstance(f, (str, os.PathLike)) and (not str(f) or Path(f).is_dir()):
+        raise MissingFileError(f"save: {str(f)!r} is a folder; expected the path of a file")
     writer = next((w for kind, w in WRITERS.items() if isinstance(obj, kind)), dumps)
     content = writer(obj)
     if isinstance(f, (str, os.PathLike)):
@@ -97,12 +103,17 @@ class dmap:  # noqa: N801 (MegEngine's name)
 
 def _opened(path: Path) -> IO[bytes]:
     try:
+        if path.is_dir():
+            raise MissingFileError(f"load: {str(path)!r} is a folder; expected the path of a file")
         return path.open("rb")
-    except FileNotFoundError:
+    except FileNotFoundError as exc:
+        if isinstance(exc, MissingFileError):
+            raise
         near = nearest(path.name, [p.name for p in path.parent.iterdir()]) if path.parent.is_dir() else ""
         raise MissingFileError(f"load: there is no file {str(path)!r}{near}") from None
 
 
+@checked
 def load(
     f: PathOrFile,
     map_location: Location = None,
@@ -125,12 +136,16 @@ def load(
     if isinstance(f, (str, os.PathLike)):
         with _opened(Path(f)) as file:
             try:
-                return load(file, map_location, allow=allow, unsafe=unsafe)
+                return _loaded(file, map_location, allow, unsafe)
             except FileFormatError as exc:
                 exc.add_note(f"while reading {f}")
                 raise
     if not hasattr(f, "read"):
         raise ArgumentError(f"load: f is a {type(f).__name__}; expected a path, or a file opened in mode 'rb'")
+    return _loaded(f, map_location, allow, unsafe)
+
+
+def _loaded(f: IO[bytes], map_location: Location, allow: Sequence[type], unsafe: bool) -> Any:
     map_location = _location.get() if map_location is None else map_location
     if unsafe:
         return pickle.load(f)

@@ -1,0 +1,75 @@
+"""Every argument of everything public replaced by what does not fit: the answer is a result, or an error of ours that
+names the call and says nothing of our insides; the process lives on.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from valid_calls import Call, every_call
+from wrong_calls import judged, problems
+
+import megengine as mge
+from megengine.core.errors import MegEngineError, OptionError, ShapeError
+from megengine.dispatch import public_functions
+
+SCRIPT = Path(__file__).parents[1] / "helpers" / "wrong_calls.py"
+
+
+def test_every_wrong_call_in_a_process_of_its_own():
+    done = subprocess.run([sys.executable, "-W", "ignore", str(SCRIPT)], capture_output=True, text=True, timeout=280)
+    assert done.stdout.splitlines()[:20] == [], done.stderr[-300:]
+    assert done.returncode == 0, f"the process died: {done.stderr[-1000:]}"
+
+
+def test_the_calls_they_are_made_of_are_right():
+    names = set()
+    for call in every_call():
+        args, kwargs = call.fresh()
+        call.make()(*args, **kwargs)
+        names.add(call.name)
+    left_out = {r.name for r in public_functions.values() if r.name not in names and not r.methods}
+    assert left_out <= {"nvof", "erf", "rsqrt", "sync_batch_norm"}
+
+
+def answering(error):
+    def function(mode="linear"):
+        if not isinstance(mode, str) or mode != "linear":
+            raise error
+
+    return Call("function", lambda: function, (), {})
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ZeroDivisionError("oops"), "ZeroDivisionError: oops"),
+        (MegEngineError(), "without a message"),
+        (ShapeError("wrong"), "the call is not named"),
+        (OptionError("function: 'int' object is not iterable"), "words about our insides"),
+        (OptionError("function: mode is wrong"), "'linear' is not offered"),
+    ],
+)
+def test_poor_answers_are_found(error, text):
+    found = list(problems(answering(error)))
+    assert any(text in problem for problem in found)
+
+
+def test_good_answers_are_not():
+    assert judged("relu", OptionError("relu: x is 3; expected a tensor")) == ""
+    good = list(problems(answering(OptionError("function: mode is wrong; did you mean 'linear'?"))))
+    assert good == []
+
+
+@pytest.mark.parametrize("shape", [(1 << 40,), (1 << 31, 1 << 31)])
+def test_results_larger_than_memory(shape):
+    small = mge.tensor([1.0])
+    for call in (
+        lambda: mge.functional.zeros(shape),
+        lambda: mge.functional.broadcast_to(small, shape),
+        lambda: mge.random.normal(size=shape),
+        lambda: mge.module.init.parameter(shape),
+    ):
+        with pytest.raises(MemoryError, match="not enough memory"):
+            call()
