@@ -35,7 +35,10 @@ from megengine.serialization import load, save
 from megengine.tensor import Parameter, Tensor, tensor
 
 # parts that are imported when they are first used, by name or by a file
-_LATER = ("convert", "hub", "models", "plan", "quantization", "random", "tools", "traced_module", "utils")
+_LATER = (
+    *("amp", "config", "convert", "data", "distributed", "dtr", "hub", "jit", "models", "plan", "quantization"),
+    *("random", "tools", "traced_module", "utils"),
+)
 for _prefix, _home in {
     "megengine.traced_module.": "megengine.traced_module.tm_reading",
     "megengine.quantization.": "megengine.quantization",

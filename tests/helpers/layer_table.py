@@ -22,6 +22,7 @@ LAYERS = {
     "megengine.serialization": 4,
     "megengine.distributed": 4,
     "megengine.dtr": 4,
+    "megengine.config": 4,
     "megengine.utils": 4,
     "megengine.tools": 4,
     "megengine.traced_module": 5,

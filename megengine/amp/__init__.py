@@ -1,0 +1,117 @@
+"""Mixed precision under MegEngine's names: what is computed stays in the dtype it has, which is never less exact."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from megengine.autodiff import GradManager
+from megengine.core.errors import OptionError
+from megengine.logger import get_logger
+from megengine.tensor import Tensor
+
+_log = get_logger(__name__)
+
+
+class autocast(contextlib.ContextDecorator):  # noqa: N801 (MegEngine's name)
+    """Body or function under mixed precision. Nothing is cast here: float32 stays float32, and a line in the log says
+    so; CPUs compute float16 no faster.
+    """
+
+    def __init__(self, enabled: bool = True, low_prec_dtype: str = "float16", high_prec_dtype: str = "float32") -> None:
+        self.enabled, self.low_prec_dtype, self.high_prec_dtype = enabled, low_prec_dtype, high_prec_dtype
+
+    def __enter__(self) -> autocast:
+        if self.enabled:
+            _log.info("autocast: nothing is cast; the computation stays in float32")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class GradScaler:
+    """Scales a loss before its gradient is taken, and the gradients back, so that float16 gradients do not vanish.
+
+    Gradients that are not finite are dropped (None), and the scale shrinks by `backoff_factor`; after
+    `growth_interval` good steps it grows by `growth_factor`. An interval of 0 keeps the scale.
+    """
+
+    def __init__(
+        self,
+        init_scale: float = 2.0**4,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+    ) -> None:
+        if init_scale <= 0 or growth_interval < 0:
+            raise OptionError(
+                f"GradScaler: init_scale={init_scale}, growth_interval={growth_interval}; "
+                "expected a scale above 0 and an interval of at least 0"
+            )
+        self.scale_factor, self.growth_factor = float(init_scale), growth_factor
+        self.backoff_factor, self.growth_interval = backoff_factor, growth_interval
+        self._good, self._found_non_finite = 0, False
+
+    def backward(
+        self,
+        gm: GradManager,
+        y: Any = None,
+        dy: Tensor | None = None,
+        *,
+        unscale_grad: bool = True,
+        update_scale: bool | str = "if_unscale_grad",
+    ) -> None:
+        """`gm.backward(y)` of the scaled loss; then the gradients are scaled back, and the scale is updated."""
+        if isinstance(y, (list, tuple)):
+            raise OptionError("GradScaler.backward: y is several tensors; expected one loss")
+        given = Tensor(np.ones(y.shape, np.float32)) if dy is None and y is not None else dy
+        gm.backward(y, None if given is None else given * self.scale_factor)
+        if unscale_grad:
+            self.unscale(gm.attached_tensors())
+        if update_scale is True or (update_scale == "if_unscale_grad" and unscale_grad):
+            self.update()
+
+    def unscale(self, grad_tensors: Iterable[Tensor]) -> GradScaler:
+        """Scale the gradients of these tensors back; all are dropped if one is not finite."""
+        tensors = [t for t in grad_tensors if t.grad is not None]
+        self._found_non_finite = any(not np.isfinite(t.grad.numpy()).all() for t in tensors)  # type: ignore[union-attr]
+        for t in tensors:
+            t.grad = None if self._found_non_finite else t.grad * (1 / self.scale_factor)  # type: ignore[operator]
+        return self
+
+    def update(self, new_scale: float | None = None) -> None:
+        """Take a new scale, or the one that follows from what the last gradients were."""
+        if self.growth_interval == 0 and new_scale is None:
+            return
+        if new_scale is not None:
+            self.scale_factor = float(new_scale)
+        elif self._found_non_finite:
+            self.scale_factor *= self.backoff_factor
+            self._good = 0
+        else:
+            self._good += 1
+            if self._good >= self.growth_interval:
+                self.scale_factor *= self.growth_factor
+                self._good = 0
+        self._found_non_finite = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Scale, factors and the count of good steps."""
+        names = ("scale_factor", "growth_factor", "backoff_factor", "growth_interval")
+        return {**{n: getattr(self, n) for n in names}, "_growth_tracker": self._good}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take what `state_dict()` gave."""
+        kept = dict(state)
+        self._good = kept.pop("_growth_tracker", 0)
+        unknown = sorted(kept.keys() - self.state_dict().keys())
+        if unknown:
+            raise OptionError(f"GradScaler: unknown state {unknown}")
+        self.__dict__.update(kept)
+
+
+__all__ = ["GradScaler", "autocast"]

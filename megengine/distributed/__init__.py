@@ -1,0 +1,88 @@
+"""Training in one process, under the names that scripts for many processes use: rank 0 of a world of 1."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from megengine.core import absent
+from megengine.core.errors import DeviceError
+from megengine.distributed import functional, helper
+from megengine.distributed.helper import bcast_list_, make_allreduce_cb
+from megengine.tensor import Tensor
+
+
+class Group:
+    """The processes that work together: here this one."""
+
+    size, rank, ranks, key = 1, 0, (0,), "WORLD"
+    is_single_rank = True
+
+
+WORLD = Group()
+
+
+def get_rank() -> int:
+    """0: this process is the only one."""
+    return 0
+
+
+def get_world_size() -> int:
+    """1: this process is the only one."""
+    return 1
+
+
+def is_distributed() -> bool:
+    """False: there is one process."""
+    return False
+
+
+def group_barrier(group: Group = WORLD) -> None:
+    """Wait for the others, of which there are none."""
+
+
+def init_process_group(
+    master_ip: str = "localhost", port: int = 0, world_size: int = 1, rank: int = 0, device: int = 0, **options: Any
+) -> None:
+    """Nothing to do for one process. Raises DeviceError for several."""
+    if world_size != 1 or rank != 0:
+        raise DeviceError(f"init_process_group: world_size={world_size}, rank={rank}; there is one process here")
+
+
+def launcher(function: Callable[..., Any] | None = None, *, n_gpus: int | None = None, **options: Any) -> Any:
+    """Decorator: the function runs in this process. Raises DeviceError at the call for n_gpus above 1."""
+    if function is None:
+        return functools.partial(launcher, n_gpus=n_gpus, **options)
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if n_gpus is not None and n_gpus > 1:
+            raise DeviceError(f"launcher: n_gpus={n_gpus}; training runs in one process here; leave n_gpus out")
+        return function(*args, **kwargs)
+
+    return run
+
+
+def bcast_params(params: Iterable[Tensor]) -> None:
+    """Every process, this one, has the parameters already."""
+
+
+def __getattr__(name: str) -> Any:
+    raise absent.missing(__name__, name)
+
+
+__all__ = [
+    "WORLD",
+    "Group",
+    "bcast_list_",
+    "functional",
+    "get_rank",
+    "get_world_size",
+    "group_barrier",
+    "helper",
+    "init_process_group",
+    "is_distributed",
+    "launcher",
+    "make_allreduce_cb",
+]

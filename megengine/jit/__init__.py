@@ -1,0 +1,79 @@
+"""`jit.trace` under MegEngine's names: functions run as they are written. `traced_module` captures models, and
+`plan.compile` makes them fast.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from megengine.core import absent
+from megengine.core.errors import OptionError, nearest
+
+_OPTIONS = (
+    "symbolic",
+    "capture_as_const",
+    "record_only",
+    "sublinear_memory_config",
+    "dtr_config",
+    "profiling",
+    "graph_opt",
+    "graph_opt_config",
+    "symbolic_shape",
+    "without_host",
+    "imperative",
+    "overall",
+    "backend",
+    "warn",
+    "opt_level",
+    "data_shape",
+)
+
+
+class trace:  # noqa: N801 (MegEngine's name)
+    """Decorator: the function is called as it is, whatever the options say. Raises OptionError for unknown ones."""
+
+    def __new__(cls, *args: Any, **options: Any) -> Any:
+        if not args:
+            return functools.partial(cls, **options)
+        return super().__new__(cls)
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        unknown = sorted(options.keys() - set(_OPTIONS))
+        if unknown:
+            raise OptionError(f"trace: unknown option {unknown[0]!r}{nearest(unknown[0], _OPTIONS)}")
+        if not callable(function):
+            raise OptionError(f"trace: function is a {type(function).__name__}; expected something to call")
+        functools.update_wrapper(self, function, updated=())
+        self.options = options
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__wrapped__(*args, **kwargs)  # type: ignore[attr-defined]
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        return self if owner is None else functools.partial(self, owner)
+
+    def dump(self, *args: Any, **kwargs: Any) -> None:
+        """Refused: a function is not a file. Raises OptionError that says how models are written."""
+        raise OptionError(
+            "trace.dump: files for inference are made of modules: traced = traced_module.trace_module(net, inputs), "
+            "then megengine.save(traced, 'net.tm'), or plan.compile(traced, inputs)"
+        )
+
+
+def exclude_from_trace(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: the function itself, since nothing else than calls happens under `trace`."""
+    return function
+
+
+def partial_trace(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Decorator: as `trace`, for a part of a network."""
+    return trace(**options) if function is None else trace(function)
+
+
+def __getattr__(name: str) -> Any:
+    raise absent.missing(__name__, name)
+
+
+__all__ = ["exclude_from_trace", "partial_trace", "trace"]

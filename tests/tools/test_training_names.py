@@ -1,0 +1,153 @@
+"""Parts of MegEngine that training scripts import and that are trivial in one process: they work, or say what to do."""
+
+from itertools import chain
+
+import numpy as np
+import pytest
+
+import megengine as mge
+import megengine.distributed as dist
+import megengine.functional as F
+import megengine.module as M
+from megengine import amp, config, dtr, jit
+from megengine.autodiff import GradManager
+from megengine.core.errors import DeviceError, MegEngineError, OptionError
+from megengine.data import Collator, DataLoader, Infinite, RandomSampler, ReplacementSampler, SequentialSampler
+from megengine.data import transform as T
+from megengine.data.dataset import ArrayDataset, Dataset
+
+
+def test_a_training_script_runs():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((64, 4)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int32)
+    loader = DataLoader(ArrayDataset(x, y), RandomSampler(ArrayDataset(x, y), batch_size=16, seed=1), num_workers=2)
+    net, scaler = M.Linear(4, 2), amp.GradScaler(init_scale=128.0)
+    gm = GradManager().attach(net.parameters(), callbacks=[dist.make_allreduce_cb("mean")])
+    optimizer = mge.optimizer.SGD(net.parameters(), lr=0.5)
+    dist.bcast_list_(net.parameters())
+
+    @jit.trace(symbolic=True)
+    def step(data, label):
+        with gm, amp.autocast():
+            loss = F.nn.cross_entropy(net(data), label)
+            scaler.backward(gm, loss)
+        optimizer.step().clear_grad()
+        return loss
+
+    losses = [step(mge.tensor(a), mge.tensor(b)).item() for _ in range(10) for a, b in loader]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_one_process():
+    assert (dist.get_rank(), dist.get_world_size(), dist.is_distributed()) == (0, 1, False)
+    x = mge.tensor([1.0])
+    assert dist.functional.all_reduce_sum(x) is x
+    dist.group_barrier()
+    dist.init_process_group("localhost", 2333, 1, 0, 0)
+    assert dist.launcher(lambda a: a + 1)(2) == 3
+    assert dist.launcher(n_gpus=1)(lambda a: a + 1)(2) == 3
+    assert dist.helper.get_device_count_by_fork("cpu") == 1
+    with pytest.raises(DeviceError, match="n_gpus=4; there is one process|n_gpus=4; training runs"):
+        dist.launcher(lambda: 0, n_gpus=4)()
+    with pytest.raises(DeviceError, match="world_size=2"):
+        dist.init_process_group(world_size=2)
+    with pytest.raises(OptionError, match="did you mean 'mean'"):
+        dist.make_allreduce_cb("meen")
+
+
+def test_scaled_gradients_are_those_of_the_loss():
+    w = mge.Parameter([1.0, -2.0])
+    gm, scaler = GradManager().attach([w]), amp.GradScaler(init_scale=1024.0, growth_interval=2)
+    for expected in (1024.0, 2048.0):
+        with gm:
+            scaler.backward(gm, (w * w).sum())
+        np.testing.assert_array_equal(w.grad.numpy(), [2, -4])
+        assert scaler.scale_factor == expected
+        w.grad = None
+    with gm:
+        scaler.backward(gm, (w / 0).sum())
+    assert w.grad is None
+    assert scaler.scale_factor == 1024.0
+    other = amp.GradScaler()
+    other.load_state_dict(scaler.state_dict())
+    assert other.state_dict() == scaler.state_dict()
+    with pytest.raises(OptionError, match="unknown state"):
+        other.load_state_dict({"bananas": 1})
+    with pytest.raises(OptionError, match="expected a scale above 0"):
+        amp.GradScaler(init_scale=0)
+
+
+def test_traced_functions_are_called():
+    class Net:
+        @jit.trace
+        def double(self, x):
+            """Twice."""
+            return x * 2
+
+    assert Net().double(3) == 6
+    assert jit.exclude_from_trace(len)([1]) == jit.partial_trace(len)([1]) == 1
+    assert jit.trace(len, capture_as_const=True).__name__ == "len"
+    with pytest.raises(OptionError, match=r"trace_module.*plan\.compile"):
+        jit.trace(len).dump("net.mge")
+    with pytest.raises(OptionError, match="'symbolc'; did you mean 'symbolic'"):
+        jit.trace(symbolc=True)(len)
+    with pytest.raises(AttributeError, match="no longer needed"):
+        jit.sideeffect
+
+
+def test_options_without_effect():
+    before = config.async_level
+    config.async_level = 0
+    assert config.async_level == 0
+    config.async_level = before
+    with pytest.raises(AttributeError, match="no option 'async_levle'; did you mean 'async_level'"):
+        config.async_levle = 1
+    dtr.eviction_threshold = "3GB"
+    dtr.enable()
+    dtr.disable()
+
+
+def test_orders():
+    data = ArrayDataset(np.arange(10))
+    assert list(SequentialSampler(data, 4)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert len(SequentialSampler(data, 4, drop_last=True)) == 2
+    assert list(SequentialSampler(data, 2, indices=[5, 1, 2])) == [[5, 1], [2]]
+    first, second = (list(chain(*RandomSampler(data, 3, seed=s))) for s in (1, 1))
+    assert first == second != list(range(10))
+    assert sorted(first) == list(range(10))
+    assert set(chain(*ReplacementSampler(data, 5, num_samples=50, weights=[0] * 9 + [1]))) == {9}
+    endless = iter(Infinite(SequentialSampler(data, 10)))
+    assert next(endless) == next(endless)
+    with pytest.raises(OptionError, match="gives no batch"):
+        next(iter(Infinite(SequentialSampler(ArrayDataset([])))))
+    for wrong in (lambda: RandomSampler(3), lambda: SequentialSampler(data, 0), lambda: RandomSampler(data, rank=1)):
+        with pytest.raises(MegEngineError, match="Sampler: "):
+            wrong()
+
+
+def test_batches():
+    pictures = np.arange(2 * 6 * 5 * 3, dtype=np.uint8).reshape(2, 6, 5, 3)
+    flow = T.Compose([T.CenterCrop(4), T.RandomHorizontalFlip(1.0), T.Normalize(128.0, 2.0), T.ToMode()])
+    ((x, y),) = DataLoader(ArrayDataset(pictures, [3, 4]), SequentialSampler(pictures, 2), flow)
+    want = ((pictures[:, 1:5, 0:4][:, :, ::-1] - np.float32(128)) / 2).transpose(0, 3, 1, 2)
+    np.testing.assert_array_equal(x, want)
+    assert y.tolist() == [3, 4]
+    assert Collator().apply([{"a": 1, "b": "x"}, {"a": 2, "b": "y"}])["a"].tolist() == [1, 2]
+    assert T.RandomCrop((2, 3)).apply(pictures[0]).shape == (2, 3, 3)
+    np.testing.assert_array_equal(T.RandomVerticalFlip(1).apply(pictures[0]), pictures[0][::-1])
+    for wrong in (
+        lambda: T.CenterCrop(9).apply(pictures[0]),
+        lambda: T.ToMode("HWC"),
+        lambda: T.Normalize(0, 0),
+        lambda: T.RandomHorizontalFlip(2),
+        lambda: T.Compose([3]),
+        lambda: ArrayDataset([1], [1, 2]),
+        lambda: DataLoader(3),
+        lambda: DataLoader(pictures, transform=3),
+        lambda: Dataset()[0],
+        lambda: T.Resize,
+        lambda: mge.data.dataset.MNIST,
+    ):
+        with pytest.raises(MegEngineError, match="expected|define|smaller|no attribute"):
+            wrong()
