@@ -42,9 +42,6 @@ class Listener:
     def value(self, tensor: Any, what: str) -> None:
         pass
 
-    def rebind(self, tensor: Any, new: Any) -> None:
-        pass
-
 
 def calls_of(run: Callable[[], Any]) -> list[tuple[Any, tuple, dict]]:
     """(record, args, kwargs) of every public function that `run` calls itself."""
