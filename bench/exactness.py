@@ -26,7 +26,8 @@ from megengine.kernels import isa
 from megengine.quantization import QuantConfig, quantize_model
 from megengine.quantization.verify import eager, specification
 from megengine.tensor import Tensor
-from megengine.traced_module import TracedModule, files, lower, trace_module
+from megengine.traced_module import TracedModule, lower, trace_module
+from megengine.traced_module.formats import native as files
 
 RANDOM_RESNET = Network("ResNet-50, random weights", "resnet50", replace(NETWORKS["mobilenet_v2"].recipe))
 ALL = {**NETWORKS, "resnet50": RANDOM_RESNET}

@@ -260,9 +260,9 @@ def chain(size: int) -> dict[str, float]:
     import megengine.functional as F
     import megengine.module as M
     from megengine.traced_module import trace_module
-    from megengine.traced_module.diff import diff
-    from megengine.traced_module.drawing import to_dot
+    from megengine.traced_module.comparing.diff import diff
     from megengine.traced_module.passes import optimize
+    from megengine.traced_module.pictures.drawing import to_dot
     from megengine.traced_module.source import to_source
 
     class Chain(M.Module):

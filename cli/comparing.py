@@ -36,7 +36,7 @@ def lint(model: str, shapes: tuple, out: Output) -> None:
     Graphs that contradict themselves, weights that are not finite, layers in training mode, values that were fixed by
     tracing, and what nothing uses. Exit code 1 if anything is found.
     """
-    from megengine.traced_module.linting import findings
+    from megengine.traced_module.editing.linting import findings
 
     found = findings(load_calls(model, shapes))
     if found:
@@ -59,8 +59,8 @@ def diff(old: str, new: str, output: Path | None, shapes: tuple, out: Output) ->
     If one of them has calls of layers and the other ops only, ops are compared. Exit code 0 if they are equal, 1 if
     they differ, 2 if they cannot be compared.
     """
-    from megengine.traced_module.diff import diff as compare
-    from megengine.traced_module.diff_report import lines
+    from megengine.traced_module.comparing.diff import diff as compare
+    from megengine.traced_module.comparing.report import lines
 
     check_suffix("--output", output, KINDS)
     models = [load_calls(source, shapes) for source in (old, new)]

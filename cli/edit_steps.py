@@ -191,7 +191,7 @@ def drop_output(session: Session, name: str) -> None:
 
 def cut(session: Session, text: str) -> None:
     """A part from these inputs to those outputs."""
-    from megengine.traced_module.extracting import extract
+    from megengine.traced_module.editing.extracting import extract
 
     sources, found, results = text.partition(":")
     if not found or not results:
@@ -203,7 +203,7 @@ def cut(session: Session, text: str) -> None:
 
 def prune(session: Session, _: Any) -> None:
     """Calls and inputs that nothing uses go."""
-    from megengine.traced_module.extracting import drop_unused_inputs
+    from megengine.traced_module.editing.extracting import drop_unused_inputs
 
     with session.graph.transaction("prune"):
         session.graph.remove_dead()
@@ -221,7 +221,7 @@ def undo(session: Session, text: str) -> None:
 
 def replay(session: Session, path: str) -> None:
     """A log is replayed."""
-    from megengine.traced_module.edit_log import EditLog
+    from megengine.traced_module.editing.edit_log import EditLog
 
     log = EditLog.load(Path(path))
     try:

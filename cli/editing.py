@@ -15,7 +15,7 @@ from megengine.cli.models import chosen_graph, graph_option, load_calls, shape_o
 from megengine.cli.output import Output, check_folder, check_not_input, check_suffix, output_file
 from megengine.core.errors import OptionError
 from megengine.traced_module import TracedModule, lower
-from megengine.traced_module.flattening import flattened
+from megengine.traced_module.editing.flattening import flattened
 from megengine.traced_module.node import TensorNode
 
 KINDS = {
@@ -173,11 +173,11 @@ def _save(model: TracedModule, output: Path, opened: ExitStack) -> None:
         return
     path = opened.enter_context(output_file(output))
     if output.suffix == ".mgt":
-        from megengine.traced_module import files
+        from megengine.traced_module.formats import native as files
 
         files.save(model, path)
     elif output.suffix == ".tm":
-        from megengine.traced_module.tm_writing import save_tm
+        from megengine.traced_module.formats.tm_writing import save_tm
 
         save_tm(model, path)
     else:

@@ -16,7 +16,7 @@ from megengine.core.errors import OptionError, nearest
 from megengine.traced_module import InternalGraph, TracedModule, lower
 from megengine.traced_module.expr import Constant
 from megengine.traced_module.node import TensorNode
-from megengine.traced_module.summary import summarize
+from megengine.traced_module.pictures.summary import summarize
 
 COSTS = ("parameters", "macs")
 
@@ -164,7 +164,7 @@ def draw(
 
 def _drawn(made: TracedModule | InternalGraph, depth: int | None, suffix: str) -> bytes:
     """The file; pages hold all graphs of a module."""
-    from megengine.traced_module import drawing, page
+    from megengine.traced_module.pictures import drawing, page
 
     if suffix == ".html":
         return page.to_html(made).encode()

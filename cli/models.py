@@ -112,10 +112,10 @@ def load_calls(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
         return onnx.load(path, _onnx_shapes(given))
     if path.suffix == ".tm":
-        from megengine.traced_module.tm_reading import load_tm
+        from megengine.traced_module.formats.tm_reading import load_tm
 
         return load_tm(path)
-    from megengine.traced_module import files
+    from megengine.traced_module.formats import native as files
 
     return files.load(path)
 

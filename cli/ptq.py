@@ -141,7 +141,7 @@ def _quantize(files: Files, out: Output, *, model: str, data: str, preprocess: s
               shapes: tuple, **choices: Any) -> dict[str, Any]:  # fmt: skip
     from megengine.cli import quantizing
     from megengine.quantization import analyze
-    from megengine.traced_module import files as native
+    from megengine.traced_module.formats import native as native
 
     config = config_of(**choices)
     source = load_model(model, shapes)

@@ -9,7 +9,8 @@ from megengine.cli.inspecting import weight_bytes
 from megengine.cli.output import Output
 from megengine.cli.report import Section
 from megengine.quantization import QuantConfig, quantize_model
-from megengine.traced_module import TracedModule, drawing
+from megengine.traced_module import TracedModule
+from megengine.traced_module.pictures import drawing
 
 
 def quantize_with_progress(model: TracedModule, data: Any, config: QuantConfig, out: Output, what: str) -> Any:

@@ -40,7 +40,7 @@ _LATER = (
     *("random", "tools", "traced_module", "utils"),
 )
 for _prefix, _home in {
-    "megengine.traced_module.": "megengine.traced_module.tm_reading",
+    "megengine.traced_module.": "megengine.traced_module.formats.tm_reading",
     "megengine.quantization.": "megengine.quantization",
     "megengine.functional.quantized": "megengine.functional.quantized",
     "megengine.module.qat.": "megengine.module.qat",

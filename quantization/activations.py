@@ -5,8 +5,8 @@ from __future__ import annotations
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import TensorNode
 from megengine.traced_module.passes import constant_value
+from megengine.traced_module.passes.rewriting import Found, Rule, rewrite
 from megengine.traced_module.patterns import Pattern, any_, call, const
-from megengine.traced_module.rewriting import Found, Rule, rewrite
 
 
 def _number(value: float) -> Pattern:

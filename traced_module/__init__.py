@@ -1,8 +1,7 @@
 """TracedModule: a model as an editable graph."""
 
-from megengine.traced_module.capture import Specialization, SpecializationWarning
-from megengine.traced_module.diff import GraphDiff, diff
-from megengine.traced_module.edit_log import EditLog
+from megengine.traced_module.comparing.diff import GraphDiff, diff
+from megengine.traced_module.editing.edit_log import EditLog
 from megengine.traced_module.expr import (
     Apply,
     CallFunction,
@@ -19,17 +18,18 @@ from megengine.traced_module.expr import (
     is_getattr,
     is_input,
 )
-from megengine.traced_module.files import load, save
+from megengine.traced_module.formats.native import load, save
+from megengine.traced_module.formats.tm_reading import load_tm
+from megengine.traced_module.formats.tm_writing import save_tm
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.interpret import interpret
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.passes import optimize
 from megengine.traced_module.pytree import register_supported_type
-from megengine.traced_module.record import record
 from megengine.traced_module.tm_config import disable_default_checker, enable_expr_checker
-from megengine.traced_module.tm_reading import load_tm
-from megengine.traced_module.tm_writing import save_tm
 from megengine.traced_module.traced import TracedModule, lower, register_as_builtin, trace_module, wrap
+from megengine.traced_module.tracing.capture import Specialization, SpecializationWarning
+from megengine.traced_module.tracing.record import record
 
 __all__ = [
     "Apply",

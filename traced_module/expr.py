@@ -210,7 +210,7 @@ class Call(Expr):
     @property
     def named_args(self) -> dict[str, Any]:
         """Arguments by parameter name."""
-        from megengine.traced_module.calls import named_arguments
+        from megengine.traced_module.tracing.calls import named_arguments
 
         return named_arguments(self)
 
@@ -227,7 +227,7 @@ class Call(Expr):
 
     def set_arg(self, name: str, val: Any) -> None:
         """Replace one argument, given by the parameter's name."""
-        from megengine.traced_module.calls import with_argument
+        from megengine.traced_module.tracing.calls import with_argument
 
         args, kwargs = with_argument(self, name, val)
         self._graph.set_arguments(self, args, kwargs)
@@ -300,7 +300,7 @@ class CallFunction(Call):
     @property
     def func(self) -> Callable[..., Any]:
         """The function."""
-        from megengine.traced_module.calls import function_of
+        from megengine.traced_module.tracing.calls import function_of
 
         return function_of(self._func)
 
@@ -370,7 +370,7 @@ def is_call_function(expr: Expr, func: Callable[..., Any] | Iterable[Callable[..
         return False
     if func is None:
         return True
-    from megengine.traced_module.calls import qualified_name
+    from megengine.traced_module.tracing.calls import qualified_name
 
     wanted = (func,) if callable(func) else tuple(func)
     return expr.qualified in map(qualified_name, wanted)

@@ -20,9 +20,8 @@ from megengine.core.pytree import TreeDef
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op
 from megengine.tensor import Tensor
-from megengine.traced_module.calls import get_subattr
-from megengine.traced_module.checking import Checks, inferred
-from megengine.traced_module.editing import ModuleEdits
+from megengine.traced_module.editing.checking import Checks, inferred
+from megengine.traced_module.editing.module_edits import ModuleEdits
 from megengine.traced_module.expr import Apply, Arguments, Constant, Expr, GetAttr, Input
 from megengine.traced_module.journal import Journal
 from megengine.traced_module.names import NameSpace, identifier
@@ -30,6 +29,7 @@ from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.order import ExprOrder
 from megengine.traced_module.primitives import Primitives
 from megengine.traced_module.queries import Queries
+from megengine.traced_module.tracing.calls import get_subattr
 
 if TYPE_CHECKING:
     from megengine.module import Module
@@ -93,7 +93,7 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
     @property
     def edit_log(self) -> Any:
         """The edits of the whole traced module so far, as an `EditLog`; undone ones are not in it."""
-        from megengine.traced_module.edit_log import log_of
+        from megengine.traced_module.editing.edit_log import log_of
 
         return log_of(self._journal)
 
@@ -323,7 +323,7 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
 
     def lint(self) -> None:
         """Check ownership, order, uses both ways, names, shapes and dtypes. Raises GraphError at the first fault."""
-        from megengine.traced_module.soundness import check
+        from megengine.traced_module.passes.soundness import check
 
         check(self)
 

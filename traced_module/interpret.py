@@ -9,11 +9,11 @@ from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.pytree import flatten
 from megengine.dispatch import apply
 from megengine.tensor import Tensor
-from megengine.traced_module.calls import get_subattr, noted, run_call
 from megengine.traced_module.expr import Apply, Call, Constant, Expr, GetAttr
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import ModuleNode, TensorNode
 from megengine.traced_module.queries import child_graph
+from megengine.traced_module.tracing.calls import get_subattr, noted, run_call
 
 OnValue = Callable[[TensorNode, Tensor], Tensor | None]
 Run = Callable[[Apply, tuple[Tensor, ...]], Any]

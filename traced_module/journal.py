@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from megengine.traced_module.edit_records import Recorder
+    from megengine.traced_module.editing.edit_records import Recorder
 
 Action = Callable[[], None]
 
@@ -44,7 +44,7 @@ class Journal:
         """
         if record and self.recording and self.open is not None:
             if self.open.recorder is None:
-                from megengine.traced_module.edit_records import Recorder
+                from megengine.traced_module.editing.edit_records import Recorder
 
                 self.open.recorder = Recorder(self.addresses)
             self.open.recorder.note(*record)

@@ -16,9 +16,9 @@ import numpy as np
 
 from megengine.core.errors import GraphError
 from megengine.module import Module
-from megengine.traced_module.calls import qualified_name
 from megengine.traced_module.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.tracing.calls import qualified_name
 
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "and", "or", "xor", "eq", "ne"})
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from megengine.traced_module.deferred import SHAPE_OF
 from megengine.traced_module.expr import Apply, Call, Expr
 from megengine.traced_module.node import ModuleNode, Node
+from megengine.traced_module.tracing.deferred import SHAPE_OF
 
 if TYPE_CHECKING:
     from megengine.traced_module.graph import InternalGraph

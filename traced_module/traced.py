@@ -14,7 +14,13 @@ from megengine.core.pytree import flatten, flatten_as, unflatten
 from megengine.dispatch.public import PublicFunction, watched_function
 from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.calls import (
+from megengine.traced_module.expr import Constant
+from megengine.traced_module.filters import NodeFilter
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.interpret import OnValue, interpret
+from megengine.traced_module.node import TensorNode
+from megengine.traced_module.tm_config import SETTINGS
+from megengine.traced_module.tracing.calls import (
     arguments_key,
     builtin_modules,
     constant_key,
@@ -24,14 +30,8 @@ from megengine.traced_module.calls import (
     without_self,
     wrapped_functions,
 )
-from megengine.traced_module.capture import ModuleTracer, Specialization, capture, renumber
-from megengine.traced_module.expr import Constant
-from megengine.traced_module.filters import NodeFilter
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.interpret import OnValue, interpret
-from megengine.traced_module.node import TensorNode
-from megengine.traced_module.record import record_graph
-from megengine.traced_module.tm_config import SETTINGS
+from megengine.traced_module.tracing.capture import ModuleTracer, Specialization, capture, renumber
+from megengine.traced_module.tracing.record import record_graph
 
 
 class TracedModule(Module):
@@ -227,7 +227,7 @@ class TracedModule(Module):
         Layers, parameters and buffers are shared with this module; a layer that is exchanged there is not exchanged
         here.
         """
-        from megengine.traced_module.flattening import flattened
+        from megengine.traced_module.editing.flattening import flattened
 
         return flattened(self)
 
@@ -237,7 +237,7 @@ class TracedModule(Module):
         `depth` levels of submodules are opened, all by default. Raises GraphError when there are several graphs;
         `summary.summarize(graph)` takes each of them.
         """
-        from megengine.traced_module.summary import summarize
+        from megengine.traced_module.pictures.summary import summarize
 
         return summarize(self.graph, depth=depth)
 

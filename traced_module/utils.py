@@ -5,7 +5,7 @@ from __future__ import annotations
 from megengine.core.errors import NameInUseError
 from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.calls import get_subattr
+from megengine.traced_module.tracing.calls import get_subattr
 
 __all__ = ["assign_attr", "get_subattr"]
 

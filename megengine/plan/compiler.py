@@ -21,8 +21,9 @@ from megengine.kernels.native import empty_for_step, to_step
 from megengine.kernels.registry import Kernel, Problem, family
 from megengine.plan.fuse import fuse
 from megengine.plan.memory import Lifetime, place
-from megengine.traced_module import InternalGraph, TracedModule, files, lower
+from megengine.traced_module import InternalGraph, TracedModule, lower
 from megengine.traced_module.expr import Apply, Constant
+from megengine.traced_module.formats import native as files
 from megengine.traced_module.node import TensorNode
 from megengine.traced_module.passes import run_passes
 

@@ -2,7 +2,7 @@
 
 Operations are counted for the layers in `hook_modules` by the function registered for their class. As in MegEngine a
 multiply-accumulate is one operation, a bias adds one for each result, and normalisations take 7 for each element.
-For every call of every kind of layer, functions included, see `megengine.traced_module.summary`.
+For every call of every kind of layer, functions included, see `megengine.traced_module.pictures.summary`.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def test_ptq_writes_model_onnx_and_report(quantized):
 def test_integer_model_and_qdq_onnx_agree_with_the_float_network(run, quantized, model):
     runtime = pytest.importorskip("onnxruntime")
     folder, _ = quantized
-    from megengine.traced_module import files
+    from megengine.traced_module.formats import native as files
 
     x = np.load(folder / "data.npy")[:1]
     wanted = runtime.InferenceSession(model).run(None, {"x": x})[0]

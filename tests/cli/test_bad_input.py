@@ -189,7 +189,7 @@ def damaged(content, count, seed):
 
 def contents(little):
     """One file of each format, by suffix, and how it is read."""
-    from megengine.traced_module import files
+    from megengine.traced_module.formats import native as files
 
     source = little().SerializeToString()
     Path("net.onnx").write_bytes(source)

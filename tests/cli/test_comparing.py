@@ -9,7 +9,8 @@ from click.testing import CliRunner
 
 from megengine.cli.app import group
 from megengine.traced_module import diff as difference
-from megengine.traced_module import files, load_tm
+from megengine.traced_module import load_tm
+from megengine.traced_module.formats import native as files
 
 SOURCE = """
 import numpy as np
@@ -121,7 +122,7 @@ def test_findings(call, function, kind, name, text):
 
 def test_a_graph_that_contradicts_itself(call, tmp_path):
     call("edit", "net.py:build", "-o", "net.mgt")
-    from megengine.traced_module.linting import findings
+    from megengine.traced_module.editing.linting import findings
 
     model = files.load(tmp_path / "net.mgt")
     node = model.graph.node("relu_out")

@@ -16,8 +16,9 @@ from megengine.core.errors import GraphError
 from megengine.serialization import load
 from megengine.tensor import tensor
 from megengine.traced_module import diff as difference
-from megengine.traced_module import files, lower
-from megengine.traced_module.extracting import drop_unused_inputs, extract
+from megengine.traced_module import lower
+from megengine.traced_module.editing.extracting import drop_unused_inputs, extract
+from megengine.traced_module.formats import native as files
 
 SOURCE = """
 import numpy as np

@@ -41,7 +41,7 @@ STAGES = [
     ("report", "megengine.cli.report:render", PTQ),
     ("publish", "os:chmod", PTQ),
     ("inspect", "megengine.cli.inspecting:summary", "inspect MODEL"),
-    ("draw", "megengine.traced_module.drawing:to_svg", "draw MODEL -o out.svg"),
+    ("draw", "megengine.traced_module.pictures.drawing:to_svg", "draw MODEL -o out.svg"),
     ("specification", "megengine.quantization.verify:specification", "verify QUANTIZED --data data.npy"),
     ("eager", "megengine.quantization.verify:eager", "verify QUANTIZED --data data.npy"),
     ("compile", "megengine.plan:compile", "bench MODEL QUANTIZED"),

@@ -75,14 +75,15 @@ def _traced() -> list[Any]:
 
 
 def _module_files() -> list[bytes]:
-    from megengine.traced_module import files
+    from megengine.traced_module.formats import native as files
 
     return _written(files.save, _traced, ".mgt")
 
 
 def _op_files() -> list[bytes]:
     from megengine.convert import onnx
-    from megengine.traced_module import files, lower
+    from megengine.traced_module import lower
+    from megengine.traced_module.formats import native as files
 
     def graphs() -> list[Any]:
         nets = [
@@ -184,7 +185,7 @@ def _load_samples(path: Path) -> Any:
 
 def _replay(path: Path) -> Any:
     """A log is read, and replayed on the models that the sound ones are for."""
-    from megengine.traced_module.edit_log import EditLog
+    from megengine.traced_module.editing.edit_log import EditLog
 
     log = EditLog.load(path)
     refused = None

@@ -25,7 +25,7 @@ rng = np.random.default_rng(0)
 pictures = [rng.standard_normal((1, 3, size, size)).astype(np.float32) for _ in range(3)]
 traced = trace_module(getattr(models, name)().eval(), Tensor(pictures[0]))
 # float sums differ between levels in the last bits, so one calibration is shared through the file system
-from megengine.traced_module import files
+from megengine.traced_module.formats import native as files
 from pathlib import Path
 path = Path(sys.argv[3])
 if not path.exists():

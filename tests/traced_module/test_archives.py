@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays_of
 from safetensors.numpy import load, save
 
 from megengine.core.errors import FileFormatError
-from megengine.traced_module import archives
+from megengine.traced_module.formats import archives
 
 TYPES = (
     *("bool", "int8", "uint8", "int16", "uint16", "float16", "int32", "uint32", "float32"),

@@ -21,7 +21,7 @@ from megengine.traced_module import (
     trace_module,
     wrap,
 )
-from megengine.traced_module.calls import builtin_modules, qualified_name, wrapped_functions
+from megengine.traced_module.tracing.calls import builtin_modules, qualified_name, wrapped_functions
 
 
 def array(*shape, seed=0):

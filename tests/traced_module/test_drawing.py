@@ -13,9 +13,9 @@ from megengine.core.dtype import quantized
 from megengine.core.errors import GraphError
 from megengine.core.spec import TensorSpec
 from megengine.traced_module import InternalGraph, lower
-from megengine.traced_module.boxes import called_name, kind_of
-from megengine.traced_module.drawing import to_dot, to_png, to_svg
-from megengine.traced_module.hierarchy import shown
+from megengine.traced_module.pictures.boxes import called_name, kind_of
+from megengine.traced_module.pictures.drawing import to_dot, to_png, to_svg
+from megengine.traced_module.pictures.hierarchy import shown
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -15,8 +15,9 @@ import megengine.module as M
 from megengine.core.errors import FileFormatError, GraphError, MegEngineError
 from megengine.core.spec import TensorSpec
 from megengine.tensor import tensor
-from megengine.traced_module import EditLog, TracedModule, diff, files, lower, optimize, trace_module
-from megengine.traced_module.edit_log import LOG
+from megengine.traced_module import EditLog, TracedModule, diff, lower, optimize, trace_module
+from megengine.traced_module.editing.edit_log import LOG
+from megengine.traced_module.formats import native as files
 from megengine.traced_module.passes import run_passes
 
 

@@ -14,7 +14,9 @@ import megengine.module as M
 from megengine.core.errors import GraphError, MegEngineError, NameInUseError
 from megengine.quantization import ema_fakequant_qconfig, quantize_qat
 from megengine.tensor import Tensor, tensor
-from megengine.traced_module import TensorNode, TracedModule, files, module_writing, trace_module
+from megengine.traced_module import TensorNode, TracedModule, trace_module
+from megengine.traced_module.formats import module_writing
+from megengine.traced_module.formats import native as files
 
 
 class Block(M.Module):

@@ -11,7 +11,9 @@ from megengine.core.dtype import quantized
 from megengine.core.errors import FileFormatError
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
-from megengine.traced_module import InternalGraph, TracedModule, archives, files, interpret
+from megengine.traced_module import InternalGraph, TracedModule, interpret
+from megengine.traced_module.formats import archives
+from megengine.traced_module.formats import native as files
 
 
 def small() -> InternalGraph:

@@ -15,12 +15,12 @@ import megengine as mge
 import megengine.functional as F
 import megengine.module as M
 from megengine.traced_module import trace_module
-from megengine.traced_module.diff import diff
-from megengine.traced_module.drawing import to_dot
+from megengine.traced_module.comparing.diff import diff
+from megengine.traced_module.editing.linting import findings
 from megengine.traced_module.expr import CallFunction, CallMethod, is_call_module
-from megengine.traced_module.linting import findings
 from megengine.traced_module.order import ExprOrder
 from megengine.traced_module.passes import optimize, run_passes
+from megengine.traced_module.pictures.drawing import to_dot
 from megengine.traced_module.source import to_source
 from megengine.traced_module.traced import TracedModule, lower
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from megengine.core.spec import TensorSpec
 from megengine.tensor import tensor
 from megengine.traced_module import InternalGraph, lower, trace_module
-from megengine.traced_module.hierarchy import DEEPEST, FEWEST, MOST, cells, results, sheet_of, shown
+from megengine.traced_module.pictures.hierarchy import DEEPEST, FEWEST, MOST, cells, results, sheet_of, shown
 
 SPEC = TensorSpec((1, 4), np.dtype(np.float32))
 

@@ -18,12 +18,13 @@ from megengine.convert import onnx
 from megengine.core.errors import MegEngineError
 from megengine.core.spec import TensorSpec
 from megengine.tensor import tensor
-from megengine.traced_module import InternalGraph, TracedModule, files, load_tm, lower, save_tm, trace_module
+from megengine.traced_module import InternalGraph, TracedModule, load_tm, lower, save_tm, trace_module
 from megengine.traced_module import diff as difference
-from megengine.traced_module.drawing import to_dot, to_svg
-from megengine.traced_module.page import to_html
+from megengine.traced_module.formats import native as files
+from megengine.traced_module.pictures.drawing import to_dot, to_svg
+from megengine.traced_module.pictures.page import to_html
+from megengine.traced_module.pictures.summary import summarize
 from megengine.traced_module.source import to_source
-from megengine.traced_module.summary import summarize
 
 NAMES = {
     "markup": "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>",

@@ -12,10 +12,10 @@ from megengine import plan
 from megengine.core.pytree import flatten
 from megengine.tensor import Tensor, tensor
 from megengine.traced_module import SpecializationWarning, TracedModule, lower, trace_module
-from megengine.traced_module.layer_uses import graphs_below
 from megengine.traced_module.passes import Pass, PassManager, optimize, registered_passes, run_passes
+from megengine.traced_module.passes.layer_uses import graphs_below
+from megengine.traced_module.passes.rewriting import Rule, rewrite
 from megengine.traced_module.patterns import any_, call
-from megengine.traced_module.rewriting import Rule, rewrite
 
 RNG = np.random.default_rng(0)
 IMAGE = RNG.standard_normal((2, 4, 6, 6)).astype(np.float32)

@@ -20,7 +20,9 @@ from megengine import plan
 from megengine.cli.models import load_calls, load_model
 from megengine.core.errors import FileFormatError
 from megengine.tensor import Parameter, Tensor, tensor
-from megengine.traced_module import TracedModule, archives, files, lower, register_as_builtin, trace_module, wrap
+from megengine.traced_module import TracedModule, lower, register_as_builtin, trace_module, wrap
+from megengine.traced_module.formats import archives
+from megengine.traced_module.formats import native as files
 
 X = np.random.default_rng(0).standard_normal((2, 3, 8)).astype(np.float32)
 Pair = namedtuple("Pair", "first second")

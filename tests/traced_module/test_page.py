@@ -18,7 +18,7 @@ from megengine.core.spec import TensorSpec
 from megengine.models import resnet50
 from megengine.tensor import tensor
 from megengine.traced_module import InternalGraph, TracedModule, lower, trace_module
-from megengine.traced_module.page import page_data, to_html
+from megengine.traced_module.pictures.page import page_data, to_html
 
 HOSTILE = (
     "</script><script>document.title='owned'</script>"

@@ -12,7 +12,8 @@ import megengine.module as M
 from megengine.core.errors import GraphError, OptionError
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Parameter, tensor
-from megengine.traced_module import files, interpret, lower, record, trace_module, wrap
+from megengine.traced_module import interpret, lower, record, trace_module, wrap
+from megengine.traced_module.formats import native as files
 from megengine.traced_module.passes import (
     Pass,
     PassManager,

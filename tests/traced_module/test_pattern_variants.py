@@ -10,8 +10,8 @@ import megengine.module as M
 from megengine.core.spec import TensorSpec
 from megengine.tensor import tensor
 from megengine.traced_module import InternalGraph, interpret, patterns, trace_module
+from megengine.traced_module.passes.rewriting import Rule, find, rewrite
 from megengine.traced_module.patterns import any_, call, const, match, optional, repeated, rest
-from megengine.traced_module.rewriting import Rule, find, rewrite
 
 X = np.random.default_rng(0).standard_normal((2, 4, 6, 6)).astype(np.float32)
 

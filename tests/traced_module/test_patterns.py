@@ -9,8 +9,8 @@ from megengine.core.errors import GraphError
 from megengine.core.spec import TensorSpec
 from megengine.tensor import tensor
 from megengine.traced_module import InternalGraph, interpret, record, trace_module
+from megengine.traced_module.passes.rewriting import Rule, find, rewrite
 from megengine.traced_module.patterns import any_, call, const, match, optional, repeated, rest
-from megengine.traced_module.rewriting import Rule, find, rewrite
 
 SPEC = TensorSpec((2, 3), np.dtype(np.float32))
 

@@ -13,12 +13,13 @@ import megengine.functional as F
 import megengine.module as M
 from megengine.core.errors import MegEngineError
 from megengine.tensor import tensor
-from megengine.traced_module import TracedModule, files, interpret, lower, trace_module
-from megengine.traced_module.attaching import graphs_of
+from megengine.traced_module import TracedModule, interpret, lower, trace_module
+from megengine.traced_module.editing.attaching import graphs_of
+from megengine.traced_module.formats import native as files
 from megengine.traced_module.node import ModuleNode, TensorNode
 from megengine.traced_module.passes import optimize, registered_passes, run_passes
+from megengine.traced_module.passes.rewriting import Rule, rewrite
 from megengine.traced_module.patterns import any_, call
-from megengine.traced_module.rewriting import Rule, rewrite
 
 X = np.random.default_rng(0).standard_normal((2, 3, 6, 6)).astype(np.float32)
 

@@ -25,8 +25,8 @@ from megengine.tensor import Tensor
 from megengine.traced_module import TracedModule, lower, register_as_builtin, trace_module, wrap
 from megengine.traced_module.passes import optimize
 from megengine.traced_module.source import save_source, source_state, to_source
-from megengine.traced_module.source_layers import Layers
-from megengine.traced_module.source_text import WIDTH, literal, quoted
+from megengine.traced_module.source.layers import Layers
+from megengine.traced_module.source.text import WIDTH, literal, quoted
 
 LAYERS = json.loads((Path(__file__).parents[1] / "data" / "megengine" / "layers.json").read_text())
 OURS = {"megengine", "megengine.functional", "megengine.module"}
@@ -490,7 +490,7 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_literals_read_back(value):
-    from megengine.traced_module.source_text import flat, wrapped
+    from megengine.traced_module.source.text import flat, wrapped
 
     assert eval(flat(literal(value))) == value
     assert eval("\n".join(wrapped(literal(value), 0, "(", ")"))) == value

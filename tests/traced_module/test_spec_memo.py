@@ -15,7 +15,8 @@ from megengine.core.collecting import collection_paused
 from megengine.core.errors import ShapeError
 from megengine.core.pytree import flatten
 from megengine.tensor import Tensor, tensor
-from megengine.traced_module import SpecializationWarning, calls, register_as_builtin, spec_memo, trace_module
+from megengine.traced_module import SpecializationWarning, register_as_builtin, trace_module
+from megengine.traced_module.tracing import calls, spec_memo
 
 X = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)
 

@@ -13,7 +13,7 @@ from megengine.core.spec import TensorSpec
 from megengine.models import resnet50
 from megengine.tensor import Parameter, tensor
 from megengine.traced_module import Input, InternalGraph, TracedModule, lower, trace_module, wrap
-from megengine.traced_module.summary import summarize
+from megengine.traced_module.pictures.summary import summarize
 
 
 def conv_macs(out, weight, groups=1):

@@ -14,8 +14,9 @@ import megengine as mge
 from megengine.core.errors import FileFormatError, MegEngineError
 from megengine.serialization.pickles import Global, Record, read_records
 from megengine.tensor import tensor
-from megengine.traced_module import TracedModule, tm_reading
-from megengine.traced_module.tm_reading import read_tm
+from megengine.traced_module import TracedModule
+from megengine.traced_module.formats import tm_reading
+from megengine.traced_module.formats.tm_reading import read_tm
 
 
 def outputs_of(name: str) -> dict[str, np.ndarray]:

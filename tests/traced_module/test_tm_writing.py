@@ -14,9 +14,10 @@ import megengine.functional as F
 import megengine.module as M
 from megengine.core.errors import GraphError
 from megengine.tensor import tensor
-from megengine.traced_module import lower, save_tm, tm_writing, trace_module
+from megengine.traced_module import lower, save_tm, trace_module
+from megengine.traced_module.formats import tm_writing
+from megengine.traced_module.formats.tm_lowering import FUNCTIONS
 from megengine.traced_module.passes import optimize
-from megengine.traced_module.tm_lowering import FUNCTIONS
 
 THERE = """
 import json, sys

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from megengine.traced_module import module_passes
 from megengine.traced_module._passes.pass_base import as_pass
+from megengine.traced_module.passes import module_passes
 from megengine.traced_module.traced import TracedModule
 
 

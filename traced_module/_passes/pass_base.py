@@ -9,7 +9,7 @@ from megengine.core.errors import GraphError, OptionError, nearest
 from megengine.logger import get_logger
 from megengine.traced_module.expr import Expr, Input
 from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.pass_manager import Pass, registered_passes
+from megengine.traced_module.passes.pass_manager import Pass, registered_passes
 from megengine.traced_module.queries import child_graph
 from megengine.traced_module.traced import TracedModule
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from megengine.core.errors import GraphError
 from megengine.module import Module
-from megengine.traced_module.calls import named_arguments
 from megengine.traced_module.expr import (
     Call,
     Expr,
@@ -23,6 +22,7 @@ from megengine.traced_module.expr import (
     is_constant,
 )
 from megengine.traced_module.patterns import CallOf, Pattern, Target, any_, rest
+from megengine.traced_module.tracing.calls import named_arguments
 
 
 class ExprPattern:

@@ -1,0 +1,229 @@
+"""Differences of two graphs whose expressions are matched."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from megengine.core.pytree import flatten, tree_map, unflatten
+from megengine.traced_module.comparing.changes import KINDS, Bare, Change, short
+from megengine.traced_module.comparing.matching import Matching, best_matching
+from megengine.traced_module.comparing.values import tensor_changes
+from megengine.traced_module.expr import Apply, Call, Constant, Expr, GetAttr, Input
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import Node, TensorNode
+from megengine.traced_module.tracing.calls import constant_key
+
+Renamed = Callable[[str], str]  # path of a module of the first graph -> its path in the second
+
+
+def match_graphs(a: InternalGraph, b: InternalGraph, renamed: Renamed = str) -> Matching:
+    """The matching whose differences are fewest. The same whichever of the two graphs comes first."""
+    if _size(b) < _size(a):
+        return best_matching(b, a, lambda m: _cost(m.exchanged(), renamed)).exchanged()
+    return best_matching(a, b, lambda m: _cost(m, renamed))
+
+
+def _size(graph: InternalGraph) -> tuple[int, str]:
+    """Something by which two graphs that differ can be put in order."""
+    return len(graph._order), repr(graph)
+
+
+def _cost(matching: Matching, renamed: Renamed) -> float:
+    return sum(KINDS[change.kind] for change in graph_changes(matching, "", renamed))
+
+
+def graph_changes(m: Matching, where: str, renamed: Renamed = str) -> Iterator[Change]:
+    """Every difference of two matched graphs: expressions in the order of the first, new ones, then results."""
+    for i, expr in enumerate(m.a.exprs):
+        if m.to_b[i] < 0:
+            yield Change(kind="removed", where=where, old=_name(expr), before=short(expr._body()))
+        else:
+            yield from _expr_changes(m, expr, m.b.exprs[m.to_b[i]], where, renamed)
+    for j, expr in enumerate(m.b.exprs):
+        if m.to_a[j] < 0:
+            yield Change(kind="added", where=where, new=_name(expr), after=short(expr._body()))
+    for i in moved(m):
+        a, b = m.a.exprs[i], m.b.exprs[m.to_b[i]]
+        yield Change(kind="moved", where=where, old=_name(a), new=_name(b), before=_behind(a), after=_behind(b))
+    yield from _result_changes(m, where)
+
+
+def _expr_changes(m: Matching, a: Expr, b: Expr, where: str, renamed: Renamed) -> Iterator[Change]:
+    old, new = _name(a), _name(b)
+    for x, y in zip(a.outputs, b.outputs, strict=False):
+        if x.name != y.name:
+            yield Change(kind="renamed", where=where, old=x.name, new=y.name)
+    if len(a.outputs) != len(b.outputs):
+        counts: dict[str, Any] = {"before": str(len(a.outputs)), "after": str(len(b.outputs))}
+        yield Change(kind="changed", where=where, old=old, new=new, what="number of results", **counts)
+    if isinstance(a, Constant) and isinstance(b, Constant):
+        for change in tensor_changes(a.value, b.value):
+            yield Change(kind="changed", where=where, old=old, new=new, **change)
+        return
+    for what, before, after, only_nodes in _argument_changes(m, a, b, renamed):
+        kind = "rewired" if only_nodes else "changed"
+        yield Change(kind=kind, where=where, old=old, new=new, what=what, before=short(before), after=short(after))
+    if isinstance(a, GetAttr):
+        return  # its shape is that of the attribute, which is compared with the modules
+    kind = "changed" if isinstance(a, Input) else "result"
+    for x, y in zip(a.outputs, b.outputs, strict=False):
+        if isinstance(x, TensorNode) and isinstance(y, TensorNode):
+            yield from _spec_changes(x, y, kind, where)
+
+
+def _spec_changes(x: TensorNode, y: TensorNode, kind: str, where: str) -> Iterator[Change]:
+    for what, before, after in (
+        ("shape", tuple(x.spec.shape), tuple(y.spec.shape)),
+        ("dtype", x.spec.dtype, y.spec.dtype),
+    ):
+        if before != after:
+            texts: dict[str, Any] = {"before": str(before), "after": str(after)}
+            yield Change(kind=kind, where=where, old=x.name, new=y.name, what=what, **texts)
+
+
+def _argument_changes(m: Matching, a: Expr, b: Expr, renamed: Renamed) -> Iterator[tuple[str, str, str, bool]]:
+    """(argument, before, after, True if only the nodes in it differ) of one expression."""
+    if isinstance(a, GetAttr) and isinstance(b, GetAttr):
+        if renamed(a.name) != b.name:
+            yield "path", a.name, b.name, False
+        if not m.same(a.inputs[0], b.inputs[0]):
+            yield "module", a.inputs[0].name, b.inputs[0].name, True
+        return
+    old, new = _arguments(a), _arguments(b)
+    for key in dict.fromkeys((*old, *new)):
+        if key not in old or key not in new:
+            yield key, _text(old, key), _text(new, key), False
+            continue
+        same, same_but_nodes = _compare(m, old[key], new[key])
+        if not same:
+            yield key, _text(old, key), _text(new, key), same_but_nodes
+
+
+def _arguments(expr: Expr) -> dict[str, Any]:
+    """Arguments by name; operands of ops by their number."""
+    if isinstance(expr, Apply):
+        return {**{f"input {i}": n for i, n in enumerate(expr.inputs)}, **expr.attrs}
+    if not isinstance(expr, Call):
+        return {}
+    try:
+        return expr.named_args
+    except Exception:  # a module or function that does not take them (any more): they are compared by their places
+        return {**{f"argument {i}": v for i, v in enumerate(expr.args)}, **expr.kwargs}
+
+
+def _compare(m: Matching, a: Any, b: Any) -> tuple[bool, bool]:
+    """(equal, equal apart from which nodes they hold) for two arguments."""
+    (leaves_a, tree_a), (leaves_b, tree_b) = flatten(a), flatten(b)
+    if tree_a != tree_b:
+        return False, False
+    same = True
+    for x, y in zip(leaves_a, leaves_b, strict=True):
+        if isinstance(x, Node) and isinstance(y, Node):
+            same = same and m.same(x, y)
+        elif isinstance(x, Node) or isinstance(y, Node) or not equal_constants(x, y):
+            return False, False
+    return same, True
+
+
+def equal_constants(a: Any, b: Any) -> bool:
+    """True for the same value of the same type; NaN equals NaN."""
+    if a is b:
+        return True
+    return type(a) is type(b) and bool(constant_key(a) == constant_key(b) or (a != a and b != b))
+
+
+def _text(arguments: dict[str, Any], key: str) -> str:
+    if key not in arguments:
+        return "(not given)"
+    return repr(tree_map(lambda leaf: Bare(leaf.name) if isinstance(leaf, Node) else leaf, arguments[key]))
+
+
+def _name(expr: Expr) -> str:
+    return expr.outputs[0].name if expr.outputs else expr.name
+
+
+def _behind(expr: Expr) -> str:
+    return f"behind {_name(expr._prev)}" if expr._prev is not None else "first"
+
+
+def _result_changes(m: Matching, where: str) -> Iterator[Change]:
+    """What the graph returns and takes."""
+    old, new = m.a.graph.outputs, m.b.graph.outputs
+    for i, (x, y) in enumerate(zip(old, new, strict=False)):
+        if not m.same(x, y):
+            yield Change(
+                kind="rewired", element="output", where=where, old=f"{i}", new=f"{i}", before=x.name, after=y.name
+            )
+    for i in range(len(new), len(old)):
+        yield Change(kind="removed", element="output", where=where, old=f"{i}", before=old[i].name)
+    for i in range(len(old), len(new)):
+        yield Change(kind="added", element="output", where=where, new=f"{i}", after=new[i].name)
+    if len(old) == len(new) and m.a.graph.out_def != m.b.graph.out_def:
+        before, after = (_nesting(g.out_def, g.outputs) for g in (m.a.graph, m.b.graph))
+        if before != after:
+            yield Change(
+                kind="changed", element="graph", where=where, what="nesting of results", before=before, after=after
+            )
+    yield from _parameter_changes(m, where)
+
+
+def _parameter_changes(m: Matching, where: str) -> Iterator[Change]:
+    """How calls of the graph give its inputs: their order and nesting, and fixed arguments among them."""
+    both = [n for n in m.a.graph.inputs if m.to_b[m.a.index[id(n.expr)]] >= 0]
+    partners = [m.b.exprs[m.to_b[m.a.index[id(n.expr)]]].outputs[0] for n in both]
+    order = [n for n in m.b.graph.inputs if any(n is p for p in partners)]
+    if any(x is not y for x, y in zip(partners, order, strict=True)):
+        before, after = (", ".join(n.name for n in nodes) for nodes in (both, order))
+        yield Change(kind="changed", element="graph", where=where, what="order of inputs", before=before, after=after)
+    if len(m.a.graph.inputs) != len(m.b.graph.inputs):
+        return  # said already: an input was added or removed
+    before, after = (_call_form(g) for g in (m.a.graph, m.b.graph))
+    if before != after:
+        yield Change(kind="changed", element="graph", where=where, what="arguments", before=before, after=after)
+
+
+def _call_form(graph: InternalGraph) -> str:
+    if graph.arguments is None:
+        return ""
+    definition, constants = graph.arguments
+    fixed = dict(constants)
+    return _nesting(
+        definition, [Bare(repr(fixed[i])) if i in fixed else Bare("…") for i in range(definition.num_leaves)]
+    )
+
+
+def _nesting(definition: Any, leaves: Any) -> str:
+    named = [leaf if isinstance(leaf, str) else Bare("…") for leaf in leaves]
+    if definition is None:
+        return short(repr(named[0] if len(named) == 1 else tuple(named)))
+    return short(repr(unflatten(definition, named)))
+
+
+def moved(m: Matching) -> list[int]:
+    """Expressions of the first graph that stand in another order: all but a longest run that kept its own."""
+    if m.turned:
+        return sorted(m.to_a[j] for j in _out_of_order(m.exchanged().pairs()))
+    return _out_of_order(m.pairs())
+
+
+def _out_of_order(pairs: list[tuple[int, int]]) -> list[int]:
+    """First members of the pairs outside a longest run of rising second ones."""
+    ends: list[int] = []  # the smallest last place of a run of each length
+    last: list[int] = []  # the pair that has it
+    before = [-1] * len(pairs)
+    for k, (_, j) in enumerate(pairs):
+        at = bisect_left(ends, j)
+        before[k] = last[at - 1] if at else -1
+        if at == len(ends):
+            ends.append(j)
+            last.append(k)
+        else:
+            ends[at], last[at] = j, k
+    kept = set()
+    k = last[-1] if last else -1
+    while k >= 0:
+        kept.add(k)
+        k = before[k]
+    return [i for k, (i, _) in enumerate(pairs) if k not in kept]

@@ -1,0 +1,271 @@
+"""Which expression of one graph is which of another: by structure, with names as hints.
+
+Every expression gets two numbers. The first stands for all that it is computed from, the second for all that is done
+with it; two expressions with equal numbers play the same part, whatever they are called. Numbers are taken twice:
+strictly, and without the constants among the arguments, so that a changed stride does not hide what follows it.
+
+An edit changes the first number of everything behind it and the second of everything before it, so what is left is
+matched by one of them, by name, and then from neighbour to neighbour. Which of these is to be believed first depends
+on the edit (a retraced model shifts names, an inserted copy of its neighbour shifts structure): a few orders are
+tried, and the one that tells the shortest story is kept. All of it takes time linear in the graphs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from megengine.traced_module.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import ModuleNode
+from megengine.traced_module.tracing.calls import arguments_key, constant_key
+
+Table = dict[Hashable, int]
+
+
+class Side:
+    """One graph, its expressions numbered from 0 in execution order."""
+
+    def __init__(self, graph: InternalGraph) -> None:
+        self.graph = graph
+        self.exprs: list[Expr] = list(graph.exprs(recursive=False))
+        self.index = {id(e): i for i, e in enumerate(self.exprs)}
+        self.makers = [[self.index[id(n.expr)] for n in e.inputs] for e in self.exprs]
+        self.users: list[list[tuple[int, int, int]]] = [[] for _ in self.exprs]  # (user, its place, which result)
+        for i, expr in enumerate(self.exprs):
+            for place, node in enumerate(expr.inputs):
+                self.users[self.index[id(node.expr)]].append((i, place, result_index(node)))
+        self.callees = [callee(e) for e in self.exprs]
+        self.names = [e.outputs[0].name if e.outputs else "" for e in self.exprs]
+        self._places = {id(n): i for i, n in enumerate(graph.inputs)}
+
+    def label(self, i: int, *, strict: bool) -> Hashable:
+        """What an expression does, apart from its operands."""
+        expr = self.exprs[i]
+        if isinstance(expr, Input):
+            return (Input, self._places.get(id(expr.outputs[0]), -1))
+        if isinstance(expr, Constant):
+            return (Constant, expr.outputs[0].spec if strict else None)
+        if isinstance(expr, GetAttr):
+            return (*self.callees[i], expr.name if strict else _class_name(expr))
+        return (self.callees[i], _constants(expr)) if strict else self.callees[i]
+
+    def numbers(self, table: Table, *, strict: bool) -> tuple[list[int], list[int]]:
+        """(what each is made from, what is done with each) as numbers that two graphs share through `table`."""
+        labels = [self.label(i, strict=strict) for i in range(len(self.exprs))]
+        made: list[int] = []
+        for label, expr, makers in zip(labels, self.exprs, self.makers, strict=True):
+            operands = tuple((made[m], result_index(n)) for m, n in zip(makers, expr.inputs, strict=True))
+            made.append(_number(table, ("made", label, operands)))
+        returned: dict[int, list[int]] = {}
+        for place, node in enumerate(self.graph.outputs):
+            returned.setdefault(self.index[id(node.expr)], []).append(place)
+        used = [0] * len(self.exprs)
+        for i in reversed(range(len(self.exprs))):
+            users = tuple(sorted((used[user], place, which) for user, place, which in self.users[i]))
+            used[i] = _number(table, ("used", labels[i], users, tuple(returned.get(i, ()))))
+        return made, used
+
+
+def result_index(node: Any) -> int:
+    """Which of its expression's results a node is."""
+    outputs = node.expr.outputs
+    return 0 if len(outputs) == 1 else [n is node for n in outputs].index(True)
+
+
+def callee(expr: Expr) -> tuple[Hashable, ...]:
+    """What is called. Only expressions that call the same can be the same."""
+    if isinstance(expr, Apply):
+        return (expr.kind, expr.op)
+    if isinstance(expr, CallFunction):
+        return (expr.kind, expr.qualified)
+    if isinstance(expr, CallMethod):
+        return (expr.kind, expr.method)
+    return (expr.kind, isinstance(expr.outputs[0], ModuleNode))
+
+
+def _class_name(expr: GetAttr) -> str:
+    node = expr.outputs[0]
+    return node.module_type.__name__ if isinstance(node, ModuleNode) else ""
+
+
+def _constants(expr: Expr) -> Hashable:
+    if isinstance(expr, Apply):
+        return tuple((key, type(v).__name__, constant_key(v)) for key, v in sorted(expr.attrs.items()))
+    return arguments_key(expr.arguments) if isinstance(expr, Call) else None
+
+
+def _number(table: Table, key: Hashable) -> int:
+    return table.setdefault(key, len(table))
+
+
+# ---------------------------------------------------------------- matching
+
+
+@dataclass
+class Matching:
+    """Pairs of expressions of two graphs: for each index of one the index of the other, or -1."""
+
+    a: Side
+    b: Side
+    to_b: list[int] = field(default_factory=list)
+    to_a: list[int] = field(default_factory=list)
+    turned: bool = False  # made with the graphs exchanged: what is decided by order is decided by that of the second
+
+    def __post_init__(self) -> None:
+        self.to_b = self.to_b or [-1] * len(self.a.exprs)
+        self.to_a = self.to_a or [-1] * len(self.b.exprs)
+
+    def pair(self, i: int, j: int) -> None:
+        """These two are the same."""
+        self.to_b[i], self.to_a[j] = j, i
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """All pairs, in the order of the first graph."""
+        return [(i, j) for i, j in enumerate(self.to_b) if j >= 0]
+
+    def is_complete(self) -> bool:
+        """True if nothing is left over on either side."""
+        return -1 not in self.to_b and -1 not in self.to_a
+
+    def same(self, node_a: Any, node_b: Any) -> bool:
+        """True if two nodes are the same result of the same expression."""
+        paired = self.to_b[self.a.index[id(node_a.expr)]] == self.b.index[id(node_b.expr)]
+        return paired and result_index(node_a) == result_index(node_b)
+
+    def exchanged(self) -> Matching:
+        """The same seen from the other side."""
+        return Matching(self.b, self.a, self.to_a, self.to_b, not self.turned)
+
+    # ------------------------------------------------------------ by key
+
+    def by_key(self, keys_a: Sequence[Any], keys_b: Sequence[Any], near: str = "makers") -> None:
+        """Pair what has equal keys, in the order of the keys.
+
+        Of several with one key those go together whose operands (or users, with `near`) do already, then those of
+        one name, then those that come first.
+        """
+        groups: dict[Any, tuple[list[int], list[int]]] = {}
+        for side, keys, taken in ((0, keys_a, self.to_b), (1, keys_b, self.to_a)):
+            for i, key in enumerate(keys):
+                if taken[i] < 0:
+                    groups.setdefault(key, ([], []))[side].append(i)
+        for key in sorted(k for k, (left, right) in groups.items() if left and right):
+            left, right = groups[key]
+            if len(left) == len(right) == 1:
+                self.pair(left[0], right[0])
+            else:
+                self._pair_group(left, right, near)
+
+    def _pair_group(self, left: list[int], right: list[int], near: str) -> None:
+        around_a = {i: self._around(self.a, i, near, in_b=False) for i in left}
+        around_b = {j: self._around(self.b, j, near, in_b=True) for j in right}
+        name_a, name_b = self.a.names.__getitem__, self.b.names.__getitem__
+        self._zip(left, right, lambda i: (around_a[i], name_a(i)), lambda j: (around_b[j], name_b(j)))
+        self._zip(left, right, around_a.__getitem__, around_b.__getitem__)
+        self._zip(left, right, name_a, name_b)
+        self._zip(left, right, lambda i: None, lambda j: None)
+
+    def _around(self, side: Side, i: int, near: str, *, in_b: bool) -> tuple[int, ...]:
+        """The neighbours of an expression, as indices of the second graph."""
+        if near == "makers":
+            return tuple(m if in_b else self.to_b[m] for m in side.makers[i])
+        return tuple(sorted(u if in_b else self.to_b[u] for u, _, _ in side.users[i]))
+
+    def _zip(
+        self, left: Iterable[int], right: Iterable[int], key_a: Callable[[int], Any], key_b: Callable[[int], Any]
+    ) -> None:
+        waiting: dict[Any, deque[int]] = {}
+        for j in right:
+            if self.to_a[j] < 0:
+                waiting.setdefault(key_b(j), deque()).append(j)
+        for i in left:
+            if self.to_b[i] < 0 and (found := waiting.get(key_a(i))):
+                self.pair(i, found.popleft())
+
+    def by_name(self) -> None:
+        """Pair what has one name and calls the same."""
+        where = {
+            (name, called): j for j, (name, called) in enumerate(zip(self.b.names, self.b.callees, strict=True)) if name
+        }
+        for i, key in enumerate(zip(self.a.names, self.a.callees, strict=True)):
+            j = where.get(key, -1)
+            if j >= 0 and self.to_b[i] < 0 and self.to_a[j] < 0:
+                self.pair(i, j)
+
+    # ------------------------------------------------------------ from neighbour to neighbour
+
+    def spread(self) -> None:
+        """Pair users and makers of pairs that call the same in the same place."""
+        todo = deque(self.pairs())
+        while todo:
+            i, j = todo.popleft()
+            for m, n in zip(self.a.makers[i], self.b.makers[j], strict=False):
+                if self.to_b[m] < 0 and self.to_a[n] < 0 and self.a.callees[m] == self.b.callees[n]:
+                    self.pair(m, n)
+                    todo.append((m, n))
+            todo.extend(self._pair_users(i, j))
+
+    def _pair_users(self, i: int, j: int) -> list[tuple[int, int]]:
+        waiting: dict[Any, deque[int]] = {}
+        for user, place, which in self.b.users[j]:
+            if self.to_a[user] < 0 and not isinstance(self.b.exprs[user], GetAttr):  # a path says more than a place
+                waiting.setdefault((place, which, self.b.callees[user]), deque()).append(user)
+        made = []
+        for user, place, which in self.a.users[i] if waiting else ():
+            found = waiting.get((place, which, self.a.callees[user]))
+            while self.to_b[user] < 0 and found:
+                other = found.popleft()
+                if self.to_a[other] < 0:
+                    self.pair(user, other)
+                    made.append((user, other))
+        return made
+
+
+ORDERS = (
+    ("names", "strict", "loose", "made", "used"),
+    ("strict", "names", "loose", "made", "used"),
+    ("strict", "loose", "names", "made", "used"),
+    ("strict", "loose", "used", "made", "names"),
+    ("strict", "loose", "made", "used", "names"),
+)
+
+
+def best_matching(a: InternalGraph, b: InternalGraph, cost: Callable[[Matching], float]) -> Matching:
+    """The matching of two graphs for which `cost` is least."""
+    left, right = Side(a), Side(b)
+    table: Table = {}
+    strict = [side.numbers(table, strict=True) for side in (left, right)]
+    first = Matching(left, right)
+    _by_numbers(first, strict)
+    if first.is_complete() and cost(first) == 0:
+        return first
+    loose = [side.numbers(table, strict=False) for side in (left, right)]
+    best, least = first, float("inf")
+    for order in ORDERS:
+        found = _matched(Matching(left, right), order, strict, loose)
+        spent = cost(found)
+        if spent < least:
+            best, least = found, spent
+    return best
+
+
+def _by_numbers(matching: Matching, numbers: Sequence[tuple[list[int], list[int]]]) -> None:
+    keys = [list(zip(made, used, strict=True)) for made, used in numbers]
+    matching.by_key(keys[0], keys[1])
+
+
+def _matched(matching: Matching, order: Sequence[str], strict: Any, loose: Any) -> Matching:
+    steps: dict[str, Callable[[], None]] = {
+        "names": matching.by_name,
+        "strict": lambda: _by_numbers(matching, strict),
+        "loose": lambda: _by_numbers(matching, loose),
+        "made": lambda: matching.by_key(loose[0][0], loose[1][0]),
+        "used": lambda: matching.by_key(loose[0][1], loose[1][1], near="users"),
+    }
+    for step in order:
+        steps[step]()
+    matching.spread()
+    return matching

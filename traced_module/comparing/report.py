@@ -1,0 +1,134 @@
+"""A difference as text, picture and page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from html import escape
+from typing import TYPE_CHECKING
+
+from megengine.traced_module.comparing.changes import Change
+from megengine.traced_module.comparing.drawing import COLOURS, drawn
+from megengine.traced_module.pictures.boxes import printable, svg
+
+if TYPE_CHECKING:
+    from megengine.traced_module.comparing.diff import GraphDiff
+
+MARKS = {
+    "added": "+",
+    "removed": "-",
+    "changed": "~",
+    "rewired": "~",
+    "renamed": "=",
+    "moved": ">",
+    "result": ".",
+}
+_FOLDED, _MOST = ("renamed", "moved", "result"), 12
+EQUAL = "no differences"
+_HEAD = 30  # pixels of a picture's headline
+_STYLE = (
+    "body{font:14px system-ui,sans-serif;margin:2em;color:#1c2330}"
+    "pre{background:#f6f7f9;padding:1em;overflow:auto;line-height:1.5}svg{max-width:none}"
+)
+
+
+def to_text(diff: GraphDiff) -> str:
+    """See `GraphDiff.to_text`."""
+    return "\n".join(text for _, text in lines(diff))
+
+
+def lines(diff: GraphDiff) -> Iterator[tuple[str, str]]:
+    """(kind, line): a headline without a kind, then by module its changes."""
+    if not diff:
+        yield "", EQUAL
+        return
+    counts = ", ".join(f"{count} {kind}" for kind, count in diff.counts().items())
+    total = len(diff.changes)
+    yield "", f"{total} difference{'s' if total > 1 else ''}: {counts}"
+    by_module: dict[str, list[Change]] = {}
+    for change in diff.changes:
+        by_module.setdefault(change.where, []).append(change)
+    for where in by_module:
+        yield "", ""
+        yield "", _clean(where) or "top"
+        yield from _of_module(by_module[where])
+
+
+def _of_module(changes: list[Change]) -> Iterator[tuple[str, str]]:
+    """Changes of one module; of many that follow from others the first few."""
+    told: Counter[str] = Counter()
+    for change in changes:
+        told[change.kind] += 1
+        if change.kind not in _FOLDED or told[change.kind] <= _MOST:
+            yield change.kind, f"  {MARKS[change.kind]} {_clean(sentence(change))}"
+    for kind in _FOLDED:
+        if told[kind] > _MOST:
+            yield kind, f"  {MARKS[kind]} {told[kind] - _MOST} more of kind {kind!r}"
+
+
+def sentence(change: Change) -> str:
+    """A change in a few words, without its module."""
+    element = "" if change.element == "expr" else f"{change.element} "
+    subject = f"{element}{change.name}".strip() or "graph"
+    if change.kind == "renamed":
+        return f"{element}{change.old} is now called {change.new}"
+    if change.kind in ("added", "removed"):
+        text = change.after if change.kind == "added" else change.before
+        return subject if not text else f"{subject} = {text}" if change.element == "expr" else f"{subject}: {text}"
+    if change.distance is not None:
+        return f"{subject}: {change.after} differ, by at most {change.distance:.6g} ({_percent(change)} of the largest)"
+    what = f" {change.what}:" if change.what else ":" if change.kind != "moved" else " moved:"
+    return f"{subject}{what} {change.before} -> {change.after}"
+
+
+def _percent(change: Change) -> str:
+    return "more than all" if change.relative is None else f"{100 * change.relative:.3g} %"
+
+
+def _clean(text: str) -> str:
+    """One line without control characters: names may come from files."""
+    return printable(text.replace("\n", " "))
+
+
+# ---------------------------------------------------------------- pictures
+
+
+def to_svg(diff: GraphDiff) -> str:
+    """See `GraphDiff.to_svg`."""
+    pictures = [(where, *drawn(diff, where, matching)) for where, matching in _with_changes(diff)]
+    parts, top, width = [], 0, 200
+    for where, wide, high, inner in pictures:
+        parts.append(
+            f'<text x="14" y="{top + 20}" font-weight="600" fill="#1c2330">{escape(_clean(where) or "top")}</text>'
+            f'<g transform="translate(0,{top + _HEAD})">\n{inner}\n</g>'
+        )
+        top, width = top + _HEAD + high, max(width, wide)
+    if not pictures:
+        parts.append(f'<text x="14" y="20">{EQUAL}</text>')
+    return svg(width, max(top, _HEAD), parts)
+
+
+def _with_changes(diff: GraphDiff) -> list:
+    """Graphs in which something can be shown; the outermost one if nothing else can."""
+    touched = {change.where for change in diff.changes}
+    found = [pair for pair in diff.matchings if pair[0] in touched]
+    return found or ([diff.matchings[0]] if diff and diff.matchings else [])
+
+
+def to_html(diff: GraphDiff) -> str:
+    """See `GraphDiff.to_html`."""
+    rows = []
+    for kind, line in lines(diff):
+        colour = COLOURS[kind].stroke if kind in COLOURS else ""
+        text = escape(line)
+        rows.append(f'<span style="color:{colour}">{text}</span>' if colour else f"<b>{text}</b>")
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    return "\n".join(
+        [
+            '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>differences</title>',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}"><style>{_STYLE}</style></head><body>',
+            "<pre>" + "\n".join(rows) + "</pre>",
+            to_svg(diff) if diff else "",
+            "</body></html>",
+        ]
+    )

@@ -1,0 +1,148 @@
+"""Differences of tensors and of modules: classes, hyperparameters, weights."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import QuantizedDType
+from megengine.module import Module
+from megengine.tensor import Tensor
+from megengine.traced_module.comparing.changes import Change, short
+
+_PART = 1 << 20  # elements that are compared at a time
+# what a module keeps beside its attributes
+_BOOKKEEPING = frozenset(("name", "_forward_hooks", "_forward_pre_hooks", "_name", "_short_name"))
+_PLAIN = (bool, int, float, complex, str, bytes, np.generic, np.dtype, QuantizedDType)
+_OF_GRAPHS = frozenset(
+    (*("_graphs", "forward_signature", "specializations", "origin"), "watch_points", "end_points", "watch_node_value")
+)
+
+
+def tensor_changes(a: Tensor, b: Tensor) -> list[dict[str, Any]]:
+    """How two tensors differ: fields of a Change each for shape, dtype and values."""
+    if a is b:
+        return []
+    found: list[dict[str, Any]] = []
+    for what, before, after in (
+        ("shape", tuple(a.spec.shape), tuple(b.spec.shape)),
+        ("dtype", a.spec.dtype, b.spec.dtype),
+    ):
+        if before != after:
+            found.append({"what": what, "before": str(before), "after": str(after)})
+    if tuple(a.spec.shape) == tuple(b.spec.shape):
+        found += _value_changes(a, b)
+    return found
+
+
+def _value_changes(a: Tensor, b: Tensor) -> list[dict[str, Any]]:
+    x, y = (np.ascontiguousarray(_plain(t)).reshape(-1) for t in (a, b))
+    if x is y or (x.dtype == y.dtype and bool(np.array_equal(x.view(np.uint8), y.view(np.uint8)))):
+        return []
+    worst = largest = 0.0
+    count = 0
+    for start in range(0, x.size, _PART):
+        p, q = (np.asarray(v[start : start + _PART], np.float64) for v in (x, y))
+        away = np.where((p == q) | (np.isnan(p) & np.isnan(q)), 0.0, _distance(p, q))
+        count += int(np.count_nonzero(away))
+        worst = max(worst, float(away.max(initial=0)))
+        largest = max(largest, *(float(np.abs(v[np.isfinite(v)]).max(initial=0)) for v in (p, q)))
+    if x.dtype != y.dtype and count == 0:
+        return []  # said by their dtypes
+    relative = worst / largest if largest else 0.0
+    text = f"{count} of {x.size} values" if count else "the sign of zeros, or bits of NaN"
+    return [{"what": "values", "after": text, "before": text, "distance": worst, "relative": relative}]
+
+
+def _plain(tensor: Tensor) -> np.ndarray:
+    return tensor._storage() if isinstance(tensor.spec.dtype, QuantizedDType) else tensor.numpy()
+
+
+def _distance(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """Absolute differences; what is a number on one side only is infinitely far."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.nan_to_num(np.abs(p - q), nan=np.inf, posinf=np.inf)
+
+
+# ---------------------------------------------------------------- modules
+
+
+def children_of(module: Any) -> dict[str, Any]:
+    """Submodules and tensors of a module by path; those in lists and dicts count as attributes."""
+    found: dict[str, Any] = {}
+    todo = [("", value, name) for name, value in reversed(_entries(module).items())]
+    while todo:
+        head, value, name = todo.pop()
+        path = f"{head}.{name}" if head else str(name)
+        if isinstance(value, (Module, Tensor)):
+            found[path] = value
+        elif isinstance(value, (list, tuple)):
+            todo += [(path, v, str(i)) for i, v in reversed(list(enumerate(value)))]
+        elif isinstance(value, Mapping):
+            todo += [(path, v, str(k)) for k, v in reversed(list(value.items()))]
+    return found
+
+
+def _entries(module: Any) -> dict[str, Any]:
+    entries = object.__getattribute__(module, "__dict__")
+    left_out = _BOOKKEEPING | _OF_GRAPHS if hasattr(module, "_graphs") else _BOOKKEEPING
+    return {name: value for name, value in entries.items() if name not in left_out}
+
+
+def attributes_of(module: Any) -> dict[str, str]:
+    """Hyperparameters of a module as text."""
+    found = {"class": type(module).__name__}
+    for name, value in _entries(module).items():
+        if not name.startswith("_") and (text := _attribute(value)) is not None:
+            found[name] = text
+    signature = getattr(module, "forward_signature", None)
+    if hasattr(module, "_graphs") and signature is not None:
+        found["arguments of forward"] = ", ".join(signature.parameters)
+    return found
+
+
+def _attribute(value: Any) -> str | None:
+    """A hyperparameter as text; None for submodules and tensors, alone or in containers."""
+    if isinstance(value, (Module, Tensor)):
+        return None
+    if isinstance(value, (list, tuple, Mapping)):
+        return _container(value)
+    if value is None or isinstance(value, _PLAIN):
+        return repr(value)
+    if isinstance(value, np.ndarray):
+        return f"array{value.shape} {value.dtype} {zlib.crc32(value.tobytes()):08x}"
+    name = getattr(value, "__qualname__", None)  # functions and classes
+    return f"{value.__module__}.{name}" if isinstance(name, str) else type(value).__qualname__
+
+
+def _container(value: Any) -> str | None:
+    parts = list(value.values()) if isinstance(value, Mapping) else list(value)
+    texts = [_attribute(v) for v in parts]
+    if parts and None in texts:
+        return None
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k!r}: {text}" for k, text in zip(value, texts, strict=True)) + "}"
+    inner = ", ".join(map(str, texts))
+    return f"[{inner}]" if isinstance(value, list) else f"({inner})"
+
+
+def module_changes(a: Any, b: Any, where: str, old: str, new: str) -> Iterator[Change]:
+    """Class and hyperparameters of two modules."""
+    left, right = attributes_of(a), attributes_of(b)
+    held = {*children_of(a), *children_of(b)}  # compared as what they are; a bias that is None is one that is missing
+    for what in dict.fromkeys((*left, *right)):
+        before, after = left.get(what), right.get(what)
+        if before != after and what not in held:
+            yield Change(
+                kind="changed",
+                element="module",
+                where=where,
+                old=old,
+                new=new,
+                what=what,
+                before="(not there)" if before is None else short(before),
+                after="(not there)" if after is None else short(after),
+            )

@@ -1,0 +1,1 @@
+"""Edits of graphs: checked when they are made, recorded, undone and replayed."""

@@ -1,0 +1,198 @@
+"""Primitive changes of graphs as plain data, in the words of native files (`module_writing`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from megengine.core.errors import FileFormatError
+from megengine.core.pytree import unflatten
+from megengine.module import Module
+from megengine.tensor import Tensor
+from megengine.traced_module.expr import Apply, Arguments, Call, Expr
+from megengine.traced_module.formats.module_writing import ModuleWriter
+from megengine.traced_module.formats.values import ValueWriter, class_path, dtype_out
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.primitives import changed_places
+from megengine.traced_module.traced import TracedModule
+
+Address = list[Any]  # [path of the module, which of its graphs]
+
+
+def addresses_of(top: InternalGraph) -> dict[int, tuple[Address, InternalGraph]]:
+    """How the graphs of a traced module are named in a log: by the path of their module and their place in it."""
+    found: dict[int, tuple[Address, InternalGraph]] = {}
+    todo: list[tuple[str, Any]] = [("", top._owner)]
+    seen: set[int] = set()
+    while todo:
+        path, module = todo.pop()
+        if not isinstance(module, TracedModule) or id(module) in seen:
+            continue
+        seen.add(id(module))
+        for i, graph in enumerate(module.graphs):
+            if graph._journal is top._journal:
+                found.setdefault(id(graph), ([path, i], graph))
+        entries = object.__getattribute__(module, "__dict__").items()
+        todo += [(f"{path}.{name}" if path else name, value) for name, value in reversed(list(entries))]
+    found.setdefault(id(top), (["", 0], top))  # of ops, or a copy that its module does not hold
+    return found
+
+
+def parts_of(module: Any) -> dict[int, tuple[Any, str]]:
+    """Layers and tensors of a traced module: id -> the object and the path at which it is met first."""
+    found: dict[int, tuple[Any, str]] = {}
+    todo: list[tuple[str, Any]] = [("", module)]
+    while todo:
+        path, at = todo.pop()
+        if id(at) in found:
+            continue
+        found[id(at)] = at, path
+        if isinstance(at, Module):
+            entries = object.__getattribute__(at, "__dict__").items()
+            below = [(f"{path}.{k}" if path else k, v) for k, v in entries if isinstance(v, (Module, Tensor))]
+            todo += reversed(below)
+    return {key: each for key, each in found.items() if not isinstance(each[0], TracedModule)}
+
+
+class Recorder:
+    """The changes of one transaction.
+
+    What is described is what the graph holds at the time of the change: names of nodes may change later. Provenance of
+    new expressions is complete when the transaction ends, and is described then.
+    """
+
+    def __init__(self, addresses: dict[int, Any]) -> None:
+        self.addresses = addresses
+        self.edits: list[dict[str, Any]] = []
+        self.writer = ModuleWriter()
+        self.writer.values = ValueWriter(self._known)
+        self._model: dict[int, tuple[Any, str]] = {}  # layers and tensors that the model has -> path
+        self._linked: list[tuple[dict[str, Any], Expr]] = []
+
+    def note(self, what: str, *args: Any) -> None:
+        """Describe a change: `what` is a method below. One that has no words is kept as such: saving tells."""
+        try:
+            edit = getattr(self, what)(*args)
+        except FileFormatError as exc:
+            edit = {"do": "unknown", "why": str(exc)}
+        if edit is not None:
+            self.edits.append(edit)
+
+    def close(self) -> None:
+        """The transaction has ended."""
+        for described, expr in self._linked:
+            at = expr.outputs[0].name
+            try:
+                described["meta"] = {k: self.writer.values.value(v, f"{at}.{k}") for k, v in expr.meta.items()}
+            except FileFormatError as exc:
+                self.edits.append({"do": "unknown", "why": str(exc)})
+        self._linked.clear()
+
+    def _at(self, graph: InternalGraph) -> Address:
+        if id(graph) not in self.addresses:
+            self.addresses.update(addresses_of(graph._top))
+        if id(graph) not in self.addresses:
+            raise FileFormatError(f"{graph.qualname} is no graph of the traced module that is edited")
+        return self.addresses[id(graph)][0]
+
+    # ------------------------------------------------------------ changes
+
+    def nothing(self) -> None:
+        """A part of another change."""
+
+    def link(self, graph: InternalGraph, expr: Expr, before: Expr | None) -> dict[str, Any]:
+        """A new expression."""
+        described = self.writer.expr(expr, graph.qualname)
+        self._linked.append((described, expr))
+        place = None if before is None else expr_name(before)
+        return {"do": "link", "graph": self._at(graph), "before": place, "expr": described}
+
+    def unlink(self, graph: InternalGraph, expr: Expr) -> dict[str, Any]:
+        """An expression that is removed."""
+        return {"do": "unlink", "graph": self._at(graph), "expr": expr_name(expr), "was": expr._body()}
+
+    def use(self, graph: InternalGraph, expr: Expr, inputs: Sequence[Node]) -> dict[str, Any]:
+        """Other operands."""
+        place = {"graph": self._at(graph), "expr": expr_name(expr)}
+        return {"do": "use", **place, **_exchanged(expr._inputs, inputs, "inputs")}
+
+    def arguments(
+        self, graph: InternalGraph, expr: Call, inputs: Sequence[Node], arguments: Arguments
+    ) -> dict[str, Any]:
+        """Other arguments of a call."""
+        args, kwargs = self._call(inputs, arguments, expr.name)
+        place = {"graph": self._at(graph), "expr": expr_name(expr), "was": expr._body()}
+        return {"do": "arguments", **place, "args": args, "kwargs": kwargs}
+
+    def _call(self, inputs: Sequence[Any], arguments: Arguments, where: str) -> tuple[list[Any], dict[str, Any]]:
+        leaves = list(inputs)
+        for index, value in arguments[1]:
+            leaves.insert(index, value)
+        args, kwargs = unflatten(arguments[0], leaves)
+        value = self.writer.values.value
+        return [value(v, where) for v in args], {k: value(v, f"{where}.{k}") for k, v in kwargs.items()}
+
+    def rename(self, graph: InternalGraph, node: Node, new: str) -> dict[str, Any]:
+        """Another name of a node."""
+        return {"do": "rename", "graph": self._at(graph), "node": node.name, "new": new}
+
+    def module(self, graph: InternalGraph, node: ModuleNode, path: str, was: Any, value: Any) -> dict[str, Any]:
+        """A new attribute of the module of a node, or another layer in the place of one."""
+        place = {"graph": self._at(graph), "node": node.name, "path": path}
+        if not self._model:
+            self._model = parts_of(graph._top._owner)
+        old = None if was is None else class_path(was)
+        edit = {"do": "module", **place, "was": old}
+        if isinstance(value, TracedModule):
+            return {**edit, "traced": self._traced(value)}
+        return {**edit, "value": self.writer.values.value(value, path)}
+
+    def _known(self, value: Any) -> str | None:
+        return self._model.get(id(value), (None, None))[1]
+
+    def _traced(self, module: TracedModule) -> list[Any]:
+        """A traced module that becomes a part of the model, as it is then."""
+        writer = ModuleWriter()
+        writer.values = self.writer.values
+        return [json.loads(text) for text in writer.all(module)]
+
+    def owner(self, graph: InternalGraph) -> dict[str, Any]:
+        """The module is called as the graph says."""
+        return {"do": "owner", "graph": self._at(graph)}
+
+    def set(self, graph: InternalGraph, target: Any, attribute: str, value: Any) -> dict[str, Any]:
+        """An attribute of a graph, expression or node."""
+        place: dict[str, Any] = {"graph": self._at(graph)}
+        if isinstance(target, TensorNode):
+            device = {"device": value.device} if value.device != target.spec.device else {}
+            spec = {"shape": list(value.shape), "dtype": dtype_out(value.dtype), **device}
+            return {"do": "spec", **place, "node": target.name, "was": str(target.spec), **spec}
+        if isinstance(target, Expr):
+            place["expr"] = expr_name(target)
+            values = {k: self.writer.values.value(v, f"{target.name}.{k}") for k, v in value.items()}
+            if attribute == "_attrs" and isinstance(target, Apply):
+                return {"do": "attrs", **place, "was": target._body(), "attrs": values}
+            return {"do": "meta", **place, "meta": values}
+        if attribute in ("_inputs", "_outputs"):
+            return {"do": attribute[1:], **place, **_exchanged(getattr(target, attribute), value, "nodes")}
+        if attribute == "arguments":
+            tensors = [n for n in target.inputs if isinstance(n, TensorNode)]
+            args, kwargs = self._call(tensors, value, target.name)
+            return {"do": "call", **place, "args": args, "kwargs": kwargs}
+        nested = None if value is None else self.writer.values.value(unflatten(value, target.outputs), target.name)
+        return {"do": "result", **place, "value": nested}
+
+
+def _exchanged(old: Sequence[Node], new: Sequence[Node], key: str) -> dict[str, Any]:
+    """Names of nodes before and after a change; only those at the places where they differ, if there are as many."""
+    places = changed_places(old, new)
+    if places is None:
+        return {"was": [n.name for n in old], key: [n.name for n in new]}
+    return {"places": places, "was": [old[i].name for i in places], key: [new[i].name for i in places]}
+
+
+def expr_name(expr: Expr) -> str:
+    """How logs name an expression: as the first value it makes."""
+    return expr.outputs[0].name

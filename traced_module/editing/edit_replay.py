@@ -1,0 +1,348 @@
+"""Doing again what a log says, on another copy of the model: every change is checked against what it was made for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megengine.core.errors import FileFormatError, GraphError, brief
+from megengine.core.spec import TensorSpec
+from megengine.module import Module
+from megengine.tensor import Tensor
+from megengine.traced_module.editing.attaching import graphs_of, join
+from megengine.traced_module.editing.edit_records import addresses_of
+from megengine.traced_module.editing.module_edits import note_entry
+from megengine.traced_module.expr import Apply, Call, Constant, Expr, GetAttr, Input
+from megengine.traced_module.formats.module_reading import EXPRS, ModuleReader, check_attribute, count_in
+from megengine.traced_module.formats.values import ValueReader, class_path, dtype_in
+from megengine.traced_module.graph import InternalGraph, identifier
+from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.traced import TracedModule
+from megengine.traced_module.tracing.calls import flatten_arguments, get_subattr
+
+if TYPE_CHECKING:
+    from megengine.traced_module.editing.edit_log import EditStep
+
+
+class _NodesOf(Mapping[str, Node]):
+    """The nodes of a graph by name, as they are at the time."""
+
+    def __init__(self, graph: InternalGraph) -> None:
+        self.graph = graph
+
+    def __getitem__(self, name: str) -> Node:
+        if not isinstance(name, str):
+            raise FileFormatError(f"{brief(name)} where the name of a node was expected")
+        return self.graph.node(name)
+
+    def __iter__(self) -> Any:
+        return iter(self.graph._names.nodes())
+
+    def __len__(self) -> int:
+        return len(self.graph._names.nodes())
+
+
+class Replay:
+    """Performs the steps of a log on a traced module."""
+
+    def __init__(self, top: InternalGraph, allow: Sequence[type]) -> None:
+        self.top, self.allow = top, allow
+        self.done: list[ValueReader] = []  # tensors and layers of the steps before
+        self.look()
+
+    def look(self) -> None:
+        """See which graphs the model has."""
+        self.graphs = {tuple(address): graph for address, graph in addresses_of(self.top).values()}
+
+    def step(self, step: EditStep) -> None:
+        """One step as one transaction. Raises what its first change that does not fit raises."""
+        values = ValueReader({name: np.array(array) for name, array in step.arrays.items()}, self.allow)
+        for entry in step.tensors:
+            self._add(values, entry, "tensors", Tensor) or values.add_tensor(entry)
+        for entry in step.layers:
+            self._add(values, entry, "layers", Module) or values.add_layer(entry)
+        self.done.append(values)
+        with self.top.transaction(step.what):
+            changes = _Changes(self, values, step)
+            for edit in step.edits:
+                changes.perform(edit)
+            changes.finish()
+
+    def _add(self, values: ValueReader, entry: Mapping[str, Any], kind: str, expected: type) -> bool:
+        """Take a tensor or layer that is there already; False if the entry describes a new one."""
+        if "same" in entry:
+            step, place = map(count_in, entry["same"])
+            found = getattr(self.done[step], kind)[place]
+        elif "model" in entry:
+            for part in entry["model"].split("."):
+                check_attribute(part)
+            found = get_subattr(self.top._owner, entry["model"])
+        else:
+            return False
+        if not isinstance(found, expected) or isinstance(found, TracedModule):
+            raise GraphError(f"{brief(dict(entry))} is a {type(found).__name__}; expected a {expected.__name__}")
+        getattr(values, kind).append(found)
+        return True
+
+    def graph(self, address: Any) -> InternalGraph:
+        """The graph of that name."""
+        path, index = address
+        found = self.graphs.get((path, index))
+        if found is None:
+            raise GraphError(f"the model has no graph {index} in its module {path or 'top'!r}")
+        return found
+
+
+class _Changes:
+    """The changes of one step."""
+
+    def __init__(self, replay: Replay, values: ValueReader, step: EditStep) -> None:
+        self.replay, self.values, self.after = replay, values, step
+        self.reader = ModuleReader(values, [])
+        journal = replay.top._journal
+        # ids count from where the model is, so that they are those of the session on a model that it began with
+        self.shift = (journal.next_node - step.before[0], journal.next_expr - step.before[1])
+        self.touched: dict[int, Expr] = {}
+
+    def perform(self, edit: Mapping[str, Any]) -> None:
+        """One change."""
+        do = edit["do"]
+        if do not in _CHANGES:
+            raise FileFormatError(f"a change of the unknown kind {brief(do)}")
+        graph = self.replay.graph(edit["graph"])
+        self.values.nodes = _NodesOf(graph)  # type: ignore[assignment]
+        _CHANGES[do](self, graph, edit)
+
+    def finish(self) -> None:
+        """Check what was touched, and count on as the session did."""
+        for expr in self.touched.values():
+            if expr.graph._names.get(expr.outputs[0].name) is expr.outputs[0]:
+                expr.graph._check_same(expr, expr.inputs)
+                note_entry(expr)
+        journal = self.replay.top._journal
+        journal.next_node = max(journal.next_node, self.after.after[0] + self.shift[0])
+        journal.next_expr = max(journal.next_expr, self.after.after[1] + self.shift[1])
+
+    def node(self, name: Any) -> Any:
+        """The node of that name in the graph of the change."""
+        return self.values.nodes[name]
+
+    def nodes(self, names: Any) -> list[Any]:
+        """Nodes by their names."""
+        return [self.node(name) for name in names]
+
+    def expr(self, edit: Mapping[str, Any], kind: type[Expr] = Expr) -> Any:
+        """The expression of a change, which must read as it did."""
+        expr = self.node(edit["expr"]).expr
+        if not isinstance(expr, kind):
+            raise GraphError(f"{expr!r} is a {expr.kind}; expected a {kind.__name__}")
+        if isinstance(edit.get("was"), str):
+            _expect(f"the expression {edit['expr']!r}", expr._body(), edit["was"])
+        return expr
+
+    # ------------------------------------------------------------ expressions
+
+    def link(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
+        """A new expression."""
+        entry = edit["expr"]
+        kind = entry["kind"]
+        if kind not in EXPRS:
+            raise FileFormatError(f"an expression of the unknown kind {brief(kind)}")
+        meta = {k: self.values.value(v) for k, v in entry.get("meta", {}).items()}
+        expr, inputs = EXPRS[kind](self.reader, graph, count_in(entry["id"]) + self.shift[1], meta, entry)
+        before = None if edit["before"] is None else self.node(edit["before"]).expr
+        graph._check_before(f"the new {kind}", inputs, before)
+        expr._disable_remove = entry.get("keep") is True
+        made = [self._made(graph, expr, item) for item in entry["outputs"]]
+        if not made:
+            raise FileFormatError(f"an expression of the kind {kind} makes no value")
+        expr._outputs = tuple(made)
+        if not isinstance(expr, GetAttr) and not all(isinstance(n, TensorNode) for n in made):
+            raise FileFormatError(f"{made[0].name!r} is a module; only attributes are")
+        graph._link(expr, inputs, before)
+        if isinstance(expr, GetAttr):
+            _check_attribute_of(graph, expr)
+        if isinstance(expr, Call) and "result" in entry:
+            results, expr._out_def = self.reader.result(entry["result"])
+            if list(map(id, results)) != list(map(id, made)):
+                raise FileFormatError(f"the result of {made[0].name} is not made of its values in order")
+        self._touch(expr)
+
+    def _made(self, graph: InternalGraph, expr: Expr, item: Mapping[str, Any]) -> Node:
+        name = item["name"]
+        if graph._names.get(name) is not None:
+            raise GraphError(f"the graph has a node {name!r} already")
+        graph._names.free(name)  # it may be one that counts without a node
+        return self.reader.node(graph, expr, {**item, "id": count_in(item["id"]) + self.shift[0]})
+
+    def _touch(self, expr: Expr) -> None:
+        if not isinstance(expr, (Input, Constant, GetAttr)):
+            self.touched[id(expr)] = expr
+
+    def unlink(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
+        """An expression that is removed."""
+        expr = self.expr(edit)
+        if used := [n.name for n in expr.outputs if n._users]:
+            raise GraphError(f"{used[0]!r} is still used by {', '.join(u.name for u in graph.node(used[0]).users)}")
+        graph._unlink(expr)
+
+    def use(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
+        """Other operands."""
+        expr = self.expr(edit)
+        inputs = self._exchanged(f"the operands of {edit['expr']!r}", expr.inputs, edit, "inputs")
+        if len(inputs) != len(expr.inputs):
+            raise FileFormatError(f"{edit['expr']!r} has {len(expr.inputs)} operands, the log gives {len(inputs)}")
+        graph._check_kinds("use", expr.inputs, inputs)
+        graph._check_before("use", inputs, expr)
+        graph._use(expr, inputs)
+        self._touch(expr)
+
+    def _exchanged(self, what: str, old: Sequence[Node], edit: Mapping[str, Any], key: str) -> tuple[Node, ...]:
+        """The nodes after an exchange at some places, or of all; those before it must be as they were."""
+        new = self.nodes(edit[key])
+        places = range(len(old)) if "places" not in edit else list(map(count_in, edit["places"]))
+        if "places" in edit and not (len(places) == len(new) and max(places, default=-1) < len(old)):
+            raise FileFormatError(f"{what}: {len(new)} nodes for the places {_shown(edit['places'])} of {len(old)}")
+        _expect(what, [old[i].name for i in places], list(edit["was"]))
+        if "places" not in edit:
+            return tuple(new)
+        found = list(old)
+        for i, node in zip(places, new, strict=True):
+            found[i] = node
+        return tuple(found)
+
+    def arguments(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
+        """Other arguments of a call."""
+        expr = self.expr(edit, Call)
+        inputs, arguments = self.reader.arguments(dict(edit))
+        if expr.inputs and isinstance(expr.inputs[0], ModuleNode) and (not inputs or inputs[0] is not expr.inputs[0]):
+            raise GraphError(f"{expr!r}: the module that is called cannot be replaced by an argument")
+        graph._check_before("arguments", inputs, expr)
+        graph._use(expr, inputs, ("arguments", graph, expr, inputs, arguments))
+        graph._set(expr, "_arg_def", arguments[0], ("nothing",))
+        graph._set(expr, "_const_val", arguments[1], ("nothing",))
+        self._touch(expr)
+
+    def attrs(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
+        """Other attributes of an op."""
+        expr = self.expr(edit, Apply)
+        new = {k: self.values.value(v) for k, v in edit["attrs"].items()}
+        graph._set(expr, "_attrs", MappingProxyType(new))
+        self._touch(expr)
+
+    def meta(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
+        """Other provenance."""
+        graph._set(self.expr(edit), "meta", {k: self.values.value(v) for k, v in edit["meta"].items()})
+
+    def rename(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
+        """Another name."""
+        node, new = self.node(edit["node"]), edit["new"]
+        if new != identifier(new):
+            raise FileFormatError(f"{brief(new)} is no name")
+        if graph._names.get(new) is not None and graph._names.get(new) is not node:
+            raise GraphError(f"the graph has a node {new!r} already")
+        graph._rename(node, new)
+
+    def spec(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
+        """Another shape or dtype of a value."""
+        node = self.node(edit["node"])
+        if not isinstance(node, TensorNode):
+            raise GraphError(f"{node.name!r} is a module and has no shape")
+        _expect(f"{node.name!r}", str(node.spec), edit["was"])
+        device = str(edit.get("device", node.spec.device))
+        spec = TensorSpec(tuple(map(count_in, edit["shape"])), dtype_in(edit["dtype"]), device)
+        graph._set(node, "_spec", spec)
+        self._touch(node.expr)
+
+    # ------------------------------------------------------------ graphs and modules
+
+    def inputs(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
+        """Inputs of a graph."""
+        self._interface(graph, "_inputs", edit)
+        if any(not isinstance(n.expr, Input) for n in graph.inputs):
+            raise FileFormatError("an input is made by something else than an Input")
+
+    def outputs(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
+        """Outputs of a graph."""
+        self._interface(graph, "_outputs", edit)
+        if not all(isinstance(n, TensorNode) for n in graph.outputs):
+            raise FileFormatError("an output is a module")
+
+    def _interface(self, graph: InternalGraph, attribute: str, edit: Mapping[str, Any]) -> None:
+        nodes = self._exchanged(f"the {attribute[1:]}", getattr(graph, attribute), edit, "nodes")
+        graph._set(graph, attribute, nodes)
+
+    def call(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
+        """How the inputs of a graph are given."""
+        inputs, arguments = flatten_arguments(
+            [self.values.value(v) for v in edit["args"]],
+            {k: self.values.value(v) for k, v in edit["kwargs"].items()},
+            lambda v: v if isinstance(v, Node) else None,
+        )
+        if list(map(id, inputs)) != [id(n) for n in graph.inputs if isinstance(n, TensorNode)]:
+            raise FileFormatError(f"the arguments of {graph.qualname} are not its inputs in order")
+        graph._set(graph, "arguments", arguments)
+
+    def result(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
+        """How the outputs of a graph nest."""
+        structure = None
+        if edit["value"] is not None:
+            nodes, structure = self.reader.result(edit["value"])
+            if list(map(id, nodes)) != list(map(id, graph.outputs)):
+                raise FileFormatError(f"the result of {graph.qualname} is not made of its outputs in order")
+        graph._set(graph, "out_def", structure)
+
+    def owner(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
+        """The module is called as the graph says."""
+        graph._own_call()
+
+    def module(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
+        """A new attribute of a module, or another layer in the place of one."""
+        node, path = self.node(edit["node"]), edit["path"]
+        value = self._traced(graph, edit["traced"]) if "traced" in edit else self.values.value(edit["value"])
+        if not isinstance(node, ModuleNode) or not isinstance(value, (Module, Tensor)):
+            raise FileFormatError(f"{brief(path)}: a {type(value).__name__} where a layer or tensor was expected")
+        for part in path.split("."):
+            check_attribute(part)
+        _, _, was = graph._attribute_at(node, path)
+        _expect(f"the attribute {path!r}", None if was is None else class_path(was), edit["was"])
+        graph._put_attribute(node, path, value)
+        self.replay.look()  # with a traced module come graphs, and may go
+
+    def _traced(self, graph: InternalGraph, entries: list[Any]) -> TracedModule:
+        made = ModuleReader(self.values, entries).all((0, 0))
+        join(graph, graphs_of(made), self.shift)
+        return made
+
+
+def _check_attribute_of(graph: InternalGraph, expr: GetAttr) -> None:
+    """What a new GetAttr reads must be there, and be what its node says."""
+    node = expr.output
+    found = graph.module_of(node)
+    if isinstance(node, TensorNode):
+        if not isinstance(found, Tensor) or found.spec != node.spec:
+            kind = found.spec if isinstance(found, Tensor) else type(found).__name__
+            raise GraphError(f"{node.name!r} reads {expr.name!r}, a {kind}; expected {node.spec}")
+    elif not isinstance(found, Module):
+        raise GraphError(f"{node.name!r} reads {expr.name!r}, a {type(found).__name__}; expected a module")
+
+
+def _expect(what: str, found: Any, wanted: Any) -> None:
+    if found != wanted:
+        raise GraphError(f"{what}: found {_shown(found)}, expected {_shown(wanted)}")
+
+
+def _shown(value: Any) -> str:
+    return brief(value, 300)
+
+
+_CHANGES: dict[str, Callable[[_Changes, InternalGraph, Mapping[str, Any]], None]] = {
+    name: getattr(_Changes, name)
+    for name in (
+        *("link", "unlink", "use", "arguments", "attrs", "meta", "rename", "spec"),
+        *("inputs", "outputs", "call", "result", "owner", "module"),
+    )
+}

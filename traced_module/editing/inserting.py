@@ -1,0 +1,219 @@
+"""Expressions made by calling functions, methods and modules on nodes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from megengine.core import hooks
+from megengine.core.dtype import storage_of
+from megengine.core.errors import GraphError, nearest
+from megengine.core.pytree import flatten, tree_map, unflatten
+from megengine.dispatch import interpose
+from megengine.module import Module
+from megengine.tensor import DeferredValueError, Tensor
+from megengine.traced_module.editing.module_edits import note_entry
+from megengine.traced_module.expr import CallMethod, Expr, GetAttr
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.tracing.calls import (
+    alias,
+    flatten_arguments,
+    forward_signature,
+    get_subattr,
+    normalized,
+    untouched,
+)
+from megengine.traced_module.tracing.capture import Builder, Scope, shape_of
+from megengine.traced_module.tracing.deferred import Deferring
+
+
+class Inserter(Builder):
+    """The trace hooks while a graph is edited: calls that get nodes add expressions, others run as always."""
+
+    def __init__(self, graph: InternalGraph, after: Expr | None) -> None:
+        super().__init__(Scope(graph, graph._owner))  # type: ignore[arg-type]
+        self.anchor = graph._anchor(None, after)
+        self.placed = after is not None
+        self.first_id = graph._journal.next_expr
+        self.tensors: dict[int, Tensor] = {}  # node -> the tensor that stands for it
+        self.ends: dict[int, Expr] = {}  # expression -> the last one that was inserted behind it
+
+    # ------------------------------------------------------------ nodes and tensors
+
+    def _tensor(self, node: TensorNode) -> Tensor:
+        if id(node) not in self.tensors:
+            self.graph._check_owned("call", [node])
+            self.tensors[id(node)] = tensor = Tensor._deferred(node.spec)
+            self.scope.bind(tensor, node)
+        return self.tensors[id(node)]
+
+    def _value(self, leaf: Any) -> Any:
+        if isinstance(leaf, TensorNode):
+            return self._tensor(leaf)
+        return leaf.owner if isinstance(leaf, ModuleNode) else leaf
+
+    def _to_nodes(self, result: Any) -> Any:
+        def node(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor) or id(leaf) not in self.scope.nodes:
+                return leaf
+            made = self.scope.nodes[id(leaf)]
+            self.tensors[id(made)] = leaf
+            return made
+
+        return tree_map(node, result)
+
+    def _place(self, leaves: list[Any]) -> None:
+        """Without a given place, expressions go behind the last node they use."""
+        if self.placed:
+            return
+        nodes = [n for n in leaves if isinstance(n, Node)]
+        latest = max((n.expr for n in nodes), key=lambda e: e._key, default=None)
+        self.anchor = None if latest is None else self._behind(latest)
+
+    def _behind(self, expr: Expr) -> Expr | None:
+        """What comes behind an expression, the inputs, and what was inserted there before."""
+        order = self.graph._order
+        at = self.ends.get(id(expr), expr)
+        if self.graph._names.get(at._outputs[0]._name) is not at._outputs[0]:
+            at = expr  # what was inserted was erased since
+        following = at._next
+        if following is not None and order.body is not None and following._key < order.body._key:
+            following = order.body
+        while following is not None and (following.kind == "Input" or following._id >= self.first_id):
+            at = self.ends[id(expr)] = following
+            following = at._next
+        return following
+
+    # ------------------------------------------------------------ hooks
+
+    def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
+        """A public function or tensor method."""
+        leaves, structure = flatten((args, kwargs))
+        if not any([isinstance(leaf, Node) for leaf in leaves]):
+            return run()
+        self._place(leaves)
+        self._check_place(leaves)
+        args, kwargs = unflatten(structure, [self._value(leaf) for leaf in leaves])
+        with hooks.unheard():
+            result = record.function(*args, **kwargs)
+        if not any([isinstance(leaf, Tensor) for leaf in flatten(result)[0]]):
+            return result
+        return self._to_nodes(self.make_recorded(record, args, kwargs, result))
+
+    def _check_place(self, leaves: list[Any]) -> None:
+        self.graph._check_before("insert_exprs", [n for n in leaves if isinstance(n, Node)], self.anchor)
+
+    def shape(self, tensor: Any) -> Any:
+        """`node.shape`; shapes of tensors are what they are."""
+        if not isinstance(tensor, TensorNode):
+            return None
+        self._place([tensor])
+        with hooks.unheard():
+            return self._to_nodes(shape_of(self, self._tensor(tensor), tensor))
+
+    def rebind(self, tensor: Tensor, new: Tensor) -> None:
+        """Tensors are constants of the graph: a later use is another one."""
+
+    def alias(self, tensor: Tensor) -> Tensor:
+        """Another tensor of the same value."""
+        return alias(tensor)
+
+    def value(self, tensor: Tensor, what: str, advice: str = "") -> None:
+        """Values may be read while editing."""
+
+    def attribute(self, module: Module, name: str, value: Any) -> Any:
+        """Modules are read as they are; reading through nodes makes expressions."""
+        return value
+
+    def module(self, module: Module, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
+        """A module called directly on nodes has no place in the graph; it must be an attribute first."""
+        if not any(isinstance(leaf, Node) for leaf in flatten((args, kwargs))[0]):
+            return run()
+        raise GraphError(
+            f"insert_exprs: {type(module).__name__} is not part of {self.graph.qualname}; give it a name first: "
+            "self_node = graph.inputs[0]; self_node.new_name = module; self_node.new_name(node)"
+        )
+
+    # ------------------------------------------------------------ calls through nodes
+
+    def method(self, node: TensorNode, name: str, args: tuple, kwargs: dict) -> Any:
+        """`node.method(...)` and operators."""
+        return getattr(Tensor, name)(node, *args, **kwargs)
+
+    def attribute_of(self, node: ModuleNode, name: str) -> Node:
+        """`module_node.name`: a submodule or tensor."""
+        path = f"{node.expr.name}.{name}" if isinstance(node.expr, GetAttr) else name
+        known = self._attributes().get(path)
+        if known is not None and self.graph._names.get(known.name) is known:
+            return known
+        entries = object.__getattribute__(node.owner, "__dict__")
+        if name not in entries:
+            raise AttributeError(f"{node.qualname} has no attribute {name!r}{nearest(name, entries)}")
+        value = get_subattr(node.owner, name)
+        if not isinstance(value, (Module, Tensor)):
+            return value
+        self._place([node])
+        owner = self.graph._inputs[0]
+        made = self.attribute_node(owner, path, value)
+        self.scope.attributes[path] = made
+        return made
+
+    def _attributes(self) -> dict[str, Node]:
+        """Reads that the graph has already."""
+        if not self.scope.attributes:
+            self.scope.attributes.update((e.name, e.output) for e in self.graph._order if isinstance(e, GetAttr))
+        return self.scope.attributes
+
+    def attribute_node(self, owner: Node, path: str, value: Any) -> Node:
+        """The GetAttr of a path."""
+        name = self.graph._names.unique(path.replace(".", "_"))
+        node = self.make_attribute(owner, path, f"{self.graph.qualname}.{path}", value, name)
+        if isinstance(value, Tensor):
+            self.scope.bind(value, node)  # type: ignore[arg-type]
+        return node
+
+    def call_module(self, node: ModuleNode, args: tuple, kwargs: dict) -> Any:
+        """`module_node(...)`."""
+        module = node.owner
+        leaves, structure = flatten((args, kwargs))
+        self._place([node, *leaves])
+        self._check_place([node, *leaves])
+        args, kwargs = unflatten(structure, [self._value(leaf) for leaf in leaves])
+        args, kwargs = normalized(forward_signature(module), args, kwargs)
+        self.scope.reads[id(module)] = (node, node.name)
+        inputs, arguments = flatten_arguments((module, *args), kwargs, self.node_of)
+        with hooks.unheard():
+            try:
+                with untouched(module):
+                    result = module(*args, **kwargs)
+            except DeferredValueError:  # observers look at values
+                result = _on_zeros(module, args, kwargs)
+        expr = CallMethod(self.graph, self.graph._new_expr_id(), self.meta(), arguments, "__call__")
+        made = self._to_nodes(self.make_call(expr, inputs, result, f"{node.name}_out", f"{node.qualname}.[out]"))
+        note_entry(expr)
+        return made
+
+
+def _on_zeros(module: Module, args: tuple, kwargs: dict) -> Any:
+    """The result of a layer that needs values, without values: what a copy of it gives for zeros."""
+
+    def zeros(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or leaf._value is not None:
+            return leaf
+        return Tensor._wrap(np.zeros(leaf.spec.shape, storage_of(leaf.dtype)), leaf.dtype, leaf.device)
+
+    given = [tree_map(zeros, list(args)), tree_map(zeros, dict(kwargs))]
+    result = copy.deepcopy(module)(*given[0], **given[1])
+    return tree_map(lambda leaf: Tensor._deferred(leaf.spec) if isinstance(leaf, Tensor) else leaf, result)
+
+
+@contextmanager
+def listening(inserter: Inserter) -> Iterator[None]:
+    """Let the inserter hear calls."""
+    with hooks.listening(inserter), interpose(Deferring()):
+        yield

@@ -1,0 +1,409 @@
+"""Editing at module level: MegEngine's operations, each checked before anything is changed."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from megengine.core.dtype import as_dtype
+from megengine.core.errors import GraphError, NameInUseError, ShapeError
+from megengine.core.pytree import flatten, unflatten
+from megengine.core.spec import TensorSpec
+from megengine.tensor import Tensor
+from megengine.traced_module.expr import Call, Expr, GetAttr, Input
+from megengine.traced_module.names import identifier
+from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.queries import child_graph
+
+if TYPE_CHECKING:
+    from megengine.traced_module.graph import InternalGraph
+
+
+_TOLD = ("nothing",)  # an edit log has this change as a part of another
+
+
+class ModuleEdits:
+    """Public edits of a graph."""
+
+    # ------------------------------------------------------------ inserting
+
+    @contextmanager
+    def insert_exprs(self: InternalGraph, expr: Expr | None = None) -> Iterator[None]:  # type: ignore[misc]
+        """In the body, functions, methods and modules called on nodes add expressions to the graph.
+
+        They go right behind `expr`; without it, behind the last expression that they use. If the body raises, the
+        graph is as it was. Without a call of `replace_node` nothing uses what was added.
+
+        Example:
+            >>> with graph.insert_exprs():  # doctest: +SKIP
+            ...     graph.replace_node({node: F.relu(node)})
+        """
+        from megengine.traced_module.editing.inserting import Inserter, listening
+
+        if not self._inputs_self():
+            raise GraphError(f"insert_exprs: {self.name!r} is a graph of ops; add them with graph.apply")
+        if self._inserting is not None:
+            raise GraphError(f"insert_exprs: expressions are already being inserted into {self.name!r}; leave it first")
+        if expr is not None:
+            self._check_expr("insert_exprs", expr)
+        with self.transaction("insert_exprs"):
+            self._inserting = Inserter(self, expr)
+            try:
+                with listening(self._inserting):
+                    yield
+            finally:
+                self._inserting = None
+
+    # ------------------------------------------------------------ rewiring
+
+    def replace_node(self: InternalGraph, repl_dict: Mapping[Any, Any]) -> None:  # type: ignore[misc]
+        """Let the users of each old node (and the graph's outputs) use its new node instead.
+
+        Expressions that the new node itself depends on keep the old one. Shapes and dtypes behind may change; they
+        are inferred again, and an edit that makes a call impossible is refused.
+
+        Raises:
+            GraphError: a node is of another graph or kind, or the old node is used before the new one is made.
+            ShapeError, DTypeError, ...: what the call that becomes impossible raises.
+        """
+        if not isinstance(repl_dict, Mapping):
+            raise GraphError(f"replace_node: got a {type(repl_dict).__name__}; expected a dict {{old node: new node}}")
+        pairs = dict(repl_dict)
+        for old, new in pairs.items():
+            self._check_owned("replace_node", (old, new))
+            self._check_kinds("replace_node", [old], [new])
+        results = self._result_specs()
+        with self.transaction("replace_node"):
+            for old, new in pairs.items():
+                self._replace_one(old, new)
+            changed = [new for old, new in pairs.items() if _may_change_shapes(old, new)]
+            self._infer_again([u for new in changed for u in new.users], results)
+
+    def _replace_one(self: InternalGraph, old: Node, new: Node) -> None:  # type: ignore[misc]
+        if old is new:
+            return
+        needed = {id(e) for e in self._between(old, new)}
+        users = [u for u in old.users if id(u) not in needed]
+        if old.users and not users and old not in self._outputs:
+            raise GraphError(
+                f"replace_node: nothing is left that could use {new.name!r} for {old.name!r}; "
+                f"every user of {old.name!r} is needed to make {new.name!r}"
+            )
+        for user in users:
+            if user._key < new.expr._key:
+                raise GraphError(
+                    f"replace_node: {user!r} uses {old.name!r} before {new.name!r} is made; "
+                    f"insert what makes {new.name!r} right behind {old.name!r}"
+                )
+        for user in users:
+            self._use(user, tuple([new if n is old else n for n in user._inputs]))
+        if old in self._outputs:
+            self._set(self, "_outputs", tuple([new if n is old else n for n in self._outputs]))
+
+    def _between(self: InternalGraph, old: Node, new: Node) -> list[Expr]:  # type: ignore[misc]
+        """Expressions behind the one that makes `old` on which `new` depends."""
+        found: dict[int, Expr] = {}
+        todo = [new.expr]
+        while todo:
+            expr = todo.pop()
+            if id(expr) not in found and expr._key > old.expr._key:
+                found[id(expr)] = expr
+                todo.extend(n.expr for n in expr.inputs)
+        return list(found.values())
+
+    def _infer_again(  # type: ignore[misc]
+        self: InternalGraph, changed: Sequence[Expr], results: list[TensorSpec] | None = None, *, entries: bool = True
+    ) -> None:
+        """Bring specs up to date from these expressions on, in execution order; then where this graph is called.
+
+        `results` are the specs of the graph's outputs before the edit, if it may have exchanged them already.
+        """
+        results = self._result_specs() if results is None else results
+        self._infer_in_order(changed)
+        wanted = self._result_specs()
+        if results != wanted:
+            for expr in self._top.exprs():
+                if child_graph(expr) is self and [n.spec for n in expr.outputs] != wanted:
+                    expr._graph._infer_again([expr], entries=False)
+        if entries and self._top is not self:
+            self._infer_entries()
+
+    def _infer_entries(self: InternalGraph) -> None:  # type: ignore[misc]
+        """Infer the calls again that enter graphs with other shapes than those they were traced with.
+
+        What fits the graph as it was traced may not fit these; there are such calls in few models.
+        """
+        top = self._top
+        if top._entered_otherwise is None:
+            top._entered_otherwise = any(_enters_otherwise(e) for e in top.exprs())
+        for expr in top.exprs() if top._entered_otherwise else ():
+            if _enters_otherwise(expr):
+                expr._graph._infer_again([expr], entries=False)
+
+    def _result_specs(self: InternalGraph) -> list[TensorSpec]:  # type: ignore[misc]
+        """Specs of the results where another graph calls this one."""
+        return [] if self._top is self else [n.spec for n in self._outputs]
+
+    def _infer_in_order(self: InternalGraph, changed: Sequence[Expr]) -> None:  # type: ignore[misc]
+        waiting = {e._key: e for e in changed}
+        todo = sorted(waiting)  # a heap, first in execution order on top
+        while todo:
+            expr = waiting.pop(heapq.heappop(todo))
+            note_entry(expr)
+            specs = self._specs_of(expr, expr.inputs)
+            if specs is None:
+                continue
+            if len(specs) != len(expr.outputs):
+                raise ShapeError(f"{expr!r} would make {len(specs)} values; it makes {len(expr.outputs)}")
+            for node, spec in zip(expr.outputs, specs, strict=True):
+                if node.spec != spec:
+                    self._set(node, "_spec", spec)
+                elif not _is_from_shapes(node):
+                    continue
+                for user in node._users:
+                    if user._key not in waiting:
+                        waiting[user._key] = user
+                        heapq.heappush(todo, user._key)
+
+    def set_inputs(self: InternalGraph, expr: Expr, inputs: Sequence[Node]) -> None:  # type: ignore[misc]
+        """Let an expression use other nodes, in the same places. Raises as `replace_node`."""
+        self._check_expr("set_inputs", expr)
+        self._check_owned("set_inputs", inputs)
+        if len(inputs) != len(expr.inputs):
+            raise GraphError(f"set_inputs: {expr!r} has {len(expr.inputs)} inputs, got {len(inputs)}")
+        self._check_kinds("set_inputs", expr.inputs, inputs)
+        self._check_before("set_inputs", inputs, expr)
+        with self.transaction("set_inputs"):
+            self._use(expr, inputs)
+            self._infer_again([expr])
+
+    def set_arguments(self: InternalGraph, expr: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:  # type: ignore[misc]
+        """Let a call have other arguments: nodes of this graph and constants, nested in any way."""
+        from megengine.traced_module.tracing.calls import callee_signature, flatten_arguments, normalized
+
+        self._check_owned("set_args_kwargs", [expr.outputs[0]])
+        args, kwargs = normalized(callee_signature(expr), args, kwargs)
+        inputs, arguments = flatten_arguments(args, kwargs, lambda v: v if isinstance(v, Node) else None)
+        if any(isinstance(v, Tensor) for _, v in arguments[1]):
+            raise GraphError("set_args_kwargs: a tensor among the arguments; make it a node with graph.constant first")
+        self._check_owned("set_args_kwargs", inputs)
+        self._check_before("set_args_kwargs", inputs, expr)
+        with self.transaction("set_arguments"):
+            self._use(expr, inputs, ("arguments", self, expr, inputs, arguments))
+            self._set(expr, "_arg_def", arguments[0], _TOLD)
+            self._set(expr, "_const_val", arguments[1], _TOLD)
+            self._infer_again([expr])
+
+    def set_attribute(self: InternalGraph, node: ModuleNode, name: str, value: Any) -> None:  # type: ignore[misc]
+        """Give the module behind a node a new submodule or tensor, to be used by expressions inserted later.
+
+        Of a traced module it gets a copy with the same layers and tensors, whose edits are part of this history.
+        """
+        owner = node.owner
+        if not isinstance(value, Tensor):
+            self._check_module(f"{name!r} of {node.name!r}", value)
+        if name != identifier(name):
+            raise GraphError(f"{name!r} is not an attribute name; try {identifier(name)!r}")
+        if name in object.__getattribute__(owner, "__dict__") or hasattr(type(owner), name):
+            raise NameInUseError(f"{node.qualname} already has an attribute {name!r}; choose another name")
+        with self.transaction("set_attribute"):
+            self._put_attribute(node, name, self._own(node, name, value))
+
+    def replace_module(self: InternalGraph, node: ModuleNode, module: Any) -> None:  # type: ignore[misc]
+        """Put another layer (or traced module) in the place of the one that a node reads, under the same name.
+
+        Every call of it is inferred again; one that becomes impossible is refused.
+        """
+        self._check_owned("replace_module", [node])
+        if not isinstance(node, ModuleNode) or not isinstance(node.expr, GetAttr):
+            raise GraphError(f"replace_module: {node!r} does not read a submodule")
+        self._check_module(node.qualname, module)
+        with self.transaction("replace_module"):
+            self._put_attribute(node.expr.inputs[0], node.expr.name, self._own(node, "", module))
+            self._infer_again(node.users)
+
+    def _attribute_at(self: InternalGraph, node: ModuleNode, path: str) -> tuple[Any, str, Any]:  # type: ignore[misc]
+        """The module that holds what is at a path below that of a node, its name there, and its value or None."""
+        from megengine.module import Module
+        from megengine.traced_module.tracing.calls import get_subattr
+
+        parent, _, name = path.rpartition(".")
+        owner = self.module_of(node)
+        holder = get_subattr(owner, parent) if parent else owner
+        if not isinstance(holder, Module):
+            raise GraphError(f"{path!r} of {node.qualname}: {parent!r} is a {type(holder).__name__}, not a module")
+        return holder, name, object.__getattribute__(holder, "__dict__").get(name)
+
+    def _put_attribute(self: InternalGraph, node: ModuleNode, path: str, value: Any) -> None:  # type: ignore[misc]
+        holder, name, was = self._attribute_at(node, path)
+
+        def undo() -> None:
+            if was is None:
+                object.__delattr__(holder, name)
+            else:
+                object.__setattr__(holder, name, was)
+
+        record = ("module", self, node, path, was, value)
+        self._journal.change(lambda: object.__setattr__(holder, name, value), undo, record)
+
+    def _own(self: InternalGraph, node: ModuleNode, name: str, value: Any) -> Any:  # type: ignore[misc]
+        """What becomes the attribute of a module: a traced module is copied, layers and tensors are shared."""
+        from megengine.traced_module.editing.attaching import attached
+        from megengine.traced_module.traced import TracedModule
+
+        if not isinstance(value, TracedModule):
+            return value
+        above = [node.expr.name] if isinstance(node.expr, GetAttr) else []
+        return attached(self, ".".join([*above, name] if name else above), value)
+
+    def _check_module(self: InternalGraph, what: str, module: Any) -> None:  # type: ignore[misc]
+        from megengine.module import Module
+        from megengine.traced_module.traced import TracedModule
+        from megengine.traced_module.tracing.calls import is_leaf_module
+
+        if not isinstance(module, Module):
+            raise GraphError(f"{what}: expected a Module, got {type(module).__name__}")
+        if not is_leaf_module(module) and not isinstance(module, TracedModule):
+            raise GraphError(
+                f"{what}: a {type(module).__name__} is not a layer; trace it first (trace_module), or declare its "
+                "class with register_as_builtin"
+            )
+
+    # ------------------------------------------------------------ removing
+
+    def compile(self: InternalGraph) -> None:  # type: ignore[misc]
+        """Remove expressions whose results nobody uses (inputs of the graph stay)."""
+        self.remove_dead()
+
+    # ------------------------------------------------------------ inputs and outputs
+
+    def add_input_node(  # type: ignore[misc]
+        self: InternalGraph, shape: Sequence[int], dtype: Any = "float32", name: str = "args"
+    ) -> TensorNode:
+        """Append an input of the traced module; it becomes the last positional argument of a call."""
+        self._check_top("add_input_node")
+        with self.transaction("add_input_node"):
+            node = self.add_input(name, TensorSpec(tuple(int(n) for n in shape), as_dtype(dtype)))
+            if self.arguments is not None:
+                (args, kwargs) = self._example()
+                self._set_signature((*args, node), kwargs)
+        return node
+
+    def add_output_node(self: InternalGraph, node: TensorNode) -> None:  # type: ignore[misc]
+        """Return one more value: the module's result becomes (what it was, the value)."""
+        self._check_top("add_output_node")
+        self._check_owned("add_output_node", [node])
+        current = self._result()
+        self.reset_outputs((*current, node) if isinstance(current, tuple) else (current, node))
+
+    def reset_outputs(self: InternalGraph, outputs: Any) -> None:  # type: ignore[misc]
+        """Return these nodes, nested in tuples, lists and dicts as the result is to be."""
+        self._check_top("reset_outputs")
+        leaves, structure = flatten(outputs)
+        self._check_owned("reset_outputs", leaves)
+        if not leaves or not all(isinstance(n, TensorNode) for n in leaves):
+            raise GraphError("reset_outputs: expected tensor nodes, nested in any way")
+        with self.transaction("reset_outputs"):
+            self._set(self, "_outputs", tuple(leaves))
+            self._set(self, "out_def", structure)
+
+    def reset_inputs(self: InternalGraph, *args: Any, **kwargs: Any) -> list[TensorNode]:  # type: ignore[misc]
+        """Give the graph new inputs for these example tensors; the old ones must be unused then.
+
+        Returns the new input nodes; use `replace_node` to connect them, then `compile` removes nothing else.
+        """
+        self._check_top("reset_inputs")
+        leaves, structure = flatten((args, kwargs))
+        with self.transaction("reset_inputs"):
+            made: list[Any] = []
+            for i, leaf in enumerate(leaves):
+                if not isinstance(leaf, Tensor):
+                    raise GraphError(f"reset_inputs: expected tensors, got {type(leaf).__name__}")
+                made.append(self.add_input(f"args_{i}", leaf.spec))
+            self._set_signature(*unflatten(structure, made))
+        return made
+
+    def _check_top(self: InternalGraph, what: str) -> None:  # type: ignore[misc]
+        if self._top is not self and (self._owner is None or self._owner is not self._top._owner):
+            raise GraphError(f"{what}: {self.qualname} is called by another graph; flatten the module, or edit the top")
+
+    def _result(self: InternalGraph) -> Any:  # type: ignore[misc]
+        if self.out_def is not None:
+            return unflatten(self.out_def, self._outputs)
+        return self._outputs[0] if len(self._outputs) == 1 else self._outputs
+
+    def _example(self: InternalGraph) -> tuple[tuple[Any, ...], dict[str, Any]]:  # type: ignore[misc]
+        """(args, kwargs) of a call with input nodes in place of tensors (without the newest input)."""
+        assert self.arguments is not None
+        leaves: list[Any] = [n for n in self._inputs[:-1] if isinstance(n, TensorNode)]
+        for index, value in self.arguments[1]:
+            leaves.insert(index, value)
+        return unflatten(self.arguments[0], leaves)
+
+    def _set_signature(self: InternalGraph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:  # type: ignore[misc]
+        """Inputs in the order of a call's arguments; the module takes calls of that form from now on."""
+        from megengine.traced_module.tracing.calls import flatten_arguments
+
+        inputs, arguments = flatten_arguments(args, kwargs, lambda v: v if isinstance(v, Node) else None)
+        head = [n for n in self._inputs if isinstance(n, ModuleNode)]
+        dropped = [n for n in self._inputs if n not in inputs and n not in head]
+        for node in dropped:
+            if node._users:
+                raise GraphError(f"reset_inputs: {node.name!r} is still used; replace it first, with transaction()")
+        for node in dropped:
+            assert isinstance(node.expr, Input)
+            self._unlink(node.expr)
+        self._set(self, "_inputs", (*head, *inputs))
+        self._set(self, "arguments", arguments)
+        self._own_call()
+
+    def _own_call(self: InternalGraph) -> None:  # type: ignore[misc]
+        """Let the module take calls as this graph says."""
+        owner = self._owner
+        if owner is not None and self.arguments is not None:
+            from megengine.traced_module.tracing.calls import arguments_key
+
+            graphs = {k: g for k, g in owner._graphs.items() if g is not self}  # type: ignore[attr-defined]
+            self._set(owner, "_graphs", {**graphs, arguments_key(self.arguments): self}, ("owner", self))
+            self._set(owner, "forward_signature", None, _TOLD)  # arguments are taken as they are given
+
+    # ------------------------------------------------------------ running
+
+    def interpret(self: InternalGraph, *inputs: Any) -> list[Tensor]:  # type: ignore[misc]
+        """Run the graph on tensors for its inputs (the module itself may come first); returns its outputs."""
+        from megengine.traced_module.interpret import interpret
+
+        given = [x for x in inputs if not _is_module(x)]
+        return interpret(self, given)
+
+    eval = interpret
+
+
+def _enters_otherwise(expr: Expr) -> bool:
+    """True for a call that gives a graph other shapes than those that it was traced with."""
+    child = child_graph(expr)
+    return child is not None and [n.spec for n in expr.inputs[1:]] != [n.spec for n in child._inputs[1:]]
+
+
+def note_entry(expr: Expr) -> None:
+    """Remember if there is such a call."""
+    if _enters_otherwise(expr):
+        expr.graph._top._entered_otherwise = True
+
+
+def _may_change_shapes(old: Any, new: Any) -> bool:
+    """True if what uses `new` in place of `old` may have results of other shapes."""
+    return isinstance(old, ModuleNode) or old.spec != new.spec or _is_from_shapes(old) or _is_from_shapes(new)
+
+
+def _is_from_shapes(node: TensorNode) -> bool:
+    """True for what is computed from shapes of other values, and may be a shape again."""
+    return node.expr._from_shapes and node.spec.size <= 16
+
+
+def _is_module(value: Any) -> bool:
+    from megengine.module import Module
+
+    return isinstance(value, Module)

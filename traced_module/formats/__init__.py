@@ -1,0 +1,1 @@
+"""Files of traced modules: the native format and MegEngine's `.tm`."""

@@ -1,0 +1,306 @@
+"""Reading what a native file says of a traced module (`module_writing`): names in it are only looked up.
+
+Ops are inferred again. Shapes of calls are taken from the file: `graph.lint()` compares them with what the calls give.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from megengine.core.errors import FileFormatError, brief, nearest
+from megengine.core.pytree import flatten, unflatten
+from megengine.core.spec import TensorSpec
+from megengine.module import Module
+from megengine.tensor import Tensor
+from megengine.traced_module.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
+from megengine.traced_module.formats.module_writing import OWN_STATE
+from megengine.traced_module.formats.values import ValueReader, dtype_in
+from megengine.traced_module.graph import InternalGraph, identifier
+from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.traced import TracedModule
+from megengine.traced_module.tracing.calls import Static, flatten_arguments, function_of, get_subattr
+from megengine.traced_module.tracing.capture import Specialization
+
+_MAX_DEPTH = 100
+
+
+def rebuild(described: dict[str, Any], arrays: Mapping[str, np.ndarray], allow: Sequence[type]) -> TracedModule:
+    """The traced module that graph.json and its arrays describe.
+
+    Raises:
+        FileFormatError: unknown names, or parts that do not fit together. Malformed parts also raise KeyError,
+            TypeError, ValueError, IndexError, AttributeError, RecursionError and this package's other errors.
+    """
+    reader = ValueReader(arrays, allow)
+    for entry in described["tensors"]:
+        reader.add_tensor(entry)
+    for entry in described["layers"]:
+        reader.add_layer(entry)
+    return ModuleReader(reader, described["modules"]).all(described["counters"])
+
+
+class ModuleReader:
+    """Modules, graphs and expressions from their descriptions."""
+
+    def __init__(self, values: ValueReader, entries: list[Any]) -> None:
+        self.values, self.entries = values, entries
+        self.modules = [TracedModule() for _ in entries]
+        self.graphs: list[InternalGraph] = []
+        self.targets: dict[int, tuple[Any, int]] = {}  # node of a module -> the module, how often it was reached from
+
+    def all(self, counters: Any) -> TracedModule:
+        """The outermost module: all its graphs count ids and keep edits together."""
+        if not self.modules:
+            raise FileFormatError("the file holds no module")
+        for made, entry in zip(self.modules, self.entries, strict=True):
+            self.state(made, entry)
+        for made, entry in zip(self.modules, self.entries, strict=True):
+            self.fill(made, entry)
+        if not self.modules[0].graphs:
+            raise FileFormatError("the outermost module has no graph")
+        top = self.modules[0].graphs[0]
+        for graph in self.graphs:
+            graph._journal, graph._top = top._journal, top
+        # NOTE: a flattened module keeps submodules that it does not call, and their graphs count on their own
+        next_node, next_expr = map(count_in, counters)
+        top._journal.next_node = max(next_node, *(n.id + 1 for n in top.nodes(recursive=False)))
+        top._journal.next_expr = max(next_expr, *(e.id + 1 for e in top._order))
+        top._journal.recording = True
+        return self.modules[0]
+
+    def state(self, made: TracedModule, entry: dict[str, Any]) -> None:
+        """Attributes: submodules, layers, tensors, mode."""
+        own = object.__getattribute__(made, "__dict__")
+        plain = {name: value for name, value in own.items() if name not in OWN_STATE}
+        own_state = {name: value for name, value in own.items() if name in OWN_STATE}
+        own.clear()
+        for name, described in entry["state"].items():
+            is_module = isinstance(described, dict) and list(described) == ["module"]
+            value = self.modules[count_in(described["module"])] if is_module else self.values.value(described)
+            if name not in plain:
+                check_attribute(name)
+            elif not isinstance(value, (bool,) if type(plain[name]) is bool else (str, type(None))):
+                raise FileFormatError(f"{name!r} of a module is {brief(value)}, which it cannot be")
+            own[name] = value
+        own.update({name: value for name, value in plain.items() if name not in own} | own_state)
+
+    def fill(self, made: TracedModule, entry: dict[str, Any]) -> None:
+        """Graphs and what refers to them."""
+        if "signature" in entry:
+            made.forward_signature = self.signature(entry["signature"])
+        found = [Specialization(*map(str, item)) for item in entry.get("specializations", ())]
+        made.specializations = tuple(found)
+        for described in entry.get("graphs", ()):
+            before = len(made.graphs)
+            made._add_graph(self.graph(described, made))
+            if len(made.graphs) == before:
+                raise FileFormatError("two graphs of a module take the same arguments")
+        for key in ("watch_points", "end_points"):
+            points = [made.graphs[count_in(i)].node(name) for i, name in entry.get(key, ())]
+            if not all(isinstance(n, TensorNode) for n in points):
+                raise FileFormatError(f"{key} of a module hold a node that is no tensor")
+            setattr(made, key, points)
+
+    def signature(self, described: list[Any]) -> inspect.Signature:
+        """Signature of the traced forward."""
+        kinds = {kind.name: kind for kind in type(inspect.Parameter.POSITIONAL_ONLY)}  # type: ignore[attr-defined]
+        made = [
+            inspect.Parameter(name, kinds[kind], **({"default": self.values.value(default[0])} if default else {}))
+            for name, kind, *default in described
+        ]
+        return inspect.Signature(made)
+
+    # ------------------------------------------------------------ graphs
+
+    def graph(self, described: dict[str, Any], owner: TracedModule) -> InternalGraph:
+        """One graph with its names and ids."""
+        graph = InternalGraph(str(described["name"]), str(described["qualname"]), owner=owner)
+        nodes: dict[str, Node] = {}
+        self.values.nodes = nodes
+        for entry in described["exprs"]:
+            self.expr(graph, entry, nodes)
+        graph._inputs = tuple(nodes[name] for name in described["inputs"])
+        graph._outputs = tuple(nodes[name] for name in described["outputs"])  # type: ignore[assignment]
+        for name in described.get("reserved", ()):
+            if name != identifier(name) or name in nodes:
+                raise FileFormatError(f"{brief(name)} is no name to be reserved")
+            graph._names.take(name, None)
+        made = [n for e in graph._order if isinstance(e, Input) for n in e.outputs]
+        late_self = any(isinstance(n, ModuleNode) for n in graph._inputs[1:])
+        if set(map(id, made)) != set(map(id, graph._inputs)) or len(made) != len(graph._inputs) or late_self:
+            raise FileFormatError(f"the inputs of {graph.qualname} are not those of its expressions")
+        if not all(isinstance(n, TensorNode) for n in graph._outputs) or not graph._outputs:
+            raise FileFormatError(f"{graph.qualname} returns nothing, or a module")
+        self.nesting(graph, described)
+        self.graphs.append(graph)
+        return graph
+
+    def nesting(self, graph: InternalGraph, described: dict[str, Any]) -> None:
+        """How arguments and results of a call nest."""
+        if "arguments" in described:
+            args, kwargs = self.values.value(described["arguments"])
+            inputs, graph.arguments = flatten_arguments(args, kwargs, _node_of)
+            if list(map(id, inputs)) != [id(n) for n in graph._inputs if isinstance(n, TensorNode)]:
+                raise FileFormatError(f"the arguments of {graph.qualname} are not its inputs in order")
+        if "result" in described:
+            nodes, graph.out_def = self.result(described["result"])
+            if list(map(id, nodes)) != list(map(id, graph._outputs)):
+                raise FileFormatError(f"the result of {graph.qualname} is not made of its outputs in order")
+
+    def result(self, described: Any) -> tuple[list[Any], Any]:
+        """Nodes and nesting of a result."""
+        leaves, structure = flatten(self.values.value(described))
+        if all(isinstance(leaf, Node) for leaf in leaves):
+            return leaves, structure
+        supply = iter([leaf if isinstance(leaf, Node) else Static(leaf) for leaf in leaves])
+        return flatten(unflatten(structure, supply))
+
+    def expr(self, graph: InternalGraph, entry: dict[str, Any], nodes: dict[str, Node]) -> None:
+        """One expression and the nodes it makes."""
+        kind = entry["kind"]
+        if kind not in EXPRS:
+            raise FileFormatError(f"an expression of the unknown kind {brief(kind)}")
+        meta = {k: self.values.value(v) for k, v in entry.get("meta", {}).items()}
+        ident = count_in(entry["id"])
+        expr, inputs = EXPRS[kind](self, graph, ident, meta, entry)
+        expr._disable_remove = entry.get("keep") is True
+        made = [self.node(graph, expr, item) for item in entry["outputs"]]
+        if not made:
+            raise FileFormatError(f"expression {ident} makes no value")
+        for node in made:
+            nodes[node.name] = node
+        expr._outputs = tuple(made)
+        graph._link(expr, inputs, None)
+        if isinstance(expr, (Input, GetAttr)):
+            self.target(graph, expr)
+        elif not all(isinstance(n, TensorNode) for n in made):
+            raise FileFormatError(f"{expr.name!r} is a module; only attributes and the first input are")
+        if isinstance(expr, Call) and "result" in entry:
+            results, expr._out_def = self.result(entry["result"])
+            if list(map(id, results)) != list(map(id, made)):
+                raise FileFormatError(f"the result of {expr.name} is not made of its values in order")
+        elif isinstance(expr, Apply):
+            graph._check_same(expr, expr.inputs)
+
+    def node(self, graph: InternalGraph, expr: Expr, item: dict[str, Any]) -> Node:
+        """A node with the name and id that the file gives it."""
+        name = item["name"]
+        if name != identifier(name) or name in graph._names:
+            raise FileFormatError(f"{brief(name)} is no name, or names two nodes")
+        spec = None
+        if "shape" in item:
+            spec = TensorSpec(tuple(map(count_in, item["shape"])), dtype_in(item["dtype"]))
+            if "device" in item:
+                spec = TensorSpec(spec.shape, spec.dtype, str(item["device"]))
+        node = graph._make_node(expr, spec, name, str(item["qualname"]))
+        node._id = count_in(item["id"])
+        graph._names.take(name, node)
+        return node
+
+    def target(self, graph: InternalGraph, expr: Expr) -> None:
+        """Check what the node of an input or of a read attribute stands for."""
+        (node,) = expr._outputs
+        if isinstance(expr, Input):
+            found, depth = graph._owner, 0
+            if isinstance(node, TensorNode):
+                return
+            if len(graph._order) > 1:
+                raise FileFormatError(f"{node.name!r} is a module; expected it as the first input only")
+        else:
+            (base,) = expr._inputs
+            at, depth = self.targets[id(base)]
+            found = get_subattr(at, expr.name)
+            if isinstance(node, TensorNode) and (not isinstance(found, Tensor) or found.spec != node.spec):
+                kind = found.spec if isinstance(found, Tensor) else type(found).__name__
+                raise FileFormatError(f"{node.name!r} reads {expr.name!r}, a {kind}; the file states {node.spec}")
+        if depth > _MAX_DEPTH:
+            raise FileFormatError(f"{node.name!r} is read through more than {_MAX_DEPTH} other modules")
+        self.targets[id(node)] = found, depth + 1
+
+    # ------------------------------------------------------------ expressions
+
+    def input(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> Made:
+        """An input of the graph."""
+        return Input(graph, ident, meta), []
+
+    def constant(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> Made:
+        """A tensor that was made while the model ran."""
+        value = self.values.tensors[count_in(entry["value"])]
+        (stated,) = entry["outputs"]
+        if list(value.shape) != stated.get("shape") or value.dtype != dtype_in(stated["dtype"]):
+            raise FileFormatError(f"{brief(stated['name'])} is {value.spec}, which is not what the file states")
+        return Constant(graph, ident, meta, value), []
+
+    def get_attr(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> Made:
+        """The read of an attribute."""
+        path = entry["attribute"]
+        for part in path.split("."):
+            check_attribute(part)
+        return GetAttr(graph, ident, meta, path), self.inputs(entry)
+
+    def call_method(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> Made:
+        """A call of a module or of a tensor's method."""
+        method = entry["method"]
+        inputs, arguments = self.arguments(entry)
+        if not inputs or isinstance(inputs[0], ModuleNode) != (method == "__call__"):
+            raise FileFormatError(f"expression {ident} calls {brief(method)} of something that has no such method")
+        if method != "__call__" and getattr(getattr(Tensor, method, None), "__public__", None) is None:
+            known = [m for m in dir(Tensor) if hasattr(getattr(Tensor, m), "__public__")]
+            raise FileFormatError(
+                f"the file calls the tensor method {brief(method)}, unknown here{nearest(method, known)}"
+            )
+        return CallMethod(graph, ident, meta, arguments, method), inputs
+
+    def call_function(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> Made:
+        """A call of a public or wrapped function."""
+        function_of(entry["function"])
+        inputs, arguments = self.arguments(entry)
+        return CallFunction(graph, ident, meta, arguments, entry["function"]), inputs
+
+    def apply(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> Made:
+        """An op applied to values."""
+        attrs = {k: self.values.value(v) for k, v in entry["attrs"].items()}
+        return Apply(graph, ident, meta, str(entry["op"]), attrs), self.inputs(entry)
+
+    def arguments(self, entry: dict[str, Any]) -> tuple[list[Node], Any]:
+        """Nodes among the arguments of a call, and the rest."""
+        args = [self.values.value(v) for v in entry["args"]]
+        kwargs = {k: self.values.value(v) for k, v in entry.get("kwargs", {}).items()}
+        return flatten_arguments(args, kwargs, _node_of)
+
+    def inputs(self, entry: dict[str, Any]) -> list[Node]:
+        """Nodes that an expression names as its inputs."""
+        return [self.values.nodes[name] for name in entry["inputs"]]
+
+
+Made = tuple[Expr, list[Node]]
+EXPRS: dict[str, Callable[[ModuleReader, InternalGraph, int, dict, dict[str, Any]], Made]] = {
+    "Input": ModuleReader.input,
+    "Constant": ModuleReader.constant,
+    "GetAttr": ModuleReader.get_attr,
+    "CallMethod": ModuleReader.call_method,
+    "CallFunction": ModuleReader.call_function,
+    "Apply": ModuleReader.apply,
+}
+
+
+def _node_of(value: Any) -> Node | None:
+    return value if isinstance(value, Node) else None
+
+
+def count_in(value: Any) -> int:
+    """A number from 0 on."""
+    if type(value) is not int or value < 0:
+        raise FileFormatError(f"{brief(value)} where a number from 0 on was expected")
+    return value
+
+
+def check_attribute(name: str) -> None:
+    """Raises FileFormatError for what is not the name of a submodule or tensor."""
+    taken = hasattr(TracedModule if name.startswith("_") else Module, name) or name in OWN_STATE
+    if name.startswith("__") or taken:
+        raise FileFormatError(f"{brief(name)} is not the name of a submodule or tensor")

@@ -1,0 +1,173 @@
+"""What a native file says of a traced module: every module, its graphs, its layers, and what they share.
+
+Modules, layers and tensors stand in lists and are referred to by their places, so that sharing is kept and nothing
+nests deep; one layer, tensor or expression a line.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from megengine.core.errors import FileFormatError
+from megengine.core.pytree import unflatten
+from megengine.core.spec import TensorSpec
+from megengine.tensor import Tensor
+from megengine.traced_module.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
+from megengine.traced_module.formats.values import ValueWriter, dtype_out
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.traced import TracedModule
+
+# state of a traced module that is not an attribute of the user's
+OWN_STATE = frozenset(
+    (
+        *("_graphs", "forward_signature", "specializations", "watch_points", "end_points", "watch_node_value"),
+        *("_forward_pre_hooks", "_forward_hooks"),
+    )
+)
+_DEVICE = TensorSpec((), np.dtype(np.float32)).device
+
+
+def describe(module: TracedModule, head: dict[str, Any]) -> tuple[str, dict[str, np.ndarray]]:
+    """The text of graph.json and the arrays beside it.
+
+    Raises:
+        FileFormatError: something has no place in the format; its path is named.
+    """
+    writer = ModuleWriter()
+    modules = writer.all(module)
+    journal = module.graphs[0]._journal if module.graphs else None
+    counters = [0, 0] if journal is None else [journal.next_node, journal.next_expr]
+    lists = {"tensors": writer.values.tensors, "layers": writer.values.layers}
+    text = _dumps({**head, "counters": counters})[:-1]
+    for name, items in lists.items():
+        text += f',\n"{name}": [\n' + ",\n".join(map(_dumps, items)) + "\n]"
+    return text + ',\n"modules": [\n' + ",\n".join(modules) + "\n]}\n", writer.values.arrays
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, allow_nan=False)
+
+
+class ModuleWriter:
+    """Texts of modules, graphs and expressions; values that they hold are collected in `values`."""
+
+    def __init__(self) -> None:
+        self.values = ValueWriter()
+        self.places: dict[int, int] = {}
+        self.waiting: deque[tuple[TracedModule, str]] = deque()
+
+    def all(self, module: TracedModule) -> list[str]:
+        """The texts of a traced module and of all that it holds."""
+        self.place(module, "")
+        found = []
+        while self.waiting:
+            found.append(self.module(*self.waiting.popleft()))
+        return found
+
+    def place(self, module: TracedModule, where: str) -> int:
+        """The place of a traced module in the list of modules."""
+        if id(module) not in self.places:
+            self.places[id(module)] = len(self.places)
+            self.waiting.append((module, where))
+        return self.places[id(module)]
+
+    def module(self, module: TracedModule, where: str) -> str:
+        """One traced module, or a container of modules."""
+        if module._forward_hooks or module._forward_pre_hooks:
+            raise FileFormatError(f"{where or 'the module'} has hooks, which cannot be saved; remove them first")
+        state: dict[str, Any] = {}
+        for name, value in object.__getattribute__(module, "__dict__").items():
+            if name not in OWN_STATE:
+                path = f"{where}.{name}" if where else name
+                is_module = isinstance(value, TracedModule)
+                state[name] = {"module": self.place(value, path)} if is_module else self.values.value(value, path)
+        described: dict[str, Any] = {"state": state}
+        if module.forward_signature is not None:
+            described["signature"] = self.signature(module.forward_signature, where)
+        if module.specializations:
+            described["specializations"] = [[s.source, s.what, s.node] for s in module.specializations]
+        for key, points in (("watch_points", module.watch_points), ("end_points", module.end_points)):
+            if points:
+                described[key] = [self.point(module, n) for n in points]
+        graphs = ",\n".join(self.graph(g, f"{where}.{g.name}" if where else g.name) for g in module.graphs)
+        return _dumps(described)[:-1] + (f', "graphs": [\n{graphs}\n]' if graphs else "") + "}"
+
+    def point(self, module: TracedModule, node: TensorNode) -> list[Any]:
+        """A node of one of the module's graphs."""
+        for i, graph in enumerate(module.graphs):
+            if graph._names.get(node.name) is node:
+                return [i, node.name]
+        raise FileFormatError(f"the watch or end point {node.name!r} is no node of the module any more; clear it")
+
+    def signature(self, signature: inspect.Signature, where: str) -> list[Any]:
+        """Name, kind and default of each parameter; annotations are left out."""
+        empty = inspect.Parameter.empty
+        return [
+            [p.name, p.kind.name, *([] if p.default is empty else [self.values.value(p.default, f"{where}.{p.name}")])]
+            for p in signature.parameters.values()
+        ]
+
+    # ------------------------------------------------------------ graphs
+
+    def graph(self, graph: InternalGraph, where: str) -> str:
+        """One graph, an expression a line."""
+        head: dict[str, Any] = {"name": graph.name, "qualname": graph.qualname}
+        head["inputs"] = [n.name for n in graph.inputs]
+        head["outputs"] = [n.name for n in graph.outputs]
+        if reserved := sorted(n for n in graph._names if graph._names.get(n) is None):
+            head["reserved"] = reserved
+        if graph.arguments is not None:
+            leaves: list[Any] = [n for n in graph.inputs if isinstance(n, TensorNode)]
+            for index, value in graph.arguments[1]:
+                leaves.insert(index, value)
+            head["arguments"] = self.values.value(unflatten(graph.arguments[0], leaves), where)
+        if graph.out_def is not None and graph.out_def.num_leaves == len(graph.outputs):
+            head["result"] = self.values.value(unflatten(graph.out_def, graph.outputs), where)
+        lines = [_dumps(self.expr(e, where)) for e in graph._order]
+        return _dumps(head)[:-1] + ', "exprs": [\n' + ",\n".join(lines) + "\n]}"
+
+    def expr(self, expr: Expr, where: str) -> dict[str, Any]:
+        """One expression."""
+        at = f"{where}.{expr.outputs[0].name}" if expr.outputs else where
+        found: dict[str, Any] = {"kind": expr.kind, "id": expr.id, "outputs": [_node(n) for n in expr.outputs]}
+        if isinstance(expr, Call):
+            args, kwargs = expr.unflatten_args(expr.inputs)
+            found |= {"function": expr.qualified} if isinstance(expr, CallFunction) else {}
+            found |= {"method": expr.method} if isinstance(expr, CallMethod) else {}
+            found["args"] = [self.values.value(v, at) for v in args]
+            if kwargs:
+                found["kwargs"] = {k: self.values.value(v, f"{at}.{k}") for k, v in kwargs.items()}
+            if expr.out_def is not None:
+                found["result"] = self.values.value(expr.return_val, at)
+        elif isinstance(expr, Apply):
+            found |= {"op": expr.op, "inputs": [n.name for n in expr.inputs]}
+            found["attrs"] = {k: self.values.value(v, f"{at}.{k}") for k, v in expr.attrs.items()}
+        elif isinstance(expr, GetAttr):
+            found |= {"inputs": [n.name for n in expr.inputs], "attribute": expr.name}
+        elif isinstance(expr, Constant):
+            found["value"] = self.tensor(expr.value, at)
+        if expr._disable_remove:
+            found["keep"] = True
+        if expr.meta:
+            found["meta"] = {k: self.values.value(v, f"{at}.{k}") for k, v in expr.meta.items()}
+        return found
+
+    def tensor(self, value: Tensor, where: str) -> int:
+        """The place of a constant in the list of tensors."""
+        return self.values.tensor(value, where)
+
+
+def _node(node: Node) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": node.name, "id": node.id, "qualname": node.qualname}
+    if not isinstance(node, ModuleNode):
+        spec = node.spec  # type: ignore[attr-defined]
+        found |= {"shape": list(spec.shape), "dtype": dtype_out(spec.dtype)}
+        if spec.device != _DEVICE:
+            found["device"] = spec.device
+    return found

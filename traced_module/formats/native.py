@@ -1,0 +1,237 @@
+"""Our own format of traced modules and of graphs of ops, float or integer: no code in it.
+
+A zip of graph.json and weights.safetensors. graph.json is versioned, in a stable order, one expression a line, so that
+two files can be compared as text. Version 1 holds a graph of ops, version 2 a traced module with all its submodules.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from megengine.core.collecting import collection_paused
+from megengine.core.dtype import QuantizedDType, bfloat16, storage_of
+from megengine.core.errors import FileFormatError, MegEngineError, brief
+from megengine.core.spec import TensorSpec
+from megengine.serialization.files import ARCHIVES, SUFFIXES
+from megengine.tensor import Tensor
+from megengine.traced_module.expr import Apply, Constant, Expr, Input
+from megengine.traced_module.formats import module_reading, module_writing
+from megengine.traced_module.formats.archives import read_archive, write_archive
+from megengine.traced_module.formats.values import dtype_in, dtype_out
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import TensorNode
+from megengine.traced_module.traced import TracedModule, lower
+
+FORMAT = "megengine-graph"
+OPS_VERSION, MODULE_VERSION = 1, 2
+GRAPH = "graph.json"
+
+
+def save(model: TracedModule | InternalGraph, path: str | Path) -> None:
+    """Write a traced module or a graph; an old file is replaced only when the new one is complete.
+
+    A traced module keeps all: its submodules and their graphs, names, ids and provenance, layers with their state
+    (those of quantization too), and which layers and tensors are shared. A module-level graph alone is lowered.
+
+    Args:
+        model: a traced module, or a graph of ops, float or integer.
+        path: file to write, by custom `.mgt`.
+
+    Raises:
+        FileFormatError: the path cannot be written, or the model holds a value that has no place in the format.
+
+    Example:
+        >>> save(traced, "net.mgt")  # doctest: +SKIP
+    """
+    if isinstance(model, TracedModule) and not _is_of_ops(model):
+        text, arrays = module_writing.describe(model, {"format": FORMAT, "version": MODULE_VERSION})
+        packing = zipfile.ZIP_STORED  # so that no small file unpacks to a large one
+    else:
+        graph = lower(model).graph
+        arrays = {e.name: _plain_storage(e) for e in graph.exprs() if isinstance(e, Constant)}
+        text, packing = _graph_text(graph), zipfile.ZIP_DEFLATED
+    write_archive(Path(path), GRAPH, text, arrays, packing)
+
+
+def load(path: str | Path, *, allow: Sequence[type] = ()) -> TracedModule:
+    """Read what `save` wrote; nothing in the file is run.
+
+    Every op is inferred again, so a file cannot hold an impossible one; shapes of calls are taken from the file
+    (`graph.lint()` compares them).
+
+    Args:
+        path: the file.
+        allow: classes of layers and named tuples of yours that the file may hold.
+
+    Raises:
+        FileFormatError: no such file, truncated, not of this format, of a newer version, or inconsistent; or it names a
+            class, function or op that is not known here. The message says which.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            return read(file, str(path), allow=allow)
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+        raise FileFormatError(f"{path}: {reason}") from None
+
+
+def read(file: IO[bytes], path: str, *, allow: Sequence[type] = ()) -> TracedModule:
+    """Read an open, seekable file; `path` is its name in messages. Raises as `load`."""
+    described, arrays = read_archive(file, path, GRAPH)
+    try:
+        version = _version(described)
+    except FileFormatError as error:
+        raise FileFormatError(f"{path}: {error}") from None
+    try:
+        if version == MODULE_VERSION:
+            with collection_paused():
+                return module_reading.rebuild(described, arrays, allow)
+        return TracedModule.from_graph(_Reader(described, arrays).graph())
+    except (
+        *(MegEngineError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError),
+        *(RecursionError, MemoryError),
+    ) as error:
+        raise FileFormatError(f"{path}: its graph is not consistent ({str(error)[:500]})") from error
+
+
+def _version(described: Any) -> int:
+    if not isinstance(described, dict) or described.get("format") != FORMAT:
+        found = described.get("format") if isinstance(described, dict) else described
+        raise FileFormatError(f"format is {brief(found)}; expected {FORMAT!r}")
+    version = described.get("version")
+    if version not in (OPS_VERSION, MODULE_VERSION):
+        known = f"this program reads versions {OPS_VERSION} and {MODULE_VERSION}"
+        newer = type(version) is int and version > MODULE_VERSION
+        remedy = "; the file was written by a newer megengine: upgrade, or save it there in an older format"
+        raise FileFormatError(f"version is {brief(version)}; {known}{remedy if newer else ''}")
+    return version
+
+
+def _is_of_ops(model: TracedModule) -> bool:
+    """True for a graph of ops alone."""
+    return len(model.graphs) == 1 and model.graph.arguments is None and not model.graph._inputs_self()
+
+
+# ---------------------------------------------------------------- writing
+
+
+def _graph_text(graph: InternalGraph) -> str:
+    head = {
+        "format": FORMAT,
+        "version": OPS_VERSION,
+        "name": graph.name,
+        "inputs": [n.name for n in graph.inputs],
+        "outputs": [n.name for n in graph.outputs],
+    }
+    lines = [json.dumps(_describe(e), allow_nan=False) for e in graph.exprs()]
+    return json.dumps(head, allow_nan=False)[:-1] + ',\n"exprs": [\n' + ",\n".join(lines) + "\n]}\n"
+
+
+def _describe(expr: Expr) -> dict[str, Any]:
+    made = [{"name": n.name, "shape": list(n.shape), "dtype": dtype_out(n.spec.dtype)} for n in expr.outputs]
+    found: dict[str, Any] = {"kind": expr.kind, "outputs": made}
+    if isinstance(expr, Apply):
+        found["op"] = expr.op
+        found["inputs"] = [n.name for n in expr.inputs]
+        found["attrs"] = {key: _value_out(expr, key, value) for key, value in expr.attrs.items()}
+    if meta := {key: value for key, value in expr.meta.items() if _is_text(value)}:
+        found["meta"] = meta
+    return found
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
+
+
+def _plain_storage(expr: Constant) -> np.ndarray:
+    value = expr.value._storage()
+    array = np.ascontiguousarray(value).reshape(value.shape)  # which makes an axis for a number
+    return array.view(np.uint16) if array.dtype == bfloat16 else array
+
+
+def _value_out(expr: Apply, key: str, value: Any) -> Any:
+    """JSON for an attribute; tuples are lists, and what JSON lacks is an object with one tag."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"float": str(value)}
+    if isinstance(value, (tuple, list)):
+        return [_value_out(expr, key, item) for item in value]
+    if isinstance(value, (np.dtype, QuantizedDType)):
+        return {"dtype": dtype_out(value)}
+    raise FileFormatError(f"{expr!r}: attribute {key!r} is {type(value).__name__}, which the file format does not hold")
+
+
+# ---------------------------------------------------------------- reading
+
+
+class _Reader:
+    """Rebuilds the graph through its own checks."""
+
+    def __init__(self, described: dict[str, Any], weights: dict[str, np.ndarray]) -> None:
+        self.described, self.weights = described, weights
+        self.made = InternalGraph(str(described["name"]))
+        self.nodes: dict[str, TensorNode] = {}
+
+    def graph(self) -> InternalGraph:
+        """The graph, with names and shapes compared with what the file states."""
+        for item in self.described["exprs"]:
+            self._expr(item)
+        if [n.name for n in self.made.inputs] != self.described["inputs"]:
+            raise FileFormatError("its list of inputs does not agree with its expressions")
+        self.made.set_outputs([self.nodes[name] for name in self.described["outputs"]])
+        return self.made
+
+    def _expr(self, item: dict[str, Any]) -> None:
+        stated = item["outputs"]
+        nodes = self._nodes(item, stated[0])
+        if len(nodes) != len(stated):
+            raise FileFormatError(f"{stated[0]['name']!r} makes {len(nodes)} values; {len(stated)} are stated")
+        for node, wanted in zip(nodes, stated, strict=True):
+            if node.name != wanted["name"]:
+                self.made.rename(node, wanted["name"])
+            spec = TensorSpec(tuple(wanted["shape"]), dtype_in(wanted["dtype"]))
+            if node.spec != spec:
+                raise FileFormatError(f"{node.name!r} is {node.spec}; the file states {spec}")
+            self.nodes[node.name] = node
+
+    def _nodes(self, item: dict[str, Any], first: dict[str, Any]) -> tuple[TensorNode, ...]:
+        name, meta = first["name"], {key: value for key, value in item.get("meta", {}).items() if _is_text(value)}
+        if item["kind"] == Input.kind:
+            spec = TensorSpec(tuple(first["shape"]), dtype_in(first["dtype"]))
+            return (self.made.add_input(name, spec),)
+        if item["kind"] == Constant.kind:
+            return (self.made.constant(self._weight(first), name, meta=meta),)
+        if item["kind"] != Apply.kind:
+            raise FileFormatError(f"{name!r} is of the unknown kind {item['kind']!r}")
+        inputs = [self.nodes[one] for one in item["inputs"]]
+        attrs = {key: _value_in(value) for key, value in item["attrs"].items()}
+        out = self.made.apply(item["op"], *inputs, attrs=attrs, name=name, meta=meta)
+        return out if isinstance(out, tuple) else (out,)
+
+    def _weight(self, stated: dict[str, Any]) -> Tensor:
+        array, dtype = self.weights[stated["name"]], dtype_in(stated["dtype"])
+        array = array.view(bfloat16) if dtype == bfloat16 else array
+        if array.dtype != storage_of(dtype):
+            raise FileFormatError(f"{stated['name']!r} is stored as {array.dtype}; expected {storage_of(dtype)}")
+        return Tensor._wrap(array, dtype)
+
+
+def _value_in(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_value_in(item) for item in value)
+    if isinstance(value, dict):
+        return float(value["float"]) if "float" in value else dtype_in(value["dtype"])
+    return value
+
+
+SUFFIXES[".mgt"] = save
+ARCHIVES[GRAPH] = read

@@ -1,0 +1,113 @@
+"""What MegEngine 1.13 cannot run is written for it in another way that gives the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from megengine import functional as F
+from megengine import module as M
+from megengine.core.pytree import flatten
+from megengine.traced_module.editing.attaching import graphs_of
+from megengine.traced_module.expr import Call, CallFunction, CallMethod, Expr, GetAttr, is_call_function, is_call_module
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import ModuleNode, TensorNode
+from megengine.traced_module.passes.layer_uses import has_hooks
+from megengine.traced_module.traced import TracedModule
+
+# layers that it does not have -> functions that it has
+FUNCTIONS: dict[type[M.Module], Callable[[Any], Any]] = {
+    M.ReLU6: F.relu6,
+    M.Tanh: F.tanh,
+    M.HSwish: F.hswish,
+    M.HSigmoid: F.hsigmoid,
+}
+# arguments that must be numbers, or a tuple of them; a shape is one tensor of several numbers
+_LENGTHS = ("kernel_size", "stride", "padding")
+
+
+def for_megengine(traced: TracedModule) -> TracedModule:
+    """The module itself if MegEngine can run it as it stands, else a copy that it can run.
+
+    Calls of layers that it does not have become calls of functions; shapes as sizes of pooling windows become tuples.
+    """
+    found = [e for g in graphs_of(traced) for e in g.exprs(recursive=False) if _change_of(e) is not None]
+    if not found:
+        return traced
+    made = traced.clone()
+    for graph in graphs_of(made):
+        for expr in graph.exprs(recursive=False):
+            change = _change_of(expr)
+            if change is not None:
+                change(graph, expr)
+    _drop_layers(made)
+    return made
+
+
+def results_without_tensor(traced: TracedModule) -> list[str]:
+    """Calls whose results hold None or numbers beside tensors: MegEngine refuses to run them."""
+    exprs = [e for g in graphs_of(traced) for e in g.exprs(recursive=False)]
+    return [e.name for e in exprs if isinstance(e, Call) and _gives_constants(e)]
+
+
+def _gives_constants(expr: Call) -> bool:
+    if expr.out_def is None:
+        return False
+    return any(not isinstance(leaf, TensorNode) for leaf in flatten(expr.return_val)[0])
+
+
+def _change_of(expr: Expr) -> Callable[[InternalGraph, Any], None] | None:
+    if is_call_module(expr):
+        node = expr.inputs[0]
+        lowered = isinstance(node.expr, GetAttr) and type(node.owner) in FUNCTIONS and not has_hooks(node.owner)
+        return _call_function if lowered else None
+    if is_call_function(expr, (F.max_pool2d, F.avg_pool2d)) and _shapes_among(expr):
+        return _split_shapes
+    return None
+
+
+def _call_function(graph: InternalGraph, expr: CallMethod) -> None:
+    node, x = expr.inputs
+    with graph.insert_exprs(expr):
+        made = FUNCTIONS[type(node.owner)](x)
+    _take_place(graph, expr, made)
+    if not node.users:
+        graph.erase(node.expr)
+
+
+def _take_place(graph: InternalGraph, expr: Expr, made: Any) -> None:
+    name = expr.outputs[0].name
+    graph.replace_node({expr.outputs[0]: made})
+    graph.erase(expr)
+    graph.rename(made, name)
+    graph._set(made.expr, "meta", dict(expr.meta))
+
+
+def _shapes_among(expr: Any) -> list[str]:
+    return [k for k, v in expr.named_args.items() if k in _LENGTHS and isinstance(v, TensorNode) and v.spec.ndim == 1]
+
+
+def _split_shapes(graph: InternalGraph, expr: CallFunction) -> None:
+    for name in _shapes_among(expr):
+        shape = expr.named_args[name]
+        with graph.insert_exprs(shape.expr):
+            lengths = tuple(shape[i] for i in range(shape.spec.shape[0]))
+        expr.set_arg(name, lengths)
+
+
+def _drop_layers(made: TracedModule) -> None:
+    """Take away the layers that nothing reads any more."""
+    read = {
+        id(n.owner) for g in graphs_of(made) for n in g.nodes(recursive=False) if isinstance(n, ModuleNode) and n.users
+    }
+    todo, seen = [made], set()
+    while todo:
+        at = todo.pop()
+        if id(at) in seen:
+            continue
+        seen.add(id(at))
+        for name, value in list(object.__getattribute__(at, "__dict__").items()):
+            if isinstance(value, TracedModule):
+                todo.append(value)
+            elif type(value) in FUNCTIONS and id(value) not in read:
+                object.__delattr__(at, name)

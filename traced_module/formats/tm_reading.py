@@ -1,0 +1,422 @@
+"""Reading `.tm` files of MegEngine 1.x: pickled traced modules, read as records and never run.
+
+Every name in a file is looked up in our own tables: layers, public functions, tensor methods, ops.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from megengine.core.collecting import collection_paused
+from megengine.core.errors import FileFormatError, MegEngineError, brief, nearest
+from megengine.core.pytree import TreeDef
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import registry
+from megengine.module import Module
+from megengine.serialization import builder_of
+from megengine.serialization.arrays import quantized_of
+from megengine.serialization.files import ROOTS
+from megengine.serialization.pickles import Global, Record, read_records
+from megengine.tensor import Parameter, Tensor
+from megengine.traced_module.expr import Apply, Arguments, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
+from megengine.traced_module.formats import tm_versions
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.names import identifier
+from megengine.traced_module.node import Node
+from megengine.traced_module.traced import TracedModule
+from megengine.traced_module.tracing.calls import Static, function_of
+
+_HOME = "megengine.traced_module"
+ROOT = f"{_HOME}.traced_module.TracedModule"
+_CONTAINERS: dict[str, type] = {
+    "builtins.tuple": tuple,
+    "builtins.list": list,
+    "builtins.dict": dict,
+    "builtins.slice": slice,
+    "collections.OrderedDict": OrderedDict,
+}
+# state of a TracedModule that is not a child
+_BOOKKEEPING = frozenset(
+    (
+        *("_modules", "name", "training", "quantize_disabled", "_forward_pre_hooks", "_forward_hooks", "_name"),
+        *("_short_name", "argdef_graph_map", "argdef_outdef_map", "_is_top", "watch_points", "watch_node_value"),
+        *("end_points", "is_qat", "argspec", "dump_info", "nodes"),
+    )
+)
+_MOST_PARTS = 1 << 20  # arguments and attributes of all graphs and modules of a file together
+_LIMIT = 1000  # nesting of modules and of argument structures
+
+
+def load_tm(path: str | os.PathLike[str], *, allow: Sequence[type] = ()) -> TracedModule:
+    """Read a traced module that MegEngine 1.x saved (`mge.save(traced, "net.tm")`); nothing in the file is run.
+
+    Args:
+        path: the file.
+        allow: classes of modules of yours (declared there with `register_as_builtin`) that the file may hold.
+
+    Raises:
+        FileFormatError: damaged, not a traced module, or it names a layer, function or op that is not known here.
+
+    Example:
+        >>> traced = load_tm("resnet18.tm")  # doctest: +SKIP
+    """
+    with Path(path).open("rb") as file:
+        try:
+            return read_tm(read_records(file), allow=allow)
+        except MegEngineError as exc:
+            exc.add_note(f"while reading {path}")
+            raise
+
+
+def read_tm(root: Any, *, allow: Sequence[type] = ()) -> TracedModule:
+    """The traced module that the records of a pickle describe."""
+    if _kind(root) != ROOT:
+        raise FileFormatError(f"the file holds {_kind(root) or type(root).__name__}; expected a traced module")
+    try:
+        with collection_paused():
+            return _Reader(allow).traced(root)
+    except MegEngineError:
+        raise
+    except (TypeError, ValueError, IndexError, KeyError, AttributeError, OverflowError, RecursionError) as exc:
+        raise FileFormatError(f"the traced module has unexpected contents: {type(exc).__name__}: {exc}"[:300]) from exc
+
+
+def _kind(value: Any) -> str:
+    return str(value.target) if isinstance(value, Record) and isinstance(value.target, Global) else ""
+
+
+class _Reader:
+    def __init__(self, allow: Sequence[type]) -> None:
+        self.build = builder_of(allow)
+        self.made: dict[int, Any] = {}
+        self.graphs: list[InternalGraph] = []
+        self.depth = 0
+        self.spent = 0
+        self.used: set[int] = set()  # expressions and nodes, each of which belongs to one place
+
+    def spend(self, count: int) -> None:
+        """Bound work on what a file holds once and uses again and again."""
+        self.spent += count
+        if self.spent > _MOST_PARTS:
+            raise FileFormatError(f"over {_MOST_PARTS} arguments and attributes; its parts are shared without end")
+
+    def only(self, record: Record) -> Record:
+        """An expression or a node, which stands in one place only."""
+        if id(record) in self.used:
+            raise FileFormatError(f"{_kind(record) or 'a value'} stands in two places of the graphs")
+        self.used.add(id(record))
+        return record
+
+    # ------------------------------------------------------------ modules
+
+    def traced(self, record: Record) -> TracedModule:
+        """The outermost module: all its graphs count ids and keep edits together."""
+        module = self.module(record)
+        top = next((g for g in module._graphs.values()), None)
+        if top is None:
+            raise FileFormatError("the traced module has no graph")
+        exprs = [e._id for g in self.graphs for e in g._order]
+        nodes = [n._id for g in self.graphs for e in g._order for n in e._outputs]
+        for graph in self.graphs:
+            graph._journal, graph._top = top._journal, top
+        top._journal.next_expr, top._journal.next_node = max(exprs) + 1, max(nodes) + 1
+        top._journal.recording = True
+        return module
+
+    def module(self, record: Record) -> TracedModule:
+        """A module with graphs, or a container of modules."""
+        if id(record) in self.made:
+            return self.made[id(record)]
+        self.depth += 1
+        if self.depth > _LIMIT:
+            raise FileFormatError(f"modules nest deeper than {_LIMIT}")
+        state = _state(record)
+        self.spend(len(state))
+        made = self.made[id(record)] = TracedModule(name=_text(state.get("name")))
+        made.training = bool(state.get("training", True))
+        made.is_qat = bool(state.get("is_qat", False))
+        made.quantize_disabled = bool(state.get("quantize_disabled", False))
+        for name, value in state.items():
+            if name not in _BOOKKEEPING:
+                _check_attribute(name)
+                object.__setattr__(made, name, self.child(name, value))
+        spec = state.get("argspec")
+        made.forward_signature = None if spec is None else self.signature(spec)
+        for key, graph_record in state.get("argdef_graph_map", {}).items():
+            graph = self.graph(graph_record, made)
+            graph.arguments = _without_self(self.structure(key))
+            graph.out_def = self.structure(state["argdef_outdef_map"][key], of_results=True)[0]
+            made._add_graph(graph)
+        self.depth -= 1
+        return made
+
+    def child(self, name: str, value: Any) -> Any:
+        """A submodule, a layer, or a tensor."""
+        if _kind(value) == ROOT:
+            return self.module(value)
+        return self.value(value, name)
+
+    def value(self, value: Any, what: str) -> Any:
+        """A tensor, a layer or a plain constant."""
+        if _kind(value) == f"{_HOME}.serialization._ModuleState":
+            return self.layer(value)
+        if id(value) not in self.made:
+            made = self.build(value)
+            if isinstance(value, Record) and not isinstance(made, (Tensor, Module)):
+                raise FileFormatError(f"{what[:60]!r} is a {type(made).__name__}; expected a module or a tensor")
+            self.made[id(value)] = made
+        return self.made[id(value)]
+
+    def layer(self, record: Record) -> Module:
+        """A layer, stored by the name of its class and its attributes."""
+        if id(record) not in self.made:
+            state = _state(record)
+            home, name = state["module"]
+            layer = self.build(Record(Global(_word(home), _word(name)), (), state["state"]))
+            if not isinstance(layer, Module):
+                raise FileFormatError(f"{home}.{name} is not a layer")
+            tm_versions.upgrade_layer(layer)
+            self.made[id(record)] = layer
+        return self.made[id(record)]
+
+    def signature(self, record: Record) -> inspect.Signature:
+        """Signature of the traced forward from an inspect.FullArgSpec."""
+        if _kind(record) != "inspect.FullArgSpec":
+            raise FileFormatError("the signature of forward is not an inspect.FullArgSpec")
+        args, varargs, varkw, defaults, kwonly, kwdefaults, _ = record.args
+        self.spend(len(args) + len(kwonly))
+        defaults = tuple(self.constant(v) for v in defaults or ())
+        kwdefaults = {k: self.constant(v) for k, v in (kwdefaults or {}).items()}
+        first = len(args) - len(defaults)
+        kinds = inspect.Parameter
+        made = [
+            kinds(a, kinds.POSITIONAL_OR_KEYWORD, default=defaults[i - first] if i >= first else kinds.empty)
+            for i, a in enumerate(args)
+        ]
+        if varargs:
+            made.append(kinds(varargs, kinds.VAR_POSITIONAL))
+        made += [kinds(a, kinds.KEYWORD_ONLY, default=kwdefaults.get(a, kinds.empty)) for a in kwonly]
+        if varkw:
+            made.append(kinds(varkw, kinds.VAR_KEYWORD))
+        return inspect.Signature(made)
+
+    # ------------------------------------------------------------ graphs
+
+    def graph(self, record: Record, owner: TracedModule) -> InternalGraph:
+        """One graph with its names and ids."""
+        state = _state(record)
+        name = _text(state.get("_name", state.get("_module_name"))) or "graph"
+        graph = InternalGraph(name, _text(state.get("_qualname", state.get("_prefix_name"))) or name, owner=owner)
+        nodes: dict[int, Node] = {}
+        for node in state["_inputs"]:
+            self.expr(graph, _state(node)["expr"], nodes)
+        for expr in state["_exprs"]:
+            self.expr(graph, expr, nodes)
+        graph._inputs = tuple(nodes[id(n)] for n in state["_inputs"])
+        graph._outputs = tuple(nodes[id(n)] for n in state["_outputs"])  # type: ignore[assignment]
+        self.graphs.append(graph)
+        return graph
+
+    def expr(self, graph: InternalGraph, record: Record, nodes: dict[int, Node]) -> None:
+        """One expression and the nodes it makes."""
+        state, kind = _state(self.only(record)), _kind(record)
+        make = _EXPRS.get(kind.removeprefix(f"{_HOME}.expr."))
+        if make is None:
+            raise FileFormatError(f"an expression of the unknown kind {kind[:80]!r}")
+        expr = make(self, graph, state)
+        expr._disable_remove = bool(state.get("_disable_remove", False))
+        inputs = []
+        self.spend(len(state.get("inputs", ())) + len(state["outputs"]))
+        for node in state.get("inputs", ()):
+            if id(node) not in nodes:
+                raise FileFormatError(f"{kind} {state.get('_id')} uses a node that is not made before it")
+            inputs.append(nodes[id(node)])
+        made = []
+        for node in state["outputs"]:
+            nodes[id(node)] = new = self.node(graph, expr, node)
+            graph._names.take(new._name, new)
+            made.append(new)
+        expr._outputs = tuple(made)
+        graph._link(expr, inputs, None)
+
+    def node(self, graph: InternalGraph, expr: Expr, record: Record) -> Node:
+        """A node with the name and id that the file gives it."""
+        state = _state(self.only(record))
+        spec = None
+        if _kind(record).endswith(".TensorNode"):
+            dtype = self.build(state["_dtype"]) if state.get("_dtype") is not None else np.dtype(np.float32)
+            shape = state.get("_shape")
+            spec = TensorSpec(tuple(int(n) for n in shape or ()), quantized_of(dtype) or dtype)
+        elif not _kind(record).endswith(".ModuleNode"):
+            raise FileFormatError(f"a node of the unknown kind {_kind(record)[:80]!r}")
+        name = _word(state.get("_name") or "node")
+        node = graph._make_node(expr, spec, graph._names.unique(identifier(name)), "")
+        if name == identifier(name) and graph._names.get(name) is None:
+            node._name = name  # names of Python builtins too, if the file has them
+        node._qualname = _text(state.get("_qualname", state.get("_orig_name"))) or f"{graph.qualname}.[{name}]"
+        node._id = int(state["_id"])
+        return node
+
+    # ------------------------------------------------------------ expressions
+
+    def arguments(self, state: dict[str, Any]) -> Arguments:
+        """Nesting and constants of a call."""
+        structure, _ = self.structure(state["arg_def"])
+        self.spend(len(state["const_val"]))
+        constants = tuple((int(i), self.constant(v)) for i, v in state["const_val"])
+        if structure.num_leaves != len(state["inputs"]) + len(constants):
+            given = f"{len(state['inputs'])} inputs and {len(constants)} constants"
+            raise FileFormatError(f"a call has {given}; its arguments nest {structure.num_leaves} values")
+        return structure, constants
+
+    def constant(self, value: Any) -> Any:
+        """A constant argument: a number, text, a dtype, Ellipsis, ..."""
+        if isinstance(value, Global) and str(value) == "builtins.Ellipsis":
+            return Ellipsis
+        return value if isinstance(value, (str, int, float, bool, type(None))) else self.build(value)
+
+    def structure(self, record: Any, *, of_results: bool = False) -> tuple[TreeDef, tuple[tuple[int, Any], ...]]:
+        """A nesting and the constants at its leaves, which are part of the nesting of results."""
+        constants: list[tuple[int, Any]] = []
+        count = 0
+
+        def walk(at: Record, depth: int) -> TreeDef:
+            nonlocal count
+            state = _state(at)
+            self.spend(1)
+            if depth > _LIMIT // 10:
+                raise FileFormatError("arguments nest too deep")
+            if _kind(at).endswith(".LeafDef"):
+                if state.get("const_val") is not None or _is_none_leaf(state):
+                    value = self.constant(state.get("const_val"))
+                    if of_results:
+                        return TreeDef(Static, value)
+                    constants.append((count, value))
+                count += 1
+                return TreeDef(None)
+            stored = state["type"]
+            kind = _CONTAINERS.get(str(stored)) if isinstance(stored, Global) else None
+            if kind is None:
+                raise FileFormatError(f"arguments nest in {brief(stored)}, which is not a known container")
+            aux = state.get("aux_data")
+            self.spend(len(aux or ()))
+            keys = tuple(aux) if kind in (dict, OrderedDict) else None
+            return TreeDef(kind, keys, tuple(walk(c, depth + 1) for c in state["children_defs"]))
+
+        return walk(record, 0), tuple(constants)
+
+    def call_method(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
+        """A call of a module or of a tensor's method."""
+        method = _word(state["method"])
+        if method != "__call__" and getattr(getattr(Tensor, method, None), "__public__", None) is None:
+            known = [m for m in dir(Tensor) if hasattr(getattr(Tensor, m), "__public__")]
+            raise FileFormatError(
+                f"the file calls the tensor method {brief(method)}, unknown here{nearest(method, known)}"
+            )
+        expr = CallMethod(graph, int(state["_id"]), {}, self.arguments(state), method)
+        expr._out_def = self.out_def(state)
+        return expr
+
+    def call_function(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
+        """A call of a public or wrapped function."""
+        home, name = state["func"]
+        qualified = tm_versions.current_name(f"{_word(home)}.{_word(name)}")
+        try:
+            function_of(qualified)
+        except MegEngineError as exc:
+            raise FileFormatError(f"the file calls {exc!s}") from None
+        arguments = tm_versions.upgrade_call(qualified, self.arguments(state), _text(state.get("version")) or "")
+        expr = CallFunction(graph, int(state["_id"]), {}, arguments, qualified)
+        expr._out_def = self.out_def(state)
+        return expr
+
+    def out_def(self, state: dict[str, Any]) -> TreeDef | None:
+        """Nesting of a call's results; None for a single tensor."""
+        if state.get("out_def") is None:
+            return None
+        structure = self.structure(state["out_def"], of_results=True)[0]
+        return None if structure.kind is None else structure
+
+    def get_attr(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
+        """The read of an attribute."""
+        name = _word(state["name"])
+        for part in name.split("."):
+            _check_attribute(part)
+        return GetAttr(graph, int(state["_id"]), {}, name)
+
+    def constant_expr(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
+        """A tensor that was made while the model ran."""
+        value = self.value(state["value"], "a constant")
+        if not isinstance(value, Tensor):
+            raise FileFormatError(f"a constant is a {type(value).__name__}; expected a tensor")
+        plain = value if not isinstance(value, Parameter) else Tensor(value)
+        return Constant(graph, int(state["_id"]), {}, plain)
+
+    def apply(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
+        """An op applied by the user's code: so far those that traced models hold."""
+        described = dict(state.get("opdef_state") or {})
+        kind = described.pop("opdef_type", state.get("opdef"))
+        name = _word(str(kind) if isinstance(kind, Global) else kind).rpartition(".")[2]
+        if name not in registry or name not in tm_versions.OPDEFS:
+            raise FileFormatError(f"the file applies the op {name[:60]!r}, which has no counterpart here")
+        return Apply(graph, int(state["_id"]), {}, name, tm_versions.OPDEFS[name](described))
+
+    def input(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
+        """An input of the graph."""
+        return Input(graph, int(state["_id"]), {})
+
+
+_EXPRS: dict[str, Callable[[_Reader, InternalGraph, dict[str, Any]], Expr]] = {
+    "Input": _Reader.input,
+    "GetAttr": _Reader.get_attr,
+    "CallMethod": _Reader.call_method,
+    "CallFunction": _Reader.call_function,
+    "Constant": _Reader.constant_expr,
+    "Apply": _Reader.apply,
+}
+
+
+def _state(record: Any) -> dict[str, Any]:
+    if not isinstance(record, Record) or not isinstance(record.state, dict):
+        raise FileFormatError(f"a {type(record).__name__} where an object with state was expected")
+    return record.state
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > tm_versions.LONGEST_NAME:
+        raise FileFormatError(f"{brief(value)} where a name was expected")
+    return value
+
+
+def _check_attribute(name: Any) -> None:
+    if not isinstance(name, str) or name.startswith("__") or hasattr(Module, name):
+        raise FileFormatError(f"{brief(name)} is not the name of a submodule or tensor")
+
+
+def _is_none_leaf(state: dict[str, Any]) -> bool:
+    """A constant None: its leaf has the type of None, a tensor's or module's has several classes."""
+    return len(state["type"]) == 2
+
+
+def _without_self(arguments: Arguments) -> Arguments:
+    """The nesting of a call's arguments without the module itself, which stands first in MegEngine's files."""
+    structure, constants = arguments
+    args, kwargs = structure.children
+    return (
+        TreeDef(structure.kind, structure.aux, (TreeDef(args.kind, args.aux, args.children[1:]), kwargs)),
+        tuple((i - 1, v) for i, v in constants),
+    )
+
+
+ROOTS[ROOT] = read_tm

@@ -1,0 +1,436 @@
+"""Writing `.tm` files that MegEngine 1.13 loads: its classes by name, their state as it keeps it."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pickle
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import QuantizedDType
+from megengine.core.errors import GraphError, brief
+from megengine.core.pytree import TreeDef
+from megengine.logger import get_logger
+from megengine.module import Module
+from megengine.serialization import write_atomically
+from megengine.serialization.arrays import with_metadata
+from megengine.serialization.files import WRITERS
+from megengine.serialization.objects import module_state
+from megengine.serialization.writer import PickleWriter
+from megengine.tensor import Tensor
+from megengine.traced_module.expr import Apply, Arguments, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
+from megengine.traced_module.formats.tm_lowering import for_megengine, results_without_tensor
+from megengine.traced_module.formats.tm_order import in_file_order
+from megengine.traced_module.formats.tm_versions import LONGEST_NAME
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.traced import TracedModule
+from megengine.traced_module.tracing.calls import Static, is_leaf_module
+
+VERSION = "1.13.0"
+_HOME = "megengine.traced_module"
+_OPDEFS = {"GetVarShape": {"axis": 7}}  # 7: its number of axes at most, for all of them
+_UNKNOWN_THERE = ("HSigmoid", "HSwish", "ReLU6", "Tanh")  # layers that it does not have
+# what its layers keep beside what ours do
+_LAYER_STATE: dict[str, dict[str, Any]] = {
+    "Conv2d": {"output_padding": 0},
+    "ConvTranspose2d": {"conv_mode": "cross_correlation", "compute_mode": "default"},
+    "Linear": {"compute_mode": "default"},
+    "Embedding": {"padding_idx": None, "max_norm": None, "norm_type": None},
+    "BatchNorm1d": {"_track_running_stats_saved": True},
+    "BatchNorm2d": {"_track_running_stats_saved": True},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A class or an object by its name."""
+
+    path: str
+
+
+class Names(tuple):
+    """Classes by their names, written once."""
+
+
+class Stub:
+    """An object of a class that exists where the file is read."""
+
+    __slots__ = ("args", "path", "state")
+
+    def __init__(self, path: str, state: Any = None, args: tuple = ()) -> None:
+        self.path, self.state, self.args = path, state, args
+
+
+class _TmWriter(PickleWriter):
+    """Objects that refer to each other are all made first and get their state then, so nothing nests deep."""
+
+    def stub(self, value: Stub) -> None:
+        """An object with its state."""
+        self.make(value)
+        if value.state is not None:
+            self.write(value.state)
+            self.put(pickle.BUILD)
+
+    def make(self, stub: Stub) -> None:
+        """An object without state yet."""
+        self.name(stub.path)
+        self.tuple_(stub.args)
+        self.put(pickle.NEWOBJ)
+        self.remember(stub)
+
+    def module(self, value: Module) -> None:
+        """A layer inside a layer: pickled by its class."""
+        self.write(Stub(*_layer_state(value)))
+
+    def shared(self, value: Names) -> None:
+        """A tuple that stands in many places."""
+        self.tuple_(value)
+        self.remember(value)
+
+    def graph_of(self, objects: list[Stub], root: Stub) -> list[Any]:
+        """A pickle of the root, with these objects made before any state is written."""
+        for stub in objects:
+            self.make(stub)
+            self.put(pickle.POP)
+        for stub in objects:
+            self.out += self.memo[id(stub)]
+            self.write(stub.state)
+            self.put(pickle.BUILD, pickle.POP)
+        self.write(root)
+        return self.content()
+
+    kinds = (
+        (Name, lambda writer, value: writer.name(value.path)),
+        (Names, shared),
+        (Stub, stub),
+        (type(Ellipsis), lambda writer, value: writer.name("builtins.Ellipsis")),
+        (np.dtype, PickleWriter.dtype),
+        (Module, module),
+    )
+
+
+def save_tm(traced: TracedModule, path: str | os.PathLike[str]) -> None:
+    """Write a traced module as MegEngine 1.13 saves it; `mge.load` reads it there and here.
+
+    The file is replaced in one step.
+
+    Calls of layers that MegEngine 1.13 does not have (ReLU6, Tanh, HSwish, HSigmoid) are written as calls of functions,
+    a shape as the size of a pooling window as a tuple of its lengths. What it cannot run all the same is written with
+    a warning: such a layer inside of another one, and calls that give None or numbers beside tensors.
+
+    Raises:
+        GraphError: the module holds something that MegEngine has no counterpart for (an op-level graph, an op); it is
+            named, and nothing is written.
+
+    Example:
+        >>> save_tm(traced, "net.tm")  # doctest: +SKIP
+    """
+    write_atomically(path, tm_content(traced))
+
+
+def tm_content(traced: TracedModule) -> list[Any]:
+    """The content of a `.tm` file, as buffers. Raises as `save_tm`."""
+    traced = for_megengine(traced)
+    described = _Description()
+    root = described.traced(traced, is_top=True)
+    if described.unknown:
+        get_logger(__name__).warning(
+            f".tm: MegEngine {VERSION} has no such layers as {', '.join(described.unknown[:5])}: it will not load the "
+            "file, this package will; call the functions of that name instead"
+        )
+    if mixed := results_without_tensor(traced):
+        get_logger(__name__).warning(
+            f".tm: MegEngine {VERSION} runs no call that gives None or numbers beside tensors, as "
+            f"{', '.join(mixed[:5])} does: it will load the file and not run it, this package will"
+        )
+    return _TmWriter().graph_of([*described.objects, *described.built], root)
+
+
+class _Description:
+    def __init__(self) -> None:
+        self.objects: list[Stub] = []  # parts of graphs
+        self.built: list[Stub] = []  # modules
+        self.modules: dict[int, Stub] = {}
+        self.kept: list[Any] = []
+        self.unknown: list[str] = []
+
+    # ------------------------------------------------------------ modules
+
+    def traced(self, module: TracedModule, *, is_top: bool = False) -> Stub:
+        """A traced module, or a container of modules."""
+        if id(module) in self.modules:
+            return self.modules[id(module)]
+        stub = self.modules[id(module)] = Stub(f"{_HOME}.traced_module.TracedModule")
+        graphs, results = {}, {}
+        children = {n: v for n, v in object.__getattribute__(module, "__dict__").items() if _is_child(v)}
+        for graph in module.graphs:
+            if graph.arguments is None:
+                raise GraphError(f".tm: {graph.name!r} is a graph of ops; MegEngine's files hold calls only")
+            arguments, _ = in_file_order(graph.arguments, graph.inputs[1:])
+            result, _ = in_file_order((graph.out_def or TreeDef(None), ()), graph.outputs)
+            key = self.structure(_with_self(arguments), leading_module=True)
+            graphs[key] = self.graph(graph, is_top=is_top)
+            results[key] = self.structure(result)
+        containers = ("argdef_graph_map", "argdef_outdef_map", "watch_points", "watch_node_value", "end_points")
+        stub.state = {
+            "_modules": ["_forward_pre_hooks", "_forward_hooks", *containers, *children],
+            "name": None,
+            "training": module.training,
+            "quantize_disabled": module.quantize_disabled,
+            "_forward_pre_hooks": OrderedDict(),
+            "_forward_hooks": OrderedDict(),
+            "_name": None,
+            "_short_name": None,
+            "argdef_graph_map": graphs,
+            "argdef_outdef_map": results,
+            "_is_top": is_top,
+            "watch_points": [],
+            "watch_node_value": {},
+            "end_points": [],
+            "is_qat": module.is_qat,
+            "argspec": _argspec(module.forward_signature),
+            **{name: self.child(value, name) for name, value in children.items()},
+        }
+        if is_top:
+            registered = ("register_type", "register_container_type", "register_mdule", "register_function")
+            stub.state["dump_info"] = {"version": VERSION, **{name: [] for name in registered}}
+        self.built.append(stub)  # behind its submodules: MegEngine looks at them while it takes the state
+        return stub
+
+    def child(self, value: Any, name: str) -> Any:
+        """A submodule, a layer or a tensor."""
+        if isinstance(value, Tensor):
+            return value
+        if isinstance(value, TracedModule):
+            return self.traced(value)
+        if not is_leaf_module(value):
+            raise GraphError(f".tm: {name} is a {type(value).__name__}, which is not a layer")
+        if id(value) not in self.modules:
+            path, state = _layer_state(value)
+            home, _, kind = path.rpartition(".")
+            if kind in _UNKNOWN_THERE and home.startswith("megengine."):
+                self.unknown.append(f"{name} ({kind})")
+            described = {"module": (home, kind), "state": state, "version": VERSION}
+            self.modules[id(value)] = Stub(f"{_HOME}.serialization._ModuleState", described)
+            self.kept.append(value)
+        return self.modules[id(value)]
+
+    # ------------------------------------------------------------ graphs
+
+    def graph(self, graph: InternalGraph, *, is_top: bool) -> Stub:
+        """One graph, its nodes and expressions."""
+        stub = Stub(f"{_HOME}.traced_module.InternalGraph")
+        self.objects.append(stub)
+        nodes: dict[int, Stub] = {}
+        exprs: dict[int, Stub] = {}
+        for expr in graph._order:
+            exprs[id(expr)] = self.empty(f"{_HOME}.expr.{expr.kind}")
+            for node in expr.outputs:
+                kind = "ModuleNode" if isinstance(node, ModuleNode) else "TensorNode"
+                nodes[id(node)] = self.empty(f"{_HOME}.node.{kind}")
+        for expr in graph._order:
+            exprs[id(expr)].state = self.expr(expr, [nodes[id(n)] for n in expr.inputs], expr_nodes(expr, nodes))
+            for node in expr.outputs:
+                users = [exprs[id(u)] for u in sorted(node.users, key=lambda u: u._key)]
+                nodes[id(node)].state = _node(node, exprs[id(expr)], users)
+        assert graph.arguments is not None
+        _, inputs = in_file_order(graph.arguments, graph.inputs[1:])
+        _, results = in_file_order((graph.out_def or TreeDef(None), ()), graph.outputs)
+        names = {"name": graph.name, "qualname": graph.qualname}
+        used: dict[str, Any] = {n.name: nodes[id(n)] for e in graph._order for n in e.outputs}
+        used |= {name: None for name in graph._names if name not in used}  # in an order that no undone edit changes
+        namespace = Stub(f"{_HOME}.traced_module.NameSpace", {**names, "_used_names": used})
+        stub.state = {
+            "_exprs": [exprs[id(e)] for e in graph._exprs],
+            "_inputs": [nodes[id(n)] for n in (graph.inputs[0], *inputs)],
+            "_outputs": [nodes[id(n)] for n in results],
+            "_watch_point": [],
+            "_end_point": [],
+            "_namespace": namespace,
+            "_rst": Stub("collections.defaultdict", None, (Name("builtins.list"),)),
+            "_name": graph.name,
+            "_qualname": graph.qualname,
+        }
+        if is_top:
+            stub.state["_total_ids"] = (graph._journal.next_node, graph._journal.next_expr)
+        return stub
+
+    def empty(self, path: str) -> Stub:
+        """An object whose state comes later."""
+        stub = Stub(path)
+        self.objects.append(stub)
+        return stub
+
+    def expr(self, expr: Expr, inputs: list[Stub], outputs: list[Stub]) -> dict[str, Any]:
+        """State of an expression."""
+        state: dict[str, Any] = {"_id": expr.id, "_disable_remove": expr._disable_remove}
+        if isinstance(expr, Call):
+            return state | self.call(expr, inputs, outputs)
+        state["inputs"] = inputs
+        if isinstance(expr, Apply):
+            if expr.op not in _OPDEFS:
+                raise GraphError(f".tm: {expr!r} applies an op; MegEngine's files hold calls of functions")
+            kind = Name(f"megengine.core._imperative_rt.ops.{expr.op}")
+            state |= {"opdef_state": {**_OPDEFS[expr.op], "opdef_type": kind}, "version": VERSION}
+        elif isinstance(expr, Constant):
+            state |= {"value": expr.value, "name": ""}
+        else:
+            state |= {"name": _named(expr.name if isinstance(expr, GetAttr) else expr.outputs[0].name)}
+        return state | {"outputs": outputs}
+
+    def call(self, expr: Call, inputs: list[Stub], outputs: list[Stub]) -> dict[str, Any]:
+        """State of a call."""
+        arguments, inputs = in_file_order(expr.arguments, inputs)
+        result, outputs = in_file_order((expr.out_def or TreeDef(None), ()), outputs)
+        if isinstance(expr, CallMethod):
+            called: dict[str, Any] = {"method": expr.method}
+        else:
+            assert isinstance(expr, CallFunction)
+            home, _, name = expr.qualified.rpartition(".")
+            called = {"func": (home, name)}
+        leading = isinstance(expr, CallMethod) and expr.method == "__call__"
+        return {
+            "inputs": inputs,
+            "const_val": list(arguments[1]),
+            **called,
+            "outputs": outputs,
+            "arg_def": self.structure(arguments, leading_module=leading),
+            "out_def": self.structure(result),
+            "version": VERSION,
+        }
+
+    def structure(self, arguments: Arguments, *, leading_module: bool = False) -> Stub:
+        """Nesting of arguments or results with the constants at its leaves."""
+        definition, constants = arguments
+        fixed = dict(constants)
+        count = 0
+
+        def walk(at: TreeDef) -> Stub:
+            nonlocal count
+            if at.kind is None:
+                count += 1
+                return _leaf(fixed, count - 1, is_module=leading_module and count == 1)
+            if at.kind is Static:
+                return _leaf({-1: at.aux}, -1, is_module=False)
+            children = [walk(c) for c in at.children]
+            kind = Name(f"{'collections' if at.kind is OrderedDict else 'builtins'}.{at.kind.__name__}")  # type: ignore[union-attr]
+            aux = tuple(at.aux) if at.kind in (dict, OrderedDict) else None
+            leaves = at.num_leaves
+            state = {"type": kind, "aux_data": aux, "children_defs": children, "num_leaves": leaves}
+            return Stub(f"{_HOME}.pytree.TreeDef", state)
+
+        return walk(definition)
+
+
+def _layer_state(layer: Any) -> tuple[str, dict[str, Any]]:
+    """Name of the class of a layer, and its attributes as MegEngine keeps them."""
+    path, state = module_state(layer)
+    for kind in type(layer).__mro__:
+        state = {**_LAYER_STATE.get(kind.__name__, {}), **state}
+    if hasattr(layer, "linear"):
+        state |= {"in_features": layer.linear.in_features, "out_features": layer.linear.out_features}
+    return path, state
+
+
+def expr_nodes(expr: Expr, nodes: dict[int, Stub]) -> list[Stub]:
+    """The objects of the nodes that an expression makes."""
+    return [nodes[id(n)] for n in expr.outputs]
+
+
+_POSITION = Name(f"{_HOME}.pytree.ArgsIndex")
+_MODULE_LEAF = Names(
+    (
+        *(Name("megengine.module.module.Module"), Name(f"{_HOME}.node.ModuleNode"), Name(f"{_HOME}.node.NodeMixin")),
+        _POSITION,
+    )
+)
+_TENSOR_LEAF = Names((Name("megengine.tensor.Tensor"), Name(f"{_HOME}.node.TensorNode"), _POSITION))
+
+
+def _leaf(fixed: dict[int, Any], index: int, *, is_module: bool) -> Stub:
+    value = fixed.get(index)
+    if index in fixed:
+        kinds: tuple[Any, ...] = (_type(value), _POSITION)
+    else:
+        kinds = _MODULE_LEAF if is_module else _TENSOR_LEAF
+    state = {"type": kinds, "aux_data": None, "children_defs": [], "num_leaves": 1, "const_val": value}
+    return Stub(f"{_HOME}.pytree.LeafDef", state)
+
+
+def _type(value: Any) -> Any:
+    if value is None or value is Ellipsis:
+        return Stub("builtins.type", None, (value,))
+    kind = type(value)
+    return Name(f"{kind.__module__}.{kind.__qualname__}")
+
+
+def _named(name: str) -> str:
+    if len(name) > LONGEST_NAME:
+        raise GraphError(f".tm: the name {brief(name)} has {len(name)} characters; expected at most {LONGEST_NAME}")
+    return name
+
+
+_DEVICE = Stub("megengine.core._imperative_rt.common.CompNode", "xpux:0")
+
+
+def _node(node: Node, expr: Stub, users: list[Stub]) -> dict[str, Any]:
+    state: dict[str, Any] = {"expr": expr, "users": users, "_id": node.id}
+    if isinstance(node, TensorNode):
+        dtype = node.spec.dtype
+        state |= {
+            "_qparams": None,
+            "_shape": node.spec.shape,
+            "_dtype": with_metadata(dtype) if isinstance(dtype, QuantizedDType) else dtype,
+            "_device": _DEVICE,
+        }
+    state |= {"_name": _named(node.name), "_qualname": node.qualname}
+    if isinstance(node, ModuleNode):
+        state["module_type"] = (node.module_type.__module__, node.module_type.__qualname__)
+    return state
+
+
+def _is_child(value: Any) -> bool:
+    return isinstance(value, (Module, Tensor))
+
+
+def _with_self(arguments: Arguments) -> Arguments:
+    definition, constants = arguments
+    args, kwargs = definition.children
+    longer = TreeDef(args.kind, args.aux, (TreeDef(None), *args.children))
+    return TreeDef(definition.kind, definition.aux, (longer, kwargs)), tuple((i + 1, v) for i, v in constants)
+
+
+def _argspec(signature: inspect.Signature | None) -> Stub | None:
+    """inspect.FullArgSpec of a forward function."""
+    if signature is None:
+        return None
+
+    def names(*kinds: Any) -> list[inspect.Parameter]:
+        return [p for p in signature.parameters.values() if p.kind in kinds]
+
+    def only(found: Iterable[inspect.Parameter]) -> str | None:
+        return next((p.name for p in found), None)
+
+    kinds = inspect.Parameter
+    plain, named = names(kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD), names(kinds.KEYWORD_ONLY)
+    defaults = tuple(p.default for p in plain if p.default is not kinds.empty) or None
+    named_defaults = {p.name: p.default for p in named if p.default is not kinds.empty} or None
+    args = (
+        [p.name for p in plain],
+        only(names(kinds.VAR_POSITIONAL)),
+        only(names(kinds.VAR_KEYWORD)),
+        defaults,
+        [p.name for p in named],
+        named_defaults,
+        {},
+    )
+    return Stub("inspect.FullArgSpec", None, args)
+
+
+WRITERS[TracedModule] = tm_content

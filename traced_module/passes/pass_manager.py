@@ -1,0 +1,147 @@
+"""Running passes: in order, linted, and on request compared numerically, with the guilty one named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from megengine.core.collecting import collection_paused
+from megengine.core.errors import GraphError, OptionError, nearest
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.interpret import interpret
+from megengine.traced_module.passes.guilty import Key, copy_of, difference, first_difference, run_of, write_reproducer
+from megengine.traced_module.passes.rewriting import Rule, rewrite
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A named transform of a graph in place; `run` returns True if it changed something.
+
+    One that is `by_name_only` takes no part in `optimize(module, "all")`: it makes a graph less general, or undoes
+    what others do.
+    """
+
+    name: str
+    run: Callable[[InternalGraph], bool]
+    by_name_only: bool = False
+
+    @classmethod
+    def of_rules(cls, name: str, *rules: Rule) -> Pass:
+        """A pass that applies rules until none fits any more."""
+
+        def run(graph: InternalGraph) -> bool:
+            changed = False
+            while rewrite(graph, rules):
+                changed = True
+            return changed
+
+        return cls(name, run)
+
+
+_registered: dict[str, Pass] = {}
+
+
+def register_pass(one: Pass) -> Pass:
+    """Let `optimize` and the command know a pass by its name."""
+    if one.name in _registered:
+        raise OptionError(f"register_pass: {one.name!r} is registered already; choose another name")
+    _registered[one.name] = one
+    return one
+
+
+def get_registered_pass(pass_name: str) -> Pass:
+    """A registered pass; the error gives the nearest name."""
+    if pass_name not in _registered:
+        raise OptionError(
+            f"unknown pass {pass_name!r}{nearest(pass_name, _registered)}; known: {', '.join(_registered)}"
+        )
+    return _registered[pass_name]
+
+
+def registered_passes() -> tuple[Pass, ...]:
+    """All registered passes, in the order in which they were registered."""
+    return tuple(_registered.values())
+
+
+def _changes_made(graph: InternalGraph) -> int:
+    """Primitive changes of the open transaction so far."""
+    step = graph._journal.open
+    return 0 if step is None else len(step.changes)
+
+
+@dataclass
+class PassManager:
+    """Runs passes in order and lints after each that made a change, and at the end.
+
+    Args:
+        passes: what to run.
+        check_with: inputs of the graph; outputs are compared before and after each pass.
+        tolerance: largest difference accepted, as a part of the largest output.
+        reproducer: folder; when a pass is found guilty, the smallest part of the graph that it changes wrongly is
+            written there: before.mgt, after.mgt and inputs.npz.
+
+    Example:
+        >>> PassManager([fold], check_with=[x]).run(graph)  # doctest: +SKIP
+    """
+
+    passes: Sequence[Pass]
+    check_with: Sequence[Any] | None = None
+    tolerance: float = 1e-4
+    reproducer: str | Path | None = None
+    changed: list[str] = field(default_factory=list)
+
+    def run(self, graph: InternalGraph) -> list[str]:
+        """Run all passes, each one step for `undo`; returns the names of those that changed the graph.
+
+        Raises:
+            GraphError: a pass changed what the graph computes; it is named, and so is the first value that differs.
+                The graph is left as that pass made it.
+        """
+        with collection_paused():
+            return self._run(graph)
+
+    def _run(self, graph: InternalGraph) -> list[str]:
+        self.changed = []
+        expected = None if self.check_with is None else interpret(graph, self.check_with)
+        checked = not self.passes
+        for one in self.passes:
+            before = copy_of(graph) if expected is not None else None
+            with graph.transaction(one.name):
+                made = _changes_made(graph)
+                changed = one.run(graph)
+                made = _changes_made(graph) - made
+            if changed:
+                self.changed.append(one.name)
+            checked = changed or made > 0
+            if checked:
+                graph.lint()
+            if before is not None:
+                self._compare(one, before, graph, expected)
+        if not checked:  # what a pass breaks behind the graph's back is found all the same
+            graph.lint()
+        return self.changed
+
+    def _compare(self, one: Pass, before: InternalGraph, after: InternalGraph, expected: Any) -> None:
+        inputs = self.check_with or ()
+        got = interpret(after, inputs)
+        if len(got) != len(expected):
+            raise GraphError(f"pass {one.name!r} leaves {len(got)} results; expected {len(expected)}")
+        worst = max(map(difference, expected, got), default=0.0)
+        if worst <= self.tolerance:
+            return
+        runs = run_of(before, inputs), run_of(after, inputs)
+        first = first_difference(*runs, self.tolerance)
+        where = "" if first is None else f"; the first value that differs is {_in_words(first)}"
+        if first is not None and self.reproducer is not None:
+            write_reproducer(Path(self.reproducer), *runs, first)
+            where += f"; reproducer in {self.reproducer}"
+        raise GraphError(
+            f"pass {one.name!r} changes the result by {worst:.3g} of its range; expected {self.tolerance}{where}"
+        )
+
+
+def _in_words(key: Key) -> str:
+    path, _, name = key
+    return f"{name!r} of {path}" if path else repr(name)

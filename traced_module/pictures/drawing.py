@@ -1,0 +1,331 @@
+"""Pictures of a graph with its hierarchy: SVG and PNG laid out here, so no other program is needed, and DOT.
+
+Submodules, and of flat graphs what one module did, stand in frames; `depth` levels of them are opened. Names may come
+from files: everything is escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from megengine.core.errors import GraphError
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.pictures.boxes import (
+    BOX_HEIGHT,
+    BOX_WIDTH,
+    COLOURS,
+    GAP_X,
+    GAP_Y,
+    MARGIN,
+    MEANINGS,
+    called_name,
+    kind_of,
+    legend_svg,
+    legend_width,
+    lines,
+    printable,
+    shortened,
+    spec_text,
+    svg,
+    text_box,
+    title_svg,
+    tooltip,
+)
+from megengine.traced_module.pictures.hierarchy import Item, Sheet, results, sheet_of
+
+HEAD, LEGEND, MOST_PIXELS, LONGEST_SIDE = 28, 34, 100_000_000, 32_000
+EDGE, INK, RESULT = "#8a94a6", "#5b6576", "#b42318"
+
+
+def to_svg(graph: InternalGraph, *, depth: int | None = None) -> str:
+    """The graph as one SVG element with its own styles; a tooltip tells module path, source line and attributes.
+
+    Args:
+        graph: at either level; of a traced module, `traced.graph`.
+        depth: how many levels of submodules and module paths are opened, all by default.
+
+    Example:
+        >>> Path("net.svg").write_text(to_svg(traced.graph, depth=1), encoding="utf-8")  # doctest: +SKIP
+    """
+    return _drawn(graph, depth)[2]
+
+
+def to_png(graph: InternalGraph, *, depth: int | None = None, scale: float = 2.0) -> bytes:
+    """The picture of `to_svg` as a PNG file; `scale` pixels for each of the SVG's.
+
+    Raises:
+        GraphError: the package that draws it is not installed, or the picture would be too large.
+    """
+    width, height, text = _drawn(graph, depth)
+    if max(width, height) * scale > LONGEST_SIDE or width * height * scale * scale > MOST_PIXELS:
+        raise GraphError(
+            f"to_png: the picture would have {width * scale:,.0f} x {height * scale:,.0f} pixels, expected at most "
+            f"{LONGEST_SIDE:,} each way and {MOST_PIXELS:,} in all; open fewer levels (depth=1), take a smaller scale, "
+            "or write SVG"
+        )
+    return rasterized(text, scale)
+
+
+def rasterized(text: str, scale: float) -> bytes:
+    """An SVG document as a PNG file."""
+    try:
+        import resvg_py
+    except ImportError:
+        raise GraphError(
+            "to_png: needs the package resvg_py; run `pip install 'megengine[png]'`, or write SVG, which browsers "
+            "show and print"
+        ) from None
+    with tempfile.TemporaryDirectory() as folder:
+        return bytes(resvg_py.svg_to_bytes(svg_string=text, zoom=scale, **_fonts(resvg_py, Path(folder))))  # type: ignore[call-arg]
+
+
+def _fonts(resvg_py: Any, folder: Path) -> dict[str, Any]:
+    """Options that name a font where the system has none: Pillow's own, which has Latin letters only."""
+    empty, letter = (
+        bytes(
+            resvg_py.svg_to_bytes(svg_string=f'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9">{t}</svg>')
+        )
+        for t in ("", '<text y="9" font-family="system-ui, sans-serif" font-size="11">M</text>')
+    )
+    if empty != letter:
+        return {}
+    from PIL import ImageFont
+
+    font = ImageFont.load_default(11)
+    if not isinstance(font, ImageFont.FreeTypeFont) or not hasattr(font.path, "getvalue"):
+        return {}
+    path = folder / "font.ttf"
+    path.write_bytes(font.path.getvalue())  # type: ignore[union-attr]
+    return {"font_files": [str(path)], "sans_serif_family": font.getname()[0]}
+
+
+def to_dot(graph: InternalGraph, *, depth: int | None = None) -> str:
+    """The graph in Graphviz's language, hierarchy as clusters; `depth` as in `to_svg`."""
+    made = _Dot(_checked(depth))
+    made.sheet(sheet_of(graph), {}, "n", 0)
+    head = [f"digraph {_quoted(graph.name)} {{", '  node [shape=box, style="rounded,filled", fontname="sans-serif"];']
+    head += ['  graph [fontname="sans-serif", style=rounded, color="#8a94a6"];']
+    return "\n".join([*head, *made.lines, *made.edges, "}"]) + "\n"
+
+
+def _checked(depth: int | None) -> float:
+    if depth is not None and (not isinstance(depth, int) or depth < 0):
+        raise GraphError(f"drawing: depth is {depth!r}; expected None or a count of levels, 0 or more")
+    return float("inf") if depth is None else depth
+
+
+# ------------------------------------------------------------------ SVG
+
+
+@dataclass(slots=True)
+class _Cell:
+    item: Item
+    inner: _Layout | None
+    x: float = 0
+    y: float = 0
+    width: float = BOX_WIDTH
+    height: float = BOX_HEIGHT
+
+
+@dataclass(slots=True)
+class _Layout:
+    """A sheet with the places of its boxes, from its upper left corner."""
+
+    sheet: Sheet
+    cells: list[_Cell]
+    rights: list[float] = field(default_factory=list)  # of each column, where its lane begins
+    tops: list[float] = field(default_factory=list)
+    bottoms: list[float] = field(default_factory=list)
+    width: float = 0
+    height: float = 0
+
+
+def _drawn(graph: InternalGraph, depth: int | None) -> tuple[int, int, str]:
+    """Width, height and text of the picture."""
+    sheet = sheet_of(graph)
+    made = _measured(sheet, _checked(depth))
+    entries = [(COLOURS[kind], INK, MEANINGS[kind]) for kind in MEANINGS if kind in _kinds(made)]
+    entries.append(("#ffffff", RESULT, "output"))
+    width, height = round(max(made.width, legend_width(entries) + MARGIN)), round(made.height + LEGEND)
+    return width, height, svg(width, height, [*_parts(made), legend_svg(MARGIN, made.height + 8, entries)])
+
+
+def _kinds(made: _Layout) -> set[str]:
+    """Which colours a picture uses."""
+    found = {_kind(cell.item) for cell in made.cells if cell.inner is None}
+    return found.union(*(_kinds(cell.inner) for cell in made.cells if cell.inner is not None))
+
+
+def _measured(sheet: Sheet, depth: float) -> _Layout:
+    made = _Layout(sheet, [])
+    for item in sheet.items:
+        cell = _Cell(item, _measured(item.inside, depth - 1) if item.inside is not None and depth > 0 else None)
+        if cell.inner is not None:
+            cell.width, cell.height = max(BOX_WIDTH, cell.inner.width), HEAD + cell.inner.height
+        made.cells.append(cell)
+    widths, heights = ([0.0] * (1 + max((getattr(i, at) for i in sheet.items), default=0)) for at in ("column", "row"))
+    for cell in made.cells:
+        row, column = cell.item.row, cell.item.column
+        widths[column], heights[row] = max(widths[column], cell.width), max(heights[row], cell.height)
+    x, y = float(MARGIN), float(MARGIN)
+    for width in widths:
+        x += width + GAP_X
+        made.rights.append(x - GAP_X)
+    for height in heights:
+        made.tops.append(y)
+        y += height + GAP_Y
+        made.bottoms.append(y - GAP_Y)
+    for cell in made.cells:
+        column = cell.item.column
+        cell.x = made.rights[column] - widths[column] / 2 - cell.width / 2
+        cell.y = made.tops[cell.item.row]
+    made.width, made.height = x - GAP_X + MARGIN + 10, y - GAP_Y + MARGIN
+    return made
+
+
+def _parts(made: _Layout) -> Iterator[str]:
+    """Elements of a sheet: edges below, boxes above them, frames with what is inside."""
+    busy = _rows_of_columns(made)
+    for number, (start, end) in enumerate(made.sheet.edges):
+        yield _edge(made, busy, made.cells[start], made.cells[end], number)
+    returned = made.sheet.returned()
+    for number, cell in enumerate(made.cells):
+        stroke = RESULT if number in returned else INK
+        if cell.inner is None:
+            yield _closed(cell, stroke)
+        else:
+            yield from _frame(cell, cell.inner, stroke)
+
+
+def _rows_of_columns(made: _Layout) -> list[set[int]]:
+    busy: list[set[int]] = [set() for _ in made.rights]
+    for cell in made.cells:
+        busy[cell.item.column].add(cell.item.row)
+    return busy
+
+
+def _edge(made: _Layout, busy: Sequence[set[int]], start: _Cell, end: _Cell, number: int) -> str:
+    """Down in its own column, or in the lane beside it where boxes stand between, and over in the last gap."""
+    x0, y0, x1, y1 = start.x + start.width / 2, start.y + start.height, end.x + end.width / 2, end.y
+    turn, half = made.tops[end.item.row] - GAP_Y, GAP_Y / 2
+    between = range(start.item.row + 1, end.item.row)
+    x, aside = x0, ""
+    if any(row in busy[start.item.column] for row in between):
+        x, leave = made.rights[start.item.column] + 6 + number % 4 * 5, made.bottoms[start.item.row]
+        aside = f"V{leave:g} C{x0:g},{leave + half:g} {x:g},{leave + half / 2:g} {x:g},{leave + GAP_Y:g} "
+    path = f"M{x0:g},{y0:g} {aside}V{turn:g} C{x:g},{turn + half:g} {x1:g},{y1 - half:g} {x1:g},{y1:g}"
+    return f'<path d="{path}" fill="none" stroke="{EDGE}" stroke-width="1.1"/>'
+
+
+def _closed(cell: _Cell, stroke: str) -> str:
+    item = cell.item
+    extra = ' stroke-dasharray="4 3"' if item.source is not None else ' stroke-width="2"' if item.inside else ""
+    fill = COLOURS[_kind(item)]
+    return text_box(cell.x, cell.y, _texts(item), _notes(item), fill=fill, stroke=stroke, extra=extra)
+
+
+def _frame(cell: _Cell, inner: _Layout, stroke: str) -> Iterator[str]:
+    head = escape(shortened(_texts(cell.item)[0], round(cell.width / 7.5)))
+    yield (
+        f'<g transform="translate({cell.x:g},{cell.y:g})"><g>{title_svg(_notes(cell.item))}'
+        f'<rect width="{cell.width:g}" height="{cell.height:g}" rx="6" fill="{COLOURS["open"]}" stroke="{stroke}"/>'
+        f'<text x="10" y="18" font-weight="600" fill="#1c2330">{head}</text></g>'
+        f'<g transform="translate(0,{HEAD})">'
+    )
+    yield from _parts(inner)
+    yield "</g></g>"
+
+
+def _kind(item: Item) -> str:
+    if item.source is not None:
+        return "input"
+    return "fold" if item.inside is not None else kind_of(item.expr)  # type: ignore[arg-type]
+
+
+def _texts(item: Item) -> tuple[str, str]:
+    if item.source is not None:
+        return f"from  {item.source.name}", lines(item.source)[1]
+    if item.expr is not None:
+        return lines(item.expr)
+    return f"{item.title}  ({len(item.made):,})", ", ".join(map(spec_text, results(item)))
+
+
+def _notes(item: Item) -> list[str]:
+    if item.shown is not None:
+        return [tooltip(item.shown)]
+    counts: dict[str, int] = {}
+    for expr in item.made:
+        counts[called_name(expr)] = counts.get(called_name(expr), 0) + 1
+    return [item.title, ", ".join(f"{count} {name}" for name, count in counts.items())]
+
+
+# ------------------------------------------------------------------ DOT
+
+
+class _Dot:
+    """Statements of boxes and clusters, and of edges between boxes, those inside of clusters included."""
+
+    def __init__(self, depth: float) -> None:
+        self.depth = depth
+        self.lines: list[str] = []
+        self.edges: list[str] = []
+
+    def sheet(self, sheet: Sheet, made: dict[int, str], prefix: str, level: int) -> None:
+        """Boxes of a sheet; `made` is which box makes a node, by the node's identity, and is added to."""
+        for number, item in enumerate(sheet.items):
+            if item.source is not None:
+                continue  # the box that makes it stands in another cluster
+            name = f"{prefix}_{number}"
+            if item.inside is None or level >= self.depth:
+                self._box(item, name, made, level)
+            elif item.expr is None:
+                self._open(item, name, level)
+                self.sheet(item.inside, made, name, level + 1)
+                self._close(level)
+            else:
+                self._call(item, item.inside, made, name, level)
+
+    def _box(self, item: Item, name: str, made: dict[int, str], level: int) -> None:
+        label = _quoted("\n".join(shortened(text, 60) for text in _texts(item)))
+        self.lines.append(f"{_indent(level)}{name} [label={label}, fillcolor={_quoted(COLOURS[_kind(item)])}];")
+        here = {id(node) for expr in item.made for node in expr.outputs}
+        operands = [node for expr in item.made for node in expr.inputs if id(node) not in here]
+        self.edges += dict.fromkeys(f"  {made[id(node)]} -> {name};" for node in operands if id(node) in made)
+        made.update(dict.fromkeys(here, name))
+
+    def _call(self, item: Item, inside: Sheet, made: dict[int, str], name: str, level: int) -> None:
+        """The call of a submodule: operands lead to the inputs of its graph, results come from its outputs."""
+        expr = item.expr
+        assert expr is not None
+        inner: dict[int, str] = {}
+        self._open(item, name, level)
+        self.sheet(inside, inner, name, level + 1)
+        self._close(level)
+        for given, node in zip(expr.inputs[1:], inside.graph.inputs[1:], strict=True):
+            if id(given) in made and id(node) in inner:
+                self.edges.append(f"  {made[id(given)]} -> {inner[id(node)]};")
+        for node, result in zip(expr.outputs, inside.graph.outputs, strict=True):
+            if id(result) in inner:
+                made[id(node)] = inner[id(result)]
+
+    def _open(self, item: Item, name: str, level: int) -> None:
+        self.lines.append(f"{_indent(level)}subgraph cluster_{name} {{")
+        self.lines.append(f"{_indent(level + 1)}label={_quoted(shortened(_texts(item)[0], 60))};")
+
+    def _close(self, level: int) -> None:
+        self.lines.append(f"{_indent(level)}}}")
+
+
+def _indent(level: int) -> str:
+    return "  " * (level + 1)
+
+
+def _quoted(text: str) -> str:
+    """A DOT string: quotes and backslashes escaped, line ends kept, nothing read as HTML."""
+    return json.dumps(printable(text), ensure_ascii=False)

@@ -1,0 +1,260 @@
+"""What a model costs, call by call: shapes, parameters, multiply-accumulates; as values and as a table of text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from megengine.core.dtype import storage_of
+from megengine.core.errors import GraphError
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import Op, interpose
+from megengine.tensor import Parameter, Tensor
+from megengine.traced_module.expr import Apply, Call, Constant, Expr, GetAttr, Input, is_call_module
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import ModuleNode, TensorNode
+from megengine.traced_module.pictures.boxes import called_name, printable, shortened
+from megengine.traced_module.pictures.hierarchy import shown
+from megengine.traced_module.queries import child_graph
+from megengine.traced_module.tracing.calls import get_subattr, run_call, stand_in, untouched
+from megengine.traced_module.tracing.deferred import Deferring
+
+LONGEST_NAME = 48
+Weights = dict[int, tuple[int, int]]  # of each tensor, by identity: elements and bytes
+
+
+def multiplications(op: str, inputs: Sequence[TensorSpec], result: TensorSpec, attrs: Mapping[str, Any]) -> int:
+    """Multiply-accumulates of a convolution or matrix product, 0 for other ops.
+
+    A convolution takes (elements of the result) x (elements of the weight) / (channels of the result), with groups
+    or without; a transposed one the same of its input; a matrix product (elements of the result) x (inner size).
+    """
+    if op in ("conv2d", "qconv2d", "fused_conv2d", "conv_transpose2d"):
+        dense = (inputs[0] if op == "conv_transpose2d" else result).shape
+        return dense[0] * math.prod(dense[2:]) * math.prod(inputs[1].shape)
+    if op in ("matmul", "qlinear", "fused_linear"):
+        return math.prod(result.shape) * inputs[0].shape[-2 if attrs.get("transpose_a") else -1]
+    return 0
+
+
+class _Counting(Deferring):
+    """Computes nothing, and counts the multiply-accumulates of what is applied."""
+
+    def __init__(self) -> None:
+        self.macs = 0
+
+    def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
+        """Count, and go on with specs only."""
+        made = super().apply(op, tensors, attrs, proceed)
+        if not isinstance(made, tuple):
+            self.macs += multiplications(op.name, [t.spec for t in tensors], made.spec, attrs)
+        return made
+
+
+class Costs:
+    """Parameters and multiply-accumulates of the expressions of a graph and of the graphs of its submodules.
+
+    `unknown` collects calls whose multiply-accumulates are not known, because they need a value that only a real
+    input has.
+    """
+
+    def __init__(self, graph: InternalGraph) -> None:
+        self.graph = graph
+        self.unknown: list[Expr] = []
+        self._found: dict[int, int | None] = {}
+        self._inner: dict[int, tuple[int, Weights]] = {}
+
+    def macs(self, expr: Expr) -> int | None:
+        """Multiply-accumulates of one call, those inside of a submodule included; None where they are not known."""
+        child = child_graph(expr)
+        if child is not None:
+            return self._inside(child)[0]
+        if id(expr) not in self._found:
+            self._found[id(expr)] = self._count(expr)
+        return self._found[id(expr)]
+
+    def _count(self, expr: Expr) -> int | None:
+        if isinstance(expr, Apply):
+            specs = [n.spec for n in expr.inputs]
+            return multiplications(expr.op, specs, expr.outputs[0].spec, expr.attrs)
+        if not isinstance(expr, Call):
+            return 0
+        counting = _Counting()
+        try:
+            values = [n.owner if isinstance(n, ModuleNode) else stand_in(n) for n in expr.inputs]
+            with interpose(counting), untouched(*values):
+                run_call(expr, values)
+        except Exception:  # functions of the user's may raise anything without real values
+            self.unknown.append(expr)
+            return None
+        return counting.macs
+
+    def weights(self, expr: Expr) -> Weights:
+        """Parameters that one call uses (at op level: constants), those inside of a submodule included."""
+        child = child_graph(expr)
+        if child is not None:
+            return self._inside(child)[1]
+        found: Weights = {}
+        for node in expr.inputs:
+            if isinstance(node.expr, Constant) and not self.graph._inputs_self():
+                found[id(node)] = _size(node.spec)
+            elif isinstance(node, TensorNode) and isinstance(node.expr, GetAttr):
+                value = get_subattr(node.expr.inputs[0].owner, node.expr.name)
+                found |= _sizes([value])
+        if is_call_module(expr):
+            found |= _sizes(expr.inputs[0].owner.parameters())
+        return found
+
+    def total(self) -> tuple[int, Weights]:
+        """Multiply-accumulates of a run of the graph as far as known, and all parameters that it uses, each once."""
+        return self._inside(self.graph)
+
+    def _inside(self, graph: InternalGraph) -> tuple[int, Weights]:
+        if id(graph) not in self._inner:
+            macs, weights = 0, {}
+            for expr in graph.exprs(recursive=False):
+                macs += self.macs(expr) or 0
+                weights |= self.weights(expr)
+            self._inner[id(graph)] = macs, weights
+        return self._inner[id(graph)]
+
+
+def _size(spec: TensorSpec) -> tuple[int, int]:
+    count = math.prod(spec.shape)
+    return count, count * storage_of(spec.dtype).itemsize
+
+
+def _sizes(values: Any) -> Weights:
+    return {id(v): _size(v.spec) for v in values if isinstance(v, Parameter)}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One call.
+
+    Attributes:
+        name: name of its first result, unique in its graph.
+        called: op, function, method, or class of the layer.
+        module: path of the layer, or of the module that makes the call.
+        depth: 0 in the outermost graph, 1 inside of its submodules, ...
+        specs: shapes and dtypes of the results.
+        parameters: elements of the parameters used (constants at op level).
+        macs: multiply-accumulates; None where they are not known.
+        qualname: path of its first result.
+        source: file and line of the user's code that made it, where that is known.
+        passes: names of the passes that changed it.
+    """
+
+    name: str
+    called: str
+    module: str
+    depth: int
+    specs: tuple[TensorSpec, ...]
+    parameters: int
+    macs: int | None
+    qualname: str = ""
+    source: str = ""
+    passes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Summary:
+    """Rows in execution order, a submodule's own row before those of its inside; totals. Prints as a table.
+
+    `parameters` and `weight_bytes` count a tensor once, however often it is used; `macs` leaves out the calls
+    named in `unknown`, which need a value that only a real input has.
+    """
+
+    name: str
+    rows: tuple[Row, ...]
+    parameters: int
+    weight_bytes: int
+    macs: int
+    unknown: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return as_text(self)
+
+
+def module_path(expr: Expr) -> str:
+    """Path of the layer that an expression calls, or else of the module that it belongs to; "" for the outermost."""
+    if isinstance(expr, Apply):
+        return expr.meta.get("module") or ""
+    where = expr.inputs[0].qualname if is_call_module(expr) else expr.graph.qualname
+    return where[len(expr.top_graph.qualname) + 1 :]
+
+
+def provenance(expr: Expr) -> tuple[str, str, tuple[str, ...]]:
+    """(path of the first result, source line, passes) of an expression; empty where it is not known."""
+    passes = expr.meta.get("passes") or ()
+    names = (passes,) if isinstance(passes, str) else tuple(map(str, passes))
+    return expr.outputs[0].qualname if expr.outputs else "", str(expr.meta.get("source") or ""), names
+
+
+def summarize(graph: InternalGraph, *, depth: int | None = None) -> Summary:
+    """What a graph costs, call by call. `depth` levels of submodules are opened; all by default.
+
+    Example:
+        >>> print(summarize(traced.graph))  # doctest: +SKIP
+    """
+    if depth is not None and (not isinstance(depth, int) or depth < 0):
+        raise GraphError(f"summary: depth is {depth!r}; expected None or a count of levels, 0 or more")
+    costs = Costs(graph)
+    macs, weights = costs.total()
+    counted, stored = (sum(w[i] for w in weights.values()) for i in (0, 1))
+    return Summary(
+        graph.name, tuple(_rows(graph, costs, depth, 0)), counted, stored, macs, tuple(e.name for e in costs.unknown)
+    )
+
+
+def _rows(graph: InternalGraph, costs: Costs, levels: int | None, depth: int) -> Iterator[Row]:
+    for expr in shown(graph):
+        if isinstance(expr, Input):
+            continue
+        count = sum(elements for elements, _ in costs.weights(expr).values())
+        specs = tuple(n.spec for n in expr.outputs if isinstance(n, TensorNode))
+        costs_of = (count, costs.macs(expr))
+        yield Row(expr.name, called_name(expr), module_path(expr), depth, specs, *costs_of, *provenance(expr))
+        child = child_graph(expr)
+        if child is not None and (levels is None or depth < levels):
+            yield from _rows(child, costs, levels, depth + 1)
+
+
+HEADINGS = ("call", "of", "module", "shape", "dtype", "parameters", "MACs")
+
+
+def as_text(found: Summary) -> str:
+    """A table for a terminal: what cannot be printed is replaced, long names are cut."""
+    rows = [HEADINGS, *map(_cells, found.rows)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
+    lines = ["  ".join(_aligned(cell, widths[i], i) for i, cell in enumerate(row)).rstrip() for row in rows]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    lines += [
+        "",
+        f"{shortened(_clean(found.name), LONGEST_NAME)}: {len(found.rows)} calls, {found.parameters:,} parameters "
+        f"({found.weight_bytes / 1e6:.2f} MB), {found.macs:,} multiply-accumulates",
+    ]
+    if found.unknown:
+        names = shortened(", ".join(map(_clean, found.unknown)), 3 * LONGEST_NAME)
+        lines.append(f"without {len(found.unknown)} calls whose multiply-accumulates need real values: {names}")
+    return "\n".join(lines)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    shapes = ", ".join("x".join(map(str, s.shape)) or "scalar" for s in row.specs)
+    dtypes = ", ".join(dict.fromkeys(str(s.dtype) for s in row.specs))
+    parameters = f"{row.parameters:,}" if row.parameters else "-"
+    macs = "?" if row.macs is None else f"{row.macs:,}" if row.macs else "-"
+    texts = (row.name, row.called, row.module, shapes, dtypes)
+    cells = [shortened(_clean(text), LONGEST_NAME) for text in texts]
+    return ("  " * min(row.depth, 20) + cells[0], *cells[1:], parameters, macs)
+
+
+def _clean(text: str) -> str:
+    return printable(text).replace("\n", "\ufffd")
+
+
+def _aligned(cell: str, width: int, column: int) -> str:
+    return cell.rjust(width) if column >= HEADINGS.index("parameters") else cell.ljust(width)

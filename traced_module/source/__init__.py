@@ -1,0 +1,213 @@
+"""A traced module as Python that a person would have written: classes, layers with their arguments, operators.
+
+The file imports MegEngine only, and the modules of functions and layers of the user's own. Names from graphs become
+identifiers, texts become literals that nothing in them can leave.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from megengine.core.errors import GraphError, OptionError
+from megengine.module import Module
+from megengine.serialization import save, write_atomically
+from megengine.traced_module.expr import CallFunction
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.source.arguments import written_of_graph
+from megengine.traced_module.source.body import Imports
+from megengine.traced_module.source.classes import Classes, modules_of
+from megengine.traced_module.source.parts import LayerPart, ModulePart, Part, Parts, TensorPart, read
+from megengine.traced_module.source.text import INDENT, harmless
+from megengine.traced_module.traced import TracedModule
+
+__all__ = ["save_source", "source_state", "to_source"]
+
+WEIGHTS = ".pkl"
+_USED = {  # what a file may use of MegEngine -> the line that imports it
+    "mge": "import megengine as mge",
+    "F": "import megengine.functional as F",
+    "M": "import megengine.module as M",
+    "Parameter": "from megengine import Parameter",
+    "Tensor": "from megengine import Tensor",
+    "quantized": "from megengine.core.dtype import quantized",
+    "apply": "from megengine.dispatch import apply",
+}
+
+
+def to_source(traced: TracedModule | InternalGraph, name: str | None = None) -> str:
+    """The Python source of a traced module, or of a graph of ops.
+
+    The outermost class is called like the module that was traced, or `name`. Constructing it gives a module with
+    weights of its own; `load()` of a file written by `save_source` gives the same module. Arguments of the trace that
+    held no tensor are fixed, and no parameters of the generated `forward`, unless the module has several graphs.
+    Equal graphs give equal text.
+
+    Raises:
+        GraphError: something cannot be written as Python: a layer whose constructor's arguments are not known, a
+            wrapped function that cannot be imported (defined inside of a function, or in `__main__`), a value without
+            a literal; the message names it and the path of its module.
+
+    Example:
+        >>> print(to_source(trace_module(net, x)))  # doctest: +SKIP
+    """
+    return _File(traced, name).text
+
+
+def source_state(traced: TracedModule | InternalGraph) -> OrderedDict[str, Any]:
+    """The state dict for the class that `to_source` writes: that of the module, and the constants of its graphs."""
+    return _File(traced, None).state
+
+
+def save_source(traced: TracedModule | InternalGraph, path: str | os.PathLike[str], name: str | None = None) -> None:
+    """Write the source to a `.py` file and the weights beside it, under the same name with `.pkl`.
+
+    Importing the file and calling its `load()` gives the module again, in the same mode. Both files are replaced in
+    one step each, the weights first; nothing is written if the module cannot be.
+
+    Raises:
+        GraphError: as `to_source`.
+        OptionError: the path does not end in `.py`.
+
+    Example:
+        >>> save_source(traced, "net.py")  # doctest: +SKIP
+    """
+    path = Path(path)
+    if path.suffix != ".py":
+        raise OptionError(f"save_source: {path.name!r} does not end in .py; it is a file to import")
+    file = _File(traced, name)
+    save(file.state, path.with_suffix(WEIGHTS))
+    write_atomically(path, file.text.encode())
+
+
+class _File:
+    def __init__(self, traced: TracedModule | InternalGraph, name: str | None) -> None:
+        if isinstance(traced, InternalGraph):
+            traced = traced._owner if isinstance(traced._owner, TracedModule) else TracedModule.from_graph(traced)
+        if not isinstance(traced, TracedModule) or not traced.graphs:
+            raise GraphError(f"to_source: expected a traced module with a graph, got {type(traced).__name__}")
+        if name is not None and not name.isidentifier():
+            raise OptionError(f"to_source: {name!r} is no name for a class")
+        parts = Parts(traced)
+        self.top = parts.top
+        self.top.sequential = False
+        imports = Imports()
+        modules = list(dict.fromkeys(modules_of(parts.top)))
+        for module in modules:
+            self._prepare(module, imports)
+        classes = Classes(parts, imports, name)
+        blocks = [classes.text(plan) for plan in classes.plans]
+        blocks.append(self._load(classes.of[id(parts.top)].name))
+        body = "\n\n\n".join("\n".join(block) for block in blocks)
+        self.text = f"{self._head()}\n{_imports(body, imports)}\n\n\n{body}\n"
+        try:
+            compile(self.text, "<source>", "exec", dont_inherit=True)
+        except (SyntaxError, RecursionError, MemoryError) as exc:  # nested deeper than Python reads
+            raise GraphError(f"to_source: the graph cannot be written as Python ({exc})") from exc
+
+    def _prepare(self, module: ModulePart, imports: Imports) -> None:
+        """Names of imports and parameters are settled before any statement is written."""
+        for graph in module.graphs:
+            for expr in graph.exprs(recursive=False):
+                if isinstance(expr, CallFunction):
+                    try:
+                        imports.function(expr.qualified)
+                    except GraphError as exc:
+                        exc.add_note(f"in {expr!r} of {graph.qualname}")
+                        raise
+        module.written = [written_of_graph(g, module.value.forward_signature) for g in module.graphs]
+        if len({len(w.all_entries) for w in module.written}) > 1:
+            raise GraphError(
+                f"{'.'.join(module.path) or 'the module'} has graphs for different numbers of arguments, and no "
+                "signature that tells their names"
+            )
+
+    # ------------------------------------------------------------ parts of the file
+
+    def _head(self) -> str:
+        inputs = [n for g in self.top.graphs for n in g.inputs if hasattr(n, "spec")]
+        shown = ", ".join(f"{n.name}: {n.spec.dtype}{list(n.spec.shape)}" for n in inputs)
+        lines = [
+            '"""A network, written as Python by megengine.traced_module.source from its graph.',
+            "",
+            "load() gives it with its weights, which lie beside this file.",
+            '"""',
+            "",
+            f"# Made from the graph of {harmless(self.top.graphs[0].name)[:80]}",
+            *(f"# {line}" for line in _folded(f"with inputs {harmless(shown)}")),
+            "",
+        ]
+        return "\n".join(lines)
+
+    def _load(self, name: str) -> list[str]:
+        layers = list(self._layers(self.top, ()))
+        modes = [layer.training for _, layer in layers] or [self.top.value.training]
+        self.training = modes.count(True) * 2 > len(modes)
+        whole = [] if self.training else ["net.eval()"]
+        return [
+            "def load(weights=None):",
+            f'{INDENT}"""The network with its weights: from a file or, by default, from the one beside this file."""',
+            f"{INDENT}net = {name}()",
+            f'{INDENT}net.load_state_dict(mge.load(weights or __file__.removesuffix(".py") + "{WEIGHTS}"))',
+            *(f"{INDENT}{line}" for line in [*whole, *self._exceptions(layers)]),
+            f"{INDENT}return net",
+        ]
+
+    def _layers(self, part: Part, path: tuple[str, ...]) -> Iterator[tuple[str, Module]]:
+        """(how it is read, layer) of every layer, and of the layers inside of it."""
+        for name, child in part.children().items():
+            here = (*path, name)
+            if isinstance(child, LayerPart):
+                for inner, layer in child.value.named_modules():
+                    yield read(self.top, "net", (*here, *(inner.split(".") if inner else ()))), layer
+            yield from self._layers(child, here)
+
+    def _exceptions(self, layers: list[tuple[str, Module]]) -> Iterator[str]:
+        """Layers in another mode than the others, and those that are kept out of quantization."""
+        for place, layer in layers:
+            if layer.training != self.training:
+                yield f"{place}.train({layer.training}, recursive=False)"
+            if layer.quantize_disabled:
+                yield f"{place}.quantize_disabled = True"
+
+    @property
+    def state(self) -> OrderedDict[str, Any]:
+        """The state dict of the generated class."""
+        found: OrderedDict[str, Any] = OrderedDict()
+        _collect(self.top, "", found)
+        return found
+
+
+def _collect(part: Part, prefix: str, found: OrderedDict[str, Any]) -> None:
+    for name, child in part.children().items():
+        here = f"{prefix}{name}"
+        if isinstance(child, TensorPart):
+            found[here] = Module()._saved(child.value)
+        elif isinstance(child, LayerPart):
+            child.value.state_dict(found, f"{here}.")
+        else:
+            _collect(child, f"{here}.", found)
+
+
+def _imports(body: str, imports: Imports) -> str:
+    """The import statements that the text needs."""
+    used = set(re.findall(r"(?<![\w.\"'])([A-Za-z]\w*)(?=[.(,)])", body))
+    ours = [line for name, line in _USED.items() if name in used]
+    for line in ours:
+        if line.startswith("from "):
+            _, module, _, name = line.split(" ")
+            imports.of(module, name)
+    return "\n".join([line for line in ours if line.startswith("import ")] + imports.lines())
+
+
+def _folded(text: str) -> list[str]:
+    lines = [""]
+    for word in text.split(" "):
+        if len(lines[-1]) + len(word) > 110:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines

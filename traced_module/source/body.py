@@ -1,0 +1,412 @@
+"""Forward functions as source: one statement for each expression of a graph."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from megengine import functional as F
+from megengine.core.errors import GraphError, MegEngineError
+from megengine.core.pytree import TreeDef, flatten, unflatten
+from megengine.dispatch.public import public_functions
+from megengine.tensor import Tensor
+from megengine.traced_module.expr import (
+    Apply,
+    Call,
+    CallFunction,
+    CallMethod,
+    Constant,
+    Expr,
+    GetAttr,
+    Input,
+    is_call_function,
+    is_call_tensor_method,
+)
+from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.source.arguments import Entry, arguments_of_call
+from megengine.traced_module.source.layers import home_of, same_value
+from megengine.traced_module.source.ops import op_code
+from megengine.traced_module.source.parts import ModulePart, Part, Parts, read
+from megengine.traced_module.source.text import (
+    INDENT,
+    RESERVED,
+    WIDTH,
+    Code,
+    Group,
+    Labelled,
+    Names,
+    called,
+    flat,
+    literal,
+    plain,
+    wrapped,
+)
+from megengine.traced_module.tracing.calls import Static, callee_signature, function_of, shape_value, wrapped_functions
+from megengine.traced_module.tracing.deferred import SHAPE_OF
+
+BINARY = {
+    **{"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@"},
+    **{"lshift": "<<", "rshift": ">>", "and": "&", "or": "|", "xor": "^"},
+}
+COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+UNARY = {"neg": "-", "pos": "+", "invert": "~"}
+
+
+class Imports:
+    """What a generated file imports beside MegEngine, and under which names."""
+
+    def __init__(self) -> None:
+        self.names = Names()
+        self._given: dict[tuple[str, str], str] = {}
+
+    def of(self, module: str, name: str) -> str:
+        """The name under which `name` of a module is known. Raises GraphError if it cannot be imported."""
+        outer, _, inner = name.partition(".")
+        at: Any = sys.modules.get(module)
+        for part in name.split("."):
+            at = getattr(at, part, None) if plain(part) else None
+        if at is None or module == "__main__" or not all(map(plain, module.split("."))):
+            raise GraphError(
+                f"{module}.{name} cannot be imported by a generated file; define it at the top level of a module "
+                "that can be imported"
+            )
+        if (module, outer) not in self._given:
+            ours = outer in RESERVED and module.startswith("megengine")  # of megengine itself, kept free for it
+            self._given[module, outer] = outer if ours else self.names.give(outer)
+        known = self._given[module, outer]
+        return f"{known}.{inner}" if inner else known
+
+    def lines(self) -> list[str]:
+        """The import statements."""
+        found: dict[str, list[str]] = {}
+        for (module, name), known in sorted(self._given.items()):
+            found.setdefault(module, []).append(name if known == name else f"{name} as {known}")
+        return [line for module, names in found.items() for line in imported(module, names)]
+
+    def function(self, qualified: str) -> str:
+        """How a public or wrapped function is written."""
+        if qualified not in wrapped_functions and qualified in public_functions:
+            return public_name(qualified)
+        function = function_of(qualified)
+        home, name = function.__module__, function.__qualname__
+        written = self.of(home, name)
+        found: Any = sys.modules[home]
+        for part in name.split("."):
+            found = getattr(found, part)
+        if inspect.unwrap(found) is not inspect.unwrap(function):
+            raise GraphError(f"{qualified} is not what {home} has under that name; give the function its own name")
+        return written
+
+    def kind(self, kind: type) -> str:
+        """How a class is written."""
+        home, name = home_of(kind)
+        return f"M.{name}" if home == "megengine.module" else self.of(home, name)
+
+
+def imported(module: str, names: list[str]) -> list[str]:
+    """A from-import, broken where it is long."""
+    line = f"from {module} import {', '.join(names)}"
+    return [line] if len(line) <= WIDTH else [f"from {module} import (", *(f"{INDENT}{n}," for n in names), ")"]
+
+
+def public_name(qualified: str) -> str:
+    """A public function below `F` where it is exported there, else by its full name."""
+    home, _, name = qualified.rpartition(".")
+    if getattr(getattr(getattr(F, name, None), "__public__", None), "qualified", None) == qualified:
+        return f"F.{name}"
+    prefix = "megengine.functional."
+    return f"F.{home[len(prefix) :]}.{name}" if home.startswith(prefix) else f"mge.{home[len('megengine.') :]}.{name}"
+
+
+class Body:
+    """The statements of one graph."""
+
+    def __init__(self, index: int, part: ModulePart, parts: Parts, imports: Imports) -> None:
+        self.graph, self.part, self.parts, self.imports = part.graphs[index], part, parts, imports
+        graph, written = self.graph, part.written[index]
+        self.names = Names({*imports.names.taken, *(e.name for e in written.entries)})
+        self.codes: dict[int, str] = {}
+        self.lines: list[str] = []
+        for node in graph.inputs:
+            if isinstance(node, ModuleNode):
+                self.codes[id(node)] = "self"
+        for entry in written.entries:
+            self._unpack(entry)
+        for expr in graph.exprs(recursive=False):
+            try:
+                self._statement(expr)
+            except MegEngineError as exc:
+                exc.add_note(f"in {expr!r} of {graph.qualname}")
+                raise
+        self._return(self._result())
+
+    # ------------------------------------------------------------ values
+
+    def _put(self, code: Code, prefix: str = "") -> None:
+        self.lines += wrapped(code, 2, prefix)
+
+    def _return(self, code: Code) -> None:
+        if isinstance(code, Group) and not code.head and code.opener == "(" and len(code.items) > 1:
+            line = ", ".join(map(flat, code.items))
+            code = line if len(line) + len("return ") + 2 * len(INDENT) <= WIDTH else code
+        self._put(code, "return ")
+
+    def _used(self, node: Node) -> bool:
+        return bool(node.users) or any(node is n for n in self.graph.outputs)
+
+    def _local(self, node: Node, *, unused: str = "") -> str:
+        """A variable for a node; `unused` goes in front of the name of one that nothing needs."""
+        name = self.codes[id(node)] = self.names.give(node.name if self._used(node) else unused + node.name)
+        return name
+
+    def _unpack(self, entry: Entry) -> None:
+        """Tensors inside of a parameter that nests get names of their own."""
+        if isinstance(entry.value, Node):
+            self.codes[id(entry.value)] = entry.name
+            return
+        for node, place in places(entry.value, entry.name):
+            if isinstance(node, Node) and self._used(node):
+                self._put(place, f"{self._local(node)} = ")
+
+    def code(self, value: Any) -> Code:
+        """A node, a constant, or containers of them."""
+        if isinstance(value, Node):
+            return self.codes[id(value)]
+        if isinstance(value, _Source):
+            return str(value)
+        if id(value) in self.part.constants:
+            return f"self.{self.part.constants[id(value)]}"
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return called(self.imports.of(type(value).__module__, type(value).__qualname__), map(self.code, value))
+        if type(value) in (list, tuple):
+            opener, closer = "()" if type(value) is tuple else "[]"
+            return Group("", opener, tuple(map(self.code, value)), closer)
+        if isinstance(value, dict):
+            items = tuple(Labelled(f"{flat(literal(k))}: ", self.code(v)) for k, v in value.items())
+            made = Group("", "{", items, "}")
+            return made if type(value) is dict else called(self.imports.of("collections", "OrderedDict"), [made])
+        if type(value) is slice:
+            return called("slice", map(self.code, (value.start, value.stop, value.step)))
+        return literal(value)
+
+    # ------------------------------------------------------------ statements
+
+    def _statement(self, expr: Expr) -> None:
+        if isinstance(expr, Input):
+            return
+        if isinstance(expr, Constant):
+            self.codes[id(expr.output)] = f"self.{self.part.constants[id(expr.value)]}"
+        elif isinstance(expr, GetAttr):
+            self._attribute(expr)
+        elif isinstance(expr, CallMethod) and expr.method == "__setitem__":
+            self._set_item(expr)
+        else:
+            self._assign(expr, self._expression(expr))
+
+    def _set_item(self, expr: CallMethod) -> None:
+        """A copy with other items: of the value itself where it is a copy already that nothing else needs."""
+        target, key, value = expr.args
+        if (
+            _is_copy(target.expr)
+            and all(u._key <= expr._key for u in target.users)
+            and target not in self.graph.outputs
+        ):
+            name = self.codes[id(expr.output)] = self.codes[id(target)]
+        else:
+            source = flat(self.code(target))
+            name = self._local(expr.output)
+            self._put(f"{name} = F.copy({source})")
+        self._put(self.code(value), f"{name}[{self._index(key)}] = ")
+
+    def _attribute(self, expr: GetAttr) -> None:
+        node = expr.output
+        path = tuple(expr.name.split("."))
+        at: Any = expr.inputs[0]
+        while isinstance(at.expr, GetAttr):
+            path, at = (*at.expr.name.split("."), *path), at.expr.inputs[0]
+        self.codes[id(node)] = read(self.part, "self", path)
+
+    def _assign(self, expr: Expr, code: Code) -> None:
+        structure = getattr(expr, "out_def", None)
+        if structure is None and len(expr.outputs) > 1:
+            structure = TreeDef(tuple, None, (TreeDef(None),) * len(expr.outputs))
+        if structure is None or structure.kind is None:
+            self._put(code, f"{self._local(expr.outputs[0])} = ")
+            return
+        if structure.kind in (tuple, list) and all(c.kind is None for c in structure.children):
+            several = len(expr.outputs) > 1
+            targets = ", ".join(self._local(n, unused="_" if several else "") for n in expr.outputs)
+            self._put(code, f"{targets} = " if several else f"({targets},) = ")
+            return
+        whole = self.names.give(f"{expr.name}_all")
+        self._put(code, f"{whole} = ")
+        for node, place in places(unflatten(structure, expr.outputs), whole):
+            if isinstance(node, Node):
+                self._put(place, f"{self._local(node)} = ")
+
+    def _result(self) -> Code:
+        graph = self.graph
+        outputs = [self._output(n) for n in graph.outputs]
+        if graph.out_def is not None and graph.out_def.num_leaves == len(outputs):
+            value = unflatten(graph.out_def, outputs)
+        else:
+            value = outputs[0] if len(outputs) == 1 else tuple(outputs)
+        return self.code(value)
+
+    def _output(self, node: TensorNode) -> Any:
+        """The node, or a tensor of it where it is a shape, which is a tuple of numbers when no graph is recorded."""
+        if shape_value(node) is None:
+            return node
+        name = self.names.give(f"{node.name}_tensor")
+        self._put(f"{name} = Tensor({self.codes[id(node)]}, dtype={flat(literal(node.dtype))})")
+        return _Source(name)
+
+    # ------------------------------------------------------------ expressions
+
+    def _expression(self, expr: Expr) -> Code:
+        if isinstance(expr, Apply):
+            if expr.op == SHAPE_OF:
+                return f"{self.codes[id(expr.inputs[0])]}.shape"
+            return op_code(expr, [self.codes[id(n)] for n in expr.inputs])
+        assert isinstance(expr, Call)
+        if isinstance(expr, CallFunction):
+            return called(self.imports.function(expr.qualified), self._arguments(expr, expr.args))
+        assert isinstance(expr, CallMethod)
+        if expr.method == "__call__":
+            return self._module_call(expr)
+        return self._method(expr)
+
+    def _module_call(self, expr: CallMethod) -> Code:
+        owner, *args = expr.args
+        callee = flat(self.code(owner))
+        part: Part | None = self.parts.made.get(id(expr.inputs[0].owner))
+        if isinstance(part, ModulePart):
+            child = part.value.graph_of_call(expr)
+            target = part.written[[g is child for g in part.graphs].index(True)]
+            signature = part.value.forward_signature
+            found = arguments_of_call(signature, target, args, expr.kwargs, whole=len(part.graphs) > 1)
+            return called(callee, [self._passed(label, value) for label, value in found])
+        return called(callee, self._arguments(expr, expr.args, skip=1))
+
+    def _passed(self, label: str, value: Any) -> Code:
+        if label and not plain(label):
+            raise GraphError(f"an argument is called {label!r}, which is no name in Python")
+        return Labelled(f"{label}=", self.code(value)) if label else self.code(value)
+
+    def _arguments(self, expr: Call, args: tuple[Any, ...], *, skip: int = 0) -> Iterator[Code]:
+        """Arguments without those that equal their defaults."""
+        return (self._passed(label, value) for label, value in called_with(expr, args, skip))
+
+    def _index(self, key: Any) -> str:
+        items = key if type(key) is tuple and key else (key,)
+        text = ", ".join(map(self._one_index, items))
+        return f"{text}," if type(key) is tuple and len(key) == 1 else text
+
+    def _one_index(self, key: Any) -> str:
+        if type(key) is not slice:
+            return flat(self.code(key))
+        start, stop, step = ("" if v is None else flat(self.code(v)) for v in (key.start, key.stop, key.step))
+        return f"{start}:{stop}" + (f":{step}" if step else "")
+
+    def _method(self, expr: CallMethod) -> Code:
+        target, *args = expr.args
+        name = expr.method[2:-2] if expr.method.startswith("__") and expr.method.endswith("__") else ""
+        owner = _operand(flat(self.code(target)))
+        if name in UNARY and not args:
+            return f"{UNARY[name]}{owner}"
+        if name == "getitem":
+            return f"{owner}[{self._index(args[0])}]"
+        symbol, turned = _symbol(name)
+        if symbol and len(args) == 1 and not expr.kwargs:
+            other = _operand(flat(self.code(args[0])))
+            left, right = (other, owner) if turned else (owner, other)
+            tight = symbol == "**" and "(" not in left + right
+            return f"{left}{symbol}{right}" if tight else f"{left} {symbol} {right}"
+        if getattr(getattr(Tensor, expr.method, None), "__public__", None) is None:
+            raise GraphError(f"tensors have no method {expr.method!r}")
+        return called(f"{owner}.{expr.method}", self._arguments(expr, expr.args, skip=1))
+
+
+class _Source(str):
+    """Source in the place of a node."""
+
+    __slots__ = ()
+
+
+def _is_copy(expr: Expr) -> bool:
+    """True for what makes a value of its own that may be assigned into."""
+    return is_call_function(expr, F.copy) or is_call_tensor_method(expr, "__setitem__")
+
+
+def _operand(text: str) -> str:
+    return f"({text})" if text.startswith("-") else text
+
+
+def _symbol(name: str) -> tuple[str, bool]:
+    """The operator of a method's name, and whether the object stands on its right."""
+    if name in COMPARED:
+        return COMPARED[name], False
+    if name in BINARY:
+        return BINARY[name], False
+    found = BINARY.get(name[1:], "")
+    return found, bool(found) and name[0] == "r"
+
+
+def called_with(expr: Call, args: tuple[Any, ...], skip: int) -> Iterator[tuple[str, Any]]:
+    """(name or "", value) of the arguments that have to be written, `skip` leading ones left out."""
+    try:
+        signature = callee_signature(expr)
+        bound = signature.bind(*args, **expr.kwargs)
+    except TypeError:
+        yield from (("", v) for v in args[skip:])
+        yield from expr.kwargs.items()
+        return
+    yield from list(written_of(signature, bound.arguments))[skip:]
+
+
+def written_of(signature: inspect.Signature, given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Arguments as they are best written: those equal to their defaults left out, options by name."""
+    parameters = list(signature.parameters.values())
+    several = any(p.kind is p.VAR_POSITIONAL and given.get(p.name) for p in parameters)
+    positional = True
+    for parameter in parameters:
+        if parameter.name not in given:
+            positional = positional and parameter.kind is parameter.VAR_POSITIONAL
+            continue
+        value = given[parameter.name]
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            yield from (("", v) for v in value)
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            yield from value.items()
+        elif parameter.kind is parameter.POSITIONAL_ONLY or (several and parameter.kind is not parameter.KEYWORD_ONLY):
+            yield "", value
+        elif parameter.default is not parameter.empty and same_value(value, parameter.default):
+            positional = False
+        else:
+            first = parameter.default is parameter.empty or _holds_node(value)
+            by_place = positional and parameter.kind is parameter.POSITIONAL_OR_KEYWORD and first
+            positional = by_place
+            yield "" if by_place else parameter.name, value
+
+
+def _holds_node(value: Any) -> bool:
+    return any(isinstance(leaf, Node) for leaf in flatten(value)[0])
+
+
+def places(value: Any, source: str) -> Iterator[tuple[Any, str]]:
+    """(leaf, how it is read) of a nested value that `source` stands for. Raises GraphError for unknown containers."""
+    if isinstance(value, (list, tuple)):
+        for i, item in enumerate(value):
+            yield from places(item, f"{source}[{i}]")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from places(item, f"{source}[{flat(literal(key))}]")
+    elif type(value) is slice:
+        for name in ("start", "stop", "step"):
+            yield from places(getattr(value, name), f"{source}.{name}")
+    elif flatten(value)[1].kind not in (None, Static):
+        raise GraphError(f"a {type(value).__qualname__} among the values of a call cannot be written as Python source")
+    else:
+        yield value, source

@@ -1,0 +1,217 @@
+"""Layers as calls of their constructors: arguments are found in the attributes, proved by making the layer again."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from megengine import random
+from megengine.core.errors import GraphError
+from megengine.core.tensor.dtype import QuantDtypeMeta, meta_of
+from megengine.module import Module
+from megengine.tensor import Parameter, Tensor
+from megengine.traced_module.source.text import literal
+
+# a constructor's parameter -> the attribute that keeps it, where the names differ (MegEngine's names, both)
+_STORED_AS = {"constant_val": "pad_val", "dtype": "output_dtype"}
+_BOOKKEEPING = frozenset({"name", "training", "quantize_disabled", "_forward_pre_hooks", "_forward_hooks"})
+_MISSING = object()
+
+
+@dataclass(slots=True)
+class Made:
+    """How a layer or tensor is made: `callee(**arguments)`, then attributes that the constructor does not set so.
+
+    `arguments` hold every parameter; those that equal `defaults` need not be written, those of `required` are
+    positional. `fixes` are (path below the layer, value), where a value is a literal, None, a tensor or another `Made`.
+    """
+
+    kind: type
+    arguments: dict[str, Any] = field(default_factory=dict)
+    defaults: dict[str, Any] = field(default_factory=dict)
+    required: tuple[str, ...] = ()
+    fixes: list[tuple[tuple[str, ...], Any]] = field(default_factory=list)
+
+
+def constructor_parameters(kind: type) -> dict[str, inspect.Parameter]:
+    """Parameters of a constructor; those that it passes on by *args are found in the classes above it."""
+    found: dict[str, inspect.Parameter] = {}
+    for cls in kind.__mro__:
+        if cls is Module or "__init__" not in vars(cls):
+            continue
+        passes_on = False
+        for parameter in list(inspect.signature(vars(cls)["__init__"]).parameters.values())[1:]:
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                passes_on = True
+            elif parameter.kind is not parameter.VAR_KEYWORD:
+                found.setdefault(parameter.name, parameter)
+        if not passes_on:
+            break
+    found.pop("name", None)
+    return found
+
+
+def _value_of(layer: Any, parameter: inspect.Parameter) -> Any:
+    """What a constructor was given for a parameter, as far as the attributes tell; _MISSING if they do not."""
+    own = object.__getattribute__(layer, "__dict__")
+    value = own.get(parameter.name, own.get(_STORED_AS.get(parameter.name, ""), _MISSING))
+    if value is _MISSING:
+        return _MISSING
+    if isinstance(parameter.default, bool) and (value is None or isinstance(value, Tensor)):
+        return value is not None  # bias=True became the bias itself
+    if isinstance(value, QuantDtypeMeta) and value == meta_of(value.name):
+        return value.name
+    return _MISSING if isinstance(value, (Tensor, Module)) else value
+
+
+def _parts(layer: Any, wanted: Mapping[str, Any]) -> list[Any]:
+    """The layer and its own layers, those first that know more of the parameters (of ConvBn2d, the convolution)."""
+    own = object.__getattribute__(layer, "__dict__")
+    inner = [v for v in own.values() if isinstance(v, Module)]
+    return [layer, *sorted(inner, key=lambda m: -len(wanted.keys() & object.__getattribute__(m, "__dict__").keys()))]
+
+
+def _arguments(layer: Any, where: str) -> dict[str, Any]:
+    parameters = constructor_parameters(type(layer))
+    found: dict[str, Any] = {}
+    for name, parameter in parameters.items():
+        known = [v for part in _parts(layer, parameters) if (v := _value_of(part, parameter)) is not _MISSING]
+        if known:
+            found[name] = known[0]
+        elif parameter.default is not parameter.empty:
+            found[name] = parameter.default
+        else:
+            raise GraphError(
+                f"{where}: a {type(layer).__name__} cannot be written as Python: nothing tells what its constructor "
+                f"was given for {name!r}; keep it as an attribute of that name"
+            )
+    return found
+
+
+def _shorter(value: Any, default: Any) -> Any:
+    """The one number of a tuple of equal numbers, and the default where it is the same number."""
+    if type(value) is tuple and value and all(type(v) is int and v == value[0] for v in value):
+        value = value[0]
+    numbers = type(value) in (int, float) and type(default) in (int, float)
+    return default if numbers and value == default else value
+
+
+class Layers:
+    """Finds out how layers are made; each kind of layer with the same arguments is tried once."""
+
+    def __init__(self) -> None:
+        self._tried: dict[Any, Any] = {}
+
+    def made(self, layer: Any, where: str) -> Made:
+        """How a layer is made. Raises GraphError, naming its path, if it cannot be made again like this."""
+        given = _arguments(layer, where)
+        parameters = constructor_parameters(type(layer))
+        defaults = {n: p.default for n, p in parameters.items() if p.default is not p.empty}
+        required = tuple(n for n, p in parameters.items() if p.default is p.empty and p.kind is not p.KEYWORD_ONLY)
+        given = {n: given[n] for n in sorted(given, key=lambda n: n not in required)}
+        for arguments in ({n: _shorter(v, defaults.get(n)) for n, v in given.items()}, given):
+            fresh = self._fresh(type(layer), arguments, where)
+            fixes = list(self._differences(layer, fresh, (), where))
+            if all(isinstance(v, (Tensor, Made)) for _, v in fixes) or arguments is given:
+                return Made(type(layer), arguments, defaults, required, fixes)
+        raise AssertionError("the last arguments are always taken")
+
+    def _fresh(self, kind: type, arguments: dict[str, Any], where: str) -> Any:
+        key = (kind, repr(arguments))
+        if key not in self._tried:
+            source = random.generator().bit_generator
+            state = source.state
+            try:
+                self._tried[key] = kind(**arguments)
+            except Exception as exc:
+                raise GraphError(
+                    f"{where}: {kind.__name__}({', '.join(f'{k}={v!r}' for k, v in arguments.items())}) cannot be made "
+                    f"again: {exc}"
+                ) from exc
+            finally:
+                source.state = state  # the first weights that were drawn must not move what the user draws next
+        return self._tried[key]
+
+    def _differences(
+        self, layer: Any, fresh: Any, path: tuple[str, ...], where: str
+    ) -> Iterator[tuple[tuple[str, ...], Any]]:
+        """What has to be set on a newly made layer. Attributes that its class does not make do not count."""
+        made = entries(fresh)
+        for name, value in entries(layer).items():
+            here, new = (*path, name), made.get(name, _MISSING)
+            if isinstance(value, Tensor):
+                if not _alike(value, new):
+                    yield here, value
+            elif isinstance(value, Module) and type(new) is not type(value):
+                inner = self.made(value, f"{where}.{'.'.join(here)}")
+                yield here, inner
+                yield from self._differences(value, self._fresh(inner.kind, inner.arguments, where), here, where)
+            elif isinstance(value, Module) or _holds_parts(value):
+                if type(new) is not type(value):
+                    raise GraphError(
+                        f"{where}: its {'.'.join(here)} ({type(value).__name__}) is not made by the constructor of "
+                        f"{type(layer).__name__}, so the layer cannot be written as Python"
+                    )
+                yield from self._differences(value, new, here, where)
+            elif new is not _MISSING and not same_value(value, new):
+                yield here, _fix(value, ".".join((where, *here)))
+
+
+def entries(layer: Any) -> dict[str, Any]:
+    """What a layer keeps, without what every module keeps."""
+    if isinstance(layer, Module):
+        own = object.__getattribute__(layer, "__dict__")
+        return {k: v for k, v in own.items() if k not in _BOOKKEEPING}
+    return {str(k): v for k, v in (layer.items() if isinstance(layer, dict) else enumerate(layer))}
+
+
+def _holds_parts(value: Any) -> bool:
+    if isinstance(value, (list, tuple, dict)):
+        return any(_holds_parts(v) for v in entries(value).values())
+    return isinstance(value, (Module, Tensor))
+
+
+def _fix(value: Any, where: str) -> Any:
+    try:
+        literal(value)
+    except GraphError as exc:
+        raise GraphError(f"{where}: {exc}") from None
+    return value
+
+
+def _alike(tensor: Tensor, new: Any) -> bool:
+    return (
+        isinstance(new, Tensor)
+        and isinstance(new, Parameter) == isinstance(tensor, Parameter)
+        and new.spec.shape == tensor.spec.shape
+        and new.dtype == tensor.dtype
+    )
+
+
+def same_value(a: Any, b: Any) -> bool:
+    """Equal in value and type, in every item too."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same_value, a, b))
+    if isinstance(a, np.ndarray):
+        return np.array_equal(a, b)
+    try:
+        return bool(a == b)
+    except Exception:  # a class of the user's whose comparison fails: not known to be equal
+        return False
+
+
+def home_of(kind: type) -> tuple[str, str]:
+    """(module, name) from which a class is imported: the shortest path that has it under its name."""
+    name, parts = kind.__qualname__, kind.__module__.split(".")
+    for length in range(2, len(parts)):
+        home = ".".join(parts[:length])
+        if parts[0] == "megengine" and getattr(sys.modules.get(home), name, None) is kind:
+            return home, name
+    return kind.__module__, name

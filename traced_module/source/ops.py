@@ -1,0 +1,87 @@
+"""Ops as source: as the operator or public function that applies just this op, else by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from megengine import functional as F
+from megengine.core.errors import MegEngineError
+from megengine.tensor import Tensor
+from megengine.traced_module.expr import Apply, Input
+from megengine.traced_module.source.layers import same_value
+from megengine.traced_module.source.text import Code, Group, Labelled, called, literal
+from megengine.traced_module.tracing.record import record
+
+OPERATORS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
+    "add": ("+", lambda a, b: a + b),
+    "sub": ("-", lambda a, b: a - b),
+    "mul": ("*", lambda a, b: a * b),
+    "div": ("/", lambda a, b: a / b),
+}
+
+
+def op_code(expr: Apply, inputs: list[str]) -> Code:
+    """The call that applies an op: an operator, a function of `F`, or `apply("op", ...)`."""
+    attrs = dict(expr.attrs)
+    if expr.op in OPERATORS and len(inputs) == 2 and not attrs:
+        symbol, function = OPERATORS[expr.op]
+        if _does_the_same(expr, function):
+            return f"{inputs[0]} {symbol} {inputs[1]}"
+    public = getattr(F, expr.op, None)
+    if public is not None and hasattr(public, "__public__"):
+        for listed, options in _ways(attrs):
+            if _does_the_same(expr, _call(public, listed, options)):
+                given: list[Code] = [Group("", "[", tuple(inputs), "]")] if listed else list(inputs)
+                named = [Labelled(f"{k}=", literal(v)) for k, v in _needed(expr, public, listed, options).items()]
+                return called(f"F.{expr.op}", [*given, *named])
+    named = [Labelled(f"{k}=", literal(v)) for k, v in attrs.items()]
+    return called("apply", [literal(expr.op), *inputs, *named])
+
+
+def _call(function: Callable[..., Any], listed: bool, options: dict[str, Any]) -> Callable[..., Any]:
+    return lambda *xs: function(list(xs), **options) if listed else function(*xs, **options)
+
+
+def _ways(attrs: dict[str, Any]) -> Iterator[tuple[bool, dict[str, Any]]]:
+    """How a public function may take what an op takes: tensors one by one or as a list, geometry as few numbers."""
+    simple = {k: _simplified(v) for k, v in attrs.items()}
+    yield False, simple
+    yield False, attrs
+    yield True, attrs
+
+
+def _simplified(value: Any) -> Any:
+    """One number for equal numbers: ((1, 1), (1, 1)) -> 1."""
+    if isinstance(value, tuple) and value and type(value[0]) in (int, tuple):
+        items = tuple(map(_simplified, value))
+        return items[0] if all(same_value(v, items[0]) for v in items) else items
+    return value
+
+
+def _needed(expr: Apply, function: Callable[..., Any], listed: bool, options: dict[str, Any]) -> dict[str, Any]:
+    """Options without those that the function has by itself."""
+    kept = dict(options)
+    for name in options:
+        fewer = {k: v for k, v in kept.items() if k != name}
+        if _does_the_same(expr, _call(function, listed, fewer)):
+            kept = fewer
+    return kept
+
+
+def _does_the_same(expr: Apply, function: Callable[..., Tensor]) -> bool:
+    """True if calling a function on tensors like the op's inputs applies this op to them, and nothing else."""
+    try:
+        graph = record(function, [n.spec for n in expr.inputs])
+    except (MegEngineError, TypeError, ValueError, AttributeError):
+        return False
+    made = [e for e in graph.exprs() if not isinstance(e, Input)]
+    return (
+        len(made) == 1
+        and isinstance(made[0], Apply)
+        and made[0].op == expr.op
+        and dict(made[0].attrs) == dict(expr.attrs)
+        and list(map(id, made[0].inputs)) == list(map(id, graph.inputs))
+        and [n.spec for n in made[0].outputs] == [n.spec for n in expr.outputs]
+        and list(map(id, graph.outputs)) == list(map(id, made[0].outputs))
+    )

@@ -1,0 +1,1 @@
+"""Capture: what a module does becomes a graph."""

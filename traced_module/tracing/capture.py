@@ -1,0 +1,503 @@
+"""Capture at module level: calls of functions, methods and modules become expressions as the user wrote them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from megengine.core import hooks
+from megengine.core.errors import GraphError
+from megengine.core.pytree import flatten, unflatten
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import apply, interpose
+from megengine.module import Module
+from megengine.tensor import Parameter, Tensor
+from megengine.traced_module.expr import (
+    Apply,
+    Arguments,
+    Call,
+    CallFunction,
+    CallMethod,
+    Constant,
+    Expr,
+    GetAttr,
+    Input,
+)
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.tracing.calls import (
+    alias,
+    arguments_key,
+    flatten_arguments,
+    forward_signature,
+    is_leaf_module,
+    normalized,
+    result_leaves,
+    untouched,
+)
+from megengine.traced_module.tracing.deferred import SHAPE_OF, Deferring
+from megengine.traced_module.tracing.record import user_line
+from megengine.traced_module.tracing.spec_memo import layer_result
+
+_TO_ONE_VALUE = "the graph is specialised to this value; compute with tensors where it depends on the input"
+
+
+class SpecializationWarning(UserWarning):
+    """Python asked for a value while a model was traced: the graph holds for that value only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Specialization:
+    """A value that was read while tracing: where, what was read, and of which node."""
+
+    source: str
+    what: str
+    node: str
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.what} of {self.node}"
+
+
+@dataclass(eq=False)
+class Scope:
+    """One graph being captured, and what its values and modules are called there."""
+
+    graph: InternalGraph
+    owner: Module
+    nodes: dict[int, TensorNode] = field(default_factory=dict)
+    alive: list[Any] = field(default_factory=list)  # ids above stay valid while the objects live
+    paths: dict[int, str] = field(default_factory=dict)  # modules and containers -> path below the owner
+    reads: dict[int, tuple[ModuleNode, str]] = field(default_factory=dict)  # last read of a module: node, name
+    attributes: dict[str, Node] = field(default_factory=dict)  # path -> node
+    shapes: dict[int, Any] = field(default_factory=dict)
+    source: str = ""  # the user's line that called it
+    changed: dict[int, str] = field(default_factory=dict)  # values that a called graph changed in place -> its argument
+
+    def bind(self, tensor: Tensor, node: TensorNode) -> None:
+        """Let a tensor stand for a node."""
+        self.nodes[id(tensor)] = node
+        self.alive.append(tensor)
+
+
+class Builder:
+    """Adds expressions to the graph of a scope."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope, self.graph = scope, scope.graph
+        self.anchor: Expr | None = None  # new expressions go in front of it; None: last
+
+    def node_of(self, value: Any) -> Node | None:
+        """The node of a tensor or a module; None for other values. Unknown tensors become constants."""
+        kind = type(value)  # not isinstance: to ask a module for its class runs Python
+        if issubclass(kind, Node):
+            self.graph._check_owned("call", [value])
+            return value
+        if issubclass(kind, Module):
+            read = self.scope.reads.get(id(value))
+            return read[0] if read else None
+        if not issubclass(kind, Tensor):
+            return None
+        node = self.scope.nodes.get(id(value))
+        if self.scope.changed and id(value) in self.scope.changed:
+            raise GraphError(
+                f"{self.graph.qualname} uses a value that {self.scope.changed[id(value)]} changed in place; "
+                "a graph cannot change values of its caller: change a copy (x = x + 0) or return the tensor"
+            )
+        if node is None:
+            kind = "parameter" if isinstance(value, Parameter) else "tensor"
+            constant = Tensor._wrap(value._storage(), value.dtype, value.device)
+            node = self.graph.constant(constant, f"const_{kind}", before=self.anchor, meta=self.meta())
+            self.scope.bind(value, node)
+        return node
+
+    def meta(self) -> dict[str, Any]:
+        """Provenance of what is made now."""
+        path = self.graph.qualname.partition(".")[2]
+        return {"module": path, "source": user_line(self.scope.source, _ENTRY)}
+
+    def make_attribute(self, owner: Node, path: str, qualname: str, value: Any, name: str) -> Node:
+        """The read of an attribute."""
+        expr = GetAttr(self.graph, self.graph._new_expr_id(), self.meta(), path)
+        spec = value.spec if isinstance(value, Tensor) else None
+        self.graph._names.take(name, None)
+        expr._outputs = (self.graph._make_node(expr, spec, name, qualname),)
+        self.graph._link(expr, (owner,), self.anchor)
+        return expr._outputs[0]
+
+    def make_call(self, expr: Call, inputs: Sequence[Node], result: Any, name: str, qualname: str) -> Any:
+        """Link a call whose result is known; gives the result with new tensors bound to the new nodes."""
+        leaves, structure = result_leaves(result, repr(getattr(expr, "qualified", name)))
+        self.graph._attach_outputs(expr, [t.spec for t in leaves], name, qualname)
+        self.graph._link(expr, inputs, self.anchor)
+        fresh = []
+        for tensor, node in zip(leaves, expr._outputs, strict=True):
+            # the same object may be an argument, or known under another node: each node has a tensor of its own
+            made = alias(tensor)
+            self.scope.bind(made, node)
+            fresh.append(made)
+        if structure.kind is None:
+            return fresh[0]
+        expr._out_def = structure
+        return unflatten(structure, fresh)
+
+    def make_recorded(self, function: Any, args: tuple, kwargs: dict, result: Any) -> Any:
+        """The call of a public function or tensor method, whose result is known."""
+        args, kwargs = normalized(function.signature, args, kwargs)
+        inputs, arguments = flatten_arguments(args, kwargs, self.node_of)
+        graph, name = self.graph, function.name
+        if not function.is_method:
+            expr: Call = CallFunction(graph, graph._new_expr_id(), self.meta(), arguments, function.qualified)
+            return self.make_call(expr, inputs, result, f"{name}_out", f"{graph.qualname}.[func_{name}]")
+        expr = CallMethod(graph, graph._new_expr_id(), self.meta(), arguments, name)
+        short = name.strip("_")
+        return self.make_call(expr, inputs, result, f"{short}_out", f"{graph.qualname}.[method_{short}]")
+
+
+class ModuleTracer:
+    """The trace hooks of module-level capture."""
+
+    def __init__(self) -> None:
+        self.scopes: list[Builder] = []
+        self.children: dict[int, tuple[Module, dict[Any, InternalGraph]]] = {}
+        self.specializations: list[Specialization] = []
+        self._before: list[tuple[Tensor, Tensor]] = []  # tensors changed in place, and their values before
+
+    @property
+    def current(self) -> Builder:
+        """Builder of the innermost scope."""
+        return self.scopes[-1]
+
+    # ------------------------------------------------------------ hooks
+
+    def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
+        """A public function or tensor method, called by the user's code."""
+        result = run()
+        if type(result) is not Tensor and not any(isinstance(leaf, Tensor) for leaf in flatten(result)[0]):
+            return result
+        return self.current.make_recorded(record, args, kwargs, result)
+
+    def rebind(self, tensor: Tensor, new: Tensor) -> None:
+        """An operator in place, or item assignment: the tensor stands for another node from now on."""
+        scope = self.current.scope
+        node = scope.nodes.get(id(tensor))
+        outside = node is None or isinstance(node.expr, (GetAttr, Constant))
+        if outside or (len(self.scopes) == 1 and isinstance(node.expr, Input)):
+            name = "tensor" if node is None else node.name
+            self._note("change in place", name, "the graph computes with the new value and leaves the tensor as it is")
+        self._before.append((tensor, alias(tensor)))
+        scope.bind(tensor, scope.nodes[id(new)])
+
+    def restore(self) -> None:
+        """Give tensors that were changed in place back the values they had before the trace."""
+        while self._before:
+            tensor, value = self._before.pop()
+            tensor._reset(value)
+
+    def shape(self, tensor: Tensor) -> Any:
+        """`tensor.shape` read by the user's code: a tensor, so that it follows the inputs; None if not traced."""
+        builder = self.current
+        node = builder.scope.nodes.get(id(tensor))
+        if node is None:
+            return None
+        with hooks.unheard():
+            return shape_of(builder, tensor, node)
+
+    def alias(self, tensor: Tensor) -> Tensor:
+        """Another tensor of the same node."""
+        made, node = alias(tensor), self.current.scope.nodes.get(id(tensor))
+        if node is not None:
+            self.current.scope.bind(made, node)
+        return made
+
+    def value(self, tensor: Tensor, what: str, advice: str = _TO_ONE_VALUE) -> None:
+        """Python reads the value of a tensor, or makes one in a way that the graph cannot."""
+        node = self.current.scope.nodes.get(id(tensor))
+        if node is not None:
+            self._note(what, node.name, advice)
+
+    def _note(self, what: str, name: str, why: str) -> None:
+        found = Specialization(
+            user_line(self.current.scope.source, _ENTRY), what, f"{self.current.graph.qualname}.{name}"
+        )
+        if found not in self.specializations:
+            self.specializations.append(found)
+            warnings.warn(f"{found}: {why}", SpecializationWarning, stacklevel=3)
+
+    def attribute(self, module: Module, name: str, value: Any) -> Any:
+        """An attribute of a module is read."""
+        scope = self.current.scope
+        prefix = scope.paths.get(id(module))
+        if prefix is None:
+            return value
+        return self.observed(f"{prefix}.{name}" if prefix else name, value)
+
+    def observed(self, path: str, value: Any) -> Any:
+        """What the reader of a path gets: containers of modules are seen through views."""
+        if issubclass(type(value), (Module, Tensor)):
+            self._read(path, value)
+            return value
+        if not isinstance(value, (list, tuple, dict)) or not _holds_modules(value):
+            return value
+        self._count(path)
+        return _MappingView(self, path, value) if isinstance(value, dict) else _SequenceView(self, path, value)
+
+    def _count(self, path: str) -> str:
+        """Take a name for a read: MegEngine counts every one."""
+        names = self.current.graph._names
+        name = names.unique(path.replace(".", "_"))
+        names.take(name, names.get(name))
+        return name
+
+    def _read(self, path: str, value: Any) -> None:
+        builder, scope = self.current, self.current.scope
+        name = self._count(path)
+        known = scope.nodes.get(id(value)) if isinstance(value, Tensor) else None
+        if known is not None and not isinstance(known.expr, GetAttr):
+            return  # assigned, or changed in place, by this forward: it is what was computed
+        node = scope.attributes.get(path)
+        if node is None:
+            graph = builder.graph
+            owner = graph._inputs[0]
+            node = builder.make_attribute(owner, path, f"{graph.qualname}.{path}", value, name)
+            scope.attributes[path] = node
+        if isinstance(value, Module):
+            scope.paths[id(value)] = path
+            scope.reads[id(value)] = (node, name)  # type: ignore[assignment]
+            scope.alive.append(value)
+        else:
+            scope.bind(value, node)  # type: ignore[arg-type]
+
+    def module(self, module: Module, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
+        """A module is called."""
+        read = self.current.scope.reads.get(id(module))
+        if read is None:
+            return run()  # not an attribute of a traced module: its functions are recorded where it is called
+        builder = self.current
+        args, kwargs = normalized(forward_signature(module), args, kwargs)
+        inputs, arguments = flatten_arguments((module, *args), kwargs, builder.node_of)
+        graph = builder.graph
+        expr = CallMethod(graph, graph._new_expr_id(), builder.meta(), arguments, "__call__")
+        if is_leaf_module(module):
+            tensors = [v for v in flatten((args, kwargs))[0] if isinstance(v, Tensor)]
+            with hooks.unheard():
+                result = layer_result(expr, [module, *tensors], run)
+        else:
+            result = self._nested(module, read[0], args, kwargs, expr.meta["source"])
+        return builder.make_call(expr, inputs, result, f"{read[1]}_out", f"{read[0].qualname}.[out]")
+
+    # ------------------------------------------------------------ graphs
+
+    def _nested(self, module: Module, node: ModuleNode, args: tuple, kwargs: dict, source: str) -> Any:
+        parent = self.current.graph
+        name = f"{parent.name}_{node.expr.name.replace('.', '_')}"
+        return self.trace(module, args, kwargs, name, node.qualname, parent, source)[1]
+
+    def trace(
+        self,
+        module: Module,
+        args: tuple,
+        kwargs: dict,
+        name: str,
+        qualname: str,
+        parent: InternalGraph | None,
+        source: str,
+    ) -> tuple[InternalGraph, Any]:
+        """Capture one call of a module (arguments in normal form), made at a line of the user's; gives its graph and
+        the result.
+        """
+        leaves, arg_def = flatten((args, kwargs))
+        arguments = (arg_def, tuple((i, v) for i, v in enumerate(leaves) if not isinstance(v, Tensor)))
+        tensors = [v for v in leaves if isinstance(v, Tensor)]
+        graph = InternalGraph(name, qualname, owner=module)
+        if parent is not None:
+            graph._journal, graph._top = parent._journal, parent._top
+        scope = Scope(graph, module, paths={id(module): ""}, source=source)
+        scope.reads[id(module)] = (graph.add_self(), "self")
+        inner = [alias(t) for t in tensors]
+        for label, tensor in zip(_input_names(module, args, kwargs), inner, strict=True):
+            scope.bind(tensor, graph.add_input(label, tensor.spec))
+        builder = Builder(scope)
+        supply = iter(inner)
+        inner_args, inner_kwargs = unflatten(arg_def, [next(supply) if isinstance(v, Tensor) else v for v in leaves])
+        self.scopes.append(builder)
+        try:
+            result = module._run(inner_args, inner_kwargs)
+            self._finish(builder, module, result)
+        finally:
+            self.scopes.pop()
+        for given, tensor, node in zip(tensors, inner, graph._inputs[1:], strict=True):
+            if self.scopes and scope.nodes[id(tensor)] is not node:
+                self.current.scope.changed[id(given)] = f"{graph.qualname}.{node.name}"
+        graph.arguments = arguments
+        return self._remember(module, arguments, graph), result
+
+    def _finish(self, builder: Builder, module: Module, result: Any) -> None:
+        graph = builder.graph
+        leaves, structure = result_leaves(result, f"{type(module).__name__} ({graph.qualname})")
+        graph._outputs = tuple(builder.node_of(t) for t in leaves)  # type: ignore[misc]
+        graph.out_def = structure
+
+    def _remember(self, module: Module, arguments: Arguments, graph: InternalGraph) -> InternalGraph:
+        """Keep the graph of a call; a later call with the same nesting and constants must look the same."""
+        _, graphs = self.children.setdefault(id(module), (module, {}))
+        graph.remove_dead()
+        key = arguments_key(arguments)
+        have = graphs.setdefault(key, graph)
+        if have is graph:
+            return have
+        with hooks.unheard():  # what is written there is read from modules, and would count as reads of the user's
+            same = _outline(have) == _outline(graph)
+        if not same:
+            raise GraphError(
+                f"{graph.qualname} ({type(module).__name__}) is called twice with the same arguments but different "
+                f"shapes, and does not compute the same: {_shapes(have)} and {_shapes(graph)}; "
+                "use two modules, or do not branch on shapes"
+            )
+        return have
+
+
+_ENTRY = ModuleTracer.trace.__code__  # a frame of it stands between what a module does and the line that called it
+
+
+def shape_of(builder: Builder, tensor: Tensor, node: TensorNode) -> Tensor:
+    """The shape of a value as a value."""
+    graph = builder.graph
+    with interpose(Deferring()):
+        result = apply(SHAPE_OF, tensor)
+    expr = Apply(graph, graph._new_expr_id(), builder.meta(), SHAPE_OF, {})
+    short = SHAPE_OF.lower()
+    graph._attach_outputs(expr, [result.spec], f"{short}_out", f"{graph.qualname}.[def_{short}]")
+    graph._link(expr, (node,), builder.anchor)
+    builder.scope.bind(result, expr._outputs[0])
+    return result
+
+
+def _outline(graph: InternalGraph) -> list[str]:
+    return [f"{e._made()} = {e._body()}" for e in graph._order if e.kind != "Input"]
+
+
+def _shapes(graph: InternalGraph) -> str:
+    return ", ".join(f"{n.name} {n.spec}" for n in graph._inputs[1:])
+
+
+def _input_names(module: Module, args: tuple, kwargs: dict) -> list[str]:
+    """A name for each tensor among the arguments: the parameter's, with an index below it where it nests."""
+    bound = forward_signature(module).bind(*args, **kwargs)
+    names = []
+    for name, value in bound.arguments.items():
+        kind = bound.signature.parameters[name].kind
+        if kind is kind.VAR_KEYWORD:
+            for key, entry in value.items():
+                names.extend(_names_below(key, entry))
+        else:
+            names.extend(_names_below(name, value))
+    return names
+
+
+def _names_below(name: str, value: Any) -> Iterator[str]:
+    leaves = flatten(value)[0]
+    if len(leaves) == 1 and leaves[0] is value:
+        if isinstance(value, Tensor):
+            yield name
+        return
+    for i, leaf in enumerate(leaves):
+        if isinstance(leaf, Tensor):
+            yield f"{name}_{i}"
+
+
+# ---------------------------------------------------------------- containers of modules
+
+
+def _holds_modules(value: Any) -> bool:
+    entries = value.values() if isinstance(value, Mapping) else value
+    return any(isinstance(v, Module) or (isinstance(v, (list, tuple, dict)) and _holds_modules(v)) for v in entries)
+
+
+class _SequenceView(Sequence):
+    """A list of modules while it is traced: every entry taken counts as a read."""
+
+    def __init__(self, tracer: ModuleTracer, path: str, items: Sequence[Any]) -> None:
+        self._tracer, self._path, self._items = tracer, path, items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        at = range(len(self))[index]
+        return self._tracer.observed(f"{self._path}.{at}", self._items[at])
+
+    def __add__(self, other: Any) -> list[Any]:
+        return [*self, *other]
+
+    def __radd__(self, other: Any) -> list[Any]:
+        return [*other, *self]
+
+
+class _MappingView(Mapping):
+    """A dict of modules while it is traced: every entry taken counts as a read."""
+
+    def __init__(self, tracer: ModuleTracer, path: str, items: Mapping[Any, Any]) -> None:
+        self._tracer, self._path, self._items = tracer, path, items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._items)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._tracer.observed(f"{self._path}.{key}", self._items[key])
+
+    def values(self) -> Any:
+        """All entries, each read now, as MegEngine counts them."""
+        return dict(self).values()
+
+    def items(self) -> Any:
+        """All keys and entries, each read now."""
+        return dict(self).items()
+
+
+# ---------------------------------------------------------------- whole models
+
+
+@contextmanager
+def tracing(tracer: ModuleTracer) -> Iterator[None]:
+    """Let a tracer listen."""
+    with hooks.listening(tracer), interpose(Deferring()):
+        yield
+
+
+def capture(module: Module, args: tuple, kwargs: dict) -> tuple[ModuleTracer, InternalGraph]:
+    """Trace `module(*args, **kwargs)`; values of the arguments are used only where Python asks for them."""
+    args, kwargs = normalized(forward_signature(module), args, kwargs)
+    leaves, structure = flatten((args, kwargs))
+    deferred = [_as_input(v) if isinstance(v, Tensor) else v for v in leaves]
+    args, kwargs = unflatten(structure, deferred)
+    tracer = ModuleTracer()
+    name = type(module).__name__
+    try:
+        with untouched(module), tracing(tracer):
+            graph, _ = tracer.trace(module, args, kwargs, name, name, None, user_line())
+    finally:
+        tracer.restore()
+    return tracer, graph
+
+
+def _as_input(tensor: Tensor) -> Tensor:
+    """The tensor with its value put off, so that nothing is computed on it without need."""
+    return Tensor._deferred(TensorSpec(tensor.spec.shape, tensor.dtype, tensor.device), tensor._storage)
+
+
+def renumber(graph: InternalGraph) -> None:
+    """Give ids in the order in which a reader meets the expressions: a call, then what it enters."""
+    exprs = nodes = 0
+    for expr in graph.exprs():
+        expr._id, exprs = exprs, exprs + 1
+        for node in expr._outputs:
+            node._id, nodes = nodes, nodes + 1
+    graph._journal.next_expr, graph._journal.next_node = exprs, nodes

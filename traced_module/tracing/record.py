@@ -1,0 +1,194 @@
+"""Lowering: a module-level graph is run on values that only have specs, and every op it applies is written down."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from megengine.core import hooks
+from megengine.core.errors import GraphError
+from megengine.core.pytree import flatten
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import Interposer, Op, infer, interpose
+from megengine.random.rng import HOME
+from megengine.tensor import Tensor
+from megengine.traced_module.expr import CallFunction, Expr, is_call_module
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.names import identifier
+from megengine.traced_module.node import TensorNode
+from megengine.traced_module.tracing.calls import alias
+from megengine.traced_module.tracing.deferred import SHAPE_OF
+
+
+class OpRecorder(Interposer):
+    """Writes applied ops into a graph; tensors it has not seen become constants."""
+
+    holds_draws = False
+
+    def __init__(self, graph: InternalGraph) -> None:
+        self.graph = graph
+        self.nodes: dict[int, TensorNode] = {}
+        self.alive: list[Tensor] = []  # ids in `nodes` stay valid while the tensors live
+        self.meta: dict[str, Any] = {}
+        self.names: dict[int, str] = {}
+
+    def inputs(self, names: Sequence[str], specs: Sequence[TensorSpec]) -> list[Tensor]:
+        """Inputs of the graph as tensors without values."""
+        made = []
+        for name, spec in zip(names, specs, strict=True):
+            made.append(Tensor._deferred(spec))
+            self.bind(made[-1], self.graph.add_input(name, spec))
+        return made
+
+    def finish(self, results: Sequence[Tensor], structure: Any) -> None:
+        """Say what the graph returns."""
+        self.graph.set_outputs([self.node_of(t) for t in results])
+        self.graph.out_def = structure
+        self.graph.remove_dead()
+
+    def bind(self, tensor: Tensor, node: TensorNode) -> None:
+        """Remember that `tensor` is the value `node`."""
+        self.nodes[id(tensor)] = node
+        self.alive.append(tensor)
+
+    def rebind(self, tensor: Tensor, new: Tensor) -> None:
+        """Item assignment: the tensor stands for another node from now on."""
+        self.bind(tensor, self.node_of(new))
+
+    def node_of(self, tensor: Tensor) -> TensorNode:
+        """The node of a tensor; a tensor from outside becomes a constant."""
+        if id(tensor) not in self.nodes:
+            name = self.names.get(id(tensor), "const_tensor")
+            meta = {"module": self.meta.get("module", ""), "parameter": name}
+            self.bind(tensor, self.graph.constant(Tensor._wrap(tensor._storage(), tensor.dtype), name, meta=meta))
+        return self.nodes[id(tensor)]
+
+    def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
+        """Record one op and give back values that only have specs."""
+        if op.name == SHAPE_OF:  # shapes are fixed at op level
+            return Tensor._wrap(np.array(tensors[0].spec.shape, np.int32))
+        if not any(id(t) in self.nodes for t in tensors) and all(t._value is not None for t in tensors):
+            return proceed()  # arithmetic on constants is done now
+        inputs = [self.node_of(t) for t in tensors]
+        path = self.meta.get("module", "")
+        name = f"{path}_{op.name}_out" if path else f"{op.name}_out"
+        out = self.graph.apply(
+            op.name,
+            *inputs,
+            attrs=attrs,
+            name=name,
+            meta=dict(self.meta),
+            qualname=f"{self.graph.name}.{path}.[{op.name}]",
+        )
+        made = [Tensor._deferred(n.spec) for n in (out if isinstance(out, tuple) else (out,))]
+        for t, n in zip(made, out if isinstance(out, tuple) else (out,), strict=True):
+            self.bind(t, n)
+        specs = infer(op, [t.spec for t in tensors], attrs)
+        return made[0] if isinstance(specs, TensorSpec) else tuple(made)
+
+
+@functools.lru_cache(maxsize=512)
+def _file_name(path: str) -> str:
+    return Path(path).name
+
+
+def user_line(entered: str = "", entry: CodeType | None = None) -> str:
+    """file:line of the innermost frame outside this package; `entered` if `entry` was called further in."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is entry:
+            return entered
+        if not frame.f_globals.get("__name__", "").startswith("megengine."):
+            return f"{_file_name(frame.f_code.co_filename)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def record(
+    function: Callable[..., Any], specs: Sequence[TensorSpec], *, name: str = "graph", input_names: Sequence[str] = ()
+) -> InternalGraph:
+    """Capture the ops that `function(*inputs)` applies. Its result may nest in tuples, lists and dicts."""
+    recorder = OpRecorder(InternalGraph(name))
+    labels = [*input_names, *(f"input_{i}" for i in range(len(input_names), len(specs)))]
+    with interpose(recorder):
+        result = function(*recorder.inputs(labels, specs))
+        leaves, structure = flatten(result)
+        recorder.finish([t for t in leaves if isinstance(t, Tensor)], structure)
+    return recorder.graph
+
+
+def record_graph(source: InternalGraph) -> InternalGraph:
+    """A module-level graph as ops: independent of the module, with its parameters as constants.
+
+    Raises what the ops raise, and DeferredValueError where a value is needed that only a real input has.
+    """
+    from megengine.traced_module.interpret import interpret
+
+    recorder = OpRecorder(InternalGraph(source.name))
+    recorder.names = {id(t): identifier(path) for path, t in source._owner.named_tensors()}  # type: ignore[union-attr]
+
+    def on_expr(expr: Expr) -> None:
+        """Ops carry the path of the layer that applies them, and the line of the user's code that called it."""
+        if isinstance(expr, CallFunction) and expr.qualified.startswith(f"{HOME}."):
+            raise GraphError(
+                f"lower: {expr!r} draws random values, which graphs of ops do not hold; pass them as inputs"
+            )
+        where = expr.inputs[0].qualname if is_call_module(expr) else expr.graph.qualname
+        recorder.meta["module"] = where[len(source.qualname) + 1 :]
+        recorder.meta["source"] = expr.meta.get("source", "")
+
+    nodes = source.inputs[1:]
+    paths = {id(m): path for path, m in source._owner.named_modules()}  # type: ignore[union-attr]
+    with hooks.listening(_LayerPath(recorder, paths)), interpose(recorder):
+        inputs = recorder.inputs([n.name for n in nodes], [n.spec for n in nodes])
+        recorder.finish(interpret(source, inputs, on_expr=on_expr), source.out_def)
+    return recorder.graph
+
+
+class _LayerPath:
+    """Trace hooks that only note which part of a fused layer is running."""
+
+    def __init__(self, recorder: OpRecorder, paths: dict[int, str]) -> None:
+        self.recorder, self.meta, self.paths, self.depth = recorder, recorder.meta, paths, 0
+
+    def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
+        """Functions are recorded op by op."""
+        return run()
+
+    def module(self, module: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
+        """The layer itself was named by the call; its parts have paths of their own."""
+        before = self.meta.get("module", "")
+        if self.depth:
+            self.meta["module"] = self.paths.get(id(module), before)
+        self.depth += 1
+        try:
+            return run()
+        finally:
+            self.depth -= 1
+            self.meta["module"] = before
+
+    def attribute(self, module: Any, name: str, value: Any) -> Any:
+        """Attributes are read as they are."""
+        return value
+
+    def shape(self, tensor: Any) -> Any:
+        """Shapes are fixed at op level."""
+
+    def rebind(self, tensor: Tensor, new: Tensor) -> None:
+        """The recorder, an interposer, hears of it."""
+
+    def alias(self, tensor: Tensor) -> Tensor:
+        """Another tensor of the same node."""
+        made = alias(tensor)
+        if id(tensor) in self.recorder.nodes:
+            self.recorder.bind(made, self.recorder.nodes[id(tensor)])
+        return made
+
+    def value(self, tensor: Any, what: str, advice: str = "") -> None:
+        """Values are not watched."""

@@ -1,0 +1,110 @@
+"""Specs that calls give, remembered by what they depend on: the function or layer, the arguments, the inputs' specs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from megengine.core.spec import TensorSpec
+from megengine.dispatch.apply import active_interposers
+from megengine.dispatch.public import public_functions
+from megengine.module import Module
+from megengine.tensor import Tensor
+from megengine.traced_module.expr import Call, CallFunction, CallMethod
+from megengine.traced_module.node import ModuleNode, Node
+from megengine.traced_module.tracing.calls import arguments_key, stand_in
+from megengine.traced_module.tracing.deferred import Deferring, PendingCall
+
+Specs = tuple[TensorSpec, ...] | None
+_known: dict[tuple[Any, ...], Specs] = {}
+_results: dict[tuple[Any, ...], TensorSpec] = {}  # of layers that return a tensor
+_LIMIT = 8192
+_PLAIN = frozenset((int, float, bool, str, type(None)))
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+
+
+def remembered_specs(expr: Call, inputs: Sequence[Node], find: Callable[[list[Any]], Specs]) -> Specs:
+    """What `find(values)` gives for the values that stand for these inputs, or gave for an equal call before.
+
+    Calls whose result depends on more are always made: those of the user's functions and layers, of layers that hold
+    others or have hooks, and those on values that follow from shapes.
+    """
+    values = [n.owner if isinstance(n, ModuleNode) else stand_in(n) for n in inputs]
+    key = None if active_interposers() else _key(expr, values)
+    if key is None:
+        return find(values)
+    if key not in _known:
+        _keep(_known, key, find(values))
+    return _known[key]
+
+
+def layer_result(expr: Call, values: list[Any], run: Callable[[], Any]) -> Any:
+    """The result of a layer's call `run()` while it is traced; a tensor without a value where its spec is known.
+
+    `values` are the layer and its tensor arguments.
+    """
+    layer, *tensors = values
+    assigns = layer.training and any(type(v) is Tensor for v in object.__getattribute__(layer, "__dict__").values())
+    deferring = all(type(i) is Deferring for i in active_interposers())
+    key = _key(expr, values) if deferring and not assigns else None
+    if key is None:
+        return run()
+    if key in _results:
+        return PendingCall(run, tuple(tensors)).result(_results[key])
+    result = run()
+    if type(result) is Tensor:
+        _keep(_results, key, result.spec)
+    return result
+
+
+def _keep(memo: dict[tuple[Any, ...], Any], key: tuple[Any, ...], value: Any) -> None:
+    if len(memo) >= _LIMIT:
+        memo.clear()
+    memo[key] = value
+
+
+def _key(expr: Call, values: list[Any]) -> tuple[Any, ...] | None:
+    """All that the specs of a call's results depend on; None where that is not known."""
+    called, tensors = _called(expr, values)
+    if called is None or not all(isinstance(t, Tensor) and t._value is None for t in tensors):
+        return None
+    key = (*called, arguments_key(expr.arguments), *[t.spec for t in tensors])
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _called(expr: Call, values: list[Any]) -> tuple[tuple[Any, ...] | None, list[Any]]:
+    if isinstance(expr, CallFunction):
+        return ((expr.qualified,) if expr.qualified in public_functions else None), values
+    if isinstance(expr, CallMethod) and expr.method != "__call__":
+        return (expr.method, "method"), values
+    return _layer_key(values[0]), values[1:]
+
+
+def _layer_key(layer: Any) -> tuple[Any, ...] | None:
+    """Class and state of one of our layers, tensors by their specs."""
+    if not type(layer).__module__.startswith("megengine.module."):
+        return None
+    key: list[Any] = [type(layer)]
+    for name, value in object.__getattribute__(layer, "__dict__").items():
+        kind = type(value)
+        if kind in _PLAIN:
+            key += (name, kind, value) if name != "name" else ()
+        elif name in _HOOKS:
+            if value:
+                return None
+        elif issubclass(kind, Tensor):
+            key += (name, value.spec)
+        elif issubclass(kind, Module):
+            return None
+        elif name != "name":
+            key += (name, _typed(value))
+    return tuple(key)
+
+
+def _typed(value: Any) -> Any:
+    """Equal for values that are equal and of equal types: 1, 1.0 and True differ."""
+    return tuple(map(_typed, value)) if type(value) is tuple else (type(value), value)
