@@ -35,7 +35,7 @@ from megengine.traced_module.tracing.calls import Static, is_leaf_module
 VERSION = "1.13.0"
 _HOME = "megengine.traced_module"
 _OPDEFS = {"GetVarShape": {"axis": 7}}  # 7: its number of axes at most, for all of them
-_UNKNOWN_THERE = ("HSigmoid", "HSwish", "ReLU6", "Tanh")  # layers that it does not have
+_UNKNOWN_THERE = ("GRU", "GRUCell", "HSigmoid", "HSwish", "ReLU6", "Tanh")  # layers that it does not have
 # what its layers keep beside what ours do
 _LAYER_STATE: dict[str, dict[str, Any]] = {
     "Conv2d": {"output_padding": 0},
