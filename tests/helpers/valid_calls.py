@@ -217,6 +217,12 @@ def training_calls() -> Iterator[Call]:
     yield Call("attach", lambda: GradManager().attach, ([weight], [lambda t, g: g]), {})
     yield Call("backward", lambda: _recording()[0].backward, (_recording()[1], mge.tensor(1.0)), {})
     yield Call("jvp", lambda: jvp, (F.sin, [weight], [weight]), {})
+    yield Call(
+        "einsum",
+        lambda: F.einsum,
+        ("ij,jk->ik", mge.tensor(np.ones((2, 3), np.float32)), mge.tensor(np.ones((3, 4), np.float32))),
+        {},
+    )
 
 
 def random_calls() -> Iterator[Call]:

@@ -154,7 +154,8 @@ def _misspelt(option: Any, other: Any) -> bool:
 
 def problems(call: Call) -> Iterator[str]:
     """What is wrong with the answers to the wrong calls made of one."""
-    options = {place: value for place, value in places(call) if isinstance(value, str) and len(value) > 3}
+    texts = {place: value for place, value in places(call) if isinstance(value, str)}
+    options = {place: value for place, value in texts.items() if len(value) > 3 and value.isidentifier()}
     for place, other, args, kwargs in wrong_calls(call):
         faulthandler.dump_traceback_later(4 * SECONDS, exit=True)  # ends the process if native code hangs
         signal.alarm(SECONDS)
@@ -168,6 +169,7 @@ def problems(call: Call) -> Iterator[str]:
             error = exc
         finally:
             signal.alarm(0)
+            faulthandler.cancel_dump_traceback_later()
         shown = f"{call.name}: {place}={repr(other)[:60]}"
         fault = judged(call.name, error)
         if fault:
