@@ -42,7 +42,7 @@ class MissingFileError(MegEngineError, FileNotFoundError):
     """A file, or the folder to write it to, does not exist."""
 
 
-class MissingMethodError(MegEngineError, NotImplementedError):
+class MissingMethodError(MegEngineError, NotImplementedError, TypeError):
     """A subclass lacks a method that its base needs."""
 
 
