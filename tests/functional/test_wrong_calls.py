@@ -12,7 +12,7 @@ from wrong_calls import judged, problems
 
 import megengine as mge
 from megengine.core.errors import MegEngineError, OptionError, ShapeError
-from megengine.dispatch import public_functions
+from megengine.dispatch import no_interposers, public_functions
 
 SCRIPT = Path(__file__).parents[1] / "helpers" / "wrong_calls.py"
 
@@ -25,10 +25,11 @@ def test_every_wrong_call_in_a_process_of_its_own():
 
 def test_the_calls_they_are_made_of_are_right():
     names = set()
-    for call in every_call():
-        args, kwargs = call.fresh()
-        call.make()(*args, **kwargs)
-        names.add(call.name)
+    with no_interposers():  # some of them begin to record
+        for call in every_call():
+            args, kwargs = call.fresh()
+            call.make()(*args, **kwargs)
+            names.add(call.name)
     left_out = {r.name for r in public_functions.values() if r.name not in names and not r.methods}
     assert left_out <= {"nvof", "erf", "rsqrt", "sync_batch_norm"}
 
