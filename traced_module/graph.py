@@ -266,8 +266,13 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
                 self._set(self, "_outputs", tuple([new if n is old else n for n in self._outputs]))
 
     def erase(self, expr: Expr) -> None:
-        """Remove an expression whose values nobody uses."""
+        """Remove an expression whose values nobody uses; an input only of a graph of ops, which nobody calls."""
         self._check_expr("erase", expr)
+        if isinstance(expr, Input) and self.arguments is not None:
+            raise GraphError(
+                f"erase: {expr.output.name!r} is an argument of calls of {self.qualname}; reset_inputs gives a top "
+                "graph other inputs"
+            )
         for n in expr.outputs:
             if n._users or n in self._outputs:
                 used = [u.name for u in n.users] or ["the graph's outputs"]

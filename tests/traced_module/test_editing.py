@@ -305,6 +305,11 @@ WRONG = {
     ),
     "erase what is used": (lambda m: m.graph.erase(first(m, "mul_out").expr), "still used by"),
     "erase an output": (lambda m: m.graph.erase(m.graph.outputs[0].expr), "still used by the graph's outputs"),
+    "erase an input": (lambda m: m.graph.erase(m.graph.inputs[1].expr), "'x' is an argument of calls of"),
+    "erase an input of a submodule": (
+        lambda m: m.graph.child_graphs()[0].erase(m.graph.child_graphs()[0].inputs[1].expr),
+        "is an argument of calls of",
+    ),
     "erase of another graph": (lambda m: m.graph.erase(first(module(), "mul_out").expr), None),
     "set outputs of another graph": (lambda m: m.graph.reset_outputs([first(module(), "mul_out")]), "does not belong"),
     "set outputs to a module": (lambda m: m.graph.reset_outputs([m.graph.inputs[0]]), "expected tensor nodes"),
