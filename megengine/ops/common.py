@@ -212,3 +212,20 @@ def tuple_of(op: str, argument: str, value: Any, n: int) -> tuple[int, ...]:
     if len(items) != n or not all(isinstance(v, numbers.Integral) for v in items):
         raise ArgumentError(f"{op}: {argument} is {brief(value)}; expected an integer or {n} of them")
     return _moderate(op, argument, tuple(int(v) for v in items))
+
+
+def require_bool(op: str, *operands: Tensor) -> None:
+    """Raise unless all operands are boolean."""
+    for t in operands:
+        if t.dtype != BOOL:
+            raise DTypeError(f"{op}: an operand is {t.dtype}; expected bool; compare first, or use .astype")
+
+
+def masked(ct: Tensor, condition: Tensor) -> Tensor:
+    """The cotangent where the boolean `condition` holds, else zero."""
+    return ct * apply("cast", condition, dtype=ct.dtype)
+
+
+def sample_values(*shape: int, low: float = -3.0, high: float = 3.0, seed: int = 0) -> np.ndarray:
+    """Uniform float64 values in [low, high) of this shape, the same for one seed."""
+    return np.random.default_rng([seed, *shape]).uniform(low, high, shape)

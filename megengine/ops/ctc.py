@@ -8,8 +8,8 @@ import numpy as np
 
 from megengine.core.errors import OptionError, ShapeError
 from megengine.dispatch import apply, public
+from megengine.ops.binary import logaddexp
 from megengine.ops.common import FLOAT32, as_tensor, cast, choice, floating
-from megengine.ops.elementwise import logaddexp
 from megengine.tensor import Tensor
 
 _IMPOSSIBLE = -1e30  # a logarithm of 0 with which one can still calculate

@@ -1,0 +1,323 @@
+"""Elementwise ops of one operand: a row is the record and the public function."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from megengine.core.errors import OptionError, ShapeError
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import (
+    ErrorSample,
+    OnnxRule,
+    Op,
+    Sample,
+    apply,
+    define,
+    no_onnx,
+    not_differentiable,
+    public,
+)
+from megengine.ops.binary import maximum, minimum
+from megengine.ops.common import (
+    BOOL,
+    FLOAT32,
+    as_tensor,
+    cast,
+    floating,
+    masked,
+    refuse_quantized,
+    require_bool,
+    sample_values,
+)
+from megengine.tensor import Tensor
+
+_HOME = "megengine.functional.elemwise"
+_NN = "megengine.functional.nn"
+
+
+def _unary_infer(name: str, attrs: dict[str, Any]) -> Callable[..., TensorSpec]:
+    def infer(x: TensorSpec, **given: Any) -> TensorSpec:
+        refuse_quantized(name, x)
+        if given.keys() != attrs.keys() or not all(isinstance(v, (int, float, np.number)) for v in given.values()):
+            raise OptionError(f"{name}: attributes are {given}; expected numbers {list(attrs)}")
+        return x
+
+    return infer
+
+
+def _unary_samples(low: float, high: float, attrs: dict[str, Any]) -> Callable[[], Iterator[Sample]]:
+    def samples() -> Iterator[Sample]:
+        for shape in ((), (1,), (5,), (3, 17), (2, 3, 4, 5), (0, 3)):
+            yield Sample((sample_values(*shape, low=low, high=high),), attrs)
+
+    return samples
+
+
+def unary(
+    name: str,
+    reference: Callable[..., np.ndarray],
+    vjp: Any,
+    *,
+    onnx: Any = None,
+    domain: tuple[float, float] = (-3.0, 3.0),
+    quant: str = "table",
+    attrs: dict[str, Any] | None = None,
+    home: str = _HOME,
+    method: str = "",
+    integers: bool = False,
+) -> None:
+    """Define an elementwise op of one operand, and its public function in the module `home`, unless that is empty.
+
+    `domain` is where samples lie; `method` is a name of Tensor; `integers` are computed as such, else as float32.
+    """
+    define(
+        Op(
+            name,
+            _unary_infer(name, attrs or {}),
+            reference,
+            vjp,
+            no_onnx("written as a composition") if onnx is None else OnnxRule(onnx) if isinstance(onnx, str) else onnx,
+            _unary_samples(*domain, attrs or {}),
+            quant=quant,
+        )
+    )
+    if home:
+        _declare(name, home, (method,) if method else (), integers=integers)
+
+
+def _declare(name: str, home: str, methods: tuple[str, ...], *, integers: bool) -> None:
+    def function(x: Any) -> Tensor:
+        x = as_tensor(x) if integers else floating(x)
+        if name == "logical_not":
+            require_bool(name, x)
+        return apply(name, x)
+
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = home
+    function.__doc__ = f"Elementwise `{name}` of x (any shape); returns a tensor of x's shape."
+    public(home=home, methods=methods, by_spec=True)(function)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-x))
+
+
+def _round_half_away(x: np.ndarray) -> np.ndarray:
+    return np.copysign(np.floor(np.abs(x) + 0.5), x)
+
+
+def _hsigmoid(x: np.ndarray) -> np.ndarray:
+    return np.clip(x + 3, 0, 6) * x.dtype.type(1 / 6)
+
+
+def _gelu(x: np.ndarray) -> np.ndarray:
+    return (x * 0.5 * (1 + _erf(x / np.sqrt(2.0)))).astype(x.dtype)
+
+
+def _sign(x: np.ndarray) -> np.ndarray:
+    return x if x.dtype == bool else np.sign(x)
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    flat = np.asarray(x, np.float64).ravel()
+    return np.fromiter((math.erf(v) for v in flat), np.float64, flat.size).reshape(np.shape(x)).astype(x.dtype)
+
+
+_PIECEWISE = not_differentiable("the result is piecewise constant")
+
+# name, reference, vjp(ctx, ct), keywords
+unary("neg", np.negative, lambda ctx, ct: (-ct,), onnx="Neg", method="__neg__", integers=True)
+unary("abs", np.abs, lambda ctx, ct: (ct * apply("sign", ctx.inputs[0]),), onnx="Abs", method="__abs__", integers=True)
+unary(
+    "sign",
+    lambda x: x if x.dtype == bool else np.sign(x),
+    _PIECEWISE,
+    onnx="Sign",
+    home="megengine.functional.math",
+    integers=True,
+)
+unary("exp", np.exp, lambda ctx, ct: (ct * ctx.outputs[0],), onnx="Exp")
+unary("expm1", np.expm1, lambda ctx, ct: (ct * (ctx.outputs[0] + 1),))
+unary("log", np.log, lambda ctx, ct: (ct / ctx.inputs[0],), onnx="Log", domain=(0.1, 3.0))
+unary("log1p", np.log1p, lambda ctx, ct: (ct / (ctx.inputs[0] + 1),), domain=(-0.5, 3.0))
+unary("sqrt", np.sqrt, lambda ctx, ct: (ct * 0.5 / ctx.outputs[0],), onnx="Sqrt", domain=(0.1, 3.0))
+unary("rsqrt", lambda x: 1 / np.sqrt(x), lambda ctx, ct: (ct * -0.5 * ctx.outputs[0] / ctx.inputs[0],), domain=(0.1, 3))
+unary("square", np.square, lambda ctx, ct: (ct * ctx.inputs[0] * 2,), integers=True)
+unary("sin", np.sin, lambda ctx, ct: (ct * apply("cos", ctx.inputs[0]),), onnx="Sin")
+unary("cos", np.cos, lambda ctx, ct: (-ct * apply("sin", ctx.inputs[0]),), onnx="Cos")
+unary("tan", np.tan, lambda ctx, ct: (ct * (1 + ctx.outputs[0] * ctx.outputs[0]),), onnx="Tan", domain=(-1, 1))
+unary("asin", np.arcsin, lambda ctx, ct: (ct / apply("sqrt", 1 - ctx.inputs[0] ** 2),), onnx="Asin", domain=(-0.9, 0.9))
+unary(
+    "acos", np.arccos, lambda ctx, ct: (-ct / apply("sqrt", 1 - ctx.inputs[0] ** 2),), onnx="Acos", domain=(-0.9, 0.9)
+)
+unary("atan", np.arctan, lambda ctx, ct: (ct / (1 + ctx.inputs[0] ** 2),), onnx="Atan", home="")
+unary("sinh", np.sinh, lambda ctx, ct: (ct * apply("cosh", ctx.inputs[0]),), onnx="Sinh")
+unary("cosh", np.cosh, lambda ctx, ct: (ct * apply("sinh", ctx.inputs[0]),), onnx="Cosh")
+unary("asinh", np.arcsinh, lambda ctx, ct: (ct / apply("sqrt", ctx.inputs[0] ** 2 + 1),), onnx="Asinh")
+unary("acosh", np.arccosh, lambda ctx, ct: (ct / apply("sqrt", ctx.inputs[0] ** 2 - 1),), onnx="Acosh", domain=(1.2, 3))
+unary("atanh", np.arctanh, lambda ctx, ct: (ct / (1 - ctx.inputs[0] ** 2),), onnx="Atanh", domain=(-0.9, 0.9))
+unary("tanh", np.tanh, lambda ctx, ct: (ct * (1 - ctx.outputs[0] * ctx.outputs[0]),), onnx="Tanh")
+unary("erf", _erf, lambda ctx, ct: (ct * apply("exp", -(ctx.inputs[0] ** 2)) * (2 / np.sqrt(np.pi)),), onnx="Erf")
+unary("floor", np.floor, _PIECEWISE, onnx="Floor", method="__floor__", integers=True)
+unary("ceil", np.ceil, _PIECEWISE, onnx="Ceil", method="__ceil__", integers=True)
+unary("round", _round_half_away, _PIECEWISE, method="__round__", integers=True)  # ONNX Round is half to even
+unary("sigmoid", _sigmoid, lambda ctx, ct: (ct * ctx.outputs[0] * (1 - ctx.outputs[0]),), onnx="Sigmoid", home=_NN)
+_ZEROS = {np.dtype(t): np.zeros((), t) for t in ("f2", "f4", "f8", "i1", "i4", "i8", "u1")}
+
+
+def _relu(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, _ZEROS.get(x.dtype, 0))  # NumPy takes twice as long with a Python number
+
+
+unary(
+    "relu",
+    _relu,
+    lambda ctx, ct: (apply("relu_backward", ct, ctx.outputs[0]),),
+    onnx="Relu",
+    quant="clamp",
+    home=_NN,
+    integers=True,
+)
+
+
+def _relu_backward_infer(ct: TensorSpec, y: TensorSpec) -> TensorSpec:
+    refuse_quantized("relu_backward", ct, y)
+    if ct.shape != y.shape:
+        raise ShapeError(f"relu_backward: the cotangent has shape {ct.shape}; expected {y.shape}")
+    return ct
+
+
+def _relu_backward_samples() -> Iterator[Sample]:
+    rng = np.random.default_rng(1)
+    for shape in ((), (5,), (2, 3, 4, 5), (0, 3)):
+        y = rng.uniform(0.5, 2, shape) * rng.choice([-1, 1], shape)
+        yield Sample((np.asarray(rng.standard_normal(shape)), np.asarray(y)))
+
+
+define(
+    Op(
+        "relu_backward",
+        _relu_backward_infer,
+        lambda ct, y: np.where(y > 0, ct, ct.dtype.type(0)),
+        lambda ctx, g: (apply("relu_backward", g, ctx.inputs[1]), None),
+        no_onnx("gradient of relu"),
+        _relu_backward_samples,
+        lambda: iter([ErrorSample((np.zeros(2), np.zeros(3)), {}, ShapeError, "the cotangent has shape")]),
+    )
+)
+unary(
+    "relu6",
+    lambda x: np.clip(x, 0, 6),
+    lambda ctx, ct: (masked(ct, apply("logical_and", ctx.inputs[0] > 0, ctx.inputs[0] < 6)),),
+    quant="clamp",
+    domain=(-3.0, 8.0),
+    home=_NN,
+    integers=True,
+)
+unary(
+    "hsigmoid",
+    _hsigmoid,
+    lambda ctx, ct: (masked(ct, apply("logical_and", ctx.inputs[0] > -3, ctx.inputs[0] < 3)) * (1 / 6),),
+    domain=(-5.0, 5.0),
+    home=_NN,
+)
+unary(
+    "hswish",
+    lambda x: x * _hsigmoid(x),
+    lambda ctx, ct: (
+        ct * apply("hsigmoid", ctx.inputs[0])
+        + ctx.inputs[0] * masked(ct, apply("logical_and", ctx.inputs[0] > -3, ctx.inputs[0] < 3)) * (1 / 6),
+    ),
+    onnx="HardSwish",
+    domain=(-5.0, 5.0),
+    home=_NN,
+)
+
+
+def _silu_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
+    s = apply("sigmoid", ctx.inputs[0])
+    return (ct * s * (1 + ctx.inputs[0] * (1 - s)),)
+
+
+def _gelu_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
+    x = ctx.inputs[0]
+    phi = apply("exp", x * x * -0.5) * (1 / np.sqrt(2 * np.pi))
+    return (ct * (0.5 * (1 + apply("erf", x * (1 / np.sqrt(2)))) + x * phi),)
+
+
+def _softplus(x: np.ndarray) -> np.ndarray:
+    return np.logaddexp(x, 0).astype(x.dtype)
+
+
+unary("silu", lambda x: x * _sigmoid(x), _silu_vjp, home=_NN)
+unary("gelu", _gelu, _gelu_vjp, onnx="Gelu", home=_NN)
+unary("softplus", _softplus, lambda ctx, ct: (ct * apply("sigmoid", ctx.inputs[0]),), onnx="Softplus", home="")
+unary("logical_not", np.logical_not, not_differentiable("booleans"), onnx="Not", method="__invert__", integers=True)
+unary(
+    "leaky_relu",
+    lambda x, slope: np.where(x > 0, x, x * x.dtype.type(slope)),
+    lambda ctx, ct: (masked(ct, ctx.inputs[0] > 0) + masked(ct, ctx.inputs[0] <= 0) * ctx.attrs["slope"],),
+    onnx=OnnxRule("LeakyRelu", {"slope": "alpha"}),
+    attrs={"slope": 0.1},
+    home="",
+)
+
+
+def _clip_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
+    x = ctx.inputs[0]
+    return (masked(ct, apply("logical_and", x >= ctx.attrs["lo"], x <= ctx.attrs["hi"])),)
+
+
+unary(
+    "clip",
+    lambda x, lo, hi: np.clip(x, x.dtype.type(lo), x.dtype.type(hi)),
+    _clip_vjp,
+    quant="clamp",
+    attrs={"lo": -1.0, "hi": 1.5},
+    home="",
+)
+
+# ---------------------------------------------------------------- public functions
+
+
+@public(home=_NN)
+def softplus(inp: Any) -> Tensor:
+    """log(1 + exp(x)) without overflow, elementwise."""
+    return apply("softplus", floating(inp))
+
+
+@public(home=_NN)
+def logsigmoid(inp: Any) -> Tensor:
+    """log(sigmoid(x)) without overflow, elementwise."""
+    return -apply("softplus", -floating(inp))
+
+
+@public(home=_HOME, methods=("clip", "clamp"), by_spec=True)
+def clip(x: Any, lower: float | None = None, upper: float | None = None) -> Tensor:
+    """X limited to [lower, upper]; a bound that is None or a tensor is handled too. Any shape; bool becomes float32."""
+    x = as_tensor(x)
+    x = cast(x, FLOAT32) if x.dtype == BOOL else x
+    if isinstance(lower, Tensor) or isinstance(upper, Tensor):
+        x = x if lower is None else maximum(x, lower)
+        return x if upper is None else minimum(x, upper)
+    if lower is None and upper is None:
+        raise OptionError("clip: lower and upper are both None; give at least one bound")
+    return apply("clip", x, lo=-np.inf if lower is None else float(lower), hi=np.inf if upper is None else float(upper))
+
+
+@public(home=_NN)
+def leaky_relu(inp: Any, negative_slope: float = 0.01) -> Tensor:
+    """X where positive, else x times `negative_slope`. Any shape."""
+    return apply("leaky_relu", floating(inp), slope=float(negative_slope))
+
+
+@public(home=_HOME)
+def atan(x: Any) -> Tensor:
+    """Angle whose tangent is x, elementwise; of float16 a float32, as in MegEngine."""
+    x = floating(x)
+    return apply("atan", cast(x, FLOAT32) if x.dtype == np.float16 else x)
