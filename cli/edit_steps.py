@@ -232,18 +232,10 @@ def replay(session: Session, path: str) -> None:
 
 def run_passes(session: Session, text: str) -> None:
     """Passes for the level of the graph: calls, or ops."""
-    from megengine.traced_module.passes import DEFAULT_PASSES, PassManager, registered_passes
+    from megengine.traced_module.passes import PassManager, passes_named
 
-    calls = session.graph.arguments is not None
-    known = {one.name: one for one in (registered_passes() if calls else DEFAULT_PASSES)}
-    names = list(known) if text == "all" else [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in known:
-            level = "calls" if calls else "ops"
-            raise OptionError(
-                f"no pass {name!r} for graphs of {level}{nearest(name, known)}; known: {', '.join(known)}"
-            )
-    PassManager([known[name] for name in names]).run(session.graph)
+    names = text if text == "all" else [name.strip() for name in text.split(",")]
+    PassManager(passes_named(names, "ops" if session.graph.arguments is None else "calls")).run(session.graph)
 
 
 @dataclass(frozen=True)

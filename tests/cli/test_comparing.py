@@ -215,7 +215,7 @@ def test_a_model_is_cut_at_nodes(call, tmp_path, model):
         (("-o", "o.mgt", "--rename", "relu_out=norm_out"), "'norm_out' already names"),
         (("-o", "o.mgt", "--rename", "relu_out=a b"), "'a b' is not a name"),
         (("-o", "o.mgt", "--keep", "norm"), "'norm' is a layer; expected a value, such as norm_out"),
-        (("-o", "o.mgt", "--optimize", "FuseConvB"), "no pass 'FuseConvB' for graphs of calls; did you mean"),
+        (("-o", "o.mgt", "--optimize", "FuseConvB"), "unknown pass 'FuseConvB'; did you mean"),
         (("-o", "o.mgt", "--log", "none.log"), "none.log: no such file"),
         (("-o", "o.mgt", "--log", "net.py"), "damaged or not a log file"),
         (("-o", "o.mgt", "--log", "fits.log"), "replay: edit 1 of 1 (rename) does not fit this model"),
@@ -233,7 +233,7 @@ def test_bad_edits_are_one_line_and_leave_nothing(call, tmp_path, words, message
 def test_ops_are_not_written_as_calls(call, model, tmp_path):
     assert "is a graph of ops" in error_of(call("edit", model, "-o", "o.tm"))
     assert not (tmp_path / "o.tm").exists()
-    assert "no pass 'FuseConvBn' for graphs of ops" in error_of(
+    assert "pass 'FuseConvBn' works on graphs of calls; known for graphs of ops" in error_of(
         call("edit", model, "-o", "o.mgt", "--optimize", "FuseConvBn")
     )
 

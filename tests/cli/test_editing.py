@@ -217,6 +217,7 @@ def test_modules_with_several_graphs(call):
 def test_source_is_written_and_imports(call, tmp_path):
     assert done(call, to="made.py")["written"] == ["made.py", "made.pkl"]
     spec = importlib.util.spec_from_file_location("made_by_edit", tmp_path / "made.py")
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["made_by_edit"] = module
     spec.loader.exec_module(module)
@@ -276,7 +277,7 @@ def test_the_input_is_replaced_only_when_told(call, tmp_path):
         (("--replace-module", "conv=net.py:wrong"), "expected a Module, got int"),
         (("--replace-module", "conv=net.py:plian"), "did you mean 'plain'?"),
         (("--add-module", "half=net.py:plain"), "already has an attribute 'half'"),
-        (("--passes", "nothing"), "no pass 'nothing' for graphs of calls; known: "),
+        (("--passes", "nothing"), "unknown pass 'nothing'; known for graphs of calls: "),
         (("--rename", "relu_out=act", "--rename", "conv_out=act"), "'act' already names"),
     ],
 )

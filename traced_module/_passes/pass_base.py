@@ -9,6 +9,7 @@ from megengine.core.errors import GraphError, OptionError, nearest
 from megengine.logger import get_logger
 from megengine.traced_module.expr import Expr, Input
 from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.passes import pass_manager
 from megengine.traced_module.passes.pass_manager import Pass, registered_passes
 from megengine.traced_module.queries import child_graph
 from megengine.traced_module.traced import TracedModule
@@ -50,6 +51,7 @@ def register_pass(names: str | list[str]) -> Callable[[type[BasePass]], type[Bas
     def register(cls: type[BasePass]) -> type[BasePass]:
         for name in [names] if isinstance(names, str) else names:
             _pass_dict[name] = cls
+            pass_manager.register_pass(Pass(name, _run_of(cls), by_name_only=True), replace=True)
         return cls
 
     return register
@@ -141,6 +143,15 @@ class BasePass:
                 changed |= self._visit(child, seen, backwards=backwards)
         return changed
 
+    def as_pass(self) -> Pass:
+        """A pass of this package's manager, which runs the required ones before."""
+
+        def run(graph: InternalGraph) -> bool:
+            changed = [get_registered_pass(required)().as_pass().run(graph) for required in self.required_pass]
+            return self.sweep(graph) or any(changed)
+
+        return Pass(self.name or type(self).__name__, run)
+
     def __repr__(self) -> str:
         return self.name
 
@@ -175,16 +186,5 @@ class _OwnPass(BasePass):
         return self.own.run(graph)
 
 
-def as_pass(name: str) -> Pass:
-    """A registered class as a pass of this package's manager."""
-    cls = get_registered_pass(name)
-    if issubclass(cls, _OwnPass):
-        return cls.own
-
-    def run(graph: InternalGraph) -> bool:
-        changed = False
-        for required in cls.required_pass:
-            changed |= as_pass(required).run(graph)
-        return cls().sweep(graph) or changed
-
-    return Pass(name, run)
+def _run_of(cls: type[BasePass]) -> Callable[[InternalGraph], bool]:
+    return lambda graph: cls().as_pass().run(graph)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.passes.module_passes import optimize
+from megengine.traced_module.passes.module_passes import optimize, passes_named
 from megengine.traced_module.passes.op_passes import (
     constant_value,
     drop_identities,
@@ -21,11 +21,7 @@ from megengine.traced_module.passes.pass_manager import (
     registered_passes,
 )
 
-DEFAULT_PASSES = (
-    Pass("drop_identities", drop_identities),
-    Pass("fold_constants", fold_constants),
-    Pass("fold_batch_norm", fold_batch_norm),
-)
+DEFAULT_PASSES = registered_passes("ops")
 
 
 def run_passes(
@@ -51,6 +47,7 @@ __all__ = [
     "mark",
     "only_user",
     "optimize",
+    "passes_named",
     "register_pass",
     "registered_passes",
     "run_passes",

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from megengine.core.collecting import collection_paused
+from megengine.core.errors import GraphError, OptionError, brief
+from megengine.core.pytree import tree_map
 from megengine.tensor import Tensor
 from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.passes import arithmetic_passes, batch_norm_passes, constant_passes
+from megengine.traced_module.passes import arithmetic_passes, batch_norm_passes, constant_passes, op_passes
 from megengine.traced_module.passes.pass_manager import (
     Pass,
     PassManager,
@@ -18,6 +23,8 @@ from megengine.traced_module.passes.pass_manager import (
 )
 from megengine.traced_module.traced import TracedModule
 
+Passes = str | Pass | Sequence[Any]  # elements: names, passes, MegEngine's passes
+
 
 def flod_constants(graph: InternalGraph) -> bool:
     """Tensors of modules become constants, and what depends on constants only becomes one too."""
@@ -25,7 +32,7 @@ def flod_constants(graph: InternalGraph) -> bool:
     return constant_passes.fold_constants(graph) or changed
 
 
-for _one in (  # in the order of "all"
+CALL_PASSES = (  # in the order of "all"
     constant_passes.DROP_IDENTITIES,
     batch_norm_passes.FUSE_CONV_BN,
     batch_norm_passes.FUSE_BN_CONV,
@@ -37,35 +44,86 @@ for _one in (  # in the order of "all"
     constant_passes.ATTRIBUTES_TO_CONSTANTS,
     constant_passes.FIX_INPUT_SHAPE,
     Pass("FlodConstant", flod_constants, by_name_only=True),  # spelt as in MegEngine
-):
-    register_pass(_one)
+)
+OP_PASSES = (
+    Pass("drop_identities", op_passes.drop_identities),
+    Pass("fold_constants", op_passes.fold_constants),
+    Pass("fold_batch_norm", op_passes.fold_batch_norm),
+)
+for _works_on, _passes in (("calls", CALL_PASSES), ("ops", OP_PASSES)):
+    for _one in _passes:
+        register_pass(replace(_one, level=_works_on))
+
+DEFAULT = ("FuseConvBn",)
 
 
 def optimize(
     module: TracedModule,
-    enabled_pass: Sequence[str | Pass] | str = ("FuseConvBn",),
+    enabled_pass: Passes | None = None,
     *,
-    check_with: Sequence[Any] | None = None,
+    passes: Passes | None = None,
+    check_with: Any = None,
 ) -> TracedModule:
     """A copy of a traced module after some passes; the module itself stays as it is.
 
     Args:
-        module: a traced module.
-        enabled_pass: names of registered passes, or passes, in order; "all" for every registered one that is
-            not `by_name_only`.
-        check_with: inputs; if given, outputs are compared after each pass and the guilty one is named.
+        module: a traced module, of calls or of ops (what `lower` gives).
+        enabled_pass: MegEngine's name of `passes`.
+        passes: one or several, in order: names of registered passes, `Pass` objects, and passes written for
+            MegEngine (classes or objects). "all" stands for every registered one that fits the module's level and is
+            not `by_name_only`. Left out, FuseConvBn runs; on ops, fold_batch_norm.
+        check_with: arguments of the module's forward (a tensor, or a sequence of them); if given, outputs are compared
+            after each pass, and the guilty one is named.
 
     Raises:
-        OptionError: a pass is unknown; the nearest name is given.
-        GraphError: a pass changed what the module computes.
+        OptionError: a pass is unknown, or works on another level; the nearest name is given.
+        GraphError: a pass changed what the module computes, or it is no traced module.
+
+    Example:
+        >>> optimize(traced, passes=["DropIdentities", Pass.of_rules("mine", rule)])  # doctest: +SKIP
     """
-    if enabled_pass == "all":
-        enabled_pass = [one for one in registered_passes() if not one.by_name_only]
-    names = [enabled_pass] if isinstance(enabled_pass, str) else enabled_pass
-    passes = [one if isinstance(one, Pass) else get_registered_pass(one) for one in names]
+    if not isinstance(module, TracedModule):
+        raise GraphError(f"optimize: got {type(module).__name__}; expected a TracedModule; trace the module first")
+    if passes is not None and enabled_pass is not None:
+        raise OptionError("optimize: passes and enabled_pass are two names of one argument; give one of them")
+    chosen = passes_named(passes if enabled_pass is None else enabled_pass, _level(module))
+    checked, given = (None, None) if check_with is None else _checked(module, check_with)
     with collection_paused():
         made = module.clone()
-    given = None if check_with is None else [x if isinstance(x, Tensor) else Tensor(x) for x in check_with]
-    for graph in made.graphs:
-        PassManager(passes, given).run(graph)
+    for graph, before in zip(made.graphs, module.graphs, strict=True):
+        PassManager(chosen, given if before is checked else None).run(graph)
     return made
+
+
+def _level(module: TracedModule) -> str:
+    return "calls" if any(graph._inputs_self() for graph in module.graphs) else "ops"
+
+
+def _checked(module: TracedModule, given: Any) -> tuple[InternalGraph, list[Any]]:
+    """The graph that arguments enter, and its inputs."""
+    given = (given,) if isinstance(given, (Tensor, np.ndarray)) else tuple(given)
+    return module.select(tree_map(lambda x: Tensor(x) if isinstance(x, np.ndarray) else x, given), {})
+
+
+def passes_named(given: Passes | None, level: str) -> list[Pass]:
+    """The passes that `optimize` runs on graphs of "calls" or "ops". Raises OptionError as it does."""
+    if given is None:
+        given = DEFAULT if level == "calls" else ("fold_batch_norm",)
+    if isinstance(given, str) and given == "all":
+        return [one for one in registered_passes(level) if not one.by_name_only]
+    if isinstance(given, (list, tuple)):
+        return [_pass(one, f"passes[{i}]", level) for i, one in enumerate(given)]
+    return [_pass(given, "passes", level)]
+
+
+def _pass(one: Any, what: str, level: str) -> Pass:
+    if isinstance(one, str):
+        return get_registered_pass(one, level)
+    if not isinstance(one, Pass) and hasattr(one, "as_pass"):  # a pass written for MegEngine
+        one = (one() if isinstance(one, type) else one).as_pass()
+    if not isinstance(one, Pass):
+        remedy = "; make it one by Pass(name, function)" if callable(one) else ""
+        raise OptionError(f"optimize: {what} is {brief(one)}; expected the name of a pass, or a Pass{remedy}")
+    if one.level not in ("", level):
+        raise OptionError(f"optimize: pass {one.name!r} works on graphs of {one.level}; this module holds {level}")
+    return one

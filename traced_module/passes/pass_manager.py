@@ -20,12 +20,13 @@ class Pass:
     """A named transform of a graph in place; `run` returns True if it changed something.
 
     One that is `by_name_only` takes no part in `optimize(module, "all")`: it makes a graph less general, or undoes
-    what others do.
+    what others do. `level` says what it works on: "calls", "ops" (what `lower` gives), or "" for both.
     """
 
     name: str
     run: Callable[[InternalGraph], bool]
     by_name_only: bool = False
+    level: str = ""
 
     @classmethod
     def of_rules(cls, name: str, *rules: Rule) -> Pass:
@@ -43,26 +44,33 @@ class Pass:
 _registered: dict[str, Pass] = {}
 
 
-def register_pass(one: Pass) -> Pass:
-    """Let `optimize` and the command know a pass by its name."""
-    if one.name in _registered:
+def register_pass(one: Pass, *, replace: bool = False) -> Pass:
+    """Let `optimize` and the command know a pass by its name. A name in use is an error unless `replace` is set."""
+    if one.name in _registered and not replace:
         raise OptionError(f"register_pass: {one.name!r} is registered already; choose another name")
     _registered[one.name] = one
     return one
 
 
-def get_registered_pass(pass_name: str) -> Pass:
-    """A registered pass; the error gives the nearest name."""
-    if pass_name not in _registered:
-        raise OptionError(
-            f"unknown pass {pass_name!r}{nearest(pass_name, _registered)}; known: {', '.join(_registered)}"
-        )
-    return _registered[pass_name]
+def get_registered_pass(pass_name: str, level: str = "") -> Pass:
+    """A registered pass.
+
+    Raises:
+        OptionError: there is none of that name, or it does not work on graphs of `level` ("calls", "ops", "" for any);
+            the nearest name that does is given.
+    """
+    known = {one.name: one for one in registered_passes(level)}
+    if pass_name in known:
+        return known[pass_name]
+    listed = f"known{' for graphs of ' * bool(level)}{level}: {', '.join(known)}"
+    if pass_name in _registered:
+        raise OptionError(f"pass {pass_name!r} works on graphs of {_registered[pass_name].level}; {listed}")
+    raise OptionError(f"unknown pass {pass_name!r}{nearest(pass_name, known)}; {listed}")
 
 
-def registered_passes() -> tuple[Pass, ...]:
-    """All registered passes, in the order in which they were registered."""
-    return tuple(_registered.values())
+def registered_passes(level: str = "calls") -> tuple[Pass, ...]:
+    """Registered passes for graphs of "calls" or of "ops" ("": all), in the order in which they were registered."""
+    return tuple(one for one in _registered.values() if "" in (level, one.level) or level == one.level)
 
 
 def _changes_made(graph: InternalGraph) -> int:
