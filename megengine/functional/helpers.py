@@ -18,7 +18,7 @@ from megengine.tensor import Tensor
 pixel_shuffle_cpp = layerPixelShuffle_traceable = ops.layer_norm.pixel_shuffle  # noqa: N816 (MegEngine's name)
 broadcast_cpp = ops.shape.broadcast_to
 expand_dims_cpp = ops.shape.expand_dims
-split_cpp = ops.shape.split
+split_cpp = ops.joining.split
 squeeze_cpp = ops.shape.squeeze
 
 

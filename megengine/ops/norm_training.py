@@ -10,8 +10,8 @@ from megengine.core.errors import ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, Op, Sample, apply, define, no_onnx
 from megengine.ops.common import refuse_quantized
+from megengine.ops.creation import zeros_like
 from megengine.ops.norm import along_channels, check_channels
-from megengine.ops.shape import zeros_like
 from megengine.tensor import Tensor
 
 

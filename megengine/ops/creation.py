@@ -1,0 +1,115 @@
+"""New tensors: filled, ranges, the identity."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import as_dtype, storage_of
+from megengine.core.errors import ArgumentError, OptionError, ShapeError, brief
+from megengine.core.limits import refuse_oversized
+from megengine.dispatch import public
+from megengine.ops.common import (
+    FLOAT32,
+    Integers,
+    as_tensor,
+)
+from megengine.ops.shape import shape_argument
+from megengine.tensor import Tensor
+
+_HOME = "megengine.functional.tensor"
+
+
+def _made(array: np.ndarray, device: str | None = None) -> Tensor:
+    return Tensor(array, dtype=array.dtype, device=device)
+
+
+def _fill_dtype(value: Any, dtype: Any) -> np.dtype:
+    if dtype is not None:
+        return storage_of(as_dtype(dtype))
+    if isinstance(value, (bool, np.bool_)):
+        return np.dtype(bool)
+    return np.dtype(np.int32) if isinstance(value, numbers.Integral) else FLOAT32
+
+
+def _lengths(op: str, shape: Any) -> tuple[int, ...]:
+    """The shape of a new tensor, checked."""
+    lengths = shape_argument((shape,))
+    if min(lengths, default=0) < 0:
+        raise ShapeError(f"{op}: shape is {brief(lengths)}; expected lengths of at least 0")
+    refuse_oversized(op, lengths, 4)
+    return lengths
+
+
+@public(home=_HOME)
+def full(shape: Integers, value: float, *, dtype: Any = None, device: str | None = None) -> Tensor:
+    """A tensor filled with `value`, whose type gives the dtype when none is given."""
+    value = value.item() if isinstance(value, Tensor) else value
+    if not isinstance(value, (numbers.Number, np.bool_)) or (isinstance(value, int) and value.bit_length() > 63):
+        raise ArgumentError(f"full: value is {brief(value)}; expected a number of at most 64 bits")
+    return _made(np.full(_lengths("full", shape), value, _fill_dtype(value, dtype)), device)
+
+
+@public(home=_HOME)
+def zeros(shape: Integers, *, dtype: Any = "float32", device: str | None = None) -> Tensor:
+    """A tensor of zeros."""
+    return _made(np.zeros(_lengths("zeros", shape), storage_of(as_dtype(dtype))), device)
+
+
+@public(home=_HOME)
+def ones(shape: Integers, *, dtype: Any = "float32", device: str | None = None) -> Tensor:
+    """A tensor of ones."""
+    return _made(np.ones(_lengths("ones", shape), storage_of(as_dtype(dtype))), device)
+
+
+@public(home=_HOME)
+def zeros_like(inp: Any) -> Tensor:
+    """Zeros with the shape and dtype of `inp`."""
+    x = as_tensor(inp)
+    return _made(np.zeros(x.shape, storage_of(x.dtype)), x.device)
+
+
+@public(home=_HOME)
+def ones_like(inp: Any) -> Tensor:
+    """Ones with the shape and dtype of `inp`."""
+    x = as_tensor(inp)
+    return _made(np.ones(x.shape, storage_of(x.dtype)), x.device)
+
+
+@public(home=_HOME)
+def full_like(inp: Any, value: float) -> Tensor:
+    """`value` in the shape and dtype of `inp`."""
+    x = as_tensor(inp)
+    return _made(np.full(x.shape, value, storage_of(x.dtype)), x.device)
+
+
+@public(home=_HOME)
+def arange(
+    start: float = 0, stop: float | None = None, step: float = 1, dtype: Any = "float32", device: str | None = None
+) -> Tensor:
+    """Numbers from start (inclusive) to stop (exclusive)."""
+    first, last = (0, start) if stop is None else (start, stop)
+    if step == 0:
+        raise OptionError("arange: step is 0; expected a non-zero step")
+    span = (float(last) - float(first)) / float(step)
+    if not math.isfinite(span):
+        raise OptionError(f"arange: start={first}, stop={last}, step={step}; expected finite numbers")
+    refuse_oversized("arange", (max(math.ceil(span), 0),), 16)
+    return _made(np.arange(first, last, step).astype(storage_of(as_dtype(dtype))), device)
+
+
+@public(home=_HOME)
+def linspace(start: float, stop: float, num: int, dtype: Any = "float32", device: str | None = None) -> Tensor:
+    """`num` evenly spaced numbers from start to stop, both included."""
+    refuse_oversized("linspace", (max(int(num), 0),), 16)
+    return _made(np.linspace(float(start), float(stop), int(num)).astype(storage_of(as_dtype(dtype))), device)
+
+
+@public(home=_HOME)
+def eye(N: int, M: int | None = None, *, dtype: Any = "float32", device: str | None = None) -> Tensor:
+    """The N x M matrix with ones on its diagonal."""
+    refuse_oversized("eye", (max(int(N), 0), max(int(N if M is None else M), 0)), 4)
+    return _made(np.eye(int(N), M, dtype=storage_of(as_dtype(dtype))), device)

@@ -1,0 +1,152 @@
+"""Several tensors from one and one from several: concat, stack, split.
+
+They accept quantized tensors and keep their dtype: the stored integers are moved.
+"""
+
+from __future__ import annotations
+
+import itertools
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import DType
+from megengine.core.errors import DTypeError, OptionError, ShapeError
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, public
+from megengine.ops.common import (
+    Integers,
+    as_tensor,
+    normalize_axis,
+    promote,
+    sample_values,
+)
+from megengine.ops.creation import zeros_like
+from megengine.ops.shape import expand_dims
+from megengine.tensor import Tensor
+
+_HOME = "megengine.functional.tensor"
+
+
+def _concat_infer(*xs: TensorSpec, axis: int) -> TensorSpec:
+    if not xs:
+        raise OptionError("concat: no tensors; expected at least one")
+    first = xs[0]
+    axis = normalize_axis("concat", axis, first.ndim)
+    for i, x in enumerate(xs):
+        if x.dtype != first.dtype:
+            raise DTypeError(f"concat: input {i} is {x.dtype}, input 0 is {first.dtype}; expected one dtype")
+        if x.ndim != first.ndim or any(
+            a != b for k, (a, b) in enumerate(zip(x.shape, first.shape, strict=False)) if k != axis
+        ):
+            raise ShapeError(
+                f"concat: input {i} has shape {x.shape}, input 0 {first.shape}; "
+                f"expected equal lengths except on axis {axis}"
+            )
+    length = sum(x.shape[axis] for x in xs)
+    return TensorSpec((*first.shape[:axis], length, *first.shape[axis + 1 :]), first.dtype, first.device)
+
+
+def _concat_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor, ...]:
+    axis = ctx.attrs["axis"] % ct.ndim
+    return apply("split", ct, sections=tuple(x.shape[axis] for x in ctx.inputs), axis=axis)
+
+
+define(
+    Op(
+        "concat",
+        _concat_infer,
+        lambda *xs, axis: np.concatenate(xs, axis=axis),
+        _concat_vjp,
+        OnnxRule("Concat", {"axis": "axis"}),
+        lambda: iter(
+            [
+                Sample((sample_values(2, 3), sample_values(2, 1)), {"axis": 1}),
+                Sample((sample_values(2, 3, 2), sample_values(0, 3, 2)), {"axis": 0}),
+            ]
+        ),
+        lambda: iter(
+            [ErrorSample((np.zeros((2, 3)), np.zeros((3, 3))), {"axis": 1}, ShapeError, "concat: input 1 has shape")]
+        ),
+        quant="concat",
+    )
+)
+
+
+def _split_infer(x: TensorSpec, *, sections: tuple[int, ...], axis: int) -> tuple[TensorSpec, ...]:
+    axis = normalize_axis("split", axis, x.ndim)
+    if sum(sections) != x.shape[axis] or any(n < 0 for n in sections):
+        raise ShapeError(f"split: sections {sections} do not add up to length {x.shape[axis]} of axis {axis}")
+    return tuple(TensorSpec((*x.shape[:axis], n, *x.shape[axis + 1 :]), x.dtype, x.device) for n in sections)
+
+
+def _split(x: np.ndarray, sections: tuple[int, ...], axis: int) -> tuple[np.ndarray, ...]:
+    return tuple(np.ascontiguousarray(p) for p in np.split(x, np.cumsum(sections)[:-1], axis))
+
+
+def _split_vjp(ctx: Any, *cts: Tensor | None) -> tuple[Tensor]:
+    filled = [zeros_like(o) if ct is None else ct for ct, o in zip(cts, ctx.outputs, strict=True)]
+    return (apply("concat", *filled, axis=ctx.attrs["axis"]),)
+
+
+define(
+    Op(
+        "split",
+        _split_infer,
+        _split,
+        _split_vjp,
+        OnnxRule("Split", {"axis": "axis"}),
+        lambda: iter([Sample((sample_values(2, 5),), {"sections": (2, 0, 3), "axis": 1})]),
+        lambda: iter([ErrorSample((np.zeros((2, 5)),), {"sections": (2, 2), "axis": 1}, ShapeError, "do not add up")]),
+        quant="move",
+    )
+)
+
+
+def _common(op: str, inps: Any) -> list[Tensor]:
+    xs = [as_tensor(x) for x in inps]
+    if not xs:
+        raise OptionError(f"{op}: no tensors; expected at least one")
+    dtype: DType = xs[0].dtype
+    for x in xs[1:]:
+        if x.dtype != dtype:
+            dtype = promote(op, dtype, x.dtype)
+    return [x if x.dtype == dtype else apply("cast", x, dtype=dtype) for x in xs]
+
+
+@public(home=_HOME)
+def concat(inps: Sequence[Any], axis: int = 0, device: str | None = None) -> Tensor:
+    """Tensors one after the other along `axis`; one without axes counts as one of one element."""
+    xs = [x if x.spec.shape else apply("reshape", x, shape=(1,)) for x in _common("concat", inps)]
+    return xs[0] if len(xs) == 1 else apply("concat", *xs, axis=int(axis))
+
+
+@public(home=_HOME)
+def stack(inps: Sequence[Any], axis: int = 0, device: str | None = None) -> Tensor:
+    """Tensors of one shape along a new axis."""
+    xs = _common("stack", inps)
+    for i, x in enumerate(xs):
+        if x.shape != xs[0].shape:
+            raise ShapeError(f"stack: input {i} has shape {x.shape}, input 0 {xs[0].shape}; expected equal shapes")
+    axis = normalize_axis("stack", axis, xs[0].ndim + 1)
+    return apply("concat", *[expand_dims(x, axis) for x in xs], axis=axis)
+
+
+@public(home=_HOME)
+def split(inp: Any, nsplits_or_sections: Integers, axis: int = 0) -> tuple[Tensor, ...]:
+    """Parts along `axis`: their number, or the positions where to cut."""
+    x = as_tensor(inp)
+    axis = normalize_axis("split", axis, x.ndim)
+    length = x.shape[axis]
+    if isinstance(nsplits_or_sections, numbers.Integral):
+        n = int(nsplits_or_sections)
+        if n <= 0 or length < n:
+            raise OptionError(f"split: {n} parts of length {length} on axis {axis}; expected 1..{length}")
+        base, more = divmod(length, n)
+        sections = tuple(base + (i < more) for i in range(n))
+    else:
+        cuts = [0, *map(int, nsplits_or_sections), length]  # type: ignore[arg-type]
+        sections = tuple(b - a for a, b in itertools.pairwise(cuts))
+    return apply("split", x, sections=sections, axis=axis)

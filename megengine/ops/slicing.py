@@ -1,0 +1,139 @@
+"""A part of a tensor, and a tensor with a border: slice, pad.
+
+They accept quantized tensors and keep their dtype: the stored integers are moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import QuantizedDType
+from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError, brief
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import OnnxRule, Op, Sample, apply, define, no_onnx, public
+from megengine.ops.common import (
+    as_tensor,
+    choice,
+    sample_values,
+)
+from megengine.tensor import Tensor
+
+
+def _slice_infer(x: TensorSpec, *, starts: tuple, stops: tuple, steps: tuple) -> TensorSpec:
+    if not len(starts) == len(stops) == len(steps) == x.ndim:
+        raise ShapeError(f"slice: {len(starts)} ranges for {x.ndim} axes; expected one per axis")
+    if 0 in steps:
+        raise OptionError("slice: a step is 0; expected a non-zero step")
+    lengths = [len(range(*slice(a, b, c).indices(n))) for n, a, b, c in zip(x.shape, starts, stops, steps, strict=True)]
+    return TensorSpec(tuple(lengths), x.dtype, x.device)
+
+
+def _slices(attrs: Any) -> tuple[slice, ...]:
+    return tuple(slice(a, b, c) for a, b, c in zip(attrs["starts"], attrs["stops"], attrs["steps"], strict=True))
+
+
+define(
+    Op(
+        "slice",
+        _slice_infer,
+        lambda x, **attrs: x[_slices(attrs)].copy(),
+        lambda ctx, ct: (apply("slice_backward", ct, shape=ctx.inputs[0].shape, **ctx.attrs),),
+        OnnxRule("Slice"),
+        lambda: iter(
+            [
+                Sample((sample_values(4, 5),), {"starts": (1, None), "stops": (3, None), "steps": (1, -2)}),
+                Sample((sample_values(4, 5),), {"starts": (3, 0), "stops": (3, 2), "steps": (1, 1)}),
+            ]
+        ),
+        quant="move",
+    )
+)
+
+
+def _slice_backward(ct: np.ndarray, shape: tuple[int, ...], **attrs: Any) -> np.ndarray:
+    out = np.zeros(shape, ct.dtype)
+    out[_slices(attrs)] = ct
+    return out
+
+
+define(
+    Op(
+        "slice_backward",
+        lambda ct, *, shape, starts, stops, steps: TensorSpec(tuple(shape), ct.dtype, ct.device),
+        _slice_backward,
+        lambda ctx, ct: (apply("slice", ct, **{k: ctx.attrs[k] for k in ("starts", "stops", "steps")}),),
+        no_onnx("gradient of slice"),
+        lambda: iter(
+            [Sample((sample_values(2, 3),), {"shape": (4, 5), "starts": (1, 0), "stops": (3, 5), "steps": (1, 2)})]
+        ),
+    )
+)
+
+
+def _pad_infer(x: TensorSpec, *, widths: tuple, mode: str, value: float) -> TensorSpec:
+    if len(widths) != x.ndim or any(w < 0 for pair in widths for w in pair):
+        raise ShapeError(f"pad: widths {widths} for shape {x.shape}; expected {x.ndim} pairs of numbers >= 0")
+    choice("pad", "mode", mode, ("constant", "edge", "reflect"))
+    if mode == "reflect" and any(max(p) >= n for p, n in zip(widths, x.shape, strict=True) if max(p)):
+        raise ShapeError(f"pad: reflect widths {widths} must be smaller than the lengths {x.shape}")
+    return TensorSpec(tuple(n + a + b for n, (a, b) in zip(x.shape, widths, strict=True)), x.dtype, x.device)
+
+
+def _pad(x: np.ndarray, widths: tuple, mode: str, value: float, in_specs: tuple, out_specs: tuple) -> np.ndarray:
+    if mode != "constant":
+        return np.pad(x, widths, mode=mode)  # type: ignore[call-overload]
+    dtype = in_specs[0].dtype
+    if isinstance(dtype, QuantizedDType):
+        if isinstance(dtype.scale, tuple):
+            raise DTypeError(f"pad: got {dtype} with a scale per channel; expected one scale; dequantize it first")
+        value = float(np.clip(np.rint(value / dtype.scale) + dtype.zero_point, dtype.qmin, dtype.qmax))
+    return np.pad(x, widths, constant_values=x.dtype.type(value))
+
+
+def _pad_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
+    x, widths, mode = ctx.inputs[0], ctx.attrs["widths"], ctx.attrs["mode"]
+    if mode == "constant":
+        starts = tuple(a for a, _ in widths)
+        stops = tuple(a + n for n, (a, _) in zip(x.shape, widths, strict=True))
+        return (apply("slice", ct, starts=starts, stops=stops, steps=(1,) * x.ndim),)
+    where = np.pad(np.arange(x.size, dtype=np.int32).reshape(x.shape), widths, mode=mode)
+    index = Tensor._wrap(where.reshape(-1))
+    flat = apply("index_backward", apply("reshape", ct, shape=(ct.size,)), index, shape=(x.size,), pattern=("i",))
+    return (apply("reshape", flat, shape=x.shape),)
+
+
+_PADS = {"widths": ((1, 0), (0, 2)), "value": 0.5}
+define(
+    Op(
+        "pad",
+        _pad_infer,
+        _pad,
+        _pad_vjp,
+        OnnxRule("Pad", {"mode": "mode"}),
+        lambda: iter(
+            [
+                Sample((sample_values(3, 4),), {**_PADS, "mode": "constant"}),
+                Sample((sample_values(3, 4),), {**_PADS, "mode": "edge"}),
+                Sample((sample_values(3, 4),), {**_PADS, "mode": "reflect"}),
+            ]
+        ),
+        needs_specs=True,
+        quant="move",
+    )
+)
+
+
+@public(home="megengine.functional.nn")
+def pad(src: Any, pad_width: Sequence[Sequence[int]], mode: str = "constant", constant_value: float = 0.0) -> Tensor:
+    """Lengthen every axis by (before, after) of `pad_width`; modes constant, reflect, replicate."""
+    mode = mode.lower() if mode in ("CONSTANT", "REFLECT", "REPLICATE") else mode
+    mode = {"replicate": "edge"}.get(choice("pad", "mode", mode, ("constant", "edge", "reflect", "replicate")), mode)
+    x = as_tensor(src)
+    if any(np.ndim(pair) != 1 or len(pair) != 2 for pair in pad_width):
+        raise ArgumentError(f"pad: pad_width is {brief(pad_width)}; expected a pair (before, after) for each axis")
+    widths = tuple((int(a), int(b)) for a, b in pad_width)
+    widths = widths + ((0, 0),) * (x.ndim - len(widths))
+    return apply("pad", x, widths=widths, mode=mode, value=float(constant_value))
