@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from megengine.core.errors import MegEngineError, OptionError, nearest
+from megengine.core.files import file_beside, put_in_place
 
 WIDTH = 140  # of tables in files and pipes
 WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)  # what can only mean a failed write
@@ -139,8 +139,7 @@ def output_file(path: str | Path) -> Iterator[Path]:
     temporary = _temporary(target)
     try:
         yield temporary
-        os.chmod(temporary, target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
-        os.replace(temporary, target)
+        put_in_place(temporary, target)
     except OSError as error:
         if error.errno in WRITING or error.filename == str(temporary):
             raise OutputError(f"output {target}: cannot be written ({error.strerror or error})") from error
@@ -169,17 +168,8 @@ def _temporary(target: Path) -> Path:
     """A new empty file in the folder of `target`."""
     check_folder(target)
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.stem}-", suffix=target.suffix, dir=target.parent)
+        return file_beside(target)
     except OSError as error:
         raise OutputError(
             f"output {target}: cannot be written, the folder {target.parent} takes no new file ({error.strerror})"
         ) from error
-    os.close(handle)
-    return Path(name)
-
-
-def _umask() -> int:
-    """The process's file mode mask, which can only be read by setting it."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
@@ -14,6 +13,7 @@ from typing import IO, Any
 
 from megengine.core import late
 from megengine.core.errors import ArgumentError, FileFormatError, MissingFileError, OptionError, nearest
+from megengine.core.files import replacing
 from megengine.dispatch.refusal import checked, shown
 from megengine.serialization.arrays import ARRAY_NAMES, ARRAYS
 from megengine.serialization.objects import OBJECT_NAMES, OBJECTS, AllowedClasses
@@ -32,27 +32,8 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | Iterable[Buf
     """Replace a file by new content (buffers, one after the other) in one step: a crash or a full disk leaves the old
     file.
     """
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise MissingFileError(f"{path}: there is no folder {str(path.parent)!r} to write it to; make it first")
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.writelines([content] if isinstance(content, bytes) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    with replacing(path) as file:
+        file.writelines([content] if isinstance(content, bytes) else content)
 
 
 @checked

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -14,6 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from megengine.core.errors import FileFormatError, brief
+from megengine.core.files import replacing
 
 WEIGHTS = "weights.safetensors"
 MAX_TEXT = 256 << 20  # bytes of the text after unpacking; weights are stored unpacked, so the file bounds them
@@ -31,15 +30,9 @@ def write_archive(path: Path, name: str, text: str, arrays: Mapping[str, np.ndar
     from safetensors.numpy import save as pack
 
     try:
-        handle, made = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".tmp", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:
-                archive.writestr(_entry(name, _loadable(packing, text)), text)
-                archive.writestr(_entry(WEIGHTS, zipfile.ZIP_STORED), pack(dict(arrays)))
-            os.chmod(made, 0o644)
-            os.replace(made, path)
-        finally:
-            Path(made).unlink(missing_ok=True)
+        with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
+            archive.writestr(_entry(name, _loadable(packing, text)), text)
+            archive.writestr(_entry(WEIGHTS, zipfile.ZIP_STORED), pack(dict(arrays)))
     except OSError as error:
         raise FileFormatError(f"{path}: cannot be written ({error.strerror})") from error
     except UnicodeEncodeError as error:

@@ -1,7 +1,5 @@
 """Graphs to ONNX: float graphs and QDQ graphs at opset 17, provenance kept as node metadata."""
 
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +7,7 @@ from megengine.convert.onnx import write_index_rules, write_rules  # noqa: F401 
 from megengine.convert.onnx.writing import WRITERS, Writer, quantized, utf8
 from megengine.core.dtype import storage_of
 from megengine.core.errors import FileFormatError, OptionError
+from megengine.core.files import replacing
 from megengine.dispatch import OnnxRule, registry
 from megengine.traced_module.expr import Apply
 from megengine.traced_module.graph import InternalGraph
@@ -126,13 +125,7 @@ def _outputs(w: Writer, graph: InternalGraph) -> list["onnx.ValueInfoProto"]:
 def _write(model: "onnx.ModelProto", path: Path) -> None:
     content = model.SerializeToString()
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".onnx", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            os.chmod(name, 0o644)
-            os.replace(name, path)
-        finally:
-            Path(name).unlink(missing_ok=True)
+        with replacing(path) as file:
+            file.write(content)
     except OSError as error:
         raise FileFormatError(f"{path}: cannot be written ({error.strerror})") from error
