@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "common/step.h"
+#include "common/step_capsule.h"
 #include "core/bind.h"
 #include "core/float_kernels.h"
 
@@ -15,11 +15,6 @@ namespace nb = nanobind;
 
 namespace mge {
 namespace {
-
-nb::object capsule(Step* step) {
-    auto destroy = [](PyObject* c) { delete static_cast<Step*>(PyCapsule_GetPointer(c, kStepCapsule)); };
-    return nb::steal(PyCapsule_New(step, kStepCapsule, destroy));
-}
 
 const float* in(std::byte* const* buffers, int i) { return reinterpret_cast<const float*>(buffers[i]); }
 float* out(std::byte* const* buffers, int i) { return reinterpret_cast<float*>(buffers[i]); }
@@ -165,7 +160,7 @@ class ConcatStep final : public Step {
 nb::object pool_step(std::vector<std::int64_t> s, bool max, bool count_padding, int threads) {
     if (s.size() != 12) throw nb::value_error("pool_step: 12 lengths expected");
     PoolShape shape{s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], count_padding};
-    return capsule(new PoolStep(shape, max, threads));
+    return capsule(std::make_unique<PoolStep>(shape, max, threads));
 }
 
 nb::object small_conv_step(std::vector<std::int64_t> s, bool bias) {
@@ -173,7 +168,7 @@ nb::object small_conv_step(std::vector<std::int64_t> s, bool bias) {
     const ConvShape shape{s[0], s[1], s[2],  s[3],  s[4],  s[5],  s[6],  s[7],
                           s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15]};
     if (shape.sw > kConvTail / 8) throw nb::value_error("small_conv_step: strides of at most 8 expected");
-    return capsule(new ConvStep(shape, bias));
+    return capsule(std::make_unique<ConvStep>(shape, bias));
 }
 
 }  // namespace
@@ -182,20 +177,27 @@ void bind_float(nb::module_& m) {
     m.def("pool_step", &pool_step, nb::arg("lengths"), nb::arg("max"), nb::arg("count_padding"),
           nb::arg("threads"));
     m.def("small_conv_step", &small_conv_step, nb::arg("lengths"), nb::arg("bias"));
-    m.def("mean_step",
-          [](std::int64_t n, std::int64_t hw, std::int64_t c) { return capsule(new MeanStep(n, hw, c)); });
-    m.def("clamp_step",
-          [](std::int64_t size, float lo, float hi) { return capsule(new ClampStep(size, lo, hi)); });
-    m.def("activate_step", [](std::int64_t size, int kind, int threads) {
-        return capsule(new ActivateStep(size, static_cast<Activation>(std::clamp(kind, 0, 4)), threads));
+    m.def("mean_step", [](std::int64_t n, std::int64_t hw, std::int64_t c) {
+        return capsule(std::make_unique<MeanStep>(n, hw, c));
     });
-    m.def("softmax_step",
-          [](std::int64_t rows, std::int64_t cols) { return capsule(new SoftmaxStep(rows, cols)); });
-    m.def("channel_step", [](std::int64_t n, std::int64_t hw, std::int64_t c, std::int64_t b_stride,
-                             bool add) { return capsule(new ChannelStep(n, hw, c, b_stride, add)); });
-    m.def("binary_step", [](std::int64_t size, bool add) { return capsule(new BinaryStep(size, add)); });
+    m.def("clamp_step", [](std::int64_t size, float lo, float hi) {
+        return capsule(std::make_unique<ClampStep>(size, lo, hi));
+    });
+    m.def("activate_step", [](std::int64_t size, int kind, int threads) {
+        return capsule(
+            std::make_unique<ActivateStep>(size, static_cast<Activation>(std::clamp(kind, 0, 4)), threads));
+    });
+    m.def("softmax_step", [](std::int64_t rows, std::int64_t cols) {
+        return capsule(std::make_unique<SoftmaxStep>(rows, cols));
+    });
+    m.def("channel_step",
+          [](std::int64_t n, std::int64_t hw, std::int64_t c, std::int64_t b_stride, bool add) {
+              return capsule(std::make_unique<ChannelStep>(n, hw, c, b_stride, add));
+          });
+    m.def("binary_step",
+          [](std::int64_t size, bool add) { return capsule(std::make_unique<BinaryStep>(size, add)); });
     m.def("concat_step", [](std::int64_t rows, std::vector<std::int64_t> bytes) {
-        return capsule(new ConcatStep(rows, std::move(bytes)));
+        return capsule(std::make_unique<ConcatStep>(rows, std::move(bytes)));
     });
 }
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "common/step_capsule.h"
 #include "core/bind.h"
 #include "core/int8_steps.h"
 
@@ -20,10 +21,6 @@ using namespace int8;
 template <class T>
 using Array = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
 using AnyArray = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
-
-nb::capsule wrap(std::unique_ptr<Step> step) {
-    return nb::capsule(step.release(), kStepCapsule, [](void* p) noexcept { delete static_cast<Step*>(p); });
-}
 
 std::uint8_t flip_of(bool is_signed) { return is_signed ? 0x80 : 0; }
 int unsigned_zero(int zero_point, bool is_signed) { return zero_point + (is_signed ? 128 : 0); }
@@ -72,7 +69,7 @@ nb::capsule conv_step(const std::vector<int>& source, const std::vector<int>& ou
     if (w.size() != channels * o.shape.depth() || b.size() != channels || m.size() != channels ||
         bias.size() != channels)
         throw nb::value_error("int8 convolution: sizes of w, b, M, B do not fit the shapes");
-    return wrap(make_conv(o, w.data(), b.data(), m.data(), bias.data()));
+    return capsule(make_conv(o, w.data(), b.data(), m.data(), bias.data()));
 }
 
 // a, r: (zero point, signed); r is None for operations on one tensor
@@ -92,7 +89,7 @@ Elementwise elementwise_of(std::size_t size, const std::vector<int>& a,
 nb::capsule elementwise_step(int kind, std::size_t size, const std::vector<int>& a,
                              const std::optional<std::vector<int>>& r, const std::vector<int>& clamp,
                              float ra, float rb, int threads) {
-    return wrap(
+    return capsule(
         make_elementwise(static_cast<Elementary>(kind), elementwise_of(size, a, r, clamp, ra, rb), threads));
 }
 
@@ -103,7 +100,7 @@ nb::capsule gate_step(const std::vector<int>& shape, const std::vector<int>& a, 
     o.e = elementwise_of(0, a, r, clamp, m, 0);
     o.images = shape.at(0), o.pixels = shape.at(1), o.channels = shape.at(2);
     o.gate_first = gate_first, o.threads = threads;
-    return wrap(make_gate(o));
+    return capsule(make_gate(o));
 }
 
 nb::capsule planes_step(int images, int channels, int pixels, float scale, const std::vector<int>& clamp,
@@ -112,7 +109,7 @@ nb::capsule planes_step(int images, int channels, int pixels, float scale, const
     p.channels = channels, p.pixels = pixels, p.scale = scale;
     p.lo = static_cast<float>(clamp.at(0)), p.hi = static_cast<float>(clamp.at(1)),
     p.zero_point = clamp.at(2);
-    return wrap(make_planes(p, images, threads));
+    return capsule(make_planes(p, images, threads));
 }
 
 nb::capsule pool_step(const std::vector<int>& source, const std::vector<int>& output,
@@ -123,12 +120,12 @@ nb::capsule pool_step(const std::vector<int>& source, const std::vector<int>& ou
     p.scale = scale, p.count_include_pad = count_include_pad;
     p.lo = static_cast<float>(clamp.at(0)), p.hi = static_cast<float>(clamp.at(1)),
     p.zero_point = clamp.at(2);
-    return wrap(make_pool(p, average, threads));
+    return capsule(make_pool(p, average, threads));
 }
 
 nb::capsule lookup_step(AnyArray table, bool is_signed, std::size_t size, int threads) {
     if (table.nbytes() != 256) throw nb::value_error("int8 table: expected 256 bytes");
-    return wrap(
+    return capsule(
         make_lookup(static_cast<const std::uint8_t*>(table.data()), flip_of(is_signed), size, threads));
 }
 

@@ -4,18 +4,13 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/step.h"
+#include "common/step_capsule.h"
 #include "core/bind.h"
 
 namespace nb = nanobind;
 
 namespace mge {
 namespace {
-
-nb::object capsule(Step* step) {
-    auto destroy = [](PyObject* c) { delete static_cast<Step*>(PyCapsule_GetPointer(c, kStepCapsule)); };
-    return nb::steal(PyCapsule_New(step, kStepCapsule, destroy));
-}
 
 class CopyStep final : public Step {
   public:
@@ -53,13 +48,13 @@ nb::object layout_step(int item, std::int64_t n, std::int64_t c, std::int64_t hw
     const std::int64_t rows = to_channels_last ? c : hw, cols = to_channels_last ? hw : c;
     switch (item) {
         case 1:
-            return capsule(new TransposeStep<std::uint8_t>(n, rows, cols));
+            return capsule(std::make_unique<TransposeStep<std::uint8_t>>(n, rows, cols));
         case 2:
-            return capsule(new TransposeStep<std::uint16_t>(n, rows, cols));
+            return capsule(std::make_unique<TransposeStep<std::uint16_t>>(n, rows, cols));
         case 4:
-            return capsule(new TransposeStep<std::uint32_t>(n, rows, cols));
+            return capsule(std::make_unique<TransposeStep<std::uint32_t>>(n, rows, cols));
         case 8:
-            return capsule(new TransposeStep<std::uint64_t>(n, rows, cols));
+            return capsule(std::make_unique<TransposeStep<std::uint64_t>>(n, rows, cols));
         default:
             throw nb::value_error("layout_step: elements of 1, 2, 4 or 8 bytes expected");
     }
@@ -68,7 +63,9 @@ nb::object layout_step(int item, std::int64_t n, std::int64_t c, std::int64_t hw
 }  // namespace
 
 void bind_layout(nb::module_& m) {
-    m.def("copy_step", [](std::size_t bytes) { return capsule(new CopyStep(bytes)); }, nb::arg("bytes"));
+    m.def(
+        "copy_step", [](std::size_t bytes) { return capsule(std::make_unique<CopyStep>(bytes)); },
+        nb::arg("bytes"));
     m.def("layout_step", &layout_step, nb::arg("item"), nb::arg("n"), nb::arg("c"), nb::arg("hw"),
           nb::arg("to_channels_last"));
 }

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/step.h"
+#include "common/step_capsule.h"
 #include "core/bind.h"
 #include "core/nest.h"
 
@@ -15,11 +15,6 @@ namespace mge {
 namespace {
 
 using Lengths = std::vector<std::int64_t>;
-
-nb::object capsule(Step* step) {
-    auto destroy = [](PyObject* c) { delete static_cast<Step*>(PyCapsule_GetPointer(c, kStepCapsule)); };
-    return nb::steal(PyCapsule_New(step, kStepCapsule, destroy));
-}
 
 // One strided copy: from buffer `source` to buffer `target`, offsets in bytes.
 struct Move {
@@ -87,16 +82,16 @@ nb::object move_step(int item, const std::vector<Lengths>& places, const std::ve
     }
     switch (item) {
         case 1:
-            return capsule(
-                new MoveStep<std::uint8_t>(moves, filled, bytes, static_cast<std::uint8_t>(value)));
+            return capsule(std::make_unique<MoveStep<std::uint8_t>>(moves, filled, bytes,
+                                                                    static_cast<std::uint8_t>(value)));
         case 2:
-            return capsule(
-                new MoveStep<std::uint16_t>(moves, filled, bytes, static_cast<std::uint16_t>(value)));
+            return capsule(std::make_unique<MoveStep<std::uint16_t>>(moves, filled, bytes,
+                                                                     static_cast<std::uint16_t>(value)));
         case 4:
-            return capsule(
-                new MoveStep<std::uint32_t>(moves, filled, bytes, static_cast<std::uint32_t>(value)));
+            return capsule(std::make_unique<MoveStep<std::uint32_t>>(moves, filled, bytes,
+                                                                     static_cast<std::uint32_t>(value)));
         case 8:
-            return capsule(new MoveStep<std::uint64_t>(moves, filled, bytes, value));
+            return capsule(std::make_unique<MoveStep<std::uint64_t>>(moves, filled, bytes, value));
         default:
             throw nb::value_error("move_step: elements of 1, 2, 4 or 8 bytes expected");
     }
@@ -163,7 +158,7 @@ class BroadcastStep final : public Step {
 
 nb::object broadcast_step(int kind, const Lengths& shape, const Lengths& y, const Lengths& a,
                           const Lengths& b) {
-    return capsule(new BroadcastStep(static_cast<Binary>(kind), Nest(shape, {y, a, b})));
+    return capsule(std::make_unique<BroadcastStep>(static_cast<Binary>(kind), Nest(shape, {y, a, b})));
 }
 
 }  // namespace

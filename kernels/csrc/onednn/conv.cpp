@@ -154,7 +154,7 @@ nb::object conv_step(std::vector<dim> shape, std::vector<dim> geometry, std::str
     } catch (const dnnl::error& e) {
         throw std::runtime_error(std::string("oneDNN: ") + e.what());
     }
-    return to_capsule(step.release());
+    return capsule(std::move(step));
 }
 
 nb::object linear_step(dim m, dim k, dim n, std::string src, std::string dst, AnyWeights weights,
@@ -188,7 +188,7 @@ nb::object linear_step(dim m, dim k, dim n, std::string src, std::string dst, An
     } catch (const dnnl::error& e) {
         throw std::runtime_error(std::string("oneDNN: ") + e.what());
     }
-    return to_capsule(step.release());
+    return capsule(std::move(step));
 }
 
 }  // namespace

@@ -138,7 +138,7 @@ nb::object conv_backward_step(const std::vector<dim>& shape, const std::vector<d
         throw std::invalid_argument("conv_backward_step: wrong number of lengths");
     OneOmpThread one;
     try {
-        return to_capsule(new BackwardStep(shape, geometry, of_weights));
+        return capsule(std::make_unique<BackwardStep>(shape, geometry, of_weights));
     } catch (const dnnl::error& e) {
         throw std::runtime_error(std::string("oneDNN: ") + e.what());
     }

@@ -105,9 +105,4 @@ void PartsStep::run(int part, std::byte* const* buffers, std::byte* scratch) con
     }
 }
 
-nanobind::object to_capsule(Step* step) {
-    auto destroy = [](PyObject* c) { delete static_cast<Step*>(PyCapsule_GetPointer(c, kStepCapsule)); };
-    return nanobind::steal(PyCapsule_New(step, kStepCapsule, destroy));
-}
-
 }  // namespace mge

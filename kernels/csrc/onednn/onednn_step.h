@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "common/step.h"
+#include "common/step_capsule.h"
 
 namespace mge {
 
@@ -65,7 +65,5 @@ class PartsStep final : public Step {
     std::size_t scratch_bytes() const override;
     void run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept override;
 };
-
-nanobind::object to_capsule(Step* step);
 
 }  // namespace mge

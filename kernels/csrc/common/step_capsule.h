@@ -1,0 +1,16 @@
+// A step as Python holds it: in a capsule that owns it.
+#pragma once
+#include <nanobind/nanobind.h>
+
+#include <memory>
+
+#include "common/step.h"
+
+namespace mge {
+
+inline nanobind::capsule capsule(std::unique_ptr<Step> step) {
+    return nanobind::capsule(step.release(), kStepCapsule,
+                             [](void* p) noexcept { delete static_cast<Step*>(p); });
+}
+
+}  // namespace mge
