@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from megengine.core import hooks
 from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.pytree import flatten
 from megengine.dispatch import apply
@@ -13,7 +15,7 @@ from megengine.traced_module.expr import Apply, Call, Constant, Expr, GetAttr
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import ModuleNode, TensorNode
 from megengine.traced_module.queries import child_graph
-from megengine.traced_module.tracing.calls import get_subattr, noted, run_call
+from megengine.traced_module.tracing.calls import get_subattr, run_call
 
 OnValue = Callable[[TensorNode, Tensor], Tensor | None]
 Run = Callable[[Apply, tuple[Tensor, ...]], Any]
@@ -53,46 +55,91 @@ def interpret(
     replace it; `on_expr(expr)` is told what runs next. Values are dropped after their last use. An error gets the
     failing expression as a note.
     """
-    return _Interpreter(graph, on_value, run, on_expr).outputs(check_inputs(graph, inputs))
+    return _Interpreter(on_value, run, on_expr).outputs(graph, check_inputs(graph, inputs))
+
+
+@dataclass(slots=True)
+class _Running:
+    """A graph that is run: what is left to do and the values that are still needed."""
+
+    graph: InternalGraph
+    todo: Iterator[Expr]
+    values: dict[int, Any]
+    left: dict[int, int]  # uses of each value that are still to come
+    at: Expr | None = None
+
+    def keep(self, expr: Expr, made: Iterable[Any]) -> None:
+        """An expression has given its values; those that nothing needs any more are dropped."""
+        values, left = self.values, self.left
+        for node, x in zip(expr._outputs, made, strict=False):
+            values[id(node)] = x
+        for n in expr._inputs:
+            left[id(n)] -= 1
+            if left[id(n)] == 0:
+                values.pop(id(n), None)
 
 
 class _Interpreter:
-    def __init__(
-        self,
-        graph: InternalGraph,
-        on_value: OnValue | None,
-        run: Run,
-        on_expr: Callable[[Expr], None] | None,
-    ) -> None:
-        self.graph, self.on_value, self.run, self.on_expr = graph, on_value, run, on_expr
-        self.values: dict[int, Any] = {}
+    def __init__(self, on_value: OnValue | None, run: Run, on_expr: Callable[[Expr], None] | None) -> None:
+        self.on_value, self.run, self.on_expr = on_value, run, on_expr
+        self.watched = on_value is not None or on_expr is not None or run is not _default_run
 
-    def outputs(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Run everything."""
-        graph, values = self.graph, self.values
+    def outputs(self, graph: InternalGraph, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Run everything. Graphs of submodules are entered without recursion: they may nest deeper than calls can."""
+        entered = [self._enter(graph, tensors)]
+        try:
+            while True:
+                running = entered[-1]
+                inside = self._until_entry(running)
+                if inside is not None:
+                    entered.append(inside)
+                    continue
+                results = [running.values[id(n)] for n in running.graph.outputs]
+                entered.pop()
+                if not entered:
+                    return results
+                around = entered[-1]
+                assert around.at is not None
+                around.keep(around.at, self._all_seen(around.at, results))
+        except Exception as exc:
+            for running in reversed(entered):
+                if running.at is not None:
+                    _note(exc, running.at, running.graph)
+            raise
+
+    def _enter(self, graph: InternalGraph, tensors: Sequence[Tensor]) -> _Running:
+        values: dict[int, Any] = {}
         supply = iter(tensors)
         for node in graph.inputs:
             values[id(node)] = graph._owner if isinstance(node, ModuleNode) else self._seen(node, next(supply))
-        left = {id(n): sum(n._users.values()) for e in graph._order for n in e.outputs}
+        left = {id(n): sum(n._users.values()) for e in graph._order for n in e._outputs}
         for n in graph.outputs:
             left[id(n)] += 1
-        for expr in graph._order:
+        return _Running(graph, iter(graph._order), values, left)
+
+    def _until_entry(self, running: _Running) -> _Running | None:
+        """Run a graph up to a call that enters another one, which is given; None at its end."""
+        for expr in running.todo:
+            running.at = expr
             if self.on_expr is not None:
                 self.on_expr(expr)
-            with noted(expr, graph):
-                made = self._run_one(expr)
-            for node, x in zip(expr.outputs, made, strict=False):
-                values[id(node)] = x if isinstance(node, ModuleNode) else self._seen(node, x)
-            for n in expr.inputs:
-                left[id(n)] -= 1
-                if left[id(n)] == 0:
-                    values.pop(id(n), None)
-        return [values[id(n)] for n in graph.outputs]
+            inputs = tuple([running.values[id(n)] for n in expr._inputs])
+            child = self._entered(expr, inputs)
+            if child is not None:
+                return self._enter(child, inputs[1:])
+            running.keep(expr, self._all_seen(expr, self._run_one(expr, inputs)))
+        return None
 
-    def _run_one(self, expr: Expr) -> Sequence[Any]:
+    def _entered(self, expr: Expr, inputs: tuple[Any, ...]) -> InternalGraph | None:
+        """The graph that a call enters; None for layers, and for modules that are called for more than their graph."""
+        child = child_graph(expr)
+        if child is None or self.watched:
+            return child
+        return child if hooks.active.get() is None and inputs[0]._only_runs_its_graph() else None
+
+    def _run_one(self, expr: Expr, inputs: tuple[Any, ...]) -> Sequence[Any]:
         if isinstance(expr, Constant):
             return (expr.value,)
-        inputs = tuple(self.values[id(n)] for n in expr.inputs)
         if isinstance(expr, Apply):
             out = self.run(expr, inputs)
             return out if isinstance(out, tuple) else (out,)
@@ -100,14 +147,22 @@ class _Interpreter:
             return (get_subattr(inputs[0], expr.name),)
         if not isinstance(expr, Call):
             return ()
-        watched = self.on_value is not None or self.on_expr is not None or self.run is not _default_run
-        child = child_graph(expr) if watched else None
-        if child is not None:
-            return _Interpreter(child, self.on_value, self.run, self.on_expr).outputs(inputs[1:])
         return [leaf for leaf in flatten(run_call(expr, inputs))[0] if isinstance(leaf, Tensor)]
+
+    def _all_seen(self, expr: Expr, made: Sequence[Any]) -> Sequence[Any]:
+        if self.on_value is None:
+            return made
+        both = zip(expr.outputs, made, strict=False)
+        return [x if isinstance(node, ModuleNode) else self._seen(node, x) for node, x in both]
 
     def _seen(self, node: TensorNode, x: Tensor) -> Tensor:
         if self.on_value is None:
             return x
         replaced = self.on_value(node, x)
         return x if replaced is None else replaced
+
+
+def _note(exc: Exception, expr: Expr, graph: InternalGraph) -> None:
+    """The error tells which expression of which graph was run, and where the user's code made it."""
+    source = expr.meta.get("source")
+    exc.add_note(f"while running {expr!r} of {graph.qualname}" + (f" ({source})" if source else ""))

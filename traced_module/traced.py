@@ -18,6 +18,7 @@ from megengine.traced_module.expr import Constant
 from megengine.traced_module.filters import NodeFilter
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.interpret import OnValue, interpret
+from megengine.traced_module.nesting import roomy
 from megengine.traced_module.node import TensorNode
 from megengine.traced_module.tm_config import SETTINGS
 from megengine.traced_module.tracing.calls import (
@@ -31,7 +32,7 @@ from megengine.traced_module.tracing.calls import (
     wrapped_functions,
 )
 from megengine.traced_module.tracing.capture import ModuleTracer, Specialization, capture, renumber
-from megengine.traced_module.tracing.record import record_graph
+from megengine.traced_module.tracing.record import record_graph, user_line
 
 
 class TracedModule(Module):
@@ -99,6 +100,11 @@ class TracedModule(Module):
             return self.run(inputs, kwargs=kwargs)
         return self._watched_run(inputs, kwargs)
 
+    def _only_runs_its_graph(self) -> bool:
+        """True if a call does nothing but run a graph: no points, no hooks, no forward of a subclass."""
+        plain = not (self.watch_points or self.end_points or self._forward_hooks or self._forward_pre_hooks)
+        return plain and type(self).forward is TracedModule.forward
+
     def _watched_run(self, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         self.watch_node_value = {}
         wanted = {id(n): n for n in self.end_points}
@@ -136,7 +142,7 @@ class TracedModule(Module):
         self.end_points = []
 
     def _points(self, what: str, nodes: Any) -> list[TensorNode]:
-        points = list(nodes) if isinstance(nodes, (list, tuple, NodeFilter)) else [nodes]
+        points: list[Any] = list(nodes) if isinstance(nodes, (list, tuple, NodeFilter)) else [nodes]
         own = {id(n) for g in self._graphs.values() for n in g.nodes()}
         for node in points:
             if not isinstance(node, TensorNode) or id(node) not in own:
@@ -203,23 +209,33 @@ class TracedModule(Module):
 
         Edits of the copy, and layers that are replaced in it, do not show in this one.
         """
-        made: dict[int, TracedModule] = {}
-        self._copy_into(made)
+        made = self._copies()
         own_history([g for m in made.values() for g in m._graphs.values()])
         return made[id(self)]
 
-    def _copy_into(self, made: dict[int, TracedModule], *, graphs: bool = True) -> TracedModule:
-        """A copy of the module and of those below it, each once; `graphs` says whether its own are copied too."""
-        if id(self) in made:
-            return made[id(self)]
-        new = made[id(self)] = object.__new__(TracedModule)
-        for name, value in object.__getattribute__(self, "__dict__").items():
-            object.__setattr__(new, name, value._copy_into(made) if isinstance(value, TracedModule) else value)
-        new._graphs, new.watch_points, new.end_points, new.watch_node_value = {}, [], [], {}
-        for key, graph in self._graphs.items() if graphs else ():
-            new._graphs[key] = other = graph.clone()
-            other._owner = new if graph._owner is not None else None
-        return new
+    def _copies(self, *, graphs: bool = True) -> dict[int, TracedModule]:
+        """Copies of the module and of those below it, by their ids, the module's own first.
+
+        `graphs` says whether its own graphs are copied; those of the others always are.
+        """
+        found: dict[int, TracedModule] = {}
+        todo = [self]
+        while todo:
+            at = todo.pop()
+            if id(at) not in found:
+                found[id(at)] = at
+                below = object.__getattribute__(at, "__dict__").values()
+                todo += [v for v in reversed(below) if isinstance(v, TracedModule)]
+        made: dict[int, TracedModule] = {key: object.__new__(TracedModule) for key in found}
+        for key, new in made.items():
+            state = object.__getattribute__(found[key], "__dict__")
+            own: dict[str, Any] = {name: made.get(id(value), value) for name, value in state.items()}
+            own.update(_graphs={}, watch_points=[], end_points=[], watch_node_value={})
+            object.__getattribute__(new, "__dict__").update(own)
+            for arguments, graph in state["_graphs"].items() if graphs or new is not made[id(self)] else ():
+                own["_graphs"][arguments] = other = graph.clone()
+                other._owner = new if graph._owner is not None else None
+        return made
 
     def flatten(self) -> TracedModule:
         """A traced module of one graph in which every call of a submodule that has a graph is replaced by its body.
@@ -332,13 +348,19 @@ def trace_module(mod: Module, *args: Any, **kwargs: Any) -> TracedModule:
         raise GraphError(f"trace_module: expected a Module, got {type(mod).__name__}; wrap a function in a Module")
     args, kwargs = _with_tensors(args, kwargs)
     with collection_paused():
-        tracer, graph = capture(mod, args, kwargs)
-        traced = _Assembly(tracer).graph_module(mod)
-        traced.specializations = tuple(tracer.specializations)
-        renumber(graph)
-    graph._journal.recording = True
+        traced = _traced(mod, args, kwargs, user_line())
     if SETTINGS.check:
         _compare(mod, traced, args, kwargs)
+    return traced
+
+
+@roomy(10)
+def _traced(mod: Module, args: tuple, kwargs: dict, source: str) -> TracedModule:
+    tracer, graph = capture(mod, args, kwargs, source)
+    traced = _Assembly(tracer).graph_module(mod)
+    traced.specializations = tuple(tracer.specializations)
+    renumber(graph)
+    graph._journal.recording = True
     return traced
 
 

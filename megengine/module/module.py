@@ -138,13 +138,21 @@ class Module(_Reads):
 
     def _entries(self, prefix: str, recursive: bool, seen: set[int]) -> Iterator[tuple[str, Any, Module]]:
         """(path, module or tensor, owner) in alphabetical order, depth first, each object once."""
-        for name, value in self._attributes():
-            if id(value) in seen:
-                continue
-            seen.add(id(value))
-            yield prefix + name, value, self
-            if recursive and isinstance(value, Module):
-                yield from value._entries(f"{prefix}{name}.", True, seen)
+        entered: list[tuple[str, Module, Iterator[tuple[str, Any]]]] = [
+            (prefix, self, self._attributes())
+        ]  # no recursion: modules may nest deeper than Python's calls
+        while entered:
+            head, owner, attributes = entered[-1]
+            for name, value in attributes:
+                if id(value) in seen:
+                    continue
+                seen.add(id(value))
+                yield head + name, value, owner
+                if recursive and isinstance(value, Module):
+                    entered.append((f"{head}{name}.", value, value._attributes()))
+                    break
+            else:
+                entered.pop()
 
     def named_children(self, *, prefix: str | None = None, with_parent: bool = False) -> Iterator[tuple[str, Module]]:
         """Direct children (also those in containers) with their names; with_parent adds the module itself."""
@@ -247,15 +255,23 @@ class Module(_Reads):
         own = object.__getattribute__(self, "__dict__")
         own.update((k, v) for k, v in state.items() if k not in _BOOKKEEPING)
 
-    def _state(self, prefix: str, stack: frozenset[int] = frozenset()) -> Iterator[tuple[str, Tensor, Module]]:
+    def _state(self, prefix: str) -> Iterator[tuple[str, Tensor, Module]]:
         """Entries of a state dict: a module's own tensors first, then its children's, each alphabetical."""
-        if id(self) in stack:
-            return
-        own = [(name, value) for name, value, _ in self._entries("", False, set())]
-        yield from ((prefix + name, value, self) for name, value in own if isinstance(value, Tensor))
-        for name, value in own:
-            if isinstance(value, Module):
-                yield from value._state(f"{prefix}{name}.", stack | {id(self)})
+        todo: list[Iterator[tuple[str, Module]]] = [iter([(prefix, self)])]
+        around: dict[int, None] = {}  # modules that are entered: one that holds itself is not entered again
+        while todo:
+            for head, module in todo[-1]:
+                if id(module) in around:
+                    continue
+                own = [(name, value) for name, value, _ in module._entries("", False, set())]
+                yield from ((head + name, value, module) for name, value in own if isinstance(value, Tensor))
+                todo.append(iter([(f"{head}{name}.", value) for name, value in own if isinstance(value, Module)]))
+                around[id(module)] = None
+                break
+            else:
+                todo.pop()
+                if around:
+                    around.popitem()
 
     def state_dict(self, rst: Any = None, prefix: str = "", keep_var: bool = False) -> OrderedDict[str, Any]:
         """Path -> array (or the tensor itself with keep_var) of parameters and buffers."""

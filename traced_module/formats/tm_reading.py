@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.collecting import collection_paused
+from megengine.core.deep_calls import with_room
 from megengine.core.errors import FileFormatError, MegEngineError, brief, nearest
 from megengine.core.pytree import TreeDef
 from megengine.core.spec import TensorSpec
@@ -29,6 +30,7 @@ from megengine.traced_module.expr import Apply, Arguments, CallFunction, CallMet
 from megengine.traced_module.formats import tm_versions
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.names import identifier
+from megengine.traced_module.nesting import AROUND, levels
 from megengine.traced_module.node import Node
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.calls import Static, function_of
@@ -51,7 +53,9 @@ _BOOKKEEPING = frozenset(
     )
 )
 _MOST_PARTS = 1 << 20  # arguments and attributes of all graphs and modules of a file together
-_LIMIT = 1000  # nesting of modules and of argument structures
+_CALLS_A_LEVEL = 3  # Python calls of the reader for a module in a module
+_MODULES_DEEP = 10_000  # how deep modules nest
+_ARGUMENTS_DEEP = 100
 
 
 def load_tm(path: str | os.PathLike[str], *, allow: Sequence[type] = ()) -> TracedModule:
@@ -80,12 +84,17 @@ def read_tm(root: Any, *, allow: Sequence[type] = ()) -> TracedModule:
     if _kind(root) != ROOT:
         raise FileFormatError(f"the file holds {_kind(root) or type(root).__name__}; expected a traced module")
     try:
+        deep = levels(root, _modules_in) * _CALLS_A_LEVEL + AROUND
         with collection_paused():
-            return _Reader(allow).traced(root)
+            return with_room(deep, lambda: _Reader(allow).traced(root))
     except MegEngineError:
         raise
     except (TypeError, ValueError, IndexError, KeyError, AttributeError, OverflowError, RecursionError) as exc:
         raise FileFormatError(f"the traced module has unexpected contents: {type(exc).__name__}: {exc}"[:300]) from exc
+
+
+def _modules_in(record: Record) -> list[Record]:
+    return [v for v in _state(record).values() if _kind(v) == ROOT]
 
 
 def _kind(value: Any) -> str:
@@ -135,8 +144,8 @@ class _Reader:
         if id(record) in self.made:
             return self.made[id(record)]
         self.depth += 1
-        if self.depth > _LIMIT:
-            raise FileFormatError(f"modules nest deeper than {_LIMIT}")
+        if self.depth > _MODULES_DEEP:
+            raise FileFormatError(f"modules nest deeper than {_MODULES_DEEP:,}")
         state = _state(record)
         self.spend(len(state))
         made = self.made[id(record)] = TracedModule(name=_text(state.get("name")))
@@ -291,7 +300,7 @@ class _Reader:
             nonlocal count
             state = _state(at)
             self.spend(1)
-            if depth > _LIMIT // 10:
+            if depth > _ARGUMENTS_DEEP:
                 raise FileFormatError("arguments nest too deep")
             if _kind(at).endswith(".LeafDef"):
                 if state.get("const_val") is not None or _is_none_leaf(state):
@@ -307,7 +316,7 @@ class _Reader:
                 raise FileFormatError(f"arguments nest in {brief(stored)}, which is not a known container")
             aux = state.get("aux_data")
             self.spend(len(aux or ()))
-            keys = tuple(aux) if kind in (dict, OrderedDict) else None
+            keys = tuple(aux) if kind in (dict, OrderedDict) else None  # type: ignore[arg-type]
             return TreeDef(kind, keys, tuple(walk(c, depth + 1) for c in state["children_defs"]))
 
         return walk(record, 0), tuple(constants)

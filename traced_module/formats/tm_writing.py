@@ -28,6 +28,7 @@ from megengine.traced_module.formats.tm_lowering import for_megengine, results_w
 from megengine.traced_module.formats.tm_order import in_file_order
 from megengine.traced_module.formats.tm_versions import LONGEST_NAME
 from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.nesting import roomy
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.calls import Static, is_leaf_module
@@ -134,6 +135,7 @@ def save_tm(traced: TracedModule, path: str | os.PathLike[str]) -> None:
     write_atomically(path, tm_content(traced))
 
 
+@roomy(12)
 def tm_content(traced: TracedModule) -> list[Any]:
     """The content of a `.tm` file, as buffers. Raises as `save_tm`."""
     traced = for_megengine(traced)

@@ -16,6 +16,7 @@ from typing import Any
 
 from megengine.core.errors import GraphError
 from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.nesting import roomy
 from megengine.traced_module.pictures.boxes import (
     BOX_HEIGHT,
     BOX_WIDTH,
@@ -105,6 +106,7 @@ def _fonts(resvg_py: Any, folder: Path) -> dict[str, Any]:
     return {"font_files": [str(path)], "sans_serif_family": font.getname()[0]}
 
 
+@roomy(12)
 def to_dot(graph: InternalGraph, *, depth: int | None = None) -> str:
     """The graph in Graphviz's language, hierarchy as clusters; `depth` as in `to_svg`."""
     made = _Dot(_checked(depth))
@@ -146,6 +148,7 @@ class _Layout:
     height: float = 0
 
 
+@roomy(12)
 def _drawn(graph: InternalGraph, depth: int | None) -> tuple[int, int, str]:
     """Width, height and text of the picture."""
     sheet = sheet_of(graph)

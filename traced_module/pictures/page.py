@@ -19,6 +19,7 @@ from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import GraphError
 from megengine.traced_module.expr import Constant, Expr, GetAttr, is_call_module
 from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.nesting import roomy
 from megengine.traced_module.node import TensorNode
 from megengine.traced_module.pictures.boxes import called_name, kind_of, printable
 from megengine.traced_module.pictures.hierarchy import Item, Sheet, results, sheet_of
@@ -30,6 +31,7 @@ LONGEST_TEXT, MOST_SCALES = 1000, 8
 Details = list[tuple[str, str]]
 
 
+@roomy(12)
 def to_html(model: TracedModule | InternalGraph) -> str:
     """A self-contained page of all graphs of a model, at either level.
 

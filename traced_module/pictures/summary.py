@@ -14,6 +14,7 @@ from megengine.dispatch import Op, interpose
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.expr import Apply, Call, Constant, Expr, GetAttr, Input, is_call_module
 from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.nesting import roomy
 from megengine.traced_module.node import ModuleNode, TensorNode
 from megengine.traced_module.pictures.boxes import called_name, printable, shortened
 from megengine.traced_module.pictures.hierarchy import shown
@@ -193,6 +194,7 @@ def provenance(expr: Expr) -> tuple[str, str, tuple[str, ...]]:
     return expr.outputs[0].qualname if expr.outputs else "", str(expr.meta.get("source") or ""), names
 
 
+@roomy(12)
 def summarize(graph: InternalGraph, *, depth: int | None = None) -> Summary:
     """What a graph costs, call by call. `depth` levels of submodules are opened; all by default.
 

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +21,6 @@ from megengine.tensor import DeferredValueError, Tensor
 from megengine.traced_module.expr import Apply, Arguments, Call, CallFunction, CallMethod
 from megengine.traced_module.node import Node
 from megengine.traced_module.tracing.deferred import Deferring
-
-if TYPE_CHECKING:
-    from megengine.traced_module.graph import InternalGraph
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -258,7 +255,7 @@ def run_call(expr: Call, values: Sequence[Any]) -> Any:
         watcher = hooks.active.get()
         target = alias(target) if watcher is None else watcher.alias(target)
         if expr.method == "__setitem__":  # gives back nothing
-            target[rest[0]] = rest[1]
+            target[rest[0]] = rest[1]  # type: ignore[index]
             return target
     return getattr(target, expr.method)(*rest, **kwargs)
 
@@ -379,14 +376,3 @@ def specs_of_call(expr: Call, inputs: Sequence[Node]) -> tuple[TensorSpec, ...] 
         return tuple(t.spec for t in leaves)
 
     return remembered_specs(expr, inputs, find)
-
-
-@contextmanager
-def noted(expr: Any, graph: InternalGraph) -> Iterator[None]:
-    """Errors in the body tell which expression of which graph was run, and where the user's code made it."""
-    try:
-        yield
-    except Exception as exc:
-        source = expr.meta.get("source")
-        exc.add_note(f"while running {expr!r} of {graph.qualname}" + (f" ({source})" if source else ""))
-        raise

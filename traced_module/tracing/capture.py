@@ -183,8 +183,8 @@ class ModuleTracer:
         """An operator in place, or item assignment: the tensor stands for another node from now on."""
         scope = self.current.scope
         node = scope.nodes.get(id(tensor))
-        outside = node is None or isinstance(node.expr, (GetAttr, Constant))
-        if outside or (len(self.scopes) == 1 and isinstance(node.expr, Input)):
+        outside = (GetAttr, Constant, Input) if len(self.scopes) == 1 else (GetAttr, Constant)
+        if node is None or isinstance(node.expr, outside):
             name = "tensor" if node is None else node.name
             self._note("change in place", name, "the graph computes with the new value and leaves the tensor as it is")
         self._before.append((tensor, alias(tensor)))
@@ -472,8 +472,10 @@ def tracing(tracer: ModuleTracer) -> Iterator[None]:
         yield
 
 
-def capture(module: Module, args: tuple, kwargs: dict) -> tuple[ModuleTracer, InternalGraph]:
-    """Trace `module(*args, **kwargs)`; values of the arguments are used only where Python asks for them."""
+def capture(module: Module, args: tuple, kwargs: dict, source: str) -> tuple[ModuleTracer, InternalGraph]:
+    """Trace `module(*args, **kwargs)`, called at a line of the user's; values of the arguments are used only where
+    Python asks for them.
+    """
     args, kwargs = normalized(forward_signature(module), args, kwargs)
     leaves, structure = flatten((args, kwargs))
     deferred = [_as_input(v) if isinstance(v, Tensor) else v for v in leaves]
@@ -482,7 +484,7 @@ def capture(module: Module, args: tuple, kwargs: dict) -> tuple[ModuleTracer, In
     name = type(module).__name__
     try:
         with untouched(module), tracing(tracer):
-            graph, _ = tracer.trace(module, args, kwargs, name, name, None, user_line())
+            graph, _ = tracer.trace(module, args, kwargs, name, name, None, source)
     finally:
         tracer.restore()
     return tracer, graph
