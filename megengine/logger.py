@@ -10,6 +10,7 @@ from typing import Any
 
 _NAME = "megengine"
 _FORMAT = "%(asctime)s %(levelname)s %(message)s"
+_outside: dict[str, logging.Logger] = {}  # loggers of scripts, which share level and handlers with the package's
 
 
 class MegEngineLogFormatter(logging.Formatter):
@@ -24,7 +25,10 @@ class MegBrainLogFormatter(MegEngineLogFormatter):
 
 
 def get_logger(name: str | None = None, formatter: type[logging.Formatter] = MegEngineLogFormatter) -> logging.Logger:
-    """A logger below the package's; the package's own gets a handler to stderr at its first use."""
+    """A logger by its name; without a name the package's own, which gets a handler to stderr at its first use.
+
+    One whose name lies outside the package gets a handler and the package's level too, so that scripts need no more.
+    """
     root = logging.getLogger(_NAME)
     if not root.handlers:
         handler = logging.StreamHandler()
@@ -32,14 +36,27 @@ def get_logger(name: str | None = None, formatter: type[logging.Formatter] = Meg
         root.addHandler(handler)
         root.setLevel(os.environ.get("MEGENGINE_LOGGING_LEVEL", "INFO"))
         root.propagate = False
-    return root if name is None or name == _NAME else root.getChild(name.removeprefix(_NAME + "."))
+    if name is None or name == _NAME or name.startswith(_NAME + "."):
+        return root if name is None else logging.getLogger(name)
+    log = logging.getLogger(name)
+    if name not in _outside:
+        _outside[name] = log
+        log.setLevel(root.level)
+        log.propagate = False
+        for handler in root.handlers:
+            log.addHandler(handler)
+    return log
 
 
 def set_log_level(level: int | str, update_existing: bool = True) -> int:
-    """Set the level ("DEBUG", "INFO", ..., or a number) and return the one before."""
+    """Set the level ("DEBUG", "INFO", ..., or a number) and return the one before.
+
+    Without `update_existing` loggers of scripts that exist already keep theirs.
+    """
     root = get_logger()
     before = root.level
-    root.setLevel(level)
+    for log in (root, *_outside.values()) if update_existing else (root,):
+        log.setLevel(level)
     return before
 
 
@@ -47,7 +64,8 @@ def set_log_file(fout: str | os.PathLike, mode: str = "a") -> None:
     """Write messages to a file too."""
     handler = logging.FileHandler(fout, mode=mode)
     handler.setFormatter(logging.Formatter(_FORMAT))
-    get_logger().addHandler(handler)
+    for log in (get_logger(), *_outside.values()):
+        log.addHandler(handler)
 
 
 def enable_debug_log() -> None:

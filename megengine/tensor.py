@@ -91,9 +91,12 @@ class Tensor(_Fields):
         def _unary(self) -> Tensor: ...
         def __getattr__(self, name: str) -> Any: ...
         def __getitem__(self, index: Any) -> Tensor: ...
+        def __setitem__(self, index: Any, value: Any) -> None: ...
 
         __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _binary
-        __floordiv__ = __mod__ = __pow__ = __rpow__ = __matmul__ = __and__ = __or__ = __xor__ = _binary
+        __floordiv__ = __mod__ = __pow__ = __rpow__ = __matmul__ = __and__ = __or__ = __xor__ = __lshift__ = (
+            __rshift__
+        ) = _binary
         __lt__ = __le__ = __gt__ = __ge__ = _binary
         __neg__ = __abs__ = __invert__ = _unary
 
@@ -232,14 +235,12 @@ class Tensor(_Fields):
         raise MissingNameError("requires_grad is reserved; attach the tensor to a GradManager instead")
 
     def set_value(self, value: Any) -> None:
-        """Take another value, converted to the tensor's dtype. Raises ShapeError for another shape."""
+        """Take another value, of any shape: numbers and arrays get this tensor's dtype, a tensor keeps its own."""
         try:
-            new = Tensor(value, self._dtype, self._device)
+            new = Tensor(value, None if isinstance(value, Tensor) else self._dtype, self._device)
         except MegEngineError as exc:
             exc.add_note("while calling set_value")
             raise
-        if new.shape != self.shape:
-            raise ShapeError(f"set_value: the value has shape {new.shape}; expected {self.shape}")
         self._reset(new)
 
     def reset_zero(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,9 +12,23 @@ import numpy as np
 from megengine.autodiff import GradManager
 from megengine.core.errors import OptionError
 from megengine.logger import get_logger
+from megengine.module import Module
 from megengine.tensor import Tensor
 
 _log = get_logger(__name__)
+
+# MegEngine's settings; they have no effect
+enabled, low_prec_dtype, high_prec_dtype = False, "float16", "float32"
+
+
+def convert_module_format(module: Module, inplace: bool = True) -> Module:
+    """The module (a copy without `inplace`): memory layouts are chosen where a plan is made."""
+    return module if inplace else copy.deepcopy(module)
+
+
+def convert_tensor_format(x: Tensor, inplace: bool = True) -> Tensor:
+    """The tensor (a copy without `inplace`): memory layouts are chosen where a plan is made."""
+    return x if inplace else copy.copy(x)
 
 
 class autocast(contextlib.ContextDecorator):  # noqa: N801 (MegEngine's name)
@@ -54,7 +69,7 @@ class GradScaler:
             )
         self.scale_factor, self.growth_factor = float(init_scale), growth_factor
         self.backoff_factor, self.growth_interval = backoff_factor, growth_interval
-        self._good, self._found_non_finite = 0, False
+        self._growth_tracker, self._found_non_finite = 0, False
 
     def backward(
         self,
@@ -91,27 +106,25 @@ class GradScaler:
             self.scale_factor = float(new_scale)
         elif self._found_non_finite:
             self.scale_factor *= self.backoff_factor
-            self._good = 0
+            self._growth_tracker = 0
         else:
-            self._good += 1
-            if self._good >= self.growth_interval:
+            self._growth_tracker += 1
+            if self._growth_tracker >= self.growth_interval:
                 self.scale_factor *= self.growth_factor
-                self._good = 0
+                self._growth_tracker = 0
         self._found_non_finite = False
 
     def state_dict(self) -> dict[str, Any]:
         """Scale, factors and the count of good steps."""
-        names = ("scale_factor", "growth_factor", "backoff_factor", "growth_interval")
-        return {**{n: getattr(self, n) for n in names}, "_growth_tracker": self._good}
+        names = ("scale_factor", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
+        return {n: getattr(self, n) for n in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take what `state_dict()` gave."""
-        kept = dict(state)
-        self._good = kept.pop("_growth_tracker", 0)
-        unknown = sorted(kept.keys() - self.state_dict().keys())
+        unknown = sorted(state.keys() - self.state_dict().keys())
         if unknown:
             raise OptionError(f"GradScaler: unknown state {unknown}")
-        self.__dict__.update(kept)
+        self.__dict__.update(state)
 
 
-__all__ = ["GradScaler", "autocast"]
+__all__ = ["GradScaler", "autocast", "convert_module_format", "convert_tensor_format"]

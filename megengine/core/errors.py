@@ -14,19 +14,27 @@ class MegEngineError(Exception):
     """Base of every error raised on purpose by this package."""
 
 
-class ShapeError(MegEngineError, ValueError):
+class RefusedError(MegEngineError, RuntimeError, AssertionError):
+    """A call cannot be carried out with these arguments.
+
+    MegEngine refuses such calls by RuntimeError where its engine checks and by AssertionError where its Python code
+    does; what users wrote to catch either catches this.
+    """
+
+
+class ShapeError(RefusedError, ValueError):
     """Shapes do not fit together."""
 
 
-class DTypeError(MegEngineError, TypeError):
-    """A dtype is unknown or not accepted here."""
+class DTypeError(RefusedError, TypeError, ValueError):
+    """A dtype is unknown or not accepted here, or values do not make an array of numbers."""
 
 
-class DeviceError(MegEngineError, RuntimeError):
+class DeviceError(RefusedError):
     """A device is missing, or tensors live on different devices."""
 
 
-class OptionError(MegEngineError, ValueError):
+class OptionError(RefusedError, ValueError):
     """An option or argument value is not accepted."""
 
 
@@ -43,7 +51,7 @@ class MissingFileError(MegEngineError, FileNotFoundError):
 
 
 class MissingMethodError(MegEngineError, NotImplementedError, TypeError):
-    """A subclass lacks a method that its base needs."""
+    """A subclass lacks a method that its base needs, or a method of old versions is called."""
 
 
 class MissingNameError(MegEngineError, AttributeError):
@@ -67,7 +75,7 @@ class StateDictError(OptionError, KeyError):
     __str__ = Exception.__str__  # KeyError would quote the message
 
 
-class IndexOutOfRangeError(MegEngineError, IndexError):
+class IndexOutOfRangeError(RefusedError, IndexError):
     """An index or axis lies outside its range."""
 
 

@@ -9,40 +9,32 @@ from collections.abc import Callable
 from typing import Any
 
 from megengine.core import absent
-from megengine.core.errors import OptionError, nearest
+from megengine.core.errors import ArgumentError, OptionError, nearest
+from megengine.jit.options import DTRConfig, GraphOptimizationConfig, SublinearMemoryConfig, TraceError
 
+# in the order in which MegEngine 1.13 takes them, then those of other versions
 _OPTIONS = (
-    "symbolic",
-    "capture_as_const",
-    "record_only",
-    "sublinear_memory_config",
-    "dtr_config",
-    "profiling",
-    "graph_opt",
-    "graph_opt_config",
-    "symbolic_shape",
-    "without_host",
-    "imperative",
-    "overall",
-    "backend",
-    "warn",
-    "opt_level",
-    "data_shape",
+    *("symbolic", "capture_as_const", "record_only", "sublinear_memory_config", "dtr_config", "profiling"),
+    *("opt_level", "graph_opt_config", "symbolic_shape", "without_host"),
+    *("graph_opt", "imperative", "overall", "backend", "warn", "data_shape"),
 )
 
 
 class trace:  # noqa: N801 (MegEngine's name)
-    """Decorator: the function is called as it is, whatever the options say. Raises OptionError for unknown ones."""
+    """Decorator: the function is called as it is, whatever the options say. Raises ArgumentError for unknown ones."""
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         if not args:
             return functools.partial(cls, **options)
         return super().__new__(cls)
 
-    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+    def __init__(self, function: Callable[..., Any], *placed: Any, **options: Any) -> None:
+        if len(placed) > len(_OPTIONS):
+            raise ArgumentError(f"trace: got {len(placed)} options by place; expected at most {len(_OPTIONS)}")
+        options |= dict(zip(_OPTIONS, placed, strict=False))
         unknown = sorted(options.keys() - set(_OPTIONS))
         if unknown:
-            raise OptionError(f"trace: unknown option {unknown[0]!r}{nearest(unknown[0], _OPTIONS)}")
+            raise ArgumentError(f"trace: unknown option {unknown[0]!r}{nearest(unknown[0], _OPTIONS)}")
         if not callable(function):
             raise OptionError(f"trace: function is a {type(function).__name__}; expected something to call")
         functools.update_wrapper(self, function, updated=())
@@ -76,4 +68,12 @@ def __getattr__(name: str) -> Any:
     raise absent.missing(__name__, name)
 
 
-__all__ = ["exclude_from_trace", "partial_trace", "trace"]
+__all__ = [
+    "DTRConfig",
+    "GraphOptimizationConfig",
+    "SublinearMemoryConfig",
+    "TraceError",
+    "exclude_from_trace",
+    "partial_trace",
+    "trace",
+]

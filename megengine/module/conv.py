@@ -17,9 +17,9 @@ _Triple = int | tuple[int, int, int]
 
 
 def _tuple(value: Any, length: int) -> tuple[int, ...]:
-    if isinstance(value, int):
-        return (value,) * length
-    given = tuple(int(v) for v in value)
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        return (int(value),) * length
+    given = tuple(map(int, value))  # type: ignore[arg-type]
     if len(given) != length:
         raise OptionError(f"convolution: {value} has {len(given)} numbers; expected one, or {length}")
     return given

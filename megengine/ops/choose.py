@@ -113,7 +113,7 @@ def diag(inp: Any, k: int = 0) -> Tensor:
 
 
 @public(home=_HOME)
-def meshgrid(*inputs: Any, indexing: str = "xy") -> list[Tensor]:
+def meshgrid(*inputs: Any, indexing: str = "xy") -> tuple[Tensor, ...]:
     """Vectors spread over the grid that they span; "xy" has the second vector along axis 0, "ij" the first."""
     choice("meshgrid", "indexing", indexing, ("xy", "ij"))
     vectors = [as_tensor(v) for v in inputs]
@@ -129,4 +129,4 @@ def meshgrid(*inputs: Any, indexing: str = "xy") -> list[Tensor]:
         at = order.index(k)
         wide = apply("reshape", v, shape=tuple(v.size if a == at else 1 for a in range(len(shape))))
         grids.append(apply("broadcast_to", wide, shape=shape))
-    return grids
+    return tuple(grids)

@@ -146,7 +146,10 @@ def reduced_shape(shape: Sequence[int], axes: Sequence[int], keepdims: bool) -> 
 
 
 def pair(op: str, argument: str, value: Any) -> tuple[int, int]:
-    """(height, width) from an integer or two of them; integer tensors (parts of a traced shape) count as integers."""
+    """(height, width) from an integer or two of them.
+
+    Integer tensors (parts of a traced shape) and whole floats, as `padding=k / 2`, count as integers.
+    """
     if isinstance(value, Tensor) and value.ndim == 1:
         value = tuple(value)
     items = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
@@ -168,7 +171,7 @@ def _moderate(op: str, argument: str, values: Any) -> Any:
 def _is_integer(value: Any) -> bool:
     if isinstance(value, Tensor):
         return not value.shape and isinstance(value.dtype, np.dtype) and value.dtype.kind in "iu"
-    return isinstance(value, numbers.Integral)
+    return isinstance(value, numbers.Integral) or (isinstance(value, float) and value.is_integer())
 
 
 def pad_pairs(op: str, value: Any) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -205,11 +208,9 @@ def choice(op: str, argument: str, value: Any, allowed: Sequence[str]) -> str:
 
 
 def tuple_of(op: str, argument: str, value: Any, n: int) -> tuple[int, ...]:
-    """N integers from one, or from a sequence of them."""
-    if isinstance(value, numbers.Integral):
-        return _moderate(op, argument, (int(value),) * n)
-    items = tuple(value) if isinstance(value, (tuple, list)) else ()
-    if len(items) != n or not all(isinstance(v, numbers.Integral) for v in items):
+    """N integers from one, or from a sequence of them; whole floats count as integers."""
+    items = tuple(value) if isinstance(value, (tuple, list)) else (value,) * n
+    if len(items) != n or not all(_is_integer(v) for v in items):
         raise ArgumentError(f"{op}: {argument} is {brief(value)}; expected an integer or {n} of them")
     return _moderate(op, argument, tuple(int(v) for v in items))
 

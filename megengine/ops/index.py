@@ -7,10 +7,20 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.dtype import is_float
 from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import OnnxRule, Op, Sample, apply, define, no_onnx, not_differentiable, public
-from megengine.ops.common import INT32, as_tensor, broadcast_shapes, cast, normalize_axis, operands, unbroadcast
+from megengine.ops.common import (
+    BOOL,
+    INT32,
+    as_tensor,
+    broadcast_shapes,
+    cast,
+    normalize_axis,
+    operands,
+    unbroadcast,
+)
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.tensor"
@@ -328,8 +338,10 @@ def gather(inp: Any, axis: int, index: Any) -> Tensor:
 
 @public(home="megengine.functional.nn")
 def indexing_one_hot(src: Any, index: Any, axis: int = 1, keepdims: bool = False) -> Tensor:
-    """One element of `axis` per position, chosen by `index` (src's shape without the axis)."""
+    """One element of `axis` per position, chosen by `index` (src's shape without the axis; floats are cut to int32)."""
     x, i = as_tensor(src), as_tensor(index)
+    if is_float(i.dtype) or i.dtype == BOOL:
+        i = cast(i, INT32)
     axis = normalize_axis("indexing_one_hot", axis, x.ndim)
     wide = apply("reshape", i, shape=(*i.shape[:axis], 1, *i.shape[axis:]))
     out = gather(x, axis, wide)

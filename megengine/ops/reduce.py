@@ -360,9 +360,17 @@ define(
 def topk(
     inp: Any, k: int, descending: bool = True, kth_only: bool = False, no_sort: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The k largest (or smallest) elements of the last axis and their int32 indices; `kth_only`: only the k-th."""
-    values, indices = apply("topk", as_tensor(inp), k=int(k), descending=bool(descending))
-    return (values[..., k - 1], indices[..., k - 1]) if kth_only else (values, indices)
+    """The k largest (or smallest) elements of the last axis and their int32 indices; `kth_only`: only the k-th.
+
+    As in MegEngine, a k above the length of the axis means all of it, and one below 0 the other order.
+    """
+    x, count, down = as_tensor(inp), int(k), bool(descending)
+    if count < 0:
+        count, down = -count, not down
+    if x.ndim and x.shape[-1] < count:
+        count = x.shape[-1]
+    values, indices = apply("topk", x, k=count, descending=down)
+    return (values[..., count - 1], indices[..., count - 1]) if kth_only else (values, indices)
 
 
 @public(home=_HOME)

@@ -171,8 +171,8 @@ def warp_affine(
 ) -> Tensor:
     """Inp [N,H,W,C] (or NCHW by `format`) read at mat [N,2,3] times (column, row, 1) of every pixel of out_shape.
 
-    interp_mode: linear, nearest or cubic. With NHWC points are rounded to 1/32 of a pixel (not for float16), as
-    OpenCV and MegEngine have it. Raises OptionError and ShapeError.
+    interp_mode: linear, nearest or cubic. With NHWC and at most 3 channels points are rounded to 1/32 of a pixel (not
+    for float16), as OpenCV and MegEngine have it. Raises OptionError and ShapeError.
     """
     op = "warp_affine"
     interp = _check(op, border_mode, interp_mode, ("linear", "nearest", "cubic"))
@@ -181,7 +181,7 @@ def warp_affine(
         raise ShapeError(f"{op}: mat has shape {m.shape}; expected ({x.shape[0]}, 2, 3)")
     rows, columns = _grid(oh, ow, x)
     xs, ys = (columns * m[:, k, 0:1] + rows * m[:, k, 1:2] + m[:, k, 2:3] for k in (0, 1))
-    if format == "NHWC" and x.dtype != np.float16:
+    if format == "NHWC" and x.shape[1] <= 3 and x.dtype != np.float16:
         steps = [
             apply("round", columns * m[:, k, 0:1] * 1024) + apply("round", (rows * m[:, k, 1:2] + m[:, k, 2:3]) * 1024)
             for k in (0, 1)

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from megengine.core.errors import ArgumentError, MissingMethodError, OptionError, ShapeError
+from megengine.core.errors import ArgumentError, MissingMethodError, OptionError, ShapeError, StateDictError
 from megengine.dispatch.refusal import constructor, explains, own, shown
 from megengine.kernels import updates
 from megengine.tensor import Parameter, Tensor
 
 Parameters = Iterable[Parameter] | Iterable[dict[str, Any]] | dict[str, Any] | Parameter
-State = dict[str, np.ndarray]
+State = dict[str, Any]  # arrays of the rules here, tensors of rules that users write
 
 
 _PART = 1 << 15  # elements updated at a time
@@ -31,7 +31,12 @@ def check_range(owner: str, *, minimum: float = 0.0, below: float = float("inf")
 
 
 class Optimizer:
-    """Base of the optimizers: subclass it with the names of the state and the rule of one update.
+    """Base of the optimizers.
+
+    A subclass gives the rule of a group, as MegEngine has it: `_create_state(group)` calls
+    `_add_state(parameter, name, initializer)` for each parameter of `group["params"]`, and `_updates(group)` changes
+    them by their `grad` and `self._state[parameter][name]`. The optimizers here give the rule of a vector instead
+    (`_state_names`, `_update`), which is run natively over all parameters at once.
 
     Parameters are given as parameters, or as groups: dicts with `params` and hyperparameters of their own.
     A learning rate of 0 is allowed.
@@ -49,7 +54,7 @@ class Optimizer:
 
     def __init__(self, params: Parameters, defaults: dict[str, Any]) -> None:
         self._defaults = dict(defaults)
-        self._state: dict[int, State] = {}
+        self._state: dict[Tensor, State] = {}
         self._memory: dict[int, np.ndarray] = {}  # of the values that this optimizer wrote
         self.param_groups: list[dict[str, Any]] = []
         if isinstance(params, (Parameter, dict)):
@@ -77,17 +82,28 @@ class Optimizer:
         params = [params] if isinstance(params, Tensor) else list(params)
         wrong = [type(p).__name__ for p in params if not isinstance(p, Parameter)]
         if wrong:
-            raise OptionError(f"{name}: cannot optimize a {wrong[0]}; expected Parameters")
+            raise ArgumentError(f"{name}: cannot optimize a {wrong[0]}; expected Parameters")
         known = {id(p) for group in self.param_groups for p in group["params"]}
         if len({id(p) for p in params} | known) != len(params) + len(known):
             raise OptionError(f"{name}: a parameter appears twice; give each to one group")
-        group = {**self._defaults, **param_group, "params": params}
+        group = {"params": params, **self._defaults, **{k: v for k, v in param_group.items() if k != "params"}}
         if "lr" not in group:
             raise OptionError(f"{name}: lr is missing; give it to the optimizer or to each group")
         self._check(group)
         for p in params:
-            self._state[id(p)] = self._first_state(p)
+            self._state[p] = {}
+        self._create_state(group)
         self.param_groups.append(group)
+
+    def _create_state(self, param_group: dict[str, Any]) -> None:
+        """Make the state of a group's parameters before the first step."""
+        for p in param_group["params"]:
+            self._state[p] = self._first_state(p)
+
+    def _add_state(self, param: Parameter, state_name: str, initializer: Any = None) -> None:
+        """Give a parameter a state: zeros of its shape, or a tensor of `initializer`."""
+        value = np.zeros(param.shape, np.float32) if initializer is None else initializer
+        self._state[param][state_name] = Tensor(value)
 
     def _first_state(self, p: Tensor) -> State:
         return {n: np.zeros(p.shape if like else (), np.float32) for n, like in self._state_names.items()}
@@ -148,16 +164,20 @@ class Optimizer:
 
     def step(self) -> Optimizer:
         """Update every parameter that has a gradient. Returns the optimizer: `optimizer.step().clear_grad()`."""
-        given = [[p for p in group["params"] if p.grad is not None] for group in self.param_groups]
-        for p in (p for params in given for p in params):
+        for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
             if p.grad._storage().shape != p._storage().shape:  # type: ignore[union-attr]
                 raise ShapeError(
                     f"{type(self).__name__}: a gradient has shape {p.grad.shape}; expected {p.shape} of its parameter"  # type: ignore[union-attr]
                 )
-        for params, group in zip(given, self.param_groups, strict=True):
-            for p in self._step_together(params, group):
-                self._step_alone(p, group)
+        for group in self.param_groups:
+            self._updates(group)
         return self
+
+    def _updates(self, param_group: dict[str, Any]) -> None:
+        """Update the parameters of a group that have a gradient."""
+        given = [p for p in param_group["params"] if p.grad is not None]
+        for p in self._step_together(given, param_group):
+            self._step_alone(p, param_group)
 
     def _step_together(self, params: list[Parameter], group: dict[str, Any]) -> list[Parameter]:
         """Update by one native call (one for each count of past steps) what that can do. Returns the others."""
@@ -167,7 +187,7 @@ class Optimizer:
         batches: dict[Any, updates.Batch] = {}
         done, others = [], []
         for p in params:
-            state, g = self._state[id(p)], p.grad._storage()  # type: ignore[union-attr]
+            state, g = self._state[p], p.grad._storage()  # type: ignore[union-attr]
             if not updates.fits(p._storage(), g):
                 others.append(p)
                 continue
@@ -192,7 +212,7 @@ class Optimizer:
         single = _single(w)  # the arithmetic is in float32 also for half precision
         if out is None:
             out = np.empty(w.shape, single.dtype)
-        new = self._write_new(out, single, _single(g), self._state[id(p)], group)
+        new = self._write_new(out, single, _single(g), self._state[p], group)
         p._reset(Tensor._wrap(new.astype(w.dtype, copy=False), p.dtype, p.device))
 
     def clear_grad(self) -> Optimizer:
@@ -210,42 +230,51 @@ class Optimizer:
         """Give every worker the parameters of the first; a single process, which is all there is here, has them."""
 
     def backward(self, loss: Tensor) -> None:
-        """Refused: gradients come from a GradManager. Raises OptionError that says how."""
-        raise OptionError(
+        """Refused: gradients come from a GradManager. Raises MissingMethodError that says how."""
+        raise MissingMethodError(
             "Optimizer.backward was removed in MegEngine 1.0; record within "
             "`with GradManager().attach(parameters) as gm:` and call gm.backward(loss)"
         )
 
     def state_dict(self, keep_var: bool = False) -> dict[str, Any]:
         """Hyperparameters and state in MegEngine's form; parameters are numbered across groups."""
-        numbers: dict[int, int] = {}
-        groups = []
+        numbers: dict[Tensor, int] = {}
+        groups, states = [], {}
         for group in self.param_groups:
             for p in group["params"]:
-                numbers[id(p)] = len(numbers)
-            groups.append({**group, "params": [numbers[id(p)] for p in group["params"]]})
-        copied = {numbers[k]: {n: v if keep_var else v.copy() for n, v in s.items()} for k, s in self._state.items()}
-        return {"param_groups": groups, "state": copied}
+                numbers[p] = len(numbers)
+                kept = {n: v for n, v in self._state[p].items() if self._is_kept(n, group)}
+                if kept:
+                    states[numbers[p]] = {n: v if keep_var else np.array(v) for n, v in kept.items()}
+            options = {k: v for k, v in group.items() if k != "params"}
+            groups.append({**options, "params": [numbers[p] for p in group["params"]]})
+        return {"param_groups": groups, "state": states}
+
+    def _is_kept(self, name: str, group: dict[str, Any]) -> bool:
+        """Whether a state counts with the options of a group."""
+        return True
 
     @explains
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take hyperparameters and state from `state_dict()`, ours or MegEngine's. A refused one changes nothing."""
         name = type(self).__name__
         if not isinstance(state, Mapping) or not {"param_groups", "state"} <= state.keys():
-            raise ArgumentError(f"{name}.load_state_dict: state is {shown(state)}; expected what state_dict() gave")
+            kind = StateDictError if isinstance(state, Mapping) else ArgumentError
+            raise kind(f"{name}.load_state_dict: state is {shown(state)}; expected what state_dict() gave")
         theirs = state["param_groups"]
         have, got = [len(g["params"]) for g in self.param_groups], [len(g["params"]) for g in theirs]
         if have != got:
             raise OptionError(f"{name}: the state has groups of {got} parameters; this optimizer has {have}")
         ours = [p for group in self.param_groups for p in group["params"]]
         numbers = [number for group in theirs for number in group["params"]]
-        loaded = {id(p): self._loaded(state["state"].get(n, {}), p, n) for p, n in zip(ours, numbers, strict=True)}
+        loaded = {p: self._loaded(state["state"].get(n, {}), p, n) for p, n in zip(ours, numbers, strict=True)}
         for group, new in zip(self.param_groups, theirs, strict=True):
             group.update({k: v for k, v in new.items() if k != "params"})
         self._state = loaded
 
     def _loaded(self, stored: Mapping[str, Any], p: Parameter, number: int) -> State:
-        out = {}
+        own = {n: v for n, v in self._state[p].items() if isinstance(v, Tensor)}
+        out: State = {n: Tensor(stored[n], v.dtype, v.device) if n in stored else v for n, v in own.items()}
         for name, like in self._state_names.items():
             shape = p.shape if like else ()
             value = np.array(stored.get(name, np.zeros(shape)), np.float32)

@@ -32,6 +32,9 @@ class SGD(Optimizer):
             raise OptionError(f"SGD: nesterov needs a momentum above 0, got {momentum}")
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
+    def _is_kept(self, name: str, group: dict[str, Any]) -> bool:
+        return bool(group["momentum"])
+
     def _native(self, state: State, group: dict[str, Any]) -> updates.Call:
         lr, momentum = group["lr"], group["momentum"]
         if not momentum:

@@ -24,12 +24,18 @@ from megengine.tensor import Tensor
 Size = Iterable[int] | int | None
 
 
+def _is_length(n: Any) -> bool:
+    if isinstance(n, Tensor):
+        return n.size == 1
+    return isinstance(n, numbers.Integral) or (isinstance(n, float) and n.is_integer())
+
+
 def _shape(op: str, size: Size) -> tuple[int, ...]:
     if size is None:
         return (1,)
     given = (size,) if isinstance(size, numbers.Integral) else size.tolist() if isinstance(size, Tensor) else size
     items = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
-    if not all(isinstance(n, numbers.Integral) or (isinstance(n, Tensor) and n.size == 1) for n in items):
+    if not all(map(_is_length, items)):
         raise ArgumentError(f"{op}: size is {shown(size)}; expected an integer or several")
     shape = tuple(int(n) for n in items)  # type: ignore[arg-type]
     if any(n < 0 for n in shape):

@@ -7,6 +7,7 @@ import dtypes
 import idioms
 import numpy as np
 import pytest
+import scripts
 
 import megengine
 import megengine.autodiff
@@ -34,9 +35,9 @@ def same(found, wanted, where):
         assert found == wanted, where
 
 
-@pytest.mark.parametrize("name", idioms.IDIOMS)
+@pytest.mark.parametrize("name", scripts.IDIOMS)
 def test_lines_that_people_write(name):
-    same(idioms.plain(idioms.IDIOMS[name](megengine, F)), ANSWERS[name], name)
+    same(idioms.plain(scripts.IDIOMS[name](megengine, F)), ANSWERS[name], name)
 
 
 def test_dtypes_of_results():

@@ -3,6 +3,8 @@
 Each idiom takes the engine and its functional module and returns tensors, arrays, numbers or strings, nested.
 """
 
+# pyright: reportOperatorIssue=false
+
 import json
 import sys
 
@@ -243,8 +245,11 @@ if __name__ == "__main__":
     import megengine.functional
     import megengine.module
     import megengine.optimizer
+    import megengine.random
+
+    import scripts
 
     megengine.config.async_level = 0
-    answers = {name: plain(function(megengine, megengine.functional)) for name, function in IDIOMS.items()}
+    answers = {name: plain(function(megengine, megengine.functional)) for name, function in scripts.IDIOMS.items()}
     with open(sys.argv[1], "w") as file:
         json.dump(answers, file, indent=0)

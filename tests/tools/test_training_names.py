@@ -1,5 +1,7 @@
 """Parts of MegEngine that training scripts import and that are trivial in one process: they work, or say what to do."""
 
+# pyright: reportArgumentType=false, reportOptionalMemberAccess=false
+
 from itertools import chain
 
 import numpy as np
@@ -151,3 +153,27 @@ def test_batches():
     ):
         with pytest.raises(MegEngineError, match="expected|define|smaller|no attribute"):
             wrong()
+
+
+def test_options_of_traces():
+    given = jit.trace(lambda x: x, True, False, sublinear_memory_config=jit.SublinearMemoryConfig(genetic_nr_iter=3))
+    assert given(2) == 2
+    assert given.options["symbolic"] is True
+    assert given.options["sublinear_memory_config"].genetic_nr_iter == 3
+    assert (jit.DTRConfig().evictee_minimum_size, jit.GraphOptimizationConfig().jit_fuse_reduce) == (1024**2, None)
+    assert issubclass(jit.TraceError, MegEngineError)
+    with pytest.raises(TypeError, match="options by place; expected at most"):
+        jit.trace(lambda x: x, *range(99))
+    with pytest.raises(TypeError, match="did you mean 'symbolic'"):
+        jit.trace(lambda x: x, symbolik=True)
+
+
+def test_memory_formats():
+    net, x = M.Linear(2, 2), mge.tensor([1.0])
+    assert amp.convert_module_format(net) is net
+    copied = amp.convert_module_format(net, inplace=False)
+    assert copied is not net
+    np.testing.assert_array_equal(copied.weight.numpy(), net.weight.numpy())
+    assert amp.convert_tensor_format(x) is x
+    assert amp.convert_tensor_format(x, inplace=False) is not x
+    assert (amp.enabled, amp.low_prec_dtype, amp.high_prec_dtype) == (False, "float16", "float32")

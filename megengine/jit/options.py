@@ -1,0 +1,43 @@
+"""Options objects of MegEngine's `jit.trace`: scripts make and pass them; they have no effect here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from megengine.core.errors import MegEngineError
+
+
+class TraceError(MegEngineError, RuntimeError):
+    """What MegEngine raises when a traced function behaves differently at a later call; never raised here."""
+
+
+@dataclass
+class GraphOptimizationConfig:
+    """Fusions that MegEngine's just-in-time compiler may do; None leaves the choice to it."""
+
+    jit_fuse_dimshuffle: bool | None = field(default=None, init=False)
+    jit_fuse_reduce: bool | None = field(default=None, init=False)
+
+
+@dataclass
+class SublinearMemoryConfig:
+    """How MegEngine searches for what to recompute."""
+
+    thresh_nr_try: int = 10
+    genetic_nr_iter: int = 0
+    genetic_pool_size: int = 20
+    lb_memory_mb: int = 0
+    num_worker: int = 1
+
+
+@dataclass
+class DTRConfig:
+    """When MegEngine drops values to compute them anew."""
+
+    eviction_threshold: int = 0
+    evictee_minimum_size: int = 1024**2
+    recomp_memory_factor: float = 1
+    recomp_time_factor: float = 1
+
+
+__all__ = ["DTRConfig", "GraphOptimizationConfig", "SublinearMemoryConfig", "TraceError"]

@@ -1,0 +1,135 @@
+"""Record which exception the real MegEngine raises for wrong calls: `python refusals.py OUT.json`, with megengine 1.13.0 installed.
+
+Users write `except` for these types, so errors here must be of them too. Calls that MegEngine lets pass are left out.
+"""
+
+import json
+import sys
+
+import numpy as np
+
+CALLS = """
+F.matmul(x, x)
+F.add(x, F.zeros((7, 7)))
+F.dot(x, x)
+F.reshape(x, (5, 5))
+F.broadcast_to(x, (3, 3))
+F.concat([x, F.zeros((3, 3))], 1)
+F.stack([x, F.zeros((3, 3))])
+F.split(x, 5, axis=1)
+F.squeeze(x, 0)
+F.transpose(x, (0, 1, 2))
+F.clip(x)
+F.sum(x, axis=5)
+F.argmax(x, axis=5)
+F.topk(x, 0)
+F.gather(x, 0, F.zeros((9, 9), dtype="int32"))
+F.cond_take(x, x)
+F.linspace(0, 1, -1)
+F.norm(x, "nonsense")
+F.conv2d(image, F.zeros((4, 5, 3, 3)))
+F.conv2d(image, F.zeros((4, 3, 3, 3)), groups=2)
+F.conv1d(x, x)
+F.conv_transpose2d(image, F.zeros((5, 4, 3, 3)))
+F.max_pool2d(image, "nonsense")
+F.batch_norm(image)
+F.linear(x, F.zeros((4, 5)))
+F.nn.cross_entropy(x, x)
+F.nn.cross_entropy(x, labels, reduction="nonsense")
+F.nn.hinge_loss(x, x, norm="nonsense")
+F.vision.interpolate(image)
+F.vision.interpolate(image, size=(4, 4), scale_factor=2)
+F.vision.interpolate(image, size=(4, 4), mode="nonsense")
+F.vision.roi_align(image, F.zeros((1, 5)), (2, 2), mode="nonsense")
+F.vision.nms(F.zeros((3, 4)), F.zeros((2,)), 0.5)
+F.vision.cvt_color(image, mode="nonsense")
+F.pixel_shuffle(image, 2)
+F.svd(F.zeros((2,)))
+F.nn.dropout(x, 2.0)
+x[0, 0, 0]
+x["a"]
+x.reshape(5, 5)
+bool(x)
+int(x)
+x.item()
+mge.tensor([[1], [1, 2]])
+mge.tensor("text")
+mge.tensor([1], dtype="nonsense")
+mge.tensor([1], device="nonsense")
+mge.set_default_device("nonsense9")
+M.Conv2d(3, 4)
+M.Conv2d(3, 4, 3, groups=2)
+M.Conv2d(3, 4, "a")
+M.Linear(2, "a")
+M.Linear(2, 3)(image)
+M.BatchNorm2d(3)(x)
+M.LayerNorm(5)(x)
+M.GroupNorm(2, 3)
+M.Elemwise("NONSENSE")
+M.Module()(1)
+M.Linear(2, 3).nonsense
+M.Linear(2, 3).load_state_dict({})
+M.Linear(2, 3).load_state_dict({"weight": np.zeros((9, 9)), "bias": np.zeros(3)})
+M.Linear(2, 3).load_state_dict({"weight": "text", "bias": np.zeros(3)})
+M.init.xavier_normal_(mge.Parameter([1.0]))
+M.init.msra_normal_(mge.Parameter([[1.0]]), mode="nonsense")
+M.init.calculate_gain("nonsense")
+mge.random.permutation(-1)
+mge.random.poisson(-1.0, (2,))
+mge.random.gamma(0, 1, (2,))
+mge.optimizer.SGD([], 0.1)
+mge.optimizer.SGD(p, -0.1)
+mge.optimizer.SGD(p, 0.1, momentum=-1)
+mge.optimizer.SGD(p, 0.1, nesterov=True)
+mge.optimizer.SGD([x], 0.1)
+mge.optimizer.SGD([1], 0.1)
+mge.optimizer.SGD("text", 0.1)
+mge.optimizer.SGD(p)
+mge.optimizer.Adam(p, 0.1, betas=(1.0, 0.9))
+mge.optimizer.Adam(p, 0.1, weight_decay=-1)
+mge.optimizer.SGD(p, 0.1).add_param_group({"params": p})
+mge.optimizer.SGD(p, 0.1).add_param_group([])
+mge.optimizer.SGD(p, 0.1).load_state_dict({})
+mge.optimizer.SGD(p, 0.1).backward(x)
+mge.optimizer.MultiStepLR(mge.optimizer.SGD(p, 0.1), [4, 2])
+mge.optimizer.MultiStepLR(p, [2])
+mge.optimizer.LRScheduler(mge.optimizer.SGD(p, 0.1))
+mge.autodiff.GradManager().attach([1])
+mge.autodiff.GradManager().backward(x)
+mge.load("/nonsense/file.pkl")
+mge.jit.trace(lambda x: x, nonsense=True)
+"""
+
+
+def names():
+    """What the calls use."""
+    import megengine as mge
+    import megengine.autodiff
+    import megengine.functional as F
+    import megengine.jit
+    import megengine.module as M
+    import megengine.optimizer
+    import megengine.random
+
+    x, image = (mge.tensor(np.ones(s, np.float32)) for s in ((2, 3), (1, 3, 4, 4)))
+    labels = mge.tensor(np.zeros(2, np.int32))
+    return {"mge": mge, "F": F, "M": M, "np": np, "x": x, "image": image, "labels": labels, "p": [mge.Parameter([1.0])]}
+
+
+def answers():
+    """Call -> name of the exception."""
+    found = {}
+    for call in CALLS.split("\n"):
+        try:
+            getattr(eval(call, names()) if call else None, "numpy", lambda: None)()
+        except Exception as error:
+            found[call] = "RuntimeError" if type(error).__name__ == "AsyncError" else type(error).__name__
+    return found
+
+
+if __name__ == "__main__":
+    import megengine
+
+    megengine.config.async_level = 0
+    with open(sys.argv[1], "w") as file:
+        json.dump(answers(), file, indent=0)

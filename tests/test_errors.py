@@ -1,0 +1,85 @@
+"""Errors are of the types that users catch: Python's, NumPy's, and those that MegEngine 1.13.0 raises for the same call
+(tests/recording/refusals.py).
+"""
+
+# pyright: reportArgumentType=false
+
+import builtins
+import json
+from pathlib import Path
+
+import pytest
+import refusals
+
+import megengine as mge
+import megengine.module as M
+from megengine.core import errors
+from megengine.core.errors import MegEngineError, MissingMethodError
+
+RECORDED = json.loads((Path(__file__).parent / "data" / "recorded" / "refusals.json").read_text())
+
+
+@pytest.mark.parametrize("call", RECORDED)
+def test_types_are_megengines(call):
+    with pytest.raises(getattr(builtins, RECORDED[call])) as caught:
+        eval(call, refusals.names())
+    wrong_count = caught.type is TypeError and "missing 1 required positional argument" in str(caught.value)
+    assert isinstance(caught.value, MegEngineError) or wrong_count
+    assert str(caught.value)
+
+
+def test_the_recorded_calls_are_all_there():
+    assert set(RECORDED) <= set(refusals.CALLS.split("\n"))
+    assert len(RECORDED) > 80
+
+
+@pytest.mark.parametrize(
+    ("kind", "bases"),
+    [
+        ("ShapeError", (ValueError, RuntimeError, AssertionError)),
+        ("DTypeError", (TypeError, ValueError, RuntimeError)),
+        ("OptionError", (ValueError, RuntimeError, AssertionError)),
+        ("ArgumentError", (TypeError, ValueError)),
+        ("DivisionByZeroError", (ZeroDivisionError, ValueError)),
+        ("IndexOutOfRangeError", (IndexError, RuntimeError)),
+        ("StateDictError", (KeyError, ValueError)),
+        ("MissingNameError", (AttributeError,)),
+        ("MissingMethodError", (NotImplementedError, TypeError)),
+        ("MissingFileError", (FileNotFoundError,)),
+        ("NotEnoughMemoryError", (MemoryError,)),
+        ("NameInUseError", (AssertionError,)),
+    ],
+)
+def test_documented_bases(kind, bases):
+    for base in (MegEngineError, *bases):
+        assert issubclass(getattr(errors, kind), base)
+
+
+class Unfinished(M.Module):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: Unfinished()(1), "Unfinished has no forward"),
+        (lambda: mge.optimizer.LRScheduler(mge.optimizer.SGD([mge.Parameter([1.0])], 0.1)), "has no get_lr"),
+        (lambda: mge.data.dataset.Dataset()[0], "Dataset has no __getitem__"),
+        (lambda: len(mge.data.dataset.Dataset()), "Dataset has no __len__"),
+        (lambda: mge.data.transform.Transform().apply(1), "Transform has no apply"),
+        (lambda: mge.autodiff.Function()(mge.tensor(1.0)), "Function has no forward"),
+        (lambda: mge.optimizer.SGD([mge.Parameter([1.0])], 0.1).backward(1), "gm.backward"),
+    ],
+)
+def test_missing_methods(call, text):
+    with pytest.raises(MissingMethodError, match=text) as caught:
+        call()
+    assert isinstance(caught.value, NotImplementedError)
+    assert isinstance(caught.value, TypeError)
+
+
+def test_missing_names_are_attribute_errors():
+    assert not hasattr(mge.functional, "nonsense")
+    assert getattr(M.Linear(2, 2), "nonsense", 3) == 3
+    with pytest.raises(AttributeError, match="did you mean 'relu'"):
+        mge.functional.rellu
