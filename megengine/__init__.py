@@ -48,11 +48,17 @@ for _prefix, _home in {
 }.items():
     late.provide(_prefix, lambda home=_home: importlib.import_module(home))
 
+absent.explain_modules()
+
 
 def __getattr__(name: str) -> Any:
     if name in _LATER:
         return importlib.import_module(f"megengine.{name}")
     raise absent.missing(__name__, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
 
 
 __version__ = "2.0.0.dev0"

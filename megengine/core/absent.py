@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import opcode
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from types import FrameType
 from typing import Any
 
-from megengine.core.errors import MissingNameError
+from megengine.core.errors import MissingImportError, MissingModuleError, MissingNameError, nearest
 
 # beginning of a name -> why it is not here; the longest one counts
 REASONS: dict[str, str] = {
@@ -21,6 +23,10 @@ REASONS: dict[str, str] = {
     "megengine.lite": "megengine.plan runs models",
     "megengine.experimental": "what became useful of it is in megengine.quantization",
     "megengine.version": "it is megengine.__version__",
+    "megengine.core.": "a part of MegEngine's inside; what models need is in megengine and megengine.functional",
+    "megengine.core.ops": "ops are called by the functions of megengine.functional",
+    "megengine.core.tensor.utils": "megengine.functional has functions for what this holds",
+    "megengine.trace": "it is called megengine.jit.trace",
     "megengine.check_misc": "there is no installation to check: what is missing says so when it is used",
     "megengine.utils.": "a helper of MegEngine's own tools; models and training do not use it",
     "megengine.utils.comp_graph_tools.": "graphs are those of traced_module.lower, which run and edit themselves",
@@ -32,20 +38,53 @@ REASONS: dict[str, str] = {
 
 def reason(name: str) -> str:
     """Why a full name is not here, by the longest beginning in the table; empty if the table does not know it."""
-    best = max((p for p in REASONS if name == p or name.startswith(p.rstrip(".") + ".")), key=len, default=None)
+    best = max((p for p in REASONS if f"{name}.".startswith(p.rstrip(".") + ".")), key=len, default=None)
     return "" if best is None else REASONS[best]
 
 
-def missing(module: str, name: str) -> MissingNameError:
-    """The error for a name that a module does not have; it says why if the name is MegEngine's, else the nearest."""
-    text, why = f"module {module!r} has no attribute {name!r}", reason(f"{module}.{name}")
+def missing(
+    module: str, name: str, known: Callable[[], Iterable[str]] | None = None
+) -> MissingNameError | MissingImportError:
+    """The error for a name that a module does not have; it says why if the name is MegEngine's, else the nearest.
+
+    To be raised by the module's `__getattr__`. `known()` are names to search; without it, the module's public ones.
+    """
+    known = partial(_public, module) if known is None else known
+    why = "" if name.startswith("_") else reason(f"{module}.{name}")
+    if _importing(sys._getframe(2)):
+        text = f"cannot import name {name!r} from {module!r}"
+        return MissingImportError(f"{text}: {why}" if why else text + nearest(name, known()), name=name)
+    text = f"module {module!r} has no attribute {name!r}"
     if name.startswith("_"):
         return MissingNameError(text)
-    return MissingNameError(f"{text}: {why}") if why else MissingNameError(text, name, partial(_public, module))
+    return MissingNameError(f"{text}: {why}") if why else MissingNameError(text, name, known)
 
 
 def _public(module: str) -> list[str]:
     return [n for n in dir(sys.modules[module]) if not n.startswith("_")]
+
+
+def _importing(frame: FrameType) -> bool:
+    """Whether `from module import name` asks: it would replace an AttributeError by an error without our text."""
+    return frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == _IMPORT_FROM
+
+
+_IMPORT_FROM = opcode.opmap["IMPORT_FROM"]
+
+
+class _Reasons:
+    """The last finder of modules: of those of MegEngine that are not here it says why."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        why = reason(fullname) if fullname.startswith("megengine.") else ""
+        if why:
+            raise MissingModuleError(f"No module named {fullname!r}: {why}", name=fullname)
+
+
+def explain_modules() -> None:
+    """From now on an import of a module of MegEngine that is not here says why."""
+    if not any(isinstance(finder, _Reasons) for finder in sys.meta_path):
+        sys.meta_path.append(_Reasons())
 
 
 # names that other engines have, or that MegEngine had -> what to do here

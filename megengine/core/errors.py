@@ -65,6 +65,14 @@ class MissingNameError(MegEngineError, AttributeError):
         return super().__str__() + (nearest(self._wanted, self._known()) if self._wanted else "")
 
 
+class MissingImportError(MegEngineError, ImportError):
+    """A name that a module does not have is imported from it."""
+
+
+class MissingModuleError(MissingImportError, ModuleNotFoundError):
+    """A module of MegEngine that is not here is imported."""
+
+
 class NotEnoughMemoryError(MegEngineError, MemoryError):
     """A result would need more memory than there is."""
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from megengine.core import hooks
-from megengine.core.errors import MegEngineError, MissingNameError, OptionError
+from megengine.core import absent, hooks
+from megengine.core.errors import MegEngineError, OptionError
 from megengine.dispatch.apply import Interposer, active_interposers, interpose
 from megengine.dispatch.record import Op
 from megengine.dispatch.refusal import FOREIGN, called, explained
@@ -210,5 +210,5 @@ def exported(home: str, name: str) -> Callable[..., Any]:
     """One function of a face, also if it was declared after the face was imported. Raises AttributeError."""
     found = exports(home)
     if name not in found:
-        raise MissingNameError(f"module {home!r} has no attribute {name!r}", name, lambda: found)
+        raise absent.missing(home, name, lambda: found)
     return found[name]

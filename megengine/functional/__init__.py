@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from megengine.core import late
-from megengine.core.errors import MissingNameError
+from megengine.core import absent, late
 from megengine.functional import elemwise, loss, math, metric, nn, tensor, vision
 
 _MODULES = (elemwise, loss, math, metric, nn, tensor, vision)
@@ -24,4 +23,4 @@ def __getattr__(name: str) -> Any:
             if record.name == name and record.home == module.__name__:
                 return getattr(module, name)
     known = {r.name for r in public_functions.values() if r.home.startswith(__name__)}
-    raise MissingNameError(f"module {__name__!r} has no attribute {name!r}", name, lambda: known)
+    raise absent.missing(__name__, name, lambda: known)

@@ -12,6 +12,13 @@ from megengine.core.errors import GraphError
 from megengine.utils.comp_graph_tools import get_opr_type, get_oprs_seq
 
 Type = str | type
+_symbolic_shape = [True]
+
+
+def set_symbolic_shape(option: bool) -> bool:
+    """Set whether MegEngine's graphs hold shapes as tensors, and give what was set before; it has no effect here."""
+    before, _symbolic_shape[0] = _symbolic_shape[0], bool(option)
+    return before
 
 
 def as_oprnode(obj: Any) -> Any:
@@ -173,4 +180,5 @@ __all__ = [
     "NodeFilterType",
     "as_oprnode",
     "as_varnode",
+    "set_symbolic_shape",
 ]

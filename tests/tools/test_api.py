@@ -1,6 +1,9 @@
 """MegEngine's public names and signatures: what differs has a reason, and the comparison itself can fail."""
 
+import importlib
+import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,3 +84,44 @@ def test_wrong_use(capsys, tmp_path):
 def test_names_left_out_say_why():
     with pytest.raises(AttributeError, match="it is called megengine.optimizer"):
         mge.optim
+
+
+def test_every_missing_name_says_what_to_do_when_it_is_imported():
+    """Also in `from module import name`, where Python would replace the text of an AttributeError."""
+    for finding in api.compare(json.loads(LIST.read_text())):
+        module, _, name = finding.name.rpartition(".")
+        with pytest.raises(ImportError) as caught:
+            exec(f"from {module} import {name}", {})
+        assert finding.reason in str(caught.value)
+        assert name in str(caught.value) or module in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        ("from megengine.functional import rellu", "did you mean 'relu'"),
+        ("from megengine.functional.nn import conv2b", "did you mean 'conv2d'"),
+        ("from megengine.data.dataset import MNIST", "make a Dataset with __getitem__"),
+        ("from megengine import optim", "it is called megengine.optimizer"),
+        ("from megengine.optim import SGD", "it is called megengine.optimizer"),
+        ("import megengine.optim.sgd", "it is called megengine.optimizer"),
+        ("from megengine.core._imperative_rt import Const", "what models need is in"),
+        ("from megengine.core.ops.builtin import Copy", "functions of megengine.functional"),
+        ("from megengine.functional.math import _private", "cannot import name '_private' from 'megengine.functional"),
+    ],
+)
+def test_imports_that_fail_say_why(statement, text):
+    with pytest.raises(ImportError, match=text):
+        exec(statement, {})
+    assert "optim" not in vars(mge)
+
+
+def test_the_rest_of_importing_is_left_alone():
+    assert not hasattr(mge.data, "StreamSampler")
+    assert importlib.util.find_spec("megengine.nothing_at_all") is None
+    with pytest.raises(ModuleNotFoundError, match="^No module named 'nothing_at_all'$"):
+        importlib.import_module("nothing_at_all")
+    before = list(sys.meta_path)
+    importlib.import_module("megengine.core.absent").explain_modules()
+    assert sys.meta_path == before  # there is one finder, however often it is asked for
+    assert {"hub", "dtr", "traced_module", "Tensor"} <= set(dir(mge))

@@ -1,5 +1,7 @@
 """Names that MegEngine's modules have beside their functions: each does what it says."""
 
+# pyright: reportOperatorIssue=false, reportOptionalMemberAccess=false
+
 import logging
 
 import numpy as np
@@ -16,6 +18,7 @@ from megengine.functional import debug_param, external, helpers, tensor_cache
 from megengine.kernels import cuda
 from megengine.logger import MegBrainLogFormatter, replace_mgb_log_level
 from megengine.module import external as external_modules
+from megengine.utils.network import set_symbolic_shape
 
 
 def test_shapes_and_dtypes():
@@ -166,3 +169,8 @@ def test_old_methods_say_what_to_do():
 def test_parts_that_are_not_here_say_so(name):
     with pytest.raises(AttributeError, match=rf"no attribute '{name}': \w+"):
         getattr(mge, name)
+
+
+def test_symbolic_shapes_are_a_setting_without_effect():
+    before = set_symbolic_shape(False)
+    assert set_symbolic_shape(before) is False
