@@ -30,7 +30,9 @@ def test_the_calls_they_are_made_of_are_right():
             args, kwargs = call.fresh()
             call.make()(*args, **kwargs)
             names.add(call.name)
-    left_out = {r.name for r in public_functions.values() if r.name not in names and not r.methods}
+    # the functions on quantized tensors are declared when something names their module
+    declared = [r for r in public_functions.values() if not r.methods and not r.home.endswith(".quantized")]
+    left_out = {r.name for r in declared} - names
     assert left_out <= {"nvof", "erf", "rsqrt", "sync_batch_norm"}
 
 
