@@ -1,10 +1,16 @@
 """Importing the package stays light: what only some users need is imported where it is used."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
+
+import megengine
 
 HEAVY = ("onnx", "onnxruntime", "PIL", "rich", "jinja2", "click", "cupy", "safetensors", "torch", "importlib.metadata")
 
@@ -25,3 +31,16 @@ def test_the_traced_and_quantized_parts_come_when_they_are_named():
         "assert mge.quantization.QuantConfig and 'megengine.quantization' in sys.modules\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_source_that_was_not_built_says_so(tmp_path):
+    """Python in the repository finds the sources before an installed package."""
+    sources = Path(megengine.__file__).parent
+    shutil.copytree(sources, tmp_path / "megengine", ignore=shutil.ignore_patterns("*.so", "csrc", "__pycache__"))
+    packages = Path(np.__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(packages)])}
+    command = [sys.executable, "-S", "-c", "import megengine"]  # without site, no editable install is found
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"ImportError: {tmp_path}/megengine/kernels/__init__.py is source")
+    assert "use an installed megengine, or build this one: make setup" in done.stderr
