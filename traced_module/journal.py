@@ -21,6 +21,7 @@ class Step:
     changes: list[tuple[Action, Action]] = field(default_factory=list)  # (do, undo)
     after: tuple[int, int] = (0, 0)
     recorder: Recorder | None = None
+    made: list[Any] = field(default_factory=list)  # expressions that it linked
 
 
 class Journal:

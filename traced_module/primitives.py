@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ class Primitives:
         self._journal.change(
             lambda: self._put_in(expr, before), lambda: self._take_out(expr), ("link", self, expr, before)
         )
+        self._journal.open.made.append(expr)
 
     def _unlink(self: InternalGraph, expr: Expr) -> None:  # type: ignore[misc]
         """Take an expression out whose results nothing uses."""
@@ -49,6 +51,12 @@ class Primitives:
     def _set(self: InternalGraph, target: Any, attribute: str, value: Any, record: tuple[Any, ...] = ()) -> None:  # type: ignore[misc]
         """Set an attribute; `record` says what that means where it is not one of a graph, expression or node."""
         old = getattr(target, attribute)
+        if attribute == "meta":  # which the nodes of an expression share
+            old = dict(old)
+            refill = functools.partial(_refill, target.meta)
+            record = ("set", self, target, attribute, value)
+            self._journal.change(lambda: refill(value), lambda: refill(old), record)
+            return
         self._journal.change(
             lambda: object.__setattr__(target, attribute, value),
             lambda: object.__setattr__(target, attribute, old),
@@ -71,6 +79,11 @@ class Primitives:
 
         old = node._name
         self._journal.change(lambda: become(new), lambda: become(old), ("rename", self, node, new))
+
+
+def _refill(meta: dict[str, Any], content: dict[str, Any]) -> None:
+    meta.clear()
+    meta.update(content)
 
 
 def changed_places(old: Sequence[Node], new: Sequence[Node]) -> list[int] | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from megengine.traced_module.provenance import graph_path, inside
+
 if TYPE_CHECKING:
     from megengine.traced_module.graph import InternalGraph
     from megengine.traced_module.traced import TracedModule
@@ -24,7 +26,8 @@ def attached(graph: InternalGraph, path: str, module: TracedModule) -> TracedMod
         journal.next_node += own.next_node
         journal.next_expr += own.next_expr
         below = "_".join((graph.name, *path.split("."))), f"{graph.qualname}.{path}"
-        _rename(graphs, (made.graphs[0].name, made.graphs[0].qualname), below)
+        at = ".".join(part for part in (graph_path(graph), path) if part)
+        _rename(graphs, (made.graphs[0].name, made.graphs[0].qualname), below, at)
     return made
 
 
@@ -54,12 +57,13 @@ def join(graph: InternalGraph, graphs: Sequence[InternalGraph], shift: tuple[int
                 node._id += shift[0]
 
 
-def _rename(graphs: Sequence[InternalGraph], old: tuple[str, str], new: tuple[str, str]) -> None:
+def _rename(graphs: Sequence[InternalGraph], old: tuple[str, str], new: tuple[str, str], path: str) -> None:
     def moved(text: str, which: int) -> str:
         return new[which] + text[len(old[which]) :] if text.startswith(old[which]) else text
 
     for graph in graphs:
         graph.name, graph.qualname = moved(graph.name, 0), moved(graph.qualname, 1)
         for expr in graph._order:
+            expr.meta.update(inside(expr.meta, path))
             for node in expr.outputs:
                 node._qualname = moved(node.qualname, 1)

@@ -9,6 +9,7 @@ from typing import Any
 from megengine.traced_module.expr import Call, Expr, GetAttr, Input
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.provenance import graph_path, inside
 from megengine.traced_module.queries import child_graph
 from megengine.traced_module.tracing.capture import renumber
 
@@ -51,6 +52,13 @@ class _Entered:
     outputs: dict[int, Label] = field(default_factory=dict)  # values that leave it -> as the caller knows them
     other_shapes: bool = False  # it was traced for other shapes than it is called with here
     call: Call | None = None  # that enters it
+
+
+def _meta(expr: Expr, path: str) -> dict[str, Any]:
+    """Provenance of what a module at this path does: an expression of a graph that is flat already knows it better."""
+    own, at = graph_path(expr.graph), str(expr.meta.get("module") or "")
+    below = at[len(own) :].strip(".") if at.startswith(own) else ""
+    return inside({**expr.meta, "module": below}, path)
 
 
 class _Inliner:
@@ -114,7 +122,7 @@ class _Inliner:
         # each time that a graph is copied its reads of modules count
         name = self._name(_label(node, at.prefix, {})) if not known or isinstance(node, ModuleNode) else ""
         if not known:
-            new = GetAttr(self.graph, self.graph._new_expr_id(), dict(expr.meta), full)
+            new = GetAttr(self.graph, self.graph._new_expr_id(), _meta(expr, at.path), full)
             spec = node.spec if isinstance(node, TensorNode) else None
             new._outputs = (self.graph._make_node(new, spec, name, node.qualname),)
             self.graph._link(new, (self.graph._inputs[0],), None)
@@ -126,6 +134,7 @@ class _Inliner:
 
     def _copy(self, expr: Expr, at: _Entered) -> None:
         new = expr._copy(self.graph)
+        new.meta = _meta(expr, at.path)
         new._id = self.graph._new_expr_id()
         new._disable_remove = expr._disable_remove
         nodes = []

@@ -16,7 +16,7 @@ from megengine.traced_module.comparing.values import children_of
 from megengine.traced_module.expr import Constant, GetAttr, Input, is_call_module
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import TensorNode
-from megengine.traced_module.pictures.summary import module_path
+from megengine.traced_module.provenance import module_path
 from megengine.traced_module.traced import TracedModule
 
 # kind of finding -> what it means

@@ -28,10 +28,12 @@ from megengine.serialization.pickles import Global, Record, read_records
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.expr import Apply, Arguments, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
 from megengine.traced_module.formats import tm_versions
+from megengine.traced_module.formats.tm_versions import ORIGINS
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.names import identifier
 from megengine.traced_module.nesting import AROUND, levels
 from megengine.traced_module.node import Node
+from megengine.traced_module.provenance import from_plain
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.calls import Static, function_of
 
@@ -230,8 +232,18 @@ class _Reader:
             self.expr(graph, expr, nodes)
         graph._inputs = tuple(nodes[id(n)] for n in state["_inputs"])
         graph._outputs = tuple(nodes[id(n)] for n in state["_outputs"])  # type: ignore[assignment]
+        self.origins(graph, state.get(ORIGINS, {}))
         self.graphs.append(graph)
         return graph
+
+    def origins(self, graph: InternalGraph, noted: Any) -> None:
+        """Where expressions come from, as this package notes it in the files that it writes."""
+        if not isinstance(noted, dict):
+            raise FileFormatError(f"the provenance of {graph.name!r} is {brief(noted)}; expected a dict by id")
+        self.spend(len(noted))
+        for expr in graph._order:
+            if expr.id in noted:
+                expr.meta.update(from_plain(noted[expr.id]))
 
     def expr(self, graph: InternalGraph, record: Record, nodes: dict[int, Node]) -> None:
         """One expression and the nodes it makes."""
@@ -314,7 +326,7 @@ class _Reader:
             kind = _CONTAINERS.get(str(stored)) if isinstance(stored, Global) else None
             if kind is None:
                 raise FileFormatError(f"arguments nest in {brief(stored)}, which is not a known container")
-            aux = state.get("aux_data")
+            aux: Any = state.get("aux_data")
             self.spend(len(aux or ()))
             keys = tuple(aux) if kind in (dict, OrderedDict) else None  # type: ignore[arg-type]
             return TreeDef(kind, keys, tuple(walk(c, depth + 1) for c in state["children_defs"]))

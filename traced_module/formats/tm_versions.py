@@ -12,6 +12,7 @@ from megengine.traced_module.expr import Arguments
 from megengine.traced_module.tracing.calls import signature_of
 
 LONGEST_NAME = 1000  # of nodes, layers and functions in a file
+ORIGINS = "_provenance"  # of a graph: id of an expression -> where it comes from; MegEngine makes nothing of it
 
 # op of a file -> our attributes from those it stored
 OPDEFS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"GetVarShape": lambda stored: {}}

@@ -26,10 +26,11 @@ from megengine.tensor import Tensor
 from megengine.traced_module.expr import Apply, Arguments, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
 from megengine.traced_module.formats.tm_lowering import for_megengine, results_without_tensor
 from megengine.traced_module.formats.tm_order import in_file_order
-from megengine.traced_module.formats.tm_versions import LONGEST_NAME
+from megengine.traced_module.formats.tm_versions import LONGEST_NAME, ORIGINS
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.nesting import roomy
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.provenance import to_plain
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.calls import Static, is_leaf_module
 
@@ -258,6 +259,7 @@ class _Description:
             "_rst": Stub("collections.defaultdict", None, (Name("builtins.list"),)),
             "_name": graph.name,
             "_qualname": graph.qualname,
+            ORIGINS: {e.id: origin for e in graph._order if (origin := to_plain(e.meta))},
         }
         if is_top:
             stub.state["_total_ids"] = (graph._journal.next_node, graph._journal.next_expr)

@@ -30,6 +30,7 @@ from megengine.traced_module.passes.layer_uses import (
     reads_of_places,
 )
 from megengine.traced_module.passes.pass_manager import Pass
+from megengine.traced_module.provenance import marked
 
 _FUNCTIONS = "megengine.functional.elemwise."
 # what a call is, whichever way it is written -> (scale, shift) of `op(x, number)` and of `op(number, x)`
@@ -110,7 +111,7 @@ def _put(graph: InternalGraph, expr: Expr, make: Callable[[], Any], name: str) -
         with graph.insert_exprs(expr):
             made = make()
         if made.expr.id > expr.id:
-            graph._set(made.expr, "meta", {**expr.meta, "passes": [*expr.meta.get("passes", ()), name]})
+            graph._set(made.expr, "meta", marked(expr.meta, name))
         graph.replace_node({expr.outputs[0]: made})
         graph.erase(expr)
     return True
@@ -160,14 +161,15 @@ def _join(graph: InternalGraph, expr: Expr) -> bool:
 
 
 def _call(step: Step) -> Any:
+    x: Any = step.x
     if not step.scaling:
-        return step.x + step.shift if step.scale == 1 else step.shift - step.x
+        return x + step.shift if step.scale == 1 else step.shift - x
     if isinstance(step.scale, int) and step.scale in (1, -1):
-        return step.x if step.scale == 1 else -step.x
-    return step.x * step.scale
+        return x if step.scale == 1 else -x
+    return x * step.scale
 
 
-def _power(expr: Expr) -> tuple[TensorNode, int] | None:
+def _power(expr: Expr) -> tuple[Any, int] | None:
     """(base, exponent) of a power of a float by a small positive integer."""
     if _operation(expr) != "pow" or len(expr.inputs) != 1:
         return None
@@ -218,9 +220,8 @@ def normalize_arithmetic(graph: InternalGraph) -> bool:
 
 
 def _normal_form(step: Step) -> Any:
-    if step.scaling:
-        return step.x * step.scale
-    return (step.x if step.scale == 1 else F.neg(step.x)) + step.shift
+    x: Any = step.x
+    return x * step.scale if step.scaling else (x if step.scale == 1 else F.neg(x)) + step.shift
 
 
 # ---------------------------------------------------------------- scales into weights
@@ -311,7 +312,7 @@ def _called_once(places: Any, call: CallMethod) -> bool:
 
 def _scale(graph: InternalGraph, call: CallMethod, factor: float) -> None:
     graph.replace_module(call.inputs[0], scaled_layer(call.inputs[0].owner, factor, 0.0))
-    graph._set(call, "meta", {**call.meta, "passes": [*call.meta.get("passes", ()), "BackwardFoldScale"]})
+    graph._set(call, "meta", marked(call.meta, "BackwardFoldScale"))
 
 
 FUSE_ADD_MUL = Pass("FuseAddMul", fuse_add_mul)

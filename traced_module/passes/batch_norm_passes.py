@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from megengine.traced_module.passes.layer_uses import (
     reads_of_places,
 )
 from megengine.traced_module.passes.pass_manager import Pass
+from megengine.traced_module.provenance import marked
 
 _BATCH_NORMS = (M.BatchNorm1d, M.BatchNorm2d)
 # layers into which a batch norm can be folded -> axes of (groups, output channels) in their weight, without and with
@@ -218,8 +218,7 @@ def _without_norm_before(layer_call: CallMethod, norm_call: CallMethod) -> None:
 
 
 def _note(expr: Any, origin: Expr, name: str) -> None:
-    passes: Sequence[str] = [*origin.meta.get("passes", ()), name]
-    expr.graph._set(expr, "meta", {**origin.meta, "passes": passes})
+    expr.graph._set(expr, "meta", marked(origin.meta, name))
 
 
 FUSE_CONV_BN = Pass("FuseConvBn", fuse_conv_bn)

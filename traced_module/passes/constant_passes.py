@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 from megengine import module as M
 from megengine.core.spec import TensorSpec
@@ -16,6 +16,7 @@ from megengine.traced_module.node import TensorNode
 from megengine.traced_module.passes.layer_uses import all_graphs, graphs_below, has_hooks
 from megengine.traced_module.passes.pass_manager import Pass
 from megengine.traced_module.patterns import fixed_value
+from megengine.traced_module.provenance import mark
 from megengine.traced_module.queries import child_graph
 from megengine.traced_module.tracing.calls import arguments_key, result_leaves, run_call, shape_value
 from megengine.traced_module.tracing.deferred import SHAPE_OF
@@ -81,7 +82,7 @@ def fold_constants(graph: InternalGraph) -> bool:
     return changed
 
 
-def _is_fixed(expr: Expr) -> bool:
+def _is_fixed(expr: Expr) -> TypeGuard[Call]:
     if not isinstance(expr, Call) or not expr.inputs or _same_call(expr) is None:
         return False
     return all(isinstance(n, TensorNode) and isinstance(n.expr, (Constant, GetAttr)) for n in expr.inputs)
@@ -130,6 +131,7 @@ def eliminate_common(graph: InternalGraph) -> bool:
             continue
         first = seen.setdefault(key, expr)
         if first is not expr:
+            mark([first], "EliminateCommon")
             graph.replace_node(dict(zip(expr.outputs, first.outputs, strict=True)))
             changed = True
     return changed

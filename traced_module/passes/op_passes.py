@@ -10,6 +10,7 @@ from megengine.traced_module.expr import Apply, Constant
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.interpret import interpret
 from megengine.traced_module.node import TensorNode
+from megengine.traced_module.provenance import marked
 
 
 def only_user(node: TensorNode, user: Apply) -> bool:
@@ -24,8 +25,7 @@ def constant_value(node: TensorNode) -> np.ndarray | None:
 
 def mark(expr: Apply, origin: Apply, name: str) -> None:
     """Carry provenance from the expression replaced, and note the pass."""
-    expr.meta.update({k: v for k, v in origin.meta.items() if k != "passes"})
-    expr.meta["passes"] = [*origin.meta.get("passes", ()), name]
+    expr.meta.update(marked({**expr.meta, **origin.meta}, name))
 
 
 # ---------------------------------------------------------------- batch norm
@@ -63,7 +63,7 @@ def fold_batch_norm(graph: InternalGraph) -> bool:
 
     A weight shared with another convolution stays as it is there: the folded one gets its own constant.
     """
-    changed = [_fold_one(graph, bn) for bn in graph.get_apply_by_type("batch_norm")]
+    changed = [isinstance(bn, Apply) and _fold_one(graph, bn) for bn in graph.get_apply_by_type("batch_norm")]
     return bool(any(changed) and graph.remove_dead() >= 0)
 
 

@@ -13,6 +13,7 @@ from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.interpret import interpret
 from megengine.traced_module.passes.guilty import Key, copy_of, difference, first_difference, run_of, write_reproducer
 from megengine.traced_module.passes.rewriting import Rule, rewrite
+from megengine.traced_module.provenance import mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,14 @@ def registered_passes(level: str = "calls") -> tuple[Pass, ...]:
     return tuple(one for one in _registered.values() if "" in (level, one.level) or level == one.level)
 
 
-def _changes_made(graph: InternalGraph) -> int:
-    """Primitive changes of the open transaction so far."""
+def _run(one: Pass, graph: InternalGraph) -> tuple[bool, bool]:
+    """Run a pass in the open transaction, and note it at what it made: (it says so, it did) change something."""
     step = graph._journal.open
-    return 0 if step is None else len(step.changes)
+    assert step is not None
+    changes, made = len(step.changes), len(step.made)
+    changed = one.run(graph)
+    mark(step.made[made:], one.name)
+    return changed, len(step.changes) > changes
 
 
 @dataclass
@@ -117,12 +122,10 @@ class PassManager:
         for one in self.passes:
             before = copy_of(graph) if expected is not None else None
             with graph.transaction(one.name):
-                made = _changes_made(graph)
-                changed = one.run(graph)
-                made = _changes_made(graph) - made
+                changed, made = _run(one, graph)
             if changed:
                 self.changed.append(one.name)
-            checked = changed or made > 0
+            checked = changed or made
             if checked:
                 graph.lint()
             if before is not None:

@@ -10,6 +10,7 @@ from megengine.traced_module.expr import Apply, CallFunction, CallMethod, Consta
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import TensorNode
 from megengine.traced_module.patterns import CallOf, Match, OneOf, Pattern, Repeated, Where, match
+from megengine.traced_module.provenance import marked
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +135,27 @@ def _try(graph: InternalGraph, expr: Expr, rule: Rule) -> bool:
         found = Found(graph, matched)
         if not (rule.shared or found.is_private()) or (rule.when is not None and not rule.when(found)):
             continue
+        first = graph._journal.next_expr
         new = _built(graph, rule, found)
         if new is None or new is node:
             continue
-        passes = [*node.meta.get("passes", ()), rule.name]
-        if new.expr is not node.expr:
-            new.expr.meta.update({k: v for k, v in node.meta.items() if k != "passes"}, passes=passes)
+        for expr in _made_since(first, new):
+            graph._set(expr, "meta", marked({**expr.meta, **node.meta}, rule.name))
         graph.replace_node({node: new})
         return True
     return False
+
+
+def _made_since(first: int, node: Any) -> list[Expr]:
+    """Expressions that a node depends on, from an id on: those of a replacement, which come from what it replaces."""
+    found: dict[int, Expr] = {}
+    todo = [node.expr]
+    while todo:
+        expr = todo.pop()
+        if expr.id >= first and expr.id not in found:
+            found[expr.id] = expr
+            todo += [n.expr for n in expr.inputs]
+    return list(found.values())
 
 
 def _built(graph: InternalGraph, rule: Rule, found: Found) -> Any:

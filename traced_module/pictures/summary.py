@@ -18,6 +18,7 @@ from megengine.traced_module.nesting import roomy
 from megengine.traced_module.node import ModuleNode, TensorNode
 from megengine.traced_module.pictures.boxes import called_name, printable, shortened
 from megengine.traced_module.pictures.hierarchy import shown
+from megengine.traced_module.provenance import module_path, provenance
 from megengine.traced_module.queries import child_graph
 from megengine.traced_module.tracing.calls import get_subattr, run_call, stand_in, untouched
 from megengine.traced_module.tracing.deferred import Deferring
@@ -177,21 +178,6 @@ class Summary:
 
     def __repr__(self) -> str:
         return as_text(self)
-
-
-def module_path(expr: Expr) -> str:
-    """Path of the layer that an expression calls, or else of the module that it belongs to; "" for the outermost."""
-    if isinstance(expr, Apply):
-        return expr.meta.get("module") or ""
-    where = expr.inputs[0].qualname if is_call_module(expr) else expr.graph.qualname
-    return where[len(expr.top_graph.qualname) + 1 :]
-
-
-def provenance(expr: Expr) -> tuple[str, str, tuple[str, ...]]:
-    """(path of the first result, source line, passes) of an expression; empty where it is not known."""
-    passes = expr.meta.get("passes") or ()
-    names = (passes,) if isinstance(passes, str) else tuple(map(str, passes))
-    return expr.outputs[0].qualname if expr.outputs else "", str(expr.meta.get("source") or ""), names
 
 
 @roomy(12)

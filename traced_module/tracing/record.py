@@ -18,10 +18,11 @@ from megengine.core.spec import TensorSpec
 from megengine.dispatch import Interposer, Op, infer, interpose
 from megengine.random.rng import HOME
 from megengine.tensor import Tensor
-from megengine.traced_module.expr import CallFunction, Expr, is_call_module
+from megengine.traced_module.expr import CallFunction, Expr
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.names import identifier
 from megengine.traced_module.node import TensorNode
+from megengine.traced_module.provenance import graph_path, module_path
 from megengine.traced_module.tracing.calls import alias
 from megengine.traced_module.tracing.deferred import SHAPE_OF
 
@@ -83,7 +84,7 @@ class OpRecorder(Interposer):
             *inputs,
             attrs=attrs,
             name=name,
-            meta=dict(self.meta),
+            meta={key: value for key, value in self.meta.items() if key != "passes" or value},
             qualname=f"{self.graph.name}.{path}.[{op.name}]",
         )
         made = [Tensor._deferred(n.spec) for n in (out if isinstance(out, tuple) else (out,))]
@@ -139,10 +140,11 @@ def record_graph(source: InternalGraph) -> InternalGraph:
             raise GraphError(
                 f"lower: {expr!r} draws random values, which graphs of ops do not hold; pass them as inputs"
             )
-        where = expr.inputs[0].qualname if is_call_module(expr) else expr.graph.qualname
-        recorder.meta["module"] = where[len(source.qualname) + 1 :]
+        recorder.meta["module"] = module_path(expr)[outside:]
         recorder.meta["source"] = expr.meta.get("source", "")
+        recorder.meta["passes"] = list(expr.meta.get("passes", ()))
 
+    outside = len(f"{graph_path(source)}.") if graph_path(source) else 0
     nodes = source.inputs[1:]
     paths = {id(m): path for path, m in source._owner.named_modules()}  # type: ignore[union-attr]
     with hooks.listening(_LayerPath(recorder, paths)), interpose(recorder):

@@ -74,6 +74,13 @@ def _module_path(node: "onnx.NodeProto") -> str:
     return ".".join(parts[:-1]) if node.name.startswith("/") else ""
 
 
+def _noted(node: "onnx.NodeProto") -> dict[str, Any]:
+    """Provenance that our exporter wrote as metadata of the node."""
+    stored = {p.key.removeprefix("mge."): p.value for p in node.metadata_props if p.key.startswith("mge.")}
+    found: dict[str, Any] = {key: stored[key] for key in ("module", "source") if key in stored}
+    return {**found, "passes": stored["passes"].split(", ")} if "passes" in stored else found
+
+
 def record_of(op_type: str) -> Op | None:
     """The op whose record carries the ONNX rule of this operator."""
     for op in registry.values():
@@ -194,7 +201,7 @@ class _Importer:
             attrs=_attributes(node),
             opset=self.opset,
             outputs=tuple(name if name in self.used else "" for name in node.output),
-            meta={"module": _module_path(node), "onnx": node.name or name},
+            meta={"module": _module_path(node), "onnx": node.name or name, **_noted(node)},
             **self.shared,
         )
 

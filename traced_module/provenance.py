@@ -1,0 +1,76 @@
+"""Where an expression comes from: module path, source line of the user's code, passes that changed it.
+
+It stands in `expr.meta` under "module", "source" and "passes", and goes with the expression into copies, other graphs
+and files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from megengine.core.errors import FileFormatError, brief
+from megengine.traced_module.expr import Apply, Expr, is_call_module
+
+if TYPE_CHECKING:
+    from megengine.traced_module.graph import InternalGraph
+
+
+def graph_path(graph: InternalGraph) -> str:
+    """Path of the module that a graph belongs to, below the outermost one; "" for that."""
+    return graph.qualname[len(graph.top_graph.qualname) + 1 :]
+
+
+def module_path(expr: Expr) -> str:
+    """Path of the layer that an expression calls, or else of the module whose forward made it; "" for the outermost."""
+    if is_call_module(expr):
+        return expr.inputs[0].qualname[len(expr.top_graph.qualname) + 1 :]
+    noted, own = str(expr.meta.get("module") or ""), graph_path(expr.graph)
+    if isinstance(expr, Apply) and not expr.graph._inputs_self():
+        return noted
+    return noted if not own or noted == own or noted.startswith(f"{own}.") else own
+
+
+def provenance(expr: Expr) -> tuple[str, str, tuple[str, ...]]:
+    """(path of the first result, source line, passes) of an expression; empty where it is not known."""
+    passes = expr.meta.get("passes") or ()
+    names = (passes,) if isinstance(passes, str) else tuple(map(str, passes))
+    return expr.outputs[0].qualname if expr.outputs else "", str(expr.meta.get("source") or ""), names
+
+
+def to_plain(meta: Mapping[str, Any]) -> list[Any]:
+    """[module, source, pass, ...] for files that have no place of their own for it; empty where nothing is known."""
+    found = [str(meta.get("module") or ""), str(meta.get("source") or ""), *map(str, meta.get("passes", ()))]
+    return found if any(found) else []
+
+
+def from_plain(stored: Any) -> dict[str, Any]:
+    """The meta that `to_plain` wrote. Raises FileFormatError for anything else."""
+    if not isinstance(stored, list) or len(stored) < 2 or not all(isinstance(part, str) for part in stored):
+        raise FileFormatError(f"the provenance of an expression is {brief(stored)}; expected a list of texts")
+    module, source, *passes = stored
+    return {"module": module, "source": source, **({"passes": passes} if passes else {})}
+
+
+def inside(meta: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """The meta of an expression of a module that is at this path now."""
+    parts = (path, str(meta.get("module") or ""))
+    return {**meta, "module": ".".join(part for part in parts if part)}
+
+
+def marked(meta: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """A meta with passes behind those that are in it; the last one is not named twice."""
+    passes: list[str] = list(meta.get("passes", ()))
+    for name in names:
+        if not passes or passes[-1] != name:
+            passes.append(name)
+    return {**meta, "passes": passes}
+
+
+def mark(exprs: Sequence[Expr], name: str) -> None:
+    """Note a pass at those of these expressions that still stand, as a change that can be undone."""
+    for expr in {id(e): e for e in exprs}.values():
+        stands = bool(expr.outputs) and expr.graph._names.get(expr.outputs[0].name) is expr.outputs[0]
+        meta = marked(expr.meta, name)
+        if stands and meta != expr.meta:
+            expr.graph._set(expr, "meta", meta)
