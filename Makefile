@@ -9,7 +9,7 @@ PACKAGES := $(shell find megengine kernels traced_module quantization cli -name 
 FUZZ ?= 20000
 SEED ?= 1
 
-.PHONY: api demo fuzz megengine test test-slow lint format clean setup
+.PHONY: api demo fuzz fuzz-calls megengine test test-slow lint format clean setup
 
 setup: $(VENV)/.installed
 
@@ -37,6 +37,10 @@ test-slow: setup
 # damaged files of every kind: make fuzz FUZZ=1000 SEED=7
 fuzz: setup
 	$(BIN)/python tests/fuzz/fuzz.py --count $(FUZZ) --seed $(SEED)
+
+# random calls of everything public, by the kernels of each instruction set: make fuzz-calls FUZZ=5000 SEED=7
+fuzz-calls: setup
+	$(BIN)/python tests/fuzz/fuzz_calls.py --count $(FUZZ) --seed $(SEED)
 
 # what is written here, read and run by the real MegEngine 1.13: make megengine MEGENGINE_PYTHON=/path/to/python3.8
 megengine: setup

@@ -278,13 +278,18 @@ class Tensor(_Fields):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self._read("numpy()")
-        return np.array(array, dtype) if copy or dtype is not None else self.numpy()
+        try:
+            return np.array(array, dtype) if copy or dtype is not None else self.numpy()
+        except TypeError as exc:
+            raise DTypeError(f"__array__: dtype is {brief(dtype)}: {exc}") from None
 
     def __array_wrap__(self, array: np.ndarray, context: Any = None, return_scalar: bool = False) -> Tensor:
         return Tensor(array)
 
     def __dlpack__(self, stream: Any = None, **kwargs: Any) -> Any:
-        return self._storage().copy().__dlpack__(stream=stream, **kwargs)
+        if stream is not None:
+            raise BufferError(f"__dlpack__: stream is {brief(stream)}; expected None, since tensors lie in main memory")
+        return self._storage().copy().__dlpack__(**kwargs)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -302,20 +307,32 @@ class Tensor(_Fields):
             raise ShapeError(f"truth value of a tensor of shape {self.spec.shape} is ambiguous; use .any() or .all()")
         return bool(self._read("the truth value").item())
 
+    def _real(self) -> Any:
+        if np.dtype(storage_of(self._dtype)).kind == "c":
+            raise DTypeError(f"a tensor of {self._dtype} is no real number; take its .real() or .imag() part")
+        return self.item()
+
     def __int__(self) -> int:
-        return int(self.item())
+        return int(self._real())
 
     def __float__(self) -> float:
-        return float(self.item())
+        return float(self._real())
 
     def __complex__(self) -> complex:
         return complex(self.item())
 
     def __trunc__(self) -> int:
-        return int(self.item())
+        return int(self._real())
 
     def __contains__(self, value: Any) -> bool:
-        return bool((self._storage() == np.asarray(value)).any())
+        wanted = np.asarray(value)
+        try:
+            np.broadcast_shapes(self.spec.shape, wanted.shape)
+        except ValueError:
+            raise ShapeError(
+                f"__contains__: a value of shape {wanted.shape} is no part of a tensor of shape {self.spec.shape}"
+            ) from None
+        return bool((self._storage() == wanted).any())
 
     def __index__(self) -> int:
         if np.dtype(storage_of(self._dtype)).kind not in "iub":

@@ -6,9 +6,9 @@ from typing import Any
 
 from megengine import functional as F
 from megengine.core.dtype import QuantizedDType, as_dtype
-from megengine.core.errors import DTypeError, OptionError
+from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.dispatch import apply, public
-from megengine.quantization.arithmetic import Pairs, Product, constants, stored_result
+from megengine.quantization.arithmetic import Pairs, Product, accumulator_weight, constants, stored_result
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.quantized"
@@ -34,6 +34,9 @@ def _run(
     target = None if dtype is None else as_dtype(dtype)
     if not isinstance(target, QuantizedDType):
         raise DTypeError(f"{name}: dtype is {dtype!r}; expected the result's quantized dtype, such as qint8(scale)")
+    channels = accumulator_weight(product, weight.numpy()).shape[0]
+    if bias is not None and bias.size != channels:
+        raise ShapeError(f"{name}: bias has shape {bias.shape}; expected (1, {channels}, 1, 1)")
     if bias is not None and isinstance(bias.dtype, QuantizedDType):
         bias = apply("dequantize", bias)
     steps = None if bias is None else bias.numpy()

@@ -126,12 +126,13 @@ def create_qparams(
     scale: Tensor | None = None,
     zero_point: Tensor | None = None,
 ) -> QParams:
-    """QParams of a type given by name.
+    """QParams of a type given by name; numbers become tensors.
 
     Raises:
         OptionError: mode and type do not fit (types with a zero point are asymmetric, the others symmetric).
     """
     meta = None if dtype_meta is None else meta_of(dtype_meta)
+    scale, zero_point = (v if v is None or isinstance(v, Tensor) else Tensor(v) for v in (scale, zero_point))
     if meta is not None and scale is not None:
         _check_zero(meta, mode, zero_point)
     return QParams(mode, meta, scale, zero_point)

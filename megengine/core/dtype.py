@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from megengine.core.errors import DTypeError, brief, nearest
+from megengine.core.errors import DTypeError, ShapeError, brief, nearest
 
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -71,7 +72,13 @@ def quantized(name: str, scale: Any, zero_point: int = 0, axis: int | None = Non
             f"unknown quantized dtype {name!r}; expected one of {sorted(_QUANTIZED)}{nearest(name, _QUANTIZED)}"
         )
     storage, qmin, qmax = _QUANTIZED[name]
-    values = np.asarray(scale, np.float32).reshape(-1)
+    try:
+        values = np.asarray(scale, np.float32).reshape(-1)
+        zero_point = operator.index(zero_point)
+    except (TypeError, ValueError):
+        raise DTypeError(
+            f"{name}: scale is {brief(scale)}, zero point {brief(zero_point)}; expected numbers, the latter an integer"
+        ) from None
     if not np.all(np.isfinite(values) & (values > 0)):
         raise DTypeError(f"{name}: scale must be positive and finite in float32, got {scale!r}")
     if axis is None and values.size != 1:
@@ -80,6 +87,15 @@ def quantized(name: str, scale: Any, zero_point: int = 0, axis: int | None = Non
         raise DTypeError(f"{name}: zero point {zero_point} is outside [{qmin}, {qmax}]")
     exact = float(values[0]) if axis is None else tuple(float(v) for v in values)
     return QuantizedDType(name, storage, qmin, qmax, exact, int(zero_point), axis)
+
+
+def check_scales(op: str, dtype: QuantizedDType, shape: tuple[int, ...]) -> None:
+    """Raise ShapeError where a type with scales along an axis has another number of them than the shape there."""
+    axis = dtype.axis
+    if axis is None or not isinstance(dtype.scale, tuple):
+        return
+    if not -len(shape) <= axis < len(shape) or len(dtype.scale) not in (1, shape[axis]):
+        raise ShapeError(f"{op}: {dtype} has {len(dtype.scale)} scales along axis {axis}; the shape is {shape}")
 
 
 def qint8(scale: Any, zero_point: int = 0, axis: int | None = None) -> QuantizedDType:
@@ -151,6 +167,8 @@ def as_dtype(value: Any) -> DType:
         return _named(value)
     try:
         dtype = np.dtype(value)
+        if dtype.kind not in "biufc" and (dtype.kind != "V" or dtype.type is np.void):  # "V" are those of ml_dtypes
+            raise DTypeError(f"{brief(value)} is no dtype of numbers; expected one of {_NAMES} or a quantized type")
         return dtype if dtype.metadata is None else from_metadata(dtype) or dtype
     except TypeError as exc:
         if isinstance(exc, DTypeError):

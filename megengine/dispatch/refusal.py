@@ -71,15 +71,21 @@ def explained(
     signature = signature or inspect.signature(function)
     plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
     expected = str(signature.replace(parameters=plain, return_annotation=signature.empty))
-    problem = _misplaced(signature, exc, args, kwargs) or _unfit(function, signature, args, kwargs) or _plain(exc)
+    problem = _misplaced(signature, exc, args, kwargs) or _unfit(function, signature, exc, args, kwargs) or _plain(exc)
     kind = IndexOutOfRangeError if type(exc) is IndexError else ArgumentError
     return kind(f"{name}: {problem}; got {call}; expected {name}{expected}")
 
 
 def _plain(exc: Exception) -> str:
-    """What the foreign error says; a KeyError says no more than the key."""
+    """What the foreign error says, in words of ours where they would tell of our insides."""
     text = str(exc) or type(exc).__name__
-    return f"no entry {text}" if isinstance(exc, KeyError) else text
+    if isinstance(exc, KeyError):
+        return f"no entry {text}"
+    if isinstance(exc, OverflowError):
+        return f"a number is too large ({text})"
+    if text.startswith("ufunc ") and "not supported for the input types" in text:
+        return "it is not defined for tensors of this dtype"
+    return text
 
 
 def _misplaced(signature: inspect.Signature, exc: Exception, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -101,19 +107,24 @@ def _misplaced(signature: inspect.Signature, exc: Exception, args: tuple[Any, ..
 
 
 def _unfit(
-    function: Callable[..., Any], signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    function: Callable[..., Any],
+    signature: inspect.Signature,
+    exc: Exception,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
 ) -> str:
     """The first argument of a kind that its annotation excludes; empty if there is none."""
     try:
         hints = typing.get_type_hints(inspect.unwrap(function))
     except (NameError, TypeError, AttributeError):  # annotations for type checkers only
         return ""
+    no_array = "'numpy.ndarray' object has no attribute" in str(exc)  # where a tensor's method was called
     for name, value in signature.bind(*args, **kwargs).arguments.items():
         hint = hints.get(name, Any)
         kind = signature.parameters[name].kind
         several = {inspect.Parameter.VAR_POSITIONAL: list, inspect.Parameter.VAR_KEYWORD: dict.values}.get(kind)
         for item in several(value) if several else [value]:
-            if not fits(item, hint):
+            if not fits(item, hint) or (no_array and hint is Tensor and isinstance(item, np.ndarray)):
                 return f"{name} is {shown(item)}; expected {_kinds(hint)}"
     return ""
 

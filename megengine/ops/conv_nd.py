@@ -108,12 +108,16 @@ def conv3d(
     span, taps = x.shape[2] - d[0] * (w.shape[2] - 1), w.shape[2]
     if span < 1 or s[0] < 1:
         raise ShapeError(f"{op}: weight {w.shape} with dilation {d} does not fit inp {x.shape} (padded); stride {s}")
-    total = None
-    for tap in range(taps):
+    if taps < 1:
+        raise ShapeError(f"{op}: weight {w.shape} has no taps along its depth; expected at least one")
+
+    def at(tap: int) -> Tensor:
         planes = _depth(x, tap * d[0], tap * d[0] + span, s[0])
-        y = conv2d(planes, w[:, :, tap], None, s[1:], p[1:], d[1:], groups)
-        total = y if total is None else total + y
-    assert total is not None
+        return conv2d(planes, w[:, :, tap], None, s[1:], p[1:], d[1:], groups)
+
+    total = at(0)
+    for tap in range(1, taps):
+        total = total + at(tap)
     return _biased(_volume(total, x.shape[0], (span - 1) // s[0] + 1), bias)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType, qint8, quint8
+from megengine.core.dtype import QuantizedDType, check_scales, qint8, quint8
 from megengine.core.errors import DTypeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, Op, Sample, apply, define, no_onnx, not_differentiable
@@ -30,7 +30,8 @@ def _target(op: str, dtype: Any) -> QuantizedDType:
 def _infer(x: TensorSpec, *, dtype: QuantizedDType, factor: float | None) -> TensorSpec:
     if x.dtype != FLOAT32 and not isinstance(x.dtype, QuantizedDType):
         raise DTypeError(f"quantize_away: x is {x.dtype}; expected float32 or a quantized tensor; use .astype")
-    return TensorSpec(x.shape, _target("quantize_away", dtype), x.device)
+    check_scales("quantize_away", _target("quantize_away", dtype), x.shape)
+    return TensorSpec(x.shape, dtype, x.device)
 
 
 def _factor(dtype: QuantizedDType, ndim: int, factor: float | None) -> np.ndarray:
@@ -55,7 +56,7 @@ def _quantize(x: np.ndarray, dtype: QuantizedDType, factor: float | None, in_spe
 def _fake_infer(x: TensorSpec, *, dtype: QuantizedDType) -> TensorSpec:
     if x.dtype != FLOAT32:
         raise DTypeError(f"fake_quant_away: x is {x.dtype}; expected float32; use .astype")
-    _target("fake_quant_away", dtype)
+    check_scales("fake_quant_away", _target("fake_quant_away", dtype), x.shape)
     return x
 
 

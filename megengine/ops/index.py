@@ -54,7 +54,8 @@ def _index_infer(x: TensorSpec, *indices: TensorSpec, pattern: Pattern) -> Tenso
     if any(n == 0 for n, p in zip(x.shape, pattern, strict=True) if p == "i"):
         if all(s.size for s in indices):
             raise IndexOutOfRangeError(f"index: an axis of shape {x.shape} is empty; nothing can be taken from it")
-        probe = np.zeros(tuple(max(n, 1) if p == "i" else n for n, p in zip(x.shape, pattern, strict=True)), bool)
+        filled = tuple(max(n, 1) if p == "i" else n for n, p in zip(x.shape, pattern, strict=True))
+        probe = np.lib.stride_tricks.as_strided(np.zeros(1, bool), filled, (0,) * x.ndim)
     shape = probe[_key(pattern, tuple(np.zeros(s.shape, np.int32) for s in indices))].shape
     return TensorSpec(shape, x.dtype, x.device)
 
@@ -124,7 +125,8 @@ def _set_infer(x: TensorSpec, value: TensorSpec, *indices: TensorSpec, pattern: 
 def _set(x: np.ndarray, value: np.ndarray, *indices: np.ndarray, pattern: Pattern) -> np.ndarray:
     _check_bounds("set_index", x.shape, pattern, indices)
     out = np.array(x)
-    out[_key(pattern, indices)] = value
+    # NumPy walks along negative strides backwards, and of several values for one place the last is to stay
+    out[_key(pattern, tuple(np.ascontiguousarray(i).reshape(i.shape) for i in indices))] = value
     return out
 
 

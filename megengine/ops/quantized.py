@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType, qint8, quint8
+from megengine.core.dtype import QuantizedDType, check_scales, qint8, quint8
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, Op, Sample, apply, define, no_onnx, not_differentiable
@@ -94,7 +94,8 @@ def _output(dtype: Any, lo: int | None = None, hi: int | None = None) -> Output:
 def _quantize_infer(x: TensorSpec, *, dtype: QuantizedDType) -> TensorSpec:
     if x.dtype != FLOAT32:
         raise DTypeError(f"quantize: x is {x.dtype}; expected float32; use .astype")
-    return TensorSpec(x.shape, _target("quantize", dtype, per_axis=True), x.device)
+    check_scales("quantize", _target("quantize", dtype, per_axis=True), x.shape)
+    return TensorSpec(x.shape, dtype, x.device)
 
 
 def _quantize(x: np.ndarray, dtype: QuantizedDType, **_: Any) -> np.ndarray:
@@ -105,6 +106,7 @@ def _quantize(x: np.ndarray, dtype: QuantizedDType, **_: Any) -> np.ndarray:
 def _dequantize_infer(q: TensorSpec) -> TensorSpec:
     if not isinstance(q.dtype, QuantizedDType):
         raise DTypeError(f"dequantize: q is {q.dtype}; expected a quantized tensor")
+    check_scales("dequantize", q.dtype, q.shape)
     return TensorSpec(q.shape, FLOAT32, q.device)
 
 
@@ -116,7 +118,7 @@ def _dequantize(q: np.ndarray, in_specs: Any, **_: Any) -> np.ndarray:
 def _fake_quant_infer(x: TensorSpec, *, dtype: QuantizedDType) -> TensorSpec:
     if x.dtype != FLOAT32:
         raise DTypeError(f"fake_quant: x is {x.dtype}; expected float32; use .astype")
-    _target("fake_quant", dtype, per_axis=True)
+    check_scales("fake_quant", _target("fake_quant", dtype, per_axis=True), x.shape)
     return x
 
 

@@ -164,7 +164,7 @@ define(
     Op(
         "transpose",
         _transpose_infer,
-        lambda x, perm: np.ascontiguousarray(np.transpose(x, perm)),
+        lambda x, perm: np.require(np.transpose(x, perm), requirements="C"),
         lambda ctx, ct: (apply("transpose", ct, perm=tuple(int(i) for i in np.argsort(ctx.attrs["perm"]))),),
         OnnxRule("Transpose", {"perm": "perm"}),
         lambda: iter(

@@ -79,6 +79,8 @@ class Optimizer:
                 f"{name}.add_param_group: a group is {shown(param_group)}; expected a dict with 'params'"
             )
         params = param_group["params"]
+        if not isinstance(params, Iterable):
+            raise ArgumentError(f"{name}.add_param_group: params is {shown(params)}; expected parameters")
         params = [params] if isinstance(params, Tensor) else list(params)
         wrong = [type(p).__name__ for p in params if not isinstance(p, Parameter)]
         if wrong:
@@ -113,8 +115,8 @@ class Optimizer:
         for option in ("lr", "momentum", "weight_decay", "eps", "lr_decay"):
             if option in group:
                 check_range(name, **{option: group[option]})
-        betas = group.get("betas", ())
-        if not isinstance(betas, (tuple, list)):
+        betas = group.get("betas", (0.0, 0.0))
+        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
             raise ArgumentError(f"{name}: betas is {shown(betas)}; expected two numbers in [0, 1)")
         fractions = {"rho": group.get("rho", 0.0)} | {f"beta{i}": b for i, b in enumerate(betas, 1)}
         check_range(name, below=1.0, **fractions)
@@ -165,6 +167,8 @@ class Optimizer:
     def step(self) -> Optimizer:
         """Update every parameter that has a gradient. Returns the optimizer: `optimizer.step().clear_grad()`."""
         for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            if not isinstance(p.grad, Tensor):
+                raise ArgumentError(f"{type(self).__name__}: a gradient is {shown(p.grad)}; expected a tensor")
             if p.grad._storage().shape != p._storage().shape:  # type: ignore[union-attr]
                 raise ShapeError(
                     f"{type(self).__name__}: a gradient has shape {p.grad.shape}; expected {p.shape} of its parameter"  # type: ignore[union-attr]
@@ -261,13 +265,20 @@ class Optimizer:
         if not isinstance(state, Mapping) or not {"param_groups", "state"} <= state.keys():
             kind = StateDictError if isinstance(state, Mapping) else ArgumentError
             raise kind(f"{name}.load_state_dict: state is {shown(state)}; expected what state_dict() gave")
-        theirs = state["param_groups"]
+        theirs, arrays = state["param_groups"], state["state"]
+        groups = isinstance(theirs, (list, tuple)) and all(isinstance(g, Mapping) for g in theirs)
+        if not groups or not all(isinstance(g.get("params"), (list, tuple)) for g in theirs):
+            raise ArgumentError(
+                f"{name}.load_state_dict: param_groups is {shown(theirs)}; expected dicts with numbered params"
+            )
+        if not isinstance(arrays, Mapping) or not all(isinstance(s, Mapping) for s in arrays.values()):
+            raise ArgumentError(f"{name}.load_state_dict: state is {shown(arrays)}; expected a dict for each parameter")
         have, got = [len(g["params"]) for g in self.param_groups], [len(g["params"]) for g in theirs]
         if have != got:
             raise OptionError(f"{name}: the state has groups of {got} parameters; this optimizer has {have}")
         ours = [p for group in self.param_groups for p in group["params"]]
         numbers = [number for group in theirs for number in group["params"]]
-        loaded = {p: self._loaded(state["state"].get(n, {}), p, n) for p, n in zip(ours, numbers, strict=True)}
+        loaded = {p: self._loaded(arrays.get(n, {}), p, n) for p, n in zip(ours, numbers, strict=True)}
         for group, new in zip(self.param_groups, theirs, strict=True):
             group.update({k: v for k, v in new.items() if k != "params"})
         self._state = loaded

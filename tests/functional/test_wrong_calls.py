@@ -17,8 +17,9 @@ from megengine.dispatch import no_interposers, public_functions
 SCRIPT = Path(__file__).parents[1] / "helpers" / "wrong_calls.py"
 
 
-def test_every_wrong_call_in_a_process_of_its_own():
-    done = subprocess.run([sys.executable, "-W", "ignore", str(SCRIPT)], capture_output=True, text=True, timeout=280)
+def test_every_wrong_call_in_a_process_of_its_own(tmp_path):
+    command = [sys.executable, "-W", "ignore", str(SCRIPT)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=tmp_path)
     assert done.stdout.splitlines()[:20] == [], done.stderr[-300:]
     assert done.returncode == 0, f"the process died: {done.stderr[-1000:]}"
 

@@ -15,7 +15,6 @@ import collections
 import functools
 import io
 import json
-import multiprocessing
 import os
 import pickle
 import random
@@ -38,10 +37,11 @@ from megengine.core.errors import FileFormatError, MegEngineError
 sys.path.insert(0, str(Path(__file__).parent))  # for the processes that load this module by its name
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 from damage import damaged_archive, damaged_bytes, damaged_json
+from worker import Worker
 
 DATA = Path(__file__).parents[1] / "data"
 MEMORY = 3 << 30  # bytes that loading a file of a few kilobytes may reserve, above those of the program
-CPU_SECONDS, WALL_SECONDS = 5.0, 60.0
+CPU_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -285,10 +285,11 @@ def loaded(kind: str, path: Path) -> str:
 # ------------------------------------------------------------------ processes
 
 
-def _serve(connection: Connection, kind: str, seed: int, folder: str) -> None:
+def _serve(connection: Connection, kind: str, seed: int) -> None:
     """Load damaged files by their numbers, until there are no more."""
     _samples(kind)
-    path = Path(folder) / f"{multiprocessing.current_process().name}{KINDS[kind].suffix}"
+    connection.send("ready")
+    path = Path(f"damaged{KINDS[kind].suffix}")
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -305,60 +306,25 @@ def _serve(connection: Connection, kind: str, seed: int, folder: str) -> None:
         connection.send(f"takes {taken:.1f} s of CPU time" if taken > CPU_SECONDS else outcome)
 
 
-class Worker:
-    """A process that loads files of one kind; it is started again when it dies or does not answer."""
-
-    def __init__(self, kind: str, seed: int, folder: str) -> None:
-        self.arguments = (kind, seed, folder)
-        self.process: Any = None
-
-    def start(self) -> None:
-        """A fresh process."""
-        context = multiprocessing.get_context("spawn")
-        self.connection, other = context.Pipe()
-        self.process = context.Process(target=_serve, args=(other, *self.arguments), daemon=True)
-        self.process.start()
-        other.close()
-
-    def ask(self, number: int) -> None:
-        """Have a file loaded."""
-        if self.process is None:
-            self.start()
-        self.connection.send(number)
-
-    def answer(self) -> str:
-        """What became of it."""
-        try:
-            if self.connection.poll(WALL_SECONDS):
-                return self.connection.recv()
-            found = f"does not end within {WALL_SECONDS:.0f} s"
-        except (EOFError, ConnectionError):
-            self.process.join()
-            found = f"ends the program with code {self.process.exitcode}"
-        self.stop()
-        return found
-
-    def stop(self) -> None:
-        """End the process."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.join()
-            self.process = None
+def _answer(worker: Worker) -> str:
+    try:
+        return worker.answer()
+    except EOFError as error:
+        return str(error)
 
 
 def outcomes(kind: str, seed: int, numbers: range, jobs: int) -> Iterator[tuple[int, str]]:
     """(number, outcome) of each damaged file of a kind."""
-    with tempfile.TemporaryDirectory() as folder:
-        workers = [Worker(kind, seed, folder) for _ in range(jobs)]
-        try:
-            for first in range(numbers.start, numbers.stop, jobs):
-                busy = list(zip(workers, range(first, min(first + jobs, numbers.stop)), strict=False))
-                for worker, number in busy:
-                    worker.ask(number)
-                yield from ((number, worker.answer()) for worker, number in busy)
-        finally:
-            for worker in workers:
-                worker.stop()
+    workers = [Worker(_serve, kind, seed) for _ in range(jobs)]
+    try:
+        for first in range(numbers.start, numbers.stop, jobs):
+            busy = list(zip(workers, range(first, min(first + jobs, numbers.stop)), strict=False))
+            for worker, number in busy:
+                worker.ask(number)
+            yield from ((number, _answer(worker)) for worker, number in busy)
+    finally:
+        for worker in workers:
+            worker.stop()
 
 
 def main(arguments: list[str] | None = None) -> int:

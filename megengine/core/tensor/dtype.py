@@ -77,7 +77,7 @@ def meta_of(value: str | QuantDtypeMeta) -> QuantDtypeMeta:
     return _METAS[value]
 
 
-def create_quantized_dtype(dtype_meta: QuantDtypeMeta, scale: float, zp: int | None) -> QuantizedDType:
+def create_quantized_dtype(dtype_meta: QuantDtypeMeta, scale: Any, zp: int | None) -> QuantizedDType:
     """The dtype of an integer type with a scale (a number, or one per output channel) and a zero point.
 
     Raises:

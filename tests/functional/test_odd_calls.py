@@ -1,0 +1,130 @@
+"""Calls that random ones (`make fuzz-calls`) found to go wrong once."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import megengine as mge
+import megengine.functional as F
+import megengine.optimizer as optim
+from megengine.core.dtype import qint8
+from megengine.core.errors import ArgumentError, DTypeError, ShapeError
+from megengine.functional import quantized
+from megengine.quantization import MinMaxObserver, create_qparams, fake_quant_tensor
+from megengine.tensor import Parameter, Tensor
+
+
+def ones(*shape, dtype="float32"):
+    return Tensor(np.ones(shape), dtype=dtype)
+
+
+@pytest.mark.parametrize("call", [F.transpose, lambda x: x.T, lambda x: F.transpose(x, ())])
+def test_the_transposed_scalar_is_a_scalar(call):
+    out = call(mge.tensor(2.0))
+    assert (out.shape, out.numpy().shape, out.item()) == ((), (), 2.0)
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_of_several_values_for_one_place_the_last_stays(flip):
+    index, values = np.array([[0, 1], [0, 1], [0, 1]], np.int32), np.arange(6, dtype=np.float32).reshape(3, 2)
+    if flip:  # the same values, with negative strides
+        index, values = (a[::-1].copy()[::-1] for a in (index, values))
+    out = F.scatter(mge.tensor(np.zeros((2, 2), np.float32)), 0, Tensor._wrap(index), Tensor._wrap(values))
+    np.testing.assert_array_equal(out.numpy(), [[4, 0], [0, 5]])
+
+
+HALF: Any = 0.5
+COMPLEX = F.complex(ones(), ones())
+EMPTY = (ones(1, 0, 4, 4, 5), ones(3, 0, 0, 3, 3))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda: F.conv3d(*EMPTY), ShapeError, "conv3d: weight .* has no taps along its depth"),
+        (lambda: F.floor(COMPLEX), ArgumentError, "floor: it is not defined for tensors of this dtype"),
+        (
+            lambda: int(COMPLEX),
+            DTypeError,
+            r"a tensor of complex64 is no real number; take its .real\(\)",
+        ),
+        (lambda: float(COMPLEX), DTypeError, "no real number"),
+        (lambda: F.clip(0, (1 << 63) - 1, 1), ArgumentError, "clip: a number is too large"),
+        (lambda: ones(2, 3).__contains__(np.ones((7, 3))), ShapeError, r"shape \(7, 3\) is no part of .* \(2, 3\)"),
+        (lambda: ones(2, 3).__dlpack__(stream=1), BufferError, "stream is 1; expected None"),
+        (lambda: ones(2).__array__(dtype=0), DTypeError, "__array__: dtype is 0"),
+        (lambda: ones(2).astype({}), DTypeError, "a dict is no dtype of numbers"),
+        (lambda: ones(2).astype(object), DTypeError, "no dtype of numbers"),
+        (lambda: qint8({}), DTypeError, "qint8: scale is a dict, zero point 0; expected numbers"),
+        (lambda: qint8(0.5, HALF), DTypeError, "zero point 0.5; expected numbers, the latter an integer"),
+        (lambda: MinMaxObserver()(np.ones(3)), ArgumentError, "x_orig is array float64.* expected a tensor"),
+    ],
+)
+def test_what_is_refused(call, error, text):
+    with pytest.raises(error, match=text):
+        call()
+
+
+@pytest.mark.parametrize("shape", [(5, 4), ()])
+def test_scales_along_an_axis_are_as_many_as_its_entries(shape):
+    dtype = qint8((0.5, 0.25, 1.0), axis=0)
+    with pytest.raises(ShapeError, match="has 3 scales along axis 0; the shape is"):
+        ones(*shape).astype(dtype)
+    with pytest.raises(ShapeError, match="fake_quant_away: .* has 3 scales along axis 0"):
+        fake_quant_tensor(ones(*shape), create_qparams(dtype_meta="qint8", scale=Tensor([0.5, 0.25, 1.0])))
+
+
+def test_scales_may_be_given_as_numbers():
+    given: Any = 0.5
+    assert create_qparams(dtype_meta="qint8", scale=given).dtype.scale == 0.5
+
+
+def test_the_bias_of_a_quantized_convolution_is_one_value_a_channel():
+    x, w = (Tensor(np.ones(s), dtype=qint8(0.5)) for s in ((1, 4, 5, 5), (3, 4, 2, 2)))
+    with pytest.raises(ShapeError, match=r"conv_bias_activation: bias has shape .*; expected \(1, 3, 1, 1\)"):
+        quantized.conv_bias_activation(x, w, ones(1, 3, 2, 2), qint8(0.5))
+
+
+def test_the_index_of_an_empty_and_vast_tensor():
+    x = F.zeros((0, 1 << 40))
+    assert x[np.zeros(0, np.int32)].shape == (0, 1 << 40)
+
+
+ONE_BETA: Any = (0.9,)
+
+
+def trained():
+    p = Parameter(np.ones((2, 3), np.float32))
+    return p, optim.Adam([p], lr=0.1)
+
+
+def test_gradients_are_tensors():
+    p, adam = trained()
+    p.grad = 3
+    with pytest.raises(ArgumentError, match="Adam: a gradient is 3; expected a tensor"):
+        adam.step()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda adam: adam.add_param_group({"params": 0}), ArgumentError, "params is 0; expected parameters"),
+        (lambda adam: adam.load_state_dict({"param_groups": 0, "state": {}}), ArgumentError, "param_groups is 0"),
+        (
+            lambda adam: adam.load_state_dict({"param_groups": [0], "state": {}}),
+            ArgumentError,
+            r"is \[0\]; expected",
+        ),
+        (lambda adam: adam.load_state_dict({**adam.state_dict(), "state": 0}), ArgumentError, "state is 0; expected"),
+        (lambda adam: adam.load_state_dict({**adam.state_dict(), "state": {0: 1}}), ArgumentError, "state is dict"),
+        (lambda adam: optim.Adam([Parameter(1.0)], lr=0.1, betas=ONE_BETA), ArgumentError, "expected two numbers"),
+    ],
+)
+def test_what_optimizers_refuse(call, error, text):
+    p, adam = trained()
+    with pytest.raises(error, match=text):
+        call(adam)
+    assert [len(g["params"]) for g in adam.param_groups] == [1]
+    p.grad = ones(2, 3)
+    adam.step()
