@@ -21,7 +21,11 @@ import time
 TURNS = 5
 ROUNDS = 15
 ROUND_SECONDS = 0.01
-ROWS = ("add", "F.add", "relu", "matmul", "F.conv2d", "M.Conv2d", "add + sum + backward")
+ROWS = (
+    *("add", "F.add", "relu", "matmul", "F.conv2d", "M.Conv2d", "add + sum + backward"),
+    *("tensor(array)", "tensor(list)", "zeros", "full", "arange", "uniform", "normal"),
+    *("x[0]", "x[1:3, 2]", "x[i, j].item()", "astype", "numpy()"),
+)
 
 
 def microseconds(call, finish):
@@ -57,7 +61,7 @@ def megengine():
     from megengine.autodiff import GradManager
 
     a, b, x, w = map(mge.tensor, values())
-    layer = M.Conv2d(3, 4, 3, padding=1)
+    layer, array = M.Conv2d(3, 4, 3, padding=1), values()[0]
 
     def gradients():
         gm = GradManager().attach([a, b])
@@ -73,6 +77,18 @@ def megengine():
         "F.conv2d": lambda: F.conv2d(x, w, padding=1),
         "M.Conv2d": lambda: layer(x),
         "add + sum + backward": gradients,
+        "tensor(array)": lambda: mge.tensor(array),
+        "tensor(list)": lambda: mge.tensor([[1.0, 2.0], [3.0, 4.0]]),
+        "zeros": lambda: F.zeros((4, 4)),
+        "full": lambda: F.full((4, 4), 1.5),
+        "arange": lambda: F.arange(16),
+        "uniform": lambda: mge.random.uniform(size=(4, 4)),
+        "normal": lambda: mge.random.normal(size=(4, 4)),
+        "x[0]": lambda: a[0],
+        "x[1:3, 2]": lambda: a[1:3, 2],
+        "x[i, j].item()": lambda: a[1, 2].item(),
+        "astype": lambda: a.astype("float16"),
+        "numpy()": lambda: a.numpy(),
     }
     finish = getattr(mge, "_full_sync", lambda: None)  # the real one computes in a thread of its own
     return {name: microseconds(call, finish) for name, call in calls.items()}
@@ -83,7 +99,7 @@ def torch():
 
     torch.set_num_threads(1)
     a, b, x, w = map(torch.from_numpy, values())
-    layer = torch.nn.Conv2d(3, 4, 3, padding=1)
+    layer, array = torch.nn.Conv2d(3, 4, 3, padding=1), values()[0]
     u, v = (t.clone().requires_grad_() for t in (a, b))
 
     def gradients():
@@ -97,6 +113,18 @@ def torch():
         "matmul": lambda: torch.matmul(a, b),
         "F.conv2d": lambda: torch.nn.functional.conv2d(x, w, padding=1),
         "M.Conv2d": lambda: layer(x),
+        "tensor(array)": lambda: torch.tensor(array),
+        "tensor(list)": lambda: torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+        "zeros": lambda: torch.zeros((4, 4)),
+        "full": lambda: torch.full((4, 4), 1.5),
+        "arange": lambda: torch.arange(16, dtype=torch.float32),
+        "uniform": lambda: torch.rand((4, 4)),
+        "normal": lambda: torch.randn((4, 4)),
+        "x[0]": lambda: a[0],
+        "x[1:3, 2]": lambda: a[1:3, 2],
+        "x[i, j].item()": lambda: a[1, 2].item(),
+        "astype": lambda: a.to(torch.float16),
+        "numpy()": lambda: a.numpy(),
     }
     with torch.no_grad():
         found = {name: microseconds(call, lambda: None) for name, call in calls.items()}

@@ -10,11 +10,11 @@ from types import FrameType
 from typing import Any
 
 from megengine.core.errors import MissingImportError, MissingModuleError, MissingNameError, nearest
+from megengine.core.old_names import OLD_NAMES
 
 # beginning of a name -> why it is not here; the longest one counts
 REASONS: dict[str, str] = {
     "megengine.optim": "it is called megengine.optimizer",
-    "megengine.jit.sideeffect": "it is no longer needed: functions under jit.trace run as they are written",
     "megengine.data.dataset.": "make a Dataset with __getitem__ and __len__, or an ArrayDataset of arrays in memory",
     "megengine.data.transform.": "make a VisionTransform with _apply_image, or prepare the pictures with PIL or NumPy",
     "megengine.data.StreamSampler": "a generator of batches serves in place of a DataLoader",
@@ -38,6 +38,8 @@ REASONS: dict[str, str] = {
 
 def reason(name: str) -> str:
     """Why a full name is not here, by the longest beginning in the table; empty if the table does not know it."""
+    if name in OLD_NAMES:
+        return OLD_NAMES[name]
     best = max((p for p in REASONS if f"{name}.".startswith(p.rstrip(".") + ".")), key=len, default=None)
     return "" if best is None else REASONS[best]
 
@@ -116,6 +118,8 @@ TENSOR_WORDS = {
     "long": "use .astype('int64')",
     "int": "use .astype('int32')",
     "bool": "use .astype('bool')",
+    "dimshuffle": "use .transpose, and megengine.functional.expand_dims for new axes",
+    "broadcast": "use megengine.functional.broadcast_to",
     "clone": "use Tensor(x), or copy.copy(x)",
     "contiguous": "there is nothing to do: values have no strides",
     "unsqueeze": "use megengine.functional.expand_dims(x, axis)",

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine import device as devices
 from megengine.core.dtype import as_dtype, storage_of
 from megengine.core.errors import ArgumentError, OptionError, ShapeError, brief
 from megengine.core.limits import refuse_oversized
@@ -24,7 +25,8 @@ _HOME = "megengine.functional.tensor"
 
 
 def _made(array: np.ndarray, device: str | None = None) -> Tensor:
-    return Tensor(array, dtype=array.dtype, device=device)
+    """A tensor of an array that nobody else has."""
+    return Tensor._wrap(array, None, devices.get_default_device() if device is None else devices.normalize(device))
 
 
 def _fill_dtype(value: Any, dtype: Any) -> np.dtype:
@@ -109,7 +111,12 @@ def linspace(start: float, stop: float, num: int, dtype: Any = "float32", device
 
 
 @public(home=_HOME)
-def eye(N: int, M: int | None = None, *, dtype: Any = "float32", device: str | None = None) -> Tensor:
-    """The N x M matrix with ones on its diagonal."""
-    refuse_oversized("eye", (max(int(N), 0), max(int(N if M is None else M), 0)), 4)
-    return _made(np.eye(int(N), M, dtype=storage_of(as_dtype(dtype))), device)
+def eye(N: Integers, M: int | None = None, *, dtype: Any = "float32", device: str | None = None) -> Tensor:
+    """The N x M matrix with ones on its diagonal; N may be the shape, (rows, columns) or (rows,)."""
+    if M is None and (isinstance(N, (tuple, list)) or (isinstance(N, (Tensor, np.ndarray)) and N.ndim)):
+        given = shape_argument((N,))
+        if len(given) not in (1, 2):
+            raise ShapeError(f"eye: N is {brief(given)}; expected an integer, or a shape of one or two lengths")
+        N, M = given[0], given[-1]
+    rows, columns = _lengths("eye", (int(N), int(N if M is None else M)))  # type: ignore[arg-type]
+    return _made(np.eye(rows, columns, dtype=storage_of(as_dtype(dtype))), device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
 from typing import Any
 
@@ -203,18 +204,18 @@ define(
 # ---------------------------------------------------------------- the square brackets
 
 
-def _expand_items(x: Tensor, key: Any) -> tuple[list[Any], list[int]]:
+def _expand_items(shape: tuple[int, ...], key: Any) -> tuple[list[Any], list[int]]:
     """Per-axis items of a key, with ellipsis filled in, and the positions where new axes go."""
     items = list(key) if isinstance(key, tuple) else [key]
     items = [np.asarray(i) if isinstance(i, (list, np.ndarray)) else i for i in items]
     used = sum(_width(i) for i in items)
-    if used > x.ndim:
-        raise IndexOutOfRangeError(f"getitem: {used} indices for a tensor of {x.ndim} axes, shape {x.shape}")
+    if used > len(shape):
+        raise IndexOutOfRangeError(f"getitem: {used} indices for a tensor of {len(shape)} axes, shape {shape}")
     if any(i is Ellipsis for i in items):
         at = next(k for k, i in enumerate(items) if i is Ellipsis)
-        items[at : at + 1] = [slice(None)] * (x.ndim - used)
+        items[at : at + 1] = [slice(None)] * (len(shape) - used)
     else:
-        items += [slice(None)] * (x.ndim - used)
+        items += [slice(None)] * (len(shape) - used)
     new = [k for k, i in enumerate(items) if i is None]
     return [i for i in items if i is not None], new
 
@@ -227,21 +228,41 @@ def _width(item: Any) -> int:
     return 1
 
 
-def _plain(item: Any) -> bool:
-    return isinstance(item, (slice, numbers.Integral)) and not isinstance(item, bool)
+def _plain_key(key: Any) -> tuple[Any, ...] | None:
+    """A key of integers, slices, None and Ellipsis as something hashable: slices as tuples; None for other keys."""
+    marks = []
+    for item in key if type(key) is tuple else (key,):
+        kind = type(item)
+        if kind is int or item is None or item is Ellipsis:
+            marks.append(item)
+        elif kind is slice:
+            ends = item.start, item.stop, item.step
+            marks.append(tuple(v if v is None or type(v) is int else int(v) for v in ends))
+        elif isinstance(item, numbers.Integral) and kind is not bool:
+            marks.append(int(item))
+        else:
+            return None
+    return tuple(marks)
 
 
-def _basic(x: Tensor, items: list[Any]) -> Tensor:
-    for axis, i in enumerate(items):
-        if not isinstance(i, slice) and not -x.shape[axis] <= i < x.shape[axis]:
-            raise IndexOutOfRangeError(f"getitem: index {i} is out of range for axis {axis} of length {x.shape[axis]}")
-    ranges = [i if isinstance(i, slice) else slice(int(i), int(i) + 1 or None, 1) for i in items]
-    bounds = [tuple(None if v is None else int(v) for v in (r.start, r.stop, r.step)) for r in ranges]
+@functools.lru_cache(maxsize=4096)
+def _slices(shape: tuple[int, ...], marks: tuple[Any, ...]) -> tuple[tuple, tuple, tuple, tuple[int, ...]]:
+    """Starts, stops and steps of a plain key, and the shape of the result: integers take axes away, None adds one."""
+    items, new = _expand_items(shape, tuple(slice(*m) if type(m) is tuple else m for m in marks))
+    bounds, lengths = [], []
+    for axis, (i, n) in enumerate(zip(items, shape, strict=True)):
+        if isinstance(i, slice):
+            bounds.append((i.start, i.stop, 1 if i.step is None else i.step))
+            lengths.append(len(range(*i.indices(n))) if i.step != 0 else 0)
+        elif -n <= i < n:
+            bounds.append((i, i + 1 or None, 1))
+            lengths.append(None)
+        else:
+            raise IndexOutOfRangeError(f"getitem: index {i} is out of range for axis {axis} of length {n}")
+    for at in new:
+        lengths.insert(at, 1)
     starts, stops, steps = zip(*bounds, strict=True) if bounds else ((), (), ())
-    steps = tuple(1 if s is None else s for s in steps)
-    out = apply("slice", x, starts=starts, stops=stops, steps=steps)
-    shape = tuple(n for n, i in zip(out.shape, items, strict=True) if isinstance(i, slice))
-    return out if shape == out.shape else apply("reshape", out, shape=shape)
+    return starts, stops, steps, tuple(n for n in lengths if n is not None)
 
 
 def _advanced(x: Tensor, items: list[Any]) -> tuple[Pattern, list[Tensor]]:
@@ -274,14 +295,12 @@ def _advanced(x: Tensor, items: list[Any]) -> tuple[Pattern, list[Tensor]]:
 def getitem(inp: Any, key: Any) -> Tensor:
     """Elements by integers, slices, None, Ellipsis, integer tensors and boolean masks, as NumPy has them."""
     x = as_tensor(inp)
-    items, new = _expand_items(x, key)
-    if all(_plain(i) for i in items):
-        if not new:
-            return _basic(x, items)
-        kept = [k for k in _positions(items, new)]
-        out = _basic(x, items)
-        lengths = iter(out.shape)
-        return apply("reshape", out, shape=tuple(1 if k is None else next(lengths) for k in kept))
+    plain = _plain_key(key)
+    if plain is not None:
+        starts, stops, steps, shape = _slices(x.shape, plain)
+        out = apply("slice", x, starts=starts, stops=stops, steps=steps)
+        return out if shape == out.shape else apply("reshape", out, shape=shape)
+    items, new = _expand_items(x.shape, key)
     x, items = _with_new_axes(x, items, new)
     pattern, indices = _advanced(x, items)
     return apply("index", x, *indices, pattern=pattern)
@@ -303,18 +322,10 @@ def _with_new_axes(x: Tensor, items: list[Any], new: list[int]) -> tuple[Tensor,
     return apply("reshape", x, shape=tuple(shape)), [slice(None) if m is None else m for m in merged]
 
 
-def _positions(items: list[Any], new: list[int]) -> list[int | None]:
-    """For each axis of the result None (a new one) or the item it comes from; integer items vanish."""
-    merged: list[Any] = list(items)
-    for at in new:
-        merged.insert(at, None)
-    return [None if m is None else 0 for m in merged if m is None or isinstance(m, slice)]
-
-
 @public(home="megengine.tensor", in_place=("__setitem__",))
 def setitem(inp: Tensor, key: Any, value: Any) -> Tensor:
     """What `inp` is with other elements; `inp[key] = value` gives it that value, other tensors are not affected."""
-    items, new = _expand_items(inp, key)
+    items, new = _expand_items(inp.shape, key)
     items = [np.asarray(i) if isinstance(i, numbers.Integral) else i for i in items]
     target, items = _with_new_axes(inp, items, new)
     pattern, indices = _advanced(target, items)

@@ -33,6 +33,9 @@ def _is_length(n: Any) -> bool:
 def _shape(op: str, size: Size) -> tuple[int, ...]:
     if size is None:
         return (1,)
+    if type(size) is tuple and {*map(type, size)} <= {int} and min(size, default=0) >= 0:  # the usual: no conversion
+        refuse_oversized(op, size, 4)
+        return size
     given = (size,) if isinstance(size, numbers.Integral) else size.tolist() if isinstance(size, Tensor) else size
     items = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
     if not all(map(_is_length, items)):
@@ -117,7 +120,9 @@ class RNG:
         self.generator = np.random.default_rng(value)  # type: ignore[arg-type]
 
     def _made(self, array: Any, dtype: Any = np.float32) -> Tensor:
-        return Tensor(array, dtype, self._device)
+        """A tensor of an array that nobody else has."""
+        device = devices.get_default_device() if self._device is None else self._device
+        return Tensor._wrap(np.asarray(array, dtype), None, device)
 
     def draw(self, shape: tuple[int, ...], *, normal: bool, scale: float = 1.0, shift: float = 0.0) -> np.ndarray:
         """float32 array of x * scale + shift: x standard normal, or uniform in [0, 1).

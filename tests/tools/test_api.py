@@ -3,12 +3,14 @@
 import importlib
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 import megengine as mge
+from megengine.core.old_names import OLD_NAMES
 from megengine.tools import api
 
 LIST = Path(__file__).parents[1] / "data" / "megengine" / "api.json"
@@ -107,6 +109,8 @@ def test_every_missing_name_says_what_to_do_when_it_is_imported():
         ("import megengine.optim.sgd", "it is called megengine.optimizer"),
         ("from megengine.core._imperative_rt import Const", "what models need is in"),
         ("from megengine.core.ops.builtin import Copy", "functions of megengine.functional"),
+        ("from megengine.functional import batched_matrix_mul", "use megengine.functional.matmul"),
+        ("from megengine.module import ModuleList", "a list of modules that is an attribute does the same"),
         ("from megengine.functional.math import _private", "cannot import name '_private' from 'megengine.functional"),
     ],
 )
@@ -125,3 +129,18 @@ def test_the_rest_of_importing_is_left_alone():
     importlib.import_module("megengine.core.absent").explain_modules()
     assert sys.meta_path == before  # there is one finder, however often it is asked for
     assert {"hub", "dtr", "traced_module", "Tensor"} <= set(dir(mge))
+
+
+@pytest.mark.parametrize("name", OLD_NAMES)
+def test_old_names_say_what_exists(name):
+    module, _, last = name.rpartition(".")
+    with pytest.raises(AttributeError) as caught:
+        getattr(importlib.import_module(module), last)
+    assert OLD_NAMES[name] in str(caught.value)
+    for mentioned in re.findall(r"megengine(?:\.\w+)+", OLD_NAMES[name]):
+        assert api.resolve(mentioned) is not None
+
+
+def test_old_methods_of_tensors():
+    with pytest.raises(AttributeError, match="use .transpose"):
+        mge.tensor([1.0]).dimshuffle
