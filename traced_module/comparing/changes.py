@@ -29,10 +29,13 @@ class Change:
         element: "expr", "output" (of the graph), "graph", "module" or "parameter" (a tensor of a module).
         where: path of the module in which it is; "" for the outermost one.
         old, new: its name in the first and the second graph; None where it is missing.
-        what: which part of it: the name of an argument, "values", "shape", ...; "" for the whole.
+        what: which part of it: the name of an argument, "values", "shape", ...; "" for the whole; "folded" for a layer
+            that does what several calls did, or the other way round.
         before, after: that part in the first and the second, as text.
         distance: largest absolute difference of two tensors' values; None for what is not values.
         relative: the same as a part of the largest absolute value of both.
+        norm: Euclidean norm of the difference of two tensors' values.
+        parts: of what is "folded", names of the calls that are part of the layer on the other side.
     """
 
     kind: str
@@ -45,6 +48,8 @@ class Change:
     after: str | None = None
     distance: float | None = None
     relative: float | None = None
+    norm: float | None = None
+    parts: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -70,9 +75,10 @@ class Change:
     def to_json(self) -> dict[str, Any]:
         """Plain values; fields that say nothing are left out."""
         found = {name: getattr(self, name) for name in self.__slots__}
-        kept = {name: value for name, value in found.items() if value not in (None, "")}
-        infinite = {name for name in ("distance", "relative") if name in kept and not _is_finite(kept[name])}
-        return {name: str(value) if name in infinite else value for name, value in kept.items()}
+        kept = {name: value for name, value in found.items() if value not in (None, "", ())}
+        infinite = {name for name in ("distance", "relative", "norm") if name in kept and not _is_finite(kept[name])}
+        plain = {name: str(value) if name in infinite else value for name, value in kept.items()}
+        return {**plain, "parts": list(self.parts)} if self.parts else plain
 
 
 def _is_finite(value: float) -> bool:

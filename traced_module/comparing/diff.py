@@ -17,6 +17,7 @@ from megengine.core.errors import FileFormatError, GraphError
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.comparing.changes import KINDS, Change
+from megengine.traced_module.comparing.folding import folded
 from megengine.traced_module.comparing.graphs import graph_changes, match_graphs
 from megengine.traced_module.comparing.matching import Matching
 from megengine.traced_module.comparing.values import children_of, module_changes, tensor_changes
@@ -141,7 +142,7 @@ def diff(a: Model, b: Model) -> GraphDiff:
             found.graphs("", [(a, b)])
     else:
         found.modules(a, b)
-    return GraphDiff(tuple(found.changes), tuple(found.matchings))
+    return GraphDiff(tuple(folded(found.changes, found.matchings)), tuple(found.matchings))
 
 
 def _level(model: Model) -> str | None:

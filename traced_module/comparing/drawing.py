@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from megengine.traced_module.comparing.changes import Change
 from megengine.traced_module.comparing.matching import Matching
 from megengine.traced_module.expr import Constant, Expr, GetAttr, is_call_module
 from megengine.traced_module.pictures.boxes import Box, box_svg, edge_svg, extent, place
 from megengine.traced_module.pictures.hierarchy import shown
-
-if TYPE_CHECKING:
-    from megengine.traced_module.comparing.diff import GraphDiff
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +23,13 @@ class Colour:
 _GREEN, _RED, _AMBER = Colour("#cdeccf", "#1a7f37"), Colour("#f8d0cf", "#b42318"), Colour("#ffe7ad", "#b76e00")
 _BLUE = Colour("#dbe7f5", "#3b6ea5")
 COLOURS = {"added": _GREEN, "removed": _RED, "changed": _AMBER, "rewired": _AMBER, "renamed": _BLUE, "moved": _BLUE}
-_PLAIN, _FAINT = Colour("#ffffff", "#5b6576"), "#8a94a6"
+_PLAIN, FAINT = Colour("#ffffff", "#5b6576"), "#8a94a6"
 _FIRST = ("added", "removed", "changed", "rewired", "renamed", "moved")  # what is shown of several
 
 
-def drawn(diff: GraphDiff, where: str, matching: Matching) -> tuple[int, int, str]:
+def drawn(changes: Sequence[Change], where: str, matching: Matching) -> tuple[int, int, str]:
     """(width, height, SVG elements) of a pair of graphs: the second one, with what is gone from the first beside it."""
-    picture = _Picture(diff, where, matching)
+    picture = _Picture(changes, where, matching)
     boxes = picture.boxes
     taken = {(box.row, box.column) for box in boxes.values()}
     edges = [
@@ -45,14 +41,17 @@ def drawn(diff: GraphDiff, where: str, matching: Matching) -> tuple[int, int, st
 
 
 class _Picture:
-    def __init__(self, diff: GraphDiff, where: str, matching: Matching) -> None:
+    def __init__(self, changes: Sequence[Change], where: str, matching: Matching) -> None:
         self.m, self.where = matching, where
         self.notes: dict[tuple[str, str], list[Change]] = {}
         self.paths: list[tuple[str, Change]] = []
-        for change in diff.changes:
+        for change in changes:
             if change.where == where and change.element == "expr":
                 for side, name in (("a", change.old), ("b", change.new)):
                     if name is not None:
+                        self.notes.setdefault((side, name), []).append(change)
+                for name in change.parts:
+                    for side in ("a", "b"):
                         self.notes.setdefault((side, name), []).append(change)
             elif change.element in ("module", "parameter"):
                 self.paths.append((change.path, change))
@@ -83,7 +82,7 @@ class _Picture:
         """(from, to) -> (colour, dashed): kept, new, and gone ones."""
         now = self._edges("b")
         was = self._edges("a")
-        found = {pair: (_FAINT if pair in was else _GREEN.stroke, False) for pair in now}
+        found = {pair: (FAINT if pair in was else _GREEN.stroke, False) for pair in now}
         found.update({pair: (_RED.stroke, True) for pair in was if pair not in now})
         return found
 

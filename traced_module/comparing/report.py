@@ -5,14 +5,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from html import escape
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from megengine.traced_module.comparing.changes import Change
-from megengine.traced_module.comparing.drawing import COLOURS, drawn
-from megengine.traced_module.pictures.boxes import printable, svg
+from megengine.traced_module.comparing.drawing import COLOURS, FAINT, drawn
+from megengine.traced_module.comparing.matching import Matching
+from megengine.traced_module.pictures.boxes import legend_svg, legend_width, printable, svg
 
-if TYPE_CHECKING:
-    from megengine.traced_module.comparing.diff import GraphDiff
+
+class Differences(Protocol):
+    """What is told of a `GraphDiff`."""
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """Every difference."""
+        ...
+
+    @property
+    def matchings(self) -> tuple[tuple[str, Matching], ...]:
+        """(module path, which expression is which)."""
+        ...
+
+    def counts(self) -> dict[str, int]:
+        """Kind -> number of changes."""
+        ...
+
 
 MARKS = {
     "added": "+",
@@ -26,20 +43,21 @@ MARKS = {
 _FOLDED, _MOST = ("renamed", "moved", "result"), 12
 EQUAL = "no differences"
 _HEAD = 30  # pixels of a picture's headline
+_EDGES = (("kept", FAINT, False), ("new", COLOURS["added"].stroke, False), ("gone", COLOURS["removed"].stroke, True))
 _STYLE = (
     "body{font:14px system-ui,sans-serif;margin:2em;color:#1c2330}"
-    "pre{background:#f6f7f9;padding:1em;overflow:auto;line-height:1.5}svg{max-width:none}"
+    "pre{background:#f6f7f9;padding:1em;white-space:pre-wrap;line-height:1.5}svg{max-width:none}"
 )
 
 
-def to_text(diff: GraphDiff) -> str:
+def to_text(diff: Differences) -> str:
     """See `GraphDiff.to_text`."""
     return "\n".join(text for _, text in lines(diff))
 
 
-def lines(diff: GraphDiff) -> Iterator[tuple[str, str]]:
+def lines(diff: Differences) -> Iterator[tuple[str, str]]:
     """(kind, line): a headline without a kind, then by module its changes."""
-    if not diff:
+    if not diff.changes:
         yield "", EQUAL
         return
     counts = ", ".join(f"{count} {kind}" for kind, count in diff.counts().items())
@@ -75,10 +93,16 @@ def sentence(change: Change) -> str:
     if change.kind in ("added", "removed"):
         text = change.after if change.kind == "added" else change.before
         return subject if not text else f"{subject} = {text}" if change.element == "expr" else f"{subject}: {text}"
+    if change.what == "folded":
+        return f"{subject}: {change.before} -> {change.after}; weights differ {_by(change)}"
     if change.distance is not None:
-        return f"{subject}: {change.after} differ, by at most {change.distance:.6g} ({_percent(change)} of the largest)"
+        return f"{subject}: {change.after} differ, {_by(change)}"
     what = f" {change.what}:" if change.what else ":" if change.kind != "moved" else " moved:"
     return f"{subject}{what} {change.before} -> {change.after}"
+
+
+def _by(change: Change) -> str:
+    return f"by at most {change.distance:.6g} ({_percent(change)} of the largest), norm {change.norm:.6g}"
 
 
 def _percent(change: Change) -> str:
@@ -93,9 +117,9 @@ def _clean(text: str) -> str:
 # ---------------------------------------------------------------- pictures
 
 
-def to_svg(diff: GraphDiff) -> str:
+def to_svg(diff: Differences) -> str:
     """See `GraphDiff.to_svg`."""
-    pictures = [(where, *drawn(diff, where, matching)) for where, matching in _with_changes(diff)]
+    pictures = [(where, *drawn(diff.changes, where, matching)) for where, matching in _with_changes(diff)]
     parts, top, width = [], 0, 200
     for where, wide, high, inner in pictures:
         parts.append(
@@ -105,17 +129,40 @@ def to_svg(diff: GraphDiff) -> str:
         top, width = top + _HEAD + high, max(width, wide)
     if not pictures:
         parts.append(f'<text x="14" y="20">{EQUAL}</text>')
-    return svg(width, max(top, _HEAD), parts)
+        return svg(width, _HEAD, parts)
+    parts.append(_legend(top + 4))
+    return svg(max(width, legend_width(_boxes()) + 14, 330), top + 2 * _HEAD, parts)
 
 
-def _with_changes(diff: GraphDiff) -> list:
+def _boxes() -> list[tuple[str, str, str]]:
+    """(fill, stroke, kinds) of each colour of boxes."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for kind, colour in COLOURS.items():
+        kinds.setdefault((colour.fill, colour.stroke), []).append(kind)
+    return [(*colour, ", ".join(names)) for colour, names in kinds.items()]
+
+
+def _legend(top: int) -> str:
+    """What the colours of boxes and the lines between them mean."""
+    parts, left = [legend_svg(14, top, _boxes())], 14
+    for meaning, colour, dashed in _EDGES:
+        style = ' stroke-dasharray="4 3"' if dashed else ""
+        parts.append(
+            f'<path d="M{left},{top + 30} h24" fill="none" stroke="{colour}" stroke-width="1.6"{style}/>'
+            f'<text x="{left + 30}" y="{top + 34}" fill="#5b6576">{meaning}</text>'
+        )
+        left += 80
+    return "".join(parts)
+
+
+def _with_changes(diff: Differences) -> list:
     """Graphs in which something can be shown; the outermost one if nothing else can."""
     touched = {change.where for change in diff.changes}
     found = [pair for pair in diff.matchings if pair[0] in touched]
-    return found or ([diff.matchings[0]] if diff and diff.matchings else [])
+    return found or ([diff.matchings[0]] if diff.changes and diff.matchings else [])
 
 
-def to_html(diff: GraphDiff) -> str:
+def to_html(diff: Differences) -> str:
     """See `GraphDiff.to_html`."""
     rows = []
     for kind, line in lines(diff):
@@ -128,7 +175,7 @@ def to_html(diff: GraphDiff) -> str:
             '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>differences</title>',
             f'<meta http-equiv="Content-Security-Policy" content="{policy}"><style>{_STYLE}</style></head><body>',
             "<pre>" + "\n".join(rows) + "</pre>",
-            to_svg(diff) if diff else "",
+            to_svg(diff) if diff.changes else "",
             "</body></html>",
         ]
     )

@@ -42,19 +42,23 @@ def _value_changes(a: Tensor, b: Tensor) -> list[dict[str, Any]]:
     x, y = (np.ascontiguousarray(_plain(t)).reshape(-1) for t in (a, b))
     if x is y or (x.dtype == y.dtype and bool(np.array_equal(x.view(np.uint8), y.view(np.uint8)))):
         return []
-    worst = largest = 0.0
+    worst = largest = squares = 0.0
     count = 0
     for start in range(0, x.size, _PART):
         p, q = (np.asarray(v[start : start + _PART], np.float64) for v in (x, y))
         away = np.where((p == q) | (np.isnan(p) & np.isnan(q)), 0.0, _distance(p, q))
         count += int(np.count_nonzero(away))
         worst = max(worst, float(away.max(initial=0)))
+        with np.errstate(over="ignore"):
+            squares += float(np.square(away).sum())
         largest = max(largest, *(float(np.abs(v[np.isfinite(v)]).max(initial=0)) for v in (p, q)))
     if x.dtype != y.dtype and count == 0:
         return []  # said by their dtypes
     relative = worst / largest if largest else 0.0
     text = f"{count} of {x.size} values" if count else "the sign of zeros, or bits of NaN"
-    return [{"what": "values", "after": text, "before": text, "distance": worst, "relative": relative}]
+    return [
+        {"what": "values", "after": text, "before": text, "distance": worst, "relative": relative, "norm": squares**0.5}
+    ]
 
 
 def _plain(tensor: Tensor) -> np.ndarray:

@@ -1,0 +1,144 @@
+"""Batch norms and scales that became part of the layer beside them: one change of the layer instead of many."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from megengine import module as M
+from megengine.traced_module.comparing.changes import Change
+from megengine.traced_module.comparing.matching import Matching
+from megengine.traced_module.expr import Apply, Constant, Expr, GetAttr, is_call_module
+from megengine.traced_module.node import TensorNode
+from megengine.traced_module.passes.arithmetic_passes import step_of
+from megengine.traced_module.pictures.boxes import called_name
+
+_SCALES = ("batch_norm", "mul", "div")  # ops
+
+
+def folded(changes: list[Change], matchings: Sequence[tuple[str, Matching]]) -> list[Change]:
+    """The changes, with those told as one that say that a scale is gone and a layer beside it has other weights.
+
+    What is gone in one direction is new in the other: layers that were split are told in the same way.
+    """
+    for where, matching in matchings:
+        changes = _Graph(changes, where, matching).told()
+        turned = [change.reversed() for change in changes]
+        changes = [change.reversed() for change in _Graph(turned, where, matching.exchanged()).told()]
+    return changes
+
+
+class _Graph:
+    """Changes of one pair of graphs, by what they are about."""
+
+    def __init__(self, changes: list[Change], where: str, matching: Matching) -> None:
+        self.changes, self.where, self.m = changes, where, matching
+        self.old: dict[str | None, list[Change]] = defaultdict(list)
+        self.new: dict[str | None, list[Change]] = defaultdict(list)
+        self.below: dict[str, list[Change]] = defaultdict(list)  # path of a layer -> changes of it
+        self.outputs: list[Change] = []
+        for change in changes:
+            if change.element in ("module", "parameter"):
+                self.below[change.where if change.element == "parameter" else change.path].append(change)
+            elif change.where == where and change.element == "expr":
+                self.old[change.old].append(change)
+                self.new[change.new].append(change)
+            elif change.where == where and change.element == "output":
+                self.outputs.append(change)
+
+    def told(self) -> list[Change]:
+        """The changes with each layer's together, at the place of its first one."""
+        gone: dict[int, list[int]] = defaultdict(list)  # a layer -> what is folded into it
+        for i, expr in enumerate(self.m.a.exprs):
+            if self.m.to_b[i] < 0 and _scales(expr):
+                host = self._host(expr)
+                if host is not None:
+                    gone[host].append(i)
+        place: dict[int, Change] = {}
+        dropped: set[int] = set()
+        for host, scales in gone.items():
+            parts = [self.m.a.exprs[i] for i in scales]
+            dropped |= {id(c) for c in self._absorbed(host, parts)}
+            place[id(self.old[parts[0].name][0])] = self._one(host, parts)
+        return [place.get(id(c), c) for c in self.changes if id(c) in place or id(c) not in dropped]
+
+    def _host(self, scale: Expr) -> int | None:
+        """The layer with other weights that is before a scale that is gone, or alone behind it."""
+        before = _value(scale)
+        while before is not None and self.m.to_b[self.m.a.index[id(before.expr)]] < 0:
+            before = _value(before.expr) if _scales(before.expr) else None
+        behind = {id(e): e for e in scale.output.users}
+        near = [before.expr] if before is not None else []
+        for expr in (*near, *(behind.values() if len(behind) == 1 else ())):
+            i = self.m.a.index[id(expr)]
+            if self.m.to_b[i] >= 0 and any(c.what == "values" for c in self._weights(i)):
+                return i
+        return None
+
+    def _weights(self, i: int) -> Iterator[Change]:
+        """Changes of what the layer of an expression holds."""
+        a, b = self.m.a.exprs[i], self.m.b.exprs[self.m.to_b[i]]
+        if is_call_module(a) and isinstance(a.inputs[0].expr, GetAttr):
+            yield from self.below[_joined(self.where, a.inputs[0].expr.name)]
+        if isinstance(a, Apply) and isinstance(b, Apply):
+            for expr, named in ((a, self.old), (b, self.new)):
+                for node in expr.inputs:
+                    if isinstance(node.expr, Constant) and len(node.users) == 1:
+                        yield from named[node.name]
+            yield from (c for c in self.old[a.name] if "(not given)" in (c.before, c.after))
+
+    def _absorbed(self, host: int, parts: Sequence[Expr]) -> Iterator[Change]:
+        yield from self._weights(host)
+        for expr in parts:
+            name = expr.name
+            yield from self.old[name]
+            for node in expr.inputs:
+                if isinstance(node.expr, (Constant, GetAttr)) and len(node.users) == 1:
+                    yield from self.old[node.name]
+                if isinstance(node.expr, GetAttr):
+                    yield from self._of_layer(_joined(self.where, node.expr.name))
+            for user in expr.output.users:
+                yield from (c for c in self.old[user.name] if c.kind == "rewired" and c.before == name)
+            yield from (c for c in self.outputs if c.kind == "rewired" and c.before == name)
+
+    def _of_layer(self, path: str) -> Iterable[Change]:
+        return [c for c in self.below[path] if c.kind == "removed"]
+
+    def _one(self, host: int, parts: Sequence[Expr]) -> Change:
+        a, b = self.m.a.exprs[host], self.m.b.exprs[self.m.to_b[host]]
+        weight = b.inputs[1].name if isinstance(b, Apply) else "weight"
+        changed = [c for c in self._weights(host) if c.distance is not None]
+        most = max(changed, key=lambda c: (c.new == weight, c.norm or 0.0))
+        in_order = sorted((a, *parts), key=lambda e: e._key)
+        return Change(
+            kind="changed",
+            where=self.where,
+            old=a.name,
+            new=b.name,
+            what="folded",
+            before=", ".join(f"{called_name(e)} {e.name}" for e in in_order),
+            after=f"{called_name(b)} {b.name}",
+            distance=most.distance,
+            relative=most.relative,
+            norm=most.norm,
+            parts=tuple(e.name for e in parts),
+        )
+
+
+def _scales(expr: Expr) -> bool:
+    """True for a batch norm, and for arithmetic with numbers or constants."""
+    if isinstance(expr, Apply):
+        return expr.op in _SCALES and _value(expr) is not None
+    norm = any(is_call_module(expr, kind) for kind in (M.BatchNorm1d, M.BatchNorm2d))
+    return (norm or step_of(expr) is not None) and _value(expr) is not None
+
+
+def _value(expr: Expr) -> Any:
+    """The only operand that is not fixed."""
+    nodes = [n for n in expr.inputs if isinstance(n, TensorNode) and not isinstance(n.expr, (Constant, GetAttr))]
+    return nodes[0] if len(nodes) == 1 and len(expr.outputs) == 1 else None
+
+
+def _joined(where: str, path: str) -> str:
+    return f"{where}.{path}" if where else path
