@@ -12,7 +12,7 @@ import numpy as np
 
 from megengine import device as devices
 from megengine.core import absent, hooks
-from megengine.core.dtype import DType, QuantizedDType, as_dtype, storage_of
+from megengine.core.dtype import DType, QuantizedDType, as_dtype, bfloat16, storage_of
 from megengine.core.errors import (
     ArgumentError,
     DTypeError,
@@ -58,7 +58,22 @@ def _storage_from(value: Any, dtype: DType | None) -> tuple[np.ndarray, DType]:
             dtype = np.dtype(np.float32)
         elif dtype == np.int64 and (array.size == 0 or (array.min() >= _INT32.min and array.max() <= _INT32.max)):
             dtype = np.dtype(np.int32)
+    elif array.dtype.kind in "iu" and array.size and not isinstance(value, Tensor):
+        _refuse_unfit(array, dtype, is_array=isinstance(value, np.ndarray))
     return np.array(array, storage_of(dtype), order="K", copy=True), dtype
+
+
+def _refuse_unfit(array: np.ndarray, dtype: DType, *, is_array: bool) -> None:
+    """Raise for integers outside a quantized type, or numbers outside an integer type; arrays wrap as in `astype`."""
+    if isinstance(dtype, QuantizedDType):
+        low, high = dtype.qmin, dtype.qmax
+    elif dtype.kind in "iu" and not is_array:
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    else:
+        return
+    for found in (array.min(), array.max()):
+        if not low <= found <= high:
+            raise DTypeError(f"tensor: {found} does not fit {dtype}; expected integers in [{low}, {high}]")
 
 
 def _called(kind: type) -> str:
@@ -289,6 +304,8 @@ class Tensor(_Fields):
     def __dlpack__(self, stream: Any = None, **kwargs: Any) -> Any:
         if stream is not None:
             raise BufferError(f"__dlpack__: stream is {brief(stream)}; expected None, since tensors lie in main memory")
+        if self._dtype == bfloat16:
+            raise DTypeError("bfloat16 cannot be given to other packages by DLPack; use .astype('float32') first")
         return self._storage().copy().__dlpack__(**kwargs)
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.errors import ArgumentError
+
 
 class Collator:
-    """Stacks items: arrays and numbers along a new first axis, tuples and dicts part by part."""
+    """Stacks items: arrays and numbers along a new first axis; dicts, lists and tuples (as lists) part by part."""
 
     def apply(self, inputs: Sequence[Any]) -> Any:
         """Items of equal structure and shapes -> a batch of arrays."""
@@ -17,10 +19,13 @@ class Collator:
         if isinstance(first, dict):
             return {key: self.apply([item[key] for item in inputs]) for key in first}
         if isinstance(first, (tuple, list)):
-            return type(first)(self.apply(parts) for parts in zip(*inputs, strict=True))
+            return [self.apply(parts) for parts in zip(*inputs, strict=True)]
         if isinstance(first, (str, bytes)):
             return list(inputs)
-        return np.stack([np.asarray(item) for item in inputs])
+        arrays = [np.asarray(item) for item in inputs]
+        if arrays[0].dtype == object:
+            raise ArgumentError(f"Collator: an item holds a {type(first).__name__}; expected arrays, numbers or text")
+        return np.stack(arrays)
 
 
 __all__ = ["Collator"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from megengine.core.errors import ArgumentError
+from megengine.core.errors import ArgumentError, OptionError
 from megengine.data.collator import Collator
 from megengine.data.sampler import Sampler, SequentialSampler
 
@@ -33,6 +33,10 @@ class DataLoader:
             raise ArgumentError(f"DataLoader: dataset is a {type(dataset).__name__}; expected something with items")
         if transform is not None and not hasattr(transform, "apply_batch") and not callable(transform):
             raise ArgumentError(f"DataLoader: transform is a {type(transform).__name__}; expected a Transform")
+        if num_workers < 0 or timeout < 0:
+            raise OptionError(f"DataLoader: num_workers={num_workers}, timeout={timeout}; expected at least 0")
+        if sampler is not None and not isinstance(sampler, Sampler):
+            raise ArgumentError(f"DataLoader: sampler is a {type(sampler).__name__}; expected a Sampler")
         self.dataset, self.transform = dataset, transform
         self.sampler = SequentialSampler(dataset) if sampler is None else sampler
         self.collator = Collator() if collator is None else collator

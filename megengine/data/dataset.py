@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from megengine.core import absent
-from megengine.core.errors import MissingMethodError, ShapeError
+from megengine.core.errors import IndexOutOfRangeError, MissingMethodError, OptionError, ShapeError
 
 
 class Dataset:
@@ -34,8 +35,28 @@ class ArrayDataset(Dataset):
         return len(self.arrays[0])
 
 
+class ConcatDataset(Dataset):
+    """Data sets one after the other. Raises OptionError for none, IndexOutOfRangeError for an item outside."""
+
+    def __init__(self, datasets: Iterable[Any]) -> None:
+        self.datasets = list(datasets)
+        if not self.datasets:
+            raise OptionError("ConcatDataset: there is no data set; expected one or more")
+
+    def __getitem__(self, index: int) -> Any:
+        at = index + len(self) if index < 0 else index
+        for dataset in self.datasets:
+            if 0 <= at < len(dataset):
+                return dataset[at]
+            at -= len(dataset)
+        raise IndexOutOfRangeError(f"ConcatDataset: item {index} is out of range for {len(self)} items")
+
+    def __len__(self) -> int:
+        return sum(map(len, self.datasets))
+
+
 def __getattr__(name: str) -> Any:
     raise absent.missing(__name__, name)
 
 
-__all__ = ["ArrayDataset", "Dataset"]
+__all__ = ["ArrayDataset", "ConcatDataset", "Dataset"]

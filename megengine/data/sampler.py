@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -22,7 +23,8 @@ class Sampler:
 class MapSampler(Sampler):
     """Batches of `batch_size` indices, in the order of `sample()`; the last one may be shorter, or dropped.
 
-    With a seed each sampler gives its own order, else the order comes from `megengine.random.seed`.
+    With a seed each sampler gives its own order, else the order comes from `megengine.random.seed`. Of `world_size`
+    parts of the data, `rank` (from 0) gets every `world_size`-th index; the first ones fill up the last parts.
     """
 
     def __init__(
@@ -41,9 +43,16 @@ class MapSampler(Sampler):
                 f"{name}: dataset is a {type(dataset).__name__}, batch_size={batch_size!r}; "
                 "expected something with a length, and an integer of at least 1"
             )
-        if (world_size or 1) != 1 or (rank or 0) != 0:
-            raise OptionError(f"{name}: world_size={world_size}, rank={rank}; there is one process: leave them out")
-        self.dataset, self.batch_size, self.drop_last = dataset, int(batch_size), drop_last
+        if isinstance(batch_size, bool) or not isinstance(drop_last, (bool, np.bool_)):
+            raise ArgumentError(
+                f"{name}: batch_size={batch_size!r}, drop_last={drop_last!r}; expected a number, a boolean"
+            )
+        if num_samples is not None and num_samples < 1:
+            raise OptionError(f"{name}: num_samples is {num_samples}; expected at least 1")
+        self.world_size, self.rank = 1 if world_size is None else int(world_size), 0 if rank is None else int(rank)
+        if not 0 <= self.rank < self.world_size:
+            raise OptionError(f"{name}: world_size={world_size}, rank={rank}; expected 0 <= rank < world_size")
+        self.dataset, self.batch_size, self.drop_last = dataset, int(batch_size), bool(drop_last)
         self.num_samples = len(dataset) if num_samples is None else int(num_samples)
         self.rng = None if seed is None else np.random.default_rng(seed)
 
@@ -55,11 +64,13 @@ class MapSampler(Sampler):
         raise MissingMethodError(f"{type(self).__name__} has no sample; define it in the subclass")
 
     def __len__(self) -> int:
-        full, rest = divmod(self.num_samples, self.batch_size)
+        full, rest = divmod(math.ceil(self.num_samples / self.world_size), self.batch_size)
         return full + bool(rest and not self.drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
-        indices = self.sample()
+        indices = list(self.sample())
+        indices += indices[: -len(indices) % self.world_size]
+        indices = indices[self.rank :: self.world_size]
         for at in range(len(self)):
             yield indices[at * self.batch_size : (at + 1) * self.batch_size]
 
@@ -86,7 +97,10 @@ class SequentialSampler(MapSampler):
 
 
 class RandomSampler(MapSampler):
-    """The indices of a data set (or those of `indices`), each once, in a new order at each pass."""
+    """The indices of a data set (or those of `indices`), each once, in a new order at each pass.
+
+    Parts of one data set need one seed, so that they are parts of one order.
+    """
 
     def __init__(
         self,
@@ -100,6 +114,8 @@ class RandomSampler(MapSampler):
     ) -> None:
         count = None if indices is None else len(indices)
         super().__init__(dataset, batch_size, drop_last, count, world_size, rank, seed)
+        if self.world_size > 1 and seed is None:
+            raise OptionError("RandomSampler: world_size is above 1; expected a seed, the same for every rank")
         self.indices = indices
 
     def sample(self) -> list[int]:

@@ -19,9 +19,9 @@ class Transform:
         """One item."""
         raise MissingMethodError(f"{type(self).__name__} has no apply; define it in the subclass")
 
-    def apply_batch(self, inputs: Sequence[Any]) -> list[Any]:
+    def apply_batch(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Several items, one by one."""
-        return [self.apply(item) for item in inputs]
+        return tuple(self.apply(item) for item in inputs)
 
 
 class PseudoTransform(Transform):
@@ -129,10 +129,58 @@ class CenterCrop(VisionTransform):
         return _cut(image, self.output_size, top // 2, left // 2)
 
 
-class RandomCrop(CenterCrop):
-    """A part of (height, width) at a random place."""
+class Pad(VisionTransform):
+    """A border of `value` around a picture: `size` is one width, (bottom, right), or (top, bottom, left, right).
+
+    As in MegEngine a single `value` is that of the first channel, and the others get 0.
+    """
+
+    def __init__(
+        self, size: Any = 0, value: Any = 0, mask_value: float = 0, *, order: Sequence[str] | None = None
+    ) -> None:
+        super().__init__(order)
+        given = (size,) * 4 if isinstance(size, int) else tuple(size) if isinstance(size, (tuple, list)) else ()
+        if len(given) == 2:
+            given = (0, given[0], 0, given[1])
+        if len(given) != 4 or not all(isinstance(v, int) and v >= 0 for v in given):
+            raise OptionError(f"{type(self).__name__}: size is {size!r}; expected one width, two or four, at least 0")
+        self.size, self.value = given, value
 
     def _apply_image(self, image: np.ndarray) -> np.ndarray:
+        return _padded(image, self.size, self.value)
+
+
+def _padded(image: np.ndarray, size: Sequence[int], value: Any) -> np.ndarray:
+    top, bottom, left, right = size
+    h, w, channels = image.shape
+    colour = np.zeros(channels, image.dtype)
+    given = np.atleast_1d(value)[:channels]
+    colour[: len(given)] = given
+    out = np.empty((top + h + bottom, left + w + right, channels), image.dtype)
+    out[...] = colour
+    out[top : top + h, left : left + w] = image
+    return out
+
+
+class RandomCrop(CenterCrop):
+    """A part of (height, width) at a random place, after a border (see Pad); smaller pictures are filled up."""
+
+    def __init__(
+        self,
+        output_size: Any,
+        padding_size: Any = 0,
+        padding_value: Any = (0, 0, 0),
+        padding_maskvalue: float = 0,
+        *,
+        order: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(output_size, order=order)
+        self._border, self.padding_value = Pad(padding_size, padding_value), padding_value
+
+    def _apply_image(self, image: np.ndarray) -> np.ndarray:
+        image = self._border._apply_image(image)
+        lacking = [max(n - have, 0) for n, have in zip(self.output_size, image.shape[:2], strict=True)]
+        image = _padded(image, (0, lacking[0], 0, lacking[1]), self.padding_value)
         top, left = (int(random.generator().integers(n + 1)) for n in self._room(image))
         return _cut(image, self.output_size, top, left)
 
@@ -166,6 +214,7 @@ __all__ = [
     "CenterCrop",
     "Compose",
     "Normalize",
+    "Pad",
     "PseudoTransform",
     "RandomCrop",
     "RandomHorizontalFlip",

@@ -38,10 +38,11 @@ def as_tensor(value: Any, *, like: Tensor | None = None) -> Tensor:
         return value
     if like is None:
         return Tensor(value)
-    dtype = None
     if isinstance(value, numbers.Number) and isinstance(like.dtype, np.dtype):
-        dtype = number_dtype(value, like.dtype)
-    return Tensor._wrap(Tensor(value, dtype)._storage(), None, like.device)
+        array = np.asarray(value)
+        if array.dtype != object:  # a number of more than 64 bits is refused below
+            return Tensor._wrap(array.astype(number_dtype(value, like.dtype)), None, like.device)
+    return Tensor._wrap(Tensor(value)._storage(), None, like.device)
 
 
 def number_dtype(value: Any, dtype: np.dtype) -> np.dtype:

@@ -113,10 +113,10 @@ def linspace(start: float, stop: float, num: int, dtype: Any = "float32", device
 @public(home=_HOME)
 def eye(N: Integers, M: int | None = None, *, dtype: Any = "float32", device: str | None = None) -> Tensor:
     """The N x M matrix with ones on its diagonal; N may be the shape, (rows, columns) or (rows,)."""
-    if M is None and (isinstance(N, (tuple, list)) or (isinstance(N, (Tensor, np.ndarray)) and N.ndim)):
+    if isinstance(N, (tuple, list)) or (isinstance(N, (Tensor, np.ndarray)) and N.ndim):
         given = shape_argument((N,))
-        if len(given) not in (1, 2):
-            raise ShapeError(f"eye: N is {brief(given)}; expected an integer, or a shape of one or two lengths")
+        if M is not None or len(given) not in (1, 2):
+            raise ShapeError(f"eye: N is {brief(given)}, M is {M}; expected integers, or a shape alone as N")
         N, M = given[0], given[-1]
     rows, columns = _lengths("eye", (int(N), int(N if M is None else M)))  # type: ignore[arg-type]
     return _made(np.eye(rows, columns, dtype=storage_of(as_dtype(dtype))), device)

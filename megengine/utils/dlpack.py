@@ -40,5 +40,11 @@ def from_dlpack(ext_tensor: Any, stream: int | None = None) -> Tensor:
         raise DTypeError(
             f"from_dlpack: got {type(ext_tensor).__name__}; expected a DLPack capsule or an object with __dlpack__"
         )
-    array = np.from_dlpack(_Capsule(ext_tensor) if capsule else ext_tensor)
+    try:
+        array = np.from_dlpack(_Capsule(ext_tensor) if capsule else ext_tensor)
+    except (BufferError, RuntimeError, TypeError, ValueError) as exc:
+        raise DTypeError(
+            f"from_dlpack: {exc}; expected numbers that NumPy knows, in main memory and without a gradient: "
+            "convert them first, such as with .float() to float32, .cpu(), .detach()"
+        ) from exc
     return Tensor(array, dtype=array.dtype)

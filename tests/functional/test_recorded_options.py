@@ -74,6 +74,8 @@ NO_GRADIENT = {
 
 
 def is_compared(record):
+    if record.home.endswith(".quantized"):  # declared at first use; compared in tests/quantization
+        return False
     return record.home.startswith("megengine.functional") and not record.is_method
 
 

@@ -149,4 +149,59 @@ def names_of_loggers(mge, F):
     return [mge.get_logger(name).name for name in ("script", "megengine.part", "__main__")]
 
 
+def numbered(count=11):
+    """A data set of numbers."""
+    from megengine.data.dataset import Dataset
+
+    class Numbers(Dataset):
+        def __init__(self):
+            super().__init__()
+
+        def __getitem__(self, index):
+            return np.float32(index), index % 3
+
+        def __len__(self):
+            return count
+
+    return Numbers()
+
+
+@idiom
+def parts_of_a_data_set(mge, F):
+    import megengine.data as data
+
+    samplers = [data.SequentialSampler(numbered(), 2, world_size=3, rank=rank) for rank in range(3)]
+    drawn = [data.ReplacementSampler(numbered(), 2, num_samples=7, world_size=3, rank=r, seed=3) for r in range(3)]
+    shuffled = [data.RandomSampler(numbered(), 2, world_size=3, rank=rank, seed=3) for rank in range(3)]
+    everything = sorted({int(i) for sampler in shuffled for batch in sampler for i in batch})
+    batches = [[int(i) for i in batch] for sampler in samplers for batch in sampler]
+    return batches, [[len(b) for b in sampler] for sampler in drawn], [len(s) for s in samplers + drawn], everything
+
+
+@idiom
+def batches_of_a_loader(mge, F):
+    import megengine.data as data
+
+    joined = data.dataset.ConcatDataset([numbered(3), numbered(2)])
+    loader = data.DataLoader(joined, data.SequentialSampler(joined, batch_size=2))
+    nested = data.Collator().apply([{"a": [np.ones(2), 1], "b": "x"}, {"a": [np.zeros(2), 2], "b": "y"}])
+    return len(joined), len(loader), [[type(b).__name__, *b] for b in loader], nested["a"], nested["b"], joined[-1][1]
+
+
+@idiom
+def pictures_are_prepared(mge, F):
+    import megengine.data.transform as T
+
+    x = np.arange(72, dtype=np.uint8).reshape(4, 6, 3)
+    steps = T.Compose([T.Pad(1, value=(1, 2, 3)), T.CenterCrop((5, 6)), T.Normalize(128.0, 64.0), T.ToMode()])
+    crops = [
+        T.RandomCrop((8, 10), 2, [1, 2, 3]),
+        T.RandomCrop((4, 9)),
+        T.RandomCrop((6, 6)),
+        T.RandomCrop((8, 10), 2, 1),
+    ]
+    both = T.Compose([T.Pad((1, 2)), T.ToMode()]).apply_batch([(x, 1), (x, 2)])
+    return steps.apply(x), [c.apply(x) for c in crops], T.Pad((1, 2, 0, 3)).apply(x), T.Pad(1, 7).apply(x), both[1]
+
+
 __all__ = ["IDIOMS"]

@@ -16,7 +16,7 @@ from megengine.autodiff import GradManager
 from megengine.core.errors import DeviceError, MegEngineError, OptionError
 from megengine.data import Collator, DataLoader, Infinite, RandomSampler, ReplacementSampler, SequentialSampler
 from megengine.data import transform as T
-from megengine.data.dataset import ArrayDataset, Dataset
+from megengine.data.dataset import ArrayDataset, ConcatDataset, Dataset
 
 
 def test_a_training_script_runs():
@@ -123,7 +123,14 @@ def test_orders():
     assert next(endless) == next(endless)
     with pytest.raises(OptionError, match="gives no batch"):
         next(iter(Infinite(SequentialSampler(ArrayDataset([])))))
-    for wrong in (lambda: RandomSampler(3), lambda: SequentialSampler(data, 0), lambda: RandomSampler(data, rank=1)):
+    for wrong in (
+        lambda: RandomSampler(3),
+        lambda: SequentialSampler(data, 0),
+        lambda: RandomSampler(data, rank=1),
+        lambda: RandomSampler(data, world_size=2),
+        lambda: SequentialSampler(data, drop_last="x"),
+        lambda: ReplacementSampler(data, num_samples=0),
+    ):
         with pytest.raises(MegEngineError, match="Sampler: "):
             wrong()
 
@@ -147,11 +154,18 @@ def test_batches():
         lambda: ArrayDataset([1], [1, 2]),
         lambda: DataLoader(3),
         lambda: DataLoader(pictures, transform=3),
+        lambda: DataLoader(pictures, sampler=3),
+        lambda: DataLoader(pictures, num_workers=-1),
+        lambda: Collator().apply([None, None]),
+        lambda: ConcatDataset([]),
+        lambda: ConcatDataset([pictures])[2],
+        lambda: T.Pad((1, 2, 3)),
+        lambda: T.Pad(-1),
         lambda: Dataset()[0],
         lambda: T.Resize,
         lambda: mge.data.dataset.MNIST,
     ):
-        with pytest.raises(MegEngineError, match="expected|define|smaller|no attribute"):
+        with pytest.raises(MegEngineError, match="expected|define|smaller|no attribute|out of range"):
             wrong()
 
 
