@@ -191,18 +191,20 @@ class Optimizer:
         batches: dict[Any, updates.Batch] = {}
         done, others = [], []
         for p in params:
-            state, g = self._state[p], p.grad._storage()  # type: ignore[union-attr]
-            if not updates.fits(p._storage(), g):
+            state, w, g = self._state[p], p._storage(), p.grad._storage()  # type: ignore[union-attr]
+            if not updates.fits(w, g):
                 others.append(p)
                 continue
-            count = None
-            if "step" in state:
-                state["step"] += 1
-                count = float(state["step"])
-            if count not in batches:
-                batches[count] = updates.Batch(twin(self, state, group))
+            count, steps = None, state.get("step")
+            if steps is not None:
+                steps += 1
+                count = steps.item()
+            batch = batches.get(count)
+            if batch is None:
+                batch = batches[count] = updates.Batch(twin(self, state, group))
+            del w  # a holder of the value less: _place counts them
             out = self._place(p)
-            batches[count].add(out, p._storage(), g, state)
+            batch.add(out, p._storage(), g, state)
             done.append((p, out))
         for batch in batches.values():
             batch.run(self._gradient_decay(group))
