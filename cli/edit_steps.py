@@ -13,6 +13,7 @@ from megengine.traced_module import TracedModule
 from megengine.traced_module.expr import Apply, Call, GetAttr
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.queries import node_named
 
 
 @dataclass
@@ -28,22 +29,11 @@ class Session:
         Raises:
             OptionError: there is none, or there are several; the nearest name or the paths are given.
         """
-        every = [node for graph in self.model.graphs for node in graph.nodes()]
-        own = [node for node in every if node.graph is self.graph]
-        for found in (
-            [node for node in own if name in (node.name, node.qualname)],
-            [node for node in every if name in (_path(node), node.qualname)],
-            [node for node in every if node.name == name],
-        ):
-            if len(found) == 1:
-                return found[0]
-            if found:
-                paths = ", ".join(dict.fromkeys(map(_path, found[:6])))
-                raise OptionError(f"{len(found)} values are called {name!r}; give one by its path: {paths}")
-        known = [text for node in every for text in (node.name, _path(node))]
-        raise OptionError(
-            f"{self.graph.name} has no value {name!r}{nearest(name, known)}; `inspect --find '*'` lists them"
-        )
+        try:
+            return node_named(self.model.graphs, name, self.graph)
+        except OptionError as error:
+            remedy = "" if "give one by its path" in str(error) else "; `inspect --find '*'` lists them"
+            raise OptionError(f"{error}{remedy}") from None
 
     def tensor(self, name: str) -> TensorNode:
         """A node of a tensor. Raises as `node`."""
@@ -61,11 +51,6 @@ class Session:
                 "be inputs and outputs; add --flatten"
             )
         return found
-
-
-def _path(node: Node) -> str:
-    where = node.graph.qualname[len(node.top_graph.qualname) + 1 :]
-    return f"{where}.{node.name}" if where else node.name
 
 
 def rename(session: Session, text: str) -> None:

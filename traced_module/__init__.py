@@ -25,6 +25,7 @@ from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.interpret import interpret
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.passes import optimize
+from megengine.traced_module.profiling import profile
 from megengine.traced_module.pytree import register_supported_type
 from megengine.traced_module.tm_config import disable_default_checker, enable_expr_checker
 from megengine.traced_module.traced import TracedModule, lower, register_as_builtin, trace_module, wrap
@@ -63,6 +64,7 @@ __all__ = [
     "load_tm",
     "lower",
     "optimize",
+    "profile",
     "record",
     "register_as_builtin",
     "register_supported_type",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from megengine.core.errors import GraphError
+from megengine.core.errors import GraphError, nearest
 from megengine.traced_module.expr import Expr
 from megengine.traced_module.node import Node
 
@@ -16,8 +16,9 @@ T = TypeVar("T")
 class BaseFilter(Sequence[T]):
     """A fixed sequence of expressions or nodes, taken when it was asked for: editing while iterating is safe."""
 
-    def __init__(self, items: Iterable[T]) -> None:
+    def __init__(self, items: Iterable[T], hint: Callable[[], str] = str) -> None:
         self._items = tuple(items)
+        self._hint = hint  # what to say where nothing was found
 
     def __iter__(self) -> Iterator[T]:
         return iter(self._items)
@@ -43,7 +44,8 @@ class BaseFilter(Sequence[T]):
         """The only one. Raises GraphError when there are none or several."""
         if len(self._items) != 1:
             found = ", ".join(getattr(i, "name", "?") for i in self._items[:5]) or "nothing"
-            raise _NotUniqueError(f"as_unique: expected exactly one item, found {len(self._items)} ({found})")
+            hint = "" if self._items else self._hint()
+            raise _NotUniqueError(f"as_unique: expected exactly one item, found {len(self._items)} ({found}){hint}")
         return self._items[0]
 
     def as_count(self) -> int:
@@ -79,7 +81,10 @@ class NodeFilter(BaseFilter[Node]):
             "".join(".*" if part == "*" else re.escape(part) for part in re.split(r"(\*)", name)),
             re.IGNORECASE if ignorecase else 0,
         )
-        return self._keep(lambda node: pattern.fullmatch(node.name) is not None)
+        known = self._items
+        found = self._keep(lambda node: pattern.fullmatch(node.name) is not None)
+        found._hint = lambda: f" for {name!r}{nearest(name, [node.name for node in known])}"
+        return found
 
     def node_id(self, node_id: int | Sequence[int]) -> NodeFilter:
         """Those with one of these ids."""

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from megengine.core.errors import OptionError, nearest
 from megengine.traced_module.expr import (
     Apply,
     CallMethod,
@@ -17,6 +18,7 @@ from megengine.traced_module.expr import (
 )
 from megengine.traced_module.filters import ExprFilter, NodeFilter
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.provenance import graph_path
 
 if TYPE_CHECKING:
     from megengine.traced_module.graph import InternalGraph
@@ -141,6 +143,37 @@ class Queries:
         head = f"{self.name}.Graph ({', '.join(n.name for n in self._inputs)}) {{"
         body = [f"\t{e!r}" for e in self._order if not isinstance(e, Input)]
         return "\n".join([head, *(body or ["\t"]), f"\treturn {', '.join(n.name for n in self._outputs)}", "}"])
+
+
+def node_named(graphs: Sequence[InternalGraph], name: str, first: InternalGraph | None = None) -> Any:
+    """The node of a name, a path (`layer1.0.relu_out`) or a qualname in these graphs and those that they enter.
+
+    Names of these graphs themselves (only of `first`, if it is given) come before those of submodules.
+
+    Raises:
+        OptionError: there is none, or there are several; the nearest name or the paths are given.
+    """
+    every = list({id(node): node for graph in graphs for node in graph.nodes()}.values())
+    preferred = graphs if first is None else [first]
+    own = [node for node in every if any(node.graph is graph for graph in preferred)]
+    for found in (
+        [node for node in own if name in (node.name, node.qualname)],
+        [node for node in every if name in (node_path(node), node.qualname)],
+        [node for node in every if node.name == name],
+    ):
+        if len(found) == 1:
+            return found[0]
+        if found:
+            paths = ", ".join(dict.fromkeys(map(node_path, found[:6])))
+            raise OptionError(f"{len(found)} values are called {name!r}; give one by its path: {paths}")
+    known = [text for node in every for text in (node.name, node_path(node), node.qualname)]
+    raise OptionError(f"{preferred[0].name if preferred else 'the module'} has no value {name!r}{nearest(name, known)}")
+
+
+def node_path(node: Node) -> str:
+    """Path of the module whose graph makes a node, and its name."""
+    where = graph_path(node.graph)
+    return f"{where}.{node.name}" if where else node.name
 
 
 def child_graph(expr: Expr) -> InternalGraph | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.collecting import collection_paused
-from megengine.core.errors import GraphError
+from megengine.core.errors import ArgumentError, GraphError
 from megengine.core.pytree import flatten, flatten_as, unflatten
 from megengine.dispatch.public import PublicFunction, watched_function
 from megengine.module import Module
@@ -20,6 +20,8 @@ from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.interpret import OnValue, interpret
 from megengine.traced_module.nesting import roomy
 from megengine.traced_module.node import TensorNode
+from megengine.traced_module.queries import node_named
+from megengine.traced_module.reserved import check_names, keep_in_reach, state_names
 from megengine.traced_module.tm_config import SETTINGS
 from megengine.traced_module.tracing.calls import (
     arguments_key,
@@ -126,7 +128,15 @@ class TracedModule(Module):
         return result
 
     def set_watch_points(self, nodes: Any) -> None:
-        """Keep the values of these nodes (of any submodule's graph) in `watch_node_value` at each run."""
+        """Keep the values of these nodes in `watch_node_value` at each run.
+
+        Nodes may be of any submodule's graph, and be given by name, path (`layer1.0.relu_out`) or qualname. Of what a
+        shared submodule computes several times in one run, the last value is kept; `run(inputs, on_value)` sees all.
+
+        Raises:
+            GraphError: one is no tensor node of this module.
+            OptionError: a name is unknown or stands for several; the nearest or all of them are given.
+        """
         self.watch_points = self._points("set_watch_points", nodes)
 
     def clear_watch_points(self) -> None:
@@ -134,7 +144,10 @@ class TracedModule(Module):
         self.watch_points, self.watch_node_value = [], {}
 
     def set_end_points(self, nodes: Any) -> None:
-        """Run up to these nodes only, and return their values as a list."""
+        """Run up to these nodes only, and return their values, the first of each, as a list.
+
+        Nodes are given, and errors raised, as in `set_watch_points`.
+        """
         self.end_points = self._points("set_end_points", nodes)
 
     def clear_end_points(self) -> None:
@@ -142,8 +155,10 @@ class TracedModule(Module):
         self.end_points = []
 
     def _points(self, what: str, nodes: Any) -> list[TensorNode]:
-        points: list[Any] = list(nodes) if isinstance(nodes, (list, tuple, NodeFilter)) else [nodes]
-        own = {id(n) for g in self._graphs.values() for n in g.nodes()}
+        given: list[Any] = list(nodes) if isinstance(nodes, (list, tuple, NodeFilter)) else [nodes]
+        graphs = tuple(self._graphs.values())
+        own = {id(n) for g in graphs for n in g.nodes()}
+        points = [node_named(graphs, node) if isinstance(node, str) else node for node in given]
         for node in points:
             if not isinstance(node, TensorNode) or id(node) not in own:
                 raise GraphError(f"{what}: {node!r} is not a tensor node of this module")
@@ -166,7 +181,12 @@ class TracedModule(Module):
         if only is not None and only.arguments is None:
             return only, list(args)
         if self.forward_signature is not None:
-            args, kwargs = normalized(without_self(self.forward_signature), args, kwargs)
+            signature = without_self(self.forward_signature)
+            try:
+                args, kwargs = normalized(signature, args, kwargs)
+            except TypeError as error:
+                name, given = self.name or self.origin or "the module", _written(args, kwargs)
+                raise ArgumentError(f"{name}: {error}; got ({given}); expected {name}{signature}") from None
         for graph in self._graphs.values():
             tensors = _fitting(graph, (tuple(args), dict(kwargs)))
             if tensors is not None:
@@ -174,8 +194,8 @@ class TracedModule(Module):
         else:
             known = "; ".join(_structure(g) for g in self._graphs.values()) or "no call at all"
             raise GraphError(
-                f"{self.name or 'the module'} was not traced with these arguments ({_written(args, kwargs)}); "
-                f"it knows {known}; trace it again with them"
+                f"{self.name or self.origin or 'the module'} was not traced with these arguments "
+                f"({_written(args, kwargs)}); it knows {known}; trace it again with them"
             )
 
     def graph_of_call(self, expr: Any) -> InternalGraph | None:
@@ -257,8 +277,19 @@ class TracedModule(Module):
 
         return summarize(self.graph, depth=depth)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """What `pickle` and `copy.deepcopy` take: all but the history of edits, watch and end points."""
+        from megengine.traced_module.formats import pickling
+
+        whole: Any = self
+        return pickling.rebuilt, pickling.pieces(whole)
+
     def __repr__(self) -> str:
         return "\n".join(repr(g) for g in self._graphs.values()) or super().__repr__()
+
+
+_NAMES = state_names(TracedModule)
+keep_in_reach(TracedModule)
 
 
 def own_history(graphs: Sequence[InternalGraph]) -> None:
@@ -430,9 +461,12 @@ class _Assembly:
                 made._add_graph(graph)
         else:
             entries = module.items() if isinstance(module, dict) else enumerate(module)
-        for name, value in entries:
-            if _holds(value):
-                object.__setattr__(made, str(name), self.module(value))
+        held = {str(name): value for name, value in entries if _holds(value)}
+        if isinstance(module, TracedModule):
+            held = {name: value for name, value in held.items() if name not in _NAMES}
+        check_names(held, _NAMES, type(module).__name__)
+        for name, value in held.items():
+            object.__setattr__(made, name, self.module(value))
         return made
 
 

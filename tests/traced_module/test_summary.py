@@ -112,7 +112,29 @@ def test_refusals():
     module = trace_module(Shared().eval(), tensor(np.zeros((2, 3), np.float32)))
     for depth in (-1, "all"):
         with pytest.raises(GraphError, match=r"summary: depth is .*; expected None or a count of levels"):
-            module.summary(depth)
+            module.summary(depth)  # pyright: ignore[reportArgumentType]
     with pytest.raises(GraphError, match="0 graphs; expected one"):
         TracedModule().summary()
     assert all(not isinstance(e, Input) for e in summarize(module.graph).rows)
+
+
+def test_the_table_is_as_wide_as_is_asked_for(monkeypatch):
+    found = trace_module(resnet50().eval(), tensor(np.zeros((1, 3, 32, 32), np.float32))).summary()
+    whole = found.to_text()
+    assert max(map(len, whole.splitlines())) > 80 and f"({2 * found.macs:,} FLOPs)" in whole
+    for width in (80, 100, 120):
+        lines = found.to_text(width).splitlines()
+        assert max(map(len, lines)) <= width and len(lines) >= len(found.rows) + 4
+        assert all(
+            f"{row.parameters:,}" in line for row, line in zip(found.rows, lines[2:], strict=False) if row.parameters
+        )
+    assert max(map(len, found.to_text(1).splitlines())) < 70  # numbers are never cut
+    assert repr(found) == whole  # not a terminal
+    monkeypatch.setattr("sys.stdout", type("Terminal", (), {"isatty": lambda self: True, "fileno": lambda self: 1})())
+    monkeypatch.setenv("COLUMNS", "90")
+    text = repr(found)
+    monkeypatch.undo()
+    assert text == found.to_text(90)
+    for width in (0, -1, True, 2.5, "9"):
+        with pytest.raises(GraphError, match=f"summary: width is {width!r}; expected None or a count"):
+            found.to_text(width)  # pyright: ignore[reportArgumentType]

@@ -22,46 +22,53 @@ def folded(changes: list[Change], matchings: Sequence[tuple[str, Matching]]) -> 
 
     What is gone in one direction is new in the other: layers that were split are told in the same way.
     """
+    changes = _told(changes, matchings)
+    turned = _told([c.reversed() for c in changes], [(where, m.exchanged()) for where, m in matchings])
+    return [change.reversed() for change in turned]
+
+
+def _told(changes: list[Change], matchings: Sequence[tuple[str, Matching]]) -> list[Change]:
+    """The changes with each layer's together, at the place of the first of what is gone."""
+    inside: dict[str, list[Change]] = defaultdict(list)  # path of a module -> changes of its graphs
+    below: dict[str, list[Change]] = defaultdict(list)  # path of a layer -> changes of it
+    for change in changes:
+        if change.element in ("module", "parameter"):
+            below[change.where if change.element == "parameter" else change.path].append(change)
+        else:
+            inside[change.where].append(change)
+    place: dict[int, Change] = {}
+    dropped: set[int] = set()
     for where, matching in matchings:
-        changes = _Graph(changes, where, matching).told()
-        turned = [change.reversed() for change in changes]
-        changes = [change.reversed() for change in _Graph(turned, where, matching.exchanged()).told()]
-    return changes
+        if any(change.kind == "removed" for change in inside[where]):
+            _Graph(inside[where], below, where, matching).tell(place, dropped)
+    return [place.get(id(c), c) for c in changes if id(c) in place or id(c) not in dropped]
 
 
 class _Graph:
     """Changes of one pair of graphs, by what they are about."""
 
-    def __init__(self, changes: list[Change], where: str, matching: Matching) -> None:
-        self.changes, self.where, self.m = changes, where, matching
+    def __init__(self, changes: list[Change], below: dict[str, list[Change]], where: str, matching: Matching) -> None:
+        self.below, self.where, self.m = below, where, matching
         self.old: dict[str | None, list[Change]] = defaultdict(list)
         self.new: dict[str | None, list[Change]] = defaultdict(list)
-        self.below: dict[str, list[Change]] = defaultdict(list)  # path of a layer -> changes of it
-        self.outputs: list[Change] = []
+        self.outputs = [change for change in changes if change.element == "output"]
         for change in changes:
-            if change.element in ("module", "parameter"):
-                self.below[change.where if change.element == "parameter" else change.path].append(change)
-            elif change.where == where and change.element == "expr":
+            if change.element == "expr":
                 self.old[change.old].append(change)
                 self.new[change.new].append(change)
-            elif change.where == where and change.element == "output":
-                self.outputs.append(change)
 
-    def told(self) -> list[Change]:
-        """The changes with each layer's together, at the place of its first one."""
+    def tell(self, place: dict[int, Change], dropped: set[int]) -> None:
+        """Add each layer's one change, by the id of the change in whose place it stands, and what it stands for."""
         gone: dict[int, list[int]] = defaultdict(list)  # a layer -> what is folded into it
         for i, expr in enumerate(self.m.a.exprs):
             if self.m.to_b[i] < 0 and _scales(expr):
                 host = self._host(expr)
                 if host is not None:
                     gone[host].append(i)
-        place: dict[int, Change] = {}
-        dropped: set[int] = set()
         for host, scales in gone.items():
             parts = [self.m.a.exprs[i] for i in scales]
             dropped |= {id(c) for c in self._absorbed(host, parts)}
             place[id(self.old[parts[0].name][0])] = self._one(host, parts)
-        return [place.get(id(c), c) for c in self.changes if id(c) in place or id(c) not in dropped]
 
     def _host(self, scale: Expr) -> int | None:
         """The layer with other weights that is before a scale that is gone, or alone behind it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +17,14 @@ from megengine.traced_module.expr import Apply, Call, Constant, Expr, GetAttr, I
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.nesting import roomy
 from megengine.traced_module.node import ModuleNode, TensorNode
-from megengine.traced_module.pictures.boxes import called_name, printable, shortened
+from megengine.traced_module.pictures.boxes import called_name, shortened
 from megengine.traced_module.pictures.hierarchy import shown
+from megengine.traced_module.pictures.tables import LONGEST_CELL, clean, table, terminal_width
 from megengine.traced_module.provenance import module_path, provenance
 from megengine.traced_module.queries import child_graph
 from megengine.traced_module.tracing.calls import get_subattr, run_call, stand_in, untouched
 from megengine.traced_module.tracing.deferred import Deferring
 
-LONGEST_NAME = 48
 Weights = dict[int, tuple[int, int]]  # of each tensor, by identity: elements and bytes
 
 
@@ -163,7 +164,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Summary:
-    """Rows in execution order, a submodule's own row before those of its inside; totals. Prints as a table.
+    """Rows in execution order, a submodule's own row before those of its inside; totals. Prints as a table, as wide
+    as the terminal allows.
 
     `parameters` and `weight_bytes` count a tensor once, however often it is used; `macs` leaves out the calls
     named in `unknown`, which need a value that only a real input has.
@@ -176,8 +178,14 @@ class Summary:
     macs: int
     unknown: tuple[str, ...] = ()
 
+    def to_text(self, width: int | None = None) -> str:
+        """The table, in lines of so many characters; None for as many as it takes."""
+        if width is not None and (not isinstance(width, int) or isinstance(width, bool) or width < 1):
+            raise GraphError(f"summary: width is {width!r}; expected None or a count of characters, 1 or more")
+        return as_text(self, width)
+
     def __repr__(self) -> str:
-        return as_text(self)
+        return as_text(self, terminal_width())
 
 
 @roomy(12)
@@ -213,21 +221,18 @@ def _rows(graph: InternalGraph, costs: Costs, levels: int | None, depth: int) ->
 HEADINGS = ("call", "of", "module", "shape", "dtype", "parameters", "MACs")
 
 
-def as_text(found: Summary) -> str:
+def as_text(found: Summary, width: int | None = None) -> str:
     """A table for a terminal: what cannot be printed is replaced, long names are cut."""
-    rows = [HEADINGS, *map(_cells, found.rows)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
-    lines = ["  ".join(_aligned(cell, widths[i], i) for i, cell in enumerate(row)).rstrip() for row in rows]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    lines += [
-        "",
-        f"{shortened(_clean(found.name), LONGEST_NAME)}: {len(found.rows)} calls, {found.parameters:,} parameters "
-        f"({found.weight_bytes / 1e6:.2f} MB), {found.macs:,} multiply-accumulates",
+    lines = table(HEADINGS, [_cells(row) for row in found.rows], numbers=2, width=width)
+    notes = [
+        f"{shortened(clean(found.name), LONGEST_CELL)}: {len(found.rows)} calls, {found.parameters:,} parameters "
+        f"({found.weight_bytes / 1e6:.2f} MB), {found.macs:,} multiply-accumulates ({2 * found.macs:,} FLOPs)",
     ]
     if found.unknown:
-        names = shortened(", ".join(map(_clean, found.unknown)), 3 * LONGEST_NAME)
-        lines.append(f"without {len(found.unknown)} calls whose multiply-accumulates need real values: {names}")
-    return "\n".join(lines)
+        names = shortened(", ".join(map(clean, found.unknown)), 3 * LONGEST_CELL)
+        notes.append(f"without {len(found.unknown)} calls whose multiply-accumulates need real values: {names}")
+    folded = [part for note in notes for part in (textwrap.wrap(note, max(width, 20)) if width else [note])]
+    return "\n".join([*lines, "", *folded])
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -235,14 +240,4 @@ def _cells(row: Row) -> tuple[str, ...]:
     dtypes = ", ".join(dict.fromkeys(str(s.dtype) for s in row.specs))
     parameters = f"{row.parameters:,}" if row.parameters else "-"
     macs = "?" if row.macs is None else f"{row.macs:,}" if row.macs else "-"
-    texts = (row.name, row.called, row.module, shapes, dtypes)
-    cells = [shortened(_clean(text), LONGEST_NAME) for text in texts]
-    return ("  " * min(row.depth, 20) + cells[0], *cells[1:], parameters, macs)
-
-
-def _clean(text: str) -> str:
-    return printable(text).replace("\n", "\ufffd")
-
-
-def _aligned(cell: str, width: int, column: int) -> str:
-    return cell.rjust(width) if column >= HEADINGS.index("parameters") else cell.ljust(width)
+    return ("  " * min(row.depth, 12) + row.name, row.called, row.module, shapes, dtypes, parameters, macs)

@@ -85,8 +85,8 @@ def get_subattr(module: Any, path: str) -> Any:
 
     Raises GraphError naming the part that is missing.
     """
-    at, heard = module, hooks.active.get() is not None
-    if not heard and "." not in path and issubclass(type(at), Module):  # the usual case
+    at, watcher = module, hooks.active.get()
+    if watcher is None and "." not in path and issubclass(type(at), Module):  # the usual case
         own = object.__getattribute__(at, "__dict__")
         if path in own:
             return own[path]
@@ -94,7 +94,7 @@ def get_subattr(module: Any, path: str) -> Any:
         try:
             if isinstance(at, Module):
                 value = object.__getattribute__(at, "__dict__")[part]  # never a method, a class or a module's globals
-                at = getattr(at, part) if heard else value
+                at = value if watcher is None else watcher.attribute(at, part, value)
             elif isinstance(at, (list, tuple)):
                 at = at[int(part)]
             elif isinstance(at, Mapping):

@@ -1,0 +1,141 @@
+"""Values by name, path and qualname; names that submodules share with traced modules themselves."""
+
+import numpy as np
+import pytest
+
+import megengine as mge
+import megengine.functional as F
+import megengine.module as M
+from megengine import traced_module as tm
+from megengine.core.errors import ArgumentError, GraphError, OptionError
+from megengine.tensor import tensor
+from megengine.traced_module.reserved import state_names
+from megengine.traced_module.traced import TracedModule
+
+x = tensor(np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32))
+
+
+class Inner(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = M.Linear(4, 4)
+
+    def forward(self, x):
+        return F.relu(self.fc(x))
+
+
+class Net(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = Inner()
+        self.b, self.many = self.a, [M.Linear(4, 2), Inner()]
+
+    def forward(self, x):
+        y = self.a(x)
+        y = self.b(y)
+        return {"p": self.many[0](y), "q": [y, self.many[1](y)]}
+
+
+MODEL = tm.trace_module(Net(), x)
+
+
+def test_points_are_given_by_name_path_and_qualname():
+    model = MODEL.clone()
+    inner = model.a.graph.get_function_by_type(F.relu).as_unique().output
+    for name in ("a.relu_out", inner.qualname):
+        model.set_watch_points(name)
+        assert model.watch_points == [inner]
+        model.set_end_points([name, "b_out"])
+        assert [value.shape for value in model(x)] == [(2, 4), (2, 4)]
+    model.clear_end_points()
+    out = model(x)
+    np.testing.assert_array_equal(model.watch_node_value[inner].numpy(), out["q"][0].numpy())  # of the second call
+
+
+def test_all_values_of_a_shared_module_are_seen():
+    seen = []
+    MODEL.run([x], lambda node, value: seen.append(value.numpy()) if node.qualname.startswith("Net.a.[func") else None)
+    first = MODEL.a(x).numpy()
+    np.testing.assert_array_equal(seen[0], first)
+    np.testing.assert_array_equal(seen[1], MODEL.a(tensor(first)).numpy())
+    assert len(seen) == 2
+
+
+WRONG = {
+    "a.relu_ot": "Net has no value 'a.relu_ot'; did you mean 'a.relu_out'",
+    "b_uot": "Net has no value 'b_uot'; did you mean 'b_out'",
+    "Net.a.[func_rel]": r"did you mean 'Net.a.\[func_relu\]'",
+    "relu_out": "2 values are called 'relu_out'; give one by its path: a.relu_out, many.1.relu_out",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_unknown_names_get_the_nearest(name):
+    model = MODEL.clone()
+    for set_points in (model.set_watch_points, model.set_end_points):
+        with pytest.raises(OptionError, match=WRONG[name]):
+            set_points(["a.relu_out", name])
+    assert model.watch_points == [] == model.end_points
+
+
+def test_as_unique_of_an_unknown_name_gives_the_nearest():
+    with pytest.raises(GraphError, match=r"found 0 \(nothing\) for 'relu_uot'; did you mean 'relu_out'"):
+        MODEL.graph.get_node_by_name("relu_uot").as_unique()
+    with pytest.raises(GraphError, match=r"found 0 \(nothing\) for 'zzzz'$"):
+        MODEL.graph.nodes().name("zzzz").as_unique()
+
+
+def test_wrong_calls_name_the_module_and_what_it_takes():
+    for call, message in (
+        (lambda: MODEL(x, x), r"Net: too many positional arguments; got \(float32\[2, 4\], .*; expected Net\(x\)"),
+        (lambda: MODEL(), r"Net: missing a required argument: 'x'; got \(\); expected Net\(x\)"),
+        (lambda: MODEL(z=x), r"Net: missing a required argument: 'x'; got \(z=float32"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            call()
+    with pytest.raises(GraphError, match=r"Net was not traced with these arguments \(\[1, 2\]\); it knows \(x\)"):
+        MODEL([1, 2])
+
+
+def named(name: str) -> M.Module:
+    """A net whose only layer has this name."""
+
+    class Holder(M.Module):
+        def __init__(self):
+            super().__init__()
+            setattr(self, name, M.Linear(4, 4))
+
+        def forward(self, x):
+            return F.relu(getattr(self, name)(x))
+
+    return Holder()
+
+
+OWN = sorted(n for n in vars(TracedModule) if not n.startswith("_") and not hasattr(M.Module, n))
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_layers_may_be_called_as_methods_of_traced_modules_are(name, tmp_path):
+    net = named(name)
+    model = tm.trace_module(net, x)
+    assert f'getattr(self, "{name}") -> (Linear)' in repr(model)
+    assert set(model.state_dict()) == {f"{name}.weight", f"{name}.bias"}
+    wanted = net(x).numpy()
+    forms = [model, model.flatten(), model.clone(), tm.optimize(model, "all"), tm.lower(model)]
+    forms.append(tm.trace_module(model, x))
+    for suffix in (".mgt", ".tm"):
+        mge.save(model, tmp_path / f"net{suffix}")
+        forms.append(mge.load(tmp_path / f"net{suffix}"))
+    for form in forms:
+        np.testing.assert_allclose(form(x).numpy(), wanted, rtol=1e-6)
+    assert model.summary().parameters == 20 and len(model.graphs) == 1
+    node = model.graph.get_module_by_type(M.Linear).as_unique()
+    model.graph.replace_module(node, M.Linear(4, 4, bias=False))  # pyright: ignore[reportArgumentType]
+    assert set(model.state_dict()) == {f"{name}.weight"}
+    assert model.graph.undo() and node.owner is getattr(net, name)
+
+
+@pytest.mark.parametrize("name", sorted(state_names(TracedModule) - {"forward_signature"}))
+def test_names_of_their_state_are_refused(name):
+    with pytest.raises(GraphError, match=f"Holder has a submodule or tensor called '{name}', which is an attribute of"):
+        tm.trace_module(named(name), x)

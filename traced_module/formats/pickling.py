@@ -1,0 +1,117 @@
+"""Traced modules in Python's own pickles and in `copy.deepcopy`: flat lists, so that long graphs do not nest deep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from megengine.traced_module.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.node import Node, TensorNode
+from megengine.traced_module.traced import TracedModule, own_history
+
+# what an expression of a kind has beside its operands and results -> and how it is made from that
+_PARTS: dict[type[Expr], Any] = {
+    Input: lambda e: (),
+    Constant: lambda e: (e.value,),
+    GetAttr: lambda e: (e.name,),
+    CallMethod: lambda e: (e.arguments, e.method),
+    CallFunction: lambda e: (e.arguments, e.qualified),
+    Apply: lambda e: (e.op, dict(e.attrs)),
+}
+_KINDS = {kind.kind: kind for kind in _PARTS}
+_DROPPED = ("_graphs", "watch_points", "end_points", "watch_node_value")  # as in a clone
+
+
+class Below:
+    """Stands for a traced module that is pickled beside the one that holds it."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+def pieces(module: TracedModule) -> tuple[list[Any], list[Any]]:
+    """(attributes of the module and of those below it, graphs of each), as plain values, layers and tensors."""
+    found: dict[int, TracedModule] = {}
+    todo = [module]
+    while todo:
+        at = todo.pop()
+        if id(at) not in found:
+            found[id(at)] = at
+            todo += [v for v in reversed(_state(at).values()) if isinstance(v, TracedModule)]
+    index = {key: i for i, key in enumerate(found)}
+    states = []
+    for at in found.values():
+        own = {name: value for name, value in _state(at).items() if name not in _DROPPED}
+        states.append({k: Below(index[id(v)]) if isinstance(v, TracedModule) else v for k, v in own.items()})
+    return states, [[_graph(graph) for graph in _state(at)["_graphs"].values()] for at in found.values()]
+
+
+def rebuilt(states: list[Any], graphs: list[Any]) -> TracedModule:
+    """The module that `pieces` took apart; its graphs have a history of their own."""
+    made = [TracedModule() for _ in states]
+    for module, state in zip(made, states, strict=True):
+        own = {name: made[v.index] if isinstance(v, Below) else v for name, v in state.items()}
+        _state(module).update(own)
+    rebuilt_graphs = []
+    for module, described in zip(made, graphs, strict=True):
+        for one in described:
+            graph = _rebuilt_graph(one, module)
+            TracedModule._add_graph(module, graph)
+            rebuilt_graphs.append(graph)
+    counts = [(g._journal.next_node, g._journal.next_expr) for g in rebuilt_graphs]
+    own_history(rebuilt_graphs)
+    if rebuilt_graphs:
+        journal = rebuilt_graphs[0]._journal
+        journal.next_node, journal.next_expr = (max(numbers) for numbers in zip(*counts, strict=True))
+    return made[0]
+
+
+def _state(module: TracedModule) -> dict[str, Any]:
+    return object.__getattribute__(module, "__dict__")
+
+
+def _graph(graph: InternalGraph) -> dict[str, Any]:
+    exprs = list(graph._order)
+    place = {id(n): (i, k) for i, e in enumerate(exprs) for k, n in enumerate(e.outputs)}
+    return {
+        "name": (graph.name, graph.qualname),
+        "owned": graph._owner is not None,
+        "exprs": [_expr(expr, place) for expr in exprs],
+        "inputs": [place[id(n)] for n in graph.inputs],
+        "outputs": [place[id(n)] for n in graph.outputs],
+        "names": [name for name in graph._names if graph._names.get(name) is None],
+        "call": (graph.arguments, graph.out_def),
+        "counts": (graph._journal.next_node, graph._journal.next_expr),
+    }
+
+
+def _expr(expr: Expr, place: dict[int, tuple[int, int]]) -> tuple[Any, ...]:
+    made = [(n.id, n.name, n.qualname, n.spec if isinstance(n, TensorNode) else None) for n in expr.outputs]
+    results = expr.out_def if isinstance(expr, Call) else None
+    head = (expr.kind, expr.id, dict(expr.meta), expr._disable_remove, results)
+    return (*head, _PARTS[type(expr)](expr), [place[id(n)] for n in expr.inputs], made)
+
+
+def _rebuilt_graph(described: dict[str, Any], owner: TracedModule) -> InternalGraph:
+    graph = InternalGraph(*described["name"], owner=owner if described["owned"] else None)
+    nodes: list[list[Node]] = []
+    for kind, ident, meta, disable_remove, results, parts, inputs, made in described["exprs"]:
+        expr = _KINDS[kind](graph, ident, meta, *parts)
+        expr._disable_remove = disable_remove
+        if isinstance(expr, Call):
+            expr._out_def = results
+        nodes.append([])
+        for number, name, qualname, spec in made:
+            node = graph._make_node(expr, spec, name, qualname)
+            node._id = number
+            nodes[-1].append(node)
+        expr._outputs = tuple(nodes[-1])
+        graph._link(expr, [nodes[i][k] for i, k in inputs], None)
+    for name in described["names"]:
+        graph._names.take(name, None)
+    graph._inputs, graph._outputs = (tuple(nodes[i][k] for i, k in described[key]) for key in ("inputs", "outputs"))
+    graph.arguments, graph.out_def = described["call"]
+    graph._journal.next_node, graph._journal.next_expr = described["counts"]
+    return graph

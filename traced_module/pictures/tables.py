@@ -1,0 +1,58 @@
+"""Tables of text for a terminal: no wider than it, and no control characters in them."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+
+from megengine.traced_module.pictures.boxes import printable, shortened
+
+LONGEST_CELL = 48
+_LEAST = 6  # characters that a column of text keeps
+_GAP = "  "
+
+
+def terminal_width() -> int | None:
+    """Characters in a line of the terminal that output goes to; None where it goes elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
+
+
+def clean(text: str) -> str:
+    """One line without control characters: names may come from files."""
+    return printable(text).replace("\n", "\ufffd")
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: int, width: int | None = None) -> list[str]:
+    """Lines of a table: headings, a rule, the rows.
+
+    Args:
+        headings: one a column.
+        rows: cells, which are cleaned, and cut to 48 characters.
+        numbers: how many of the last columns are aligned right and never cut.
+        width: characters that a line may have; the widest columns of text are cut to fit. None for any.
+    """
+    texts = len(headings) - numbers
+    cells = [[shortened(clean(c), LONGEST_CELL) if i < texts else c for i, c in enumerate(row)] for row in rows]
+    cells.insert(0, list(headings))
+    widths = [max(len(row[i]) for row in cells) for i in range(len(headings))]
+    if width is not None:
+        _narrow(widths, texts, width - len(_GAP) * (len(widths) - 1))
+    lines = [
+        _GAP.join(
+            shortened(cell, size).ljust(size) if i < texts else cell.rjust(size)
+            for i, (cell, size) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]
+    lines.insert(1, _GAP.join("-" * size for size in widths))
+    return lines
+
+
+def _narrow(widths: list[int], texts: int, room: int) -> None:
+    """Take from the widest columns of text until all fit, or none has anything left to give."""
+    while sum(widths) > room:
+        widest = max(range(texts), key=widths.__getitem__)
+        if widths[widest] <= _LEAST:
+            return
+        widths[widest] -= 1
