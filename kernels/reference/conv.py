@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from megengine.kernels.reference.order import in_order
+
 Pairs = tuple[tuple[int, int], tuple[int, int]]
 
 
@@ -55,6 +57,7 @@ def conv2d(
     groups: int,
 ) -> np.ndarray:
     """X [N,C,H,W], w [O,C/g,kh,kw], b [O] -> [N,O,oh,ow]."""
+    x, w = in_order(x), in_order(w)
     n, o = x.shape[0], w.shape[0]
     win = windows(x, w.shape[2:], stride, padding, dilation)
     oh, ow = win.shape[2:4]
@@ -80,6 +83,7 @@ def conv2d_backward_data(
     groups: int,
 ) -> np.ndarray:
     """Gradient of conv2d for its input of height and width `size`: ct [N,O,oh,ow], w [O,C/g,kh,kw] -> [N,C,H,W]."""
+    ct, w = in_order(ct), in_order(w)
     n, o, oh, ow = ct.shape
     k = int(np.prod(w.shape[1:]))
     rows = ct.reshape(n, groups, o // groups, oh * ow).transpose(1, 0, 3, 2).reshape(groups, n * oh * ow, o // groups)
@@ -100,6 +104,7 @@ def conv2d_backward_weight(
     groups: int,
 ) -> np.ndarray:
     """Gradient of conv2d for its weight: x [N,C,H,W], ct [N,O,oh,ow] -> [O,C/g,kh,kw]."""
+    x, ct = in_order(x), in_order(ct)
     n, o, oh, ow = ct.shape
     c = x.shape[1]
     win = windows(x, kernel, stride, padding, dilation)[:, :, :oh, :ow]

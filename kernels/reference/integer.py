@@ -139,7 +139,7 @@ def _product_dtype(w: np.ndarray, x: np.ndarray) -> type:
     return np.float32 if largest < _EXACT_F32 else np.float64
 
 
-def _depthwise(x: np.ndarray, w: np.ndarray, size: tuple[int, int], stride: Any, dilation: Any) -> np.ndarray:
+def _depthwise(x: np.ndarray, w: np.ndarray, size: tuple[int, ...], stride: Any, dilation: Any) -> np.ndarray:
     oh, ow = size
     acc = np.zeros((x.shape[0], w.shape[0], oh, ow), np.int32)
     for i in range(w.shape[2]):

@@ -10,6 +10,7 @@ import numpy as np
 from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, Op, Sample, apply, define, no_onnx, not_differentiable, public
+from megengine.kernels.reference.order import in_order
 from megengine.ops.common import INT32, as_tensor, choice, floating, pair
 from megengine.tensor import Tensor
 
@@ -120,7 +121,7 @@ def _pool(x: np.ndarray, rois: np.ndarray, size: tuple[int, int], mode: str, sca
             for j in range(size[1]):
                 top, bottom, left, right = cells[r, 0, i], cells[r, 1, i], cells[r, 2, j], cells[r, 3, j]
                 if bottom > top and right > left:
-                    part = x[picture, :, top:bottom, left:right]
+                    part = in_order(x[picture, :, top:bottom, left:right])
                     out[r, :, i, j] = part.max((1, 2)) if mode == "max" else part.mean((1, 2))
     return out, cells
 

@@ -11,6 +11,7 @@ from megengine.core.errors import OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import Op, Sample, define, no_onnx, not_differentiable, registry
 from megengine.kernels.reference import conv as reference
+from megengine.kernels.reference.order import in_order
 from megengine.ops.common import refuse_quantized
 from megengine.ops.conv import infer_conv2d
 
@@ -78,7 +79,7 @@ define(
     Op(
         "fused_linear",
         _linear_infer,
-        lambda x, w, b, activation: _activate(x @ w.T + b, activation),
+        lambda x, w, b, activation: _activate(in_order(x) @ in_order(w).T + b, activation),
         _MADE_BY_PASSES,
         no_onnx("exported before fusion"),
         lambda: iter([Sample((_x(3, 5), _x(4, 5), _x(4)), {"activation": a}, False) for a in ACTIVATIONS]),

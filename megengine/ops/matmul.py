@@ -9,6 +9,7 @@ import numpy as np
 from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, public
+from megengine.kernels.reference.order import in_order
 from megengine.ops.common import INT32, as_tensor, broadcast_shapes, cast, operands, refuse_quantized, unbroadcast
 from megengine.tensor import Tensor
 
@@ -33,6 +34,7 @@ def _infer(a: TensorSpec, b: TensorSpec, *, transpose_a: bool, transpose_b: bool
 
 
 def _reference(a: np.ndarray, b: np.ndarray, transpose_a: bool, transpose_b: bool) -> np.ndarray:
+    a, b = in_order(a), in_order(b)
     return np.matmul(a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b)
 
 
@@ -64,6 +66,7 @@ def _samples():
             yield Sample((a, b), {"transpose_a": ta, "transpose_b": tb})
     plain = {"transpose_a": False, "transpose_b": False}
     yield Sample((_x(2, 1, 3, 4), _x(5, 4, 2)), plain)
+    yield Sample((_x(9, 40), _x(40, 17)), plain)  # long enough for the order of a sum to tell
     yield Sample((_x(0, 4), _x(4, 2)), plain)
 
 

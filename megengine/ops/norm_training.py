@@ -9,6 +9,7 @@ import numpy as np
 from megengine.core.errors import ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, Op, Sample, apply, define, no_onnx
+from megengine.kernels.reference.order import in_order
 from megengine.ops.common import refuse_quantized
 from megengine.ops.creation import zeros_like
 from megengine.ops.norm import along_channels, check_channels
@@ -34,6 +35,7 @@ def _infer(x: TensorSpec, scale: TensorSpec, bias: TensorSpec, *, eps: float) ->
 
 def _reference(x: np.ndarray, scale: np.ndarray, bias: np.ndarray, eps: float) -> tuple[np.ndarray, ...]:
     axes, shape = _axes(x.ndim), along_channels(scale.shape[0], x.ndim)
+    x = in_order(x)
     mean = x.mean(axes)
     centred = x - mean.reshape(shape)
     var = np.square(centred).mean(axes)
@@ -99,6 +101,7 @@ def _infer_backward(
 def _reference_backward(
     x: np.ndarray, ct: np.ndarray, scale: np.ndarray, mean: np.ndarray, var: np.ndarray, eps: float
 ) -> tuple[np.ndarray, ...]:
+    x, ct = in_order(x), in_order(ct)
     axes, shape = _axes(x.ndim), along_channels(scale.shape[0], x.ndim)
     r = 1 / np.sqrt(var + var.dtype.type(eps))
     h = (x - mean.reshape(shape)) * r.reshape(shape)

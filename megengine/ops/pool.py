@@ -12,6 +12,7 @@ from megengine.core.errors import OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, public
 from megengine.kernels.reference import conv as reference
+from megengine.kernels.reference.order import in_order
 from megengine.ops.common import as_tensor, pad_pairs, pair, refuse_quantized
 from megengine.ops.conv import check_window
 from megengine.tensor import Tensor
@@ -147,7 +148,7 @@ def _counts(size: Any, kernel: Any, stride: Any, padding: Any, include: bool) ->
 
 
 def _avg_pool(x: np.ndarray, kernel: Any, stride: Any, padding: Any, count_include_pad: bool) -> np.ndarray:
-    total = reference.windows(x, kernel, stride, padding).sum((-2, -1))
+    total = reference.windows(in_order(x), kernel, stride, padding).sum((-2, -1))
     return total / _counts(x.shape[2:], kernel, stride, padding, count_include_pad).astype(x.dtype)
 
 

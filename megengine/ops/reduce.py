@@ -13,6 +13,7 @@ from megengine.core.dtype import bfloat16
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, not_differentiable, public
+from megengine.kernels.reference.order import in_order
 from megengine.ops.common import (
     BOOL,
     FLOAT32,
@@ -50,6 +51,7 @@ def _samples(empty: bool) -> Callable[[], Iterator[Sample]]:
             ((3, 4), (1,), True),
             ((2, 3, 4, 5), (2, 3), True),
             ((2, 3, 4), (-1,), False),
+            ((5, 48), (1,), False),  # long enough for the order of a sum to tell
         ):
             yield Sample((rng.uniform(0.5, 2, shape),), {"axis": axis, "keepdims": keep})
         if empty:
@@ -103,14 +105,9 @@ def _wide(x: np.ndarray) -> Any:
     return np.float32 if x.dtype in _HALVES else None
 
 
-def _in_order(x: np.ndarray) -> np.ndarray:
-    """The values in one order in memory: NumPy adds in the order of the strides, and rounding follows the order."""
-    return np.ascontiguousarray(x) if x.ndim else x
-
-
 def _mean(x: np.ndarray, axis: Any, keepdims: bool) -> np.ndarray:
     with np.errstate(invalid="ignore", divide="ignore"):
-        total = np.sum(_in_order(x), axis=axis, keepdims=keepdims, dtype=_wide(x))
+        total = np.sum(in_order(x), axis=axis, keepdims=keepdims, dtype=_wide(x))
         count = x.size // total.size if total.size else 0
         return (total / total.dtype.type(count)).astype(x.dtype)
 
@@ -132,7 +129,7 @@ define(
         "sum",
         _infer("sum"),
         # np.sum takes twice as long to come to this
-        lambda x, axis, keepdims: np.add.reduce(_in_order(x), axis=axis, dtype=_wide(x) or x.dtype, keepdims=keepdims),
+        lambda x, axis, keepdims: np.add.reduce(in_order(x), axis=axis, dtype=_wide(x) or x.dtype, keepdims=keepdims),
         lambda ctx, ct: (_expand(ct, ctx),),
         OnnxRule("ReduceSum", _KEYS),
         _samples(True),
@@ -155,7 +152,7 @@ define(
     Op(
         "prod",
         _infer("prod"),
-        lambda x, axis, keepdims: np.prod(x, axis=axis, keepdims=keepdims, dtype=x.dtype),
+        lambda x, axis, keepdims: np.prod(in_order(x), axis=axis, keepdims=keepdims, dtype=x.dtype),
         _prod_vjp,
         OnnxRule("ReduceProd", _KEYS),
         _samples(True),
