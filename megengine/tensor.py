@@ -342,12 +342,12 @@ class Tensor(_Fields):
         return int(self._real())
 
     def __contains__(self, value: Any) -> bool:
-        wanted = np.asarray(value)
         try:
+            wanted = np.asarray(value)
             np.broadcast_shapes(self.spec.shape, wanted.shape)
         except ValueError:
             raise ShapeError(
-                f"__contains__: a value of shape {wanted.shape} is no part of a tensor of shape {self.spec.shape}"
+                f"__contains__: {brief(value)} does not broadcast to the tensor's shape {self.spec.shape}"
             ) from None
         return bool((self._storage() == wanted).any())
 

@@ -69,7 +69,7 @@ def quantized(name: str, scale: Any, zero_point: int = 0, axis: int | None = Non
     """A quantized type by name. `scale`: positive finite number, or a sequence of them when `axis` is given."""
     if name not in _QUANTIZED:
         raise DTypeError(
-            f"unknown quantized dtype {name!r}; expected one of {sorted(_QUANTIZED)}{nearest(name, _QUANTIZED)}"
+            f"unknown quantized dtype {brief(name)}; expected one of {sorted(_QUANTIZED)}{nearest(name, _QUANTIZED)}"
         )
     storage, qmin, qmax = _QUANTIZED[name]
     try:

@@ -115,8 +115,11 @@ _MAX_NAME = 100
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
-    """A hint to append to a message: "; did you mean 'x'?" for the closest candidate, else an empty string."""
-    if len(name) > _MAX_NAME:  # the search takes quadratic time
+    """A hint to append to a message: "; did you mean 'x'?" for the closest candidate, else an empty string.
+
+    A name of any other type than str has none.
+    """
+    if not isinstance(name, str) or len(name) > _MAX_NAME:  # the search takes quadratic time
         return ""
     close = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""

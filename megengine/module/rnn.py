@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from megengine import functional as F
 from megengine.core.errors import ArgumentError, MissingMethodError, OptionError, ShapeError
 from megengine.core.limits import refuse_oversized
+from megengine.dispatch.refusal import shown
 from megengine.logger import get_logger
 from megengine.module import init
 from megengine.module.module import Module
@@ -91,7 +92,10 @@ class LSTMCell(RNNCellBase):
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """[N, input] and the states (h, c), each [N, hidden] (zeros without them) -> the new (h, c)."""
-        h, c = (self._zeros(input), self._zeros(input)) if hx is None else hx
+        states = (self._zeros(input), self._zeros(input)) if hx is None else hx
+        if not isinstance(states, (tuple, list)) or len(states) != 2:
+            raise ArgumentError(f"LSTMCell: hx is {shown(hx)}; expected the states (h, c)")
+        h, c = states
         return _lstm_state(self._gates(input, h), c)
 
 

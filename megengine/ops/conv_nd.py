@@ -145,12 +145,14 @@ def conv_transpose3d(
         raise OptionError(f"{op}: output_padding {extra} must be smaller than stride {s} or dilation {d}")
     planes, n, depth = _depth(x, 0, x.shape[2], 1), x.shape[0], x.shape[2]
     full = (depth - 1) * s[0] + d[0] * (w.shape[2] - 1) + 1 + extra[0]
-    total = None
-    for tap in range(w.shape[2]):
+    if w.shape[2] < 1:
+        raise ShapeError(f"{op}: weight {w.shape} has no taps along its depth; expected at least one")
+
+    def at(tap: int) -> Tensor:
         y = conv_transpose2d(planes, w[:, :, tap], None, s[1:], p[1:], extra[1:], d[1:], groups)
         start = tap * d[0]
         y = _volume(y, n, depth)
-        y = apply(
+        return apply(
             "slice_backward",
             y,
             shape=(*y.shape[:2], full, *y.shape[3:]),
@@ -158,8 +160,10 @@ def conv_transpose3d(
             stops=(None, None, start + (depth - 1) * s[0] + 1, None, None),
             steps=(1, 1, s[0], 1, 1),
         )
-        total = y if total is None else total + y
-    assert total is not None
+
+    total = at(0)
+    for tap in range(1, w.shape[2]):
+        total = total + at(tap)
     return _biased(total[:, :, p[0] : full - p[0]], bias)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import is_float
+from megengine.core.dtype import QuantizedDType, is_float
 from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import OnnxRule, Op, Sample, apply, define, no_onnx, not_differentiable, public
@@ -272,6 +272,8 @@ def _advanced(x: Tensor, items: list[Any]) -> tuple[Pattern, list[Tensor]]:
         if isinstance(item, slice):
             pattern.append((item.start, item.stop, item.step))
             continue
+        if isinstance(item, Tensor) and isinstance(item.dtype, QuantizedDType):
+            raise DTypeError(f"getitem: an index is {item.dtype}; expected integers, booleans, slices or None")
         array = item.numpy() if isinstance(item, Tensor) else np.asarray(item)
         if array.dtype == bool:
             at = len(pattern)

@@ -325,10 +325,10 @@ def _topk_infer(x: TensorSpec, *, k: int, descending: bool) -> tuple[TensorSpec,
 
 
 def _topk(x: np.ndarray, k: int, descending: bool) -> tuple[np.ndarray, np.ndarray]:
-    order = np.argsort(-x if descending and x.dtype.kind != "u" else x, axis=-1, kind="stable")
-    if descending and x.dtype.kind == "u":
-        order = order[..., ::-1]
-    order = order[..., :k]
+    key = x
+    if descending:
+        key = ~x if x.dtype.kind in "iub" else -x  # the smallest integer has no negative
+    order = np.argsort(key, axis=-1, kind="stable")[..., :k]
     return np.take_along_axis(x, order, -1), order.astype(np.int32)
 
 

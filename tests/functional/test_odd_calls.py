@@ -7,8 +7,10 @@ import pytest
 
 import megengine as mge
 import megengine.functional as F
+import megengine.module as M
 import megengine.optimizer as optim
 from megengine.core.dtype import qint8
+from megengine.core.dtype import quantized as quantized_dtype
 from megengine.core.errors import ArgumentError, DTypeError, ShapeError
 from megengine.functional import quantized
 from megengine.quantization import MinMaxObserver, create_qparams, fake_quant_tensor
@@ -35,14 +37,31 @@ def test_of_several_values_for_one_place_the_last_stays(flip):
 
 
 HALF: Any = 0.5
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8", "bool", "float32"])
+@pytest.mark.parametrize("descending", [False, True])
+def test_the_smallest_number_sorts_as_such(dtype, descending):
+    least = 0 if dtype == "bool" else -np.inf if dtype == "float32" else np.iinfo(dtype).min
+    x = np.array([1, least, 1, 0, least], np.dtype(dtype))
+    values, order = F.sort(Tensor(x, dtype=dtype), descending=descending)
+    expected = sorted(range(5), key=lambda i: (-float(x[i]) if descending else float(x[i]), i))
+    np.testing.assert_array_equal(order.numpy(), expected)  # of equal ones the first comes first
+    np.testing.assert_array_equal(values.numpy(), x[expected])
+
+
 COMPLEX = F.complex(ones(), ones())
-EMPTY = (ones(1, 0, 4, 4, 5), ones(3, 0, 0, 3, 3))
+NO_TAPS = ones(3, 0, 0, 3, 3)
 
 
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda: F.conv3d(*EMPTY), ShapeError, "conv3d: weight .* has no taps along its depth"),
+        (lambda: F.conv3d(ones(1, 0, 4, 4, 5), NO_TAPS), ShapeError, "conv3d: weight .* has no taps along its depth"),
+        (lambda: F.conv_transpose3d(ones(1, 3, 4, 4, 5), NO_TAPS), ShapeError, "conv_transpose3d: .* has no taps"),
+        (lambda: M.LSTMCell(3, 2)(ones(1, 3), ones(1, 2)), ArgumentError, r"hx is tensor .*; expected the states"),
+        (lambda: ones(2)[ones(1).astype(qint8(0.5))], DTypeError, "getitem: an index is qint8.*; expected integers"),
+        (lambda: quantized_dtype(0, 0.5), DTypeError, "unknown quantized dtype 0; expected one of"),
         (lambda: F.floor(COMPLEX), ArgumentError, "floor: it is not defined for tensors of this dtype"),
         (
             lambda: int(COMPLEX),
@@ -51,7 +70,11 @@ EMPTY = (ones(1, 0, 4, 4, 5), ones(3, 0, 0, 3, 3))
         ),
         (lambda: float(COMPLEX), DTypeError, "no real number"),
         (lambda: F.clip(0, (1 << 63) - 1, 1), ArgumentError, "clip: a number is too large"),
-        (lambda: ones(2, 3).__contains__(np.ones((7, 3))), ShapeError, r"shape \(7, 3\) is no part of .* \(2, 3\)"),
+        (
+            lambda: ones(2, 3).__contains__(np.ones((7, 3))),
+            ShapeError,
+            r"does not broadcast to .* \(2, 3\)",
+        ),
         (lambda: ones(2, 3).__dlpack__(stream=1), BufferError, "stream is 1; expected None"),
         (lambda: ones(2).__array__(dtype=0), DTypeError, "__array__: dtype is 0"),
         (lambda: ones(2).astype({}), DTypeError, "a dict is no dtype of numbers"),

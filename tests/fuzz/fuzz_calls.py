@@ -53,7 +53,7 @@ def differ(found: tuple[str, Any], expected: tuple[str, Any]) -> str:
     for i, (a, b) in enumerate(zip(found[1], expected[1], strict=True)):
         if a[:2] != b[:2]:
             return f"result {i} is {a[0]}{a[1]}; the references give {b[0]}{b[1]}"
-        problem = _far(a[0], a[2], b[2], 1e-3 * (1 + largest))
+        problem = _far(a[0], a[2], b[2], 1e-2 * (1 + largest))
         if problem:
             return f"result {i}: {problem}"
     return ""
