@@ -7,7 +7,6 @@ whose right name is not offered.
 
 from __future__ import annotations
 
-import faulthandler
 import inspect
 import re
 import resource
@@ -31,7 +30,8 @@ _INSIDES = re.compile(
     r"float\(\) argument|has no len|expected string or|must be str|'_\w+'|C long|not hashable|unhashable|operands could"
 )
 MEMORY = 6 << 30  # bytes of addresses: what asks for more must be refused, not end the process
-SECONDS = 5
+SECONDS = 5  # of CPU time, for one call
+CPU_SECONDS = 200  # for all of them, which take ten
 _HUGE = (1 << 31, 1 << 40, 1 << 70)
 
 
@@ -157,8 +157,7 @@ def problems(call: Call) -> Iterator[str]:
     texts = {place: value for place, value in places(call) if isinstance(value, str)}
     options = {place: value for place, value in texts.items() if len(value) > 3 and value.isidentifier()}
     for place, other, args, kwargs in wrong_calls(call):
-        faulthandler.dump_traceback_later(4 * SECONDS, exit=True)  # ends the process if native code hangs
-        signal.alarm(SECONDS)
+        signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
         try:
             result = call.make()(*args, **kwargs)
             for r in result if isinstance(result, (tuple, list)) else [result]:
@@ -168,25 +167,24 @@ def problems(call: Call) -> Iterator[str]:
         except Exception as exc:
             error = exc
         finally:
-            signal.alarm(0)
-            faulthandler.cancel_dump_traceback_later()
-        shown = f"{call.name}: {place}={repr(other)[:60]}"
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         fault = judged(call.name, error)
+        if not fault and _misspelt(options.get(place), other) and repr(options[place]) not in str(error):
+            fault = f"{options[place]!r} is not offered: {error}"
         if fault:
-            yield f"{shown}: {fault}"
-        elif _misspelt(options.get(place), other) and repr(options[place]) not in str(error):
-            yield f"{shown}: {options[place]!r} is not offered: {error}"
+            yield f"{call.name}: {place}={repr(other)[:60]}: {fault}"
 
 
 def _too_long(*_: Any) -> None:
-    raise TimeoutError(f"the call took more than {SECONDS} s")
+    raise TimeoutError(f"the call took more than {SECONDS} s of CPU time")
 
 
 def main() -> int:
     """Print every problem; the last line on stderr names the call during which the process died, if it did."""
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
-    signal.signal(signal.SIGALRM, _too_long)
+    signal.signal(signal.SIGVTALRM, _too_long)
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))  # ends the process if native code hangs
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     mge.set_log_level("ERROR")
     found = 0
