@@ -20,11 +20,8 @@ def attached(graph: InternalGraph, path: str, module: TracedModule) -> TracedMod
     """
     made = module.clone()
     if made.graphs:
-        journal, own = graph._journal, made.graphs[0]._journal
         graphs = graphs_of(made)
-        join(graph, graphs, (journal.next_node, journal.next_expr))
-        journal.next_node += own.next_node
-        journal.next_expr += own.next_expr
+        take_in(graph, graphs)
         below = "_".join((graph.name, *path.split("."))), f"{graph.qualname}.{path}"
         at = ".".join(part for part in (graph_path(graph), path) if part)
         _rename(graphs, (made.graphs[0].name, made.graphs[0].qualname), below, at)
@@ -45,6 +42,14 @@ def graphs_of(module: TracedModule) -> list[InternalGraph]:
                 seen.add(id(value))
                 todo.append(value)
     return found
+
+
+def take_in(graph: InternalGraph, graphs: Sequence[InternalGraph]) -> None:
+    """Let graphs of one history become part of that of another graph, under ids that are not in use there."""
+    journal, own = graph._journal, graphs[0]._journal
+    join(graph, graphs, (journal.next_node, journal.next_expr))
+    journal.next_node += own.next_node
+    journal.next_expr += own.next_expr
 
 
 def join(graph: InternalGraph, graphs: Sequence[InternalGraph], shift: tuple[int, int]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from megengine.traced_module.editing.attaching import take_in
 from megengine.traced_module.expr import Call, Expr, GetAttr, Input
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
@@ -21,12 +22,15 @@ def flattened(traced: Any, graph: InternalGraph | None = None) -> Any:
     source: InternalGraph = traced.graph if graph is None else graph
     copies = traced._copies(graphs=False)  # layers that are exchanged in the result stay where they are in the source
     made = copies[id(traced)]
-    own_history([g for m in copies.values() for g in m.graphs])
+    uncalled = [g for m in copies.values() for g in m.graphs]  # of submodules: still there, to be called and edited
+    own_history(uncalled)
     flat = InternalGraph(source.name, source.qualname, owner=made)
     _Inliner(flat).run(source)
     flat.arguments, flat.out_def = source.arguments, source.out_def
     flat.remove_dead()
     renumber(flat)
+    if uncalled:
+        take_in(flat, uncalled)
     flat._journal.recording = True
     made._add_graph(flat)
     return made

@@ -16,6 +16,7 @@ from megengine.core.errors import GraphError
 from megengine.core.pytree import flatten
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import Interposer, Op, infer, interpose
+from megengine.logger import get_logger
 from megengine.random.rng import HOME
 from megengine.tensor import Tensor
 from megengine.traced_module.expr import CallFunction, Expr
@@ -23,7 +24,7 @@ from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.names import identifier
 from megengine.traced_module.node import TensorNode
 from megengine.traced_module.provenance import graph_path, module_path
-from megengine.traced_module.tracing.calls import alias
+from megengine.traced_module.tracing.calls import alias, untouched
 from megengine.traced_module.tracing.deferred import SHAPE_OF
 
 
@@ -146,10 +147,17 @@ def record_graph(source: InternalGraph) -> InternalGraph:
 
     outside = len(f"{graph_path(source)}.") if graph_path(source) else 0
     nodes = source.inputs[1:]
-    paths = {id(m): path for path, m in source._owner.named_modules()}  # type: ignore[union-attr]
-    with hooks.listening(_LayerPath(recorder, paths)), interpose(recorder):
+    owner: Any = source._owner
+    paths = {id(m): path for path, m in owner.named_modules()}
+    with untouched(owner), hooks.listening(_LayerPath(recorder, paths)), interpose(recorder):
         inputs = recorder.inputs([n.name for n in nodes], [n.spec for n in nodes])
         recorder.finish(interpret(source, inputs, on_expr=on_expr), source.out_def)
+        assigned = [path for path, t in owner.named_tensors() if t._value is None]
+    if assigned:
+        get_logger(__name__).warning(
+            f"lower: the forward of {source.name!r} assigns {', '.join(assigned[:4])}{', ...' * (len(assigned) > 4)}, "
+            "as batch norms in training mode do; graphs of ops assign nothing: call eval() before trace_module"
+        )
     return recorder.graph
 
 
