@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parent.parent.parent / "docs"
+PROJECT = Path(__file__).parent.parent.parent
 
 
-@pytest.mark.parametrize("name", ["names.md", "traced-module.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/names.md", "docs/traced-module.md"])
 def test_examples_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)  # what an example writes, the next may import
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (PROJECT / name).read_text(), re.DOTALL)
     assert blocks
     namespace: dict = {}
     with warnings.catch_warnings():

@@ -310,7 +310,14 @@ WRONG = {
         lambda m: m.graph.child_graphs()[0].erase(m.graph.child_graphs()[0].inputs[1].expr),
         "is an argument of calls of",
     ),
-    "erase of another graph": (lambda m: m.graph.erase(first(module(), "mul_out").expr), None),
+    "erase of another graph": (
+        lambda m: m.graph.erase(first(module(), "mul_out").expr),
+        "it stands in a graph of another model",
+    ),
+    "erase in the graph around": (
+        lambda m: m.graph.erase(m.graph.child_graphs()[0].outputs[0].expr),
+        r"it stands in the graph of Net\.blocks\.0: edit that one, as \.graph of the node gives it",
+    ),
     "set outputs of another graph": (lambda m: m.graph.reset_outputs([first(module(), "mul_out")]), "does not belong"),
     "set outputs to a module": (lambda m: m.graph.reset_outputs([m.graph.inputs[0]]), "expected tensor nodes"),
     "set outputs to a number": (lambda m: m.graph.reset_outputs([3]), "does not belong"),

@@ -15,13 +15,24 @@ if TYPE_CHECKING:
     from megengine.traced_module.graph import InternalGraph
 
 
+def _where(graph: InternalGraph, part: Any) -> str:
+    """Where a node or expression that a graph does not have stands, and what to do."""
+    if not isinstance(part, (Node, Expr)):
+        return ""
+    if part.graph is graph:
+        return "; it was taken out of it"
+    if part.top_graph is graph.top_graph:
+        return f"; it stands in the graph of {part.graph.qualname}: edit that one, as .graph of the node gives it"
+    return "; it stands in a graph of another model"
+
+
 class Checks:
     """Checks of a graph and of its edits."""
 
     def _check_owned(self: InternalGraph, what: str, nodes: Iterable[Node]) -> None:  # type: ignore[misc]
         for n in nodes:
             if not isinstance(n, Node) or self._names.get(n._name) is not n:
-                raise GraphError(f"{what}: node {n!r} does not belong to graph {self.name!r}")
+                raise GraphError(f"{what}: node {n!r} does not belong to graph {self.name!r}{_where(self, n)}")
 
     def _check_expr(self: InternalGraph, what: str, expr: Any, kind: type[Expr] = Expr) -> None:  # type: ignore[misc]
         if (
@@ -29,7 +40,7 @@ class Checks:
             or not expr.outputs
             or self._names.get(expr.outputs[0].name) is not expr.outputs[0]
         ):
-            raise GraphError(f"{what}: expression {expr!r} does not belong to graph {self.name!r}")
+            raise GraphError(f"{what}: expression {expr!r} does not belong to graph {self.name!r}{_where(self, expr)}")
         if not isinstance(expr, kind):
             raise GraphError(f"{what}: {expr!r} is a {expr.kind}; expected a {kind.__name__}")
 
