@@ -100,7 +100,7 @@ class GradScaler:
 
     def update(self, new_scale: float | None = None) -> None:
         """Take a new scale, or the one that follows from what the last gradients were."""
-        if self.growth_interval == 0 and new_scale is None:
+        if self.growth_interval == 0:
             return
         if new_scale is not None:
             self.scale_factor = float(new_scale)

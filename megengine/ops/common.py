@@ -99,6 +99,14 @@ def floating(x: Any) -> Tensor:
     return x if is_float(x.dtype) else cast(x, FLOAT32)
 
 
+def rounded_to(y: Tensor, dtype: Any) -> Tensor:
+    """Y in `dtype`: for an integer type rounded, half away from zero, and clipped."""
+    if is_float(dtype):
+        return cast(y, dtype)
+    bounds = np.iinfo(dtype)
+    return cast(apply("clip", apply("round", y), lo=float(bounds.min), hi=float(bounds.max)), dtype)
+
+
 def refuse_quantized(op: str, *specs: TensorSpec) -> None:
     """Raise when an operand is quantized: for ops whose arithmetic needs real values."""
     for spec in specs:

@@ -149,7 +149,8 @@ def _counts(size: Any, kernel: Any, stride: Any, padding: Any, include: bool) ->
 
 def _avg_pool(x: np.ndarray, kernel: Any, stride: Any, padding: Any, count_include_pad: bool) -> np.ndarray:
     total = reference.windows(in_order(x), kernel, stride, padding).sum((-2, -1))
-    return total / _counts(x.shape[2:], kernel, stride, padding, count_include_pad).astype(x.dtype)
+    mean = total / _counts(x.shape[2:], kernel, stride, padding, count_include_pad).astype(x.dtype)
+    return np.trunc(mean + np.copysign(0.5, mean)) if x.dtype.kind in "iu" else mean  # half away from zero
 
 
 def _avg_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
@@ -256,7 +257,10 @@ def max_pool2d(inp: Any, kernel_size: Any, stride: Any = None, padding: Any = 0)
 def avg_pool2d(
     inp: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, mode: str = "average_count_exclude_padding"
 ) -> Tensor:
-    """Mean of each window of inp [N,C,H,W]; `mode` "average" counts the padding, the default does not."""
+    """Mean of each window of inp [N,C,H,W]; `mode` "average" counts the padding, the default does not.
+
+    Means of integers are rounded, half away from zero.
+    """
     modes = {"average": True, "average_count_exclude_padding": False}
     if mode not in modes:
         raise OptionError(f"avg_pool2d: mode is {mode!r}; expected one of {sorted(modes)}")

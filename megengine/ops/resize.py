@@ -12,7 +12,7 @@ import numpy as np
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, public
-from megengine.ops.common import FLOAT32, Integers, cast, choice, floating, refuse_quantized
+from megengine.ops.common import FLOAT32, Integers, cast, choice, floating, refuse_quantized, rounded_to
 from megengine.tensor import Tensor
 
 _CUBIC = -0.75  # the parameter of the cubic kernel (Keys 1981), as OpenCV has it
@@ -136,7 +136,7 @@ def interpolate(
 
     Modes: bilinear, nearest and bicubic (two axes of space), linear (one), trilinear (three). `align_corners` (not with
     nearest and bicubic) keeps the outermost elements where they are; otherwise elements are areas.
-    Of float16 a float32, as in MegEngine.
+    Of float16 a float32, and of 8-bit integers rounded ones, as in MegEngine.
     Raises OptionError, ShapeError and DTypeError.
     """
     kind, n = _PUBLIC[choice("interpolate", "mode", mode, tuple(_PUBLIC))]
@@ -146,4 +146,6 @@ def interpolate(
     x = cast(x, FLOAT32) if x.dtype == np.float16 else x
     if x.ndim != n + 2:
         raise ShapeError(f"interpolate: inp has shape {x.shape}; mode {mode!r} expects N, C and {n} axes of space")
-    return apply("resize", x, size=_target(x, n, size, scale_factor), mode=kind, corners=bool(align_corners))
+    out = apply("resize", x, size=_target(x, n, size, scale_factor), mode=kind, corners=bool(align_corners))
+    given = inp.dtype if isinstance(inp, Tensor) else None
+    return rounded_to(out, given) if given in (np.uint8, np.int8) else out

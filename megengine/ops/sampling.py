@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import is_float
 from megengine.core.errors import DeviceError, OptionError, ShapeError
 from megengine.dispatch import apply, public
-from megengine.ops.common import INT32, as_tensor, cast, choice, floating, operands, pair
+from megengine.ops.common import INT32, as_tensor, cast, choice, floating, operands, pair, rounded_to
 from megengine.tensor import Tensor
 
 _VISION = "megengine.functional.vision"
@@ -106,15 +105,6 @@ def _channels_first(pixels: Tensor, oh: int, ow: int) -> Tensor:
     return apply("reshape", apply("transpose", pixels, perm=(0, 2, 1)), shape=(b, c, oh, ow))
 
 
-def _rounded(y: Tensor, dtype: Any) -> Tensor:
-    if dtype == y.dtype:
-        return y
-    if is_float(dtype):
-        return cast(y, dtype)
-    bounds = np.iinfo(dtype)
-    return cast(apply("clip", apply("round", y), lo=float(bounds.min), hi=float(bounds.max)), dtype)
-
-
 @public(home=_VISION)
 def remap(
     inp: Any, map_xy: Any, border_mode: str = "replicate", scalar: float = 0.0, interp_mode: str = "linear"
@@ -134,7 +124,7 @@ def remap(
         xs, ys = apply("round", xs), apply("round", ys)
     border, value = border_mode.lower(), float(scalar)
     y = sample(floating(x), _batch(n, x.device), ys, xs, border=border, value=value, interp=interp)
-    return _rounded(_channels_first(y, oh, ow), x.dtype)
+    return rounded_to(_channels_first(y, oh, ow), x.dtype)
 
 
 def _size(op: str, value: Any) -> tuple[int, int]:
@@ -149,7 +139,7 @@ def _grid(oh: int, ow: int, like: Tensor) -> tuple[Tensor, Tensor]:
 
 def _warp(x: Tensor, points: tuple[Tensor, Tensor], batch: Tensor, size: tuple[int, int], **options: Any) -> Tensor:
     pixels = sample(floating(x), batch, *points, **options)
-    return _rounded(_channels_first(pixels, *size), x.dtype)
+    return rounded_to(_channels_first(pixels, *size), x.dtype)
 
 
 def _as_nchw(op: str, inp: Any, layout: str) -> Tensor:

@@ -204,4 +204,112 @@ def pictures_are_prepared(mge, F):
     return steps.apply(x), [c.apply(x) for c in crops], T.Pad((1, 2, 0, 3)).apply(x), T.Pad(1, 7).apply(x), both[1]
 
 
+@idiom
+def pictures_of_bytes(mge, F):
+    x = [
+        mge.tensor((np.arange(16) * 7 % 100 - shift).astype(t).reshape(1, 1, 4, 4))
+        for t, shift in (("uint8", 0), ("int8", 50))
+    ]
+    modes = {"scale_factor": 2.0}, {"size": (3, 5), "mode": "nearest"}, {"size": (3, 5), "mode": "bicubic"}
+    return (
+        [[F.vision.interpolate(y, **mode) for mode in modes] for y in x],
+        F.avg_pool2d(x[1], 2),
+        F.avg_pool2d(x[1], 3, 1, 1),
+    )
+
+
+@idiom
+def scaled_gradients(mge, F):
+    import megengine.amp as amp
+
+    w, found = mge.Parameter(values(3)), []
+    manager = mge.autodiff.GradManager().attach([w])
+    scaler = amp.GradScaler(init_scale=8.0, backoff_factor=0.25, growth_interval=2)
+    for step in range(6):
+        with manager:
+            scaler.backward(manager, (w * w).sum() * (float("inf") if step == 3 else 1.0))
+        found.append([scaler.scale_factor, w.grad is None, scaler._growth_tracker])
+        w.grad = None
+    fixed = amp.GradScaler(init_scale=8.0, growth_interval=0)
+    fixed.update(3.0)
+    return found, [scaler.state_dict()[k] for k in sorted(scaler.state_dict())], fixed.scale_factor
+
+
+@idiom
+def folded_norms(mge, F):
+    import megengine.utils.bn_fusion as fusion
+
+    def filled(layer):
+        for k, (_, t) in enumerate(sorted([*layer.named_parameters(), *layer.named_buffers()])):
+            t[...] = mge.tensor(np.abs(values(*t.shape)) + 0.1 * k + 0.1)
+        layer.eval()
+        return layer
+
+    M, found = mge.module, []
+    for layer in (M.Conv2d(3, 4, 3), M.Conv2d(4, 4, 3, groups=2, bias=False), M.ConvTranspose2d(3, 4, 3)):
+        for relu in (None, M.ReLU()):
+            made = fusion.fuse_conv_bn_relu_module(filled(layer), filled(M.BatchNorm2d(4)), relu)
+            found.append([type(made).__name__, made.weight, made.bias, made.training])
+    return found
+
+
+@idiom
+def boxes_are_assigned(mge, F):
+    def overlaps(a, b):
+        low, high = F.maximum(F.expand_dims(a[:, :2], 1), b[:, :2]), F.minimum(F.expand_dims(a[:, 2:], 1), b[:, 2:])
+        sides = F.maximum(high - low, 0)
+        shared = sides[..., 0] * sides[..., 1]
+        areas = [(x[:, 2] - x[:, 0]) * (x[:, 3] - x[:, 1]) for x in (a, b)]
+        return shared / (F.expand_dims(areas[0], 1) + areas[1] - shared)
+
+    shifts = F.stack([F.arange(3) * 8] * 4, axis=1)
+    base = mge.tensor(np.array([[-4, -4, 4, 4], [-8, -4, 8, 4]], np.float32))
+    anchors = (F.expand_dims(shifts, 1) + F.expand_dims(base, 0)).reshape(-1, 4)
+    truth = mge.tensor(np.array([[0, 0, 9, 9], [10, 10, 21, 23]], np.float32))
+    found = overlaps(anchors, truth)
+    best, chosen = F.max(found, axis=1), F.argmax(found, axis=1)
+    labels = mge.tensor(np.full(anchors.shape[0], -1, np.int32))
+    labels[best < 0.3] = 0
+    labels[best >= 0.4] = 1
+    return anchors, found, labels, truth[chosen], (labels == 1).sum()
+
+
+@idiom
+def two_networks_against_each_other(mge, F):
+    maker, judge = mge.module.Linear(3, 4), mge.module.Linear(4, 1)
+    for layer in (maker, judge):
+        for p in layer.parameters():
+            p[...] = mge.tensor(values(*p.shape))
+    optim, losses = mge.optimizer, []
+    managers = [mge.autodiff.GradManager().attach(layer.parameters()) for layer in (maker, judge)]
+    rules = [optim.Adam(layer.parameters(), lr=0.02, betas=(0.5, 0.999)) for layer in (maker, judge)]
+    one, zero, real = F.ones((5, 1)), F.zeros((5, 1)), mge.tensor(values(5, 4))
+    for _ in range(3):
+        made = F.tanh(maker(mge.tensor(values(5, 3))))
+        with managers[1]:
+            loss = F.nn.binary_cross_entropy(judge(real), one) + F.nn.binary_cross_entropy(judge(made.detach()), zero)
+            managers[1].backward(loss)
+        rules[1].step().clear_grad()
+        with managers[0]:
+            fooled = F.nn.binary_cross_entropy(judge(F.tanh(maker(mge.tensor(values(5, 3))))), one)
+            managers[0].backward(fooled)
+        rules[0].step().clear_grad()
+        losses += [loss, fooled]
+    return losses, judge.weight
+
+
+@idiom
+def learning_to_learn(mge, F):
+    w, x, y = mge.Parameter(values(3, 2)), mge.tensor(values(4, 3)), mge.tensor(values(4, 2))
+    outer, inner = (mge.autodiff.GradManager().attach([w]) for _ in range(2))
+    with outer:
+        with inner:
+            inner.backward(F.mean((F.matmul(x, w) - y) ** 2))
+        fast = w - 0.1 * w.grad
+        w.grad = None
+        loss = F.mean((F.matmul(x, fast) + y) ** 2)
+        outer.backward(loss)
+    return loss, w.grad
+
+
 __all__ = ["IDIOMS"]
