@@ -54,6 +54,8 @@ absent.explain_modules()
 def __getattr__(name: str) -> Any:
     if name in _LATER:
         return importlib.import_module(f"megengine.{name}")
+    if name == "cgtools":  # MegEngine's short name
+        return importlib.import_module("megengine.utils.comp_graph_tools")
     raise absent.missing(__name__, name)
 
 

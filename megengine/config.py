@@ -12,6 +12,7 @@ from megengine.core.errors import MissingNameError
 
 async_level = 2
 benchmark_kernel = False
+benchmark_with_subprocess = False
 deterministic_kernel = False
 disable_memory_forwarding = False
 enable_drop = False

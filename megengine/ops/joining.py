@@ -140,7 +140,9 @@ def split(inp: Any, nsplits_or_sections: Integers, axis: int = 0) -> tuple[Tenso
     x = as_tensor(inp)
     axis = normalize_axis("split", axis, x.ndim)
     length = x.shape[axis]
-    if isinstance(nsplits_or_sections, numbers.Integral):
+    if isinstance(nsplits_or_sections, numbers.Integral) or (
+        isinstance(nsplits_or_sections, float) and nsplits_or_sections.is_integer()
+    ):
         n = int(nsplits_or_sections)
         if n <= 0 or length < n:
             raise OptionError(f"split: {n} parts of length {length} on axis {axis}; expected 1..{length}")

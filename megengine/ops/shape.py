@@ -111,7 +111,7 @@ def shape_argument(shape: Any) -> tuple[int, ...]:
     usual = shape[0] if len(shape) == 1 else shape
     if type(usual) is tuple and {*map(type, usual)} <= {int}:  # no conversion
         return usual
-    if len(shape) == 1 and not isinstance(shape[0], numbers.Integral):
+    if len(shape) == 1 and not isinstance(shape[0], (numbers.Integral, float)):
         only = shape[0]
         if isinstance(only, (Tensor, np.ndarray)) and only.ndim > 1:
             raise ShapeError(f"a shape is given by a tensor of shape {only.shape}; expected one axis")
@@ -119,7 +119,10 @@ def shape_argument(shape: Any) -> tuple[int, ...]:
         shape = [shape] if isinstance(shape, int) else shape
     if isinstance(shape, str) or not all(isinstance(n, numbers.Integral) or np.ndim(n) == 0 for n in shape):
         raise ArgumentError(f"a shape is {brief(shape)}; expected integers")
-    return tuple(int(n) for n in shape)
+    lengths = tuple(int(n) for n in shape)
+    if any(isinstance(n, float) and n != length for n, length in zip(shape, lengths, strict=True)):
+        raise ArgumentError(f"a shape is {brief(shape)}; expected integers")
+    return lengths
 
 
 @public(home=_HOME, methods=("flatten",))

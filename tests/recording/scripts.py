@@ -115,10 +115,13 @@ def more_than_there_are(mge, F):
 def whole_floats_for_integers(mge, F):
     x, w = mge.tensor(values(1, 3, 5, 5)), mge.tensor(values(2, 3, 3, 3))
     pooled = F.max_pool2d(x, 2.0), F.avg_pool2d(x, 2, 2.0)
+    y = mge.tensor(values(4, 6))
+    cut = y.reshape(24.0), y.reshape(4 / 2, -1), F.split(y, 4 / 2), F.expand_dims(y, 0).shape
     return (
         F.conv2d(x, w, padding=(3 - 1) / 2),
         F.conv2d(x, w, stride=2.0),
         pooled,
+        cut,
         mge.random.uniform(size=(2.0,)).shape,
     )
 

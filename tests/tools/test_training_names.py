@@ -2,6 +2,8 @@
 
 # pyright: reportArgumentType=false, reportOptionalMemberAccess=false
 
+import subprocess
+import sys
 from itertools import chain
 
 import numpy as np
@@ -191,3 +193,16 @@ def test_memory_formats():
     assert amp.convert_tensor_format(x) is x
     assert amp.convert_tensor_format(x, inplace=False) is not x
     assert (amp.enabled, amp.low_prec_dtype, amp.high_prec_dtype) == (False, "float16", "float32")
+
+
+def test_parts_that_are_reached_by_attributes():
+    """In a process of its own: no other import has brought them in."""
+    code = (
+        "import megengine as mge, megengine.functional as F; x = mge.tensor([1.0]); "
+        "print(F.distributed.all_reduce_sum(x) is x, F.external.__name__, F.utils.__name__, F.debug_param.__name__, "
+        "F.tensor_cache.__name__, mge.cgtools.__name__, mge.config.benchmark_with_subprocess)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    names = ["external", "utils", "debug_param", "tensor_cache"]
+    wanted = ["True", *(f"megengine.functional.{n}" for n in names), "megengine.utils.comp_graph_tools", "False"]
+    assert done.stdout.split() == wanted
