@@ -1,5 +1,8 @@
 """Expressions: how the values of a graph are made."""
 
+# pyright: reportArgumentType=false
+# given this file by the name of its folder, it takes the classes here for others than those under megengine
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +25,7 @@ class Expr:
         *("_disable_remove", "_from_shapes", "_graph", "_id", "_inputs", "_key", "_next", "_outputs", "_prev", "meta"),
     )
     kind = "Expr"
+    _own: tuple[str, ...] = ()  # what an expression of this kind holds beside its inputs and outputs
 
     def __init__(self, graph: InternalGraph, ident: int, meta: dict[str, Any]) -> None:
         self._graph = graph
@@ -85,12 +89,20 @@ class Expr:
         for old in repl_dict:
             if not any(old is n for n in self._inputs):
                 raise GraphError(f"replace_inputs: {self!r} does not use {old!r}")
-        found = {id(old): new for old, new in repl_dict.items()}
+        found: dict[int, Any] = {id(old): new for old, new in repl_dict.items()}
         self._graph.set_inputs(self, tuple(found.get(id(n), n) for n in self._inputs))
 
     def _copy(self, graph: InternalGraph) -> Expr:
-        """The expression without inputs and outputs, for another graph."""
-        raise NotImplementedError
+        """The expression without inputs and outputs, for another graph; what it holds of its own is never changed."""
+        new = object.__new__(type(self))
+        new._graph, new._id, new._key = graph, self._id, 0
+        new._inputs = new._outputs = ()
+        new._prev = new._next = None
+        new._disable_remove, new._from_shapes = self._disable_remove, False
+        new.meta = self.meta.copy()
+        for name in self._own:
+            setattr(new, name, getattr(self, name))
+        return new
 
     def _body(self) -> str:
         raise NotImplementedError
@@ -109,9 +121,6 @@ class Input(Expr):
     __slots__ = ()
     kind = "Input"
 
-    def _copy(self, graph: InternalGraph) -> Expr:
-        return Input(graph, self._id, dict(self.meta))
-
     def _body(self) -> str:
         node = self._outputs[0]
         return f"Input({node.spec})" if hasattr(node, "spec") else "Input()"
@@ -120,7 +129,7 @@ class Input(Expr):
 class Constant(Expr):
     """A value known when the graph is built: a weight, a table."""
 
-    __slots__ = ("_value",)
+    __slots__ = _own = ("_value",)
     kind = "Constant"
 
     def __init__(self, graph: InternalGraph, ident: int, meta: dict[str, Any], value: Tensor) -> None:
@@ -132,9 +141,6 @@ class Constant(Expr):
         """The value."""
         return self._value
 
-    def _copy(self, graph: InternalGraph) -> Expr:
-        return Constant(graph, self._id, dict(self.meta), self._value)
-
     def _body(self) -> str:
         return "Constant() -> (Tensor)"
 
@@ -142,7 +148,7 @@ class Constant(Expr):
 class GetAttr(Expr):
     """An attribute of a module: a submodule or a tensor; `name` is its path ("branches.0", "conv.weight")."""
 
-    __slots__ = ("_path",)
+    __slots__ = _own = ("_path",)
     kind = "GetAttr"
 
     def __init__(self, graph: InternalGraph, ident: int, meta: dict[str, Any], path: str) -> None:
@@ -153,9 +159,6 @@ class GetAttr(Expr):
     def name(self) -> str:
         """Path of the attribute below the module that is read."""
         return self._path
-
-    def _copy(self, graph: InternalGraph) -> Expr:
-        return GetAttr(graph, self._id, dict(self.meta), self._path)
 
     def _body(self) -> str:
         node = self._outputs[0]
@@ -170,7 +173,7 @@ class Call(Expr):
     inserted at its index. `out_def` describes the nesting of the results.
     """
 
-    __slots__ = ("_arg_def", "_const_val", "_out_def")
+    __slots__ = _own = ("_arg_def", "_const_val", "_out_def")
 
     def __init__(self, graph: InternalGraph, ident: int, meta: dict[str, Any], arguments: Arguments) -> None:
         super().__init__(graph, ident, meta)
@@ -258,6 +261,7 @@ class CallMethod(Call):
     """A call of a module (`method` is "__call__") or of a method of a tensor; the object is the first input."""
 
     __slots__ = ("_method",)
+    _own = (*Call._own, "_method")
     kind = "CallMethod"
 
     def __init__(
@@ -271,11 +275,6 @@ class CallMethod(Call):
         """Name of the method."""
         return self._method
 
-    def _copy(self, graph: InternalGraph) -> Expr:
-        new = CallMethod(graph, self._id, dict(self.meta), self.arguments, self._method)
-        new._out_def = self._out_def
-        return new
-
     def _body(self) -> str:
         target, *args = self.args
         called = _text(target) if self._method == "__call__" else f"{_text(target)}.{self._method}"
@@ -286,6 +285,7 @@ class CallFunction(Call):
     """A call of a public or wrapped function."""
 
     __slots__ = ("_func",)
+    _own = (*Call._own, "_func")
     kind = "CallFunction"
 
     def __init__(self, graph: InternalGraph, ident: int, meta: dict[str, Any], arguments: Arguments, func: str) -> None:
@@ -304,11 +304,6 @@ class CallFunction(Call):
 
         return function_of(self._func)
 
-    def _copy(self, graph: InternalGraph) -> Expr:
-        new = CallFunction(graph, self._id, dict(self.meta), self.arguments, self._func)
-        new._out_def = self._out_def
-        return new
-
     def _body(self) -> str:
         home, _, name = self._func.rpartition(".")
         return f"{home.rpartition('.')[2]}.{name}({self._written(self.args)})"
@@ -317,7 +312,7 @@ class CallFunction(Call):
 class Apply(Expr):
     """One op applied to values."""
 
-    __slots__ = ("_attrs", "_op")
+    __slots__ = _own = ("_attrs", "_op")
     kind = "Apply"
 
     def __init__(
@@ -338,9 +333,6 @@ class Apply(Expr):
     def attrs(self) -> Mapping[str, Any]:
         """Attributes of the op: a read-only mapping; `graph.set_attrs` changes it."""
         return self._attrs
-
-    def _copy(self, graph: InternalGraph) -> Expr:
-        return Apply(graph, self._id, dict(self.meta), self._op, self._attrs)
 
     def _body(self) -> str:
         parts = [n.name for n in self._inputs] + [f"{k}={v}" for k, v in self._attrs.items()]

@@ -5,20 +5,25 @@ holds calls as the user wrote them; at op level it holds only Input, Constant an
 first and changes then, so a refused edit leaves the graph as it was.
 """
 
+# pyright: reportArgumentType=false
+# given this file by the name of its folder, it takes the classes here for others than those under megengine
+
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from megengine.core import hooks
 from megengine.core.dtype import storage_of
 from megengine.core.errors import GraphError, NameInUseError, ShapeError, nearest
 from megengine.core.pytree import TreeDef
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op
+from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.checking import Checks, inferred
 from megengine.traced_module.editing.module_edits import ModuleEdits
@@ -27,12 +32,9 @@ from megengine.traced_module.journal import Journal
 from megengine.traced_module.names import NameSpace, identifier
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.order import ExprOrder
-from megengine.traced_module.primitives import Primitives
-from megengine.traced_module.queries import Queries
+from megengine.traced_module.primitives import Primitives, begin_use, exchanged, is_among
+from megengine.traced_module.queries import Queries, traced_module_class
 from megengine.traced_module.tracing.calls import get_subattr
-
-if TYPE_CHECKING:
-    from megengine.module import Module
 
 __all__ = ["InternalGraph", "identifier"]
 
@@ -57,22 +59,12 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
 
     # ------------------------------------------------------------ steps that can be undone
 
-    @contextmanager
-    def transaction(self, what: str = "transaction") -> Iterator[None]:
+    def transaction(self, what: str = "transaction") -> AbstractContextManager[None]:
         """Edits in the body are one step for `undo`; if the body raises, none of them is left.
 
         `what` is the name of the step in the edit log.
         """
-        journal = self._journal
-        if not journal.begin(what):
-            yield
-            return
-        try:
-            yield
-        except BaseException:
-            journal.roll_back()
-            raise
-        journal.commit()
+        return self._journal.step(what)
 
     def undo(self) -> bool:
         """Take back the last edit (or transaction) of the traced module; False if there is none."""
@@ -104,14 +96,11 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
         return self._journal.next_expr - 1
 
     def _make_node(self, expr: Expr, spec: TensorSpec | None, name: str, qualname: str) -> Node:
-        self._journal.next_node += 1
-        ident = self._journal.next_node - 1
+        ident = self._journal.next_node
+        self._journal.next_node = ident + 1
         if spec is None:
-            node: Node = ModuleNode(self, ident, name, qualname, expr.meta)
-        else:
-            node = TensorNode(self, ident, name, qualname, expr.meta, spec=spec)
-        node._expr = expr
-        return node
+            return ModuleNode.made(self, ident, name, qualname, expr)
+        return TensorNode(self, ident, name, qualname, expr, spec)
 
     def _attach_outputs(self, expr: Expr, specs: Sequence[TensorSpec | None], name: str, qualname: str) -> None:
         nodes = []
@@ -261,9 +250,10 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
                 raise GraphError(f"replace_all_uses: {u.name!r} uses {old.name!r} before {new.name!r} is made")
         with self.transaction("replace_all_uses"):
             for u in users:
-                self._use(u, tuple([new if n is old else n for n in u.inputs]))
-            if old in self._outputs:
-                self._set(self, "_outputs", tuple([new if n is old else n for n in self._outputs]))
+                self._use(u, exchanged(u._inputs, old, new))
+            outputs = exchanged(self._outputs, old, new)
+            if outputs is not self._outputs:
+                self._set(self, "_outputs", outputs)
 
     def erase(self, expr: Expr) -> None:
         """Remove an expression whose values nobody uses; an input only of a graph of ops, which nobody calls."""
@@ -274,7 +264,7 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
                 "graph other inputs"
             )
         for n in expr.outputs:
-            if n._users or n in self._outputs:
+            if n._users or is_among(n, self._outputs):
                 used = [u.name for u in n.users] or ["the graph's outputs"]
                 raise GraphError(f"erase: {n.name!r} is still used by {', '.join(used)}; replace its uses first")
         with self.transaction("erase"):
@@ -306,20 +296,14 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
         mapping: dict[int, Node] = {}
         for expr in self._order:
             new = expr._copy(other)
-            new._disable_remove = expr._disable_remove
-            nodes = []
-            for n in expr.outputs:
-                spec = n.spec if isinstance(n, TensorNode) else None
-                copy = other._make_node(new, spec, n.name, n.qualname)
-                copy._id = n.id
-                mapping[id(n)] = copy
-                nodes.append(copy)
-            new._outputs = tuple(nodes)
-            other._link(new, [mapping[id(n)] for n in expr.inputs], None)
-        other._names = NameSpace()
-        for name in self._names:  # those that count without a node too
-            node = self._names.get(name)
-            other._names.take(name, None if node is None else mapping[id(node)])
+            new._inputs = tuple([mapping[id(n)] for n in expr._inputs])
+            new._from_shapes = expr._from_shapes
+            made = [n._copy(other, new) for n in expr._outputs]
+            new._outputs = tuple(made)
+            mapping.update(zip(map(id, expr._outputs), made, strict=True))
+            other._order.insert(new, None)
+            begin_use(new, new._inputs)
+        other._names = self._names.copy({id(None): None, **mapping})
         other._inputs = tuple(mapping[id(n)] for n in self._inputs)
         other._outputs = tuple(mapping[id(n)] for n in self._outputs)  # type: ignore[assignment]
         other._journal.next_node, other._journal.next_expr = self._journal.next_node, self._journal.next_expr
@@ -344,14 +328,22 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
     def module_of(self, node: Node) -> Any:
         """The module (or tensor) that a node made by reading attributes stands for."""
         expr = node._expr
-        if isinstance(expr, GetAttr):
-            return get_subattr(self.module_of(expr._inputs[0]), expr._path)
-        return self._owner
+        if not isinstance(expr, GetAttr):
+            return self._owner
+        holder, path = expr._inputs[0], expr._path
+        module = self.module_of(holder) if isinstance(holder._expr, GetAttr) else self._owner
+        at = module
+        for part in path.split("."):  # mostly of modules in modules, and asked very often
+            own: dict[str, Any] = object.__getattribute__(at, "__dict__") if issubclass(type(at), Module) else {}
+            if part not in own:
+                break
+            at = own[part]
+        else:
+            return at
+        with hooks.unheard():  # to look at a graph reads nothing
+            return get_subattr(module, path)
 
     def module_type_of(self, node: Node) -> type:
         """Class of the module; plain `Module` for a module that is itself a graph."""
-        from megengine.module import Module
-        from megengine.traced_module.traced import TracedModule
-
         found = type(self.module_of(node))
-        return Module if issubclass(found, TracedModule) else found
+        return Module if issubclass(found, traced_module_class()) else found

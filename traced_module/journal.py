@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,20 @@ if TYPE_CHECKING:
     from megengine.traced_module.editing.edit_records import Recorder
 
 Action = Callable[[], None]
+
+
+class _Transaction:
+    __slots__ = ("is_open", "journal", "what")
+
+    def __init__(self, journal: Journal, what: str) -> None:
+        self.journal, self.what = journal, what
+
+    def __enter__(self) -> None:
+        self.is_open = self.journal.begin(self.what)
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if self.is_open:
+            (self.journal.commit if kind is None else self.journal.roll_back)()
 
 
 @dataclass(slots=True)
@@ -52,6 +67,10 @@ class Journal:
         do()
         if self.open is not None:
             self.open.changes.append((do, undo))
+
+    def step(self, what: str) -> AbstractContextManager[None]:
+        """A transaction around the body, which is rolled back if the body raises."""
+        return _Transaction(self, what)
 
     def begin(self, what: str = "") -> bool:
         """Open a transaction; False if one is open already, which the new one then joins."""

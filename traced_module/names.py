@@ -6,7 +6,7 @@ import builtins
 import heapq
 import keyword
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ _RESERVED = frozenset(dir(builtins))
 
 def identifier(text: str) -> str:
     """A name made of word characters that does not start with a digit."""
-    text = _NOT_IDENTIFIER.sub("_", text) or "_"
+    if not text.isascii() or not text.isidentifier():  # mostly it is one
+        text = _NOT_IDENTIFIER.sub("_", text) or "_"
     return f"_{text}" if text[0].isdigit() or keyword.iskeyword(text) else text
 
 
@@ -36,6 +37,12 @@ class NameSpace:
         self._used: dict[str, Node | None] = {}
         self._counts: dict[str, int] = {}  # base -> all counts up to this one were found in use
         self._freed: dict[str, list[int]] = {}  # base -> a heap of those that were given back since
+
+    def copy(self, nodes: Mapping[int, Node | None]) -> NameSpace:
+        """The same names for other nodes, given by the ids of these."""
+        other = NameSpace()
+        other._used = {name: nodes[id(node)] for name, node in self._used.items()}
+        return other
 
     def __contains__(self, name: object) -> bool:
         return name in self._used

@@ -1,5 +1,8 @@
 """Nodes: the values of a graph."""
 
+# pyright: reportArgumentType=false
+# given this file by the name of its folder, it takes the classes here for others than those under megengine
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -21,16 +24,15 @@ class Node:
     "module" (module path), "source" (file:line), "passes" (names of passes that changed it).
     """
 
-    __slots__ = ("_expr", "_graph", "_id", "_name", "_qualname", "_users", "meta")
+    __slots__ = ("_expr", "_graph", "_id", "_name", "_qualname", "_users")
 
-    def __init__(self, graph: InternalGraph, ident: int, name: str, qualname: str, meta: dict[str, Any]) -> None:
+    def __init__(self, graph: InternalGraph, ident: int, name: str, qualname: str, expr: Expr) -> None:
         self._graph = graph
         self._id = ident
         self._name = name
         self._qualname = qualname
-        self._expr: Expr | None = None
+        self._expr = expr
         self._users: dict[Expr, int] = {}  # how often each uses it
-        self.meta = meta
 
     @property
     def id(self) -> int:
@@ -64,13 +66,21 @@ class Node:
     @property
     def expr(self) -> Expr:
         """The expression that makes the value."""
-        assert self._expr is not None
         return self._expr
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """Provenance: that of the expression."""
+        return self._expr.meta
 
     @property
     def users(self) -> tuple[Expr, ...]:
         """Expressions that use the value, each once, in the order in which they began to."""
         return tuple(self._users)
+
+    def _copy(self, graph: InternalGraph, expr: Expr) -> Node:
+        """The node with its name and id, made by an expression of another graph."""
+        raise NotImplementedError
 
     def __repr__(self) -> str:
         return self._name
@@ -85,8 +95,15 @@ class TensorNode(Node):
 
     __slots__ = ("_spec",)
 
-    def __init__(self, *args: Any, spec: TensorSpec) -> None:
-        super().__init__(*args)
+    def __init__(
+        self, graph: InternalGraph, ident: int, name: str, qualname: str, expr: Expr, spec: TensorSpec
+    ) -> None:
+        self._graph = graph  # all here: a call of the base takes as long again
+        self._id = ident
+        self._name = name
+        self._qualname = qualname
+        self._expr = expr
+        self._users = {}
         self._spec = spec
 
     @property
@@ -98,8 +115,9 @@ class TensorNode(Node):
     def shape(self) -> Any:
         """Lengths of the axes; while expressions are inserted, a node that holds them, as in traced code."""
         inserting = self._graph._inserting
-        heard = inserting is not None and hooks.active.get() is inserting
-        return inserting.shape(self) if heard else self._spec.shape
+        if inserting is not None and hooks.active.get() is inserting:
+            return inserting.shape(self)
+        return self._spec.shape
 
     @property
     def dtype(self) -> Any:
@@ -110,6 +128,9 @@ class TensorNode(Node):
     def device(self) -> str:
         """Name of the device."""
         return self._spec.device
+
+    def _copy(self, graph: InternalGraph, expr: Expr) -> TensorNode:
+        return TensorNode(graph, self._id, self._name, self._qualname, expr, self._spec)
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         inserting = self._graph._inserting
@@ -160,6 +181,16 @@ class ModuleNode(Node):
     """
 
     __slots__ = ()
+
+    @classmethod
+    def made(cls, graph: InternalGraph, ident: int, name: str, qualname: str, expr: Expr) -> ModuleNode:
+        """A new node."""
+        node = Node(graph, ident, name, qualname, expr)  # of the base at first: setting attributes here runs Python
+        node.__class__ = cls
+        return node  # type: ignore[return-value]
+
+    def _copy(self, graph: InternalGraph, expr: Expr) -> ModuleNode:
+        return ModuleNode.made(graph, self._id, self._name, self._qualname, expr)
 
     @property
     def owner(self) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
+from itertools import compress, count, repeat
+from operator import is_, is_not
 from typing import TYPE_CHECKING, Any
 
 from megengine.traced_module.expr import Apply, Call, Expr
@@ -37,7 +39,7 @@ class Primitives:
 
     def _put_in(self: InternalGraph, expr: Expr, before: Expr | None) -> None:  # type: ignore[misc]
         self._order.insert(expr, before)
-        _begin_use(expr, expr._inputs)
+        begin_use(expr, expr._inputs)
         expr._from_shapes = _follows_from_shapes(expr)
         for n in expr._outputs:
             self._names.take(n._name, n)
@@ -66,8 +68,9 @@ class Primitives:
     def _use(self: InternalGraph, expr: Expr, inputs: Sequence[Node], record: tuple[Any, ...] = ()) -> None:  # type: ignore[misc]
         """Let an expression use other nodes."""
         old, new = expr._inputs, tuple(inputs)
-        record = record or ("use", self, expr, new)
-        self._journal.change(lambda: _become(expr, new), lambda: _become(expr, old), record)
+        places = changed_places(old, new)
+        record = record or ("use", self, expr, new, places)
+        self._journal.change(lambda: _become(expr, new, places), lambda: _become(expr, old, places), record)
 
     def _rename(self: InternalGraph, node: Node, new: str) -> None:  # type: ignore[misc]
         """Give a node a free name."""
@@ -88,10 +91,29 @@ def _refill(meta: dict[str, Any], content: dict[str, Any]) -> None:
 
 def changed_places(old: Sequence[Node], new: Sequence[Node]) -> list[int] | None:
     """Where two sequences of nodes differ; None if one is longer."""
-    return [i for i, (a, b) in enumerate(zip(old, new, strict=True)) if a is not b] if len(old) == len(new) else None
+    if len(old) != len(new):
+        return None
+    return list(compress(count(), map(is_not, old, new)))  # no Python for each: calls may have thousands of operands
 
 
-def _begin_use(expr: Expr, inputs: Iterable[Node]) -> None:
+def exchanged(nodes: tuple[Any, ...], old: Node, new: Node) -> tuple[Any, ...]:
+    """The nodes with `new` in the places of `old`; the same tuple if it has none."""
+    places = list(compress(count(), map(is_, nodes, repeat(old))))
+    if not places:
+        return nodes
+    made = list(nodes)
+    for i in places:
+        made[i] = new
+    return tuple(made)
+
+
+def is_among(node: Node, nodes: tuple[Any, ...]) -> bool:
+    """`node in nodes`, without asking each whether it is equal: there may be thousands."""
+    return any(map(is_, nodes, repeat(node)))
+
+
+def begin_use(expr: Expr, inputs: Iterable[Node]) -> None:
+    """Note that an expression uses these nodes."""
     for n in inputs:
         users = n._users
         users[expr] = users.get(expr, 0) + 1
@@ -104,10 +126,11 @@ def _end_use(expr: Expr, inputs: Iterable[Node]) -> None:
             n._users[expr] = left
 
 
-def _become(expr: Expr, inputs: tuple[Node, ...]) -> None:
-    old, places = expr._inputs, changed_places(expr._inputs, inputs)
+def _become(expr: Expr, inputs: tuple[Node, ...], places: list[int] | None) -> None:
+    """Let an expression use these nodes, which are others at these places (None: everywhere)."""
+    old = expr._inputs
     _end_use(expr, old if places is None else [old[i] for i in places])
-    _begin_use(expr, inputs if places is None else [inputs[i] for i in places])
+    begin_use(expr, inputs if places is None else [inputs[i] for i in places])
     expr._inputs = inputs
     changed = [expr]
     while changed:
@@ -123,6 +146,6 @@ def _follows_from_shapes(expr: Expr) -> bool:
     if not isinstance(expr, Call) or not expr._inputs:
         return isinstance(expr, Apply) and expr._op == SHAPE_OF
     for n in expr._inputs:  # noqa: SIM110 (the first one mostly tells, and this is asked of every new expression)
-        if isinstance(n, ModuleNode) or not n.expr._from_shapes:
+        if isinstance(n, ModuleNode) or not n._expr._from_shapes:
             return False
     return True

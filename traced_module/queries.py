@@ -178,9 +178,9 @@ def node_path(node: Node) -> str:
 
 def child_graph(expr: Expr) -> InternalGraph | None:
     """The graph that the call of a traced submodule enters."""
-    if not isinstance(expr, CallMethod) or expr.method != "__call__":
+    if not isinstance(expr, CallMethod) or expr._method != "__call__":
         return None
-    module = expr._inputs[0].owner
+    module = expr._graph.module_of(expr._inputs[0])
     return module.graph_of_call(expr) if issubclass(type(module), traced_module_class()) else None
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -32,7 +31,7 @@ def with_room(calls: int, run: Callable[[], T]) -> T:
     """The result of `run()`, in which so many calls may nest.
 
     Where they do not fit it is run on a thread of its own, in a copy of the caller's context, and Python's limit of
-    recursion is higher until it ends. What it raises is raised here; an interrupt of the caller interrupts it.
+    recursion is higher until it ends. What it raises is raised here; an interrupt is, when it has ended.
 
     Raises:
         RecursionError: the stack would be larger than 1 GiB, or the system does not give it; the message tells.
@@ -83,22 +82,29 @@ def _limit(calls: int) -> Iterator[None]:
 def _finish(body: Callable[[], None], size: int) -> None:
     """Run `body` on a thread with a stack of so many bytes, and wait until it has ended.
 
-    An interrupt, which only the main thread hears, is passed on, and raised when the other thread has ended.
+    An interrupt, which only the main thread hears, is raised when the other thread has ended; a second one at once.
     """
-    interrupts: list[BaseException] = []
-    thread = threading.Thread(target=lambda: interrupts or body(), name="megengine-deep-calls", daemon=True)
+    interrupts: list[KeyboardInterrupt] = []
+    ended: list[bool] = []
+    done = threading.Lock()  # not `join`, which takes a thread for ended when it is interrupted (bpo-45274)
+    done.acquire()
+
+    def work() -> None:
+        try:
+            if not interrupts:
+                body()
+        finally:
+            ended.append(True)
+            done.release()
+
+    thread = threading.Thread(target=work, name="megengine-deep-calls", daemon=True)
     try:
         _start(thread, size)
+        done.acquire()
     except KeyboardInterrupt as exc:
-        interrupts.append(exc)  # if it has not begun yet it ends at once
-    while thread.is_alive():
-        try:
-            if interrupts:
-                raise_in: Any = ctypes.pythonapi.PyThreadState_SetAsyncExc
-                raise_in(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt))
-            thread.join()
-        except KeyboardInterrupt as exc:
-            interrupts.append(exc)
+        interrupts.append(exc)
+        if thread.ident is not None and not ended:  # where it has not begun it finds the interrupt when it does
+            done.acquire()
     if interrupts:
         raise interrupts[0]
 

@@ -136,9 +136,14 @@ def unflatten(treedef: TreeDef, leaves: Any) -> Any:
 def _build(node: TreeDef, supply: Iterator[Any]) -> Any:
     if node.kind is None:
         return next(supply)
-    children = tuple([next(supply) if c.kind is None else _build(c, supply) for c in node.children])
+    if not node.children:
+        children: tuple[Any, ...] = ()
+    else:
+        children = tuple([next(supply) if c.kind is None else _build(c, supply) for c in node.children])
     if node.kind is tuple:
         return children
+    if node.kind is list:
+        return list(children)
     if node.aux == "namedtuple" and node.kind not in _NODES:
         return node.kind(*children)
     return _NODES[node.kind][1](node.aux, children)

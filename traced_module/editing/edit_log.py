@@ -10,6 +10,9 @@ A file is a zip of log.json and weights.safetensors. Functions stand in it by th
 of their classes and their states: reading looks names up and runs nothing.
 """
 
+# pyright: reportArgumentType=false
+# given this file by the name of its folder, it takes the classes here for others than those under megengine
+
 from __future__ import annotations
 
 import json
@@ -172,7 +175,7 @@ def log_of(journal: Journal) -> EditLog:
 def _step(step: Step, index: int, seen: dict[int, list[int]]) -> EditStep:
     if step.recorder is None:
         return EditStep(step.what, step.before, step.after, [], [], [], {})
-    values = step.recorder.writer.values
+    edits, values = list(step.recorder.edits), step.recorder.writer.values
     arrays = dict(values.arrays)
     lists: list[list[dict[str, Any]]] = []
     for entries, objects in zip((values.tensors, values.layers), values.described, strict=True):
@@ -183,7 +186,8 @@ def _step(step: Step, index: int, seen: dict[int, list[int]]) -> EditStep:
             if "array" in entry and described[-1] is not entry:
                 del arrays[entry["array"]]
         lists.append(described)
-    return EditStep(step.what, step.before, step.after, list(step.recorder.edits), *lists, arrays)
+    tensors, layers = lists
+    return EditStep(step.what, step.before, step.after, edits, tensors, layers, arrays)
 
 
 def _top(model: Any) -> InternalGraph:
@@ -213,12 +217,12 @@ def _steps(described: Any, arrays: dict[str, np.ndarray]) -> tuple[EditStep, ...
 
 def _read_step(entry: dict[str, Any], arrays: dict[str, np.ndarray]) -> EditStep:
     counters = [(int(entry[name][0]), int(entry[name][1])) for name in ("before", "after")]
-    lists = [entry[name] for name in ("edits", "tensors", "layers")]
+    lists = edits, tensors, layers = [entry[name] for name in ("edits", "tensors", "layers")]
     if not all(isinstance(one, list) for one in lists):
         raise FileFormatError("a step has counters or lists of another form")
     if not all(isinstance(item, dict) for one in lists for item in one):
         raise FileFormatError("a change, tensor or layer is no object")
-    return EditStep(str(entry["what"]), counters[0], counters[1], *lists, arrays)
+    return EditStep(str(entry["what"]), counters[0], counters[1], edits, tensors, layers, arrays)
 
 
 def _in_words(edit: dict[str, Any]) -> str:

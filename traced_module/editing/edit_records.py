@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from megengine.core.errors import FileFormatError
 from megengine.core.pytree import unflatten
+from megengine.core.spec import TensorSpec
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.expr import Apply, Arguments, Call, Expr
@@ -56,6 +59,39 @@ def parts_of(module: Any) -> dict[int, tuple[Any, str]]:
     return {key: each for key, each in found.items() if not isinstance(each[0], TracedModule)}
 
 
+_PLAIN = frozenset((int, float, bool, str, type(None)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What a call is when it is put in: its parts that never change, and the names that nodes have then."""
+
+    qualname: str  # of the graph
+    expr: Call  # without inputs and outputs
+    inputs: tuple[str, ...]
+    outputs: tuple[tuple[int, str, str, TensorSpec], ...]
+
+    @classmethod
+    def of(cls, expr: Expr, graph: InternalGraph) -> _Call | None:
+        """The call; None for other expressions, and for constants among its arguments that can change."""
+        if not isinstance(expr, Call):
+            return None
+        for _, value in expr._const_val:
+            if type(value) not in _PLAIN:
+                return None
+        outputs = [(n._id, n._name, n._qualname, n._spec) for n in expr._outputs]
+        copy: Any = expr._copy(graph)
+        return cls(graph.qualname, copy, tuple([n._name for n in expr._inputs]), tuple(outputs))
+
+    def restored(self) -> Call:
+        """The call with nodes of those names."""
+        expr, graph = self.expr, self.expr._graph
+        expr._inputs = tuple([Node(graph, 0, name, "", expr) for name in self.inputs])
+        made = [TensorNode(graph, ident, name, qualname, expr, spec) for ident, name, qualname, spec in self.outputs]
+        expr._outputs = tuple(made)
+        return expr
+
+
 class Recorder:
     """The changes of one transaction.
 
@@ -65,11 +101,29 @@ class Recorder:
 
     def __init__(self, addresses: dict[int, Any]) -> None:
         self.addresses = addresses
-        self.edits: list[dict[str, Any]] = []
-        self.writer = ModuleWriter()
-        self.writer.values = ValueWriter(self._known)
+        self._edits: list[dict[str, Any]] = []
         self._model: dict[int, tuple[Any, str]] = {}  # layers and tensors that the model has -> path
-        self._linked: list[tuple[dict[str, Any], Expr]] = []
+        self._linked: list[tuple[dict[str, Any], Expr, _Call | None]] = []
+        self._undescribed: list[tuple[dict[str, Any], dict[str, Any], _Call | None]] = []
+
+    @functools.cached_property
+    def writer(self) -> ModuleWriter:
+        """Describes what changes hold."""
+        return ModuleWriter(ValueWriter(self._known))
+
+    @property
+    def edits(self) -> list[dict[str, Any]]:
+        """The changes as JSON. Calls are described when they are asked for: few of them ever are."""
+        for edit, meta, call in self._undescribed:
+            try:
+                described = edit["expr"] if call is None else self.writer.without_meta(call.restored(), call.qualname)
+                described["meta"] = self.writer.meta(meta, described["outputs"][0]["name"])
+                edit["expr"] = described
+            except FileFormatError as exc:
+                edit.clear()
+                edit.update(do="unknown", why=str(exc))
+        self._undescribed.clear()
+        return self._edits
 
     def note(self, what: str, *args: Any) -> None:
         """Describe a change: `what` is a method below. One that has no words is kept as such: saving tells."""
@@ -78,16 +132,11 @@ class Recorder:
         except FileFormatError as exc:
             edit = {"do": "unknown", "why": str(exc)}
         if edit is not None:
-            self.edits.append(edit)
+            self._edits.append(edit)
 
     def close(self) -> None:
         """The transaction has ended."""
-        for described, expr in self._linked:
-            at = expr.outputs[0].name
-            try:
-                described["meta"] = {k: self.writer.values.value(v, f"{at}.{k}") for k, v in expr.meta.items()}
-            except FileFormatError as exc:
-                self.edits.append({"do": "unknown", "why": str(exc)})
+        self._undescribed += [(edit, expr.meta.copy(), call) for edit, expr, call in self._linked]
         self._linked.clear()
 
     def _at(self, graph: InternalGraph) -> Address:
@@ -104,19 +153,21 @@ class Recorder:
 
     def link(self, graph: InternalGraph, expr: Expr, before: Expr | None) -> dict[str, Any]:
         """A new expression."""
-        described = self.writer.expr(expr, graph.qualname)
-        self._linked.append((described, expr))
         place = None if before is None else expr_name(before)
-        return {"do": "link", "graph": self._at(graph), "before": place, "expr": described}
+        call = _Call.of(expr, graph)
+        described = None if call is not None else self.writer.without_meta(expr, graph.qualname)
+        edit = {"do": "link", "graph": self._at(graph), "before": place, "expr": described}
+        self._linked.append((edit, expr, call))
+        return edit
 
     def unlink(self, graph: InternalGraph, expr: Expr) -> dict[str, Any]:
         """An expression that is removed."""
         return {"do": "unlink", "graph": self._at(graph), "expr": expr_name(expr), "was": expr._body()}
 
-    def use(self, graph: InternalGraph, expr: Expr, inputs: Sequence[Node]) -> dict[str, Any]:
+    def use(self, graph: InternalGraph, expr: Expr, inputs: Sequence[Node], places: list[int] | None) -> dict[str, Any]:
         """Other operands."""
         place = {"graph": self._at(graph), "expr": expr_name(expr)}
-        return {"do": "use", **place, **_exchanged(expr._inputs, inputs, "inputs")}
+        return {"do": "use", **place, **_exchanged(expr._inputs, inputs, "inputs", places)}
 
     def arguments(
         self, graph: InternalGraph, expr: Call, inputs: Sequence[Node], arguments: Arguments
@@ -154,8 +205,7 @@ class Recorder:
 
     def _traced(self, module: TracedModule) -> list[Any]:
         """A traced module that becomes a part of the model, as it is then."""
-        writer = ModuleWriter()
-        writer.values = self.writer.values
+        writer = ModuleWriter(self.writer.values)
         return [json.loads(text) for text in writer.all(module)]
 
     def owner(self, graph: InternalGraph) -> dict[str, Any]:
@@ -176,7 +226,8 @@ class Recorder:
                 return {"do": "attrs", **place, "was": target._body(), "attrs": values}
             return {"do": "meta", **place, "meta": values}
         if attribute in ("_inputs", "_outputs"):
-            return {"do": attribute[1:], **place, **_exchanged(getattr(target, attribute), value, "nodes")}
+            old = getattr(target, attribute)
+            return {"do": attribute[1:], **place, **_exchanged(old, value, "nodes", changed_places(old, value))}
         if attribute == "arguments":
             tensors = [n for n in target.inputs if isinstance(n, TensorNode)]
             args, kwargs = self._call(tensors, value, target.name)
@@ -185,9 +236,8 @@ class Recorder:
         return {"do": "result", **place, "value": nested}
 
 
-def _exchanged(old: Sequence[Node], new: Sequence[Node], key: str) -> dict[str, Any]:
+def _exchanged(old: Sequence[Node], new: Sequence[Node], key: str, places: list[int] | None) -> dict[str, Any]:
     """Names of nodes before and after a change; only those at the places where they differ, if there are as many."""
-    places = changed_places(old, new)
     if places is None:
         return {"was": [n.name for n in old], key: [n.name for n in new]}
     return {"places": places, "was": [old[i].name for i in places], key: [new[i].name for i in places]}

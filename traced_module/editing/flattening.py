@@ -140,7 +140,6 @@ class _Inliner:
         new = expr._copy(self.graph)
         new.meta = _meta(expr, at.path)
         new._id = self.graph._new_expr_id()
-        new._disable_remove = expr._disable_remove
         nodes = []
         for node in expr.outputs:
             spec = node.spec if isinstance(node, TensorNode) else None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from megengine.core import hooks
 from megengine.core.dtype import storage_of
 from megengine.core.errors import GraphError, nearest
 from megengine.core.pytree import flatten, tree_map, unflatten
-from megengine.dispatch import interpose
+from megengine.dispatch.apply import begin, end
 from megengine.module import Module
 from megengine.tensor import DeferredValueError, Tensor
 from megengine.traced_module.editing.module_edits import note_entry
@@ -30,6 +29,7 @@ from megengine.traced_module.tracing.calls import (
 )
 from megengine.traced_module.tracing.capture import Builder, Scope, shape_of
 from megengine.traced_module.tracing.deferred import Deferring
+from megengine.traced_module.tracing.spec_memo import layer_result
 
 
 class Inserter(Builder):
@@ -58,22 +58,20 @@ class Inserter(Builder):
         return leaf.owner if isinstance(leaf, ModuleNode) else leaf
 
     def _to_nodes(self, result: Any) -> Any:
-        def node(leaf: Any) -> Any:
-            if not isinstance(leaf, Tensor) or id(leaf) not in self.scope.nodes:
-                return leaf
-            made = self.scope.nodes[id(leaf)]
-            self.tensors[id(made)] = leaf
-            return made
+        return self._to_node(result) if type(result) is Tensor else tree_map(self._to_node, result)
 
-        return tree_map(node, result)
+    def _to_node(self, leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or id(leaf) not in self.scope.nodes:
+            return leaf
+        made = self.scope.nodes[id(leaf)]
+        self.tensors[id(made)] = leaf
+        return made
 
-    def _place(self, leaves: list[Any]) -> None:
+    def _place(self, nodes: Sequence[Node]) -> None:
         """Without a given place, expressions go behind the last node they use."""
-        if self.placed:
-            return
-        nodes = [n for n in leaves if isinstance(n, Node)]
-        latest = max((n.expr for n in nodes), key=lambda e: e._key, default=None)
-        self.anchor = None if latest is None else self._behind(latest)
+        if not self.placed:
+            latest = nodes[0] if len(nodes) == 1 else max(nodes, key=lambda n: n._expr._key)
+            self.anchor = self._behind(latest._expr)
 
     def _behind(self, expr: Expr) -> Expr | None:
         """What comes behind an expression, the inputs, and what was inserted there before."""
@@ -94,19 +92,21 @@ class Inserter(Builder):
     def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
         """A public function or tensor method."""
         leaves, structure = flatten((args, kwargs))
-        if not any([isinstance(leaf, Node) for leaf in leaves]):
+        nodes = [leaf for leaf in leaves if isinstance(leaf, Node)]
+        if not nodes:
             return run()
-        self._place(leaves)
-        self._check_place(leaves)
-        args, kwargs = unflatten(structure, [self._value(leaf) for leaf in leaves])
+        self._place(nodes)
+        if self.anchor is not None:
+            self.graph._check_before("insert_exprs", nodes, self.anchor)
+        if not kwargs and all([each is leaf for each, leaf in zip(args, leaves, strict=False)]):  # nothing nests
+            args = tuple(map(self._value, args))
+        else:
+            args, kwargs = unflatten(structure, map(self._value, leaves))
         with hooks.unheard():
             result = record.function(*args, **kwargs)
-        if not any([isinstance(leaf, Tensor) for leaf in flatten(result)[0]]):
+        if type(result) is not Tensor and not any([isinstance(leaf, Tensor) for leaf in flatten(result)[0]]):
             return result
         return self._to_nodes(self.make_recorded(record, args, kwargs, result))
-
-    def _check_place(self, leaves: list[Any]) -> None:
-        self.graph._check_before("insert_exprs", [n for n in leaves if isinstance(n, Node)], self.anchor)
 
     def shape(self, tensor: Any) -> Any:
         """`node.shape`; shapes of tensors are what they are."""
@@ -181,22 +181,29 @@ class Inserter(Builder):
         """`module_node(...)`."""
         module = node.owner
         leaves, structure = flatten((args, kwargs))
-        self._place([node, *leaves])
-        self._check_place([node, *leaves])
+        nodes = [node, *(leaf for leaf in leaves if isinstance(leaf, Node))]
+        self._place(nodes)
+        self.graph._check_before("insert_exprs", nodes, self.anchor)
         args, kwargs = unflatten(structure, [self._value(leaf) for leaf in leaves])
         args, kwargs = normalized(forward_signature(module), args, kwargs)
         self.scope.reads[id(module)] = (node, node.name)
         inputs, arguments = flatten_arguments((module, *args), kwargs, self.node_of)
-        with hooks.unheard():
-            try:
-                with untouched(module):
-                    result = module(*args, **kwargs)
-            except DeferredValueError:  # observers look at values
-                result = _on_zeros(module, args, kwargs)
         expr = CallMethod(self.graph, self.graph._new_expr_id(), self.meta(), arguments, "__call__")
+        tensors = [v for v in flatten((args, kwargs))[0] if isinstance(v, Tensor)]
+        with hooks.unheard():
+            result = layer_result(expr, [module, *tensors], lambda: _result(module, args, kwargs))
         made = self._to_nodes(self.make_call(expr, inputs, result, f"{node.name}_out", f"{node.qualname}.[out]"))
         note_entry(expr)
         return made
+
+
+def _result(module: Module, args: tuple, kwargs: dict) -> Any:
+    """What a module gives for tensors without values; it stays as it is."""
+    try:
+        with untouched(module):
+            return module(*args, **kwargs)
+    except DeferredValueError:  # observers look at values
+        return _on_zeros(module, args, kwargs)
 
 
 def _on_zeros(module: Module, args: tuple, kwargs: dict) -> Any:
@@ -212,8 +219,33 @@ def _on_zeros(module: Module, args: tuple, kwargs: dict) -> Any:
     return tree_map(lambda leaf: Tensor._deferred(leaf.spec) if isinstance(leaf, Tensor) else leaf, result)
 
 
-@contextmanager
-def listening(inserter: Inserter) -> Iterator[None]:
-    """Let the inserter hear calls."""
-    with hooks.listening(inserter), interpose(Deferring()):
-        yield
+class Insertion:
+    """The body of `graph.insert_exprs(expr)`: an inserter hears calls, and what it does is one step."""
+
+    __slots__ = ("deferring", "expr", "graph", "step", "token")
+
+    def __init__(self, graph: InternalGraph, expr: Expr | None) -> None:
+        self.graph, self.expr = graph, expr
+
+    def __enter__(self) -> None:
+        graph, expr = self.graph, self.expr
+        if not graph._inputs_self():
+            raise GraphError(f"insert_exprs: {graph.name!r} is a graph of ops; add them with graph.apply")
+        if graph._inserting is not None:
+            raise GraphError(
+                f"insert_exprs: expressions are already being inserted into {graph.name!r}; leave it first"
+            )
+        if expr is not None:
+            graph._check_expr("insert_exprs", expr)
+        inserter, self.deferring = Inserter(graph, expr), Deferring()
+        self.step = graph.transaction("insert_exprs")
+        self.step.__enter__()
+        graph._inserting = inserter
+        self.token = hooks.active.set(inserter)
+        begin(self.deferring)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        end(self.deferring)
+        hooks.active.reset(self.token)
+        self.graph._inserting = None
+        self.step.__exit__(kind, error, trace)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from megengine.core.dtype import as_dtype
@@ -15,6 +15,7 @@ from megengine.tensor import Tensor
 from megengine.traced_module.expr import Call, Expr, GetAttr, Input
 from megengine.traced_module.names import identifier
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.primitives import exchanged, is_among
 from megengine.traced_module.queries import child_graph
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ class ModuleEdits:
 
     # ------------------------------------------------------------ inserting
 
-    @contextmanager
-    def insert_exprs(self: InternalGraph, expr: Expr | None = None) -> Iterator[None]:  # type: ignore[misc]
+    def insert_exprs(self: InternalGraph, expr: Expr | None = None) -> AbstractContextManager[None]:  # type: ignore[misc]
         """In the body, functions, methods and modules called on nodes add expressions to the graph.
 
         They go right behind `expr`; without it, behind the last expression that they use. If the body raises, the
@@ -40,21 +40,9 @@ class ModuleEdits:
             >>> with graph.insert_exprs():  # doctest: +SKIP
             ...     graph.replace_node({node: F.relu(node)})
         """
-        from megengine.traced_module.editing.inserting import Inserter, listening
+        from megengine.traced_module.editing.inserting import Insertion
 
-        if not self._inputs_self():
-            raise GraphError(f"insert_exprs: {self.name!r} is a graph of ops; add them with graph.apply")
-        if self._inserting is not None:
-            raise GraphError(f"insert_exprs: expressions are already being inserted into {self.name!r}; leave it first")
-        if expr is not None:
-            self._check_expr("insert_exprs", expr)
-        with self.transaction("insert_exprs"):
-            self._inserting = Inserter(self, expr)
-            try:
-                with listening(self._inserting):
-                    yield
-            finally:
-                self._inserting = None
+        return Insertion(self, expr)
 
     # ------------------------------------------------------------ rewiring
 
@@ -86,7 +74,7 @@ class ModuleEdits:
             return
         needed = {id(e) for e in self._between(old, new)}
         users = [u for u in old.users if id(u) not in needed]
-        if old.users and not users and old not in self._outputs:
+        if old.users and not users and not is_among(old, self._outputs):
             raise GraphError(
                 f"replace_node: nothing is left that could use {new.name!r} for {old.name!r}; "
                 f"every user of {old.name!r} is needed to make {new.name!r}"
@@ -98,9 +86,10 @@ class ModuleEdits:
                     f"insert what makes {new.name!r} right behind {old.name!r}"
                 )
         for user in users:
-            self._use(user, tuple([new if n is old else n for n in user._inputs]))
-        if old in self._outputs:
-            self._set(self, "_outputs", tuple([new if n is old else n for n in self._outputs]))
+            self._use(user, exchanged(user._inputs, old, new))
+        outputs = exchanged(self._outputs, old, new)
+        if outputs is not self._outputs:
+            self._set(self, "_outputs", outputs)
 
     def _between(self: InternalGraph, old: Node, new: Node) -> list[Expr]:  # type: ignore[misc]
         """Expressions behind the one that makes `old` on which `new` depends."""
@@ -113,8 +102,12 @@ class ModuleEdits:
                 todo.extend(n.expr for n in expr.inputs)
         return list(found.values())
 
-    def _infer_again(  # type: ignore[misc]
-        self: InternalGraph, changed: Sequence[Expr], results: list[TensorSpec] | None = None, *, entries: bool = True
+    def _infer_again(
+        self: InternalGraph,  # type: ignore[misc]
+        changed: Sequence[Expr],
+        results: list[TensorSpec] | None = None,
+        *,
+        entries: bool = True,
     ) -> None:
         """Bring specs up to date from these expressions on, in execution order; then where this graph is called.
 
@@ -279,8 +272,11 @@ class ModuleEdits:
 
     # ------------------------------------------------------------ inputs and outputs
 
-    def add_input_node(  # type: ignore[misc]
-        self: InternalGraph, shape: Sequence[int], dtype: Any = "float32", name: str = "args"
+    def add_input_node(
+        self: InternalGraph,  # type: ignore[misc]
+        shape: Sequence[int],
+        dtype: Any = "float32",
+        name: str = "args",
     ) -> TensorNode:
         """Append an input of the traced module; it becomes the last positional argument of a call."""
         self._check_top("add_input_node")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -57,8 +58,8 @@ def _dumps(value: Any) -> str:
 class ModuleWriter:
     """Texts of modules, graphs and expressions; values that they hold are collected in `values`."""
 
-    def __init__(self) -> None:
-        self.values = ValueWriter()
+    def __init__(self, values: ValueWriter | None = None) -> None:
+        self.values = ValueWriter() if values is None else values
         self.places: dict[int, int] = {}
         self.waiting: deque[tuple[TracedModule, str]] = deque()
 
@@ -134,6 +135,17 @@ class ModuleWriter:
 
     def expr(self, expr: Expr, where: str) -> dict[str, Any]:
         """One expression."""
+        found = self.without_meta(expr, where)
+        if expr.meta:
+            found["meta"] = self.meta(expr.meta, f"{where}.{expr.outputs[0].name}" if expr.outputs else where)
+        return found
+
+    def meta(self, meta: Mapping[str, Any], at: str) -> dict[str, Any]:
+        """Where an expression comes from."""
+        return {k: self.values.value(v, f"{at}.{k}") for k, v in meta.items()}
+
+    def without_meta(self, expr: Expr, where: str) -> dict[str, Any]:
+        """One expression, without where it comes from."""
         at = f"{where}.{expr.outputs[0].name}" if expr.outputs else where
         found: dict[str, Any] = {"kind": expr.kind, "id": expr.id, "outputs": [_node(n) for n in expr.outputs]}
         if isinstance(expr, Call):
@@ -154,8 +166,6 @@ class ModuleWriter:
             found["value"] = self.tensor(expr.value, at)
         if expr._disable_remove:
             found["keep"] = True
-        if expr.meta:
-            found["meta"] = {k: self.values.value(v, f"{at}.{k}") for k, v in expr.meta.items()}
         return found
 
     def tensor(self, value: Tensor, where: str) -> int:

@@ -87,17 +87,18 @@ class ValueWriter:
             raise FileFormatError(f"{where}: values are nested deeper than {_MAX_DEPTH}, or contain themselves")
         if type(value) is list:
             return self._items(value, where, depth + 1)
-        for kind, tag, describe in _WRITERS:
-            if isinstance(value, kind) and (kind not in _EXACT or type(value) is kind):
-                return {tag: describe(self, value, where, depth + 1)}
-        return self._other(value, where, depth + 1)
+        writer = _writer_of(type(value))
+        if writer is None:
+            return self._other(value, where, depth + 1)
+        tag, describe = writer
+        return {tag: describe(self, value, where, depth + 1)}
 
     def _other(self, value: Any, where: str, depth: int) -> Any:
         path = class_path(value)
         if isinstance(value, tuple) and hasattr(value, "_fields") and path not in OBJECTS:
             return {"namedtuple": [path, self._items(value, where, depth)]}
         if hasattr(value, "__public__"):
-            return {"function": qualified_name(value)}
+            return {"function": qualified_name(value)}  # type: ignore[arg-type]
         if type(value) in _NODES:
             children, aux = _NODES[type(value)][0](value)
             return {"container": [path, self._items(children, where, depth), self.value(aux, where, depth)]}
@@ -223,6 +224,13 @@ _WRITERS: tuple[tuple[Any, str, _Describe], ...] = (
     (set, "set", _set_out),
     (frozenset, "frozenset", _set_out),
 )
+
+
+@functools.lru_cache(maxsize=1024)
+def _writer_of(kind: type) -> tuple[str, _Describe] | None:
+    """The first that fits values of a type."""
+    fitting = (w for w in _WRITERS if issubclass(kind, w[0]) and (w[0] not in _EXACT or kind is w[0]))
+    return next(((tag, describe) for _, tag, describe in fitting), None)
 
 
 # ---------------------------------------------------------------- reading

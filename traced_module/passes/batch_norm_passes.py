@@ -80,7 +80,7 @@ def scaled_layer(layer: Any, factor: Any, offset: Any) -> Module:
     count = weight.shape[0] * weight.shape[1] if weight.ndim == 5 else weight.shape[_OUTPUT_AXIS[type(layer)][0]]
     if type(layer) is M.ConvTranspose2d and weight.ndim == 5:
         count = weight.shape[0] * weight.shape[2]
-    factor, offset = (np.broadcast_to(np.asarray(v, np.float64), count) for v in (factor, offset))
+    factor, offset = (v if isinstance(v, np.ndarray) else np.full(count, v, np.float64) for v in (factor, offset))
     bias = (offset + _bias(layer) * factor).astype(weight.dtype)
     return _with(layer, weight * _by_channel(layer, factor.astype(weight.dtype), _OUTPUT_AXIS), bias)
 
