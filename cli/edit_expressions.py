@@ -11,6 +11,7 @@ from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import MegEngineError, OptionError, nearest
 from megengine.dispatch import get_op
 from megengine.dispatch.public import public_functions, watched_function
+from megengine.tensor import Tensor
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import TensorNode
 
@@ -114,9 +115,15 @@ class _Calls(_Reader):
             value = function.value
             root = value.id if isinstance(value, ast.Name) else ""
             if not isinstance(value, (ast.Name, ast.Attribute)) or root == "_" or self.graph._names.get(root):
-                return getattr(self.read(value), function.attr)
+                return self._method(self.read(value), function.attr)
         bare = path.removeprefix(HOME + ".").removeprefix("F.")
         raise OptionError(f"no function {path!r} in {HOME}{nearest(bare, known)}")
+
+    def _method(self, node: Any, name: str) -> Callable[..., Any]:
+        if isinstance(node, TensorNode) and not callable(getattr(Tensor, name, None)):
+            known = [one for one in dir(Tensor) if not one.startswith("_") and callable(getattr(Tensor, one))]
+            raise OptionError(f"tensors have no method {name!r}{nearest(name, known)}")
+        return getattr(node, name)
 
     def _layer(self, path: str) -> Callable[..., Any]:
         node = self.graph.inputs[0]

@@ -244,7 +244,7 @@ class Step:
 
 STEPS = (
     Step(("--log",), "FILE", "Replay a saved log of edits.", replay),
-    Step(("--optimize", "--passes"), "PASS,...", 'Run passes, in order; "all" for every one that fits.', run_passes),
+    Step(("--passes", "--optimize"), "PASS,...", 'Run passes, in order; "all" for every one that fits.', run_passes),
     Step(("--rename",), "OLD=NEW", "Give a node another name.", rename),
     Step(
         ("--insert",),

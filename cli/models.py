@@ -103,10 +103,12 @@ def load_calls(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
             "function that builds the network and loads the weights, or export the network as .onnx"
         )
     if path.suffix not in SUFFIXES:
-        hint = nearest(path.suffix, SUFFIXES)
+        hint = nearest(path.suffix, SUFFIXES) or nearest(path.name, _models_beside(path))
+        if path.suffix == ".py":
+            hint = f"; add the function that gives the model, {source}:FUNCTION"
         raise OptionError(f"model {source!r}: expected {', '.join(SUFFIXES)} or module.py:function{hint}")
     if not path.is_file():
-        raise FileFormatError(f"model {source!r}: no such file")
+        raise FileFormatError(f"model {source!r}: no such file{nearest(path.name, _models_beside(path))}")
     if path.suffix == ".onnx":
         from megengine.convert import onnx
 
@@ -120,6 +122,14 @@ def load_calls(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     return files.load(path)
 
 
+def _models_beside(path: Path) -> list[str]:
+    """Names of the models in the folder of a path that is none."""
+    try:
+        return [one.name for one in path.parent.iterdir() if one.suffix in SUFFIXES]
+    except OSError:
+        return []
+
+
 def _onnx_shapes(given: Mapping[str, tuple[int, ...]]) -> Any:
     if not given:
         return None
@@ -131,8 +141,9 @@ def _from_function(source: str, given: Shapes) -> TracedModule:
     from megengine.module import Module
     from megengine.tensor import Tensor
 
+    function = load_function(source)
     try:
-        made = load_function(source)()
+        made = function()
     except Exception as error:
         raise OptionError(f"model {source!r}: the function raised {type(error).__name__}: {error}") from error
     if isinstance(made, TracedModule):

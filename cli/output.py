@@ -82,7 +82,7 @@ class Bar:
 
 def printable(text: str) -> str:
     """Text for a terminal: names from files may hold escape sequences."""
-    return "".join(c if c == "\n" or c.isprintable() else f"\\x{ord(c):02x}" for c in str(text))
+    return "".join(c if c == "\n" or c.isprintable() else f"\\x{ord(c):02x}" for c in str(text).replace("\t", " "))
 
 
 def cell_text(cell: Any) -> str:

@@ -268,6 +268,13 @@ def test_the_input_is_replaced_only_when_told(call, tmp_path):
         (("--add-output", "half.0.mul_out"), "is a value of the submodule Net.half.0"),
         (("--extract", "relu_out"), "expected IN,...:OUT,..."),
         (("--extract", "relu_out:relu_out"), "is both an input and an output"),
+        (
+            ("--extract", "relu_out:conv_out"),
+            "extract: 'conv_out' is not computed from 'relu_out'; give inputs that it",
+        ),
+        (("--extract", "conv_out,relu_out:half_out"), "is not computed from 'conv_out' without the other inputs"),
+        (("--insert", "relu_out=_.reshap(1, -1)"), "tensors have no method 'reshap'; did you mean 'reshape'?"),
+        (("--passes", "FuseConvBm"), "--passes 'FuseConvBm': unknown pass 'FuseConvBm'; did you mean 'FuseConvBn'?"),
         (("--extract", "conv:relu_out"), "'conv' is a layer; expected a value, such as conv_out"),
         (("--undo", "1"), "only 0 steps were made"),
         (("--undo", "x"), "expected a count of steps"),
@@ -278,7 +285,7 @@ def test_the_input_is_replaced_only_when_told(call, tmp_path):
         (("--replace-module", "conv=net.py:plian"), "did you mean 'plain'?"),
         (("--add-module", "half=net.py:plain"), "already has an attribute 'half'"),
         (("--passes", "nothing"), "unknown pass 'nothing'; known for graphs of calls: "),
-        (("--rename", "relu_out=act", "--rename", "conv_out=act"), "'act' already names"),
+        (("--rename", "relu_out=act", "--rename", "conv_out=act"), "'act' already names %"),
     ],
 )
 def test_a_refused_step_names_its_option_and_leaves_nothing(call, tmp_path, words, message):
@@ -292,6 +299,24 @@ def test_a_refused_step_names_its_option_and_leaves_nothing(call, tmp_path, word
 def test_typing_errors_get_the_nearest_option(call):
     code, _, errors = call("edit", "net.mgt", "-o", "o.mgt", "--raname", "a=b")
     assert code == 2 and "--rename" in errors
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("nett.mgt", "model 'nett.mgt': no such file; did you mean 'net.mgt'?"),
+        ("net", "expected .onnx, .tm, .mgt or module.py:function; did you mean 'net.mgt'?"),
+        ("net.mgtt", "did you mean '.mgt'?"),
+        ("net.py", "add the function that gives the model, net.py:FUNCTION"),
+        ("net.py:plian", "'net.py:plian': net.py has no function 'plian'; did you mean 'plain'?"),
+        ("nowhere/net.mgt", "model 'nowhere/net.mgt': no such file"),
+    ],
+)
+def test_models_that_are_not_there_get_the_nearest(call, model, message):
+    for verb in (("inspect",), ("lint",), ("draw", "-o", "p.svg"), ("edit", "-o", "o.mgt")):
+        code, _, errors = call(verb[0], model, *verb[1:])
+        (line,) = errors.strip().splitlines()
+        assert code == 1 and message in line and "raised" not in line and "\\x" not in line, line
 
 
 def test_extracting_in_python(call):

@@ -89,6 +89,8 @@ def damaged_json(content: bytes, rng: random.Random) -> bytes:
     root = json.loads(content)
     for _ in range(rng.choice((1, 1, 1, 2, 5))):
         places = list(_places(root))
+        if not places:
+            break  # all of it was taken away
         holder, key = rng.choice(places)
         kind = rng.randrange(5)
         if kind == 0:

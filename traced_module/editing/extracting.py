@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from megengine.core.errors import GraphError
 from megengine.traced_module.expr import Constant, GetAttr, Input
 from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.node import Node, TensorNode
 
 
 def extract(graph: InternalGraph, inputs: Sequence[TensorNode], outputs: Sequence[TensorNode]) -> None:
@@ -17,12 +17,13 @@ def extract(graph: InternalGraph, inputs: Sequence[TensorNode], outputs: Sequenc
     module are positional then. It is one step for `undo`.
 
     Raises:
-        GraphError: a value is of another graph, is a weight, or both input and output.
+        GraphError: a value is of another graph, is a weight, or both input and output; or an input is not needed.
 
     Example:
         >>> extract(traced.graph, [graph.node("layer1_out")], [graph.node("layer3_out")])  # doctest: +SKIP
     """
     _check(graph, inputs, outputs)
+    _check_needed(inputs, outputs)
     with graph.transaction("extract"):
         made = [(node, _input_for(graph, node)) for node in inputs if not isinstance(node.expr, Input)]
         graph.replace_node(dict(made))
@@ -69,6 +70,22 @@ def _check(graph: InternalGraph, inputs: Sequence[TensorNode], outputs: Sequence
             raise GraphError(f"extract: {node.name!r} is a part of the model and cannot be an input")
         if any(node is output for output in outputs):
             raise GraphError(f"extract: {node.name!r} is both an input and an output; nothing would be computed")
+
+
+def _check_needed(inputs: Sequence[TensorNode], outputs: Sequence[TensorNode]) -> None:
+    """Refuse an input that no output is computed from, or only by way of another input."""
+    ends, seen = {id(node) for node in inputs}, set()
+    todo: list[Node] = list(outputs)
+    while todo:
+        node = todo.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            todo += [] if id(node) in ends else node.expr.inputs
+    for node in inputs:
+        if id(node) not in seen:
+            names = ", ".join(repr(output.name) for output in outputs)
+            others = " without the other inputs" if len(inputs) > 1 else ""
+            raise GraphError(f"extract: {names} is not computed from {node.name!r}{others}; give inputs that it needs")
 
 
 def _input_for(graph: InternalGraph, node: TensorNode) -> TensorNode:

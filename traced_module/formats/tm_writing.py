@@ -174,7 +174,7 @@ class _Description:
         children = {n: v for n, v in object.__getattribute__(module, "__dict__").items() if _is_child(v)}
         for graph in module.graphs:
             if graph.arguments is None:
-                raise GraphError(f".tm: {graph.name!r} is a graph of ops; MegEngine's files hold calls only")
+                raise GraphError(f".tm: {graph.name!r} is a graph of ops; MegEngine's files hold calls; write .mgt")
             arguments, _ = in_file_order(graph.arguments, graph.inputs[1:])
             result, _ = in_file_order((graph.out_def or TreeDef(None), ()), graph.outputs)
             key = self.structure(_with_self(arguments), leading_module=True)
