@@ -145,7 +145,7 @@ class RNNBase(Module):
         if proj_size:
             get_logger(__name__).warning(f"{type(self).__name__}: proj_size has no effect, as in MegEngine")
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
+        self.bias, self.batch_first, self.dropout = bool(bias), batch_first, float(dropout)
         self.bidirectional, self.num_directions, self.proj_size = bidirectional, 2 if bidirectional else 1, proj_size
         self.cells = [[self.create_cell(layer) for _ in range(self.num_directions)] for layer in range(num_layers)]
         gates = self._chunks * hidden_size

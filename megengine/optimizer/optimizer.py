@@ -290,7 +290,13 @@ class Optimizer:
         out: State = {n: Tensor(stored[n], v.dtype, v.device) if n in stored else v for n, v in own.items()}
         for name, like in self._state_names.items():
             shape = p.shape if like else ()
-            value = np.array(stored.get(name, np.zeros(shape)), np.float32)
+            given = stored.get(name, np.zeros(shape))
+            try:
+                value = np.array(given, np.float32)
+            except (TypeError, ValueError):
+                raise ArgumentError(
+                    f"{type(self).__name__}: {name} of parameter {number} is {shown(given)}; expected numbers"
+                ) from None
             if value.size != int(np.prod(shape)):
                 raise ShapeError(
                     f"{type(self).__name__}: {name} of parameter {number} has shape {value.shape}; expected {shape}"

@@ -122,6 +122,9 @@ def trained():
     return p, optim.Adam([p], lr=0.1)
 
 
+STATE_OF_TEXTS = {"param_groups": [{"params": [0]}], "state": {0: {"exp_avg": ""}}}
+
+
 def test_gradients_are_tensors():
     p, adam = trained()
     p.grad = 3
@@ -141,6 +144,7 @@ def test_gradients_are_tensors():
         ),
         (lambda adam: adam.load_state_dict({**adam.state_dict(), "state": 0}), ArgumentError, "state is 0; expected"),
         (lambda adam: adam.load_state_dict({**adam.state_dict(), "state": {0: 1}}), ArgumentError, "state is dict"),
+        (lambda adam: adam.load_state_dict(STATE_OF_TEXTS), ArgumentError, "of parameter 0 is ''; expected numbers"),
         (lambda adam: optim.Adam([Parameter(1.0)], lr=0.1, betas=ONE_BETA), ArgumentError, "expected two numbers"),
     ],
 )
@@ -151,3 +155,8 @@ def test_what_optimizers_refuse(call, error, text):
     assert [len(g["params"]) for g in adam.param_groups] == [1]
     p.grad = ones(2, 3)
     adam.step()
+
+
+def test_any_number_is_a_bias_or_none():
+    number: Any = 2
+    assert M.LSTM(3, 2, bias=number)(ones(4, 1, 3))[0].shape == (4, 1, 2)

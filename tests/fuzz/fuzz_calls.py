@@ -16,6 +16,7 @@ import argparse
 import collections
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -219,7 +220,7 @@ def run(pair: Pair, count: int, start: int, wanted: list[str]) -> int:
         texts = options_of(trees)
         for i, name in enumerate(names):
             share = count * (i + 1) // len(names) - count * i // len(names)
-            for drawn, fault in faults(pair, groups[name], texts, share, start):
+            for drawn, fault in faults(pair, groups[name], texts, share, start + zlib.crc32(name.encode())):
                 found += 1
                 print(f"{name}: {fault}\n    {again(drawn, level)}\n", flush=True)
     finally:

@@ -255,6 +255,9 @@ class Maker:
         start = time.process_time()
         try:
             args, kwargs = (values_of(v, subject.objects, plain=self.plain) for v in (drawn.args, drawn.kwargs))
+        except MemoryError:
+            return "refused", "the arguments themselves do not fit into memory"
+        try:
             result = "result", self._run(subject, drawn, name, args, kwargs)
         except Exception as error:
             result = self._judged(subject, drawn, error)

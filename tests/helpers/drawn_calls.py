@@ -8,6 +8,7 @@ consistent; then a few places are given something else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ LAYOUTS = ["plain", "transposed", "reversed", "gaps", "last", "repeated", "part"
 VALUES = ["given", "zeros", "ones", "normal", "counting", "negative", "big", "tiny", "nan", "inf", "extreme"]
 KINDS = ["Tensor", "Parameter", "ndarray", "list", "elsewhere"]
 EXTENTS = [1, 2, 3, 0, 4, 5, 7, 8, 13, 16, 17, 31, 33, 64, 65, 129]
+VAST = [1 << 31, (1 << 31) - 1, 1 << 16, 1 << 40]
 MODES = ["call", "again", "gradient", "second", "jvp"]
 HUGE = (1 << 31, (1 << 31) - 1, 1 << 32, 1 << 40, 1 << 62, (1 << 63) - 1, 1 << 63, 1 << 70)
 NUMBERS = [0, 1, -1, 2, 3, -2, 5, 7, -7, 16, 100, 0.5, -0.5, 1.5, 0.0, -0.0, float("nan"), float("inf"), -float("inf")]
@@ -113,10 +115,14 @@ def _extent(tape: Tape) -> int:
 
 
 def any_shape(tape: Tape) -> tuple[int, ...]:
-    """0 to 7 axes, of at most some ten thousand elements."""
+    """0 to 7 axes, of at most some ten thousand elements; where there are none, one axis may be of any length."""
     ndim = tape.pick([2, 1, 0, 3, 4, 4, 5, 6, 7])
     few = EXTENTS[:4] if ndim > 4 else EXTENTS[:9]
-    return tuple(tape.pick(few) for _ in range(ndim))
+    shape = tuple(tape.pick(few) for _ in range(ndim))
+    if 0 in shape and max(shape) > 1 and tape.chance(20):
+        at = shape.index(max(shape))
+        shape = (*shape[:at], tape.pick(VAST), *shape[at + 1 :])
+    return shape
 
 
 def any_array(tape: Tape, like: Array | None = None) -> Array:
@@ -218,9 +224,12 @@ def _other_extents(tape: Tape, tree: Any) -> Any:
             return Array(tuple(new.get(n, n) for n in leaf.shape), *[getattr(leaf, f) for f in _FIELDS])
         return new.get(leaf, leaf) if options and type(leaf) is int else leaf
 
-    return _mapped(tree, change)
+    changed = _mapped(tree, change)
+    sizes = [math.prod(leaf.shape) for _, leaf in leaves(changed) if isinstance(leaf, Array)]
+    return changed if max(sizes, default=0) <= MOST else tree
 
 
+MOST = 200_000  # elements of a tensor
 _FIELDS = ("dtype", "layout", "values", "kind", "place")
 
 
