@@ -67,7 +67,7 @@ DType = np.dtype | QuantizedDType
 
 def quantized(name: str, scale: Any, zero_point: int = 0, axis: int | None = None) -> QuantizedDType:
     """A quantized type by name. `scale`: positive finite number, or a sequence of them when `axis` is given."""
-    if name not in _QUANTIZED:
+    if not isinstance(name, str) or name not in _QUANTIZED:
         raise DTypeError(
             f"unknown quantized dtype {brief(name)}; expected one of {sorted(_QUANTIZED)}{nearest(name, _QUANTIZED)}"
         )

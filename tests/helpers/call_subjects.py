@@ -28,7 +28,8 @@ from megengine.core.errors import MegEngineError
 from megengine.dispatch import public_functions
 from megengine.dispatch.public import watched_function
 from megengine.functional import quantized
-from megengine.quantization import fake_quant, observer
+from megengine.module import quantized as module_quantized
+from megengine.quantization import ema_fakequant_qconfig, fake_quant, observer, quantize, quantize_qat
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,37 @@ def layers() -> Iterator[Call]:
                 continue
             yield Call(name, lambda run=run: run, (list(args), kwargs, inputs, True), {})
             break
+
+
+class _Stubbed(M.Module):
+    """A layer between the stubs that make its input quantized and its output real."""
+
+    def __init__(self, layer: M.Module) -> None:
+        super().__init__()
+        self.quant, self.layer, self.dequant = M.QuantStub(), layer, M.DequantStub()
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.dequant(self.layer(*map(self.quant, inputs)))
+
+
+def _quantized_layer(name: str) -> Callable[..., Any]:
+    def run(args: list, kwargs: dict, inputs: tuple) -> Any:
+        """Make a layer; run it as it is simulated, and as it is with integers."""
+        layer = getattr(M, name)(*_several(args), **(kwargs if isinstance(kwargs, dict) else {}))
+        net = quantize_qat(_Stubbed(layer), qconfig=ema_fakequant_qconfig)
+        simulated = net(*_several(inputs))
+        net.eval()
+        return [simulated, quantize(net)(*_several(inputs))]
+
+    return run
+
+
+def quantized_layers() -> Iterator[Call]:
+    """Every layer that has a quantized twin."""
+    for call in layers():
+        if call.name in module_quantized.__all__:
+            name, (args, kwargs, inputs, _) = call.name, call.args
+            yield Call(f"quantized_{name}", lambda n=name: _quantized_layer(n), (args, kwargs, inputs), {})
 
 
 def _optimizer(kind: Any) -> Callable[..., Any]:
@@ -290,7 +322,14 @@ def subjects(*, only_planted: bool = False) -> dict[str, Subject]:
         return _numbered({planted: planted()})
     functions = list(valid_calls.function_calls(4))
     heard = {call.name for call in functions}
-    sources = (layers, optimizers, valid_calls.training_calls, valid_calls.random_calls, valid_calls.tensor_calls)
+    sources = (
+        layers,
+        quantized_layers,
+        optimizers,
+        valid_calls.training_calls,
+        valid_calls.random_calls,
+        valid_calls.tensor_calls,
+    )
     made = {source: source() for source in sources}
     return _numbered({None: functions, **made, tensors: tensors(heard), others: others(heard), planted: planted()})
 

@@ -235,7 +235,7 @@ def _again(run: Any) -> list[Any]:
 
 # they change what they are given, so they are not made again and their arguments are not compared
 _CHANGING = re.compile(
-    r"__i\w+__|__setitem__|\w*[a-z]_|set_value|reset_zero|shuffle|\w*norm|clip_grad_\w+|[A-Z].*|seed"
+    r"__i\w+__|__setitem__|\w*[a-z]_|set_value|reset_zero|shuffle|\w*norm|clip_grad_\w+|[A-Z].*|seed|quantized_.*"
 )
 
 
