@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
@@ -19,7 +20,7 @@ from megengine.logger import get_logger
 from megengine.tensor import Tensor
 
 _log = get_logger(__name__)
-GradCallback = Callable[[Tensor, Tensor], Tensor]
+GradCallback = Callable[[Tensor, Tensor], Tensor | None]  # None keeps the gradient
 
 
 _backwarding: ContextVar[GradManager | None] = ContextVar("megengine_backwarding", default=None)
@@ -40,10 +41,11 @@ class GradManager:
         gm.backward(loss)          # net.parameters() now have .grad
     ```
     Gradients are added to `.grad`. Inside the `with` body of another manager they can be differentiated again.
+    An attached tensor that nobody else holds is forgotten, so that inputs can be attached step after step.
     """
 
     def __init__(self) -> None:
-        self._attached: dict[int, tuple[Tensor, list[GradCallback]]] = {}
+        self._attached: dict[int, tuple[weakref.ref[Tensor], list[GradCallback]]] = {}
         self._tape: Tape | None = None
 
     @explains
@@ -59,8 +61,10 @@ class GradManager:
         if wrong:
             raise ArgumentError(f"attach: got {shown(wrong[0])}; expected tensors or parameters")
         added = [] if callbacks is None else [callbacks] if callable(callbacks) else list(callbacks)
+        # the number of a dead tensor may be another's by now
+        self._attached = {number: entry for number, entry in self._attached.items() if entry[0]() is not None}
         for t in items:
-            _, have = self._attached.setdefault(id(t), (t, []))
+            _, have = self._attached.setdefault(id(t), (weakref.ref(t), []))
             have.extend(added)
             if self._tape is not None:
                 self._tape.watch(t)
@@ -68,14 +72,18 @@ class GradManager:
 
     def attached_tensors(self) -> list[Tensor]:
         """Tensors that want gradients."""
-        return [t for t, _ in self._attached.values()]
+        return [t for t, _ in self._alive()]
+
+    def _alive(self) -> list[tuple[Tensor, list[GradCallback]]]:
+        held = [(reference(), callbacks) for reference, callbacks in self._attached.values()]
+        return [(t, callbacks) for t, callbacks in held if t is not None]
 
     def record(self) -> None:
         """Begin to record; `with gm:` does it too."""
         if self._tape is not None:
             raise GradientError("GradManager records already; call backward() or release() first")
         self._tape = Tape()
-        for t, _ in self._attached.values():
+        for t, _ in self._alive():
             self._tape.watch(t)
         begin(self._tape)
 
@@ -99,7 +107,7 @@ class GradManager:
         token = _backwarding.set(self)
         try:
             end(tape)  # the gradients are no part of what they are of
-            attached = [(tape.source(t), t, callbacks) for t, callbacks in self._attached.values()]
+            attached = [(tape.source(t), t, callbacks) for t, callbacks in self._alive()]
             sources = {id(source) for source, _, _ in attached}
             cotangents = tape.gradients(targets, seeds, sources)
             if targets and attached and sources.isdisjoint(cotangents):

@@ -315,4 +315,29 @@ def learning_to_learn(mge, F):
     return loss, w.grad
 
 
+@idiom
+def inputs_attached_step_after_step(mge, F):
+    w, manager, found = mge.Parameter(values(3)), mge.autodiff.GradManager(), []
+    manager.attach([w])
+    for step in range(3):
+        x = mge.tensor(values(3) + step)
+        manager.attach(x)
+        with manager:
+            manager.backward((x * x * w).sum())
+        found.append(x.grad)
+        del x
+    return found, w.grad, len(list(manager.attached_tensors()))
+
+
+@idiom
+def penalties_on_gradients(mge, F):
+    w, x = mge.Parameter(values(3, 1)), mge.tensor(values(4, 3))
+    with mge.autodiff.GradManager().attach([w]) as outer:
+        with mge.autodiff.GradManager().attach([x]) as inner:
+            inner.backward(F.tanh(F.matmul(x, w)).sum())
+        penalty = ((F.norm(x.grad, axis=1) - 1) ** 2).mean()
+        outer.backward(penalty)
+    return penalty, w.grad
+
+
 __all__ = ["IDIOMS"]
