@@ -55,6 +55,24 @@ class ManyInputs(Chain):
         return F.concat([F.relu(x) for _ in range(self.size)], axis=0)
 
 
+class ManyLayers(M.Module):
+    """A list of layers, each called with the same value, whose results are all returned."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.layers = [M.ReLU() for _ in range(size)]
+
+    def forward(self, x: Any) -> Any:
+        return [layer(x) + 1 for layer in self.layers]
+
+
+class ManyArguments(Chain):
+    """One input for each of many values, which are joined."""
+
+    def forward(self, xs: Any) -> Any:
+        return F.concat([F.relu(x) for x in xs], axis=0)
+
+
 class Nest(M.Module):
     """Modules in modules."""
 
@@ -66,7 +84,7 @@ class Nest(M.Module):
         return F.relu(self.inner(x))
 
 
-MODELS = {kind.__name__: kind for kind in (Chain, ManyUsers, ManyInputs, Nest)}
+MODELS = {kind.__name__: kind for kind in (Chain, ManyUsers, ManyInputs, ManyLayers, ManyArguments, Nest)}
 SIZES = {"Nest": (10, 40)}
 
 
@@ -76,7 +94,12 @@ def sizes(model: str) -> tuple[int, int]:
 
 @functools.cache
 def traced(model: str, size: int) -> TracedModule:
-    return trace_module(MODELS[model](size), mge.tensor(np.zeros((2, 3), np.float32)))
+    return trace_module(MODELS[model](size), given(model, size))
+
+
+def given(model: str, size: int) -> Any:
+    x = mge.tensor(np.zeros((2, 3), np.float32))
+    return [x + 0 for _ in range(size)] if model == "ManyArguments" else x
 
 
 def functions(net: TracedModule) -> list[Any]:
@@ -130,7 +153,22 @@ def nothing(net: TracedModule) -> TracedModule:
 
 
 def run(net: TracedModule) -> None:
-    net(mge.tensor(np.zeros((2, 3), np.float32)))
+    x = mge.tensor(np.zeros((2, 3), np.float32))
+    inputs = [x] * (len(net.graph.inputs) - 1)
+    net(inputs[0] if len(inputs) == 1 else inputs)
+
+
+def replace_all_uses(net: TracedModule) -> None:
+    graph = net.graph
+    old = max((n for n in graph.nodes(recursive=False) if hasattr(n, "spec")), key=lambda n: len(n.users))
+    with graph.insert_exprs():
+        new = F.exp(old)
+    graph.replace_all_uses(old, new)
+
+
+def rename(net: TracedModule) -> None:
+    for i, node in enumerate(net.graph.nodes(recursive=False)):
+        net.graph.rename(node, f"renamed_{i}")
 
 
 def save_and_load(suffix: str) -> Callable[[TracedModule], Any]:
@@ -149,6 +187,8 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "insert at": (TracedModule.clone, insert_at),
     "insert many at once": (TracedModule.clone, insert_many_at_once),
     "delete": (TracedModule.clone, delete),
+    "replace all uses": (TracedModule.clone, replace_all_uses),
+    "rename": (TracedModule.clone, rename),
     "undo": (inserted, undo),
     "undo and redo": (inserted, undo_and_redo),
     "log": (inserted, lambda net: net.edit_log.to_text()),
@@ -203,6 +243,10 @@ def test_work_of_files_grows_as_the_model_does(suffix: str, model: str, tmp_path
 @pytest.mark.parametrize("model", MODELS)
 def test_work_of_tracing_grows_as_the_model_does(model: str) -> None:
     check([calls(traced.__wrapped__, model, size) for size in sizes(model)], 4)
+
+
+def test_work_of_source_of_a_long_list_of_layers() -> None:
+    check([calls(to_source, traced("ManyLayers", size)) for size in (100, 400)], 4)
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from megengine.traced_module.expr import (
     is_call_tensor_method,
 )
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.primitives import is_among
 from megengine.traced_module.source.arguments import Entry, arguments_of_call
 from megengine.traced_module.source.layers import home_of, same_value
 from megengine.traced_module.source.ops import op_code
@@ -154,7 +155,7 @@ class Body:
         self._put(code, "return ")
 
     def _used(self, node: Node) -> bool:
-        return bool(node.users) or any(node is n for n in self.graph.outputs)
+        return bool(node.users) or is_among(node, self.graph.outputs)
 
     def _local(self, node: Node, *, unused: str = "") -> str:
         """A variable for a node; `unused` goes in front of the name of one that nothing needs."""
@@ -229,11 +230,11 @@ class Body:
         self.codes[id(node)] = read(self.part, "self", path)
 
     def _assign(self, expr: Expr, code: Code) -> None:
-        structure = getattr(expr, "out_def", None)
+        structure: TreeDef | None = getattr(expr, "out_def", None)
         if structure is None and len(expr.outputs) > 1:
             structure = TreeDef(tuple, None, (TreeDef(None),) * len(expr.outputs))
         if structure is None or structure.kind is None:
-            self._put(code, f"{self._local(expr.outputs[0])} = ")
+            self._put(code, f"{self._local(expr.output)} = ")
             return
         if structure.kind in (tuple, list) and all(c.kind is None for c in structure.children):
             several = len(expr.outputs) > 1

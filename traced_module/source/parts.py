@@ -56,6 +56,7 @@ class HolderPart(Part):
     """A container that is never called: a list for names 0, 1, ..., else an empty module or a dict."""
 
     entries: dict[str, Part] = field(default_factory=dict)
+    known: tuple[int, type] = (-1, list)  # with so many entries, which kind
 
     def children(self) -> dict[str, Part]:
         return self.entries
@@ -63,9 +64,10 @@ class HolderPart(Part):
     @property
     def kind(self) -> type:
         """list, dict or Module."""
-        if is_numbered(self.entries):
-            return list
-        return Module if all(map(plain, self.entries)) else dict
+        if self.known[0] != len(self.entries):  # asked at every read of an entry, of which there may be thousands
+            numbered = is_numbered(self.entries)
+            self.known = len(self.entries), list if numbered else Module if all(map(plain, self.entries)) else dict
+        return self.known[1]
 
     def access(self, owner: str, name: str) -> str:
         if self.kind is list:
@@ -83,13 +85,17 @@ class ModulePart(Part):
     aliases: list[tuple[Path, Path]] = field(default_factory=list)  # (new, first) below this module
     sequential: bool = False
     written: list[Any] = field(default_factory=list)  # parameters of the function of each graph
+    known: tuple[int, bool] = (-1, False)  # with so many entries, whether they are numbered
 
     def children(self) -> dict[str, Part]:
         return self.entries
 
     def access(self, owner: str, name: str) -> str:
-        if self.sequential and is_numbered(self.entries):
-            return f"{owner}[{int(name)}]"
+        if self.sequential:
+            if self.known[0] != len(self.entries):
+                self.known = len(self.entries), is_numbered(self.entries)
+            if self.known[1]:
+                return f"{owner}[{int(name)}]"
         return attribute(owner, name)
 
 
