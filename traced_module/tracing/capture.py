@@ -416,8 +416,14 @@ def _holds_modules(value: Any) -> bool:
     return any(isinstance(v, Module) or (isinstance(v, (list, tuple, dict)) and _holds_modules(v)) for v in entries)
 
 
+def _class_of_items(view: Any) -> type:
+    return type(view._items)
+
+
 class _SequenceView(Sequence):
-    """A list of modules while it is traced: every entry taken counts as a read."""
+    """A list or tuple of modules while it is traced: every entry taken counts as a read."""
+
+    __class__ = property(_class_of_items)  # type: ignore[assignment] # so that `isinstance(self.layers, list)` holds
 
     def __init__(self, tracer: ModuleTracer, path: str, items: Sequence[Any]) -> None:
         self._tracer, self._path, self._items = tracer, path, items
@@ -440,6 +446,8 @@ class _SequenceView(Sequence):
 
 class _MappingView(Mapping):
     """A dict of modules while it is traced: every entry taken counts as a read."""
+
+    __class__ = property(_class_of_items)  # type: ignore[assignment]
 
     def __init__(self, tracer: ModuleTracer, path: str, items: Mapping[Any, Any]) -> None:
         self._tracer, self._path, self._items = tracer, path, items
