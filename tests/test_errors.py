@@ -6,6 +6,7 @@
 
 import builtins
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,7 @@ def test_the_recorded_calls_are_all_there():
         ("MissingNameError", (AttributeError,)),
         ("MissingMethodError", (NotImplementedError, TypeError)),
         ("MissingFileError", (FileNotFoundError,)),
+        ("FileFormatError", (ValueError, pickle.UnpicklingError)),
         ("NotEnoughMemoryError", (MemoryError,)),
         ("NameInUseError", (AssertionError,)),
     ],

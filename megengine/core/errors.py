@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
+from pickle import UnpicklingError
 
 
 class MegEngineError(Exception):
@@ -99,7 +100,7 @@ class NameInUseError(GraphError, AssertionError):
     """A name already belongs to another node."""
 
 
-class FileFormatError(MegEngineError, ValueError):
+class FileFormatError(MegEngineError, ValueError, UnpicklingError):
     """A file is truncated, hostile, or not of the expected format."""
 
 

@@ -41,10 +41,11 @@ def save(obj: Any, f: PathOrFile, pickle_module: Any = pickle, pickle_protocol: 
     """Write state dicts, checkpoints, tensors, modules or traced modules to a path or a file, as MegEngine 1.x does.
 
     A path is replaced in one step. Returns `f`. Raises DTypeError for what cannot be written; nothing is written then.
+    Files are written by the package itself, in protocol 4, which every `pickle_protocol` of Python 3 stands for.
 
     >>> save({"epoch": 3, "state_dict": net.state_dict()}, "checkpoint.pkl")
     """
-    if pickle_module is not pickle or pickle_protocol != 4:
+    if pickle_module is not pickle or pickle_protocol not in range(-1, pickle.HIGHEST_PROTOCOL + 1):
         raise OptionError("save: files are written by the package itself in protocol 4; leave out the pickle options")
     if isinstance(f, (str, os.PathLike)) and Path(f).suffix in SUFFIXES and isinstance(obj, tuple(WRITERS)):
         SUFFIXES[Path(f).suffix](obj, Path(f))
