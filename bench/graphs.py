@@ -192,13 +192,14 @@ class Worker:
 
     def __init__(self, name: str, command: list[str]) -> None:
         self.name, self.times = name, {}
+        self.folder = tempfile.TemporaryDirectory()  # an empty one: Python imports what it finds where it is started
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             stderr=subprocess.DEVNULL,
-            cwd=tempfile.gettempdir(),
+            cwd=self.folder.name,
         )
         self.rows = json.loads(self._line("READY"))
 

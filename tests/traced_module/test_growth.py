@@ -160,7 +160,7 @@ def run(net: TracedModule) -> None:
 
 def replace_all_uses(net: TracedModule) -> None:
     graph = net.graph
-    old = max((n for n in graph.nodes(recursive=False) if hasattr(n, "spec")), key=lambda n: len(n.users))
+    old: Any = max((n for n in graph.nodes(recursive=False) if hasattr(n, "spec")), key=lambda n: len(n.users))
     with graph.insert_exprs():
         new = F.exp(old)
     graph.replace_all_uses(old, new)
@@ -171,7 +171,7 @@ def rename(net: TracedModule) -> None:
         net.graph.rename(node, f"renamed_{i}")
 
 
-def save_and_load(suffix: str) -> Callable[[TracedModule], Any]:
+def save_and_load(suffix: str) -> Callable[[TracedModule, Path], Any]:
     def both(net: TracedModule, folder: Path) -> None:
         mge.save(net, folder / f"net{suffix}")
         mge.load(folder / f"net{suffix}")

@@ -11,6 +11,7 @@ import megengine.functional as F
 import megengine.module as M
 from megengine.core.errors import GraphError, OptionError
 from megengine.core.spec import TensorSpec
+from megengine.kernels import _core
 from megengine.tensor import Parameter, tensor
 from megengine.traced_module import interpret, lower, record, trace_module, wrap
 from megengine.traced_module.formats import native as files
@@ -461,3 +462,13 @@ def test_the_reproducer_of_a_planted_pass_has_at_most_five_nodes(tmp_path):
         for part in ("before", "after"):
             small = files.load(tmp_path / one.__name__ / f"{part}.mgt").graph
             assert len([n for n in small.nodes() if n.users or n in small.outputs]) <= 5
+
+
+def test_results_that_are_dropped_leave_their_memory_to_the_next() -> None:
+    net = Pair(M.Linear(1024, 1024), M.BatchNorm1d(1024)).eval()
+    made = trace_module(net, tensor(np.zeros((2, 1024), np.float32)))
+    before, most = _core.live_bytes(), 0
+    for _ in range(12):
+        optimize(made)
+        most = max(most, _core.live_bytes() - before)
+    assert 4 << 20 <= most <= 4 * (4 << 20)  # of twelve weights; a collection of all garbage is rare

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from megengine import module as M
+from megengine.kernels.memory import empty_like
 from megengine.module import Module
 from megengine.tensor import Parameter
 from megengine.traced_module.expr import CallMethod, Expr, GetAttr, is_call_module
@@ -63,6 +64,11 @@ def _by_channel(layer: Any, values: np.ndarray, axes: dict[type[Module], tuple[i
     return values.reshape(shape)
 
 
+def _product(weight: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    """Weights times factors, in memory that comes back: fresh pages would take longer than the arithmetic."""
+    return np.multiply(weight, factor, out=empty_like(weight))
+
+
 def _bias(layer: Any) -> np.ndarray | float:
     return 0.0 if layer.bias is None else layer.bias.numpy().astype(np.float64).reshape(-1)
 
@@ -82,7 +88,7 @@ def scaled_layer(layer: Any, factor: Any, offset: Any) -> Module:
         count = weight.shape[0] * weight.shape[2]
     factor, offset = (v if isinstance(v, np.ndarray) else np.full(count, v, np.float64) for v in (factor, offset))
     bias = (offset + _bias(layer) * factor).astype(weight.dtype)
-    return _with(layer, weight * _by_channel(layer, factor.astype(weight.dtype), _OUTPUT_AXIS), bias)
+    return _with(layer, _product(weight, _by_channel(layer, factor.astype(weight.dtype), _OUTPUT_AXIS)), bias)
 
 
 def folded_layer(layer: Any, norm: Any) -> Module:
@@ -99,7 +105,7 @@ def folded_behind(layer: Any, norm: Any) -> Module:
         added = per_weight.sum(axis=(2, 3, 4)).reshape(-1)
     else:
         added = per_weight.reshape(weight.shape[0], -1).sum(axis=1)
-    folded = weight * _by_channel(layer, factor.astype(weight.dtype), _INPUT_AXIS)
+    folded = _product(weight, _by_channel(layer, factor.astype(weight.dtype), _INPUT_AXIS))
     return _with(layer, folded, (_bias(layer) + added).astype(weight.dtype))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -88,10 +89,11 @@ def optimize(
         raise OptionError("optimize: passes and enabled_pass are two names of one argument; give one of them")
     chosen = passes_named(passes if enabled_pass is None else enabled_pass, _level(module))
     checked, given = (None, None) if check_with is None else _checked(module, check_with)
+    gc.collect(1)  # what an optimize before this one gave may be garbage now, and holds the memory of a whole model
     with collection_paused():
         made = module.clone()
-    for graph, before in zip(made.graphs, module.graphs, strict=True):
-        PassManager(chosen, given if before is checked else None).run(graph)
+        for graph, before in zip(made.graphs, module.graphs, strict=True):
+            PassManager(chosen, given if before is checked else None).run(graph)
     return made
 
 
