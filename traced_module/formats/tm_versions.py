@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from megengine import module as M
 from megengine.core.pytree import TreeDef
 from megengine.dispatch.public import public_functions
 from megengine.module import Module
@@ -62,16 +65,26 @@ def upgrade_call(qualified: str, arguments: Arguments, version: str) -> Argument
     return TreeDef(structure.kind, structure.aux, (TreeDef(args.kind, args.aux, tuple(keep)), kwargs)), kept
 
 
-_LAYER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "Conv2d": {"padding_mode": "zeros", "output_padding": 0},
-    "BatchNorm2d": {"freeze": False, "track_running_stats": True, "affine": True},
-    "BatchNorm1d": {"freeze": False, "track_running_stats": True, "affine": True},
-}
+_GREW = (M.Conv2d, M.ConvTranspose2d, M.Linear, M.Embedding, M.BatchNorm1d, M.BatchNorm2d)  # have new attributes
 
 
 def upgrade_layer(layer: Module) -> None:
-    """Attributes that a layer of an older version did not store get the value that older versions behaved by."""
+    """Attributes that a layer of an older version did not store get the value that older versions behaved by.
+
+    That is the default of the constructor's argument of that name: what came later changed nothing.
+    """
     have = object.__getattribute__(layer, "__dict__")
-    for kind in type(layer).__mro__:
-        for name, value in _LAYER_DEFAULTS.get(kind.__name__, {}).items():
+    for kind in _GREW:
+        for name, value in _defaults(kind) if isinstance(layer, kind) else ():
             have.setdefault(name, value)
+    if isinstance(layer, M.Conv2d):
+        have.setdefault("output_padding", 0)
+    if isinstance(layer, (M.BatchNorm1d, M.BatchNorm2d)):
+        have.setdefault("_track_running_stats_saved", have["track_running_stats"])
+
+
+@functools.cache
+def _defaults(kind: type) -> tuple[tuple[str, Any], ...]:
+    """Options of a layer's constructor with their defaults; sizes and tensors left out, which all versions stored."""
+    options = [p for p in inspect.signature(kind).parameters.values() if p.name not in ("bias", "initial_weight")]
+    return tuple((p.name, p.default) for p in options if isinstance(p.default, (bool, str, float, type(None))))

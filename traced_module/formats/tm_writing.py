@@ -24,7 +24,7 @@ from megengine.serialization.objects import module_state
 from megengine.serialization.writer import PickleWriter
 from megengine.tensor import Tensor
 from megengine.traced_module.expr import Apply, Arguments, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
-from megengine.traced_module.formats.tm_lowering import for_megengine, results_without_tensor
+from megengine.traced_module.formats.tm_lowering import FUNCTIONS, for_megengine, results_without_tensor
 from megengine.traced_module.formats.tm_order import in_file_order
 from megengine.traced_module.formats.tm_versions import LONGEST_NAME, ORIGINS
 from megengine.traced_module.graph import InternalGraph
@@ -37,16 +37,7 @@ from megengine.traced_module.tracing.calls import Static, is_leaf_module
 VERSION = "1.13.0"
 _HOME = "megengine.traced_module"
 _OPDEFS = {"GetVarShape": {"axis": 7}}  # 7: its number of axes at most, for all of them
-_UNKNOWN_THERE = ("GRU", "GRUCell", "HSigmoid", "HSwish", "ReLU6", "Tanh")  # layers that it does not have
-# what its layers keep beside what ours do
-_LAYER_STATE: dict[str, dict[str, Any]] = {
-    "Conv2d": {"output_padding": 0},
-    "ConvTranspose2d": {"conv_mode": "cross_correlation", "compute_mode": "default"},
-    "Linear": {"compute_mode": "default"},
-    "Embedding": {"padding_idx": None, "max_norm": None, "norm_type": None},
-    "BatchNorm1d": {"_track_running_stats_saved": True},
-    "BatchNorm2d": {"_track_running_stats_saved": True},
-}
+_UNKNOWN_THERE = frozenset(("GRU", "GRUCell", *(kind.__name__ for kind in FUNCTIONS)))  # layers that it does not have
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,8 +326,6 @@ class _Description:
 def _layer_state(layer: Any) -> tuple[str, dict[str, Any]]:
     """Name of the class of a layer, and its attributes as MegEngine keeps them."""
     path, state = module_state(layer)
-    for kind in type(layer).__mro__:
-        state = {**_LAYER_STATE.get(kind.__name__, {}), **state}
     if hasattr(layer, "linear"):
         state |= {"in_features": layer.linear.in_features, "out_features": layer.linear.out_features}
     return path, state
