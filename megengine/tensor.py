@@ -295,7 +295,7 @@ class Tensor(_Fields):
         array = self._read("numpy()")
         try:
             return np.array(array, dtype) if copy or dtype is not None else self.numpy()
-        except TypeError as exc:
+        except (TypeError, ValueError) as exc:
             raise DTypeError(f"__array__: dtype is {brief(dtype)}: {exc}") from None
 
     def __array_wrap__(self, array: np.ndarray, context: Any = None, return_scalar: bool = False) -> Tensor:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import numpy as np
 
 from megengine import device as devices
-from megengine.core.errors import OptionError
+from megengine.core.errors import OptionError, brief
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import OnnxRule, Op, Sample, apply, define, public
 from megengine.ops.common import Axes, Integers, as_tensor, floating, normalize_axes, normalize_axis
@@ -89,12 +90,15 @@ def roll(inp: Any, shift: Integers, axis: Axes = None) -> Tensor:
     x = as_tensor(inp)
     if axis is None:
         return roll(apply("reshape", x, shape=(x.size,)), shift, 0).reshape(x.shape)
-    shifts = [shift] if isinstance(shift, int) else list(shift)
-    axes = [axis] if isinstance(axis, int) else list(axis)
+    shifts: list[Any] = [shift] if isinstance(shift, numbers.Integral) else list(shift)  # type: ignore[arg-type]
+    axes = [axis] if isinstance(axis, numbers.Integral) else list(axis)  # type: ignore[arg-type]
     if len(shifts) != len(axes):
         raise OptionError(f"roll: {len(shifts)} shifts for {len(axes)} axes; expected as many")
     for one, a in zip(shifts, axes, strict=True):
-        (a,) = normalize_axes("roll", a, x.ndim)
+        found = normalize_axes("roll", a, x.ndim)
+        if len(found) != 1:
+            raise OptionError(f"roll: axis holds {brief(a)}; expected integers")
+        (a,) = found
         length = x.shape[a]
         if length and one % length:
             first, last = apply("split", x, sections=(length - one % length, one % length), axis=a)

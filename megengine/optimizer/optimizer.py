@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -264,17 +264,7 @@ class Optimizer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take hyperparameters and state from `state_dict()`, ours or MegEngine's. A refused one changes nothing."""
         name = type(self).__name__
-        if not isinstance(state, Mapping) or not {"param_groups", "state"} <= state.keys():
-            kind = StateDictError if isinstance(state, Mapping) else ArgumentError
-            raise kind(f"{name}.load_state_dict: state is {shown(state)}; expected what state_dict() gave")
-        theirs, arrays = state["param_groups"], state["state"]
-        groups = isinstance(theirs, (list, tuple)) and all(isinstance(g, Mapping) for g in theirs)
-        if not groups or not all(isinstance(g.get("params"), (list, tuple)) for g in theirs):
-            raise ArgumentError(
-                f"{name}.load_state_dict: param_groups is {shown(theirs)}; expected dicts with numbered params"
-            )
-        if not isinstance(arrays, Mapping) or not all(isinstance(s, Mapping) for s in arrays.values()):
-            raise ArgumentError(f"{name}.load_state_dict: state is {shown(arrays)}; expected a dict for each parameter")
+        theirs, arrays = _parts_of(state, f"{name}.load_state_dict")
         have, got = [len(g["params"]) for g in self.param_groups], [len(g["params"]) for g in theirs]
         if have != got:
             raise OptionError(f"{name}: the state has groups of {got} parameters; this optimizer has {have}")
@@ -305,6 +295,24 @@ class Optimizer:
                 )
             out[name] = value.reshape(shape)
         return out
+
+
+def _parts_of(state: Any, call: str) -> tuple[Any, Any]:
+    """The groups and the arrays by number of a state dict. Raises ArgumentError or StateDictError for what is none."""
+    if not isinstance(state, Mapping) or not {"param_groups", "state"} <= state.keys():
+        kind = StateDictError if isinstance(state, Mapping) else ArgumentError
+        raise kind(f"{call}: state is {shown(state)}; expected what state_dict() gave")
+    groups, arrays = state["param_groups"], state["state"]
+    if not isinstance(groups, (list, tuple)) or not all(isinstance(g, Mapping) and _numbered(g) for g in groups):
+        raise ArgumentError(f"{call}: param_groups is {shown(groups)}; expected dicts with numbered params")
+    if not isinstance(arrays, Mapping) or not all(isinstance(s, Mapping) for s in arrays.values()):
+        raise ArgumentError(f"{call}: state is {shown(arrays)}; expected a dict for each parameter")
+    return groups, arrays
+
+
+def _numbered(group: Mapping[str, Any]) -> bool:
+    params = group.get("params")
+    return isinstance(params, (list, tuple)) and all(isinstance(p, Hashable) for p in params)
 
 
 def _holders(tensor: Tensor) -> int:

@@ -11,7 +11,7 @@ import megengine.module as M
 import megengine.optimizer as optim
 from megengine.core import dtype
 from megengine.core.dtype import qint8
-from megengine.core.errors import ArgumentError, DTypeError, ShapeError
+from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError
 from megengine.functional import quantized
 from megengine.quantization import MinMaxObserver, create_qparams, fake_quant_tensor
 from megengine.tensor import Parameter, Tensor
@@ -63,6 +63,7 @@ NO_TAPS = ones(3, 0, 0, 3, 3)
         (lambda: F.conv_transpose3d(ones(1, 3, 4, 4, 5), NO_TAPS), ShapeError, "conv_transpose3d: .* has no taps"),
         (lambda: M.LSTMCell(3, 2)(ones(1, 3), ones(1, 2)), ArgumentError, r"hx is tensor .*; expected the states"),
         (lambda: ones(2)[ones(1).astype(qint8(0.5))], DTypeError, "getitem: an index is qint8.*; expected integers"),
+        (lambda: F.roll(ones(2), 1, ones(1, 0)), OptionError, "roll: axis holds a Tensor; expected integers"),
         (lambda: quantized_dtype([], 0.5), DTypeError, r"unknown quantized dtype \[\]"),
         (lambda: quantized_dtype(0, 0.5), DTypeError, "unknown quantized dtype 0; expected one of"),
         (lambda: F.floor(COMPLEX), ArgumentError, "floor: it is not defined for tensors of this dtype"),
@@ -125,6 +126,7 @@ def trained():
     return p, optim.Adam([p], lr=0.1)
 
 
+NUMBERS_IN_LISTS = {"param_groups": [{"params": [[0]]}], "state": {}}
 WITHOUT_RATE = {"param_groups": [{"params": [0], "lr": None}], "state": {}}
 STATE_OF_TEXTS = {"param_groups": [{"params": [0]}], "state": {0: {"exp_avg": ""}}}
 
@@ -148,6 +150,7 @@ def test_gradients_are_tensors():
         ),
         (lambda adam: adam.load_state_dict({**adam.state_dict(), "state": 0}), ArgumentError, "state is 0; expected"),
         (lambda adam: adam.load_state_dict({**adam.state_dict(), "state": {0: 1}}), ArgumentError, "state is dict"),
+        (lambda adam: adam.load_state_dict(NUMBERS_IN_LISTS), ArgumentError, "expected dicts with numbered params"),
         (lambda adam: adam.load_state_dict(WITHOUT_RATE), ArgumentError, "Adam: lr is None; expected a number"),
         (lambda adam: adam.load_state_dict(STATE_OF_TEXTS), ArgumentError, "of parameter 0 is ''; expected numbers"),
         (lambda adam: optim.Adam([Parameter(1.0)], lr=0.1, betas=ONE_BETA), ArgumentError, "expected two numbers"),

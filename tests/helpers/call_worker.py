@@ -298,6 +298,8 @@ class Maker:
             return "fault", f"AssertionError: {error}\n{where}"
         if isinstance(error, BufferError) and str(error):  # what the protocol of DLPack asks for
             return "refused", str(error)
+        if isinstance(error, MemoryError) and not subject.ours:  # a list of billions
+            return "refused", "MemoryError"
         fault = judged(subject.call.name, error)
         if fault.startswith("the call is not named") and (drawn.mode in MODES[2:] or not subject.ours):
             fault = "words about our insides" if _INSIDES.search(str(error)) else ""

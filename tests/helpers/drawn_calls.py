@@ -217,6 +217,8 @@ def _other_extents(tape: Tape, tree: Any) -> Any:
         return tree
     names = sorted(found, reverse=True)
     new = {tape.pick(names): _extent(tape) for _ in range(1 + tape.below(3))}
+    if any(isinstance(leaf, Array) and len(leaf.shape) > 4 for _, leaf in leaves(tree)):
+        new = {old: min(n, 8) for old, n in new.items()}  # volumes take long
     options = tape.chance(60)
 
     def change(leaf: Any) -> Any:
