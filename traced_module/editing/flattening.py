@@ -28,7 +28,7 @@ def flattened(traced: Any, graph: InternalGraph | None = None) -> Any:
     _Inliner(flat).run(source)
     flat.arguments, flat.out_def = source.arguments, source.out_def
     flat.remove_dead()
-    renumber(flat)
+    renumber(flat, flat=True)
     if uncalled:
         take_in(flat, uncalled)
     flat._journal.recording = True
@@ -140,16 +140,17 @@ class _Inliner:
         new = expr._copy(self.graph)
         new.meta = _meta(expr, at.path)
         new._id = self.graph._new_expr_id()
-        nodes = []
-        for node in expr.outputs:
-            spec = node.spec if isinstance(node, TensorNode) else None
+        graph, mapping, nodes = self.graph, at.mapping, []
+        for node in expr._outputs:
+            spec = node._spec if isinstance(node, TensorNode) else None
             name = self._name(_label(node, at.prefix, at.outputs))
-            self.graph._names.take(name, None)
-            nodes.append(self.graph._make_node(new, spec, name, node.qualname))
+            graph._names.take(name, None)
+            made = graph._make_node(new, spec, name, node._qualname)
+            nodes.append(made)
+            mapping[id(node)] = made
         new._outputs = tuple(nodes)
-        self.graph._link(new, [at.mapping[id(n)] for n in expr.inputs], None)
-        at.mapping.update(zip(map(id, expr.outputs), nodes, strict=True))
-        specs = self.graph._specs_of(new, new.inputs) if at.other_shapes else None
+        graph._link(new, [mapping[id(n)] for n in expr._inputs], None)
+        specs = graph._specs_of(new, new.inputs) if at.other_shapes else None
         for node, spec in zip(nodes, specs or (), strict=False):
             node._spec = spec
 

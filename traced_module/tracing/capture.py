@@ -503,10 +503,13 @@ def _as_input(tensor: Tensor) -> Tensor:
     return Tensor._deferred(TensorSpec(tensor.spec.shape, tensor.dtype, tensor.device), tensor._storage)
 
 
-def renumber(graph: InternalGraph) -> None:
-    """Give ids in the order in which a reader meets the expressions: a call, then what it enters."""
+def renumber(graph: InternalGraph, *, flat: bool = False) -> None:
+    """Give ids in the order in which a reader meets the expressions: a call, then what it enters.
+
+    `flat` promises that no call enters a graph.
+    """
     exprs = nodes = 0
-    for expr in graph.exprs():
+    for expr in graph._order if flat else graph.exprs():
         expr._id, exprs = exprs, exprs + 1
         for node in expr._outputs:
             node._id, nodes = nodes, nodes + 1
