@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from pathlib import Path
 
@@ -55,13 +56,15 @@ def test_the_fuzzer_finds_planted_faults(capfd):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "text"), [("memory", "MemoryError"), ("hang", "s of CPU time"), ("differs", "1 off")])
+@pytest.mark.parametrize(
+    ("kind", "text"), [("memory", "MemoryError"), ("hang", "takes|does not end"), ("differs", "1 off")]
+)
 def test_what_it_prints_makes_the_call_again(kind, text, capfd):
     assert fuzz_calls.main(["--subjects", PLANTED + kind, "--levels", BEST, "--count", "20", "--shrink", "0.1"]) == 1
     line = next(t for t in capfd.readouterr().out.splitlines() if "--call" in t)
     call = line.partition('--call "')[2].removesuffix('"')
     assert fuzz_calls.main(["--levels", BEST, "--call", call]) == 1
-    assert text in capfd.readouterr().out
+    assert re.search(text, capfd.readouterr().out)
 
 
 HOMES = ["", ".elemwise", ".loss", ".math", ".metric", ".nn", ".tensor", ".vision", ".quantized"]
