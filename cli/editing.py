@@ -43,7 +43,7 @@ def _in_order(given: Mapping[str, Any], order: Sequence[click.Parameter]) -> Ite
     """(step, value); values of steps that are made together as a list."""
     steps = {_parameter(step): step for step in STEPS}
     seen: Counter[str] = Counter()
-    kept: list[str] = []
+    kept: list[Any] = []
     for i, parameter in enumerate(order):
         name = str(parameter.name)
         if name not in steps:

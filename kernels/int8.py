@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType
+from megengine.core.dtype import DType, QuantizedDType, known_quantized
 from megengine.core.spec import TensorSpec
 from megengine.kernels import _core, isa, onednn
 from megengine.kernels.native import eager, empty_for_step, from_step, linear_rank, to_step
@@ -26,12 +26,12 @@ _WEIGHTS = (1, 2, 3, 4)  # w, b, M, B of qconv2d and qlinear
 # ---------------------------------------------------------------- what a step is told
 
 
-def _is_signed(dtype: QuantizedDType) -> int:
-    return int(dtype.storage == np.int8)
+def _is_signed(dtype: DType) -> int:
+    return int(known_quantized(dtype).storage == np.int8)
 
 
-def _tensor(dtype: QuantizedDType) -> list[int]:
-    return [dtype.zero_point, _is_signed(dtype)]
+def _tensor(dtype: DType) -> list[int]:
+    return [known_quantized(dtype).zero_point, _is_signed(dtype)]
 
 
 def _clamp(dtype: Any, lo: int | None = None, hi: int | None = None) -> list[int]:
@@ -209,7 +209,9 @@ def quantize_planes_step(spec: TensorSpec, dtype: QuantizedDType, threads: int) 
 
 
 def _dequantize_step(problem: Problem, constants: Constants, threads: int) -> Any:
-    return _elementwise(problem, _DEQUANTIZE, [0, 0, 0, 0], problem.inputs[0].dtype.scale, 0.0, threads)
+    return _elementwise(
+        problem, _DEQUANTIZE, [0, 0, 0, 0], known_quantized(problem.inputs[0].dtype).only_scale, 0.0, threads
+    )
 
 
 def _table_step(problem: Problem, constants: Constants, threads: int) -> Any:
@@ -268,7 +270,9 @@ def _pool_window(problem: Problem) -> list[int]:
 
 
 def _scale(problem: Problem) -> float:
-    return float(np.float32(problem.inputs[0].dtype.scale) / np.float32(problem.attrs.dtype.scale))
+    return float(
+        np.float32(known_quantized(problem.inputs[0].dtype).only_scale) / np.float32(problem.attrs.dtype.only_scale)
+    )
 
 
 def _average_step(problem: Problem, constants: Constants, threads: int) -> Any:

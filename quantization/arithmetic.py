@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from megengine import functional as F
-from megengine.core.dtype import QuantizedDType
+from megengine.core.dtype import QuantizedDType, known_quantized
 from megengine.dispatch import apply
 from megengine.kernels.reference import integer
 from megengine.tensor import Tensor
@@ -148,15 +148,15 @@ def constants(
     * scaled: t = (acc + b) * (p / s_y), converted as it is
     """
     w = accumulator_weight(product, weight.numpy())
-    p = np.float32(source.scale) * np.broadcast_to(np.asarray(weight.dtype.scale, np.float32), (len(w),))
+    p = np.float32(source.only_scale) * np.broadcast_to(np.asarray(weight.dtype.scale, np.float32), (len(w),))
     steps = bias_steps(bias, p)
     form = "products" if target is None else form_of(product, w, relu=relu)
     none = np.zeros(len(w), np.float32)
-    stored = Tensor._wrap(np.ascontiguousarray(w), first_axis(weight.dtype))
+    stored = Tensor._wrap(np.ascontiguousarray(w), first_axis(known_quantized(weight.dtype)))
     if form == "products":
         b, M, B = np.zeros(len(w), np.int32), p, steps.astype(np.float32) * p
     else:
-        b, M, B = steps, p if form == "sum" or target is None else p / np.float32(target.scale), none
+        b, M, B = steps, p if form == "sum" or target is None else p / np.float32(target.only_scale), none
     return Constants(stored, *(Tensor(v) for v in (b, M, B)), factor=1.0 if form == "scaled" else None)
 
 
@@ -197,5 +197,5 @@ def rescaled(x: Tensor, target: QuantizedDType) -> Tensor:
     """The quantized tensor x on another scale: q * fl32(s_x / s_y), ties away from zero."""
     if x.dtype == target:
         return x
-    ratio = np.float32(x.dtype.scale) / np.float32(target.scale)
+    ratio = np.float32(known_quantized(x.dtype).only_scale) / np.float32(target.only_scale)
     return apply("quantize_away", x, dtype=target, factor=float(ratio))

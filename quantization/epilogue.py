@@ -27,15 +27,15 @@ def bounds(dtype: QuantizedDType, clamp: tuple[float | None, float | None] = (No
     """Lo and hi relative to the zero point, with the real bounds of a clamp."""
     lo, hi = dtype.qmin - dtype.zero_point, dtype.qmax - dtype.zero_point
     if clamp[0] is not None:
-        lo = max(lo, int(np.rint(np.clip(clamp[0] / dtype.scale, -(2**20), 2**20))))
+        lo = max(lo, int(np.rint(np.clip(clamp[0] / dtype.only_scale, -(2**20), 2**20))))
     if clamp[1] is not None:
-        hi = min(hi, int(np.rint(np.clip(clamp[1] / dtype.scale, -(2**20), 2**20))))
+        hi = min(hi, int(np.rint(np.clip(clamp[1] / dtype.only_scale, -(2**20), 2**20))))
     return min(lo, hi), hi
 
 
 def ratio(source: QuantizedDType, target: QuantizedDType) -> float:
     """s_source / s_target with 16 significant bits."""
-    return float(cut16(float(source.scale) / float(target.scale)))
+    return float(cut16(source.only_scale / target.only_scale))
 
 
 def epilogue(
@@ -67,11 +67,11 @@ def epilogue(
     M = multiplier(data.scale, s_w, 1.0 if output is None else output.scale).astype(np.float32)
     exact = np.zeros(channels) if bias is None else bias.astype(np.float64)
     if int_bias:
-        steps = np.rint(exact / (np.float64(np.float32(data.scale)) * s_w.astype(np.float64)))
+        steps = np.rint(exact / (np.float64(np.float32(data.only_scale)) * s_w.astype(np.float64)))
         B = np.zeros(channels, np.float32)
     else:
         steps = np.zeros(channels)
-        B = (exact if output is None else exact / np.float64(np.float32(output.scale))).astype(np.float32)
+        B = (exact if output is None else exact / np.float64(np.float32(output.only_scale))).astype(np.float32)
     _check(name, weight, data, M, B, steps)
     return Epilogue(steps.astype(np.int32), np.ascontiguousarray(M), np.ascontiguousarray(B))
 

@@ -81,13 +81,15 @@ def lower(graph: InternalGraph, *, int_bias: bool = False) -> InternalGraph:
     """
     g = graph.clone()
     for expr in g.exprs():
-        if is_op(expr, "quantize"):
+        if isinstance(expr, Apply) and expr.op == "quantize":
             _lower_quantize(g, expr, int_bias)
     g.remove_dead()
     for expr in g.exprs():
-        if is_op(expr, "conv2d", "conv_transpose2d", "matmul"):
+        if not isinstance(expr, Apply):
+            continue
+        if expr.op in ("conv2d", "conv_transpose2d", "matmul"):
             _lower_float_layer(g, expr, int_bias)
-        elif is_op(expr, "mean"):
+        elif expr.op == "mean":
             _lower_float_mean(g, expr)
     g.remove_dead()
     return g
@@ -252,8 +254,8 @@ def _table(site: Site) -> TensorNode | None:
 def activation_table(op: str, attrs: dict, source: QuantizedDType, target: QuantizedDType) -> np.ndarray:
     """The 256 outputs of `quantize(op(dequantize(q)))` for every stored integer q, smallest first."""
     q = np.arange(256) + np.iinfo(source.storage).min
-    x = ((q - source.zero_point) * np.float64(source.scale)).astype(np.float32)
-    y = apply(op, Tensor(x), **attrs).numpy().astype(np.float32) / np.float32(target.scale)
+    x = ((q - source.zero_point) * np.float64(source.only_scale)).astype(np.float32)
+    y = apply(op, Tensor(x), **attrs).numpy().astype(np.float32) / np.float32(target.only_scale)
     y = np.clip(y, target.qmin - target.zero_point, target.qmax - target.zero_point)
     return (np.rint(y) + target.zero_point).astype(target.storage)
 

@@ -20,7 +20,7 @@ def materialize(graph: InternalGraph, annotation: Annotation, frozen: Frozen) ->
     for name, weight in frozen.weights.items():
         g.set_input(layers[name], 1, _weight(g, name, layers[name], weight))
     for node in g.nodes():
-        if node.name in annotation.edges:
+        if isinstance(node, TensorNode) and node.name in annotation.edges:
             _round_edge(g, node, frozen.edges[node.name])
     g.remove_dead()
     return g

@@ -43,7 +43,7 @@ class Observer(Module, QParamsModuleMixin):
     @training.setter
     def training(self, mode: bool) -> None:
         before = self.__dict__.get("training", mode)
-        self.__dict__["training"] = mode
+        vars(self)["training"] = mode
         if before and not mode:
             self._enabled_in_training, self.enabled = self.enabled, False
         elif mode and not before:
@@ -208,7 +208,7 @@ class HistogramObserver(MinMaxObserver):
             centers = np.clip(stats.histogram.centers, *ends)
             counts, _ = np.histogram(centers, self.bins, ends, weights=stats.histogram.counts)
             self.histogram._reset(Tensor(counts.astype(np.float32)))
-            self.__dict__["_stats"] = (self.histogram.numpy(), stats)
+            vars(self)["_stats"] = (self.histogram.numpy(), stats)
         return x_orig
 
     def _statistics(self) -> TensorStatistics:

@@ -51,9 +51,9 @@ def _parts(factory: Any) -> Any:
 
 
 def _preset(
-    weight: type[Module] | None,
-    activation: type[Module] | None,
-    fake: type[Module] | None = FakeQuantize,
+    weight: Callable[..., Module] | None,
+    activation: Callable[..., Module] | None,
+    fake: Callable[..., Module] | None = FakeQuantize,
     dtypes: tuple[str, str] = ("qint8_narrow", "qint8"),
     **weight_options: Any,
 ) -> QConfig:

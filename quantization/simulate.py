@@ -28,7 +28,7 @@ def simulate(graph: InternalGraph, values: dict[str, np.ndarray]) -> dict[str, f
         if not isinstance(dtype, QuantizedDType):
             continue
         y = SIMULATED[expr.op](expr, [values[n.name] for n in expr.inputs])
-        q = np.clip(np.rint(y / np.float32(dtype.scale)) + dtype.zero_point, *_limits(expr, dtype))
+        q = np.clip(np.rint(y / np.float32(dtype.only_scale)) + dtype.zero_point, *_limits(expr, dtype))
         steps[out.name] = float(np.abs(q - values[out.name].astype(np.float64)).max(initial=0.0))
     return steps
 

@@ -142,8 +142,8 @@ def specification(graph: InternalGraph, inputs: Sequence[np.ndarray]) -> Values:
             values[expr.outputs[0].name] = expr.value.numpy()
         elif isinstance(expr, Apply):
             single = len(expr.outputs) == 1
-            specs = [[n.spec for n in nodes] for nodes in (expr.inputs, expr.outputs)]
-            run = reference_runner(get_op(expr.op), Problem(expr.op, *specs, expr.attrs), single)
+            given_specs, made = ([n.spec for n in nodes] for nodes in (expr.inputs, expr.outputs))
+            run = reference_runner(get_op(expr.op), Problem(expr.op, given_specs, made, expr.attrs), single)
             result = run(*[values[n.name] for n in expr.inputs])
             for node, value in zip(expr.outputs, (result,) if single else result, strict=True):
                 values[node.name] = value

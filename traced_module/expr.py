@@ -1,8 +1,5 @@
 """Expressions: how the values of a graph are made."""
 
-# pyright: reportArgumentType=false
-# given this file by the name of its folder, it takes the classes here for others than those under megengine
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -5,9 +5,6 @@ holds calls as the user wrote them; at op level it holds only Input, Constant an
 first and changes then, so a refused edit leaves the graph as it was.
 """
 
-# pyright: reportArgumentType=false
-# given this file by the name of its folder, it takes the classes here for others than those under megengine
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,8 +1,5 @@
 """Nodes: the values of a graph."""
 
-# pyright: reportArgumentType=false
-# given this file by the name of its folder, it takes the classes here for others than those under megengine
-
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -53,6 +53,13 @@ class QuantizedDType:
     axis: int | None = None
 
     @property
+    def only_scale(self) -> float:
+        """The scale of a type that has one for all elements. Raises DTypeError for one with scales along an axis."""
+        if isinstance(self.scale, tuple):
+            raise DTypeError(f"{self} has a scale per channel; expected one for all")
+        return self.scale
+
+    @property
     def itemsize(self) -> int:
         """Bytes of one stored element."""
         return self.storage.itemsize
@@ -63,6 +70,12 @@ class QuantizedDType:
 
 
 DType = np.dtype | QuantizedDType
+
+
+def known_quantized(dtype: DType) -> QuantizedDType:
+    """The dtype, where a check has seen already that it is a quantized one."""
+    assert isinstance(dtype, QuantizedDType), dtype
+    return dtype
 
 
 def quantized(name: str, scale: Any, zero_point: int = 0, axis: int | None = None) -> QuantizedDType:

@@ -57,8 +57,11 @@ class Checks:
                 raise GraphError(f"{what}: input {n.name!r} is made after the place of insertion; insert later")
 
     def _check_same(
-        self: InternalGraph, expr: Expr, inputs: Sequence[Node], attrs: Mapping[str, Any] | None = None
-    ) -> None:  # type: ignore[misc]
+        self: InternalGraph,  # type: ignore[misc]
+        expr: Expr,
+        inputs: Sequence[Node],
+        attrs: Mapping[str, Any] | None = None,
+    ) -> None:
         specs = self._specs_of(expr, inputs, attrs)
         if specs is None:
             return

@@ -10,9 +10,6 @@ A file is a zip of log.json and weights.safetensors. Functions stand in it by th
 of their classes and their states: reading looks names up and runs nothing.
 """
 
-# pyright: reportArgumentType=false
-# given this file by the name of its folder, it takes the classes here for others than those under megengine
-
 from __future__ import annotations
 
 import json

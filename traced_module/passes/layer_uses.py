@@ -80,8 +80,9 @@ def only_call(read: GetAttr) -> CallMethod | None:
     if not isinstance(node, ModuleNode) or len(node.users) != 1:
         return None
     call = node.users[0]
-    plain = isinstance(call, CallMethod) and is_call_module(call) and call.inputs[0] is node
-    return call if plain and not has_hooks(node.owner) else None
+    if not isinstance(call, CallMethod) or not is_call_module(call) or call.inputs[0] is not node:
+        return None
+    return None if has_hooks(node.owner) else call
 
 
 def only_user(node: Node) -> Any:
