@@ -94,6 +94,10 @@ def jvp(function: Callable[..., Any], primals: Sequence[Tensor], tangents: Seque
     """
     if not callable(function):
         raise ArgumentError(f"jvp: function is {shown(function)}; expected something to call")
+    for name, given in (("primals", primals), ("tangents", tangents)):
+        wrong = [shown(t) for t in given if not isinstance(t, Tensor)]
+        if wrong:
+            raise ArgumentError(f"jvp: {name} hold {wrong[0]}; expected tensors")
     if len(primals) != len(tangents):
         raise GradientError(f"jvp: {len(primals)} primals and {len(tangents)} tangents; expected as many")
     forward = Forward()

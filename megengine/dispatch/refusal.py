@@ -82,7 +82,7 @@ def _plain(exc: Exception) -> str:
     if isinstance(exc, KeyError):
         return f"no entry {text}"
     if isinstance(exc, OverflowError):
-        return f"a number is too large ({text})"
+        return "a number is too large for the kind of number that it is to be"
     if text.startswith("ufunc ") and "not supported for the input types" in text:
         return "it is not defined for tensors of this dtype"
     return text

@@ -9,6 +9,7 @@ import megengine as mge
 import megengine.functional as F
 import megengine.module as M
 import megengine.optimizer as optim
+from megengine.autodiff import jvp
 from megengine.core import dtype
 from megengine.core.dtype import qint8
 from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError
@@ -73,7 +74,8 @@ NO_TAPS = ones(3, 0, 0, 3, 3)
             r"a tensor of complex64 is no real number; take its .real\(\)",
         ),
         (lambda: float(COMPLEX), DTypeError, "no real number"),
-        (lambda: F.clip(0, (1 << 63) - 1, 1), ArgumentError, "clip: a number is too large"),
+        (lambda: F.clip(0, (1 << 63) - 1, 1), ArgumentError, "clip: a number is too large for the kind of number"),
+        (lambda: jvp(F.sin, [ones(2)], [np.ones(2)]), ArgumentError, "jvp: tangents hold .*; expected tensors"),
         (
             lambda: ones(2, 3).__contains__(np.ones((7, 3))),
             ShapeError,

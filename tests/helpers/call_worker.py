@@ -41,7 +41,7 @@ _ODD = {
     "complex": lambda: 1j,
     "bytes": lambda: b"x",
     "set": lambda: {1, 2},
-    "generator": lambda: (i for i in range(3)),
+    "iterable": lambda: {0: "", 1: "", 2: ""}.keys(),
 }
 
 

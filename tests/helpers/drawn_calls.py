@@ -28,7 +28,7 @@ MODES = ["call", "again", "gradient", "second", "jvp"]
 HUGE = (1 << 31, (1 << 31) - 1, 1 << 32, 1 << 40, 1 << 62, (1 << 63) - 1, 1 << 63, 1 << 70)
 NUMBERS = [0, 1, -1, 2, 3, -2, 5, 7, -7, 16, 100, 0.5, -0.5, 1.5, 0.0, -0.0, float("nan"), float("inf"), -float("inf")]
 NUMBERS += [1e-30, 1e30, -1e30, 1e300, *HUGE, *(-n for n in HUGE)]
-ODDITIES = ["object", "function", "class", "array", "complex", "bytes", "set", "generator"]
+ODDITIES = ["object", "function", "class", "array", "complex", "bytes", "set", "iterable"]
 
 
 @dataclass(frozen=True)
