@@ -34,11 +34,7 @@ from megengine.random import seed
 from megengine.serialization import load, save
 from megengine.tensor import Parameter, Tensor, tensor
 
-# parts that are imported when they are first used, by name or by a file
-_LATER = (
-    *("amp", "config", "convert", "data", "distributed", "dtr", "hub", "jit", "models", "plan", "quantization"),
-    *("random", "tools", "traced_module", "utils"),
-)
+# what is imported when a file names it
 for _prefix, _home in {
     "megengine.traced_module.": "megengine.traced_module.formats.tm_reading",
     "megengine.quantization.": "megengine.quantization",
@@ -52,15 +48,16 @@ absent.explain_modules()
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return importlib.import_module(f"megengine.{name}")
+    found = late.part(__name__, name)  # imported when it is first named
+    if found is not None:
+        return found
     if name == "cgtools":  # MegEngine's short name
         return importlib.import_module("megengine.utils.comp_graph_tools")
     raise absent.missing(__name__, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*globals(), *late.parts(__name__)})
 
 
 __version__ = "2.0.0.dev0"

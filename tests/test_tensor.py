@@ -144,6 +144,11 @@ def test_numpy_and_dlpack():
         (lambda: tensor(1, dtype="flaot32"), DTypeError, "did you mean 'float32'"),
         (lambda: as_dtype(3.5), DTypeError, "3.5 is not a dtype"),
         (lambda: quantized("qint9", 1.0), DTypeError, "unknown quantized dtype"),
+        (
+            lambda: quantized("qint8", [0.5, 1.0], axis=0).only_scale,
+            DTypeError,
+            "has a scale per channel; expected one",
+        ),
         (lambda: qint8(0.0), DTypeError, "scale must be positive and finite"),
         (lambda: qint8([1.0, 2.0]), DTypeError, "2 scales need an axis"),
         (lambda: quint8(1.0, 256), DTypeError, r"zero point 256 is outside \[0, 255\]"),

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import pkgutil
+import sys
 from collections.abc import Callable
+from types import ModuleType
 
 _providers: dict[str, Callable[[], object]] = {}
 
@@ -18,3 +23,15 @@ def ensure(name: str) -> bool:
     for prefix in found:
         _providers.pop(prefix)()
     return bool(found)
+
+
+@functools.cache
+def parts(package: str) -> frozenset[str]:
+    """Names of the modules and folders of a package, without those that begin with an underscore."""
+    found = pkgutil.iter_modules(sys.modules[package].__path__)
+    return frozenset(module.name for module in found if not module.name.startswith("_"))
+
+
+def part(package: str, name: str) -> ModuleType | None:
+    """A part of a package, imported when it is first named; None if the package has none of that name."""
+    return importlib.import_module(f"{package}.{name}") if name in parts(package) else None

@@ -1,6 +1,5 @@
 """Every public function, derived from the op records."""
 
-import importlib
 from typing import Any
 
 from megengine.core import absent, late
@@ -11,17 +10,15 @@ for _module in _MODULES:
     globals().update({name: getattr(_module, name) for name in _module.__all__})
 __all__ = sorted({name for module in _MODULES for name in module.__all__})
 del _module
-_LATER = ("debug_param", "distributed", "external", "tensor_cache", "utils")  # imported when they are first named
 
 
 def __getattr__(name: str) -> Any:
-    """A function that was declared after this module was imported."""
+    """A part that was not named before, or a function that was declared after this module was imported."""
     from megengine.dispatch import public_functions
 
-    if name in _LATER:
-        return importlib.import_module(f"{__name__}.{name}")
-    if name == "quantized" and late.ensure(f"{__name__}.{name}") and name in globals():
-        return globals()[name]  # imported when it is first named
+    found = late.part(__name__, name)
+    if found is not None:
+        return found
     for record in list(public_functions.values()):
         for module in _MODULES:
             if record.name == name and record.home == module.__name__:

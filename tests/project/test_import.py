@@ -44,3 +44,19 @@ def test_source_that_was_not_built_says_so(tmp_path):
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith(f"ImportError: {tmp_path}/megengine/kernels/__init__.py is source")
     assert "use an installed megengine, or build this one: make setup" in done.stderr
+
+
+def test_every_part_is_reached_by_its_name():
+    names = "*late.parts('megengine'), *(f'functional.{n}' for n in late.parts('megengine.functional'))"
+    code = (
+        "import operator, megengine\n"
+        "from megengine.core import late\n"
+        f"names = [{names}]\n"
+        "assert {'traced_module', 'hub', 'functional.quantized', 'functional.helpers'} <= {*names}\n"
+        "for name in names:\n"
+        "    operator.attrgetter(name)(megengine)\n"
+        "assert {n for n in names if '.' not in n} <= {*dir(megengine)}\n"
+        "assert not hasattr(megengine, '_early_') and not hasattr(megengine.functional, 'quantised')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
