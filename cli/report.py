@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.traced_module.pictures.boxes import printable
+from megengine.traced_module.pictures.texts import printable
 
 WIDTH, HEIGHT, BARS = 132, 26, 44
 

@@ -29,8 +29,8 @@ from megengine.traced_module.profiling import profile
 from megengine.traced_module.pytree import register_supported_type
 from megengine.traced_module.tm_config import disable_default_checker, enable_expr_checker
 from megengine.traced_module.traced import TracedModule, lower, register_as_builtin, trace_module, wrap
-from megengine.traced_module.tracing.capture import Specialization, SpecializationWarning
 from megengine.traced_module.tracing.record import record
+from megengine.traced_module.tracing.specialization import Specialization, SpecializationWarning
 
 __all__ = [
     "Apply",

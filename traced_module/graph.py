@@ -307,12 +307,6 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
         other.arguments, other.out_def = self.arguments, self.out_def
         return other
 
-    def lint(self) -> None:
-        """Check ownership, order, uses both ways, names, shapes and dtypes. Raises GraphError at the first fault."""
-        from megengine.traced_module.passes.soundness import check
-
-        check(self)
-
     def node(self, name: str) -> Any:
         """The node of that name; the error gives the nearest one."""
         found = self._names.get(name)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from megengine.traced_module.expr import Expr
+    from megengine.traced_module.graph import InternalGraph
 
 _GAP = 1 << 20  # between the keys of what is appended; halved by each insertion between the same two
 _CROWDED = 1.5  # a range of 2**n keys is numbered anew when it holds less than (2 / _CROWDED)**n members
@@ -101,3 +102,16 @@ def _spread(expr: Expr) -> None:
     for i in range(count):
         assert at is not None
         at._key, at = key + i * step, at._next
+
+
+def renumber(graph: InternalGraph, *, flat: bool = False) -> None:
+    """Give ids in the order in which a reader meets the expressions: a call, then what it enters.
+
+    `flat` promises that no call enters a graph.
+    """
+    exprs = nodes = 0
+    for expr in graph._order if flat else graph.exprs():
+        expr._id, exprs = exprs, exprs + 1
+        for node in expr._outputs:
+            node._id, nodes = nodes, nodes + 1
+    graph._journal.next_expr, graph._journal.next_node = exprs, nodes

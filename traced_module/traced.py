@@ -20,6 +20,7 @@ from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.interpret import OnValue, interpret
 from megengine.traced_module.nesting import roomy
 from megengine.traced_module.node import TensorNode
+from megengine.traced_module.order import renumber
 from megengine.traced_module.queries import node_named
 from megengine.traced_module.reserved import check_names, keep_in_reach, state_names
 from megengine.traced_module.tm_config import SETTINGS
@@ -33,8 +34,10 @@ from megengine.traced_module.tracing.calls import (
     without_self,
     wrapped_functions,
 )
-from megengine.traced_module.tracing.capture import ModuleTracer, Specialization, capture, renumber
-from megengine.traced_module.tracing.record import record_graph, user_line
+from megengine.traced_module.tracing.capture import ModuleTracer, capture
+from megengine.traced_module.tracing.record import record_graph
+from megengine.traced_module.tracing.source_lines import user_line
+from megengine.traced_module.tracing.specialization import Specialization
 
 
 class TracedModule(Module):

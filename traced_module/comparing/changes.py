@@ -97,3 +97,28 @@ class Bare(str):
 def short(text: str) -> str:
     """Text of a value, cut to what is shown."""
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def sentence(change: Change) -> str:
+    """A change in a few words, without its module."""
+    element = "" if change.element == "expr" else f"{change.element} "
+    subject = f"{element}{change.name}".strip() or "graph"
+    if change.kind == "renamed":
+        return f"{element}{change.old} is now called {change.new}"
+    if change.kind in ("added", "removed"):
+        text = change.after if change.kind == "added" else change.before
+        return subject if not text else f"{subject} = {text}" if change.element == "expr" else f"{subject}: {text}"
+    if change.what == "folded":
+        return f"{subject}: {change.before} -> {change.after}; weights differ {_by(change)}"
+    if change.distance is not None:
+        return f"{subject}: {change.after} differ, {_by(change)}"
+    what = f" {change.what}:" if change.what else ":" if change.kind != "moved" else " moved:"
+    return f"{subject}{what} {change.before} -> {change.after}"
+
+
+def _by(change: Change) -> str:
+    return f"by at most {change.distance:.6g} ({_percent(change)} of the largest), norm {change.norm:.6g}"
+
+
+def _percent(change: Change) -> str:
+    return "more than all" if change.relative is None else f"{100 * change.relative:.3g} %"

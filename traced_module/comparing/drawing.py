@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from megengine.traced_module.comparing.changes import Change
+from megengine.traced_module.comparing.changes import Change, sentence
 from megengine.traced_module.comparing.matching import Matching
 from megengine.traced_module.expr import Constant, Expr, GetAttr, is_call_module
 from megengine.traced_module.pictures.boxes import Box, box_svg, edge_svg, extent, place
@@ -98,8 +98,6 @@ class _Picture:
 
     def box(self, key: Hashable, box: Box) -> str:
         """A box in the colour of its most important change, all of them in its tooltip."""
-        from megengine.traced_module.comparing.report import sentence
-
         changes = self._changes(key[0], box.expr)  # type: ignore[index]
         kinds = {change.kind for change in changes}
         colour = next((COLOURS[kind] for kind in _FIRST if kind in kinds), _PLAIN)
@@ -124,6 +122,4 @@ class _Picture:
 
 def _as_change(change: Change) -> Change:
     """What is new to a constant is a change to the call that uses it."""
-    from dataclasses import replace
-
     return replace(change, kind="changed")

@@ -10,9 +10,9 @@ from megengine.traced_module.editing.attaching import take_in
 from megengine.traced_module.expr import Call, Expr, GetAttr, Input
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.order import renumber
 from megengine.traced_module.provenance import graph_path, inside
 from megengine.traced_module.queries import child_graph
-from megengine.traced_module.tracing.capture import renumber
 
 
 def flattened(traced: Any, graph: InternalGraph | None = None) -> Any:

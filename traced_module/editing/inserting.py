@@ -19,6 +19,7 @@ from megengine.traced_module.editing.module_edits import note_entry
 from megengine.traced_module.expr import CallMethod, Expr, GetAttr
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.tracing.building import Builder, Scope, shape_of
 from megengine.traced_module.tracing.calls import (
     alias,
     flatten_arguments,
@@ -27,7 +28,6 @@ from megengine.traced_module.tracing.calls import (
     normalized,
     untouched,
 )
-from megengine.traced_module.tracing.capture import Builder, Scope, shape_of
 from megengine.traced_module.tracing.deferred import Deferring
 from megengine.traced_module.tracing.spec_memo import layer_result
 

@@ -23,7 +23,7 @@ from megengine.traced_module.graph import InternalGraph, identifier
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.calls import Static, flatten_arguments, function_of, get_subattr
-from megengine.traced_module.tracing.capture import Specialization
+from megengine.traced_module.tracing.specialization import Specialization
 
 _MAX_DEPTH = 100
 

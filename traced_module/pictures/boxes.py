@@ -14,6 +14,7 @@ from megengine.core.dtype import QuantizedDType
 from megengine.traced_module.expr import Apply, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
 from megengine.traced_module.node import ModuleNode, TensorNode
 from megengine.traced_module.pictures.hierarchy import cells
+from megengine.traced_module.pictures.texts import fitted, printable, shortened
 
 K = TypeVar("K", bound=Hashable)
 BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN = 220, 40, 26, 26, 14
@@ -183,24 +184,6 @@ def lines(expr: Expr) -> tuple[str, str]:
 def spec_text(node: TensorNode) -> str:
     """Shape and dtype; of quantized values, scale and zero point."""
     return f"{'x'.join(map(str, node.spec.shape)) or 'scalar'} {node.spec.dtype}"
-
-
-def shortened(text: str, limit: int = 34) -> str:
-    """The text without control characters, cut to a length."""
-    text = printable(text)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def fitted(text: str, limit: int) -> str:
-    """What is called and its name, cut to a length: of the name the end, which tells names of a module apart."""
-    called, gap, name = printable(text).partition("  ")
-    room = max(limit - len(called) - 3, 6)
-    return shortened(f"{called}{gap}{name if len(name) <= room + 1 else '…' + name[-room:]}", limit)
-
-
-def printable(text: str) -> str:
-    """The text with a mark for every character that is neither visible nor a line end."""
-    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
 
 
 def tooltip(expr: Expr) -> str:

@@ -30,8 +30,6 @@ from megengine.traced_module.pictures.boxes import (
     legend_svg,
     legend_width,
     lines,
-    printable,
-    shortened,
     spec_text,
     svg,
     text_box,
@@ -39,6 +37,7 @@ from megengine.traced_module.pictures.boxes import (
     tooltip,
 )
 from megengine.traced_module.pictures.hierarchy import Item, Sheet, results, sheet_of
+from megengine.traced_module.pictures.texts import printable, shortened
 
 HEAD, LEGEND, MOST_PIXELS, LONGEST_SIDE = 28, 34, 100_000_000, 32_000
 EDGE, INK, RESULT = "#8a94a6", "#5b6576", "#b42318"

@@ -17,9 +17,10 @@ from megengine.traced_module.expr import Apply, Call, Constant, Expr, GetAttr, I
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.nesting import roomy
 from megengine.traced_module.node import ModuleNode, TensorNode
-from megengine.traced_module.pictures.boxes import called_name, shortened
+from megengine.traced_module.pictures.boxes import called_name
 from megengine.traced_module.pictures.hierarchy import shown
 from megengine.traced_module.pictures.tables import LONGEST_CELL, clean, table, terminal_width
+from megengine.traced_module.pictures.texts import shortened
 from megengine.traced_module.provenance import module_path, provenance
 from megengine.traced_module.queries import child_graph
 from megengine.traced_module.tracing.calls import get_subattr, run_call, stand_in, untouched

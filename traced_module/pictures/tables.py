@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from megengine.traced_module.pictures.boxes import printable, shortened
+from megengine.traced_module.pictures.texts import printable, shortened
 
 LONGEST_CELL = 48
 _LEAST = 6  # characters that a column of text keeps

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from megengine.core import hooks
 from megengine.core.errors import GraphError
 from megengine.core.pytree import flatten, unflatten
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import apply, interpose
+from megengine.dispatch import interpose
 from megengine.module import Module
-from megengine.tensor import Parameter, Tensor
+from megengine.tensor import Tensor
 from megengine.traced_module.expr import (
-    Apply,
     Arguments,
-    Call,
-    CallFunction,
     CallMethod,
     Constant,
-    Expr,
     GetAttr,
     Input,
 )
 from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.node import ModuleNode
+from megengine.traced_module.tracing.building import Builder, Scope, shape_of
 from megengine.traced_module.tracing.calls import (
     alias,
     arguments_key,
@@ -38,122 +34,13 @@ from megengine.traced_module.tracing.calls import (
     result_leaves,
     untouched,
 )
-from megengine.traced_module.tracing.deferred import SHAPE_OF, Deferring
-from megengine.traced_module.tracing.record import user_line
+from megengine.traced_module.tracing.deferred import Deferring
+from megengine.traced_module.tracing.source_lines import user_line
 from megengine.traced_module.tracing.spec_memo import layer_result
+from megengine.traced_module.tracing.specialization import Specialization, SpecializationWarning
+from megengine.traced_module.tracing.views import MappingView, SequenceView, holds_modules
 
 _TO_ONE_VALUE = "the graph is specialised to this value; compute with tensors where it depends on the input"
-
-
-class SpecializationWarning(UserWarning):
-    """Python asked for a value while a model was traced: the graph holds for that value only."""
-
-
-@dataclass(frozen=True, slots=True)
-class Specialization:
-    """A value that was read while tracing: where, what was read, and of which node."""
-
-    source: str
-    what: str
-    node: str
-
-    def __str__(self) -> str:
-        return f"{self.source}: {self.what} of {self.node}"
-
-
-@dataclass(eq=False)
-class Scope:
-    """One graph being captured, and what its values and modules are called there."""
-
-    graph: InternalGraph
-    owner: Module
-    nodes: dict[int, TensorNode] = field(default_factory=dict)
-    alive: list[Any] = field(default_factory=list)  # ids above stay valid while the objects live
-    paths: dict[int, str] = field(default_factory=dict)  # modules and containers -> path below the owner
-    reads: dict[int, tuple[ModuleNode, str]] = field(default_factory=dict)  # last read of a module: node, name
-    attributes: dict[str, Node] = field(default_factory=dict)  # path -> node
-    shapes: dict[int, Any] = field(default_factory=dict)
-    source: str = ""  # the user's line that called it
-    changed: dict[int, str] = field(default_factory=dict)  # values that a called graph changed in place -> its argument
-
-    def bind(self, tensor: Tensor, node: TensorNode) -> None:
-        """Let a tensor stand for a node."""
-        self.nodes[id(tensor)] = node
-        self.alive.append(tensor)
-
-
-class Builder:
-    """Adds expressions to the graph of a scope."""
-
-    def __init__(self, scope: Scope) -> None:
-        self.scope, self.graph = scope, scope.graph
-        self.anchor: Expr | None = None  # new expressions go in front of it; None: last
-
-    def node_of(self, value: Any) -> Node | None:
-        """The node of a tensor or a module; None for other values. Unknown tensors become constants."""
-        kind = type(value)  # not isinstance: to ask a module for its class runs Python
-        if issubclass(kind, Node):
-            self.graph._check_owned("call", [value])
-            return value
-        if issubclass(kind, Module):
-            read = self.scope.reads.get(id(value))
-            return read[0] if read else None
-        if not issubclass(kind, Tensor):
-            return None
-        node = self.scope.nodes.get(id(value))
-        if self.scope.changed and id(value) in self.scope.changed:
-            raise GraphError(
-                f"{self.graph.qualname} uses a value that {self.scope.changed[id(value)]} changed in place; "
-                "a graph cannot change values of its caller: change a copy (x = x + 0) or return the tensor"
-            )
-        if node is None:
-            kind = "parameter" if isinstance(value, Parameter) else "tensor"
-            constant = Tensor._wrap(value._storage(), value.dtype, value.device)
-            node = self.graph.constant(constant, f"const_{kind}", before=self.anchor, meta=self.meta())
-            self.scope.bind(value, node)
-        return node
-
-    def meta(self) -> dict[str, Any]:
-        """Provenance of what is made now."""
-        path = self.graph.qualname.partition(".")[2]
-        return {"module": path, "source": user_line(self.scope.source, _ENTRY)}
-
-    def make_attribute(self, owner: Node, path: str, qualname: str, value: Any, name: str) -> Node:
-        """The read of an attribute."""
-        expr = GetAttr(self.graph, self.graph._new_expr_id(), self.meta(), path)
-        spec = value.spec if isinstance(value, Tensor) else None
-        self.graph._names.take(name, None)
-        expr._outputs = (self.graph._make_node(expr, spec, name, qualname),)
-        self.graph._link(expr, (owner,), self.anchor)
-        return expr._outputs[0]
-
-    def make_call(self, expr: Call, inputs: Sequence[Node], result: Any, name: str, qualname: str) -> Any:
-        """Link a call whose result is known; gives the result with new tensors bound to the new nodes."""
-        leaves, structure = result_leaves(result, repr(getattr(expr, "qualified", name)))
-        self.graph._attach_outputs(expr, [t.spec for t in leaves], name, qualname)
-        self.graph._link(expr, inputs, self.anchor)
-        fresh = []
-        for tensor, node in zip(leaves, expr._outputs, strict=True):
-            # the same object may be an argument, or known under another node: each node has a tensor of its own
-            made = alias(tensor)
-            self.scope.bind(made, node)
-            fresh.append(made)
-        if structure.kind is None:
-            return fresh[0]
-        expr._out_def = structure
-        return unflatten(structure, fresh)
-
-    def make_recorded(self, function: Any, args: tuple, kwargs: dict, result: Any) -> Any:
-        """The call of a public function or tensor method, whose result is known."""
-        args, kwargs = normalized(function.signature, args, kwargs)
-        inputs, arguments = flatten_arguments(args, kwargs, self.node_of)
-        graph, name = self.graph, function.name
-        if not function.is_method:
-            expr: Call = CallFunction(graph, graph._new_expr_id(), self.meta(), arguments, function.qualified)
-            return self.make_call(expr, inputs, result, f"{name}_out", f"{graph.qualname}.[func_{name}]")
-        expr = CallMethod(graph, graph._new_expr_id(), self.meta(), arguments, name)
-        short = name.strip("_")
-        return self.make_call(expr, inputs, result, f"{short}_out", f"{graph.qualname}.[method_{short}]")
 
 
 class ModuleTracer:
@@ -239,10 +126,14 @@ class ModuleTracer:
         if issubclass(type(value), (Module, Tensor)):
             self._read(path, value)
             return value
-        if not isinstance(value, (list, tuple, dict)) or not _holds_modules(value):
+        if not isinstance(value, (list, tuple, dict)) or not holds_modules(value):
             return value
         self._count(path)
-        return _MappingView(self, path, value) if isinstance(value, dict) else _SequenceView(self, path, value)
+        return (
+            MappingView(self.observed, path, value)
+            if isinstance(value, dict)
+            else SequenceView(self.observed, path, value)
+        )
 
     def _count(self, path: str) -> str:
         """Take a name for a read: MegEngine counts every one."""
@@ -314,7 +205,7 @@ class ModuleTracer:
         graph = InternalGraph(name, qualname, owner=module)
         if parent is not None:
             graph._journal, graph._top = parent._journal, parent._top
-        scope = Scope(graph, module, paths={id(module): ""}, source=source)
+        scope = Scope(graph, module, paths={id(module): ""}, source=source, entry=_ENTRY)
         scope.reads[id(module)] = (graph.add_self(), "self")
         inner = [alias(t) for t in tensors]
         for label, tensor in zip(_input_names(module, args, kwargs), inner, strict=True):
@@ -362,19 +253,6 @@ class ModuleTracer:
 _ENTRY = ModuleTracer.trace.__code__  # a frame of it stands between what a module does and the line that called it
 
 
-def shape_of(builder: Builder, tensor: Tensor, node: TensorNode) -> Tensor:
-    """The shape of a value as a value."""
-    graph = builder.graph
-    with interpose(Deferring()):
-        result = apply(SHAPE_OF, tensor)
-    expr = Apply(graph, graph._new_expr_id(), builder.meta(), SHAPE_OF, {})
-    short = SHAPE_OF.lower()
-    graph._attach_outputs(expr, [result.spec], f"{short}_out", f"{graph.qualname}.[def_{short}]")
-    graph._link(expr, (node,), builder.anchor)
-    builder.scope.bind(result, expr._outputs[0])
-    return result
-
-
 def _outline(graph: InternalGraph) -> list[str]:
     return [f"{e._made()} = {e._body()}" for e in graph._order if e.kind != "Input"]
 
@@ -408,71 +286,6 @@ def _names_below(name: str, value: Any) -> Iterator[str]:
             yield f"{name}_{i}"
 
 
-# ---------------------------------------------------------------- containers of modules
-
-
-def _holds_modules(value: Any) -> bool:
-    entries = value.values() if isinstance(value, Mapping) else value
-    return any(isinstance(v, Module) or (isinstance(v, (list, tuple, dict)) and _holds_modules(v)) for v in entries)
-
-
-def _class_of_items(view: Any) -> type:
-    return type(view._items)
-
-
-class _SequenceView(Sequence):
-    """A list or tuple of modules while it is traced: every entry taken counts as a read."""
-
-    __class__ = property(_class_of_items)  # type: ignore[assignment] # so that `isinstance(self.layers, list)` holds
-
-    def __init__(self, tracer: ModuleTracer, path: str, items: Sequence[Any]) -> None:
-        self._tracer, self._path, self._items = tracer, path, items
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        at = range(len(self))[index]
-        return self._tracer.observed(f"{self._path}.{at}", self._items[at])
-
-    def __add__(self, other: Any) -> list[Any]:
-        return [*self, *other]
-
-    def __radd__(self, other: Any) -> list[Any]:
-        return [*other, *self]
-
-
-class _MappingView(Mapping):
-    """A dict of modules while it is traced: every entry taken counts as a read."""
-
-    __class__ = property(_class_of_items)  # type: ignore[assignment]
-
-    def __init__(self, tracer: ModuleTracer, path: str, items: Mapping[Any, Any]) -> None:
-        self._tracer, self._path, self._items = tracer, path, items
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._items)
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._tracer.observed(f"{self._path}.{key}", self._items[key])
-
-    def values(self) -> Any:
-        """All entries, each read now, as MegEngine counts them."""
-        return dict(self).values()
-
-    def items(self) -> Any:
-        """All keys and entries, each read now."""
-        return dict(self).items()
-
-
-# ---------------------------------------------------------------- whole models
-
-
 @contextmanager
 def tracing(tracer: ModuleTracer) -> Iterator[None]:
     """Let a tracer listen."""
@@ -501,16 +314,3 @@ def capture(module: Module, args: tuple, kwargs: dict, source: str) -> tuple[Mod
 def _as_input(tensor: Tensor) -> Tensor:
     """The tensor with its value put off, so that nothing is computed on it without need."""
     return Tensor._deferred(TensorSpec(tensor.spec.shape, tensor.dtype, tensor.device), tensor._storage)
-
-
-def renumber(graph: InternalGraph, *, flat: bool = False) -> None:
-    """Give ids in the order in which a reader meets the expressions: a call, then what it enters.
-
-    `flat` promises that no call enters a graph.
-    """
-    exprs = nodes = 0
-    for expr in graph._order if flat else graph.exprs():
-        expr._id, exprs = exprs, exprs + 1
-        for node in expr._outputs:
-            node._id, nodes = nodes, nodes + 1
-    graph._journal.next_expr, graph._journal.next_node = exprs, nodes

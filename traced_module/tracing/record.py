@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -93,23 +89,6 @@ class OpRecorder(Interposer):
             self.bind(t, n)
         specs = infer(op, [t.spec for t in tensors], attrs)
         return made[0] if isinstance(specs, TensorSpec) else tuple(made)
-
-
-@functools.lru_cache(maxsize=512)
-def _file_name(path: str) -> str:
-    return Path(path).name
-
-
-def user_line(entered: str = "", entry: CodeType | None = None) -> str:
-    """file:line of the innermost frame outside this package; `entered` if `entry` was called further in."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is entry:
-            return entered
-        if not frame.f_globals.get("__name__", "").startswith("megengine."):
-            return f"{_file_name(frame.f_code.co_filename)}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
 
 
 def record(

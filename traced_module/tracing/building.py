@@ -1,0 +1,131 @@
+"""What is captured becomes expressions: of a graph that is being traced, or of one that is edited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from megengine.core.errors import GraphError
+from megengine.core.pytree import unflatten
+from megengine.dispatch import apply, interpose
+from megengine.module import Module
+from megengine.tensor import Parameter, Tensor
+from megengine.traced_module.expr import Apply, Call, CallFunction, CallMethod, Expr, GetAttr
+from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.tracing.calls import alias, flatten_arguments, normalized, result_leaves
+from megengine.traced_module.tracing.deferred import SHAPE_OF, Deferring
+from megengine.traced_module.tracing.source_lines import user_line
+
+if TYPE_CHECKING:
+    from megengine.traced_module.graph import InternalGraph
+
+
+@dataclass(eq=False)
+class Scope:
+    """One graph being made or edited, and what its values and modules are called there."""
+
+    graph: InternalGraph
+    owner: Module
+    nodes: dict[int, TensorNode] = field(default_factory=dict)
+    alive: list[Any] = field(default_factory=list)  # ids above stay valid while the objects live
+    paths: dict[int, str] = field(default_factory=dict)  # modules and containers -> path below the owner
+    reads: dict[int, tuple[ModuleNode, str]] = field(default_factory=dict)  # last read of a module: node, name
+    attributes: dict[str, Node] = field(default_factory=dict)  # path -> node
+    shapes: dict[int, Any] = field(default_factory=dict)
+    source: str = ""  # the user's line that called it
+    entry: CodeType | None = None  # what runs it: a frame of that stands between its own lines and that line
+    changed: dict[int, str] = field(default_factory=dict)  # values that a called graph changed in place -> its argument
+
+    def bind(self, tensor: Tensor, node: TensorNode) -> None:
+        """Let a tensor stand for a node."""
+        self.nodes[id(tensor)] = node
+        self.alive.append(tensor)
+
+
+class Builder:
+    """Adds expressions to the graph of a scope."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope, self.graph = scope, scope.graph
+        self.anchor: Expr | None = None  # new expressions go in front of it; None: last
+
+    def node_of(self, value: Any) -> Node | None:
+        """The node of a tensor or a module; None for other values. Unknown tensors become constants."""
+        kind = type(value)  # not isinstance: to ask a module for its class runs Python
+        if issubclass(kind, Node):
+            self.graph._check_owned("call", [value])
+            return value
+        if issubclass(kind, Module):
+            read = self.scope.reads.get(id(value))
+            return read[0] if read else None
+        if not issubclass(kind, Tensor):
+            return None
+        node = self.scope.nodes.get(id(value))
+        if self.scope.changed and id(value) in self.scope.changed:
+            raise GraphError(
+                f"{self.graph.qualname} uses a value that {self.scope.changed[id(value)]} changed in place; "
+                "a graph cannot change values of its caller: change a copy (x = x + 0) or return the tensor"
+            )
+        if node is None:
+            kind = "parameter" if isinstance(value, Parameter) else "tensor"
+            constant = Tensor._wrap(value._storage(), value.dtype, value.device)
+            node = self.graph.constant(constant, f"const_{kind}", before=self.anchor, meta=self.meta())
+            self.scope.bind(value, node)
+        return node
+
+    def meta(self) -> dict[str, Any]:
+        """Provenance of what is made now."""
+        path = self.graph.qualname.partition(".")[2]
+        return {"module": path, "source": user_line(self.scope.source, self.scope.entry)}
+
+    def make_attribute(self, owner: Node, path: str, qualname: str, value: Any, name: str) -> Node:
+        """The read of an attribute."""
+        expr = GetAttr(self.graph, self.graph._new_expr_id(), self.meta(), path)
+        spec = value.spec if isinstance(value, Tensor) else None
+        self.graph._names.take(name, None)
+        expr._outputs = (self.graph._make_node(expr, spec, name, qualname),)
+        self.graph._link(expr, (owner,), self.anchor)
+        return expr._outputs[0]
+
+    def make_call(self, expr: Call, inputs: Sequence[Node], result: Any, name: str, qualname: str) -> Any:
+        """Link a call whose result is known; gives the result with new tensors bound to the new nodes."""
+        leaves, structure = result_leaves(result, repr(getattr(expr, "qualified", name)))
+        self.graph._attach_outputs(expr, [t.spec for t in leaves], name, qualname)
+        self.graph._link(expr, inputs, self.anchor)
+        fresh = []
+        for tensor, node in zip(leaves, expr._outputs, strict=True):
+            # the same object may be an argument, or known under another node: each node has a tensor of its own
+            made = alias(tensor)
+            self.scope.bind(made, node)
+            fresh.append(made)
+        if structure.kind is None:
+            return fresh[0]
+        expr._out_def = structure
+        return unflatten(structure, fresh)
+
+    def make_recorded(self, function: Any, args: tuple, kwargs: dict, result: Any) -> Any:
+        """The call of a public function or tensor method, whose result is known."""
+        args, kwargs = normalized(function.signature, args, kwargs)
+        inputs, arguments = flatten_arguments(args, kwargs, self.node_of)
+        graph, name = self.graph, function.name
+        if not function.is_method:
+            expr: Call = CallFunction(graph, graph._new_expr_id(), self.meta(), arguments, function.qualified)
+            return self.make_call(expr, inputs, result, f"{name}_out", f"{graph.qualname}.[func_{name}]")
+        expr = CallMethod(graph, graph._new_expr_id(), self.meta(), arguments, name)
+        short = name.strip("_")
+        return self.make_call(expr, inputs, result, f"{short}_out", f"{graph.qualname}.[method_{short}]")
+
+
+def shape_of(builder: Builder, tensor: Tensor, node: TensorNode) -> Tensor:
+    """The shape of a value as a value."""
+    graph = builder.graph
+    with interpose(Deferring()):
+        result = apply(SHAPE_OF, tensor)
+    expr = Apply(graph, graph._new_expr_id(), builder.meta(), SHAPE_OF, {})
+    short = SHAPE_OF.lower()
+    graph._attach_outputs(expr, [result.spec], f"{short}_out", f"{graph.qualname}.[def_{short}]")
+    graph._link(expr, (node,), builder.anchor)
+    builder.scope.bind(result, expr._outputs[0])
+    return result
