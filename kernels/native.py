@@ -103,13 +103,13 @@ def eager(make: MakeStep, constants: tuple[int, ...], *, inplace_input: int | No
     return run
 
 
-def flat(make: Callable[[Problem], Any]) -> Callable[..., np.ndarray]:
+def flat(make: Callable[[Problem], Any]) -> Callable[..., Any]:
     """`run(problem, *arrays)` of a kernel that has `make_flat`."""
 
-    def run(problem: Problem, *arrays: np.ndarray) -> np.ndarray:
-        out = np.empty(problem.outputs[0].shape, storage_of(problem.outputs[0].dtype))
-        _core.run_step(make(problem), [*map(_c_contiguous, arrays), out])
-        return out
+    def run(problem: Problem, *arrays: np.ndarray) -> Any:
+        outs = tuple(np.empty(spec.shape, storage_of(spec.dtype)) for spec in problem.outputs)
+        _core.run_step(make(problem), [*map(_c_contiguous, arrays), *outs])
+        return outs[0] if len(outs) == 1 else outs
 
     return run
 

@@ -93,6 +93,7 @@ class Kernel:
     from the constants when it is made; constants elsewhere are given as buffers, like any input.
     `make_flat(problem)` gives a native step for eager calls of small tensors, where Python would take longer than the
     work: it packs nothing and takes every array C-contiguous. `run` does the same from Python.
+    `reshapes`: the result has the elements of the only input in their order; eager calls make a view, natively.
     `exact`: equals the integer specification bit for bit. `reproducible`: the same result on every run and
     thread count.
     """
@@ -103,6 +104,7 @@ class Kernel:
     run: Run | None = None
     make_step: MakeStep | None = None
     make_flat: Callable[[Problem], Any] | None = None
+    reshapes: bool = False
     accepts: Accepts = accept_all
     inplace_input: int | None = None
     packs: tuple[int, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,16 @@ import numpy as np
 from megengine.kernels import _core
 from megengine.kernels.native import flat
 from megengine.kernels.registry import Kernel, Problem, family
-from megengine.kernels.strided import BINARY, flat_broadcast_step
+from megengine.kernels.strided import BINARY, MOVES, flat_step
 
 _F32 = np.dtype(np.float32)
-_MOST_ELEMENTS = 1 << 14  # of a result: beyond, the work takes longer than NumPy's call
-_MOST_PRODUCTS = 1 << 16  # beyond, oneDNN's conversions are worth it
+_MOST_ELEMENTS = 1 << 14  # of a result, or a sum: beyond, the work takes longer than NumPy's call
+_MOST_PRODUCTS = 1 << 16  # of a convolution: beyond, oneDNN's conversions are worth it
+_MOST_MATRIX_WORK = 1 << 16  # beyond, BLAS is faster by more than the call of it takes
+_MOVE = 8  # products that take as long as one element of b takes to its place
+_LONGEST_SUM = 512  # of products one after the other: BLAS adds several sums up, and rounds less
 _MOST_STRIDE = 8
+_MOST_PARTS = 24  # that are joined or split: what the native call counts to
 
 
 def _float32(problem: Problem) -> str | None:
@@ -48,11 +53,84 @@ def _conv_step(problem: Problem) -> Any:
     return _core.small_conv_step(lengths, len(problem.inputs) == 3)
 
 
+def _few_summed(problem: Problem) -> str | None:
+    size = problem.inputs[0].size
+    return f"{size} elements" if size > _MOST_ELEMENTS else _float32(problem)
+
+
+def _sum_step(problem: Problem) -> Any:
+    """Neighbouring axes that are all summed up, or all kept, are one run."""
+    x, axes = problem.inputs[0], problem.attrs.axis
+    summed = {a % x.ndim for a in (range(x.ndim) if axes is None else np.atleast_1d(axes).tolist())}
+    runs: list[tuple[int, bool]] = []
+    for axis, n in enumerate(x.shape):
+        if n == 1:
+            continue
+        if runs and runs[-1][1] == (axis in summed):
+            runs[-1] = runs[-1][0] * n, runs[-1][1]
+        else:
+            runs.append((n, axis in summed))
+    runs = runs or [(1, True)]
+    count = x.size // problem.outputs[0].size if problem.op == "mean" else 1
+    return _core.sum_step([n for n, _ in runs], last_summed=runs[-1][1], divisor=float(count))
+
+
+def _depth(problem: Problem) -> int:
+    return problem.inputs[0].shape[-2 if problem.attrs.transpose_a else -1]
+
+
+def _small_matmul(problem: Problem) -> str | None:
+    *leading, rows, cols = problem.outputs[0].shape
+    depth = _depth(problem)
+    work = math.prod(leading) * (rows + _MOVE) * depth * cols
+    if work > _MOST_MATRIX_WORK:
+        return f"{work} products and moves"
+    return f"sums of {depth} products" if depth > _LONGEST_SUM else _float32(problem)
+
+
+def _matmul_step(problem: Problem) -> Any:
+    (a, b), out, attrs = problem.inputs, problem.outputs[0], problem.attrs
+    leading = out.shape[:-2]
+    # of each matrix of the result, where its factors begin
+    places = [
+        np.broadcast_to(np.arange(s.size, step=s.shape[-1] * s.shape[-2]).reshape(s.shape[:-2]), leading).ravel()
+        for s in (a, b)
+    ]
+    return _core.small_matmul_step(
+        rows=out.shape[-2],
+        depth=_depth(problem),
+        cols=out.shape[-1],
+        transpose_a=attrs.transpose_a,
+        transpose_b=attrs.transpose_b,
+        places=list(zip(*(p.tolist() for p in places), strict=True)),
+    )
+
+
+def _few_moved(problem: Problem) -> str | None:
+    size = max(s.size for s in (*problem.inputs, *problem.outputs))
+    if size > _MOST_ELEMENTS:
+        return f"{size} elements"
+    parts = len(problem.outputs) if problem.op == "split" else len(problem.inputs)
+    if parts > _MOST_PARTS or (problem.op == "split" and parts == 1):
+        return f"{parts} parts"
+    return MOVES[problem.op][0](problem)
+
+
+def _reshaped(problem: Problem, x: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(x).reshape(problem.outputs[0].shape)
+
+
 family("conv2d").add(
     Kernel("own_small_conv2d", usable=_small_conv, run=flat(_conv_step), make_flat=_conv_step, exact=False),
     before="onednn_conv2d",
 )
+family("matmul").add(
+    Kernel("own_small_matmul", usable=_small_matmul, run=flat(_matmul_step), make_flat=_matmul_step, exact=False)
+)
+for _op in ("sum", "mean"):
+    family(_op).add(Kernel(f"own_small_{_op}", usable=_few_summed, run=flat(_sum_step), make_flat=_sum_step))
 for _op in BINARY[:4]:  # of the others the sign of a zero may differ from NumPy's
-    family(_op).add(
-        Kernel(f"own_small_{_op}", usable=_few, run=flat(flat_broadcast_step), make_flat=flat_broadcast_step)
-    )
+    family(_op).add(Kernel(f"own_small_{_op}", usable=_few, run=flat(flat_step), make_flat=flat_step))
+for _op in MOVES:
+    family(_op).add(Kernel(f"own_small_{_op}", usable=_few_moved, run=flat(flat_step), make_flat=flat_step))
+family("reshape").add(Kernel("view_reshape", run=_reshaped, reshapes=True))

@@ -15,7 +15,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.spec import TensorSpec
 from megengine.kernels import _core
-from megengine.kernels.registry import Kernel, Problem, family
+from megengine.kernels.registry import Kernel, MakeStep, Problem, family
 
 _F32 = np.dtype(np.float32)
 BINARY = ("add", "sub", "mul", "div", "maximum", "minimum")  # in the order of the native enumeration
@@ -32,13 +32,31 @@ class _Place:
     strides: tuple[int, ...]
 
 
-def _place(buffer: int, spec: TensorSpec, view: Callable[[np.ndarray], np.ndarray] = lambda a: a) -> _Place:
-    """Where `view` of a value lies in its buffer; no memory of the value's size is taken."""
-    storage = storage_of(spec.dtype)
-    strides, step = [0] * spec.ndim, storage.itemsize
+Strides = Callable[[TensorSpec], tuple[int, ...]]
+
+
+def _planned(spec: TensorSpec) -> tuple[int, ...]:
+    """Strides of a value in a plan: 4-D ones lie channels-last."""
+    strides, step = [0] * spec.ndim, storage_of(spec.dtype).itemsize
     for axis in (1, 3, 2, 0) if spec.ndim == 4 else reversed(range(spec.ndim)):
         strides[axis], step = step, step * spec.shape[axis]
-    probe = np.lib.stride_tricks.as_strided(np.empty(1, storage), spec.shape, strides, writeable=False)
+    return tuple(strides)
+
+
+def _dense(spec: TensorSpec) -> tuple[int, ...]:
+    """Strides of a value C-contiguous, as small eager calls have it."""
+    strides = [storage_of(spec.dtype).itemsize]
+    for n in reversed(spec.shape[1:]):
+        strides.append(strides[-1] * n)
+    return tuple(strides[::-1][: spec.ndim])
+
+
+def _place(
+    buffer: int, spec: TensorSpec, strides: Strides, view: Callable[[np.ndarray], np.ndarray] = lambda a: a
+) -> _Place:
+    """Where `view` of a value lies in its buffer; no memory of the value's size is taken."""
+    storage = storage_of(spec.dtype)
+    probe = np.lib.stride_tricks.as_strided(np.empty(1, storage), spec.shape, strides(spec), writeable=False)
     found = view(probe)
     offset = found.__array_interface__["data"][0] - probe.__array_interface__["data"][0]
     return _Place(buffer, found.shape, offset, found.strides)
@@ -62,45 +80,50 @@ def _step(problem: Problem, moves: Sequence[tuple[_Place, _Place]], filled: int 
 # ---------------------------------------------------------------- moves
 
 
-def _view_step(view: Callable[[np.ndarray, Any], np.ndarray]) -> Callable[..., Any]:
-    """The maker of a step for an op whose result is a view of its input."""
-
-    def make(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
-        source = _place(0, problem.inputs[0], lambda x: view(x, problem.attrs))
-        return _step(problem, [(source, _place(1, problem.outputs[0]))])
-
-    return make
-
-
 def _ranges(attrs: Any) -> tuple[slice, ...]:
     return tuple(slice(a, b, c) for a, b, c in zip(attrs.starts, attrs.stops, attrs.steps, strict=True))
+
+
+# ops whose result is a view of their input
+_VIEWS: dict[str, Callable[[np.ndarray, Any], np.ndarray]] = {
+    "transpose": lambda x, a: x.transpose(a.perm),
+    "slice": lambda x, a: x[_ranges(a)],
+    "broadcast_to": lambda x, a: np.broadcast_to(x, a.shape),
+    "copy": lambda x, a: x,
+}
+
+
+def _view_step(problem: Problem, strides: Strides) -> Any:
+    source = _place(0, problem.inputs[0], strides, lambda x: _VIEWS[problem.op](x, problem.attrs))
+    return _step(problem, [(source, _place(1, problem.outputs[0], strides))])
 
 
 def _along(axis: int, start: int, length: int) -> Callable[[np.ndarray], np.ndarray]:
     return lambda x: x[(slice(None),) * (axis % x.ndim) + (slice(start, start + length),)]
 
 
-def _concat_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+def _concat_step(problem: Problem, strides: Strides) -> Any:
     axis, start, moves = problem.attrs.axis, 0, []
     for i, spec in enumerate(problem.inputs):
-        target = _place(len(problem.inputs), problem.outputs[0], _along(axis, start, spec.shape[axis]))
-        moves.append((_place(i, spec), target))
+        target = _place(len(problem.inputs), problem.outputs[0], strides, _along(axis, start, spec.shape[axis]))
+        moves.append((_place(i, spec, strides), target))
         start += spec.shape[axis]
     return _step(problem, moves)
 
 
-def _split_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+def _split_step(problem: Problem, strides: Strides) -> Any:
     axis, start, moves = problem.attrs.axis, 0, []
     for i, spec in enumerate(problem.outputs):
-        moves.append((_place(0, problem.inputs[0], _along(axis, start, spec.shape[axis])), _place(1 + i, spec)))
+        source = _place(0, problem.inputs[0], strides, _along(axis, start, spec.shape[axis]))
+        moves.append((source, _place(1 + i, spec, strides)))
         start += spec.shape[axis]
     return _step(problem, moves)
 
 
-def _pad_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+def _pad_step(problem: Problem, strides: Strides) -> Any:
     a, x = problem.attrs, problem.inputs[0]
     inside = tuple(slice(before, before + n) for n, (before, _) in zip(x.shape, a.widths, strict=True))
-    moves = [(_place(0, x), _place(1, problem.outputs[0], lambda y: y[inside]))]
+    moves = [(_place(0, x, strides), _place(1, problem.outputs[0], strides, lambda y: y[inside]))]
     value, storage = a.value, storage_of(x.dtype)
     if isinstance(x.dtype, QuantizedDType):
         d = x.dtype
@@ -141,29 +164,12 @@ def _constant_padding(problem: Problem) -> str | None:
 # ---------------------------------------------------------------- arithmetic that broadcasts
 
 
-def _broadcast_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+def _broadcast_step(problem: Problem, strides: Strides) -> Any:
     out = problem.outputs[0]
-    a, b = (_place(i, s, lambda x: np.broadcast_to(x, out.shape)) for i, s in enumerate(problem.inputs))
-    y = _place(2, out)
+    a, b = (_place(i, s, strides, lambda x: np.broadcast_to(x, out.shape)) for i, s in enumerate(problem.inputs))
+    y = _place(2, out, strides)
     kind = BINARY.index(problem.op)
     return _core.broadcast_step(kind, list(out.shape), list(y.strides), list(a.strides), list(b.strides))
-
-
-def flat_broadcast_step(problem: Problem) -> Any:
-    """The same for C-contiguous arrays, whatever their number of axes."""
-    shape = problem.outputs[0].shape
-    probes = (np.lib.stride_tricks.as_strided(np.empty(1, np.float32), s.shape, _dense(s)) for s in problem.inputs)
-    a, b = (np.broadcast_to(probe, shape).strides for probe in probes)
-    return _core.broadcast_step(
-        BINARY.index(problem.op), list(shape), list(_dense(problem.outputs[0])), list(a), list(b)
-    )
-
-
-def _dense(spec: TensorSpec) -> tuple[int, ...]:
-    strides = [storage_of(spec.dtype).itemsize]
-    for n in reversed(spec.shape[1:]):
-        strides.append(strides[-1] * n)
-    return tuple(strides[::-1][: spec.ndim])
 
 
 def _float32(problem: Problem) -> str | None:
@@ -171,16 +177,25 @@ def _float32(problem: Problem) -> str | None:
     return f"float32 only, got {', '.join(wrong)}" if wrong else _sizes(problem)
 
 
-for _op, _usable, _make in (
-    ("transpose", _same_types, _view_step(lambda x, a: x.transpose(a.perm))),
-    ("slice", _same_types, _view_step(lambda x, a: x[_ranges(a)])),
-    ("broadcast_to", _same_types, _view_step(lambda x, a: np.broadcast_to(x, a.shape))),
-    ("copy", _same_types, _view_step(lambda x, a: x)),
-    ("concat", _same_types, _concat_step),
-    ("split", _same_types, _split_step),
-    ("pad", _constant_padding, _pad_step),
-):
-    family(_op).add(Kernel(f"own_strided_{_op}", usable=_usable, make_step=_make))
+MOVES: dict[str, tuple[Callable[[Problem], str | None], Callable[[Problem, Strides], Any]]] = {
+    **dict.fromkeys(_VIEWS, (_same_types, _view_step)),
+    "concat": (_same_types, _concat_step),
+    "split": (_same_types, _split_step),
+    "pad": (_constant_padding, _pad_step),
+}
+
+
+def _in_plan(make: Callable[[Problem, Strides], Any]) -> MakeStep:
+    return lambda problem, constants, threads: make(problem, _planned)
+
+
+def flat_step(problem: Problem) -> Any:
+    """The step of a move, or of arithmetic that broadcasts, on C-contiguous arrays."""
+    return (_broadcast_step if problem.op in BINARY else MOVES[problem.op][1])(problem, _dense)
+
+
+for _op, (_usable, _make) in MOVES.items():
+    family(_op).add(Kernel(f"own_strided_{_op}", usable=_usable, make_step=_in_plan(_make)))
 
 for _op in BINARY:
-    family(_op).add(Kernel(f"own_broadcast_{_op}", usable=_float32, make_step=_broadcast_step))
+    family(_op).add(Kernel(f"own_broadcast_{_op}", usable=_float32, make_step=_in_plan(_broadcast_step)))

@@ -168,7 +168,8 @@ def _prepare(op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> tupl
     """What native code keeps of a call, found again by the op, the specs and the attributes.
 
     (function of the storage arrays, ((spec of a result, dtype of its array), ...), single, moves, whether the function
-    is the reference: its results are cast, and NumPy gives no warnings; a native step that does the same, or None)
+    is the reference: its results are cast, and NumPy gives no warnings; a native step that does the same, or None;
+    whether the result is only the input in another shape)
     """
     specs = [t.spec for t in tensors]
     outputs = infer(op, specs, attrs)
@@ -181,15 +182,16 @@ def _prepare(op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> tupl
     moves = op.quant == "move" and all(spec.dtype == specs[0].dtype for spec in outputs)
     kernel = _kernel_runner(op, problem, single)
     results = tuple((s, storage_of(s.dtype)) for s in outputs)
-    return kernel or _reference(op, problem), results, single, moves, kernel is None, _flat_step(problem)
+    chosen = _unconditional(problem)
+    step = None if chosen is None or chosen.make_flat is None else chosen.make_flat(problem)
+    reshapes = chosen is not None and chosen.reshapes
+    return kernel or _reference(op, problem), results, single, moves, kernel is None, step, reshapes
 
 
-def _flat_step(problem: kernel_registry.Problem) -> Any:
-    """The native step of the selected kernel, if it has one for eager calls."""
+def _unconditional(problem: kernel_registry.Problem) -> kernel_registry.Kernel | None:
+    """The selected kernel, if the choice does not depend on values."""
     found = kernel_registry.family(problem.op).candidates(problem)
-    if not found or found[0].make_flat is None or found[0].accepts is not kernel_registry.accept_all:
-        return None
-    return found[0].make_flat(problem)
+    return found[0] if found and found[0].accepts is kernel_registry.accept_all else None
 
 
 def _kernel_runner(op: Op, problem: kernel_registry.Problem, single: bool) -> Callable[..., Any] | None:

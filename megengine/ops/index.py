@@ -293,7 +293,7 @@ def _advanced(x: Tensor, items: list[Any]) -> tuple[Pattern, list[Tensor]]:
     return tuple(pattern), indices
 
 
-@public(home="megengine.tensor", methods=("__getitem__",))
+@public(home="megengine.tensor", methods=("__getitem__",), by_spec=True)
 def getitem(inp: Any, key: Any) -> Tensor:
     """Elements by integers, slices, None, Ellipsis, integer tensors and boolean masks, as NumPy has them."""
     x = as_tensor(inp)

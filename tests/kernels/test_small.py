@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_problems import kernel_of, problem_of, rows
 
 import megengine.functional as F
 import megengine.module as M
-from megengine.core.spec import TensorSpec
-from megengine.dispatch import apply, get_op, infer
+from megengine.dispatch import apply, get_op
 from megengine.kernels import _core, isa
-from megengine.kernels.registry import Problem, family
+from megengine.kernels.registry import family
 from megengine.tensor import Tensor, tensor
 
 GEOMETRY = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 1}
@@ -24,20 +24,6 @@ CONVOLUTIONS = [
     ((1, 1, 2, 2), (1, 1, 1, 1), {"padding": ((5, 6), (7, 8)), "stride": (4, 5)}),  # windows of padding alone
     ((1, 2, 3, 3), (4, 2, 3, 3), {"padding": ((4, 0), (0, 4)), "stride": (3, 3)}),
 ]
-
-
-def rows(*shape, seed=0):
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
-
-
-def problem_of(op, arrays, attrs):
-    specs = [TensorSpec(a.shape, a.dtype) for a in arrays]
-    return Problem(op, specs, [infer(op, specs, attrs)], attrs)
-
-
-def kernel_of(op, arrays, attrs):
-    problem = problem_of(op, arrays, attrs)
-    return family(op).candidates(problem)[0], problem
 
 
 @pytest.mark.parametrize("bias", [False, True])

@@ -6,6 +6,7 @@ namespace mge {
 
 void bind_dispatch(nanobind::module_& m);
 void bind_executor(nanobind::module_& m);
+void bind_flat(nanobind::module_& m);
 void bind_float(nanobind::module_& m);
 void bind_int8(nanobind::module_& m);
 void bind_layout(nanobind::module_& m);
@@ -21,6 +22,7 @@ void bind_update(nanobind::module_& m);
 inline void bind_all(nanobind::module_& m) {
     bind_dispatch(m);
     bind_executor(m);
+    bind_flat(m);
     bind_float(m);
     bind_int8(m);
     bind_layout(m);

@@ -1,5 +1,6 @@
 #include "core/call_memo.h"
 
+#include <array>
 #include <bit>
 
 #include "core/numpy_api.h"
@@ -14,6 +15,12 @@ std::uint64_t mixed(std::uint64_t seed, std::uint64_t value) {
 }
 
 std::uint64_t address(PyObject* object) { return reinterpret_cast<std::uintptr_t>(object) >> 4; }
+
+// Start, stop and step.
+std::array<PyObject*, 3> ends(PyObject* slice) {
+    const auto* s = reinterpret_cast<PySliceObject*>(slice);
+    return {s->start, s->stop, s->step};
+}
 
 // The hash of a value that is no tensor; empty if it cannot stand in a key.
 std::optional<std::uint64_t> hash_value(PyObject* value, Options options) {
@@ -34,6 +41,16 @@ std::optional<std::uint64_t> hash_value(PyObject* value, Options options) {
             hash = mixed(hash, *item);
         }
         return hash;
+    } else if (PySlice_Check(value)) {
+        std::uint64_t hash = 7;
+        for (PyObject* end : ends(value)) {
+            const auto part = hash_value(end, options);
+            if (!part) return {};
+            hash = mixed(hash, *part);
+        }
+        return hash;
+    } else if (value == Py_Ellipsis) {
+        return address(value);
     }
     if (options == Options::kPlain) return {};
     const Py_hash_t hash = PyObject_Hash(value);
@@ -53,6 +70,12 @@ int equal(PyObject* a, PyObject* b) {
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(a); ++i)
             if (const int same = equal(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i)); same != 1)
                 return same;
+        return 1;
+    }
+    if (PySlice_Check(a)) {
+        const auto of_a = ends(a), of_b = ends(b);
+        for (std::size_t i = 0; i < of_a.size(); ++i)
+            if (const int same = equal(of_a[i], of_b[i]); same != 1) return same;
         return 1;
     }
     return PyObject_RichCompareBool(a, b, Py_EQ);

@@ -36,7 +36,7 @@ struct Given {
 
 // Which values other than tensors may stand in a key.
 enum class Options {
-    kPlain,     // None, booleans, numbers, strings, dtypes and tuples of them: nobody can change these
+    kPlain,  // None, Ellipsis, booleans, numbers, strings, dtypes, slices and tuples: nobody can change these
     kHashable,  // whatever is hashable
 };
 

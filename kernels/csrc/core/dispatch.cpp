@@ -46,12 +46,24 @@ Ref tuple_of(PyObject* const* items, Py_ssize_t count) {
     return tuple;
 }
 
+bool read_shape(Output& out) {
+    const Ref lengths(PyObject_GetAttrString(out.spec.get(), "shape"));
+    if (!lengths) return false;
+    if (!PyTuple_Check(lengths.get()) || PyTuple_GET_SIZE(lengths.get()) > NPY_MAXDIMS) {
+        PyErr_SetString(PyExc_ValueError, "a shape is a tuple of as many lengths as NumPy takes");
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(lengths.get()); ++i)
+        out.shape.push_back(PyLong_AsSsize_t(PyTuple_GET_ITEM(lengths.get(), i)));
+    return !PyErr_Occurred();
+}
+
 // From what megengine.dispatch.apply._prepare returns.
 std::shared_ptr<PreparedCall> unpacked(PyObject* found) {
     PyObject *run, *outputs, *step;
-    int single, moves, reference;
-    if (!PyArg_ParseTuple(found, "OO!pppO", &run, &PyTuple_Type, &outputs, &single, &moves, &reference,
-                          &step))
+    int single, moves, reference, view;
+    if (!PyArg_ParseTuple(found, "OO!pppOp", &run, &PyTuple_Type, &outputs, &single, &moves, &reference,
+                          &step, &view))
         return nullptr;
     auto call = std::make_shared<PreparedCall>();
     if (step != Py_None) {
@@ -63,12 +75,16 @@ std::shared_ptr<PreparedCall> unpacked(PyObject* found) {
     call->single = single;
     call->moves = moves;
     call->reference = reference;
+    call->view = view;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs); ++i) {
         PyObject *spec, *storage;
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(outputs, i), "OO", &spec, &storage)) return nullptr;
-        Output out{Ref::borrowed(spec), Ref(PyObject_GetAttrString(spec, "dtype")),
-                   Ref(PyObject_GetAttrString(spec, "device")), Ref::borrowed(storage)};
-        if (!out.dtype || !out.device) return nullptr;
+        Output out{Ref::borrowed(spec),
+                   Ref(PyObject_GetAttrString(spec, "dtype")),
+                   Ref(PyObject_GetAttrString(spec, "device")),
+                   Ref::borrowed(storage),
+                   {}};
+        if (!out.dtype || !out.device || !read_shape(out)) return nullptr;
         call->outputs.push_back(std::move(out));
     }
     return call;
@@ -85,53 +101,82 @@ std::shared_ptr<PreparedCall> prepare(const OpCall& call) {
 // ---------------------------------------------------------------- running
 
 // A new array for the result, C-contiguous.
-PyArrayObject* room(const Output& out) {
-    std::array<npy_intp, NPY_MAXDIMS> shape;
-    static PyObject* name = interned("shape");
-    const Ref lengths(PyObject_GetAttr(out.spec.get(), name));
-    if (!lengths) return nullptr;
-    const Py_ssize_t axes = PyTuple_GET_SIZE(lengths.get());
-    for (Py_ssize_t i = 0; i < axes; ++i)
-        shape[static_cast<std::size_t>(i)] = PyLong_AsSsize_t(PyTuple_GET_ITEM(lengths.get(), i));
+PyObject* room(const Output& out) {
     Py_INCREF(out.storage.get());  // taken over by the array
-    return reinterpret_cast<PyArrayObject*>(
-        PyArray_NewFromDescr(&PyArray_Type, reinterpret_cast<PyArray_Descr*>(out.storage.get()),
-                             static_cast<int>(axes), shape.data(), nullptr, nullptr, 0, nullptr));
+    return PyArray_NewFromDescr(&PyArray_Type, reinterpret_cast<PyArray_Descr*>(out.storage.get()),
+                                static_cast<int>(out.shape.size()), out.shape.data(), nullptr, nullptr, 0,
+                                nullptr);
 }
 
-struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
+PyArrayObject* as_array(PyObject* object) { return reinterpret_cast<PyArrayObject*>(object); }
+
+// A new reference to the values C-contiguous: mostly the array itself.
+PyObject* dense(PyObject* array) {
+    if (PyArray_CheckExact(array) && PyArray_ISCARRAY_RO(as_array(array))) return Py_NewRef(array);
+    return PyArray_FromAny(array, nullptr, 0, 0, NPY_ARRAY_CARRAY_RO, nullptr);
+}
+
+// The values of an array in another shape, in its memory where they lie there in order.
+PyObject* view_of(const Output& out, PyObject* array) {
+    const Ref held(dense(array));
+    if (!held) return nullptr;
+    PyArray_Dims shape{const_cast<npy_intp*>(out.shape.data()), static_cast<int>(out.shape.size())};
+    return PyArray_Newshape(as_array(held.get()), &shape, NPY_CORDER);
+}
+
+// Memory for a step that is let go with it; for small needs none is asked for.
+class Scratch {
+  public:
+    explicit Scratch(std::size_t bytes) {
+        if (bytes <= sizeof few_) return;
+        const std::size_t whole = (bytes + kAlign - 1) / kAlign * kAlign;
+        many_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlign, whole)));
+        enough_ = many_ != nullptr;
+    }
+    explicit operator bool() const { return enough_; }
+    std::byte* get() { return many_ ? many_.get() : few_; }
+
+  private:
+    struct Free {
+        void operator()(std::byte* p) const { std::free(p); }
+    };
+    static constexpr std::size_t kAlign = 64;
+    alignas(kAlign) std::byte few_[2048];
+    std::unique_ptr<std::byte, Free> many_;
+    bool enough_ = true;
 };
 
-// The step on small arrays, with the GIL: handing that over would take longer.
+// The step on small arrays, with the GIL: handing that over would take longer. An array or a tuple of them.
 PyObject* run_step(const PreparedCall& call, PyObject** arrays, Py_ssize_t count) {
-    std::array<std::byte*, Given::kMost + 1> buffers;
-    std::array<Ref, Given::kMost> held;
-    for (Py_ssize_t i = 0; i < count; ++i) {
-        const auto at = static_cast<std::size_t>(i);
-        held[at] = Ref(PyArray_FromAny(arrays[i], nullptr, 0, 0, NPY_ARRAY_CARRAY_RO, nullptr));
-        if (!held[at]) return nullptr;
-        buffers[at] =
-            reinterpret_cast<std::byte*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(held[at].get())));
-    }
-    PyArrayObject* out = room(call.outputs[0]);
-    if (!out) return nullptr;
-    buffers[static_cast<std::size_t>(count)] = reinterpret_cast<std::byte*>(PyArray_DATA(out));
-    constexpr std::size_t kAlign = 64;
-    const std::size_t bytes = (call.step->scratch_bytes() + kAlign - 1) / kAlign * kAlign;
-    const std::unique_ptr<std::byte, Free> scratch(
-        bytes ? static_cast<std::byte*>(std::aligned_alloc(kAlign, bytes)) : nullptr);
-    if (bytes && !scratch) {
-        Py_DECREF(out);
-        return PyErr_NoMemory();
-    }
+    std::array<std::byte*, 2 * Given::kMost> buffers;
+    std::array<Ref, 2 * Given::kMost> held;
+    std::size_t at = 0;
+    const auto add = [&](PyObject* array) {
+        held[at] = Ref(array);
+        if (!array) return false;
+        buffers[at++] = reinterpret_cast<std::byte*>(PyArray_DATA(as_array(array)));
+        return true;
+    };
+    for (Py_ssize_t i = 0; i < count; ++i)
+        if (!add(dense(arrays[i]))) return nullptr;
+    const std::size_t first = at;
+    for (const Output& out : call.outputs)
+        if (!add(room(out))) return nullptr;
+    Scratch scratch(call.step->scratch_bytes());
+    if (!scratch) return PyErr_NoMemory();
     for (int part = 0; part < call.step->parts(); ++part) call.step->run(part, buffers.data(), scratch.get());
-    return reinterpret_cast<PyObject*>(out);
+    if (call.single) return held[first].release();
+    PyObject* all = PyTuple_New(static_cast<Py_ssize_t>(at - first));
+    for (std::size_t i = first; all && i < at; ++i)
+        PyTuple_SET_ITEM(all, static_cast<Py_ssize_t>(i - first), held[i].release());
+    return all;
 }
 
 // The step or the function of the arrays; for a reference with NumPy's warnings off.
 PyObject* call_kernel(const PreparedCall& call, PyObject** arrays, Py_ssize_t count) {
-    if (call.step && count <= Given::kMost) return run_step(call, arrays, count);
+    if (call.view && count == 1) return view_of(call.outputs[0], arrays[0]);
+    if (call.step && count <= Given::kMost && call.outputs.size() <= Given::kMost)
+        return run_step(call, arrays, count);
     const std::size_t flags = static_cast<std::size_t>(count) | PY_VECTORCALL_ARGUMENTS_OFFSET;
     if (!call.reference || !dispatch_parts.quiet_variable)
         return PyObject_Vectorcall(call.run.get(), arrays, flags, nullptr);

@@ -44,7 +44,8 @@ extern DispatchParts dispatch_parts;
 // One result of a call: its spec and what tensors take over from it.
 struct Output {
     Ref spec, dtype, device;
-    Ref storage;  // the dtype of the array
+    Ref storage;                       // the dtype of the array
+    std::vector<std::intptr_t> shape;  // as NumPy takes it
 };
 
 // The kernel chosen for an op, specs and attributes.
@@ -54,6 +55,7 @@ struct PreparedCall {
     bool single, moves;
     Ref capsule;                 // owns the step
     const Step* step = nullptr;  // runs instead, on C-contiguous arrays; null for most kernels
+    bool view;                   // the result is the input in another shape, and nothing is run
     bool reference;              // in NumPy: without its warnings, and with results that may have to be cast
 };
 

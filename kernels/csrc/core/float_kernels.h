@@ -18,6 +18,12 @@ struct ConvShape {
     std::int64_t cols() const { return (ow - 1) * sw + (kw - 1) * dw + 1; }
 };
 
+// Products of float matrices [rows,depth] and [depth,cols] into dense ones. Steps of a and b are in elements:
+// from row to row, from column to column.
+struct MatmulShape {
+    std::int64_t rows, depth, cols, a_row, a_col, b_row, b_col;
+};
+
 enum class Activation { kSigmoid, kSilu, kHsigmoid, kHswish, kTanh };
 
 struct FloatKernels {
@@ -37,9 +43,11 @@ struct FloatKernels {
     // For small images. padded: room for c * rows * cols numbers and kConvTail more. bias may be null.
     void (*conv)(const float* src, const float* weights, const float* bias, float* dst, float* padded,
                  const ConvShape& s);
+    // For small matrices. packed: room for depth * kMatmulLanes numbers.
+    void (*matmul)(const float* a, const float* b, float* dst, float* packed, const MatmulShape& s);
 };
 
-inline constexpr std::int64_t kConvTail = 64;
+inline constexpr std::int64_t kConvTail = 64, kMatmulLanes = 8;
 
 const FloatKernels& float_kernels_base();
 const FloatKernels& float_kernels_avx2();

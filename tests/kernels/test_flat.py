@@ -1,0 +1,166 @@
+"""Sums, products and moves of small tensors: NumPy's bits where they are promised, in any layout, with any axes."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_problems import kernel_of, problem_of, rows
+
+import megengine.functional as F
+from megengine.dispatch import apply, get_op
+from megengine.kernels import _core, isa
+from megengine.kernels.registry import family
+from megengine.tensor import Tensor, tensor
+
+LENGTHS = [1, 2, 3, 7, 8, 9, 17, 40, 130, 300]
+shapes = st.lists(st.sampled_from(LENGTHS), max_size=5).filter(lambda s: np.prod(s, dtype=int) <= 1 << 14)
+
+
+def same_bits(a, b):
+    assert a.shape == b.shape
+    np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(shapes, st.sampled_from(["sum", "mean"]), st.booleans(), st.data())
+def test_sums_round_as_numpy_does(shape, op, keepdims, data):
+    axes = data.draw(st.none() | st.sets(st.integers(-len(shape), -1)).map(tuple)) if shape else None
+    attrs = {"axis": axes, "keepdims": keepdims}
+    x = rows(*shape)
+    x[rows(*shape, seed=1) > 0.7] = -0.0
+    kernel, problem = kernel_of(op, [x], attrs)
+    assert kernel.name == f"own_small_{op}"
+    want = np.asarray(get_op(op).reference(x, **attrs))
+    same_bits(kernel.run(problem, x), want)
+    for layout in (x, np.asarray(x, order="F"), np.repeat(x[..., None], 2, -1)[..., 0]):
+        same_bits(apply(op, Tensor._wrap(layout), **attrs).numpy(), want)
+
+
+def test_sums_of_what_is_no_number():
+    x = np.array([[np.inf, 1, -np.inf], [np.nan, 2, 3], [3e38, 3e38, 0]], np.float32)
+    with np.errstate(all="ignore"):
+        for axis in (None, (0,), (1,)):
+            np.testing.assert_array_equal(F.sum(tensor(x), axis).numpy(), np.sum(x, axis))
+            np.testing.assert_array_equal(F.mean(tensor(x), axis).numpy(), np.mean(x, axis))
+
+
+def test_large_empty_and_other_sums_are_left_to_numpy():
+    attrs = {"axis": None, "keepdims": False}
+    for x, reason in (
+        (rows(200, 200), "40000 elements"),
+        (rows(0, 3), "no elements"),
+        (rows(3).astype(np.float64), "float32 only, got float64"),
+    ):
+        assert dict(family("sum").explain(problem_of("sum", [x], attrs)))["own_small_sum"] == reason
+    assert F.sum(tensor(rows(0, 3))).numpy() == 0
+    with pytest.raises(ValueError, match="at least one length"):
+        _core.sum_step([], True, 1.0)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    st.tuples(*[st.integers(1, 12)] * 3),
+    st.tuples(st.booleans(), st.booleans()),
+    st.sampled_from([((), ()), ((3,), (3,)), ((2, 1), (4,)), ((), (2, 3)), ((5,), ())]),
+)
+def test_products_of_matrices(lengths, transposed, leading):
+    m, k, n = lengths
+    (ta, tb), attrs = transposed, {"transpose_a": transposed[0], "transpose_b": transposed[1]}
+    a = rows(*leading[0], *((k, m) if ta else (m, k)))
+    b = rows(*leading[1], *((n, k) if tb else (k, n)), seed=1)
+    kernel, problem = kernel_of("matmul", [a, b], attrs)
+    assert kernel.name == "own_small_matmul"
+    want = get_op("matmul").reference(a.astype(np.float64), b.astype(np.float64), **attrs)
+    got = apply("matmul", tensor(a), tensor(b), **attrs).numpy()
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    turned = [Tensor._wrap(np.asarray(x, order="F")) for x in (a, b)]
+    same_bits(apply("matmul", *turned, **attrs).numpy(), got)
+    same_bits(kernel.run(problem, a, b), got)
+    for level in isa.available():
+        with isa.capped(level):
+            same_bits(apply("matmul", tensor(a), tensor(b), **attrs).numpy(), got)
+
+
+def test_large_and_long_products_are_left_to_blas():
+    attrs = {"transpose_a": False, "transpose_b": False}
+    for a, b, reason in (
+        ((32, 64), (64, 64), "163840 products and moves"),
+        ((2, 600), (600, 2), "sums of 600 products"),
+        ((0, 4), (4, 2), "no elements"),
+    ):
+        found = dict(family("matmul").explain(problem_of("matmul", [rows(*a), rows(*b)], attrs)))
+        assert found["own_small_matmul"] == reason
+
+
+def test_products_of_zeros_and_infinities():
+    a = np.array([[0, np.inf], [-2, 1]], np.float32)
+    with np.errstate(all="ignore"):
+        want = a[:, :1] * a[:1] + a[:, 1:] * a[1:]
+    np.testing.assert_array_equal((tensor(a) @ tensor(a)).numpy(), want)
+    assert np.isnan(want).any()
+
+
+MOVES = [
+    ("transpose", (2, 3, 4), {"perm": (2, 0, 1)}),
+    ("transpose", (2, 3, 4, 5), {"perm": (0, 3, 1, 2)}),
+    ("slice", (2, 3, 4, 5), {"starts": (1, 0, None, 4), "stops": (2, 2, None, 1), "steps": (1, 1, -1, -2)}),
+    ("slice", (4,), {"starts": (3,), "stops": (4,), "steps": (1,)}),
+    ("broadcast_to", (3, 1, 5), {"shape": (2, 3, 4, 5)}),
+    ("broadcast_to", (), {"shape": (2, 3)}),
+    ("pad", (2, 3, 4, 5), {"widths": ((1, 0), (0, 2), (0, 0), (3, 1)), "mode": "constant", "value": 2.0}),
+    ("split", (2, 6, 3, 2), {"sections": (1, 2, 3), "axis": 1}),
+    ("split", (2, 6), {"sections": (6,), "axis": 1}),
+    ("reshape", (2, 6), {"shape": (3, 4)}),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool", "int64", "float16", "complex64"])
+@pytest.mark.parametrize(("op", "shape", "attrs"), MOVES)
+def test_moves_equal_the_reference(op, shape, attrs, dtype):
+    x = (rows(*shape) * 50).astype(dtype)
+    with np.errstate(all="ignore"):
+        want = get_op(op).reference(
+            x, **attrs, **({"in_specs": [Tensor._wrap(x).spec], "out_specs": []} if op == "pad" else {})
+        )
+    for layout in (x, np.asarray(x, order="F"), np.repeat(x[..., None], 2, -1)[..., 0]):
+        before = layout.copy()
+        got = apply(op, Tensor._wrap(layout), **attrs)
+        for g, w in zip(*((v if isinstance(v, tuple) else (v,)) for v in (got, want)), strict=True):
+            assert g.dtype == w.dtype
+            np.testing.assert_array_equal(g.numpy(), w)
+        np.testing.assert_array_equal(layout, before)
+
+
+def test_parts_joined_in_any_layout():
+    parts = [rows(2, n, 4, 3, seed=n) for n in (1, 3, 2)]
+    turned = [Tensor._wrap(np.asarray(p, order="F")) for p in parts]
+    np.testing.assert_array_equal(F.concat(turned, axis=1).numpy(), np.concatenate(parts, 1))
+    many = [tensor([float(i)]) for i in range(100)]
+    np.testing.assert_array_equal(F.concat(many).numpy(), np.arange(100))
+
+
+def test_a_reshaped_tensor_keeps_its_values():
+    x = tensor(rows(2, 6))
+    view, before = x.reshape(3, 4), x.numpy().copy()
+    x += 1
+    x[0] = 7
+    np.testing.assert_array_equal(view.numpy(), before.reshape(3, 4))
+
+
+def test_brackets_are_repeated():
+    a = rows(4, 5)
+    keys = [0, -1, slice(1, 3), slice(None, None, -2), (1, 2), (slice(2), None), ..., (..., 0), None, np.int64(2)]
+    for _ in range(4):
+        for key in keys:
+            np.testing.assert_array_equal(tensor(a)[key].numpy(), a[key])
+    x = tensor(a)
+    for i in range(4):  # values of indices may change
+        mask = rows(4, seed=i) > 0
+        np.testing.assert_array_equal(x[tensor(mask)].numpy(), a[mask])
+        np.testing.assert_array_equal(x[tensor(np.array([i, 0]))].numpy(), a[[i, 0]])
+        np.testing.assert_array_equal(x[[i, 1]].numpy(), a[[i, 1]])
+        np.testing.assert_array_equal(x[slice(tensor(i), None)].numpy(), a[i:])
+        np.testing.assert_array_equal(x[1].numpy(), a[1])
+    for _ in range(4):
+        with pytest.raises(IndexError, match="index 4 is out of range"):
+            x[4]
