@@ -35,7 +35,7 @@ STAGES = [
     ("calibrate", "megengine.quantization.calibrate:interpret", PTQ),
     ("freeze", "megengine.quantization.model:freeze", PTQ),
     ("lower", "megengine.quantization.model:lower", PTQ),
-    ("write the model", "safetensors.numpy:save", PTQ),
+    ("write the model", "megengine.traced_module.formats.archives:layout", PTQ),
     ("write ONNX", "onnx.checker:check_model", PTQ),
     ("analyze", "megengine.quantization:analyze", PTQ),
     ("report", "megengine.cli.report:render", PTQ),
@@ -101,7 +101,7 @@ def test_other_programs_keep_their_signals():
 def test_an_old_file_survives(model, quantized, tmp_path):
     (tmp_path / "out.mgt").write_text("old")
     words = ["ptq", str(model), "--data", str(quantized / "data.npy"), "-o", "out.mgt"]
-    command = [sys.executable, "-c", STRIKE, "safetensors.numpy:save", *words]
+    command = [sys.executable, "-c", STRIKE, "megengine.traced_module.formats.archives:layout", *words]
     assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 130
     assert (tmp_path / "out.mgt").read_text() == "old"
 

@@ -1,11 +1,12 @@
-"""Archives of our own formats: a zip of one JSON text and of arrays, which safetensors writes and reads."""
+"""Archives of our own formats: a zip of one JSON text and of arrays in the layout of safetensors."""
 
 from __future__ import annotations
 
 import json
+import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,9 +14,11 @@ import numpy as np
 
 from megengine.core.errors import FileFormatError, brief
 from megengine.core.files import replacing
+from megengine.traced_module.formats.safetensors import bytes_of, layout, read_arrays
 
 WEIGHTS = "weights.safetensors"
 MAX_TEXT = 256 << 20  # bytes of the text after unpacking; weights are stored unpacked, so the file bounds them
+_CHUNK = 1 << 18  # bytes on the way at once: they stay in the cache while they are summed and copied
 MAX_RATIO = 200  # of the text unpacked to packed: text of graphs stays below a fifth of it
 
 
@@ -25,18 +28,32 @@ MAX_RATIO = 200  # of the text unpacked to packed: text of graphs stays below a 
 def write_archive(path: Path, name: str, text: str, arrays: Mapping[str, np.ndarray], packing: int) -> None:
     """Write a text and arrays; an old file is replaced only when the new one is complete.
 
-    Raises FileFormatError if the path cannot be written.
+    Raises FileFormatError if the path cannot be written, or an array has elements of an unknown kind.
     """
-    from safetensors.numpy import save as pack
-
     try:
         with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
             archive.writestr(_entry(name, _loadable(packing, text)), text)
-            archive.writestr(_entry(WEIGHTS, zipfile.ZIP_STORED), pack(dict(arrays)))
+            _write_arrays(archive, arrays)
     except OSError as error:
         raise FileFormatError(f"{path}: cannot be written ({error.strerror})") from error
     except UnicodeEncodeError as error:
         raise FileFormatError(f"{path}: the name {brief(error.object)} holds no whole characters; rename it") from error
+
+
+def _write_arrays(archive: zipfile.ZipFile, arrays: Mapping[str, np.ndarray]) -> None:
+    head, ordered = layout(arrays)
+    info = _entry(WEIGHTS, zipfile.ZIP_STORED)
+    info.file_size = len(head) + sum(array.nbytes for array in ordered)  # tells whether the entry is a large one
+    with archive.open(info, "w") as entry:
+        entry.write(head)
+        for array in ordered:
+            for chunk in _chunks(bytes_of(array)):
+                entry.write(chunk)
+
+
+def _chunks(memory: memoryview) -> Iterator[memoryview]:
+    for at in range(0, len(memory), _CHUNK):
+        yield memory[at : at + _CHUNK]
 
 
 def _loadable(packing: int, text: str) -> int:
@@ -59,15 +76,17 @@ def _entry(name: str, compression: int) -> zipfile.ZipInfo:
 
 def read_archive(file: IO[bytes], path: str, name: str) -> tuple[Any, dict[str, np.ndarray]]:
     """The JSON and the arrays of what `write_archive` wrote. Raises FileFormatError for anything else."""
-    from safetensors.numpy import load as unpack
-
     try:
         with zipfile.ZipFile(file) as archive:
             _check_entries(archive, file.seek(0, 2), name)
-            return json.loads(archive.read(name)), unpack(archive.read(WEIGHTS))
+            described = json.loads(archive.read(name))
+            entry = _Stored(file, archive)
+            arrays = read_arrays(entry, entry.size)
+            entry.check()
+            return described, arrays
     except FileFormatError as error:
         raise FileFormatError(f"{path}: {error}") from None
-    except Exception as error:  # zip, JSON and safetensors each have their own types
+    except Exception as error:  # zip and JSON have their own types, wrong parts of a header raise what they raise
         raise FileFormatError(f"{path}: damaged or not a {Path(name).stem} file ({str(error)[:200]})") from error
 
 
@@ -79,5 +98,36 @@ def _check_entries(archive: zipfile.ZipFile, size: int, name: str) -> None:
     if text.file_size > min(MAX_TEXT, MAX_RATIO * min(text.compress_size, size) + 4096):
         raise FileFormatError(f"{name} unpacks to {text.file_size} bytes; refused")
     weights = entries[WEIGHTS]
-    if weights.compress_type != zipfile.ZIP_STORED or weights.file_size > size or weights.flag_bits & 1:
+    packed = weights.compress_type != zipfile.ZIP_STORED or weights.compress_size != weights.file_size
+    if packed or weights.file_size > size or weights.flag_bits & 1:
         raise FileFormatError(f"{WEIGHTS} is packed; expected it stored, so that its size is known")
+
+
+class _Stored:
+    """The bytes of the arrays of an archive, from the file into the memory where they stay."""
+
+    def __init__(self, file: IO[bytes], archive: zipfile.ZipFile) -> None:
+        self.file, info = file, archive.getinfo(WEIGHTS)
+        self.size, self.expected, self.sum = info.file_size, info.CRC, 0
+        with archive.open(info):  # which compares what stands before the entry with the list of entries
+            file.seek(info.header_offset)
+        name, extra = struct.unpack("<26x2H", file.read(30))
+        file.seek(name + extra, 1)
+
+    def read(self, count: int) -> bytes:
+        """The next bytes."""
+        found = bytearray(count)
+        self.fill(memoryview(found))
+        return bytes(found)
+
+    def fill(self, memory: memoryview) -> None:
+        """Put the next bytes into memory."""
+        for chunk in _chunks(memory):
+            if self.file.readinto(chunk) != len(chunk):  # type: ignore[attr-defined]
+                raise FileFormatError(f"{WEIGHTS} is damaged: the file ends in the middle of it")
+            self.sum = zlib.crc32(chunk, self.sum)
+
+    def check(self) -> None:
+        """Compare the sum of the bytes with that in the file."""
+        if self.sum != self.expected:
+            raise FileFormatError(f"{WEIGHTS} is damaged: its CRC is {self.sum:#x}; the file states {self.expected:#x}")

@@ -1,0 +1,114 @@
+"""Arrays in the layout of safetensors (https://huggingface.co/docs/safetensors): a length, a JSON header, the values.
+
+The values go from the arrays to the file and from the file into the arrays: nothing holds a second copy of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from megengine.core.errors import FileFormatError, brief
+
+# in the order of the values in a file: the library's
+_TYPES = {
+    **{"U64": "<u8", "I64": "<i8", "F64": "<f8", "C64": "<c8", "F32": "<f4", "U32": "<u4", "I32": "<i4"},
+    **{"F16": "<f2", "U16": "<u2", "I16": "<i2", "I8": "|i1", "U8": "|u1", "BOOL": "|b1"},
+}
+_NAMES = {np.dtype(code): name for name, code in _TYPES.items()}
+_RANKS = {name: rank for rank, name in enumerate(_TYPES)}
+_MAX_HEADER = 100_000_000  # bytes, as in the library
+_MAX_AXES = 64  # NumPy's
+
+
+# ---------------------------------------------------------------- writing
+
+
+def layout(arrays: Mapping[str, np.ndarray]) -> tuple[bytes, list[np.ndarray]]:
+    """What stands before the values, and the arrays in the order of the file; theirs are the bytes that follow.
+
+    Raises:
+        FileFormatError: an array has elements that the layout does not know.
+    """
+    found = []
+    for name, array in arrays.items():
+        if array.dtype not in _NAMES:
+            raise FileFormatError(f"{brief(name)} has elements of {array.dtype}, which safetensors files do not hold")
+        found.append((_RANKS[_NAMES[array.dtype]], name, array))
+    found.sort(key=lambda each: each[:2])
+    header, end = {}, 0
+    for _, name, array in found:
+        start, end = end, end + array.nbytes
+        header[name] = {"dtype": _NAMES[array.dtype], "shape": array.shape, "data_offsets": (start, end)}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, [array for *_, array in found]
+
+
+def bytes_of(array: np.ndarray) -> memoryview:
+    """The values of an array as the layout has them: its own memory where that is possible."""
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
+
+
+# ---------------------------------------------------------------- reading
+
+
+class Source(Protocol):
+    """Where bytes come from; what there is not raises."""
+
+    def read(self, count: int) -> bytes:
+        """The next bytes."""
+        ...
+
+    def fill(self, memory: memoryview) -> None:
+        """Put the next bytes into memory."""
+        ...
+
+
+def read_arrays(source: Source, size: int) -> dict[str, np.ndarray]:
+    """The arrays that the next `size` bytes hold, each in memory of its own.
+
+    Raises:
+        FileFormatError: they do not follow the layout.
+    """
+    length = int.from_bytes(source.read(8), "little") if size >= 8 else size
+    if length > min(_MAX_HEADER, size - 8):
+        raise _damaged(f"a header of {length} bytes among {size}")
+    header = json.loads(source.read(length))
+    if not isinstance(header, dict):
+        raise _damaged(f"its header is a {type(header).__name__}; expected an object")
+    header.pop("__metadata__", None)
+    places = sorted((_place(name, entry) for name, entry in header.items()), key=lambda place: place[:2])
+    end = 0
+    for start, stop, name, *_ in places:
+        if start != end:
+            raise _damaged(f"{brief(name)} begins at byte {start}; expected {end}")
+        end = stop
+    if end != size - 8 - length:
+        raise _damaged(f"its arrays take {end} bytes of {size - 8 - length}")
+    made = {}
+    for *_, name, kind, shape in places:
+        array = made[name] = np.empty(shape, _TYPES[kind])
+        source.fill(array.reshape(-1).view(np.uint8).data)
+    return {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in made.items()}
+
+
+def _place(name: str, entry: Any) -> tuple[int, int, str, str, list[int]]:
+    """Where the bytes of an array begin and end, its name, type and shape."""
+    kind, shape, (start, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if kind not in _TYPES:
+        raise _damaged(f"{brief(name)} has elements of {brief(kind)}")
+    numbers = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in (start, stop, *shape))
+    if not numbers or len(shape) > _MAX_AXES:
+        raise _damaged(f"{brief(name)} has the shape {brief(shape)} at {brief([start, stop])}")
+    if stop - start != math.prod(shape) * np.dtype(_TYPES[kind]).itemsize:
+        raise _damaged(f"{brief(name)} of {kind} and the shape {brief(shape)} has {stop - start} bytes")
+    return start, stop, name, kind, shape
+
+
+def _damaged(text: str) -> FileFormatError:
+    return FileFormatError(f"its weights are damaged: {text}")
