@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from megengine.traced_module.editing.edit_records import Recorder
 
-Action = Callable[[], None]
+Action = Callable[..., None]
 
 
 class _Transaction:
@@ -33,7 +33,7 @@ class Step:
 
     before: tuple[int, int]
     what: str = ""
-    changes: list[tuple[Action, Action]] = field(default_factory=list)  # (do, undo)
+    changes: list[tuple[Action, Action, tuple[Any, ...]]] = field(default_factory=list)  # (do, undo, their arguments)
     after: tuple[int, int] = (0, 0)
     recorder: Recorder | None = None
     made: list[Any] = field(default_factory=list)  # expressions that it linked
@@ -53,20 +53,26 @@ class Journal:
         self.undone: list[Step] = []
         self.addresses: dict[int, Any] = {}  # how logs name the graphs (see `edit_records.address_of`)
 
-    def change(self, do: Action, undo: Action, record: tuple[Any, ...] = ()) -> None:
-        """Perform one primitive change and remember it when a transaction is open.
+    def change(self, do: Action, undo: Action, args: tuple[Any, ...], record: tuple[Any, ...] = ()) -> None:
+        """Perform one primitive change, `do(*args)`, and remember it when a transaction is open; `undo(*args)` takes
+        it back.
 
-        `record` says what it is: the name of a method of `Recorder` and its arguments.
+        Functions of the module and their arguments, not closures: a long session keeps many, and what they hold is
+        what the search for garbage looks through. `record` says what the change is: the name of a method of
+        `Recorder` and its arguments.
         """
-        if record and self.recording and self.open is not None:
-            if self.open.recorder is None:
+        step = self.open
+        if step is None:
+            do(*args)
+            return
+        if record and self.recording:
+            if step.recorder is None:
                 from megengine.traced_module.editing.edit_records import Recorder
 
-                self.open.recorder = Recorder(self.addresses)
-            self.open.recorder.note(*record)
-        do()
-        if self.open is not None:
-            self.open.changes.append((do, undo))
+                step.recorder = Recorder(self.addresses)
+            step.recorder.note(*record)
+        do(*args)
+        step.changes.append((do, undo, args))
 
     def step(self, what: str) -> AbstractContextManager[None]:
         """A transaction around the body, which is rolled back if the body raises."""
@@ -96,8 +102,8 @@ class Journal:
         self._revert(step)
 
     def _revert(self, step: Step) -> None:
-        for _, undo in reversed(step.changes):
-            undo()
+        for _, undo, args in reversed(step.changes):
+            undo(*args)
         self.next_node, self.next_expr = step.before
 
     def undo(self) -> bool:
@@ -114,8 +120,8 @@ class Journal:
         if not self.undone:
             return False
         step = self.undone.pop()
-        for do, _ in step.changes:
-            do()
+        for do, _, args in step.changes:
+            do(*args)
         self.next_node, self.next_expr = step.after
         self.done.append(step)
         return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Sequence
 from itertools import compress, count, repeat
 from operator import is_, is_not
@@ -23,70 +22,98 @@ class Primitives:
         """Put a new expression, whose results are made, in front of another one, or last."""
         expr._inputs = tuple(inputs)
         if self._journal.open is None:  # nobody can take it back
-            self._put_in(expr, before)
+            _put_in(self, expr, before)
             return
-        self._journal.change(
-            lambda: self._put_in(expr, before), lambda: self._take_out(expr), ("link", self, expr, before)
-        )
+        self._journal.change(_put_in, _take_out, (self, expr, before), ("link", self, expr, before))
         self._journal.open.made.append(expr)
 
     def _unlink(self: InternalGraph, expr: Expr) -> None:  # type: ignore[misc]
         """Take an expression out whose results nothing uses."""
-        following = expr._next
-        self._journal.change(
-            lambda: self._take_out(expr), lambda: self._put_in(expr, following), ("unlink", self, expr)
-        )
-
-    def _put_in(self: InternalGraph, expr: Expr, before: Expr | None) -> None:  # type: ignore[misc]
-        self._order.insert(expr, before)
-        begin_use(expr, expr._inputs)
-        expr._from_shapes = _follows_from_shapes(expr)
-        for n in expr._outputs:
-            self._names.take(n._name, n)
-
-    def _take_out(self: InternalGraph, expr: Expr) -> None:  # type: ignore[misc]
-        self._order.remove(expr)
-        _end_use(expr, expr._inputs)
-        for n in expr._outputs:
-            self._names.free(n._name)
+        self._journal.change(_take_out, _put_in, (self, expr, expr._next), ("unlink", self, expr))
 
     def _set(self: InternalGraph, target: Any, attribute: str, value: Any, record: tuple[Any, ...] = ()) -> None:  # type: ignore[misc]
         """Set an attribute; `record` says what that means where it is not one of a graph, expression or node."""
         old = getattr(target, attribute)
+        record = record or ("set", self, target, attribute, value)
         if attribute == "meta":  # which the nodes of an expression share
-            old = dict(old)
-            refill = functools.partial(_refill, target.meta)
-            record = ("set", self, target, attribute, value)
-            self._journal.change(lambda: refill(value), lambda: refill(old), record)
-            return
-        self._journal.change(
-            lambda: object.__setattr__(target, attribute, value),
-            lambda: object.__setattr__(target, attribute, old),
-            record or ("set", self, target, attribute, value),
-        )
+            self._journal.change(_refill_new, _refill_old, (target.meta, dict(old), value), record)
+        else:
+            self._journal.change(_set_new, _set_old, (target, attribute, old, value), record)
+
+    def _set_in_module(self: InternalGraph, holder: Any, name: str, value: Any, record: tuple[Any, ...]) -> None:  # type: ignore[misc]
+        """Give a module an attribute, or another one in the place of it."""
+        old = object.__getattribute__(holder, "__dict__").get(name)
+        self._journal.change(_set_new, _remove_or_set_old, (holder, name, old, value), record)
 
     def _use(self: InternalGraph, expr: Expr, inputs: Sequence[Node], record: tuple[Any, ...] = ()) -> None:  # type: ignore[misc]
         """Let an expression use other nodes."""
         old, new = expr._inputs, tuple(inputs)
         places = changed_places(old, new)
-        record = record or ("use", self, expr, new, places)
-        self._journal.change(lambda: _become(expr, new, places), lambda: _become(expr, old, places), record)
+        self._journal.change(_use_new, _use_old, (expr, old, new, places), record or ("use", self, expr, new, places))
 
     def _rename(self: InternalGraph, node: Node, new: str) -> None:  # type: ignore[misc]
         """Give a node a free name."""
-
-        def become(name: str) -> None:
-            self._names.free(node._name)
-            self._names.take(name, node)
-            node._name = name
-
-        old = node._name
-        self._journal.change(lambda: become(new), lambda: become(old), ("rename", self, node, new))
+        self._journal.change(_name_new, _name_old, (self, node, node._name, new), ("rename", self, node, new))
 
 
-def _refill(meta: dict[str, Any], content: dict[str, Any]) -> None:
+# ---------------------------------------------------------------- what changes do, and how they are taken back
+
+
+def _put_in(graph: InternalGraph, expr: Expr, before: Expr | None) -> None:
+    graph._order.insert(expr, before)
+    begin_use(expr, expr._inputs)
+    expr._from_shapes = _follows_from_shapes(expr)
+    for n in expr._outputs:
+        graph._names.take(n._name, n)
+
+
+def _take_out(graph: InternalGraph, expr: Expr, before: Expr | None) -> None:
+    graph._order.remove(expr)
+    _end_use(expr, expr._inputs)
+    for n in expr._outputs:
+        graph._names.free(n._name)
+
+
+def _refill_new(meta: dict[str, Any], old: dict[str, Any], new: dict[str, Any]) -> None:
     meta.clear()
-    meta.update(content)
+    meta.update(new)
+
+
+def _refill_old(meta: dict[str, Any], old: dict[str, Any], new: dict[str, Any]) -> None:
+    _refill_new(meta, new, old)
+
+
+def _set_new(target: Any, attribute: str, old: Any, new: Any) -> None:
+    object.__setattr__(target, attribute, new)
+
+
+def _set_old(target: Any, attribute: str, old: Any, new: Any) -> None:
+    object.__setattr__(target, attribute, old)
+
+
+def _remove_or_set_old(holder: Any, name: str, old: Any, new: Any) -> None:
+    if old is None:  # there was none
+        object.__delattr__(holder, name)
+    else:
+        object.__setattr__(holder, name, old)
+
+
+def _use_new(expr: Expr, old: tuple[Node, ...], new: tuple[Node, ...], places: list[int] | None) -> None:
+    _become(expr, new, places)
+
+
+def _use_old(expr: Expr, old: tuple[Node, ...], new: tuple[Node, ...], places: list[int] | None) -> None:
+    _become(expr, old, places)
+
+
+def _name_new(graph: InternalGraph, node: Node, old: str, new: str) -> None:
+    graph._names.free(node._name)
+    graph._names.take(new, node)
+    node._name = new
+
+
+def _name_old(graph: InternalGraph, node: Node, old: str, new: str) -> None:
+    _name_new(graph, node, new, old)
 
 
 def changed_places(old: Sequence[Node], new: Sequence[Node]) -> list[int] | None:

@@ -59,6 +59,13 @@ def insert(m: TracedModule) -> None:
         graph.replace_node({node: F.concat([F.relu(node), node * 0.5], axis=1)[:, :4]})
 
 
+def several_results(m: TracedModule) -> None:
+    graph = m.graph
+    with graph.insert_exprs():
+        a, b = F.split(graph.node("mul_out"), 2, axis=1)
+        graph.replace_node({graph.node("mul_out"): F.concat([b, a], axis=1)})
+
+
 def insert_inside(m: TracedModule) -> None:
     graph = m.graph.child_graphs()[1]
     relu = graph.get_function_by_type(F.relu, recursive=False).as_unique()
@@ -172,7 +179,7 @@ def in_one_step(m: TracedModule) -> None:
 
 EDITS = (
     *(insert, insert_inside, new_layers, rename, other_arguments, other_operands, other_layer, erase),
-    *(inputs_and_outputs, new_inputs, passes, in_one_step, traced_part),
+    *(inputs_and_outputs, new_inputs, passes, in_one_step, traced_part, several_results),
 )
 
 

@@ -12,11 +12,13 @@ from megengine_graphs import leaves, listing, traced
 import megengine.functional as F
 import megengine.module as M
 from megengine.core.collecting import collection_paused
-from megengine.core.errors import ShapeError
+from megengine.core.errors import GraphError, ShapeError
 from megengine.core.pytree import flatten
 from megengine.tensor import Tensor, tensor
 from megengine.traced_module import SpecializationWarning, register_as_builtin, trace_module
+from megengine.traced_module.node import Node
 from megengine.traced_module.tracing import calls, spec_memo
+from megengine.traced_module.tracing.deferred import Deferring
 
 X = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)
 
@@ -125,7 +127,52 @@ def test_values_of_layers_that_were_not_run_are_computed_when_python_asks(made):
         with pytest.warns(SpecializationWarning, match="item"):
             module = trace_module(net, x)
         np.testing.assert_allclose(module(x).numpy(), want, rtol=1e-5)
-    assert len(spec_memo._results) == 2
+    assert len(spec_memo._results) == 3  # two layers and the sum
+
+
+class Functions(M.Module):
+    def forward(self, x, n):
+        y = F.relu(x) * 2
+        z = F.sum(y, axis=1, keepdims=True) - y.mean(axis=1, keepdims=True)
+        return F.matmul(z, F.exp(x)), n * 2, n * 2.0, n * True, n / n, F.relu(F.relu(x)[:, :1])
+
+
+def test_functions_on_equal_specs_are_run_once(made, monkeypatch):
+    applied, apply = [], Deferring.apply
+    monkeypatch.setattr(
+        Deferring, "apply", lambda self, op, *rest: (applied.append(op.name), apply(self, op, *rest))[1]
+    )
+    given = tensor(X), tensor(np.int32([[1], [2]]))
+    first = trace_module(Functions(), *given)
+    count = len(applied)
+    assert count > 10
+    second = trace_module(Functions(), *given)
+    assert set(applied[count:]) <= {"slice"}  # whose items may be tensors
+    assert listing(first) == listing(second)
+    assert [n.spec for n in second.graph.outputs] == [a.spec for a in leaves(second(*given))]
+    for a, b in zip(leaves(second(*given)), leaves(Functions()(*given)), strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def test_inserted_functions_are_run_once_and_checked_always(made):
+    graph = trace_module(Net().eval(), tensor(X)).graph
+    (conv,) = graph.get_calls_of(M.Conv2d)
+    texts = []
+    for _ in range(2):
+        with graph.transaction():
+            with graph.insert_exprs():
+                graph.replace_node({conv.output: F.sigmoid(conv.output) + conv.output})
+            texts.append(str(graph))
+        size = len(spec_memo._results)
+        with graph.insert_exprs(), pytest.raises(ShapeError, match="broadcast"):
+            conv.output + graph.inputs[1]
+        assert graph.undo()
+    assert texts[0] == texts[1] and len(spec_memo._results) == size
+    kept = [part for key in spec_memo._results for part in key]
+    assert not any(isinstance(part, (Node, Tensor)) for part in kept)  # a memo keeps no model alive
+    other = trace_module(Net().eval(), tensor(X)).graph.outputs[0]
+    with graph.insert_exprs(), pytest.raises(GraphError, match="does not belong"):
+        F.sigmoid(other)
 
 
 def test_layers_that_assign_to_their_buffers_are_run(made):

@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from megengine.core.errors import FileFormatError
 from megengine.core.pytree import unflatten
-from megengine.core.spec import TensorSpec
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.expr import Apply, Arguments, Call, Expr
@@ -32,13 +30,14 @@ def addresses_of(top: InternalGraph) -> dict[int, tuple[Address, InternalGraph]]
     while todo:
         path, module = todo.pop()
         if not isinstance(module, TracedModule) or id(module) in seen:
-            continue
+            continue  # the outermost one of a graph of ops is None
         seen.add(id(module))
         for i, graph in enumerate(module.graphs):
             if graph._journal is top._journal:
                 found.setdefault(id(graph), ([path, i], graph))
         entries = object.__getattribute__(module, "__dict__").items()
-        todo += [(f"{path}.{name}" if path else name, value) for name, value in reversed(list(entries))]
+        below = [(f"{path}.{k}" if path else k, v) for k, v in entries if issubclass(type(v), TracedModule)]
+        todo += reversed(below)
     found.setdefault(id(top), (["", 0], top))  # of ops, or a copy that its module does not hold
     return found
 
@@ -62,34 +61,37 @@ def parts_of(module: Any) -> dict[int, tuple[Any, str]]:
 _PLAIN = frozenset((int, float, bool, str, type(None)))
 
 
-@dataclass(frozen=True, slots=True)
 class _Call:
-    """What a call is when it is put in: its parts that never change, and the names that nodes have then."""
+    """What a call is when it is put in, and the names that nodes have then."""
 
-    qualname: str  # of the graph
-    expr: Call  # without inputs and outputs
-    inputs: tuple[str, ...]
-    outputs: tuple[tuple[int, str, str, TensorSpec], ...]
+    __slots__ = ("expr", "ident", "inputs", "kept", "outputs", "own", "qualname")
 
-    @classmethod
-    def of(cls, expr: Expr, graph: InternalGraph) -> _Call | None:
-        """The call; None for other expressions, and for constants among its arguments that can change."""
-        if not isinstance(expr, Call):
-            return None
-        for _, value in expr._const_val:
-            if type(value) not in _PLAIN:
-                return None
-        outputs = [(n._id, n._name, n._qualname, n._spec) for n in expr._outputs]
-        copy: Any = expr._copy(graph)
-        return cls(graph.qualname, copy, tuple([n._name for n in expr._inputs]), tuple(outputs))
+    def __init__(self, expr: Call) -> None:
+        self.qualname = expr._graph.qualname
+        self.expr, self.ident, self.kept = expr, expr._id, expr._disable_remove
+        self.own = [getattr(expr, name) for name in expr._own]
+        self.inputs = [n._name for n in expr._inputs]
+        self.outputs = [(n._id, n._name, n._qualname, n._spec) for n in expr._outputs]
 
     def restored(self) -> Call:
         """The call with nodes of those names."""
-        expr, graph = self.expr, self.expr._graph
+        graph = self.expr._graph
+        expr: Any = self.expr._copy(graph)
+        expr._id, expr._disable_remove = self.ident, self.kept
+        for name, value in zip(expr._own, self.own, strict=True):
+            setattr(expr, name, value)
         expr._inputs = tuple([Node(graph, 0, name, "", expr) for name in self.inputs])
         made = [TensorNode(graph, ident, name, qualname, expr, spec) for ident, name, qualname, spec in self.outputs]
         expr._outputs = tuple(made)
         return expr
+
+
+def _is_fixed(expr: Call) -> bool:
+    """True unless one of the constants among the arguments of a call can change."""
+    for _, value in expr._const_val:  # noqa: SIM110 (asked of every call that is inserted)
+        if type(value) not in _PLAIN:
+            return False
+    return True
 
 
 class Recorder:
@@ -102,9 +104,9 @@ class Recorder:
     def __init__(self, addresses: dict[int, Any]) -> None:
         self.addresses = addresses
         self._edits: list[dict[str, Any]] = []
-        self._model: dict[int, tuple[Any, str]] = {}  # layers and tensors that the model has -> path
-        self._linked: list[tuple[dict[str, Any], Expr, _Call | None]] = []
-        self._undescribed: list[tuple[dict[str, Any], dict[str, Any], _Call | None]] = []
+        self._model: dict[int, tuple[Any, str]] | None = None  # layers and tensors that the model has -> path
+        # the expressions that were put in: the edit, where they come from when the transaction ends, what they are
+        self._linked: list[tuple[dict[str, Any], dict[str, Any], _Call | None]] = []
 
     @functools.cached_property
     def writer(self) -> ModuleWriter:
@@ -114,7 +116,7 @@ class Recorder:
     @property
     def edits(self) -> list[dict[str, Any]]:
         """The changes as JSON. Calls are described when they are asked for: few of them ever are."""
-        for edit, meta, call in self._undescribed:
+        for edit, meta, call in self._linked:
             try:
                 described = edit["expr"] if call is None else self.writer.without_meta(call.restored(), call.qualname)
                 described["meta"] = self.writer.meta(meta, described["outputs"][0]["name"])
@@ -122,7 +124,7 @@ class Recorder:
             except FileFormatError as exc:
                 edit.clear()
                 edit.update(do="unknown", why=str(exc))
-        self._undescribed.clear()
+        self._linked.clear()
         return self._edits
 
     def note(self, what: str, *args: Any) -> None:
@@ -136,8 +138,7 @@ class Recorder:
 
     def close(self) -> None:
         """The transaction has ended."""
-        self._undescribed += [(edit, expr.meta.copy(), call) for edit, expr, call in self._linked]
-        self._linked.clear()
+        self._linked = [(edit, meta.copy(), call) for edit, meta, call in self._linked]
 
     def _at(self, graph: InternalGraph) -> Address:
         if id(graph) not in self.addresses:
@@ -154,10 +155,10 @@ class Recorder:
     def link(self, graph: InternalGraph, expr: Expr, before: Expr | None) -> dict[str, Any]:
         """A new expression."""
         place = None if before is None else expr_name(before)
-        call = _Call.of(expr, graph)
+        call = _Call(expr) if isinstance(expr, Call) and _is_fixed(expr) else None
         described = None if call is not None else self.writer.without_meta(expr, graph.qualname)
         edit = {"do": "link", "graph": self._at(graph), "before": place, "expr": described}
-        self._linked.append((edit, expr, call))
+        self._linked.append((edit, expr.meta, call))
         return edit
 
     def unlink(self, graph: InternalGraph, expr: Expr) -> dict[str, Any]:
@@ -192,7 +193,7 @@ class Recorder:
     def module(self, graph: InternalGraph, node: ModuleNode, path: str, was: Any, value: Any) -> dict[str, Any]:
         """A new attribute of the module of a node, or another layer in the place of one."""
         place = {"graph": self._at(graph), "node": node.name, "path": path}
-        if not self._model:
+        if self._model is None:
             self._model = parts_of(graph._top._owner)
         old = None if was is None else class_path(was)
         edit = {"do": "module", **place, "was": old}
@@ -201,7 +202,7 @@ class Recorder:
         return {**edit, "value": self.writer.values.value(value, path)}
 
     def _known(self, value: Any) -> str | None:
-        return self._model.get(id(value), (None, None))[1]
+        return (self._model or {}).get(id(value), (None, None))[1]
 
     def _traced(self, module: TracedModule) -> list[Any]:
         """A traced module that becomes a part of the model, as it is then."""

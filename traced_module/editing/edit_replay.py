@@ -162,13 +162,13 @@ class _Changes:
         expr._outputs = tuple(made)
         if not isinstance(expr, GetAttr) and not all(isinstance(n, TensorNode) for n in made):
             raise FileFormatError(f"{made[0].name!r} is a module; only attributes are")
-        graph._link(expr, inputs, before)
-        if isinstance(expr, GetAttr):
-            _check_attribute_of(graph, expr)
         if isinstance(expr, Call) and "result" in entry:
             results, expr._out_def = self.reader.result(entry["result"])
             if list(map(id, results)) != list(map(id, made)):
                 raise FileFormatError(f"the result of {made[0].name} is not made of its values in order")
+        graph._link(expr, inputs, before)
+        if isinstance(expr, GetAttr):
+            _check_attribute_of(graph, expr)
         self._touch(expr)
 
     def _made(self, graph: InternalGraph, expr: Expr, item: Mapping[str, Any]) -> Node:

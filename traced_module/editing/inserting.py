@@ -25,11 +25,12 @@ from megengine.traced_module.tracing.calls import (
     flatten_arguments,
     forward_signature,
     get_subattr,
+    named_only,
     normalized,
     untouched,
 )
 from megengine.traced_module.tracing.deferred import Deferring
-from megengine.traced_module.tracing.spec_memo import layer_result
+from megengine.traced_module.tracing.spec_memo import function_key, keep_result, known_result, layer_result
 
 
 class Inserter(Builder):
@@ -91,22 +92,26 @@ class Inserter(Builder):
 
     def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
         """A public function or tensor method."""
-        leaves, structure = flatten((args, kwargs))
+        plain = named_only(record.signature, args, kwargs)
+        leaves, structure = flatten(plain or (args, kwargs))
         nodes = [leaf for leaf in leaves if isinstance(leaf, Node)]
         if not nodes:
             return run()
         self._place(nodes)
         if self.anchor is not None:
             self.graph._check_before("insert_exprs", nodes, self.anchor)
-        if not kwargs and all([each is leaf for each, leaf in zip(args, leaves, strict=False)]):  # nothing nests
-            args = tuple(map(self._value, args))
-        else:
-            args, kwargs = unflatten(structure, map(self._value, leaves))
+        key = function_key(record, leaves, structure) if plain else None
+        spec = known_result(key)
+        if spec is not None:
+            return self._to_nodes(self.make_recorded(record, leaves, structure, Tensor._deferred(spec)))
+        args, kwargs = unflatten(structure, map(self._value, leaves))
         with hooks.unheard():
             result = record.function(*args, **kwargs)
+        keep_result(key, result)
         if type(result) is not Tensor and not any([isinstance(leaf, Tensor) for leaf in flatten(result)[0]]):
             return result
-        return self._to_nodes(self.make_recorded(record, args, kwargs, result))
+        leaves, structure = flatten(normalized(record.signature, args, kwargs))
+        return self._to_nodes(self.make_recorded(record, leaves, structure, result))
 
     def shape(self, tensor: Any) -> Any:
         """`node.shape`; shapes of tensors are what they are."""

@@ -231,15 +231,7 @@ class ModuleEdits:
 
     def _put_attribute(self: InternalGraph, node: ModuleNode, path: str, value: Any) -> None:  # type: ignore[misc]
         holder, name, was = self._attribute_at(node, path)
-
-        def undo() -> None:
-            if was is None:
-                object.__delattr__(holder, name)
-            else:
-                object.__setattr__(holder, name, was)
-
-        record = ("module", self, node, path, was, value)
-        self._journal.change(lambda: object.__setattr__(holder, name, value), undo, record)
+        self._set_in_module(holder, name, value, ("module", self, node, path, was, value))
 
     def _own(self: InternalGraph, node: ModuleNode, name: str, value: Any) -> Any:  # type: ignore[misc]
         """What becomes the attribute of a module: a traced module is copied, layers and tensors are shared."""

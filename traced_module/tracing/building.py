@@ -8,13 +8,13 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from megengine.core.errors import GraphError
-from megengine.core.pytree import unflatten
+from megengine.core.pytree import TreeDef, unflatten
 from megengine.dispatch import apply, interpose
 from megengine.module import Module
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.expr import Apply, Call, CallFunction, CallMethod, Expr, GetAttr
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.tracing.calls import alias, flatten_arguments, normalized, result_leaves
+from megengine.traced_module.tracing.calls import alias, arguments_of, result_leaves
 from megengine.traced_module.tracing.deferred import SHAPE_OF, Deferring
 from megengine.traced_module.tracing.source_lines import user_line
 
@@ -33,7 +33,6 @@ class Scope:
     paths: dict[int, str] = field(default_factory=dict)  # modules and containers -> path below the owner
     reads: dict[int, tuple[ModuleNode, str]] = field(default_factory=dict)  # last read of a module: node, name
     attributes: dict[str, Node] = field(default_factory=dict)  # path -> node
-    shapes: dict[int, Any] = field(default_factory=dict)
     source: str = ""  # the user's line that called it
     entry: CodeType | None = None  # what runs it: a frame of that stands between its own lines and that line
     changed: dict[int, str] = field(default_factory=dict)  # values that a called graph changed in place -> its argument
@@ -93,6 +92,8 @@ class Builder:
         """Link a call whose result is known; gives the result with new tensors bound to the new nodes."""
         leaves, structure = result_leaves(result, repr(getattr(expr, "qualified", name)))
         self.graph._attach_outputs(expr, [t.spec for t in leaves], name, qualname)
+        if structure.kind is not None:
+            expr._out_def = structure
         self.graph._link(expr, inputs, self.anchor)
         fresh = []
         for tensor, node in zip(leaves, expr._outputs, strict=True):
@@ -100,15 +101,11 @@ class Builder:
             made = alias(tensor)
             self.scope.bind(made, node)
             fresh.append(made)
-        if structure.kind is None:
-            return fresh[0]
-        expr._out_def = structure
-        return unflatten(structure, fresh)
+        return fresh[0] if structure.kind is None else unflatten(structure, fresh)
 
-    def make_recorded(self, function: Any, args: tuple, kwargs: dict, result: Any) -> Any:
-        """The call of a public function or tensor method, whose result is known."""
-        args, kwargs = normalized(function.signature, args, kwargs)
-        inputs, arguments = flatten_arguments(args, kwargs, self.node_of)
+    def make_recorded(self, function: Any, leaves: list[Any], structure: TreeDef, result: Any) -> Any:
+        """The call of a public function or tensor method, whose result is known; its arguments in normal form, flat."""
+        inputs, arguments = arguments_of(leaves, structure, self.node_of)
         graph, name = self.graph, function.name
         if not function.is_method:
             expr: Call = CallFunction(graph, graph._new_expr_id(), self.meta(), arguments, function.qualified)

@@ -124,7 +124,7 @@ def normalized(
 
     Raises TypeError as a wrong call would.
     """
-    plain = _normalized(signature, args, kwargs)
+    plain = named_only(signature, args, kwargs)
     if plain is not None:
         return plain
     bound = signature.bind(*args, **kwargs)
@@ -132,10 +132,10 @@ def normalized(
     return bound.args, bound.kwargs
 
 
-def _normalized(
+def named_only(
     signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """The same for functions whose parameters all have names; None for others, and for wrong calls."""
+    """The same (`normalized`) for functions whose parameters all have names; None for others, and for wrong calls."""
     given, left = len(args), len(kwargs)
     values, named = list(args), {}
     for i, (name, parameter) in enumerate(signature.parameters.items()):
@@ -163,7 +163,13 @@ def flatten_arguments(
     args: Sequence[Any], kwargs: Mapping[str, Any], node_of: Callable[[Any], Node | None]
 ) -> tuple[list[Node], Arguments]:
     """Nodes among the arguments and the rest as structure and constants."""
-    leaves, arg_def = flatten((tuple(args), dict(kwargs)))
+    return arguments_of(*flatten((tuple(args), dict(kwargs))), node_of)
+
+
+def arguments_of(
+    leaves: list[Any], arg_def: TreeDef, node_of: Callable[[Any], Node | None]
+) -> tuple[list[Node], Arguments]:
+    """The same for arguments that are flat already."""
     inputs, constants = [], []
     for i, leaf in enumerate(leaves):
         node = node_of(leaf)

@@ -30,13 +30,14 @@ from megengine.traced_module.tracing.calls import (
     flatten_arguments,
     forward_signature,
     is_leaf_module,
+    named_only,
     normalized,
     result_leaves,
     untouched,
 )
-from megengine.traced_module.tracing.deferred import Deferring
+from megengine.traced_module.tracing.deferred import Deferring, PendingCall
 from megengine.traced_module.tracing.source_lines import user_line
-from megengine.traced_module.tracing.spec_memo import layer_result
+from megengine.traced_module.tracing.spec_memo import function_key, keep_result, known_result, layer_result
 from megengine.traced_module.tracing.specialization import Specialization, SpecializationWarning
 from megengine.traced_module.tracing.views import MappingView, SequenceView, holds_modules
 
@@ -61,10 +62,20 @@ class ModuleTracer:
 
     def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
         """A public function or tensor method, called by the user's code."""
+        plain = named_only(record.signature, args, kwargs)
+        leaves, structure = flatten(plain or (args, kwargs))
+        key = function_key(record, leaves, structure) if plain else None
+        spec = known_result(key)
+        if spec is not None:
+            result = PendingCall(run, tuple([v for v in leaves if type(v) is Tensor])).result(spec)
+            return self.current.make_recorded(record, leaves, structure, result)
         result = run()
+        keep_result(key, result)
         if type(result) is not Tensor and not any(isinstance(leaf, Tensor) for leaf in flatten(result)[0]):
             return result
-        return self.current.make_recorded(record, args, kwargs, result)
+        if not plain:
+            leaves, structure = flatten(normalized(record.signature, args, kwargs))
+        return self.current.make_recorded(record, leaves, structure, result)
 
     def rebind(self, tensor: Tensor, new: Tensor) -> None:
         """An operator in place, or item assignment: the tensor stands for another node from now on."""

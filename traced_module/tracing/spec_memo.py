@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from megengine.core.pytree import TreeDef
 from megengine.core.spec import TensorSpec
 from megengine.dispatch.apply import active_interposers
-from megengine.dispatch.public import public_functions
+from megengine.dispatch.public import PublicFunction, public_functions
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.expr import Call, CallFunction, CallMethod
-from megengine.traced_module.node import ModuleNode, Node
-from megengine.traced_module.tracing.calls import arguments_key, stand_in
+from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.tracing.calls import arguments_key, constant_key, stand_in
 from megengine.traced_module.tracing.deferred import Deferring, PendingCall
 
 Specs = tuple[TensorSpec, ...] | None
 _known: dict[tuple[Any, ...], Specs] = {}
-_results: dict[tuple[Any, ...], TensorSpec] = {}  # of layers that return a tensor
+_results: dict[tuple[Any, ...], TensorSpec] = {}  # of layers and functions that return a tensor
 _LIMIT = 8192
 _PLAIN = frozenset((int, float, bool, str, type(None)))
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -55,6 +56,38 @@ def layer_result(expr: Call, values: list[Any], run: Callable[[], Any]) -> Any:
     if type(result) is Tensor:
         _keep(_results, key, result.spec)
     return result
+
+
+def function_key(record: PublicFunction, leaves: list[Any], structure: TreeDef) -> tuple[Any, ...] | None:
+    """All that the spec of the result of a function depends on; None where that is not known.
+
+    `leaves` and `structure` are its arguments in normal form, tensors or nodes among them.
+    """
+    if not record.by_spec or record.in_place or not all([type(i) is Deferring for i in active_interposers()]):
+        return None
+    key: list[Any] = [record.qualified, structure]
+    known = True
+    for leaf in leaves:
+        kind = type(leaf)
+        if kind in _PLAIN:
+            key += (kind, constant_key(leaf))
+        elif kind is TensorNode or (kind is Tensor and leaf._value is None):
+            key.append(leaf._spec)
+            known = False
+        else:
+            return None
+    return None if known else tuple(key)
+
+
+def known_result(key: tuple[Any, ...] | None) -> TensorSpec | None:
+    """The spec of the tensor that a call of this key gave; None if there was none."""
+    return None if key is None else _results.get(key)
+
+
+def keep_result(key: tuple[Any, ...] | None, result: Any) -> None:
+    """Remember what the call of this key gave."""
+    if key is not None and type(result) is Tensor:
+        _keep(_results, key, result.spec)
 
 
 def _keep(memo: dict[tuple[Any, ...], Any], key: tuple[Any, ...], value: Any) -> None:
