@@ -376,7 +376,9 @@ class Tensor(_Fields):
         if self._value is None and self._thunk is None:
             return f"{kind}(<{self.spec}>, device={self._device})"
         dtype = "" if self._dtype == np.float32 else f", dtype={self._dtype}"
-        return f"{kind}({self._storage()}{dtype}, device={self._device})"
+        with np.printoptions(precision=4):  # of arrays; a single number is shown in full
+            values = str(self._storage())
+        return f"{kind}({values}{dtype}, device={self._device})"
 
 
 for _name in absent.TENSOR_WORDS:

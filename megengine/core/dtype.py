@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -162,15 +163,21 @@ _NAMES = [
 ]
 
 
+_CODE = re.compile(r"\?|[<=|]?(b1|[iu][1248]|f[248])")  # NumPy's short names, such as f4
+
+
 @lru_cache(maxsize=256)
 def _named(name: str) -> np.dtype:
-    if name not in _NAMES:
+    if name == "bfloat16":
+        return bfloat16
+    other = np.sctypeDict.get(name) or (name if _CODE.fullmatch(name) else None)
+    if other is None or np.dtype(other).name not in _NAMES:
         raise DTypeError(f"unknown dtype {name!r}; expected one of {_NAMES}{nearest(name, _NAMES)}")
-    return bfloat16 if name == "bfloat16" else np.dtype(name)
+    return np.dtype(other)
 
 
 def as_dtype(value: Any) -> DType:
-    """A dtype from its name, a NumPy dtype or scalar type, or a quantized type.
+    """A dtype from a name (also NumPy's others, as "half" and "f4"), a NumPy dtype or scalar type, or a quantized one.
 
     Raises DTypeError with the nearest name for anything else.
     """

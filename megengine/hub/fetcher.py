@@ -23,6 +23,12 @@ def is_repository(text: str) -> bool:
     return _REPO.fullmatch(text) is not None and ".." not in text
 
 
+def check_host(name: str) -> None:
+    """Raise InvalidGitHost for what cannot be the name of a host."""
+    if not _HOST.fullmatch(name):
+        raise InvalidGitHost(f"hub: {name!r} is no host; expected something like 'github.com'")
+
+
 class RepoFetcherBase:
     """Base of the fetchers: one class a protocol, which gives the address of a repository."""
 
@@ -47,8 +53,7 @@ class RepoFetcherBase:
         found = _REPO.fullmatch(repo_info)
         if found is None or ".." in repo_info:
             raise InvalidRepo(f"hub: {repo_info!r} names no repository; expected 'owner/name' or 'owner/name:branch'")
-        if not _HOST.fullmatch(git_host):
-            raise InvalidGitHost(f"hub: {git_host!r} is no host; expected something like 'github.com'")
+        check_host(git_host)
         if commit is not None and not _COMMIT.fullmatch(commit):
             raise GitCheckoutError(f"hub: commit is {commit!r}; expected 4 to 40 hexadecimal digits")
         owner, name, branch = found["owner"], found["name"], found["branch"]

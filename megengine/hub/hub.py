@@ -14,11 +14,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from megengine.core.errors import FileFormatError, OptionError, nearest
-from megengine.dispatch.refusal import checked
-from megengine.hub.exceptions import InvalidProtocol
-from megengine.hub.fetcher import GitHTTPSFetcher, GitSSHFetcher, RepoFetcherBase, is_repository
-from megengine.hub.tools import cache_folder, load_module
+from megengine.core.errors import ArgumentError, FileFormatError, OptionError, nearest
+from megengine.dispatch.refusal import checked, shown
+from megengine.hub.exceptions import InvalidProtocol, InvalidRepo
+from megengine.hub.fetcher import GitHTTPSFetcher, GitSSHFetcher, RepoFetcherBase, check_host, is_repository
+from megengine.hub.tools import cache_folder, check_module_exists, load_module
 from megengine.logger import get_logger
 from megengine.serialization import load as load_file
 from megengine.utils.http_download import download_from_url
@@ -30,12 +30,18 @@ _HASH = re.compile(r"[-_]([0-9a-f]{8,64})\.\w+$")
 Repository = str | os.PathLike[str]
 
 
-def _folder(repo_info: Repository, git_host: str, use_cache: bool, commit: str | None, protocol: str) -> Path:
+def _check_place(repo_info: Repository, git_host: str, protocol: str) -> str:
+    """What would run, in words, where names are of the expected form; nothing is fetched for it."""
     if Path(repo_info).is_dir():
-        return Path(repo_info).resolve()
+        if not (Path(repo_info) / _FILE).is_file():
+            raise OptionError(f"hub: folder {str(repo_info)!r} has no {_FILE}")
+        return str(Path(repo_info).resolve() / _FILE)
+    if not is_repository(str(repo_info)):
+        raise InvalidRepo(f"hub: {str(repo_info)!r} has no {_FILE}; expected a local folder, or 'owner/name[:branch]'")
+    check_host(git_host)
     if protocol not in _FETCHERS:
         raise InvalidProtocol(f"hub: protocol is {protocol!r}; expected HTTPS or SSH{nearest(protocol, _FETCHERS)}")
-    return Path(_FETCHERS[protocol].fetch(git_host, str(repo_info), use_cache, commit))
+    return f"{git_host}/{repo_info}"
 
 
 @checked
@@ -60,32 +66,29 @@ def import_module(
 
     Raises:
         OptionError: trust is not given, or there is no `hubconf.py`.
+        InvalidRepo, InvalidGitHost, InvalidProtocol: a name is not of the expected form.
         FetcherError: the repository cannot be fetched.
     """
-    local = Path(repo_info).is_dir()
-    if not local and not is_repository(str(repo_info)):
-        raise OptionError(f"hub: {str(repo_info)!r} has no {_FILE}; expected a local folder, or 'owner/name[:branch]'")
-    if local and not (Path(repo_info) / _FILE).is_file():
-        raise OptionError(f"hub: folder {str(repo_info)!r} has no {_FILE}")
+    place = _check_place(repo_info, git_host, protocol)
     if trust is not True:
-        where = str(Path(repo_info).resolve() / _FILE) if local else f"{git_host}/{repo_info}"
-        raise OptionError(f"hub: {where!r} is code that would run with your rights; pass trust=True if you trust it")
-    folder = _folder(repo_info, git_host, use_cache, commit, protocol)
+        raise OptionError(f"hub: {place!r} is code that would run with your rights; pass trust=True if you trust it")
+    folder = Path(repo_info).resolve()
+    if not Path(repo_info).is_dir():
+        folder = Path(_FETCHERS[protocol].fetch(git_host, str(repo_info), use_cache, commit))
     if not (folder / _FILE).is_file():
         raise OptionError(f"hub: repository {str(repo_info)!r} has no {_FILE}; it offers no models")
     return load_module("hubconf", folder / _FILE)
 
 
 def _entries(module: ModuleType) -> dict[str, Callable[..., Any]]:
-    return {
-        name: value
-        for name, value in vars(module).items()
-        if inspect.isroutine(value) and not name.startswith("_") and getattr(value, "__module__", "") == "hubconf"
-    }
+    """All that can be called: repositories import most of their entries from where they are defined."""
+    return {n: value for n, value in vars(module).items() if callable(value) and not n.startswith("__")}
 
 
-def _entry(repo_info: Repository, name: str, **where: Any) -> Callable[..., Any]:
-    found = _entries(import_module(repo_info, **where))
+def _entry(module: ModuleType, repo_info: Repository, name: str) -> Callable[..., Any]:
+    if not isinstance(name, str):
+        raise ArgumentError(f"hub: entry is {shown(name)}; expected the name of one")
+    found = _entries(module)
     if name not in found:
         raise OptionError(
             f"hub: {str(repo_info)!r} has no entry {name!r}; it has {sorted(found)}{nearest(name, found)}"
@@ -117,10 +120,10 @@ def help(
     protocol: str = "HTTPS",
     *,
     trust: bool = False,
-) -> str:
-    """The docstring of an entry. Other arguments and errors are those of `import_module`."""
-    where = {"git_host": git_host, "use_cache": use_cache, "commit": commit, "protocol": protocol, "trust": trust}
-    return inspect.getdoc(_entry(repo_info, entry, **where)) or ""
+) -> str | None:
+    """The docstring of an entry, or None. Other arguments and errors are those of `import_module`."""
+    module = import_module(repo_info, git_host, use_cache, commit, protocol, trust=trust)
+    return inspect.getdoc(_entry(module, repo_info, entry))
 
 
 @checked
@@ -137,10 +140,15 @@ def load(
 ) -> Any:
     """What the entry returns when called with the other arguments. The named ones are those of `import_module`.
 
+    Raises OptionError too where a package is missing that `hubconf.py` names in its list `dependencies`.
+
     >>> net = load("clones/models", "resnet18", trust=True)
     """
-    where = {"git_host": git_host, "use_cache": use_cache, "commit": commit, "protocol": protocol, "trust": trust}
-    return _entry(repo_info, entry, **where)(*args, **kwargs)
+    module = import_module(repo_info, git_host, use_cache, commit, protocol, trust=trust)
+    missing = [name for name in getattr(module, "dependencies", ()) if not check_module_exists(name)]
+    if missing:
+        raise OptionError(f"hub: {str(repo_info)!r} needs packages that are not installed: {missing}; install them")
+    return _entry(module, repo_info, entry)(*args, **kwargs)
 
 
 def _matches(path: Path, digest: str) -> bool:

@@ -276,6 +276,8 @@ def _advanced(x: Tensor, items: list[Any]) -> tuple[Pattern, list[Tensor]]:
             raise DTypeError(f"getitem: an index is {item.dtype}; expected integers, booleans, slices or None")
         array = item.numpy() if isinstance(item, Tensor) else np.asarray(item)
         if array.dtype == bool:
+            if not array.ndim:
+                raise ShapeError("getitem: a truth value stands beside other indices; expected a mask with axes")
             at = len(pattern)
             if array.shape != x.shape[at : at + array.ndim]:
                 raise ShapeError(
@@ -293,15 +295,28 @@ def _advanced(x: Tensor, items: list[Any]) -> tuple[Pattern, list[Tensor]]:
     return tuple(pattern), indices
 
 
+def _as_truth(key: Any) -> bool | None:
+    """The value of a key that is a single truth value, and None for any other key."""
+    if isinstance(key, (Tensor, np.ndarray)) and key.dtype == bool and key.ndim == 0:
+        return bool(key.item())
+    return bool(key) if isinstance(key, (bool, np.bool_)) else None
+
+
 @public(home="megengine.tensor", methods=("__getitem__",), by_spec=True)
 def getitem(inp: Any, key: Any) -> Tensor:
-    """Elements by integers, slices, None, Ellipsis, integer tensors and boolean masks, as NumPy has them."""
+    """Elements by integers, slices, None, Ellipsis, integer tensors and boolean masks, as NumPy has them.
+
+    A single truth value adds an axis of length 1, or of length 0 for False.
+    """
     x = as_tensor(inp)
     plain = _plain_key(key)
     if plain is not None:
         starts, stops, steps, shape = _slices(x.shape, plain)
         out = apply("slice", x, starts=starts, stops=stops, steps=steps)
         return out if shape == out.shape else apply("reshape", out, shape=shape)
+    truth = _as_truth(key)
+    if truth is not None:
+        return getitem(getitem(x, None), slice(int(truth)))
     items, new = _expand_items(x.shape, key)
     x, items = _with_new_axes(x, items, new)
     pattern, indices = _advanced(x, items)
@@ -327,9 +342,12 @@ def _with_new_axes(x: Tensor, items: list[Any], new: list[int]) -> tuple[Tensor,
 @public(home="megengine.tensor", in_place=("__setitem__",))
 def setitem(inp: Tensor, key: Any, value: Any) -> Tensor:
     """What `inp` is with other elements; `inp[key] = value` gives it that value, other tensors are not affected."""
-    items, new = _expand_items(inp.shape, key)
+    truth = _as_truth(key)
+    items, new = _expand_items(inp.shape, key if truth is None else None)
     items = [np.asarray(i) if isinstance(i, numbers.Integral) else i for i in items]
     target, items = _with_new_axes(inp, items, new)
+    if truth is False:
+        items[0] = slice(0)
     pattern, indices = _advanced(target, items)
     value = cast(as_tensor(value, like=inp), inp.dtype)
     out = apply("set_index", target, value, *indices, pattern=pattern)

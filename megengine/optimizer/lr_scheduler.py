@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from typing import Any
 
-from megengine.core.errors import ArgumentError, MissingMethodError, OptionError
+from megengine.core.errors import ArgumentError, MissingMethodError, OptionError, StateDictError
 from megengine.dispatch.refusal import constructor, explains, own, shown
 from megengine.optimizer.optimizer import Optimizer
 
@@ -58,8 +58,9 @@ class LRScheduler:
 
     @explains
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what `state_dict()` gave."""
-        unknown = sorted(state_dict.keys() - self.state_dict().keys())
-        if unknown:
-            raise OptionError(f"{type(self).__name__}: unknown state {unknown}")
+        """Take what `state_dict()` gave. Raises StateDictError, and takes nothing, if a part is missing or unknown."""
+        missing = sorted(self.state_dict().keys() - state_dict.keys())
+        unknown = sorted(state_dict.keys() - self.__dict__.keys() | state_dict.keys() & {"optimizer"})
+        if missing or unknown:
+            raise StateDictError(f"{type(self).__name__}.load_state_dict: missing {missing}, unknown {unknown}")
         self.__dict__.update(state_dict)

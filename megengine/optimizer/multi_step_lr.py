@@ -5,6 +5,7 @@ from __future__ import annotations
 import numbers
 from bisect import bisect_right
 from collections.abc import Iterable
+from typing import Any
 
 from megengine.core.errors import ArgumentError, OptionError
 from megengine.optimizer.lr_scheduler import LRScheduler
@@ -28,3 +29,7 @@ class MultiStepLR(LRScheduler):
     def get_lr(self) -> list[float]:
         """Base * gamma ** (milestones passed)."""
         return [base * self.gamma ** bisect_right(self.milestones, self.current_epoch) for base in self.base_lrs]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Milestones, factor and epoch: MegEngine's form. The rates to begin with are in the optimizer's state."""
+        return {name: getattr(self, name) for name in ("milestones", "gamma", "current_epoch")}

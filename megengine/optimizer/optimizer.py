@@ -75,9 +75,8 @@ class Optimizer:
         """Optimize more parameters, with hyperparameters of their own."""
         name = type(self).__name__
         if not isinstance(param_group, dict) or "params" not in param_group:
-            raise ArgumentError(
-                f"{name}.add_param_group: a group is {shown(param_group)}; expected a dict with 'params'"
-            )
+            kind = StateDictError if isinstance(param_group, dict) else ArgumentError
+            raise kind(f"{name}.add_param_group: a group is {shown(param_group)}; expected a dict with 'params'")
         params = param_group["params"]
         if not isinstance(params, Iterable):
             raise ArgumentError(f"{name}.add_param_group: params is {shown(params)}; expected parameters")
@@ -112,7 +111,8 @@ class Optimizer:
 
     def _check(self, group: dict[str, Any]) -> None:
         name = type(self).__name__
-        for option in ("lr", "momentum", "weight_decay", "eps", "lr_decay"):
+        check_range(name, lr=_number(group["lr"]))
+        for option in ("momentum", "weight_decay", "eps", "lr_decay"):
             if option in group:
                 check_range(name, **{option: group[option]})
         betas = group.get("betas", (0.0, 0.0))
@@ -180,6 +180,7 @@ class Optimizer:
     def _updates(self, param_group: dict[str, Any]) -> None:
         """Update the parameters of a group that have a gradient."""
         given = [p for p in param_group["params"] if p.grad is not None]
+        param_group = {**param_group, "lr": _number(param_group["lr"])}
         for p in self._step_together(given, param_group):
             self._step_alone(p, param_group)
 
@@ -272,6 +273,9 @@ class Optimizer:
         numbers = [number for group in theirs for number in group["params"]]
         loaded = {p: self._loaded(arrays.get(n, {}), p, n) for p, n in zip(ours, numbers, strict=True)}
         for group, new in zip(self.param_groups, theirs, strict=True):
+            lacking = sorted(group.keys() - new.keys() - {"initial_lr"})  # a schedule may be made before or after
+            if lacking:
+                raise OptionError(f"{name}.load_state_dict: a group has no {lacking}; is it another optimizer's state?")
             self._check({**group, **new})
         for group, new in zip(self.param_groups, theirs, strict=True):
             group.update({k: v for k, v in new.items() if k != "params"})
@@ -313,6 +317,11 @@ def _parts_of(state: Any, call: str) -> tuple[Any, Any]:
 def _numbered(group: Mapping[str, Any]) -> bool:
     params = group.get("params")
     return isinstance(params, (list, tuple)) and all(isinstance(p, Hashable) for p in params)
+
+
+def _number(rate: Any) -> Any:
+    """A learning rate that is a tensor or an array of one element, as a number; anything else as it is."""
+    return rate.item() if isinstance(rate, (Tensor, np.ndarray)) and rate.size == 1 else rate
 
 
 def _holders(tensor: Tensor) -> int:

@@ -181,9 +181,10 @@ def _bits(dtype: Any) -> int:
     return get_dtype_bit(dtype.name) if isinstance(dtype, QuantizedDType) else np.dtype(dtype).itemsize * 8
 
 
-def _described(tensor: Any, dim: str) -> Row:
+def _described(tensor: Any, dim: str, between: Row | None = None) -> Row:
     bits, count = _bits(tensor.dtype), math.prod(tensor.shape)
-    return {"dtype": tensor.dtype, "shape": tuple(tensor.shape), dim: count, "nbits": bits, "size": count * bits // 8}
+    kind = {"dtype": tensor.dtype, "shape": tuple(tensor.shape)}
+    return {**kind, **(between or {}), dim: count, "nbits": bits, "size": count * bits // 8}
 
 
 def _moments(tensor: Any) -> Row:
@@ -195,7 +196,7 @@ def _moments(tensor: Any) -> Row:
 
 def get_param_stats(param: Tensor) -> Row:
     """dtype, shape, mean, std, elements, bits of an element, and bytes of a parameter."""
-    return {**_described(param, "param_dim"), **_moments(param)}
+    return _described(param, "param_dim", _moments(param))
 
 
 def get_activation_stats(output: Any, has_input: bool = False) -> Row:
@@ -204,7 +205,8 @@ def get_activation_stats(output: Any, has_input: bool = False) -> Row:
 
 
 def get_op_stats(module: Any, inputs: Any, outputs: Any) -> Row | None:
-    """Shapes and operations of one call of a layer; None for classes that are not counted."""
+    """Shapes and operations of one call of a layer, with one tensor or several; None for classes not counted."""
+    inputs, outputs = ((t,) if isinstance(t, Tensor) else t for t in (inputs, outputs))
     counter = _registered(_flops, module)
     if counter is None:
         return None
@@ -320,7 +322,7 @@ def module_stats(
         model: the network; its mode and hooks are the same afterwards.
         inputs: an array or tensor, a list of them, or a dict that the network takes as its one argument.
         input_shapes: instead, a shape, a list of shapes, or a dict of shapes, for random float32 inputs.
-        cal_params: count parameters.
+        cal_params: sum parameters up; without it they have rows alone.
         cal_flops: count operations.
         cal_activations: count results.
         logging_to_stdout: log the tables; the summary is logged always.
@@ -341,7 +343,7 @@ def module_stats(
         path, _, last = name.rpartition(".")
         count.param(f"{path}-{last[0] if last in ('weight', 'bias') else last}", parameter)
     sums = dict.fromkeys(TotalStats._fields, 0)
-    rows: dict[str, list[Row]] = {name: [] for name in ModuleStats._fields}
+    rows: dict[str, list[Row]] = {"params": count.params, "flops": [], "activations": []}
     summary: dict[str, Any] = {}
     if cal_params:
         summary["#params"] = len(count.params)
@@ -366,7 +368,7 @@ def module_stats(
 
 
 def _print_all(rows: dict[str, list[Row]], has_input: bool) -> None:
-    if rows["params"]:
+    if rows["params"] and "size_bar" in rows["params"][0]:
         print_param_stats(rows["params"])
     if rows["flops"]:
         print_op_stats(rows["flops"])

@@ -6,6 +6,7 @@ from pathlib import Path
 import dtypes
 import idioms
 import numpy as np
+import programs  # noqa: F401  (enters its own)
 import pytest
 import scripts
 

@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as hnp
 import megengine.functional as F
 from megengine.autodiff import GradManager
 from megengine.core.errors import MegEngineError
-from megengine.tensor import tensor
+from megengine.tensor import Tensor, tensor
 
 X = np.arange(4 * 5 * 3, dtype=np.float32).reshape(4, 5, 3)
 SLICES = st.builds(slice, *[st.one_of(st.none(), st.integers(-6, 6))] * 2, st.sampled_from([None, 1, 2, -1, -2]))
@@ -66,6 +66,7 @@ def test_gradient_through_new_axes_and_lists(key):
         (lambda: tensor(X)[0, 0, 0, 0], "4 indices for a tensor of 3 axes"),
         (lambda: tensor(X)[[0.5]], "expected integers, booleans, slices or None"),
         (lambda: tensor(X)[np.ones(3, bool)], "a mask of shape"),
+        (lambda: tensor(X)[np.bool_(True), 0], "a truth value stands beside other indices"),
         (lambda: F.cond_take(tensor(X), tensor(X)), "mask is float32; expected bool"),
         (lambda: F.scatter(tensor(X), 0, tensor([0]), tensor([1.0])), "expected 3 axes"),
         (lambda: F.scatter(tensor([[1.0]]), 0, tensor([[3]]), tensor([[1.0]])), "index 3 is out of range"),
@@ -97,3 +98,12 @@ def test_sync_batch_norm_of_one_process():
         tensor(x), tensor(np.zeros((1, 2, 1))), tensor(np.full((1, 2, 1), 1e-9)), eps=0.25, eps_mode="max"
     )
     np.testing.assert_allclose(y.numpy(), x * 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("truth", [True, False, np.bool_(True), np.array(False), tensor(True), tensor(False)])
+def test_a_single_truth_value_is_numpys(truth):
+    x, y = X.copy(), tensor(X)
+    key = truth if not isinstance(truth, Tensor) else truth.numpy()[()]
+    np.testing.assert_array_equal(y[truth].numpy(), x[key])
+    x[key], y[truth] = 5, 5
+    np.testing.assert_array_equal(y.numpy(), x)

@@ -67,6 +67,17 @@ def test_repositories_branches_commits_and_the_cache(repository):
     assert hub.load("owner/models", "version", trust=True, git_host="example.org:443") == 2
 
 
+def test_wrong_names_are_told_without_trust():
+    """Of the types that MegEngine raises."""
+    for arguments, error in (
+        ({"repo_info": "models"}, exceptions.InvalidRepo),
+        ({"git_host": "a/b"}, exceptions.InvalidGitHost),
+        ({"protocol": "FTP"}, exceptions.InvalidProtocol),
+    ):
+        with pytest.raises(error, match="expected"):
+            hub.list(**{"repo_info": "owner/models", **arguments})
+
+
 def test_nothing_is_fetched_without_trust(repository, tmp_path):
     with pytest.raises(OptionError, match=r"github.com/owner/models' is code.*pass trust=True"):
         hub.load("owner/models", "version")
@@ -83,9 +94,9 @@ def test_nothing_is_fetched_without_trust(repository, tmp_path):
         ({"git_host": "-oProxyCommand=x"}, exceptions.InvalidGitHost, "is no host"),
         ({"git_host": "a/b"}, exceptions.InvalidGitHost, "is no host"),
         ({"protocol": "HTTP"}, exceptions.InvalidProtocol, "expected HTTPS or SSH; did you mean 'HTTPS'"),
-        ({"repo_info": "models"}, OptionError, "expected a local folder, or 'owner/name"),
-        ({"repo_info": "owner/--upload-pack=x"}, OptionError, "expected a local folder"),
-        ({"repo_info": "a/../b"}, OptionError, "expected a local folder"),
+        ({"repo_info": "models"}, exceptions.InvalidRepo, "expected a local folder, or 'owner/name"),
+        ({"repo_info": "owner/--upload-pack=x"}, exceptions.InvalidRepo, "expected a local folder"),
+        ({"repo_info": "a/../b"}, exceptions.InvalidRepo, "expected a local folder"),
     ],
 )
 def test_wrong_names(repository, tmp_path, arguments, error, text):

@@ -155,6 +155,12 @@ def test_wrong_arguments():
     state["state"][1]["exp_avg"] = np.zeros(7)
     with pytest.raises(ShapeError, match="exp_avg of parameter 1"):
         optimizer.load_state_dict(state)
+    with pytest.raises(OptionError, match=r"a group has no \['betas', 'eps'\]; is it another optimizer's state"):
+        optimizer.load_state_dict(optim.SGD(params, lr=1).state_dict())
+    with pytest.raises(OptionError, match="lr is tensor float32\\(2,\\); expected a number"):
+        optim.SGD(params, lr=tensor([0.1, 0.2]))
+    with pytest.raises(KeyError, match="a group is dict; expected a dict with 'params'"):
+        optim.SGD([{"lr": 1}], lr=1)
     with pytest.raises(NotImplementedError, match="no update rule"):
         base = optim.Optimizer(params, {"lr": 1})
         give_gradients(params, 0)
@@ -180,7 +186,7 @@ def test_schedules():
         optim.MultiStepLR(optim.SGD(params, lr=1.0), [1], current_epoch=3)
     with pytest.raises(OptionError, match="expected an Optimizer"):
         optim.MultiStepLR(params, [1])
-    with pytest.raises(OptionError, match=r"unknown state \['x'\]"):
+    with pytest.raises(OptionError, match=r"missing \['current_epoch', 'gamma', 'milestones'\], unknown \['x'\]"):
         schedule.load_state_dict({"x": 1})
     with pytest.raises(NotImplementedError, match="has no get_lr"):
         optim.LRScheduler(optimizer)

@@ -247,6 +247,7 @@ if __name__ == "__main__":
     import megengine.optimizer
     import megengine.random
 
+    import programs  # noqa: F401  (enters its own)
     import scripts
 
     megengine.config.async_level = 0
