@@ -113,7 +113,7 @@ def _factors(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
     return (cast(a, INT32), cast(b, INT32)) if a.dtype == np.int8 else (a, b)
 
 
-@public(home="megengine.functional.math", methods=("__matmul__",), in_place=("__imatmul__",), by_spec=True)
+@public(home="megengine.functional.math", by_spec=True)
 def matmul(
     inp1: Any, inp2: Any, transpose_a: bool = False, transpose_b: bool = False, compute_mode: str = "default"
 ) -> Tensor:
@@ -124,6 +124,12 @@ def matmul(
     if a.ndim == 1 or b.ndim == 1:
         return _vector_matmul(a, b, bool(transpose_a), bool(transpose_b))
     return _product(a, b, bool(transpose_a), bool(transpose_b))
+
+
+@public(home="megengine.tensor", methods=("__matmul__",), in_place=("__imatmul__",), by_spec=True)
+def matmul_operator(inp1: Any, inp2: Any) -> Tensor:
+    """Inp1 @ inp2. A method of its own: graphs hold its arguments, and MegEngine's operator takes no more of them."""
+    return matmul(inp1, inp2)
 
 
 @public(home="megengine.tensor", methods=("__rmatmul__",))

@@ -11,17 +11,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from megengine.core.errors import FileFormatError, MegEngineError, brief
 from megengine.serialization.pickle_opcodes import read_records
 from megengine.serialization.pickle_stream import ATOMS, Blob, Global, Persistent, Record
 
-__all__ = ["PLAIN", "Blob", "Builder", "Global", "Owning", "Record", "Thaw", "read_records", "thaw"]
+__all__ = ["NUMBER_TYPES", "PLAIN", "Blob", "Builder", "Global", "Owning", "Record", "Thaw", "read_records", "thaw"]
 
 _MAX_DEPTH = 100
 _MAX_OWNED = 16  # more arguments than an array or a tensor has
 _MAX_REPEATED = 1 << 20  # entries of containers, characters of long text, that stand in more than one place
 _LONG_TEXT = 1000
 _PLAIN_TYPES = frozenset((int, float, bool, type(None)))
+# classes of numbers, which stand for dtypes (`x.astype(np.float32)`), by the names that pickles give them
+NUMBER_TYPES: dict[str, type] = {
+    f"{kind.__module__}.{kind.__name__}": kind
+    for kind in (bool, int, float, complex, *np.sctypeDict.values())
+    if kind.__module__ == "builtins" or issubclass(kind, np.number)
+} | {"numpy.bool_": np.bool_}
 
 
 Builder = Callable[[Record], Any]
@@ -115,6 +123,8 @@ class Thaw:
         if isinstance(value, Persistent) and self.persistent is not None:
             return self.persistent(self(value.value, depth))
         if isinstance(value, Global):
+            if str(value) in NUMBER_TYPES:
+                return NUMBER_TYPES[str(value)]
             if str(value) in self.names or str(value) in self.table:
                 return value
             raise _refused(value)

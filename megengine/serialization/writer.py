@@ -20,6 +20,7 @@ from megengine.core.tensor.dtype import QuantDtypeMeta
 from megengine.module import Module
 from megengine.serialization.arrays import quantized_of, with_metadata
 from megengine.serialization.objects import OBJECTS, module_state
+from megengine.serialization.pickles import NUMBER_TYPES
 from megengine.tensor import Parameter, Tensor
 
 _DEVICE = "xpux:0"  # MegEngine's name of the default device
@@ -87,6 +88,10 @@ class PickleWriter:
         found = next((m for kinds, m in (*self.kinds, *_METHODS) if isinstance(value, kinds)), None)
         if found is None and _path(value) in OBJECTS:
             found = PickleWriter.known_object
+        if isinstance(value, type):  # each by itself: classes of numbers are known, others are not
+            if value in _NUMBERS:
+                return PickleWriter.number_type
+            raise DTypeError(f"save: cannot write the class {value.__qualname__}; expected values, or a dtype's class")
         if found is None:
             raise DTypeError(
                 f"save: cannot write a {type(value).__name__}; expected numbers, text, arrays, tensors, modules, and "
@@ -244,6 +249,9 @@ class PickleWriter:
     def quantized_dtype(self, value: QuantizedDType) -> None:
         self.dtype(with_metadata(value))
 
+    def number_type(self, value: type) -> None:
+        self.name(_NUMBERS[value])
+
     def dtype_meta(self, value: QuantDtypeMeta) -> None:
         self.name(_path(value))
         self.tuple_(tuple(value))
@@ -263,6 +271,7 @@ def _path(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
+_NUMBERS = {kind: path for path, kind in NUMBER_TYPES.items()}
 # of the most frequent types, found without a search; a subclass of one of them goes through _METHODS
 _ATOMS: dict[type, Callable[[Any, Any], None]] = {
     str: PickleWriter.text,

@@ -338,6 +338,65 @@ def test_what_is_shared_stays_shared(tmp_path):
     formatted(tmp_path)
 
 
+class Scale(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = mge.Parameter(np.array([1, 2, 3, 4], np.float32))
+
+    def forward(self, x):
+        return x * self.w
+
+
+class SharedParts(M.Module):
+    """Modules with graphs, layers and tensors that one module holds twice: a state dict has them once."""
+
+    def __init__(self):
+        super().__init__()
+        self.z = self.fc = M.Linear(4, 4)
+        self.parts = [Scale(), Scale()]
+        self.parts.append(self.parts[0])
+        self.gain = self.parts[1].w
+        self.named = {"again": self.parts[1], "gain": self.gain}
+
+    def forward(self, x):
+        for part in self.parts:
+            x = part(self.z(x))
+        return self.fc(self.named["again"](x)) * self.gain + self.named["gain"]
+
+
+def test_what_one_module_holds_twice(tmp_path):
+    module = trace_module(SharedParts(), x(2, 4))
+    net = check(module, tmp_path / "net.py", x(2, 4))
+    assert net.parts[2] is net.parts[0] and net.named.again is net.parts[1] and net.fc is net.z
+    assert source_state(module).keys() == net.state_dict().keys()
+    check(module.flatten(), tmp_path / "flat.py", x(2, 4))
+
+
+def test_dtypes_by_their_classes(tmp_path):
+    class Casts(M.Module):
+        def forward(self, x):
+            return x.astype(np.float16), x.astype(bool), F.zeros((2,), dtype=np.int8)
+
+    check(trace_module(Casts(), x(2, 4)), tmp_path / "net.py", x(2, 4))
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_hooks_are_refused(inside, tmp_path):
+    """They would be left out, and the network would compute something else."""
+    net = One(One(M.Linear(4, 4)) if inside else M.Linear(4, 4))
+    layer = net.layer.layer if inside else net.layer
+    layer.register_forward_hook(lambda module, inputs, output: output * 2)
+    module = trace_module(net, x(2, 4))
+    place = "layer.layer" if inside else "layer"
+    with pytest.raises(GraphError, match=rf"{place}: a Linear has hooks, which cannot be written.*remove them"):
+        save_source(module, tmp_path / "net.py")
+    assert list(tmp_path.iterdir()) == []
+    layer._forward_hooks.clear()
+    module.register_forward_pre_hook(lambda module, inputs: None)
+    with pytest.raises(GraphError, match="the module: a TracedModule has hooks"):
+        to_source(module)
+
+
 def test_edited_graphs(tmp_path):
     given = x(2, 3, 6, 6)
     module = trace_module(source_nets.Small().eval(), given).flatten()

@@ -1,9 +1,12 @@
 """`.tm` files written here: read back equal, and by the real MegEngine where one is named by MEGENGINE_PYTHON."""
 
 import json
+import logging
 import os
+import pickletools
 import subprocess
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -12,12 +15,14 @@ from megengine_graphs import DATA, NETS, inputs_of, leaves, listing, traced
 import megengine as mge
 import megengine.functional as F
 import megengine.module as M
+from megengine.core import pytree
 from megengine.core.errors import GraphError
 from megengine.tensor import tensor
 from megengine.traced_module import lower, save_tm, trace_module
 from megengine.traced_module.formats import tm_writing
 from megengine.traced_module.formats.tm_lowering import FUNCTIONS
 from megengine.traced_module.passes import optimize
+from megengine.traced_module.pytree import register_supported_type
 
 THERE = """
 import json, sys
@@ -222,3 +227,80 @@ def test_a_shape_as_a_window_is_written_as_lengths(tmp_path):
         x = tensor(np.random.default_rng(1).standard_normal(size).astype(np.float32))
         for a, b in zip(back(x), module(x), strict=True):
             np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+class Casts(M.Module):
+    def forward(self, x):
+        return x.astype(np.float16), x.astype(bool), x.astype(int), F.zeros((2,), dtype=np.int8), x.astype(np.bool_)
+
+
+def test_classes_of_numbers_as_dtypes(tmp_path):
+    """`x.astype(np.float32)`, which MegEngine's files hold as the class."""
+    x = tensor([[1.0, 0.0, -3.0]])
+    module = trace_module(Casts(), x)
+    mge.save(module, tmp_path / "net.tm")
+    back = mge.load(tmp_path / "net.tm")
+    assert repr(back) == repr(module)
+    for a, b in zip(back(x), Casts()(x), strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy(), strict=True)
+    named = {word for _, word, _ in pickletools.genops((tmp_path / "net.tm").read_bytes())}
+    assert {"numpy", "float16", "bool_", "builtins", "bool", "int"} <= named
+
+
+def test_operators_have_the_arguments_that_megengine_gives_them():
+    class Product(M.Module):
+        def forward(self, x):
+            return x @ x
+
+    module = trace_module(Product(), tensor(np.eye(3, dtype=np.float32)))
+    assert repr(module.graph.exprs().as_list()[-1]).endswith("x.__matmul__(x, )")
+
+
+class Halves(NamedTuple):
+    first: Any
+    second: Any
+
+
+class GivesHalves(M.Module):
+    def forward(self, x):
+        return Halves(x + 1, [x * 2])
+
+
+class UsesHalves(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.pair = GivesHalves()
+
+    def forward(self, x):
+        found = self.pair(x)
+        return found.first * found[1][0]
+
+
+@pytest.mark.parametrize("kind", [GivesHalves, UsesHalves])
+def test_named_tuples_are_written_as_tuples(kind, tmp_path, caplog):
+    x = tensor([1.0, 2.0])
+    module = trace_module(kind(), x)
+    with caplog.at_level(logging.WARNING, "megengine"):
+        mge.save(module, tmp_path / "net.tm")
+    assert "Halves is written as a plain tuple" in caplog.text
+    for a, b in zip(leaves(mge.load(tmp_path / "net.tm")(x)), leaves(kind()(x)), strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+class Box:
+    def __init__(self, value):
+        self.value = value
+
+
+def test_other_containers_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(pytree, "_NODES", dict(pytree._NODES))
+    register_supported_type(Box, lambda box: ([box.value], None), lambda children, aux: Box(children[0]))
+
+    class GivesBox(M.Module):
+        def forward(self, x):
+            return Box(x * 2)
+
+    module = trace_module(GivesBox(), tensor([1.0]))
+    with pytest.raises(GraphError, match=r"a Box is among arguments or results; .* tuples, lists and dicts .*\.mgt"):
+        mge.save(module, tmp_path / "net.tm")
+    assert not list(tmp_path.iterdir())

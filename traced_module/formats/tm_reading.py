@@ -28,7 +28,7 @@ from megengine.serialization.pickles import Global, Record, read_records
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.expr import Apply, Arguments, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
 from megengine.traced_module.formats import tm_versions
-from megengine.traced_module.formats.tm_versions import ORIGINS
+from megengine.traced_module.formats.tm_versions import CONTAINERS, ORIGINS
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.names import identifier
 from megengine.traced_module.nesting import AROUND, levels
@@ -39,13 +39,6 @@ from megengine.traced_module.tracing.calls import Static, function_of
 
 _HOME = "megengine.traced_module"
 ROOT = f"{_HOME}.traced_module.TracedModule"
-_CONTAINERS: dict[str, type] = {
-    "builtins.tuple": tuple,
-    "builtins.list": list,
-    "builtins.dict": dict,
-    "builtins.slice": slice,
-    "collections.OrderedDict": OrderedDict,
-}
 # state of a TracedModule that is not a child
 _BOOKKEEPING = frozenset(
     (
@@ -323,7 +316,7 @@ class _Reader:
                 count += 1
                 return TreeDef(None)
             stored = state["type"]
-            kind = _CONTAINERS.get(str(stored)) if isinstance(stored, Global) else None
+            kind = CONTAINERS.get(str(stored)) if isinstance(stored, Global) else None
             if kind is None:
                 raise FileFormatError(f"arguments nest in {brief(stored)}, which is not a known container")
             aux: Any = state.get("aux_data")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,9 @@ from megengine.traced_module.tracing.calls import signature_of
 
 LONGEST_NAME = 1000  # of nodes, layers and functions in a file
 ORIGINS = "_provenance"  # of a graph: id of an expression -> where it comes from; MegEngine makes nothing of it
+
+# containers among arguments and results that files name
+CONTAINERS: dict[str, type] = {f"{k.__module__}.{k.__name__}": k for k in (tuple, list, dict, slice, OrderedDict)}
 
 # op of a file -> our attributes from those it stored
 OPDEFS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"GetVarShape": lambda stored: {}}

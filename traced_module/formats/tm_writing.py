@@ -26,7 +26,7 @@ from megengine.tensor import Tensor
 from megengine.traced_module.expr import Apply, Arguments, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
 from megengine.traced_module.formats.tm_lowering import FUNCTIONS, for_megengine, results_without_tensor
 from megengine.traced_module.formats.tm_order import in_file_order
-from megengine.traced_module.formats.tm_versions import LONGEST_NAME, ORIGINS
+from megengine.traced_module.formats.tm_versions import CONTAINERS, LONGEST_NAME, ORIGINS
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.nesting import roomy
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
@@ -113,13 +113,14 @@ def save_tm(traced: TracedModule, path: str | os.PathLike[str]) -> None:
 
     The file is replaced in one step.
 
-    Calls of layers that MegEngine 1.13 does not have (ReLU6, Tanh, HSwish, HSigmoid) are written as calls of functions,
-    a shape as the size of a pooling window as a tuple of its lengths. What it cannot run all the same is written with
-    a warning: such a layer inside of another one, and calls that give None or numbers beside tensors.
+    Calls of layers that MegEngine 1.13 does not have (ReLU6, Tanh, HSwish, HSigmoid) are written as calls of
+    functions, a shape as the size of a pooling window as a tuple of its lengths, a named tuple as a tuple (with a
+    warning). What it cannot run all the same is written with a warning: such a layer inside of another one, and calls
+    that give None or numbers beside tensors.
 
     Raises:
-        GraphError: the module holds something that MegEngine has no counterpart for (an op-level graph, an op); it is
-            named, and nothing is written.
+        GraphError: the module holds something that MegEngine has no counterpart for (an op-level graph, an op, a
+            container of yours); it is named, and nothing is written.
 
     Example:
         >>> save_tm(traced, "net.tm")  # doctest: +SKIP
@@ -143,6 +144,8 @@ def tm_content(traced: TracedModule) -> list[Any]:
             f".tm: MegEngine {VERSION} runs no call that gives None or numbers beside tensors, as "
             f"{', '.join(mixed[:5])} does: it will load the file and not run it, this package will"
         )
+    if described.plain:
+        get_logger(__name__).warning(f".tm: {', '.join(list(described.plain)[:5])} is written as a plain tuple")
     return _TmWriter().graph_of([*described.objects, *described.built], root)
 
 
@@ -153,6 +156,7 @@ class _Description:
         self.modules: dict[int, Stub] = {}
         self.kept: list[Any] = []
         self.unknown: list[str] = []
+        self.plain: dict[str, None] = {}  # named tuples that are written as tuples
 
     # ------------------------------------------------------------ modules
 
@@ -314,13 +318,26 @@ class _Description:
             if at.kind is Static:
                 return _leaf({-1: at.aux}, -1, is_module=False)
             children = [walk(c) for c in at.children]
-            kind = Name(f"{'collections' if at.kind is OrderedDict else 'builtins'}.{at.kind.__name__}")  # type: ignore[union-attr]
             aux = tuple(at.aux) if at.kind in (dict, OrderedDict) else None
+            kind = Name(self.container(at.kind))
             leaves = at.num_leaves
             state = {"type": kind, "aux_data": aux, "children_defs": children, "num_leaves": leaves}
             return Stub(f"{_HOME}.pytree.TreeDef", state)
 
         return walk(definition)
+
+    def container(self, kind: Any) -> str:
+        """The name of a container there. A named tuple becomes a tuple: MegEngine would have to import its class."""
+        path = f"{kind.__module__}.{kind.__qualname__}"
+        if path in CONTAINERS:
+            return path
+        if not issubclass(kind, tuple):
+            raise GraphError(
+                f".tm: a {kind.__qualname__} is among arguments or results; MegEngine's files hold tuples, lists and "
+                "dicts of tensors; write .mgt"
+            )
+        self.plain.setdefault(kind.__qualname__)
+        return "builtins.tuple"
 
 
 def _layer_state(layer: Any) -> tuple[str, dict[str, Any]]:

@@ -22,7 +22,7 @@ from megengine.traced_module.nesting import roomy
 from megengine.traced_module.source.arguments import written_of_graph
 from megengine.traced_module.source.body import Imports
 from megengine.traced_module.source.classes import Classes, modules_of
-from megengine.traced_module.source.parts import LayerPart, ModulePart, Part, Parts, TensorPart, read
+from megengine.traced_module.source.parts import HolderPart, LayerPart, ModulePart, Part, Parts, TensorPart, read
 from megengine.traced_module.source.text import INDENT, harmless
 from megengine.traced_module.traced import TracedModule
 
@@ -186,14 +186,27 @@ class _File:
 
 
 def _collect(part: Part, prefix: str, found: OrderedDict[str, Any]) -> None:
-    for name, child in part.children().items():
-        here = f"{prefix}{name}"
+    """Add what `Module.state_dict` of the generated object has: what one module holds twice stands there once."""
+    for name, child in _held(part, prefix, set()):
         if isinstance(child, TensorPart):
-            found[here] = Module()._saved(child.value)
+            found[name] = Module()._saved(child.value)
         elif isinstance(child, LayerPart):
-            child.value.state_dict(found, f"{here}.")
+            child.value.state_dict(found, f"{name}.")
         else:
-            _collect(child, f"{here}.", found)
+            _collect(child, f"{name}.", found)
+
+
+def _held(part: Part, prefix: str, seen: set[int]) -> Iterator[tuple[str, Part]]:
+    """Modules and tensors that a module holds, in containers too, each once: under the first of its names."""
+    children = part.children()
+    numbered = isinstance(part, HolderPart) and part.kind is list
+    for name in children if numbered else sorted(children):
+        child = children[name]
+        if isinstance(child, HolderPart) and child.kind is not Module:
+            yield from _held(child, f"{prefix}{name}.", seen)
+        elif id(child.value) not in seen:
+            seen.add(id(child.value))
+            yield prefix + name, child
 
 
 def _imports(body: str, imports: Imports) -> str:

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from megengine.core.errors import GraphError
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.expr import CallMethod, Expr, GetAttr
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import ModuleNode
+from megengine.traced_module.passes.layer_uses import has_hooks
 from megengine.traced_module.source.layers import Layers, Made, entries
 from megengine.traced_module.source.text import attribute, flat, literal, plain
 from megengine.traced_module.traced import TracedModule
@@ -192,6 +195,8 @@ class Parts:
         where = ".".join(path) or "the module"
         if isinstance(value, Tensor):
             return TensorPart(path, value)
+        if isinstance(value, Module):
+            _check_hooks(value, where)
         if not isinstance(value, TracedModule):
             if not isinstance(value, Module) or not is_leaf_module(value):
                 raise GraphError(
@@ -265,6 +270,16 @@ class Parts:
         return True
 
 
+def _check_hooks(module: Module, where: str) -> None:
+    """Refuse what a call does besides its forward: no text stands for a hook."""
+    layers = [module] if isinstance(module, TracedModule) else module.modules()
+    if any(has_hooks(layer) for layer in layers):
+        raise GraphError(
+            f"{where}: a {type(module).__name__} has hooks, which cannot be written as Python; remove them, or let the "
+            "forward of a module do what they do"
+        )
+
+
 def as_tensor(value: Any) -> Tensor:
     """A constant as a tensor."""
     return value if isinstance(value, Tensor) else Tensor(value)
@@ -278,7 +293,8 @@ def constants_of(graph: InternalGraph) -> Iterator[tuple[Any, str]]:
         if isinstance(expr, Constant):
             yield expr.value, expr.name
         elif isinstance(expr, Call):
-            yield from ((v, f"{expr.name}_array") for _, v in expr.const_val if hasattr(v, "__array__") and v.ndim)
+            arrays = (v for _, v in expr.const_val if isinstance(v, (np.ndarray, Tensor)) and v.ndim)
+            yield from ((v, f"{expr.name}_array") for v in arrays)
 
 
 def is_chain(part: ModulePart, module: TracedModule) -> bool:

@@ -165,7 +165,7 @@ def _simple(value: Any) -> str | None:
         return repr(value)
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
         return quoted(np.dtype(value).name)
-    return None
+    return value.__name__ if isinstance(value, type) and value in (bool, int, float, complex) else None
 
 
 def literal(value: Any) -> Code:
