@@ -24,6 +24,12 @@ def identifier(text: str) -> str:
     return f"_{text}" if text[0].isdigit() or keyword.iskeyword(text) else text
 
 
+def without_count(name: str) -> str:
+    """A name without the count that it ends with (`conv_out` of `conv_out_2`)."""
+    counted = _COUNTED.fullmatch(name)
+    return counted[1] if counted else name
+
+
 class NameSpace:
     """The names of one graph.
 
@@ -63,8 +69,7 @@ class NameSpace:
         name = identifier(name)
         if name not in self._used and name not in _RESERVED:
             return name
-        counted = _COUNTED.fullmatch(name)
-        base = counted[1] if counted else name
+        base = without_count(name)
         freed = self._freed.get(base)
         while freed:
             if f"{base}_{freed[0]}" not in self._used:

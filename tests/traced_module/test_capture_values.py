@@ -206,3 +206,17 @@ def test_arithmetic_on_shapes_takes_no_time_however_it_is_shared():
     traced.graph.lint()
     assert traced(picture(4, 3, 2)).shape == (4, 6)
     assert lower(traced)(picture(2, 3, 2)).shape == (2, 6)
+
+
+def test_results_in_an_object_of_the_users():
+    class Output:
+        def __init__(self, value):
+            self.value = value
+
+    class Net(M.Module):
+        def forward(self, x):
+            return Output(x * 2)
+
+    how = r"\(Net\) returned .*Output without a tensor; .*named tuples; declare .*Output with .*register_supported_type"
+    with pytest.raises(GraphError, match=how):
+        trace_module(Net(), tensor([1.0]))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from megengine.traced_module.editing.attaching import take_in
 from megengine.traced_module.expr import Call, Expr, GetAttr, Input
 from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.names import without_count
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.order import renumber
 from megengine.traced_module.provenance import graph_path, inside
@@ -36,7 +37,16 @@ def flattened(traced: Any, graph: InternalGraph | None = None) -> Any:
     return made
 
 
-Label = tuple[str, bool]  # a name, and whether it is one of the outermost graph, which are kept
+@dataclass(frozen=True, slots=True)
+class Label:
+    """The name of a value in a graph, and the prefix of that graph; the outermost one keeps its `own` names."""
+
+    prefix: str
+    name: str
+    own: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.prefix}_{self.name}" if self.prefix else self.name
 
 
 def has_graphs(module: Any) -> bool:
@@ -56,6 +66,7 @@ class _Entered:
     outputs: dict[int, Label] = field(default_factory=dict)  # values that leave it -> as the caller knows them
     other_shapes: bool = False  # it was traced for other shapes than it is called with here
     call: Call | None = None  # that enters it
+    taken: set[str] = field(default_factory=set)  # names that values of the graphs it enters got in it
 
 
 def _meta(expr: Expr, path: str) -> dict[str, Any]:
@@ -98,6 +109,7 @@ class _Inliner:
                 continue
             entered.pop()
             if at.call is not None:
+                entered[-1].taken.update(label.name for label in at.outputs.values())
                 results = [at.mapping[id(n)] for n in at.source.outputs]
                 entered[-1].mapping.update(zip(map(id, at.call.outputs), results, strict=True))
 
@@ -116,8 +128,7 @@ class _Inliner:
         return None
 
     def _name(self, label: Label) -> str:
-        name, own = label
-        return name if own else self.graph._names.unique(name)
+        return label.name if label.own else self.graph._names.unique(str(label))
 
     def _attribute(self, expr: GetAttr, at: _Entered) -> None:
         full = f"{at.path}.{expr.name}" if at.path else expr.name
@@ -128,7 +139,7 @@ class _Inliner:
         if not known:
             new = GetAttr(self.graph, self.graph._new_expr_id(), _meta(expr, at.path), full)
             spec = node.spec if isinstance(node, TensorNode) else None
-            new._outputs = (self.graph._make_node(new, spec, name, node.qualname),)
+            new._outputs = (self.graph._make_node(new, spec, name, self._qualname(node, at)),)
             self.graph._link(new, (self.graph._inputs[0],), None)
             self.attributes[full] = new.output
         elif name and has_graphs(node.owner):
@@ -145,7 +156,7 @@ class _Inliner:
             spec = node._spec if isinstance(node, TensorNode) else None
             name = self._name(_label(node, at.prefix, at.outputs))
             graph._names.take(name, None)
-            made = graph._make_node(new, spec, name, node._qualname)
+            made = graph._make_node(new, spec, name, self._qualname(node, at))
             nodes.append(made)
             mapping[id(node)] = made
         new._outputs = tuple(nodes)
@@ -154,18 +165,50 @@ class _Inliner:
         for node, spec in zip(nodes, specs or (), strict=False):
             node._spec = spec
 
+    def _qualname(self, node: Node, at: _Entered) -> str:
+        """The path of a value: one graph may stand in several places."""
+        here = f"{self.graph.qualname}.{at.path}" if at.path else self.graph.qualname
+        own, text = at.source.qualname, node._qualname
+        return here + text[len(own) :] if own != here and text.startswith(f"{own}.") else text
+
     def _enter(self, expr: Call, child: InternalGraph, at: _Entered) -> _Entered:
         module_node = expr.inputs[0]
         attribute = module_node.expr.name if isinstance(module_node.expr, GetAttr) else ""
         inner: dict[int, Node] = {id(child.inputs[0]): self.graph._inputs[0]}
         for given, node in zip(expr.inputs[1:], child.inputs[1:], strict=True):
             inner[id(node)] = at.mapping[id(given)]
-        names = {id(o): _label(n, at.prefix, at.outputs) for o, n in zip(child.outputs, expr.outputs, strict=True)}
+        names = self._labels(expr, child, at)
         below = ".".join(p for p in (at.path, attribute) if p)
         other = at.other_shapes or any(inner[id(n)].spec != n.spec for n in child.inputs[1:])  # type: ignore[attr-defined]
         prefix = self.prefixes[id(module_node)]
         return _Entered(child, iter(child._order), inner, prefix, below, names, other, expr)
 
+    def _labels(self, expr: Call, child: InternalGraph, at: _Entered) -> dict[int, Label]:
+        """What values that leave a graph are called: like those of the call, or like those that the caller gives on.
+
+        A value of the caller's keeps its name until the call has been copied, so a name that is given on to a graph
+        below gets a count where the caller has it too, as in MegEngine.
+        """
+        names: dict[int, Label] = {}
+        for node in expr.outputs:
+            label = at.outputs.get(id(node))
+            if label is not None:
+                free = _free(label.name, at.source._names, at.taken)
+                if free != label.name:
+                    label = at.outputs[id(node)] = Label(label.prefix, free)
+                at.taken.add(free)
+            names[id(node)] = label or _label(node, at.prefix, {})
+        return {id(o): names[id(n)] for o, n in zip(child.outputs, expr.outputs, strict=True)}
+
+
+def _free(name: str, *taken: Container[str]) -> str:
+    """The name, or the first of `base_1`, `base_2`, ... that is in none of these."""
+    base, count, free = without_count(name), 0, name
+    while any(free in names for names in taken):
+        count += 1
+        free = f"{base}_{count}"
+    return free
+
 
 def _label(node: Node, prefix: str, outputs: dict[int, Label]) -> Label:
-    return outputs.get(id(node)) or ((f"{prefix}_{node.name}", False) if prefix else (node.name, True))
+    return outputs.get(id(node)) or Label(prefix, node.name, own=not prefix)

@@ -19,7 +19,7 @@ from megengine.traced_module.editing.module_edits import note_entry
 from megengine.traced_module.expr import CallMethod, Expr, GetAttr
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.tracing.building import Builder, Scope, shape_of
+from megengine.traced_module.tracing.building import Builder, Read, Scope, shape_of
 from megengine.traced_module.tracing.calls import (
     alias,
     flatten_arguments,
@@ -191,7 +191,7 @@ class Inserter(Builder):
         self.graph._check_before("insert_exprs", nodes, self.anchor)
         args, kwargs = unflatten(structure, [self._value(leaf) for leaf in leaves])
         args, kwargs = normalized(forward_signature(module), args, kwargs)
-        self.scope.reads[id(module)] = (node, node.name)
+        self.scope.reads[id(module)] = Read(node, node.name)
         inputs, arguments = flatten_arguments((module, *args), kwargs, self.node_of)
         expr = CallMethod(self.graph, self.graph._new_expr_id(), self.meta(), arguments, "__call__")
         tensors = [v for v in flatten((args, kwargs))[0] if isinstance(v, Tensor)]

@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from megengine.traced_module.graph import InternalGraph
 
 
+@dataclass(eq=False, slots=True)
+class Read:
+    """A module that was read: its node, and the name that calls of it begin with."""
+
+    node: ModuleNode
+    name: str
+    before: Read | None = None  # the read under another name that no call has used yet
+    called: bool = False
+
+
 @dataclass(eq=False)
 class Scope:
     """One graph being made or edited, and what its values and modules are called there."""
@@ -31,7 +41,7 @@ class Scope:
     nodes: dict[int, TensorNode] = field(default_factory=dict)
     alive: list[Any] = field(default_factory=list)  # ids above stay valid while the objects live
     paths: dict[int, str] = field(default_factory=dict)  # modules and containers -> path below the owner
-    reads: dict[int, tuple[ModuleNode, str]] = field(default_factory=dict)  # last read of a module: node, name
+    reads: dict[int, Read] = field(default_factory=dict)  # module -> its last read
     attributes: dict[str, Node] = field(default_factory=dict)  # path -> node
     source: str = ""  # the user's line that called it
     entry: CodeType | None = None  # what runs it: a frame of that stands between its own lines and that line
@@ -58,7 +68,7 @@ class Builder:
             return value
         if issubclass(kind, Module):
             read = self.scope.reads.get(id(value))
-            return read[0] if read else None
+            return read.node if read else None
         if not issubclass(kind, Tensor):
             return None
         node = self.scope.nodes.get(id(value))

@@ -283,7 +283,8 @@ def result_leaves(value: Any, what: str) -> tuple[list[Tensor], TreeDef]:
     leaves, structure = flatten(value)
     if not any(isinstance(leaf, Tensor) for leaf in leaves):
         raise GraphError(
-            f"{what} returned {type(value).__name__} without a tensor; expected tensors, nested in any way"
+            f"{what} returned {type(value).__name__} without a tensor; expected tensors, nested in lists, tuples, "
+            f"dicts and named tuples{_how_to_look_into(leaves)}"
         )
     if all(isinstance(leaf, Tensor) for leaf in leaves):
         return leaves, structure
@@ -291,6 +292,15 @@ def result_leaves(value: Any, what: str) -> tuple[list[Tensor], TreeDef]:
     from megengine.core.pytree import unflatten
 
     return flatten(unflatten(structure, supply))
+
+
+def _how_to_look_into(leaves: Sequence[Any]) -> str:
+    """What helps where results stand in an object of the user's."""
+    other = next((type(v) for v in leaves if type(v).__module__ not in ("builtins", "numpy")), None)
+    if other is None:
+        return ""
+    how = "traced_module.pytree.register_supported_type"
+    return f"; declare {other.__qualname__} with {how} for graphs to look into it"
 
 
 def stand_in(node: Node) -> Tensor:

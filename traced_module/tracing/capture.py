@@ -23,7 +23,7 @@ from megengine.traced_module.expr import (
 )
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import ModuleNode
-from megengine.traced_module.tracing.building import Builder, Scope, shape_of
+from megengine.traced_module.tracing.building import Builder, Read, Scope, shape_of
 from megengine.traced_module.tracing.calls import (
     alias,
     arguments_key,
@@ -167,7 +167,10 @@ class ModuleTracer:
             scope.attributes[path] = node
         if isinstance(value, Module):
             scope.paths[id(value)] = path
-            scope.reads[id(value)] = (node, name)  # type: ignore[assignment]
+            before = scope.reads.get(id(value))
+            while before is not None and (before.called or before.node is node):
+                before = before.before
+            scope.reads[id(value)] = Read(node, name, before)  # type: ignore[arg-type]
             scope.alive.append(value)
         else:
             scope.bind(value, node)  # type: ignore[arg-type]
@@ -177,6 +180,9 @@ class ModuleTracer:
         read = self.current.scope.reads.get(id(module))
         if read is None:
             return run()  # not an attribute of a traced module: its functions are recorded where it is called
+        if read.called and read.before is not None:  # `self.b(self.a(x))` of one module: b was read before a
+            read = self.current.scope.reads[id(module)] = read.before
+        read.called = True
         builder = self.current
         args, kwargs = normalized(forward_signature(module), args, kwargs)
         inputs, arguments = flatten_arguments((module, *args), kwargs, builder.node_of)
@@ -187,8 +193,8 @@ class ModuleTracer:
             with hooks.unheard():
                 result = layer_result(expr, [module, *tensors], run)
         else:
-            result = self._nested(module, read[0], args, kwargs, expr.meta["source"])
-        return builder.make_call(expr, inputs, result, f"{read[1]}_out", f"{read[0].qualname}.[out]")
+            result = self._nested(module, read.node, args, kwargs, expr.meta["source"])
+        return builder.make_call(expr, inputs, result, f"{read.name}_out", f"{read.node.qualname}.[out]")
 
     # ------------------------------------------------------------ graphs
 
@@ -217,7 +223,7 @@ class ModuleTracer:
         if parent is not None:
             graph._journal, graph._top = parent._journal, parent._top
         scope = Scope(graph, module, paths={id(module): ""}, source=source, entry=_ENTRY)
-        scope.reads[id(module)] = (graph.add_self(), "self")
+        scope.reads[id(module)] = Read(graph.add_self(), "self")
         inner = [alias(t) for t in tensors]
         for label, tensor in zip(_input_names(module, args, kwargs), inner, strict=True):
             scope.bind(tensor, graph.add_input(label, tensor.spec))
