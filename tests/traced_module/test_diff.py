@@ -69,6 +69,27 @@ def test_new_names_are_only_new_names(g, data):
     }
 
 
+class Named(M.Module):
+    """Modules in a module, under a name that can be chosen."""
+
+    def __init__(self, name, body):
+        super().__init__()
+        self.place = name
+        setattr(self, name, body)
+
+    def forward(self, x):
+        return getattr(self, self.place)(x) * 2
+
+
+@pytest.mark.parametrize("name", ["b", "stem", "a_longer_name"])
+def test_the_inside_of_a_renamed_module_is_not_different(name):
+    body = Named("inner", Named("part", M.Linear(3, 3)))
+    x = tensor(np.zeros(SHAPE, np.float32))
+    found = diff(*[trace_module(Named(place, body), x) for place in ("body", name)])
+    assert {(c.kind, c.where) for c in found.changes} == {("renamed", "")}
+    assert ("renamed", "module", "body", name, "") in told(found)
+
+
 @settings(max_examples=60, deadline=None)
 @given(GRAPHS, st.data())
 def test_one_edit_is_told_as_what_it_is(g, data):

@@ -14,6 +14,7 @@ import pytest
 import megengine as mge
 import megengine.functional as F
 import megengine.module as M
+from megengine.core import deep_calls
 from megengine.traced_module import trace_module
 from megengine.traced_module.comparing.diff import diff
 from megengine.traced_module.editing.linting import findings
@@ -243,6 +244,18 @@ def test_work_of_files_grows_as_the_model_does(suffix: str, model: str, tmp_path
 @pytest.mark.parametrize("model", MODELS)
 def test_work_of_tracing_grows_as_the_model_does(model: str) -> None:
     check([calls(traced.__wrapped__, model, size) for size in sizes(model)], 4)
+
+
+@pytest.mark.parametrize("operation", ["diff", "source", "lint", "clone", "flatten", "dot"])
+def test_work_on_deep_nests_grows_as_they_do(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deep_calls, "room_left", lambda: 1 << 20)  # on this thread, where calls are counted
+    ready, counted = OPERATIONS[operation]
+    limit = sys.getrecursionlimit()
+    try:
+        sys.setrecursionlimit(20_000)
+        check([calls(counted, ready(traced("Nest", size))) for size in (60, 240)], 4)
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def test_work_of_source_of_a_long_list_of_layers() -> None:

@@ -139,7 +139,7 @@ def diff(a: Model, b: Model) -> GraphDiff:
         if all(isinstance(owner, TracedModule) for owner in owners):
             found.modules(*owners, graphs=[(a, b)])
         else:
-            found.graphs("", [(a, b)])
+            found.graphs("", "", [(a, b)])
     else:
         found.modules(a, b)
     return GraphDiff(tuple(folded(found.changes, found.matchings)), tuple(found.matchings))
@@ -178,7 +178,7 @@ class _Comparison:
             self.changes += module_changes(a, b, parent, name, other.rpartition(".")[2])
             below = self._children(a, b, path, other)
             if isinstance(a, TracedModule) and isinstance(b, TracedModule):
-                self.graphs(path, self._graph_pairs(a, b, path) if graphs is None else graphs)
+                self.graphs(path, other, self._graph_pairs(a, b, path) if graphs is None else graphs)
             todo += [(*names, x, y, None) for names, x, y in reversed(below)]
 
     def _tensors(self, a: Any, b: Any, path: str, other: str) -> None:
@@ -225,29 +225,27 @@ class _Comparison:
             self.changes.append(Change(kind="added", element="graph", where=path, new=graph.name))
         return pairs
 
-    def graphs(self, path: str, pairs: list[tuple[InternalGraph, InternalGraph]]) -> None:
-        """Pairs of graphs of one module."""
+    def graphs(self, path: str, other: str, pairs: list[tuple[InternalGraph, InternalGraph]]) -> None:
+        """Pairs of graphs of one module, which has these paths in the two models."""
         for a, b in pairs:
             if a is b:
                 continue
 
             def renamed(attribute: str) -> str:
-                return self._now(path, attribute)
+                return self._now(path, other, attribute)
 
             matching = match_graphs(a, b, renamed)
             self.changes += graph_changes(matching, path, renamed)
             self.matchings.append((path, matching))
 
-    def _now(self, path: str, attribute: str) -> str:
+    def _now(self, path: str, other: str, attribute: str) -> str:
         """Path, below the module, that an attribute of the first model has in the second."""
-        full = _join(path, attribute)
-        parts = full.split(".")
+        parts = attribute.split(".") if self.renamed else []
         for length in range(len(parts), 0, -1):
-            head = ".".join(parts[:length])
-            if head in self.renamed:
-                full = ".".join((self.renamed[head], *parts[length:]))
-                break
-        return full[len(path) + 1 :] if path else full
+            now = self.renamed.get(_join(path, ".".join(parts[:length])))
+            if now is not None:
+                return ".".join((now[len(other) + 1 :] if other else now, *parts[length:]))
+        return attribute
 
 
 def _same_under_another_name(

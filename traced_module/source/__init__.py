@@ -99,7 +99,7 @@ class _File:
         self.top = parts.top
         self.top.sequential = False
         imports = Imports()
-        modules = list(dict.fromkeys(modules_of(parts.top)))
+        modules = modules_of(parts.top)
         for module in modules:
             self._prepare(module, imports)
         classes = Classes(parts, imports, name)

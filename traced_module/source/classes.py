@@ -76,16 +76,15 @@ class Classes:
         self.of: dict[int, ClassPlan] = {}
         self.bodies: dict[int, list[tuple[Written, list[str]]]] = {}
         self.top_name = name
-        modules = list(dict.fromkeys(modules_of(parts.top)))
+        modules = modules_of(parts.top)
         for module in modules:
             if not module.sequential:
                 lines = [Body(i, module, parts, imports).lines for i in range(len(module.graphs))]
                 self.bodies[id(module)] = list(zip(module.written, lines, strict=True))
-        heights = {id(m): _height(m) for m in modules}
-        for height in sorted(set(heights.values())):
+        for level in _by_height(modules):
             groups: dict[Any, list[ModulePart]] = {}
-            for module in modules:
-                if heights[id(module)] == height and not module.sequential:
+            for module in level:
+                if not module.sequential:
                     groups.setdefault(self._key(module), []).append(module)
             for members in groups.values():
                 self._plan(members)
@@ -323,17 +322,32 @@ def _text(slot: Slot, module: ModulePart) -> str:
         raise GraphError(f"{where}: {slot.hint}={slot.value!r}: {exc}") from None
 
 
-def modules_of(part: Part) -> Iterator[ModulePart]:
-    if isinstance(part, ModulePart):
-        yield part
-    for child in part.children().values():
-        yield from modules_of(child)
+def modules_of(top: Part) -> list[ModulePart]:
+    """The modules of a part, each once, outermost first."""
+    found: dict[int, Part] = {}
+    todo = [top]
+    while todo:
+        at = todo.pop()
+        if id(at) not in found:
+            found[id(at)] = at
+            todo += reversed(at.children().values())
+    return [part for part in found.values() if isinstance(part, ModulePart)]
 
 
-def _height(part: Part) -> int:
-    """Levels of modules below."""
-    below = max(map(_height, part.children().values()), default=0)
-    return below + isinstance(part, ModulePart)
+def _by_height(modules: list[ModulePart]) -> list[list[ModulePart]]:
+    """Modules by how many levels of modules are below them, in their order: first those that hold none."""
+    heights: dict[int, int] = {}
+
+    def height(part: Part) -> int:
+        if id(part) not in heights:
+            below = max([height(child) for child in part.children().values()], default=0)
+            heights[id(part)] = below + isinstance(part, ModulePart)
+        return heights[id(part)]
+
+    found: dict[int, list[ModulePart]] = {}
+    for module in modules:
+        found.setdefault(height(module), []).append(module)
+    return [found[level] for level in sorted(found)]
 
 
 def _paths(members: list[ModulePart]) -> str:

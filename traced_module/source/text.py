@@ -105,6 +105,7 @@ class Names:
     def __init__(self, taken: Iterable[str] = (), *, separator: str = "_") -> None:
         self.taken = {*RESERVED, *taken}
         self._separator = separator
+        self._counts: dict[str, int] = {}  # names up to this one are taken
 
     def give(self, wanted: str) -> str:
         """An identifier as near to what is wanted as possible."""
@@ -114,10 +115,11 @@ class Names:
             name = f"_{name.lstrip('_')}"
         if not name.isidentifier() or keyword.iskeyword(name):
             name = f"_{name}"
-        free, count = name, 0 if self._separator else 1
+        free, count = name, self._counts.get(name, 0 if self._separator else 1)
         while free in self.taken:
             count += 1
             free = f"{name}{self._separator}{count}"
+        self._counts[name] = count
         self.taken.add(free)
         return free
 
