@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from megengine.autodiff.tape import Context, Tape, pull_back
+from megengine.autodiff.context import Context, pull_back
+from megengine.autodiff.tape import Tape
 from megengine.core.dtype import is_differentiable, storage_of
 from megengine.core.errors import ArgumentError, GradientError, ShapeError
 from megengine.dispatch import Interposer, Op, apply, interpose
@@ -60,10 +61,11 @@ class Forward(Interposer):
         with interpose(tape):
             grads = pull_back(Context(inputs, outputs, attrs, needs, name, vjp), cts)
         pairs = [(g, t) for g, t in zip(grads, tangents, strict=True) if g is not None and t is not None]
-        pulled = tape.gradients([g for g, _ in pairs], [t for _, t in pairs], {id(ct) for ct in cts})
-        for out, ct in zip(outputs, cts, strict=True):
-            if ct is not None and id(ct) in pulled:
-                self.give(out, pulled[id(ct)])
+        moving = [(out, ct) for out, ct in zip(outputs, cts, strict=True) if ct is not None]
+        pulled = tape.gradients([g for g, _ in pairs], [t for _, t in pairs], [ct for _, ct in moving])
+        for (out, _), tangent in zip(moving, pulled, strict=True):
+            if tangent is not None:
+                self.give(out, tangent)
 
     def rebind(self, tensor: Tensor, new: Tensor) -> None:
         """`tensor` takes the value `new`, and its tangent."""

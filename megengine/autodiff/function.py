@@ -46,7 +46,7 @@ class Function:
             if isinstance(listener, Forward):
                 listener.push(type(self).__name__, self._vjp, tensors, outputs, {})
             elif isinstance(listener, Tape):
-                needs = tuple(id(t) in listener.watched for t in tensors)
+                needs = tuple(map(listener.watches, tensors))
                 if any(needs):
                     listener.add(type(self).__name__, self._vjp, tensors, outputs, {}, needs)
         return outputs if isinstance(out, tuple) else outputs[0]

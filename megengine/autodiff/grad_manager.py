@@ -16,6 +16,7 @@ from megengine.core.errors import ArgumentError, GradientError
 from megengine.dispatch import apply
 from megengine.dispatch.apply import begin, end
 from megengine.dispatch.refusal import explains, shown
+from megengine.kernels import _core
 from megengine.logger import get_logger
 from megengine.tensor import Tensor
 
@@ -75,17 +76,16 @@ class GradManager:
         return [t for t, _ in self._alive()]
 
     def _alive(self) -> list[tuple[Tensor, list[GradCallback]]]:
-        held = [(reference(), callbacks) for reference, callbacks in self._attached.values()]
-        return [(t, callbacks) for t, callbacks in held if t is not None]
+        return [(t, callbacks) for reference, callbacks in self._attached.values() if (t := reference()) is not None]
 
     def record(self) -> None:
         """Begin to record; `with gm:` does it too."""
         if self._tape is not None:
             raise GradientError("GradManager records already; call backward() or release() first")
-        self._tape = Tape()
+        tape = self._tape = Tape()
         for t, _ in self._alive():
-            self._tape.watch(t)
-        begin(self._tape)
+            tape.watch(t)
+        begin(tape)
 
     def release(self) -> None:
         """Stop recording and forget what was recorded."""
@@ -99,40 +99,42 @@ class GradManager:
 
         dy is the cotangent of each y; without it, ones: the gradient of the sum of all elements.
         """
-        if self._tape is None:
-            raise GradientError("backward: nothing was recorded; use 'with gm:' or gm.record() around the computation")
-        targets = [] if y is None else _tensors("y", y)
-        seeds = self._seeds(targets, dy)
         tape = self._tape
+        if tape is None:
+            raise GradientError("backward: nothing was recorded; use 'with gm:' or gm.record() around the computation")
+        targets = [y] if isinstance(y, Tensor) else [] if y is None else _tensors("y", y)
+        seeds = self._seeds(targets, dy)
+        end(tape)  # the gradients are no part of what they are of
         token = _backwarding.set(self)
         try:
-            end(tape)  # the gradients are no part of what they are of
-            attached = [(tape.source(t), t, callbacks) for t, callbacks in self._alive()]
-            sources = {id(source) for source, _, _ in attached}
-            cotangents = tape.gradients(targets, seeds, sources)
-            if targets and attached and sources.isdisjoint(cotangents):
+            attached = self._alive()
+            grads = tape.gradients(targets, seeds, [tape.source(t) for t, _ in attached])
+            taken = set() if dy is None else {id(seed) for seed in seeds}
+            found = False
+            for (tensor, callbacks), grad in zip(attached, grads, strict=True):
+                if grad is None:
+                    continue
+                found = True
+                if id(grad) in taken:  # somebody else has it, and may change it in place
+                    grad = apply("copy", grad, device=grad.device)
+                taken.add(id(grad))
+                for callback in callbacks:
+                    changed = callback(tensor, grad)
+                    grad = grad if changed is None else changed
+                tensor.grad = grad if tensor.grad is None else apply("add", tensor.grad, grad)
+            if targets and attached and not found:
                 _log.warning(
                     "backward: y does not depend on any attached tensor, so no gradient was computed; "
                     "compute it from them within 'with gm:'"
                 )
-            for source, tensor, callbacks in attached:
-                if id(source) in cotangents:
-                    self._deliver(tensor, cotangents[id(source)], callbacks)
         finally:
             _backwarding.reset(token)
-            self.release()
-
-    @staticmethod
-    def _deliver(tensor: Tensor, grad: Tensor, callbacks: list[GradCallback]) -> None:
-        for callback in callbacks:
-            changed = callback(tensor, grad)
-            grad = grad if changed is None else changed
-        tensor.grad = grad if tensor.grad is None else apply("add", tensor.grad, grad)
+            self._tape = None
 
     @staticmethod
     def _seeds(targets: list[Tensor], dy: Any) -> list[Tensor]:
         if dy is None:
-            return [_ones(t) for t in targets]
+            return list(map(_ones, targets))
         seeds = _tensors("dy", dy)
         if len(seeds) != len(targets):
             raise GradientError(f"backward: {len(targets)} targets and {len(seeds)} cotangents; expected as many")
@@ -150,9 +152,9 @@ class GradManager:
 
 
 def _ones(like: Tensor) -> Tensor:
-    ones = np.empty(like.spec.shape, storage_of(like.dtype))
-    ones.fill(1)
-    return Tensor._of_spec(ones, like.spec)
+    if like._value is not None:
+        return _core.ones_like(like)
+    return Tensor._of_spec(np.ones(like.spec.shape, storage_of(like.dtype)), like.spec)
 
 
 def _tensors(name: str, given: Any) -> list[Tensor]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from megengine.core.dtype import storage_of
+from megengine.core import hooks
+from megengine.core.dtype import is_differentiable, storage_of
 from megengine.core.errors import DeviceError, MegEngineError
 from megengine.core.limits import refuse_oversized
 from megengine.core.spec import TensorSpec, interned
@@ -169,7 +170,7 @@ def _prepare(op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> tupl
 
     (function of the storage arrays, ((spec of a result, dtype of its array), ...), single, moves, whether the function
     is the reference: its results are cast, and NumPy gives no warnings; a native step that does the same, or None;
-    whether the result is only the input in another shape)
+    whether the result is only the input in another shape; whether a result can have gradients)
     """
     specs = [t.spec for t in tensors]
     outputs = infer(op, specs, attrs)
@@ -185,7 +186,8 @@ def _prepare(op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> tupl
     chosen = _unconditional(problem)
     step = None if chosen is None or chosen.make_flat is None else chosen.make_flat(problem)
     reshapes = chosen is not None and chosen.reshapes
-    return kernel or _reference(op, problem), results, single, moves, kernel is None, step, reshapes
+    recorded = any(is_differentiable(s.dtype) for s in outputs)
+    return kernel or _reference(op, problem), results, single, moves, kernel is None, step, reshapes, recorded
 
 
 def _unconditional(problem: kernel_registry.Problem) -> kernel_registry.Kernel | None:
@@ -265,6 +267,7 @@ _core.set_dispatch(
     through=_through,
     prepare=_prepare,
     asarray=np.asarray,
+    watcher=hooks.active,
     quiet=_quiet_state(),
 )
 kernel_registry.on_change(_core.forget_calls)

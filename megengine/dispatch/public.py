@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from megengine.core import absent, hooks
 from megengine.core.errors import MegEngineError, OptionError
-from megengine.dispatch.apply import Interposer, active_interposers, interpose
-from megengine.dispatch.record import Op
+from megengine.dispatch.apply import active_interposers, interpose
+from megengine.dispatch.notes import Notes
 from megengine.dispatch.refusal import FOREIGN, called, explained
 from megengine.kernels import _core
 from megengine.tensor import Tensor
@@ -105,49 +105,24 @@ def _repeating(record: PublicFunction, call: Callable[..., Any]) -> Callable[...
     """The same function; what it does is written down at the second of several calls alike and repeated natively."""
 
     def learn(*args: Any, **kwargs: Any) -> tuple[Any, tuple | None]:
-        notes = _Notes((*args, *kwargs.values()))
+        notes = Notes((*args, *kwargs.values()))
         with interpose(notes):
             out = call(*args, **kwargs)
-        return out, notes.recipe(out)
+        return out, _recipe(notes, out)
 
     def fail(exc: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         raise _named(record, exc, args, kwargs) if isinstance(exc, Exception) else exc
 
-    return _core.PublicCall(hooks.active, call, learn, fail)
+    return _core.PublicCall(call, learn, fail)
 
 
-class _Notes(Interposer):
-    """Writes down the ops of a call; each input is an argument, a number that the call made, or an earlier result."""
-
-    def __init__(self, arguments: tuple[Any, ...]) -> None:
-        self.given = len(arguments)
-        self.known = {id(a): i for i, a in enumerate(arguments) if isinstance(a, Tensor)}
-        self.constants: list[Tensor] = []
-        self.steps: list[tuple[Op, dict[str, Any], tuple[Tensor, ...]]] = []
-        self.results: list[Any] = []
-
-    def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
-        """Run one op and write it down."""
-        made = {id(r) for r in self.results}
-        self.constants += [t for t in tensors if id(t) not in self.known and id(t) not in made]
-        self.steps.append((op, dict(attrs), tensors))
-        out = proceed()
-        self.results.append(out)
-        return out
-
-    def recipe(self, out: Any) -> tuple | None:
-        """(constants, ((op, attributes, places of the inputs), ...), the step with the result); None if it has none.
-
-        Places count the arguments, then the constants, then the results.
-        """
-        results = [id(r) for r in self.results]
-        used = {id(t) for _, _, tensors in self.steps for t in tensors}
-        if id(out) not in results or not used >= self.known.keys() or any(c.spec.shape for c in self.constants):
-            return None  # a tensor that no op takes was read by Python; only numbers are made by a call alone
-        places = {id(c): self.given + i for i, c in enumerate(self.constants)}
-        places |= {r: self.given + len(self.constants) + i for i, r in enumerate(results)} | self.known
-        steps = tuple((op, attrs, tuple(places[id(t)] for t in tensors)) for op, attrs, tensors in self.steps)
-        return tuple(self.constants), steps, results.index(id(out))
+def _recipe(notes: Notes, out: Any) -> tuple | None:
+    """(constants, ops as `Notes` write them, the one with the result) of a call; None if it cannot be repeated so."""
+    results = [id(r) for r in notes.results]
+    used = {id(t) for _, _, tensors in notes.steps for t in tensors}
+    if id(out) not in results or not used >= notes.known.keys() or any(c.spec.shape for c in notes.constants):
+        return None  # a tensor that no op takes was read by Python; only numbers are made by a call alone
+    return tuple(notes.constants), notes.written(), results.index(id(out))
 
 
 def public(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType, is_float
+from megengine.core.dtype import QuantizedDType, is_float, storage_of
 from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import OnnxRule, Op, Sample, apply, define, no_onnx, not_differentiable, public
@@ -134,7 +134,7 @@ def _set(x: np.ndarray, value: np.ndarray, *indices: np.ndarray, pattern: Patter
 def _set_vjp(ctx: Any, ct: Tensor) -> tuple:
     _, value, *indices = ctx.inputs
     pattern = ctx.attrs["pattern"]
-    zero = Tensor._wrap(np.zeros((), value._storage().dtype))
+    zero = Tensor._wrap(np.zeros((), storage_of(value.dtype)))
     dx = apply("set_index", ct, zero, *indices, pattern=pattern)
     dvalue = unbroadcast(apply("index", ct, *indices, pattern=pattern), value.shape)
     return (dx, dvalue, *[None] * len(indices))
@@ -184,7 +184,7 @@ def _where_infer(mask: TensorSpec, x: TensorSpec, y: TensorSpec) -> TensorSpec:
 
 def _where_vjp(ctx: Any, ct: Tensor) -> tuple:
     mask, x, y = ctx.inputs
-    zero = Tensor._wrap(np.zeros((), ct._storage().dtype))
+    zero = Tensor._wrap(np.zeros((), storage_of(ct.dtype)))
     dx = unbroadcast(apply("where", mask, ct, zero), x.shape)
     dy = unbroadcast(apply("where", mask, zero, ct), y.shape)
     return None, dx, dy

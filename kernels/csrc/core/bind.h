@@ -4,6 +4,7 @@
 
 namespace mge {
 
+void bind_creation(nanobind::module_& m);
 void bind_dispatch(nanobind::module_& m);
 void bind_executor(nanobind::module_& m);
 void bind_flat(nanobind::module_& m);
@@ -15,11 +16,13 @@ void bind_module_type(nanobind::module_& m);
 void bind_public_call(nanobind::module_& m);
 void bind_random(nanobind::module_& m);
 void bind_strided(nanobind::module_& m);
+void bind_tape(nanobind::module_& m);
 void bind_tensor_type(nanobind::module_& m);
 void bind_training(nanobind::module_& m);
 void bind_update(nanobind::module_& m);
 
 inline void bind_all(nanobind::module_& m) {
+    bind_creation(m);
     bind_dispatch(m);
     bind_executor(m);
     bind_flat(m);
@@ -31,6 +34,7 @@ inline void bind_all(nanobind::module_& m) {
     bind_public_call(m);
     bind_random(m);
     bind_strided(m);
+    bind_tape(m);
     bind_tensor_type(m);
     bind_training(m);
     bind_update(m);

@@ -9,6 +9,8 @@
 
 #include "core/bind.h"
 #include "core/dispatch.h"
+#include "core/gradient_rule.h"
+#include "core/tape.h"
 #include "core/tensor_type.h"
 
 namespace nb = nanobind;
@@ -61,9 +63,9 @@ bool read_shape(Output& out) {
 // From what megengine.dispatch.apply._prepare returns.
 std::shared_ptr<PreparedCall> unpacked(PyObject* found) {
     PyObject *run, *outputs, *step;
-    int single, moves, reference, view;
-    if (!PyArg_ParseTuple(found, "OO!pppOp", &run, &PyTuple_Type, &outputs, &single, &moves, &reference,
-                          &step, &view))
+    int single, moves, reference, view, differentiable;
+    if (!PyArg_ParseTuple(found, "OO!pppOpp", &run, &PyTuple_Type, &outputs, &single, &moves, &reference,
+                          &step, &view, &differentiable))
         return nullptr;
     auto call = std::make_shared<PreparedCall>();
     if (step != Py_None) {
@@ -76,6 +78,7 @@ std::shared_ptr<PreparedCall> unpacked(PyObject* found) {
     call->moves = moves;
     call->reference = reference;
     call->view = view;
+    call->differentiable = differentiable;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs); ++i) {
         PyObject *spec, *storage;
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(outputs, i), "OO", &spec, &storage)) return nullptr;
@@ -91,11 +94,17 @@ std::shared_ptr<PreparedCall> unpacked(PyObject* found) {
 }
 
 std::shared_ptr<PreparedCall> prepare(const OpCall& call) {
-    const Ref tensors = tuple_of(call.tensors, call.count), attrs = attributes(call);
+    const Ref tensors = tuple_of(call.tensors, call.count);
+    const Ref attrs = call.attrs ? Ref(PyDict_Copy(call.attrs)) : attributes(call);
     if (!tensors || !attrs) return nullptr;
     PyObject* args[] = {call.op, tensors.get(), attrs.get()};
     const Ref found(PyObject_Vectorcall(dispatch_parts.prepare, args, 3, nullptr));
-    return found ? unpacked(found.get()) : nullptr;
+    auto made = found ? unpacked(found.get()) : nullptr;
+    if (made) {
+        made->op = Ref::borrowed(call.op);
+        made->attrs = attrs;
+    }
+    return made;
 }
 
 // ---------------------------------------------------------------- running
@@ -202,15 +211,7 @@ PyObject* cast(Ref array, PyObject* dtype) {
 PyObject* made(Ref array, const Output& out, bool may_differ) {
     if (may_differ) array = Ref(cast(std::move(array), out.storage.get()));
     if (!array) return nullptr;
-    auto* type = reinterpret_cast<PyTypeObject*>(dispatch_parts.tensor);
-    PyObject* tensor = type->tp_alloc(type, 0);
-    if (!tensor) return nullptr;
-    TensorObject* t = fields(tensor);
-    t->value = array.release();
-    t->spec = Py_NewRef(out.spec.get());
-    t->dtype = Py_NewRef(out.dtype.get());
-    t->device = Py_NewRef(out.device.get());
-    return tensor;
+    return new_tensor(std::move(array), out.spec.get(), out.dtype.get(), out.device.get());
 }
 
 PyObject* made_many(PyObject* arrays, const PreparedCall& call) {
@@ -256,16 +257,6 @@ PyObject* through(PyObject* stack, const OpCall& call) {
     return PyObject_Vectorcall(dispatch_parts.through, args, 4, nullptr);
 }
 
-PyObject* apply_op(const OpCall& call) {
-    Watch watch;
-    const Ref stack = interposers(&watch);
-    if (!stack) return nullptr;
-    if (watch == Watch::kOthers) return through(stack.get(), call);
-    Ref out(run_now(call));
-    if (out && watch == Watch::kObservers && show(stack.get(), call, out.get()) < 0) return nullptr;
-    return out.release();
-}
-
 bool ready() {
     if (!dispatch_parts.prepare) PyErr_SetString(PyExc_RuntimeError, "import megengine.dispatch first");
     return dispatch_parts.prepare != nullptr;
@@ -303,18 +294,18 @@ PyObject* py_run_eager(PyObject*, PyObject* const* args, Py_ssize_t count) {
 }
 
 PyObject* py_set_dispatch(PyObject*, PyObject* args, PyObject* kwargs) {
-    static const char* names[] = {"interposers", "tensor",  "observer", "op",    "registry", "get_op",
-                                  "through",     "prepare", "asarray",  "quiet", nullptr};
+    static const char* names[] = {"interposers", "tensor",  "observer", "op",      "registry", "get_op",
+                                  "through",     "prepare", "asarray",  "watcher", "quiet",    nullptr};
     DispatchParts p{};
     PyObject* quiet;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OO!O!O!O!OOOOO", const_cast<char**>(names),
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OO!O!O!O!OOOOOO", const_cast<char**>(names),
                                      &p.interposers, &PyType_Type, &p.tensor, &PyType_Type, &p.observer,
                                      &PyType_Type, &p.op, &PyDict_Type, &p.registry, &p.get_op, &p.through,
-                                     &p.prepare, &p.asarray, &quiet))
+                                     &p.prepare, &p.asarray, &p.watcher, &quiet))
         return nullptr;
     if (quiet != Py_None && !PyArg_ParseTuple(quiet, "OO", &p.quiet_variable, &p.quiet_value)) return nullptr;
     for (PyObject* part : {p.interposers, p.tensor, p.observer, p.op, p.registry, p.get_op, p.through,
-                           p.prepare, p.asarray, p.quiet_variable, p.quiet_value})
+                           p.prepare, p.asarray, p.watcher, p.quiet_variable, p.quiet_value})
         Py_XINCREF(part);  // for ever, as the module
     dispatch_parts = p;
     Py_RETURN_NONE;
@@ -387,15 +378,51 @@ PyObject* execute(const PreparedCall& call, PyObject* const* tensors, Py_ssize_t
     return out.release();
 }
 
-int show(PyObject* stack, const OpCall& call, PyObject* out) {
+int show(PyObject* stack, const OpCall& op, const std::shared_ptr<PreparedCall>& call, PyObject* out) {
     static PyObject* name = interned("observe");
-    const Ref tensors = tuple_of(call.tensors, call.count), attrs = attributes(call);
-    if (!tensors || !attrs) return -1;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(stack); ++i) {
-        PyObject* args[] = {PyTuple_GET_ITEM(stack, i), call.op, tensors.get(), attrs.get(), out};
+        PyObject* observer = PyTuple_GET_ITEM(stack, i);
+        if (is_tape(observer)) {
+            if (record(observer, op, call, out) < 0) return -1;
+            continue;
+        }
+        const Ref tensors = tuple_of(op.tensors, op.count), attrs = attributes(op);
+        if (!tensors || !attrs) return -1;
+        PyObject* args[] = {observer, op.op, tensors.get(), attrs.get(), out};
         if (!Ref(PyObject_VectorcallMethod(name, args, 5, nullptr))) return -1;
     }
     return 0;
+}
+
+PyObject* new_tensor(Ref array, PyObject* spec, PyObject* dtype, PyObject* device) {
+    auto* type = reinterpret_cast<PyTypeObject*>(dispatch_parts.tensor);
+    PyObject* tensor = type->tp_alloc(type, 0);
+    if (!tensor) return nullptr;
+    TensorObject* t = fields(tensor);
+    t->value = array.release();
+    t->spec = Py_XNewRef(spec);
+    t->dtype = Py_NewRef(dtype);
+    t->device = Py_NewRef(device);
+    return tensor;
+}
+
+PyObject* apply_op(const OpCall& op) {
+    Watch watch;
+    const Ref stack = interposers(&watch);
+    if (!stack) return nullptr;
+    if (watch == Watch::kOthers) return through(stack.get(), op);
+    const auto call = prepared(op);
+    if (!call) return nullptr;
+    Ref out(execute(*call, op.tensors, op.count));
+    if (out && watch == Watch::kObservers && show(stack.get(), op, call, out.get()) < 0) return nullptr;
+    return out.release();
+}
+
+int watched() {
+    PyObject* watcher = nullptr;
+    if (PyContextVar_Get(dispatch_parts.watcher, Py_None, &watcher) < 0) return -1;
+    Py_DECREF(watcher);
+    return watcher != Py_None;
 }
 
 std::uint64_t dispatch_generation() { return generation; }

@@ -4,11 +4,10 @@
 #include <structmember.h>
 
 #include <algorithm>
-#include <array>
-#include <optional>
 
 #include "core/bind.h"
 #include "core/dispatch.h"
+#include "core/recipe.h"
 #include "core/tensor_type.h"
 
 namespace nb = nanobind;
@@ -17,35 +16,17 @@ namespace mge {
 namespace {
 
 constexpr std::size_t kCalls = 256;  // remembered per function
-constexpr std::size_t kMostSteps = 8, kMostPlaces = 2 * Given::kMost;
-
-// One op of a recipe. Its inputs are places: the arguments, then the constants, then the results so far.
-struct RecipeStep {
-    Ref op;
-    std::vector<Ref> owned;  // names and values of the attributes
-    std::vector<PyObject*> names, values;
-    std::vector<std::size_t> inputs;
-    std::shared_ptr<PreparedCall> call;
-    std::uint64_t generation = 0;
-
-    OpCall given(PyObject* const* tensors) const {
-        return {op.get(),     tensors,       static_cast<Py_ssize_t>(inputs.size()),
-                names.data(), values.data(), static_cast<Py_ssize_t>(names.size())};
-    }
-};
 
 // What is known of calls alike.
 struct Known {
     enum class State { kSeen, kNever, kRecipe } state = State::kSeen;
-    std::vector<Ref> constants;
-    std::vector<RecipeStep> steps;
+    Recipe recipe;
     std::size_t result = 0;  // the step whose result is returned
 };
 
 struct PublicCall {
     PyObject_HEAD vectorcallfunc vectorcall;
     PyObject *dict, *weak;
-    PyObject* watcher;               // the context variable of who listens to public functions
     PyObject *plain, *learn, *fail;  // the call in Python; the same, written down; errors with the call named
     CallMemo<Known>* memo;
 };
@@ -54,50 +35,20 @@ PublicCall* self_of(PyObject* object) { return reinterpret_cast<PublicCall*>(obj
 
 // ---------------------------------------------------------------- learning
 
-bool read_step(PyObject* item, std::size_t places, RecipeStep& step) {
-    PyObject *op, *attrs, *inputs;
-    if (!PyArg_ParseTuple(item, "OO!O!", &op, &PyDict_Type, &attrs, &PyTuple_Type, &inputs)) return false;
-    step.op = Ref::borrowed(op);
-    Py_ssize_t at = 0;
-    for (PyObject *name, *value; PyDict_Next(attrs, &at, &name, &value);) {
-        step.owned.push_back(Ref::borrowed(name));
-        step.owned.push_back(Ref::borrowed(value));
-        step.names.push_back(name);
-        step.values.push_back(value);
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); ++i) {
-        const std::size_t place = PyLong_AsSize_t(PyTuple_GET_ITEM(inputs, i));
-        if (PyErr_Occurred()) return false;
-        if (place >= places) {
-            PyErr_SetString(PyExc_ValueError, "a recipe refers to a place that it does not have");
-            return false;
-        }
-        step.inputs.push_back(place);
-    }
-    return true;
-}
-
-// From (constants, ((op, attributes, places of the inputs), ...), the step that gives the result).
-bool read_recipe(PyObject* recipe, std::size_t arguments, Known& known) {
+// From (constants, steps, the step that gives the result).
+bool read_known(PyObject* written, std::size_t arguments, Known& known) {
     PyObject *constants, *steps;
     Py_ssize_t result;
-    if (!PyArg_ParseTuple(recipe, "O!O!n", &PyTuple_Type, &constants, &PyTuple_Type, &steps, &result))
+    if (!PyArg_ParseTuple(written, "O!O!n", &PyTuple_Type, &constants, &PyTuple_Type, &steps, &result))
         return false;
-    const auto count = static_cast<std::size_t>(PyTuple_GET_SIZE(steps));
-    std::size_t places = arguments + static_cast<std::size_t>(PyTuple_GET_SIZE(constants));
-    if (count > kMostSteps || places + count > kMostPlaces) return true;  // too long to be worth it
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(constants); ++i)
-        known.constants.push_back(Ref::borrowed(PyTuple_GET_ITEM(constants, i)));
-    for (std::size_t i = 0; i < count; ++i) {
-        RecipeStep step;
-        if (!read_step(PyTuple_GET_ITEM(steps, static_cast<Py_ssize_t>(i)), places++, step)) return false;
-        known.steps.push_back(std::move(step));
-    }
-    if (result < 0 || static_cast<std::size_t>(result) >= count) {
+    const Reading reading = read_recipe(constants, steps, arguments, known.recipe);
+    if (reading != Reading::kDone) return reading == Reading::kTooLong;
+    if (result < 0 || static_cast<std::size_t>(result) >= known.recipe.steps.size()) {
         PyErr_SetString(PyExc_ValueError, "a recipe has no such step");
         return false;
     }
     known.result = static_cast<std::size_t>(result);
+    plan_release(known.recipe, {known.result});
     known.state = Known::State::kRecipe;
     return true;
 }
@@ -122,7 +73,7 @@ PyObject* learn(PublicCall* self, const Given& given, const std::shared_ptr<Know
     if (!PyArg_ParseTuple(found.get(), "OO", &out, &recipe)) return nullptr;
     Known fresh;
     fresh.state = Known::State::kNever;
-    if (recipe != Py_None && !read_recipe(recipe, static_cast<std::size_t>(given.count + given.named), fresh))
+    if (recipe != Py_None && !read_known(recipe, static_cast<std::size_t>(given.count + given.named), fresh))
         return nullptr;
     if (known->state == Known::State::kSeen)
         *known = std::move(fresh);  // another thread may have been faster
@@ -131,34 +82,10 @@ PyObject* learn(PublicCall* self, const Given& given, const std::shared_ptr<Know
 
 // ---------------------------------------------------------------- replaying
 
-PyObject* run_step(RecipeStep& step, PyObject* const* places, PyObject* stack, Watch watch) {
-    std::array<PyObject*, kMostPlaces> tensors;
-    for (std::size_t i = 0; i < step.inputs.size(); ++i) tensors[i] = places[step.inputs[i]];
-    const OpCall op = step.given(tensors.data());
-    if (!step.call || step.generation != dispatch_generation()) {
-        const std::uint64_t generation = dispatch_generation();
-        step.call = prepared(op);
-        step.generation = generation;
-    }
-    const std::shared_ptr<PreparedCall> call = step.call;
-    if (!call) return nullptr;
-    Ref out(execute(*call, op.tensors, op.count));
-    if (out && watch == Watch::kObservers && show(stack, op, out.get()) < 0) return nullptr;
-    return out.release();
-}
-
 PyObject* replay(Known& known, const Given& given, PyObject* stack, Watch watch) {
-    std::array<PyObject*, kMostPlaces> places;
-    std::array<Ref, kMostSteps> results;
-    PyObject** end = std::copy_n(given.positional, given.count, places.data());
-    end = std::copy_n(given.values, given.named, end);
-    for (const Ref& constant : known.constants) *end++ = constant.get();
-    for (std::size_t i = 0; i < known.steps.size(); ++i) {
-        results[i] = Ref(run_step(known.steps[i], places.data(), stack, watch));
-        if (!results[i]) return nullptr;
-        *end++ = results[i].get();
-    }
-    return results[known.result].release();
+    Replay run(known.recipe);
+    std::copy_n(given.values, given.named, std::copy_n(given.positional, given.count, run.given()));
+    return run.run(stack, watch) ? Py_NewRef(run.of_step(known.result)) : nullptr;
 }
 
 PyObject* fail(PublicCall* self, const Given& given) {
@@ -178,16 +105,6 @@ PyObject* fail(PublicCall* self, const Given& given) {
 }
 
 // ---------------------------------------------------------------- calling
-
-bool watched(PublicCall* self) {
-    PyObject* watcher = nullptr;
-    if (PyContextVar_Get(self->watcher, Py_None, &watcher) < 0) {
-        PyErr_Clear();
-        return true;
-    }
-    Py_DECREF(watcher);
-    return watcher != Py_None;
-}
 
 // True if there is a tensor, and no tensor whose value is deferred.
 bool computes(const Given& given) {
@@ -209,7 +126,9 @@ PyObject* call(PyObject* object, PyObject* const* args, std::size_t flags, PyObj
     const Given given(nullptr, args, PyVectorcall_NARGS(flags), kwnames);
     if (!self->plain) return PyErr_Format(PyExc_RuntimeError, "a function is called after its end");
     const auto in_python = [&] { return PyObject_Vectorcall(self->plain, args, flags, kwnames); };
-    if (watched(self) || !computes(given)) return in_python();
+    const int listened = watched();
+    if (listened < 0) return nullptr;
+    if (listened || !computes(given)) return in_python();
     Watch watch;
     const Ref stack = interposers(&watch);
     if (!stack) return nullptr;
@@ -231,13 +150,13 @@ PyObject* call(PyObject* object, PyObject* const* args, std::size_t flags, PyObj
 // ---------------------------------------------------------------- the type
 
 PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
-    PyObject *watcher, *plain, *learn, *fail;
-    if (!PyArg_ParseTuple(args, "OOOO", &watcher, &plain, &learn, &fail)) return nullptr;
+    PyObject *plain, *learn, *fail;
+    if (!PyArg_ParseTuple(args, "OOO", &plain, &learn, &fail)) return nullptr;
+    if (!dispatch_parts.watcher) return PyErr_Format(PyExc_RuntimeError, "import megengine.dispatch first");
     PyObject* object = type->tp_alloc(type, 0);
     if (!object) return nullptr;
     PublicCall* self = self_of(object);
     self->vectorcall = call;
-    self->watcher = Py_NewRef(watcher);
     self->plain = Py_NewRef(plain);
     self->learn = Py_NewRef(learn);
     self->fail = Py_NewRef(fail);
@@ -249,7 +168,6 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
     PublicCall* self = self_of(object);
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->dict);
-    Py_VISIT(self->watcher);
     Py_VISIT(self->plain);
     Py_VISIT(self->learn);
     Py_VISIT(self->fail);
@@ -259,7 +177,6 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
 int clear(PyObject* object) {
     PublicCall* self = self_of(object);
     Py_CLEAR(self->dict);
-    Py_CLEAR(self->watcher);
     Py_CLEAR(self->plain);
     Py_CLEAR(self->learn);
     Py_CLEAR(self->fail);
