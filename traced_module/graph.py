@@ -16,7 +16,7 @@ import numpy as np
 
 from megengine.core import hooks
 from megengine.core.dtype import storage_of
-from megengine.core.errors import GraphError, NameInUseError, ShapeError, nearest
+from megengine.core.errors import GraphError, NameInUseError, ShapeError
 from megengine.core.pytree import TreeDef
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op
@@ -30,7 +30,7 @@ from megengine.traced_module.names import NameSpace, identifier
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.order import ExprOrder
 from megengine.traced_module.primitives import Primitives, begin_use, exchanged, is_among
-from megengine.traced_module.queries import Queries, traced_module_class
+from megengine.traced_module.queries import Queries, nearest_node, traced_module_class
 from megengine.traced_module.tracing.calls import get_subattr
 
 __all__ = ["InternalGraph", "identifier"]
@@ -308,10 +308,13 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
         return other
 
     def node(self, name: str) -> Any:
-        """The node of that name; the error gives the nearest one."""
+        """The node of that name in this graph; the error gives the nearest one, by its path where it is a submodule's.
+
+        `get_node_by_name` finds nodes of submodules too.
+        """
         found = self._names.get(name)
         if found is None:
-            raise GraphError(f"graph {self.name!r} has no node {name!r}{nearest(name, self._names.nodes())}")
+            raise GraphError(f"graph {self.name!r} has no node {name!r}{nearest_node(self, name)}")
         return found
 
     # ------------------------------------------------------------ modules

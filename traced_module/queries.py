@@ -170,6 +170,16 @@ def node_named(graphs: Sequence[InternalGraph], name: str, first: InternalGraph 
     raise OptionError(f"{preferred[0].name if preferred else 'the module'} has no value {name!r}{nearest(name, known)}")
 
 
+def nearest_node(graph: InternalGraph, name: str) -> str:
+    """The end of a message about a name that no node of a graph has: the nearest one, in the graphs it enters too."""
+    inside = [node for node in graph.nodes() if node.graph is not graph]
+    same = [node_path(node) for node in inside if name in (node.name, node.qualname, node_path(node))]
+    if same:
+        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        return f"; a submodule has it: {same[0]!r}{more}; get_node_by_name finds nodes of submodules"
+    return nearest(name, [*graph._names.nodes(), *(t for n in inside for t in (node_path(n), n.qualname))])
+
+
 def node_path(node: Node) -> str:
     """Path of the module whose graph makes a node, and its name."""
     where = graph_path(node.graph)

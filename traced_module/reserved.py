@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Container, Iterable
 from typing import Any
 
 from megengine.core.errors import GraphError
@@ -10,13 +11,17 @@ from megengine.module import Module
 
 
 def keep_in_reach(kind: type[Module]) -> None:
-    """Let methods and properties that a class adds to Module be what is read under their names.
+    """Let methods and properties of a class be what is read under their names, those of Module too.
 
     A submodule of such a name (`self.flatten = Flatten()`) is kept all the same: graphs read it, `node.owner` gives it.
     """
-    for name, own in list(vars(kind).items()):
-        if not hasattr(Module, name) and (isinstance(own, property) or inspect.isfunction(own)):
+    for name in dir(kind):
+        own = inspect.getattr_static(kind, name)
+        if not is_special(name) and isinstance(own, _KINDS):
             setattr(kind, name, _InReach(name, own))
+
+
+_KINDS = (property, classmethod, staticmethod, type(keep_in_reach))
 
 
 class _InReach:
@@ -26,7 +31,9 @@ class _InReach:
         self.name, self.own, self.__doc__ = name, own, own.__doc__
 
     def __get__(self, module: Any, kind: Any = None) -> Any:
-        return self.own if module is None else self.own.__get__(module, kind)
+        if module is None and isinstance(self.own, property):
+            return self.own
+        return self.own.__get__(module, kind)
 
     def __set__(self, module: Any, value: Any) -> None:
         object.__getattribute__(module, "__dict__")[self.name] = value
@@ -35,16 +42,21 @@ class _InReach:
         del object.__getattribute__(module, "__dict__")[self.name]
 
 
+def is_special(name: str) -> bool:
+    """True for names that Python gives a meaning."""
+    return name.startswith("__")
+
+
 def state_names(kind: type[Module]) -> frozenset[str]:
-    """Attributes of objects of a class that those of a plain Module lack, and its private methods."""
-    have, plain = (object.__getattribute__(made, "__dict__") for made in (kind(), Module()))
-    return frozenset(have) - frozenset(plain) | {n for n in vars(kind) if n.startswith("_") and not hasattr(Module, n)}
+    """Attributes of objects of a class, which are their state."""
+    return frozenset(object.__getattribute__(kind(), "__dict__"))
 
 
-def check_names(entries: dict[str, Any], taken: frozenset[str], owner: str) -> None:
+def check_names(names: Iterable[str], taken: Container[str], owner: str) -> None:
     """Refuse submodules and tensors under names that traced modules need for their state."""
-    for name in sorted(taken & entries.keys()):
-        raise GraphError(
-            f"trace_module: {owner} has a submodule or tensor called {name!r}, which is an attribute of every traced "
-            "module; give it another name"
-        )
+    for name in sorted(names):
+        if name in taken or is_special(name):
+            raise GraphError(
+                f"trace_module: {owner} has a submodule or tensor called {name!r}, which is an attribute of every "
+                "traced module; give it another name"
+            )

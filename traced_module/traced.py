@@ -291,7 +291,7 @@ class TracedModule(Module):
         return "\n".join(repr(g) for g in self._graphs.values()) or super().__repr__()
 
 
-_NAMES = state_names(TracedModule)
+STATE_NAMES = state_names(TracedModule)  # under which no submodule or tensor can be
 keep_in_reach(TracedModule)
 
 
@@ -442,13 +442,13 @@ class _Assembly:
         self.made: dict[int, Any] = {}
         self.kept: list[Any] = []
 
-    def module(self, module: Any) -> Any:
+    def module(self, module: Any, path: str) -> Any:
         """The counterpart of a module, a tensor, or a container of them."""
         if isinstance(module, Tensor) or (isinstance(module, Module) and is_leaf_module(module)):
             return module
-        return self.graph_module(module)
+        return self.graph_module(module, path)
 
-    def graph_module(self, module: Any) -> TracedModule:
+    def graph_module(self, module: Any, path: str = "") -> TracedModule:
         """The counterpart of a module that has graphs, or of a container."""
         if id(module) in self.made:
             return self.made[id(module)]
@@ -457,7 +457,7 @@ class _Assembly:
         if isinstance(module, Module):
             made.name, made.training, made.quantize_disabled = module.name, module.training, module.quantize_disabled
             made.forward_signature = forward_signature(module, with_self=True)
-            made.origin = object.__getattribute__(module, "__dict__").get("origin", type(module).__name__)
+            made.origin = module.origin if isinstance(module, TracedModule) else type(module).__name__
             entries = object.__getattribute__(module, "__dict__").items()
             for graph in self.tracer.children.get(id(module), (module, {}))[1].values():
                 graph._owner = made
@@ -466,10 +466,11 @@ class _Assembly:
             entries = module.items() if isinstance(module, dict) else enumerate(module)
         held = {str(name): value for name, value in entries if _holds(value)}
         if isinstance(module, TracedModule):
-            held = {name: value for name, value in held.items() if name not in _NAMES}
-        check_names(held, _NAMES, type(module).__name__)
+            held = {name: value for name, value in held.items() if name not in STATE_NAMES}
+        kind = type(module).__name__
+        check_names(held, STATE_NAMES, f"{path} ({kind})" if path else kind)
         for name, value in held.items():
-            object.__setattr__(made, name, self.module(value))
+            object.__setattr__(made, name, self.module(value, f"{path}.{name}" if path else name))
         return made
 
 

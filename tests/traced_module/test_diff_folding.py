@@ -5,8 +5,10 @@ import pytest
 
 import megengine.functional as F
 import megengine.module as M
+from megengine.core.spec import TensorSpec
 from megengine.tensor import Parameter, tensor
-from megengine.traced_module import diff, lower, optimize, trace_module
+from megengine.traced_module import diff, lower, optimize, record, trace_module
+from megengine.traced_module.passes import fold_batch_norm
 
 
 class Net(M.Module):
@@ -89,7 +91,32 @@ def test_graphs_of_ops():
     assert (change.what, change.parts) == ("folded", ("norm_batch_norm_out",))
     weights = [m.graph.get_apply_by_type("conv2d")[0].inputs[1].expr.value.numpy() for m in (fused, ops)]
     assert change.norm == pytest.approx(np.linalg.norm(weights[0].astype(np.float64) - weights[1]), rel=1e-5)
-    assert set(found.counts()) == {"changed", "renamed"}
+    assert set(found.counts()) == {"changed"}
+
+
+def test_ops_that_are_folded_keep_their_names():
+    """What users call `conv_conv2d_out` is called so afterwards; a weight that another op uses keeps its own."""
+    ops = lower(MODEL)
+    names = [e.name for e in ops.graph.exprs()]
+    fused = optimize(ops, passes=["fold_batch_norm", "fold_constants"])
+    left = [e.name for e in fused.graph.exprs()]
+    assert [name for name in left if name not in names] == ["conv_conv2d_out_bias"]
+
+    w = np.ones((4, 3, 3, 3), np.float32)
+
+    def shared(x):
+        weight, one, none = tensor(w), *(tensor(np.full((1, 4, 1, 1), v, np.float32)) for v in (2, 0))
+        y = F.batch_norm(F.conv2d(x, weight), none, one, one, none, training=False)
+        return y + F.conv2d(x, weight)
+
+    graph = record(shared, [TensorSpec((1, 3, 5, 5), np.dtype(np.float32))], name="net")
+    old, other = (expr.name for expr in graph.get_apply_by_type("conv2d"))
+    kept = graph.get_apply_by_type("conv2d")[0].inputs[1].name
+    assert fold_batch_norm(graph)
+    graph.lint()
+    convs = graph.get_apply_by_type("conv2d")
+    assert [expr.name for expr in convs] == [old, other]
+    assert convs[1].inputs[1].name == kept != convs[0].inputs[1].name
 
 
 def test_what_only_goes_is_told_as_it_is():

@@ -7,8 +7,11 @@ import megengine as mge
 import megengine.functional as F
 import megengine.module as M
 from megengine import traced_module as tm
-from megengine.core.errors import ArgumentError, GraphError, OptionError
+from megengine.core.errors import ArgumentError, GraphError, NameInUseError, OptionError
 from megengine.tensor import tensor
+from megengine.traced_module.formats.tm_versions import BOOKKEEPING
+from megengine.traced_module.names import identifier
+from megengine.traced_module.node import ModuleNode
 from megengine.traced_module.reserved import state_names
 from megengine.traced_module.traced import TracedModule
 
@@ -59,6 +62,23 @@ def test_all_values_of_a_shared_module_are_seen():
     np.testing.assert_array_equal(seen[0], first)
     np.testing.assert_array_equal(seen[1], MODEL.a(tensor(first)).numpy())
     assert len(seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("b_uot", "; did you mean 'b_out'"),
+        ("relu_out", "; a submodule has it: 'a.relu_out' and 1 more; get_node_by_name finds nodes of submodules"),
+        ("many.1.relu_out", "; a submodule has it: 'many.1.relu_out'; get_node_by_name"),
+        ("Net.a.fc", "; a submodule has it: 'a.fc'; get_node_by_name"),
+        ("many.1.relu_ot", "; did you mean 'many.1.relu_out'"),
+        ("Net.a.[func_relo]", r"; did you mean 'Net.a.\[func_relu\]'"),
+        ("nothing like it", "'nothing like it'$"),
+    ],
+)
+def test_names_that_a_graph_does_not_have(name, hint):
+    with pytest.raises(GraphError, match=f"graph 'Net' has no node .*{hint}"):
+        MODEL.graph.node(name)
 
 
 WRONG = {
@@ -135,7 +155,65 @@ def test_layers_may_be_called_as_methods_of_traced_modules_are(name, tmp_path):
     assert model.graph.undo() and node.owner is getattr(net, name)
 
 
-@pytest.mark.parametrize("name", sorted(state_names(TracedModule) - {"forward_signature"}))
+NEEDED = ("_run", "_attributes", "_entries")  # a Module does not work without its own method of that name
+MODULES_OWN = sorted(n for n in dir(M.Module) if not n.startswith("__") and n not in NEEDED)
+
+
+@pytest.mark.parametrize("name", MODULES_OWN)
+def test_layers_may_be_called_as_methods_of_modules_are(name, tmp_path):
+    """What a traced module does itself does not depend on the names of its submodules."""
+    net = named(name)
+    wanted = net(x).numpy()
+    model = tm.trace_module(net, x)
+    forms = [model, model.flatten(), tm.trace_module(model, x)]
+    for suffix in (".mgt", ".tm"):
+        mge.save(model, tmp_path / f"net{suffix}")
+        forms.append(mge.load(tmp_path / f"net{suffix}"))
+    for form in forms:
+        np.testing.assert_array_equal(form(x).numpy(), wanted)
+        assert sorted(form.state_dict()) == [f"{name}.bias", f"{name}.weight"]
+        assert not isinstance(getattr(form, name), M.Module)
+        assert isinstance(form.graph.get_module_by_type(M.Linear).as_unique().owner, M.Linear)
+
+
+class Around(M.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = {"a": [inner]}
+
+    def forward(self, x):
+        return self.inner["a"][0](x)
+
+
+HOOKS = {"_forward_hooks", "_forward_pre_hooks"}  # a Module calls what it finds there
+
+
+@pytest.mark.parametrize("name", sorted(state_names(TracedModule) - HOOKS))
 def test_names_of_their_state_are_refused(name):
-    with pytest.raises(GraphError, match=f"Holder has a submodule or tensor called '{name}', which is an attribute of"):
+    """With the attribute and the module: they cannot be had in another way."""
+    why = f"a submodule or tensor called '{name}', which is an attribute of every traced module; give it another name"
+    with pytest.raises(GraphError, match=f"trace_module: Holder has {why}"):
         tm.trace_module(named(name), x)
+    with pytest.raises(GraphError, match=rf"trace_module: inner\.a\.0 \(Holder\) has {why}"):
+        tm.trace_module(Around(named(name)), x)
+
+
+@pytest.mark.parametrize("name", sorted(BOOKKEEPING - state_names(TracedModule)))
+def test_names_that_files_of_megengine_use_are_refused_by_them(name, tmp_path):
+    model = tm.trace_module(Around(named(name)), x)
+    mge.save(model, tmp_path / "net.mgt")
+    assert repr(mge.load(tmp_path / "net.mgt")) == repr(model)
+    with pytest.raises(GraphError, match=rf"Around\.inner\.a\.0 has .* called '{name}', which MegEngine's files use"):
+        mge.save(model, tmp_path / "net.tm")
+    assert not (tmp_path / "net.tm").exists()
+
+
+@pytest.mark.parametrize("name", sorted(n for n in dir(ModuleNode) if not n.startswith("_") and n == identifier(n)))
+def test_new_layers_are_not_called_as_attributes_of_nodes(name):
+    """They could not be read as `node.name` afterwards."""
+    model = tm.trace_module(named("layer"), x)
+    node = model.graph.inputs[0]
+    before = repr(model)
+    with pytest.raises((NameInUseError, GraphError, AttributeError), match=name):
+        setattr(node, name, M.Linear(4, 4))
+    assert repr(model) == before and not model.graph.undo()

@@ -336,7 +336,7 @@ def graph_of(described):
         (lambda d: of_kind(d, "Apply").update(op="Popen"), "unknown op"),
         (lambda d: of_kind(d, "Input").update(kind="Odd"), "unknown kind 'Odd'"),
         (lambda d: d["modules"][0]["state"].update(_graphs=1), "'_graphs' is not the name"),
-        (lambda d: d["modules"][0]["state"].update(forward={"layer": 0}), "'forward' is not the name"),
+        (lambda d: d["modules"][0]["state"].update(__class__={"layer": 0}), "'__class__' is not the name"),
         (lambda d: d["modules"][0]["state"].update(training=3), "'training' of a module is 3"),
         (lambda d: d["modules"][0]["state"].update(x={"module": 99}), "index out of range"),
         (lambda d: d["modules"][0]["state"].update(x={"module": -1}), "-1 where a number"),
@@ -399,3 +399,14 @@ def test_random_damage_is_one_error_or_a_module(tmp_path):
                 repr(files.load(path))
             except FileFormatError as error:
                 assert str(path) in str(error)
+
+
+def test_a_file_does_not_hide_what_a_module_does(tmp_path):
+    """Layers under names of methods are kept, and the methods are what is called."""
+
+    def add(described):
+        described["modules"][0]["state"].update(forward={"layer": 0}, run={"layer": 0}, state_dict={"layer": 0})
+
+    again = files.load(changed(tmp_path, add))
+    assert isinstance(object.__getattribute__(again, "__dict__")["forward"], M.Module)
+    assert again.forward.__func__ is TracedModule.forward and not isinstance(again.state_dict, M.Module)

@@ -201,6 +201,8 @@ class ModuleEdits:
             raise GraphError(f"{name!r} is not an attribute name; try {identifier(name)!r}")
         if name in object.__getattribute__(owner, "__dict__") or hasattr(type(owner), name):
             raise NameInUseError(f"{node.qualname} already has an attribute {name!r}; choose another name")
+        if hasattr(type(node), name):
+            raise NameInUseError(f"every node has an attribute {name!r} of its own; choose another name")
         with self.transaction("set_attribute"):
             self._put_attribute(node, name, self._own(node, name, value))
 

@@ -14,14 +14,14 @@ import numpy as np
 from megengine.core.errors import FileFormatError, brief, nearest
 from megengine.core.pytree import flatten, unflatten
 from megengine.core.spec import TensorSpec
-from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
 from megengine.traced_module.formats.module_writing import OWN_STATE
 from megengine.traced_module.formats.values import ValueReader, dtype_in
 from megengine.traced_module.graph import InternalGraph, identifier
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.traced import TracedModule
+from megengine.traced_module.reserved import is_special
+from megengine.traced_module.traced import STATE_NAMES, TracedModule
 from megengine.traced_module.tracing.calls import Static, flatten_arguments, function_of, get_subattr
 from megengine.traced_module.tracing.specialization import Specialization
 
@@ -301,6 +301,5 @@ def count_in(value: Any) -> int:
 
 def check_attribute(name: str) -> None:
     """Raises FileFormatError for what is not the name of a submodule or tensor."""
-    taken = hasattr(TracedModule if name.startswith("_") else Module, name) or name in OWN_STATE
-    if name.startswith("__") or taken:
+    if is_special(name) or name in STATE_NAMES:
         raise FileFormatError(f"{brief(name)} is not the name of a submodule or tensor")

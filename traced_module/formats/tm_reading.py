@@ -28,25 +28,18 @@ from megengine.serialization.pickles import Global, Record, read_records
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.expr import Apply, Arguments, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
 from megengine.traced_module.formats import tm_versions
-from megengine.traced_module.formats.tm_versions import CONTAINERS, ORIGINS
+from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, ORIGINS
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.names import identifier
 from megengine.traced_module.nesting import AROUND, levels
 from megengine.traced_module.node import Node
 from megengine.traced_module.provenance import from_plain
-from megengine.traced_module.traced import TracedModule
+from megengine.traced_module.reserved import is_special
+from megengine.traced_module.traced import STATE_NAMES, TracedModule
 from megengine.traced_module.tracing.calls import Static, function_of
 
 _HOME = "megengine.traced_module"
 ROOT = f"{_HOME}.traced_module.TracedModule"
-# state of a TracedModule that is not a child
-_BOOKKEEPING = frozenset(
-    (
-        *("_modules", "name", "training", "quantize_disabled", "_forward_pre_hooks", "_forward_hooks", "_name"),
-        *("_short_name", "argdef_graph_map", "argdef_outdef_map", "_is_top", "watch_points", "watch_node_value"),
-        *("end_points", "is_qat", "argspec", "dump_info", "nodes"),
-    )
-)
 _MOST_PARTS = 1 << 20  # arguments and attributes of all graphs and modules of a file together
 _CALLS_A_LEVEL = 3  # Python calls of the reader for a module in a module
 _MODULES_DEEP = 10_000  # how deep modules nest
@@ -148,7 +141,8 @@ class _Reader:
         made.is_qat = bool(state.get("is_qat", False))
         made.quantize_disabled = bool(state.get("quantize_disabled", False))
         for name, value in state.items():
-            if name not in _BOOKKEEPING:
+            kept_by_old_versions = name == "nodes" and isinstance(value, dict)
+            if name not in BOOKKEEPING and not kept_by_old_versions:
                 _check_attribute(name)
                 object.__setattr__(made, name, self.child(name, value))
         spec = state.get("argspec")
@@ -414,7 +408,7 @@ def _word(value: Any) -> str:
 
 
 def _check_attribute(name: Any) -> None:
-    if not isinstance(name, str) or name.startswith("__") or hasattr(Module, name):
+    if not isinstance(name, str) or is_special(name) or name in STATE_NAMES:
         raise FileFormatError(f"{brief(name)} is not the name of a submodule or tensor")
 
 

@@ -21,6 +21,15 @@ ORIGINS = "_provenance"  # of a graph: id of an expression -> where it comes fro
 # containers among arguments and results that files name
 CONTAINERS: dict[str, type] = {f"{k.__module__}.{k.__name__}": k for k in (tuple, list, dict, slice, OrderedDict)}
 
+# state of a TracedModule that is not a child
+BOOKKEEPING = frozenset(
+    (
+        *("_modules", "name", "training", "quantize_disabled", "_forward_pre_hooks", "_forward_hooks", "_name"),
+        *("_short_name", "argdef_graph_map", "argdef_outdef_map", "_is_top", "watch_points", "watch_node_value"),
+        *("end_points", "is_qat", "argspec", "dump_info"),
+    )
+)
+
 # op of a file -> our attributes from those it stored
 OPDEFS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"GetVarShape": lambda stored: {}}
 

@@ -26,7 +26,7 @@ from megengine.tensor import Tensor
 from megengine.traced_module.expr import Apply, Arguments, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
 from megengine.traced_module.formats.tm_lowering import FUNCTIONS, for_megengine, results_without_tensor
 from megengine.traced_module.formats.tm_order import in_file_order
-from megengine.traced_module.formats.tm_versions import CONTAINERS, LONGEST_NAME, ORIGINS
+from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, LONGEST_NAME, ORIGINS
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.nesting import roomy
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
@@ -167,6 +167,11 @@ class _Description:
         stub = self.modules[id(module)] = Stub(f"{_HOME}.traced_module.TracedModule")
         graphs, results = {}, {}
         children = {n: v for n, v in object.__getattribute__(module, "__dict__").items() if _is_child(v)}
+        for name in sorted(BOOKKEEPING & children.keys()):
+            raise GraphError(
+                f".tm: {_place(module)} has a submodule or tensor called {name!r}, which MegEngine's files use for "
+                "themselves; give it another name, or write .mgt"
+            )
         for graph in module.graphs:
             if graph.arguments is None:
                 raise GraphError(f".tm: {graph.name!r} is a graph of ops; MegEngine's files hold calls; write .mgt")
@@ -338,6 +343,11 @@ class _Description:
             )
         self.plain.setdefault(kind.__qualname__)
         return "builtins.tuple"
+
+
+def _place(module: TracedModule) -> str:
+    graph = next(iter(module.graphs), None)
+    return module.origin or "a container of modules" if graph is None else graph.qualname
 
 
 def _layer_state(layer: Any) -> tuple[str, dict[str, Any]]:

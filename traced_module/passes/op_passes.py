@@ -31,17 +31,27 @@ def mark(expr: Apply, origin: Apply, name: str) -> None:
 # ---------------------------------------------------------------- batch norm
 
 
-def _fold_one(graph: InternalGraph, bn: Apply) -> bool:
+Renaming = list[tuple[TensorNode, str]]  # new values, and the names of those whose places they take
+
+
+def _take_names(graph: InternalGraph, made: Renaming) -> None:
+    """Let new values be called as those that they replaced, where these are gone now."""
+    for node, name in made:
+        if graph._names.get(name) is None:
+            graph.rename(node, name)
+
+
+def _fold_one(graph: InternalGraph, bn: Apply) -> Renaming:
     conv = bn.inputs[0].expr
     if not isinstance(conv, Apply) or conv.op not in ("conv2d", "conv_transpose2d") or not only_user(bn.inputs[0], bn):
-        return False
+        return []
     fixed = [constant_value(n) for n in (*conv.inputs[1:], *bn.inputs[1:])]
     if any(v is None for v in fixed):
-        return False
+        return []
     w, *rest = (np.asarray(v, np.float64) for v in fixed)
     scale, shift, mean, var = rest[-4:]
     if np.any(var + bn.attrs["eps"] <= 0):  # nothing to divide by: it stays where it is seen
-        return False
+        return []
     bias = rest[0] if len(conv.inputs) == 3 else 0.0
     factor = scale / np.sqrt(var + bn.attrs["eps"])
     if conv.op == "conv2d":
@@ -55,24 +65,29 @@ def _fold_one(graph: InternalGraph, bn: Apply) -> bool:
     new = graph.apply(conv.op, conv.inputs[0], weight, offset, attrs=conv.attrs, name=conv.name, before=bn)
     mark(new.expr, conv, "fold_batch_norm")
     graph.replace_all_uses(bn.output, new)
-    return True
+    return [(weight, conv.inputs[1].name), (new, conv.name)]
 
 
 def fold_batch_norm(graph: InternalGraph) -> bool:
     """Batch norm in evaluation after a convolution only it uses becomes part of weight and bias (float64, then cast).
 
-    A weight shared with another convolution stays as it is there: the folded one gets its own constant.
+    A weight shared with another convolution stays as it is there: the folded one gets its own constant. The convolution
+    keeps its name.
     """
-    changed = [isinstance(bn, Apply) and _fold_one(graph, bn) for bn in graph.get_apply_by_type("batch_norm")]
-    return bool(any(changed) and graph.remove_dead() >= 0)
+    batch_norms = graph.get_apply_by_type("batch_norm")
+    made = [new for bn in batch_norms if isinstance(bn, Apply) for new in _fold_one(graph, bn)]
+    if made:
+        graph.remove_dead()
+        _take_names(graph, made)
+    return bool(made)
 
 
 # ---------------------------------------------------------------- constants and identities
 
 
 def fold_constants(graph: InternalGraph) -> bool:
-    """Ops whose inputs are all constants are computed now."""
-    changed = False
+    """Ops whose inputs are all constants are computed now; the values keep their names."""
+    made: Renaming = []
     for expr in graph.exprs():
         if not isinstance(expr, Apply) or get_op(expr.op).random or len(expr.outputs) != 1 or not expr.inputs:
             continue
@@ -80,9 +95,10 @@ def fold_constants(graph: InternalGraph) -> bool:
             value = _run_alone(graph, expr)
             new = graph.constant(value, expr.name, after=expr, meta=expr.meta)
             graph.replace_all_uses(expr.output, new)
-            changed = True
+            made.append((new, expr.name))
     graph.remove_dead()
-    return changed
+    _take_names(graph, made)
+    return bool(made)
 
 
 def _run_alone(graph: InternalGraph, expr: Apply) -> Tensor:

@@ -212,7 +212,7 @@ def callee_signature(expr: Call) -> inspect.Signature:
 def forward_signature(module: Module, *, with_self: bool = False) -> inspect.Signature:
     """Signature of a module's forward."""
     own = object.__getattribute__(module, "__dict__").get("forward_signature")
-    if own is None:
+    if not isinstance(own, inspect.Signature):  # a submodule of a user's may be called so
         return (signature_of if with_self else _signature_without_self)(type(module).forward)
     return own if with_self else without_self(own)
 
