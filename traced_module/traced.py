@@ -232,8 +232,9 @@ class TracedModule(Module):
 
         Edits of the copy, and layers that are replaced in it, do not show in this one.
         """
-        made = self._copies()
-        own_history([g for m in made.values() for g in m._graphs.values()])
+        with collection_paused():
+            made = self._copies()
+            own_history([g for m in made.values() for g in m._graphs.values()])
         return made[id(self)]
 
     def _copies(self, *, graphs: bool = True) -> dict[int, TracedModule]:
@@ -268,7 +269,8 @@ class TracedModule(Module):
         """
         from megengine.traced_module.editing.flattening import flattened
 
-        return flattened(self)
+        with collection_paused():
+            return flattened(self)
 
     def summary(self, depth: int | None = None) -> Any:
         """A `Summary`, which prints as a table: calls, shapes, parameters, multiply-accumulates.

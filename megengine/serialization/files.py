@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from megengine.core import late
+from megengine.core.collecting import collection_paused
 from megengine.core.errors import ArgumentError, FileFormatError, MissingFileError, OptionError, nearest
 from megengine.core.files import replacing
 from megengine.dispatch.refusal import checked, shown
@@ -55,7 +56,8 @@ def save(obj: Any, f: PathOrFile, pickle_module: Any = pickle, pickle_protocol: 
     if isinstance(f, (str, os.PathLike)) and (not str(f) or Path(f).is_dir()):
         raise MissingFileError(f"save: {str(f)!r} is a folder; expected the path of a file")
     writer = next((w for kind, w in WRITERS.items() if isinstance(obj, kind)), dumps)
-    content = writer(obj)
+    with collection_paused():
+        content = writer(obj)
     if isinstance(f, (str, os.PathLike)):
         write_atomically(f, content)
     else:
@@ -131,6 +133,11 @@ def _loaded(f: IO[bytes], map_location: Location, allow: Sequence[type], unsafe:
     map_location = _location.get() if map_location is None else map_location
     if unsafe:
         return pickle.load(f)
+    with collection_paused():
+        return _read(f, map_location, allow)
+
+
+def _read(f: IO[bytes], map_location: Location, allow: Sequence[type]) -> Any:
     content = f if isinstance(f, io.BufferedReader) and f.seekable() else io.BytesIO(f.read())
     at = content.tell()
     if content.read(4) == b"PK\x03\x04":

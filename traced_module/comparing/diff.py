@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from megengine.core.collecting import collection_paused
 from megengine.core.errors import FileFormatError, GraphError
 from megengine.module import Module
 from megengine.tensor import Tensor
@@ -133,6 +134,12 @@ def diff(a: Model, b: Model) -> GraphDiff:
     levels = [_level(model) for model in (a, b)]
     if levels[0] != levels[1] and None not in levels:
         raise GraphError(f"diff: one is a graph of {levels[0]}, the other of {levels[1]}; `lower` the one of calls")
+    with collection_paused():
+        found = _compared(a, b)
+        return GraphDiff(tuple(folded(found.changes, found.matchings)), tuple(found.matchings))
+
+
+def _compared(a: Model, b: Model) -> _Comparison:
     found = _Comparison()
     if isinstance(a, InternalGraph) and isinstance(b, InternalGraph):
         owners = (a._owner, b._owner)
@@ -142,7 +149,7 @@ def diff(a: Model, b: Model) -> GraphDiff:
             found.graphs("", "", [(a, b)])
     else:
         found.modules(a, b)
-    return GraphDiff(tuple(folded(found.changes, found.matchings)), tuple(found.matchings))
+    return found
 
 
 def _level(model: Model) -> str | None:

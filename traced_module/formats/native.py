@@ -34,6 +34,7 @@ OPS_VERSION, MODULE_VERSION = 1, 2
 GRAPH = "graph.json"
 
 
+@collection_paused()
 def save(model: TracedModule | InternalGraph, path: str | Path) -> None:
     """Write a traced module or a graph; an old file is replaced only when the new one is complete.
 
@@ -83,6 +84,7 @@ def load(path: str | Path, *, allow: Sequence[type] = ()) -> TracedModule:
         raise FileFormatError(f"{path}: {reason}") from None
 
 
+@collection_paused()
 def read(file: IO[bytes], path: str, *, allow: Sequence[type] = ()) -> TracedModule:
     """Read an open, seekable file; `path` is its name in messages. Raises as `load`."""
     described, arrays = read_archive(file, path, GRAPH)
@@ -92,8 +94,7 @@ def read(file: IO[bytes], path: str, *, allow: Sequence[type] = ()) -> TracedMod
         raise FileFormatError(f"{path}: {error}") from None
     try:
         if version == MODULE_VERSION:
-            with collection_paused():
-                return module_reading.rebuild(described, arrays, allow)
+            return module_reading.rebuild(described, arrays, allow)
         return TracedModule.from_graph(_Reader(described, arrays).graph())
     except (
         *(MegEngineError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError),

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.collecting import collection_paused
 from megengine.core.deep_calls import with_room
 from megengine.core.errors import FileFormatError, MegEngineError, brief, nearest
 from megengine.core.pytree import TreeDef
@@ -73,8 +72,7 @@ def read_tm(root: Any, *, allow: Sequence[type] = ()) -> TracedModule:
         raise FileFormatError(f"the file holds {_kind(root) or type(root).__name__}; expected a traced module")
     try:
         deep = levels(root, _modules_in) * _CALLS_A_LEVEL + AROUND
-        with collection_paused():
-            return with_room(deep, lambda: _Reader(allow).traced(root))
+        return with_room(deep, lambda: _Reader(allow).traced(root))
     except MegEngineError:
         raise
     except (TypeError, ValueError, IndexError, KeyError, AttributeError, OverflowError, RecursionError) as exc:
