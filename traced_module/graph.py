@@ -29,7 +29,7 @@ from megengine.traced_module.journal import Journal
 from megengine.traced_module.names import NameSpace, identifier
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.order import ExprOrder
-from megengine.traced_module.primitives import Primitives, begin_use, exchanged, is_among
+from megengine.traced_module.primitives import Primitives, begin_use, is_among
 from megengine.traced_module.queries import Queries, nearest_node, traced_module_class
 from megengine.traced_module.tracing.calls import get_subattr
 
@@ -247,10 +247,8 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
                 raise GraphError(f"replace_all_uses: {u.name!r} uses {old.name!r} before {new.name!r} is made")
         with self.transaction("replace_all_uses"):
             for u in users:
-                self._use(u, exchanged(u._inputs, old, new))
-            outputs = exchanged(self._outputs, old, new)
-            if outputs is not self._outputs:
-                self._set(self, "_outputs", outputs)
+                self._exchange(u, old, new)
+            self._exchange_outputs(old, new)
 
     def erase(self, expr: Expr) -> None:
         """Remove an expression whose values nobody uses; an input only of a graph of ops, which nobody calls."""

@@ -47,9 +47,19 @@ class Primitives:
 
     def _use(self: InternalGraph, expr: Expr, inputs: Sequence[Node], record: tuple[Any, ...] = ()) -> None:  # type: ignore[misc]
         """Let an expression use other nodes."""
-        old, new = expr._inputs, tuple(inputs)
-        places = changed_places(old, new)
-        self._journal.change(_use_new, _use_old, (expr, old, new, places), record or ("use", self, expr, new, places))
+        change = difference(expr._inputs, tuple(inputs))
+        self._journal.change(_use_new, _use_old, (expr, *change), record or ("use", self, expr, *change))
+
+    def _exchange(self: InternalGraph, expr: Expr, old: Node, new: Node) -> None:  # type: ignore[misc]
+        """Let an expression use one node where it uses another one."""
+        change = _exchanges(expr._inputs, old, new)
+        self._journal.change(_use_new, _use_old, (expr, *change), ("use", self, expr, *change))
+
+    def _exchange_outputs(self: InternalGraph, old: Node, new: Node) -> None:  # type: ignore[misc]
+        """Return one node where the graph returns another one; nothing if it does not."""
+        change = _exchanges(self._outputs, old, new)
+        if change[0]:
+            self._journal.change(_return_new, _return_old, (self, *change), ("outputs", self, *change))
 
     def _rename(self: InternalGraph, node: Node, new: str) -> None:  # type: ignore[misc]
         """Give a node a free name."""
@@ -98,12 +108,29 @@ def _remove_or_set_old(holder: Any, name: str, old: Any, new: Any) -> None:
         object.__setattr__(holder, name, old)
 
 
-def _use_new(expr: Expr, old: tuple[Node, ...], new: tuple[Node, ...], places: list[int] | None) -> None:
-    _become(expr, new, places)
+def _use_new(expr: Expr, places: Places, old: Nodes, new: Nodes) -> None:
+    _end_use(expr, old)
+    begin_use(expr, new)
+    expr._inputs = _with_nodes(expr._inputs, places, new)
+    changed = [expr]
+    while changed:
+        at = changed.pop()
+        found = _follows_from_shapes(at)
+        if found is not at._from_shapes:
+            at._from_shapes = found
+            changed += [user for n in at._outputs for user in n._users]
 
 
-def _use_old(expr: Expr, old: tuple[Node, ...], new: tuple[Node, ...], places: list[int] | None) -> None:
-    _become(expr, old, places)
+def _use_old(expr: Expr, places: Places, old: Nodes, new: Nodes) -> None:
+    _use_new(expr, places, new, old)
+
+
+def _return_new(graph: InternalGraph, places: Places, old: Nodes, new: Nodes) -> None:
+    graph._outputs = _with_nodes(graph._outputs, places, new)
+
+
+def _return_old(graph: InternalGraph, places: Places, old: Nodes, new: Nodes) -> None:
+    graph._outputs = _with_nodes(graph._outputs, places, old)
 
 
 def _name_new(graph: InternalGraph, node: Node, old: str, new: str) -> None:
@@ -116,21 +143,35 @@ def _name_old(graph: InternalGraph, node: Node, old: str, new: str) -> None:
     _name_new(graph, node, new, old)
 
 
-def changed_places(old: Sequence[Node], new: Sequence[Node]) -> list[int] | None:
-    """Where two sequences of nodes differ; None if one is longer."""
+# ---------------------------------------------------------------- sequences of nodes
+
+# Calls may have thousands of operands, and each may be exchanged: what is kept of a change is where nodes differ, and
+# the places are found without Python for each operand.
+Nodes = Sequence[Node]
+Places = list[int] | None  # None: everywhere, as one sequence is longer
+
+
+def difference(old: tuple[Node, ...], new: tuple[Node, ...]) -> tuple[Places, Nodes, Nodes]:
+    """Where two sequences of nodes differ, and the nodes of each that stand there."""
     if len(old) != len(new):
-        return None
-    return list(compress(count(), map(is_not, old, new)))  # no Python for each: calls may have thousands of operands
+        return None, old, new
+    places = list(compress(count(), map(is_not, old, new)))
+    return places, [old[i] for i in places], [new[i] for i in places]
 
 
-def exchanged(nodes: tuple[Any, ...], old: Node, new: Node) -> tuple[Any, ...]:
-    """The nodes with `new` in the places of `old`; the same tuple if it has none."""
+def _exchanges(nodes: tuple[Node, ...], old: Node, new: Node) -> tuple[list[int], Nodes, Nodes]:
+    """The difference that it makes to put `new` in the places of `old`."""
     places = list(compress(count(), map(is_, nodes, repeat(old))))
-    if not places:
-        return nodes
+    return places, (old,) * len(places), (new,) * len(places)
+
+
+def _with_nodes(nodes: tuple[Any, ...], places: Places, new: Nodes) -> tuple[Any, ...]:
+    """The sequence with these nodes in their places."""
+    if places is None:
+        return tuple(new)
     made = list(nodes)
-    for i in places:
-        made[i] = new
+    for i, node in zip(places, new, strict=True):
+        made[i] = node
     return tuple(made)
 
 
@@ -151,21 +192,6 @@ def _end_use(expr: Expr, inputs: Iterable[Node]) -> None:
         left = n._users.pop(expr) - 1
         if left:
             n._users[expr] = left
-
-
-def _become(expr: Expr, inputs: tuple[Node, ...], places: list[int] | None) -> None:
-    """Let an expression use these nodes, which are others at these places (None: everywhere)."""
-    old = expr._inputs
-    _end_use(expr, old if places is None else [old[i] for i in places])
-    begin_use(expr, inputs if places is None else [inputs[i] for i in places])
-    expr._inputs = inputs
-    changed = [expr]
-    while changed:
-        at = changed.pop()
-        found = _follows_from_shapes(at)
-        if found is not at._from_shapes:
-            at._from_shapes = found
-            changed += [user for n in at._outputs for user in n._users]
 
 
 def _follows_from_shapes(expr: Expr) -> bool:

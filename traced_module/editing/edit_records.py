@@ -16,7 +16,7 @@ from megengine.traced_module.formats.module_writing import ModuleWriter
 from megengine.traced_module.formats.values import ValueWriter, class_path, dtype_out
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.primitives import changed_places
+from megengine.traced_module.primitives import Nodes, Places, difference
 from megengine.traced_module.traced import TracedModule
 
 Address = list[Any]  # [path of the module, which of its graphs]
@@ -165,10 +165,13 @@ class Recorder:
         """An expression that is removed."""
         return {"do": "unlink", "graph": self._at(graph), "expr": expr_name(expr), "was": expr._body()}
 
-    def use(self, graph: InternalGraph, expr: Expr, inputs: Sequence[Node], places: list[int] | None) -> dict[str, Any]:
+    def use(self, graph: InternalGraph, expr: Expr, places: Places, old: Nodes, new: Nodes) -> dict[str, Any]:
         """Other operands."""
-        place = {"graph": self._at(graph), "expr": expr_name(expr)}
-        return {"do": "use", **place, **_exchanged(expr._inputs, inputs, "inputs", places)}
+        return {"do": "use", "graph": self._at(graph), "expr": expr_name(expr), **_told("inputs", places, old, new)}
+
+    def outputs(self, graph: InternalGraph, places: Places, old: Nodes, new: Nodes) -> dict[str, Any]:
+        """Other results of the graph."""
+        return {"do": "outputs", "graph": self._at(graph), **_told("nodes", places, old, new)}
 
     def arguments(
         self, graph: InternalGraph, expr: Call, inputs: Sequence[Node], arguments: Arguments
@@ -227,8 +230,7 @@ class Recorder:
                 return {"do": "attrs", **place, "was": target._body(), "attrs": values}
             return {"do": "meta", **place, "meta": values}
         if attribute in ("_inputs", "_outputs"):
-            old = getattr(target, attribute)
-            return {"do": attribute[1:], **place, **_exchanged(old, value, "nodes", changed_places(old, value))}
+            return {"do": attribute[1:], **place, **_told("nodes", *difference(getattr(target, attribute), value))}
         if attribute == "arguments":
             tensors = [n for n in target.inputs if isinstance(n, TensorNode)]
             args, kwargs = self._call(tensors, value, target.name)
@@ -237,11 +239,10 @@ class Recorder:
         return {"do": "result", **place, "value": nested}
 
 
-def _exchanged(old: Sequence[Node], new: Sequence[Node], key: str, places: list[int] | None) -> dict[str, Any]:
-    """Names of nodes before and after a change; only those at the places where they differ, if there are as many."""
-    if places is None:
-        return {"was": [n.name for n in old], key: [n.name for n in new]}
-    return {"places": places, "was": [old[i].name for i in places], key: [new[i].name for i in places]}
+def _told(key: str, places: Places, old: Nodes, new: Nodes) -> dict[str, Any]:
+    """Names of nodes before and after a change."""
+    found = {"was": [n._name for n in old], key: [n._name for n in new]}
+    return found if places is None else {"places": places, **found}
 
 
 def expr_name(expr: Expr) -> str:

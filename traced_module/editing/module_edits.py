@@ -15,7 +15,7 @@ from megengine.tensor import Tensor
 from megengine.traced_module.expr import Call, Expr, GetAttr, Input
 from megengine.traced_module.names import identifier
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.primitives import exchanged, is_among
+from megengine.traced_module.primitives import is_among
 from megengine.traced_module.queries import child_graph
 
 if TYPE_CHECKING:
@@ -86,10 +86,8 @@ class ModuleEdits:
                     f"insert what makes {new.name!r} right behind {old.name!r}"
                 )
         for user in users:
-            self._use(user, exchanged(user._inputs, old, new))
-        outputs = exchanged(self._outputs, old, new)
-        if outputs is not self._outputs:
-            self._set(self, "_outputs", outputs)
+            self._exchange(user, old, new)
+        self._exchange_outputs(old, new)
 
     def _between(self: InternalGraph, old: Node, new: Node) -> list[Expr]:  # type: ignore[misc]
         """Expressions behind the one that makes `old` on which `new` depends."""

@@ -14,6 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from megengine.core.collecting import collection_paused
 from megengine.core.errors import GraphError
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.nesting import roomy
@@ -105,6 +106,7 @@ def _fonts(resvg_py: Any, folder: Path) -> dict[str, Any]:
     return {"font_files": [str(path)], "sans_serif_family": font.getname()[0]}
 
 
+@collection_paused()
 @roomy(12)
 def to_dot(graph: InternalGraph, *, depth: int | None = None) -> str:
     """The graph in Graphviz's language, hierarchy as clusters; `depth` as in `to_svg`."""
