@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from megengine.autodiff.context import Context, pull_back
 from megengine.core import hooks
-from megengine.dispatch import Op, infer
+from megengine.dispatch import Op
 from megengine.dispatch.apply import interpose, no_interposers
-from megengine.dispatch.notes import Notes
+from megengine.dispatch.notes import SpecNotes, stand_in
 from megengine.tensor import Tensor
-
-_LARGEST_CONSTANT = 1 << 12  # elements of what a rule makes of shapes alone: it is kept with the rule
-
-
-class _SpecNotes(Notes):
-    """Ops are not run: a rule that comes to its end so asks for no value."""
-
-    def run(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
-        """Tensors with the specs of the results."""
-        specs = infer(op, [t.spec for t in tensors], attrs)
-        return tuple(map(Tensor._deferred, specs)) if isinstance(specs, tuple) else Tensor._deferred(specs)
 
 
 def learn(op: Op, inputs: tuple, outputs: tuple, attrs: dict[str, Any], needs: tuple, cts: tuple) -> tuple | None:
@@ -29,8 +18,8 @@ def learn(op: Op, inputs: tuple, outputs: tuple, attrs: dict[str, Any], needs: t
 
     It holds for all tensors of these specs. None for a rule that reads a value, or fails: it is called each time.
     """
-    groups = [tuple(t if t is None else Tensor._deferred(t.spec) for t in group) for group in (inputs, outputs, cts)]
-    notes = _SpecNotes([t for group in groups for t in group])
+    groups = [tuple(map(stand_in, group)) for group in (inputs, outputs, cts)]
+    notes = SpecNotes([t for group in groups for t in group])
     token = hooks.active.set(None)
     try:
         with no_interposers(), interpose(notes):
@@ -43,12 +32,12 @@ def learn(op: Op, inputs: tuple, outputs: tuple, attrs: dict[str, Any], needs: t
     return _recipe(notes, grads, needs) if fits else None
 
 
-def _recipe(notes: Notes, grads: Sequence[Tensor | None], needs: Sequence[bool]) -> tuple | None:
+def _recipe(notes: SpecNotes, grads: Sequence[Tensor | None], needs: Sequence[bool]) -> tuple | None:
     wanted = [g if need else None for g, need in zip(grads, needs, strict=True)]
     made = {id(g): g for g in wanted if g is not None}
     notes.constants += [g for number, g in made.items() if number not in notes.places()]
     notes.keep(made.values())
-    if any(c._value is None or c.spec.size > _LARGEST_CONSTANT for c in notes.constants):
+    if not notes.can_be_kept():
         return None
     places = notes.places()
     return tuple(notes.constants), notes.written(), tuple(None if g is None else places[id(g)] for g in wanted)

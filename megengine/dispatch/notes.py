@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from megengine.dispatch.apply import Interposer
+import numpy as np
+
+from megengine.core.spec import TensorSpec
+from megengine.dispatch.apply import Interposer, infer
 from megengine.dispatch.record import Op
-from megengine.tensor import Tensor
+from megengine.tensor import DeferredValueError, Tensor
 
 
 class Notes(Interposer):
@@ -63,6 +66,34 @@ class Notes(Interposer):
             (op, attrs, tuple(places[id(t)] for t in tensors), len(out) if isinstance(out, tuple) else None)
             for (op, attrs, tensors), out in zip(self.steps, self.results, strict=True)
         )
+
+
+class SpecNotes(Notes):
+    """Notes of ops that are not run: what comes to its end with `stand_in`s for tensors asks for no value."""
+
+    LARGEST = 1 << 12  # elements of a constant; it is kept as long as what is known of the call
+
+    def run(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
+        """Tensors with the specs of the results."""
+        specs = infer(op, [t.spec for t in tensors], attrs)
+        return tuple(map(_without_value, specs)) if isinstance(specs, tuple) else _without_value(specs)
+
+    def can_be_kept(self) -> bool:
+        """Whether every constant is small and has a value."""
+        return all(c._value is not None and c.spec.size <= self.LARGEST for c in self.constants)
+
+
+def stand_in(given: Any) -> Any:
+    """A tensor of the same spec without a value for a tensor, anything else itself."""
+    return _without_value(given.spec) if isinstance(given, Tensor) else given
+
+
+def _without_value(spec: TensorSpec) -> Tensor:
+    return Tensor._deferred(spec, _refuse)
+
+
+def _refuse() -> np.ndarray:
+    raise DeferredValueError("a value was asked for where only specs are known")
 
 
 def _flat(out: Any) -> tuple[Any, ...]:

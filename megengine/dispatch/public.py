@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from megengine.core import absent, hooks
 from megengine.core.errors import MegEngineError, OptionError
-from megengine.dispatch.apply import active_interposers, interpose
-from megengine.dispatch.notes import Notes
+from megengine.dispatch.apply import active_interposers, interpose, no_interposers
+from megengine.dispatch.notes import SpecNotes, stand_in
 from megengine.dispatch.refusal import FOREIGN, called, explained
 from megengine.kernels import _core
 from megengine.tensor import Tensor
@@ -102,13 +102,20 @@ def _assigning(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _repeating(record: PublicFunction, call: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function; what it does is written down at the second of several calls alike and repeated natively."""
+    """The same function; what it does is written down at the second of several calls alike and repeated natively.
 
-    def learn(*args: Any, **kwargs: Any) -> tuple[Any, tuple | None]:
-        notes = Notes((*args, *kwargs.values()))
-        with interpose(notes):
-            out = call(*args, **kwargs)
-        return out, _recipe(notes, out)
+    It is written down on tensors without values, so that what asks for one is not repeated.
+    """
+
+    def learn(*args: Any, **kwargs: Any) -> tuple | None:
+        given = list(map(stand_in, (*args, *kwargs.values())))
+        notes = SpecNotes(given)
+        try:
+            with no_interposers(), interpose(notes):
+                out = record.function(*given[: len(args)], **dict(zip(kwargs, given[len(args) :], strict=True)))
+        except Exception:  # it asks for a value, or is wrong: the function is called each time
+            return None
+        return _recipe(notes, out)
 
     def fail(exc: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         raise _named(record, exc, args, kwargs) if isinstance(exc, Exception) else exc
@@ -116,13 +123,20 @@ def _repeating(record: PublicFunction, call: Callable[..., Any]) -> Callable[...
     return _core.PublicCall(call, learn, fail)
 
 
-def _recipe(notes: Notes, out: Any) -> tuple | None:
-    """(constants, ops as `Notes` write them, the one with the result) of a call; None if it cannot be repeated so."""
-    results = [id(r) for r in notes.results]
-    used = {id(t) for _, _, tensors in notes.steps for t in tensors}
-    if id(out) not in results or not used >= notes.known.keys() or any(c.spec.shape for c in notes.constants):
-        return None  # a tensor that no op takes was read by Python; only numbers are made by a call alone
-    return tuple(notes.constants), notes.written(), results.index(id(out))
+def _recipe(notes: SpecNotes, out: Any) -> tuple | None:
+    """(constants, ops as `Notes` write them, the one with the result, which of its results or -1 for what it gave).
+
+    None for a call that cannot be repeated so.
+    """
+    if not notes.can_be_kept():
+        return None
+    for step, found in enumerate(notes.results):
+        if found is out:
+            return tuple(notes.constants), notes.written(), step, -1
+        items = [id(r) for r in found] if isinstance(found, tuple) else []
+        if id(out) in items:
+            return tuple(notes.constants), notes.written(), step, items.index(id(out))
+    return None
 
 
 def public(
@@ -138,8 +152,8 @@ def public(
     `in_place` are names of methods that give the tensor itself the result as its value: `x += 1`, `x[0] = 1`.
     `random` marks one that draws anew at each call: passes never merge two calls of it.
     `by_spec` promises that the ops it applies, and what it returns of their results, follow from the specs of its
-    tensors and from its other arguments, never from values or from anything outside: calls alike repeat them
-    without Python.
+    tensors and from its other arguments, never from anything outside, and that it changes nothing: calls alike repeat
+    them without Python. Where it asks for values it is called each time.
 
     Tracing records calls of it as one expression; what it calls itself is not recorded again.
     """

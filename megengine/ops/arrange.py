@@ -33,28 +33,28 @@ define(
 )
 
 
-@public(home=_HOME, methods=("to",))
+@public(home=_HOME, methods=("to",), by_spec=True)
 def copy(inp: Any, device: str | None = None) -> Tensor:
     """A copy of x on a device (its own by default), differentiable."""
     x = as_tensor(inp)
     return apply("copy", x, device=x.device if device is None else devices.normalize(device))
 
 
-@public(home="megengine.functional.math")
+@public(home="megengine.functional.math", by_spec=True)
 def isnan(inp: Any) -> Tensor:
     """True where x is not a number."""
     x = as_tensor(inp)
     return apply("not_equal", x, x)
 
 
-@public(home="megengine.functional.math")
+@public(home="megengine.functional.math", by_spec=True)
 def isinf(inp: Any) -> Tensor:
     """True where x is infinite."""
     x = floating(inp)
     return apply("equal", apply("abs", x), as_tensor(float("inf"), like=x))
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def tile(inp: Any, reps: Integers) -> Tensor:
     """X beside itself `reps` times along each axis; missing axes count from the left, as in NumPy."""
     x = as_tensor(inp)
@@ -70,7 +70,7 @@ def tile(inp: Any, reps: Integers) -> Tensor:
     return apply("reshape", y, shape=tuple(c * n for c, n in zip(counts, shape, strict=True)))
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def repeat(inp: Any, repeats: int, axis: int | None = None) -> Tensor:
     """Every element `repeats` times along `axis`, or of the flattened tensor without one."""
     x = as_tensor(inp)
@@ -84,7 +84,7 @@ def repeat(inp: Any, repeats: int, axis: int | None = None) -> Tensor:
     return apply("reshape", y, shape=(*head, length * int(repeats), *tail))
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def roll(inp: Any, shift: Integers, axis: Axes = None) -> Tensor:
     """Elements moved along axes; what leaves at one end comes in at the other."""
     x = as_tensor(inp)

@@ -280,20 +280,20 @@ _declare_reflected("left_shift", "__rlshift__")
 _declare_reflected("right_shift", "__rrshift__")
 
 
-@public(home="megengine.tensor", methods=("__pos__",))
+@public(home="megengine.tensor", methods=("__pos__",), by_spec=True)
 def pos(x: Any) -> Tensor:
     """X itself, as a new tensor."""
     return apply("copy", as_tensor(x), device=as_tensor(x).device)
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def atan2(y: Any, x: Any) -> Tensor:
     """Angle of the point (x, y) in (-pi, pi], elementwise (shapes broadcast)."""
     a, b = operands("atan2", y, x)
     return apply("atan2", floating(a), floating(b))
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def logaddexp(x: Any, y: Any) -> Tensor:
     """log(exp(x) + exp(y)) without overflow."""
     a, b = operands("logaddexp", floating(x), floating(y))

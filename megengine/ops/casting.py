@@ -47,7 +47,7 @@ define(
 )
 
 
-@public(home="megengine.tensor", methods=("astype",))
+@public(home="megengine.tensor", methods=("astype",), by_spec=True)
 def astype(inp: Any, dtype: Any) -> Tensor:
     """The tensor in another dtype; to and from quantized dtypes by quantizing and dequantizing."""
     x, wanted = as_tensor(inp), as_dtype(dtype)

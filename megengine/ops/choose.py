@@ -52,7 +52,7 @@ define(
 )
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def cumsum(inp: Any, axis: int) -> Tensor:
     """Sums of the elements up to each, along `axis`; inp's shape and dtype."""
     return apply("cumsum", as_tensor(inp), axis=normalize_axis("cumsum", axis, as_tensor(inp).ndim), reverse=False)

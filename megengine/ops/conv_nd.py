@@ -23,7 +23,7 @@ def _check_mode(op: str, conv_mode: str, compute_mode: str = "default") -> None:
     choice(op, "compute_mode", compute_mode, ("default", "float32"))
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def conv1d(
     inp: Any,
     weight: Any,
@@ -83,7 +83,7 @@ def _volume(planes: Tensor, n: int, depth: int) -> Tensor:
     return apply("transpose", wide, perm=(0, 2, 1, 3, 4))
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def conv3d(
     inp: Any,
     weight: Any,

@@ -357,7 +357,7 @@ def setitem(inp: Tensor, key: Any, value: Any) -> Tensor:
 # ---------------------------------------------------------------- public functions
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def gather(inp: Any, axis: int, index: Any) -> Tensor:
     """out[i][j] = inp[index[i][j]][j] for axis 0, likewise for others; index has inp's number of axes."""
     x, i = as_tensor(inp), as_tensor(index)
@@ -369,7 +369,7 @@ def gather(inp: Any, axis: int, index: Any) -> Tensor:
     return apply("index", x, *indices, pattern=("i",) * x.ndim)
 
 
-@public(home="megengine.functional.nn")
+@public(home="megengine.functional.nn", by_spec=True)
 def indexing_one_hot(src: Any, index: Any, axis: int = 1, keepdims: bool = False) -> Tensor:
     """One element of `axis` per position, chosen by `index` (src's shape without the axis; floats are cut to int32)."""
     x, i = as_tensor(src), as_tensor(index)
@@ -381,13 +381,13 @@ def indexing_one_hot(src: Any, index: Any, axis: int = 1, keepdims: bool = False
     return out if keepdims else apply("reshape", out, shape=i.shape)
 
 
-@public(home="megengine.functional.nn")
+@public(home="megengine.functional.nn", by_spec=True)
 def one_hot(inp: Any, num_classes: int) -> Tensor:
     """int32 rows with a single one at each index of inp."""
     return apply("one_hot", as_tensor(inp), depth=int(num_classes))
 
 
-@public(home="megengine.functional.nn")
+@public(home="megengine.functional.nn", by_spec=True)
 def embedding(
     inp: Any, weight: Any, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float | None = None
 ) -> Tensor:
@@ -414,7 +414,7 @@ def embedding(
     return apply("where", apply("broadcast_to", mask, shape=rows.shape), rows.detach(), rows)
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def where(mask: Any, x: Any, y: Any) -> Tensor:
     """X where mask is true, else y; shapes broadcast."""
     a, b = operands("where", x, y)

@@ -134,7 +134,7 @@ def stack(inps: Sequence[Any], axis: int = 0, device: str | None = None) -> Tens
     return apply("concat", *[expand_dims(x, axis) for x in xs], axis=axis)
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def split(inp: Any, nsplits_or_sections: Integers, axis: int = 0) -> tuple[Tensor, ...]:
     """Parts along `axis`: their number, or the positions where to cut."""
     x = as_tensor(inp)

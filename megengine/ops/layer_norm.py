@@ -30,7 +30,7 @@ def _scaled(x: Tensor, weight: Any, bias: Any, shape: tuple[int, ...]) -> Tensor
     return x
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def layer_norm(
     inp: Any, normalized_shape: Integers, affine: bool, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Tensor:
@@ -46,7 +46,7 @@ def layer_norm(
     return _scaled(y, weight, bias, tail) if affine else y
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def group_norm(
     inp: Any, num_groups: int, affine: bool, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Tensor:
@@ -70,7 +70,7 @@ def instance_norm(inp: Any, affine: bool, weight: Any = None, bias: Any = None, 
     return _scaled(y, weight, bias, (1, x.shape[1], *[1] * (x.ndim - 2))) if affine else y
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def prelu(x: Any, y: Any) -> Tensor:
     """X where positive, else x times y; y is a number or one slope per channel (He et al. 2015)."""
     x, y = operands("prelu", as_tensor(x), y)
@@ -82,7 +82,7 @@ def prelu(x: Any, y: Any) -> Tensor:
     return apply("add", apply("maximum", x, zero), apply("mul", apply("minimum", x, zero), y))
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def pixel_shuffle(inp: Any, upscale_factor: int) -> Tensor:
     """[..., C*r*r, H, W] -> [..., C, H*r, W*r] (Shi et al. 2016)."""
     x, r = as_tensor(inp), int(upscale_factor)
@@ -107,7 +107,7 @@ def general_norm(
     return _scaled(y, weight, bias, shape) if affine else y
 
 
-@public(home="megengine.functional.math")
+@public(home="megengine.functional.math", by_spec=True)
 def normalize(inp: Any, ord: float | None = None, axis: int | None = None, eps: float = 1e-12) -> Tensor:
     """X divided by its norm along `axis` (or of the whole tensor), at least eps."""
     x = floating(inp)

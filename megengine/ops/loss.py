@@ -24,20 +24,20 @@ def _reduce(loss: Tensor, reduction: str) -> Tensor:
     return mean(loss) if reduction == "mean" else apply("sum", loss, axis=None, keepdims=False)
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def l1_loss(pred: Any, label: Any, reduction: str = "mean") -> Tensor:
     """Mean absolute difference."""
     return _reduce(apply("abs", floating(pred) - as_tensor(label)), reduction)
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def square_loss(pred: Any, label: Any, reduction: str = "mean") -> Tensor:
     """Mean squared difference."""
     d = floating(pred) - as_tensor(label)
     return _reduce(d * d, reduction)
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def cross_entropy(
     pred: Any,
     label: Any,
@@ -62,7 +62,7 @@ def cross_entropy(
     return _reduce(loss, reduction)
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def binary_cross_entropy(pred: Any, label: Any, with_logits: bool = True, reduction: str = "mean") -> Tensor:
     """Binary cross entropy of logits (or probabilities) and labels in [0, 1]."""
     x, y = floating(pred), as_tensor(label)
@@ -71,7 +71,7 @@ def binary_cross_entropy(pred: Any, label: Any, with_logits: bool = True, reduct
     return _reduce(apply("softplus", x) - x * y, reduction)
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def hinge_loss(pred: Any, label: Any, norm: str = "L1", reduction: str = "mean") -> Tensor:
     """max(0, 1 - pred * label) summed over axis 1, labels -1 and 1; norm L2 squares it."""
     if norm not in ("L1", "L2"):

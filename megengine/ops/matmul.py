@@ -132,13 +132,13 @@ def matmul_operator(inp1: Any, inp2: Any) -> Tensor:
     return matmul(inp1, inp2)
 
 
-@public(home="megengine.tensor", methods=("__rmatmul__",))
+@public(home="megengine.tensor", methods=("__rmatmul__",), by_spec=True)
 def rmatmul(inp1: Any, inp2: Any) -> Tensor:
     """Inp2 @ inp1, for arrays on the left."""
     return matmul(inp2, inp1)
 
 
-@public(home="megengine.functional.math")
+@public(home="megengine.functional.math", by_spec=True)
 def dot(inp1: Any, inp2: Any) -> Tensor:
     """Inner product of two vectors."""
     a, b = operands("dot", inp1, inp2)

@@ -88,14 +88,14 @@ def _axis(op: str, x: Tensor, axis: Any) -> int:
     return normalize_axis(op, axis, x.ndim)
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def softmax(inp: Any, axis: int | None = None) -> Tensor:
     """exp(x) normalised to sum 1 along `axis` (default: axis 0 of 1 or 3 axes, else axis 1, as MegEngine)."""
     x = floating(inp)
     return apply("softmax", x, axis=_axis("softmax", x, axis))
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def logsoftmax(inp: Any, axis: int) -> Tensor:
     """Logarithm of softmax along `axis`, without overflow."""
     x = floating(inp)

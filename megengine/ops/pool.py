@@ -247,13 +247,13 @@ def _arguments(op: str, kernel_size: Any, stride: Any, padding: Any) -> dict[str
     return _window_attrs(kernel, kernel if stride is None else pair(op, "stride", stride), pad_pairs(op, padding))
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def max_pool2d(inp: Any, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Tensor:
     """Largest element of each window of inp [N,C,H,W]; the stride defaults to the window."""
     return apply("max_pool2d", as_tensor(inp), **_arguments("max_pool2d", kernel_size, stride, padding))
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def avg_pool2d(
     inp: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, mode: str = "average_count_exclude_padding"
 ) -> Tensor:
@@ -282,7 +282,7 @@ def _adaptive(op: str, inp: Any, oshp: Any, **extra: Any) -> Tensor:
     return apply(op, x, kernel=kernel, stride=stride, padding=((0, 0), (0, 0)), **extra)
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def adaptive_avg_pool2d(inp: Any, oshp: Any) -> Tensor:
     """Means over an oshp grid of inp [N,C,H,W]; where lengths do not divide, the windows overlap."""
     if pair("adaptive_avg_pool2d", "oshp", oshp) == (1, 1):
@@ -290,7 +290,7 @@ def adaptive_avg_pool2d(inp: Any, oshp: Any) -> Tensor:
     return _adaptive("avg_pool2d", inp, oshp, count_include_pad=True)
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def adaptive_max_pool2d(inp: Any, oshp: Any) -> Tensor:
     """Largest elements over an oshp grid of inp [N,C,H,W]."""
     return _adaptive("max_pool2d", inp, oshp)

@@ -265,7 +265,7 @@ def min(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     return reduce("min", inp, axis, keepdims)
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def var(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Variance along `axis`, dividing by the number of elements; of float16 a float32, as in MegEngine."""
     x = _for_mean(inp)
@@ -273,13 +273,13 @@ def var(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     return reduce("mean", d * d, axis, keepdims)
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def std(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Standard deviation along `axis`, dividing by the number of elements; of float16 a float32."""
     return apply("sqrt", var(inp, axis, keepdims))
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def norm(inp: Any, ord: float | None = None, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """Vector norm of order `ord` (default 2) along `axis`, or of all elements."""
     x, order = floating(inp), 2.0 if ord is None else float(ord)
@@ -304,13 +304,13 @@ def _arg(name: str, inp: Any, axis: Any, keepdims: bool) -> Tensor:
     return apply("reshape", found, shape=reduced_shape(x.shape, axes, True)) if keepdims and axis is not None else found
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def argmax(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Index (int32) of the first largest element along `axis`; of several axes (None: all), into them flattened."""
     return _arg("argmax", inp, axis, keepdims)
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def argmin(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Index (int32) of the first smallest element along `axis`; of several axes (None: all), into them flattened."""
     return _arg("argmin", inp, axis, keepdims)
@@ -353,7 +353,7 @@ define(
 )
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def topk(
     inp: Any, k: int, descending: bool = True, kth_only: bool = False, no_sort: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -370,7 +370,7 @@ def topk(
     return (values[..., count - 1], indices[..., count - 1]) if kth_only else (values, indices)
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def sort(inp: Any, descending: bool = False) -> tuple[Tensor, Tensor]:
     """The last axis in order, and the int32 indices of its elements in the input."""
     return _sorted("sort", inp, descending)
@@ -383,7 +383,7 @@ def _sorted(name: str, inp: Any, descending: bool) -> tuple[Tensor, Tensor]:
     return apply("topk", x, k=x.shape[-1], descending=bool(descending))
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def argsort(inp: Any, descending: bool = False) -> Tensor:
     """int32 indices that put the last axis in order."""
     return _sorted("argsort", inp, descending)[1]

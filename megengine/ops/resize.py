@@ -124,7 +124,7 @@ def _target(x: Tensor, n: int, size: Any, scale_factor: Any) -> tuple[int, ...]:
     return tuple(math.floor(length * float(v)) for length, v in zip(x.shape[2:], items, strict=True))
 
 
-@public(home="megengine.functional.vision")
+@public(home="megengine.functional.vision", by_spec=True)
 def interpolate(
     inp: Any,
     size: Integers | None = None,

@@ -94,13 +94,13 @@ define(
 )
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def reshape(inp: Any, target_shape: Integers) -> Tensor:
     """The same elements in another shape: integers in a sequence or a tensor; one length may be -1."""
     return apply("reshape", as_tensor(inp), shape=shape_argument((target_shape,)))
 
 
-@public(home="megengine.tensor", methods=("reshape", "view"))
+@public(home="megengine.tensor", methods=("reshape", "view"), by_spec=True)
 def reshape_method(self: Tensor, *args: Integers) -> Tensor:
     """The same elements in another shape: integers, one sequence or a tensor; one length may be -1."""
     return apply("reshape", self, shape=shape_argument(args))
@@ -125,7 +125,7 @@ def shape_argument(shape: Any) -> tuple[int, ...]:
     return lengths
 
 
-@public(home=_HOME, methods=("flatten",))
+@public(home=_HOME, methods=("flatten",), by_spec=True)
 def flatten(inp: Any, start_axis: int = 0, end_axis: int = -1) -> Tensor:
     """Axes start_axis..end_axis as one."""
     x = as_tensor(inp)
@@ -135,7 +135,7 @@ def flatten(inp: Any, start_axis: int = 0, end_axis: int = -1) -> Tensor:
     return apply("reshape", x, shape=(*x.shape[:a], math.prod(x.shape[a : b + 1]), *x.shape[b + 1 :]))
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def expand_dims(inp: Any, axis: Integers) -> Tensor:
     """New axes of length 1 at the positions `axis` (an integer or several) of the result."""
     x = as_tensor(inp)
@@ -146,7 +146,7 @@ def expand_dims(inp: Any, axis: Integers) -> Tensor:
     return apply("reshape", x, shape=tuple(1 if i in axes else next(lengths) for i in range(ndim)))
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def squeeze(inp: Any, axis: Axes = None) -> Tensor:
     """Without the axes of length 1 (or without those named, which must have length 1)."""
     x = as_tensor(inp)
@@ -182,7 +182,7 @@ define(
 )
 
 
-@public(home=_HOME, methods=("transpose", "permute"))
+@public(home=_HOME, methods=("transpose", "permute"), by_spec=True)
 def transpose(inp: Any, *pattern: Integers | str) -> Tensor:
     """Axes in another order; "x" in the pattern makes a new axis of length 1. Without a pattern: reversed."""
     x = as_tensor(inp)
@@ -195,7 +195,7 @@ def transpose(inp: Any, *pattern: Integers | str) -> Tensor:
     return expand_dims(out, new) if new else out
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def swapaxes(inp: Any, axis1: int, axis2: int) -> Tensor:
     """Two axes exchanged."""
     x = as_tensor(inp)
@@ -245,7 +245,7 @@ define(
 )
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def broadcast_to(inp: Any, shape: Integers) -> Tensor:
     """Repeat along axes of length 1 until the shape is `shape`."""
     return apply("broadcast_to", as_tensor(inp), shape=shape_argument((shape,)))

@@ -126,7 +126,7 @@ define(
 )
 
 
-@public(home="megengine.functional.nn")
+@public(home="megengine.functional.nn", by_spec=True)
 def pad(src: Any, pad_width: Sequence[Sequence[int]], mode: str = "constant", constant_value: float = 0.0) -> Tensor:
     """Lengthen every axis by (before, after) of `pad_width`; modes constant, reflect, replicate."""
     mode = mode.lower() if mode in ("CONSTANT", "REFLECT", "REPLICATE") else mode

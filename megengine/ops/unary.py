@@ -285,13 +285,13 @@ unary(
 # ---------------------------------------------------------------- public functions
 
 
-@public(home=_NN)
+@public(home=_NN, by_spec=True)
 def softplus(inp: Any) -> Tensor:
     """log(1 + exp(x)) without overflow, elementwise."""
     return apply("softplus", floating(inp))
 
 
-@public(home=_NN)
+@public(home=_NN, by_spec=True)
 def logsigmoid(inp: Any) -> Tensor:
     """log(sigmoid(x)) without overflow, elementwise."""
     return -apply("softplus", -floating(inp))
@@ -310,13 +310,13 @@ def clip(x: Any, lower: float | None = None, upper: float | None = None) -> Tens
     return apply("clip", x, lo=-np.inf if lower is None else float(lower), hi=np.inf if upper is None else float(upper))
 
 
-@public(home=_NN)
+@public(home=_NN, by_spec=True)
 def leaky_relu(inp: Any, negative_slope: float = 0.01) -> Tensor:
     """X where positive, else x times `negative_slope`. Any shape."""
     return apply("leaky_relu", floating(inp), slope=float(negative_slope))
 
 
-@public(home=_HOME)
+@public(home=_HOME, by_spec=True)
 def atan(x: Any) -> Tensor:
     """Angle whose tangent is x, elementwise; of float16 a float32, as in MegEngine."""
     x = floating(x)

@@ -22,12 +22,13 @@ struct Known {
     enum class State { kSeen, kNever, kRecipe } state = State::kSeen;
     Recipe recipe;
     std::size_t result = 0;  // the step whose result is returned
+    Py_ssize_t item = -1;    // of a tuple, where only that is; else -1
 };
 
 struct PublicCall {
     PyObject_HEAD vectorcallfunc vectorcall;
     PyObject *dict, *weak;
-    PyObject *plain, *learn, *fail;  // the call in Python; the same, written down; errors with the call named
+    PyObject *plain, *learn, *fail;  // the call in Python; its recipe or None; errors with the call named
     CallMemo<Known>* memo;
 };
 
@@ -35,49 +36,38 @@ PublicCall* self_of(PyObject* object) { return reinterpret_cast<PublicCall*>(obj
 
 // ---------------------------------------------------------------- learning
 
-// From (constants, steps, the step that gives the result).
+// From (constants, steps, the step that gives the result, which one of several or -1 for all).
 bool read_known(PyObject* written, std::size_t arguments, Known& known) {
     PyObject *constants, *steps;
     Py_ssize_t result;
-    if (!PyArg_ParseTuple(written, "O!O!n", &PyTuple_Type, &constants, &PyTuple_Type, &steps, &result))
+    if (!PyArg_ParseTuple(written, "O!O!nn", &PyTuple_Type, &constants, &PyTuple_Type, &steps, &result,
+                          &known.item))
         return false;
     const Reading reading = read_recipe(constants, steps, arguments, known.recipe);
     if (reading != Reading::kDone) return reading == Reading::kTooLong;
-    if (result < 0 || static_cast<std::size_t>(result) >= known.recipe.steps.size()) {
-        PyErr_SetString(PyExc_ValueError, "a recipe has no such step");
+    known.result = static_cast<std::size_t>(result);
+    if (known.result >= known.recipe.steps.size() ||
+        known.item >= static_cast<Py_ssize_t>(known.recipe.steps[known.result].results)) {
+        PyErr_SetString(PyExc_ValueError, "a recipe has no such result");
         return false;
     }
-    known.result = static_cast<std::size_t>(result);
     plan_release(known.recipe, {known.result});
     known.state = Known::State::kRecipe;
     return true;
 }
 
-// True if one tensor is given twice: then its place in what is written down is not clear.
-bool twice(const Given& given) {
-    const auto argument = [&](Py_ssize_t i) {
-        return i < given.count ? given.positional[i] : given.values[i - given.count];
-    };
-    for (Py_ssize_t i = 0; i < given.count + given.named; ++i)
-        for (Py_ssize_t j = 0; is_tensor(argument(i)) && j < i; ++j)
-            if (argument(i) == argument(j)) return true;
-    return false;
-}
-
-PyObject* learn(PublicCall* self, const Given& given, const std::shared_ptr<Known>& known,
-                PyObject* kwnames) {
-    const Ref found(
+// Notes down what the function does for calls alike. False with an error set.
+bool learn(PublicCall* self, const Given& given, Known& known, PyObject* kwnames) {
+    const Ref recipe(
         PyObject_Vectorcall(self->learn, given.positional, static_cast<std::size_t>(given.count), kwnames));
-    if (!found) return nullptr;
-    PyObject *out, *recipe;
-    if (!PyArg_ParseTuple(found.get(), "OO", &out, &recipe)) return nullptr;
+    if (!recipe) return false;
     Known fresh;
     fresh.state = Known::State::kNever;
-    if (recipe != Py_None && !read_known(recipe, static_cast<std::size_t>(given.count + given.named), fresh))
-        return nullptr;
-    if (known->state == Known::State::kSeen)
-        *known = std::move(fresh);  // another thread may have been faster
-    return Py_NewRef(out);
+    if (recipe.get() != Py_None &&
+        !read_known(recipe.get(), static_cast<std::size_t>(given.count + given.named), fresh))
+        return false;
+    if (known.state == Known::State::kSeen) known = std::move(fresh);  // another thread may have been faster
+    return true;
 }
 
 // ---------------------------------------------------------------- replaying
@@ -85,7 +75,9 @@ PyObject* learn(PublicCall* self, const Given& given, const std::shared_ptr<Know
 PyObject* replay(Known& known, const Given& given, PyObject* stack, Watch watch) {
     Replay run(known.recipe);
     std::copy_n(given.values, given.named, std::copy_n(given.positional, given.count, run.given()));
-    return run.run(stack, watch) ? Py_NewRef(run.of_step(known.result)) : nullptr;
+    if (!run.run(stack, watch)) return nullptr;
+    PyObject* out = run.of_step(known.result);
+    return Py_NewRef(known.item < 0 ? out : PyTuple_GET_ITEM(out, known.item));  // counted when it was run
 }
 
 PyObject* fail(PublicCall* self, const Given& given) {
@@ -141,7 +133,7 @@ PyObject* call(PyObject* object, PyObject* const* args, std::size_t flags, PyObj
         self->memo->insert(given, *hash, std::make_shared<Known>());
         return in_python();
     }
-    if (known->state == Known::State::kSeen && !twice(given)) return learn(self, given, known, kwnames);
+    if (known->state == Known::State::kSeen && !learn(self, given, *known, kwnames)) return nullptr;
     if (known->state != Known::State::kRecipe) return in_python();
     PyObject* out = replay(*known, given, stack.get(), watch);
     return out ? out : fail(self, given);
