@@ -6,14 +6,13 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from megengine.core.deep_calls import with_room
+from megengine.core.deep_calls import levels, with_room
 from megengine.core.errors import GraphError
 from megengine.module import Module
 from megengine.traced_module.tracing.calls import is_leaf_module
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
 
 AROUND = 200  # calls of what calls itself, and below the innermost module
 _HOLDERS = (Module, list, tuple, dict)
@@ -22,23 +21,6 @@ _HOLDERS = (Module, list, tuple, dict)
 def nesting(module: Module) -> int:
     """How many levels of modules a module holds, itself included; layers are one level, whatever they hold."""
     return levels(module, lambda m: [] if is_leaf_module(m) else _parts(m))
-
-
-def levels(root: T, parts: Callable[[T], list[T]]) -> int:
-    """How many levels of parts in parts something has, itself included; what holds itself ends there."""
-    depths: dict[int, int] = {}
-    below: dict[int, list[T]] = {}
-    todo = [root]
-    while todo:
-        at = todo[-1]
-        if id(at) not in below:
-            below[id(at)] = parts(at)
-            todo += [each for each in below[id(at)] if id(each) not in below]
-            continue
-        todo.pop()
-        if id(at) not in depths:
-            depths[id(at)] = 1 + max([depths.get(id(each), 0) for each in below[id(at)]], default=0)
-    return depths[id(root)]
 
 
 def _parts(module: Module) -> list[Module]:
@@ -59,11 +41,11 @@ def _parts(module: Module) -> list[Module]:
     return found
 
 
-def roomy(calls_a_level: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def roomy(calls_a_level: int, name: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Declare a function of a module (or graph) that calls itself for modules inside, with so many calls a level.
 
     Where Python's limit of recursion is too low for a deep nest it runs with a larger stack. It raises GraphError with
-    the depth where even that does not do.
+    the depth where even that does not do; `name` is what users call the function.
     """
 
     def declare(function: Callable[P, R]) -> Callable[P, R]:
@@ -75,9 +57,9 @@ def roomy(calls_a_level: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 return with_room(depth * calls_a_level + AROUND, lambda: function(*args, **kwargs))
             except RecursionError as exc:
                 raise GraphError(
-                    f"{function.__name__}: modules of {type(module).__name__} nest {depth} levels deep, and Python "
-                    f"cannot follow them ({exc}); nest them less, or, where one calls itself, let it loop or raise "
-                    "the limit with sys.setrecursionlimit"
+                    f"{name or function.__name__}: modules of {type(module).__name__} nest {depth} levels deep, and "
+                    f"Python cannot follow them ({exc}); nest them less, or, where one calls itself, let it loop or "
+                    "raise the limit with sys.setrecursionlimit"
                 ) from exc
 
         return call

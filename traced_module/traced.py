@@ -384,20 +384,24 @@ def trace_module(mod: Module, *args: Any, **kwargs: Any) -> TracedModule:
         raise GraphError(f"trace_module: expected a Module, got {type(mod).__name__}; wrap a function in a Module")
     args, kwargs = _with_tensors(args, kwargs)
     with collection_paused():
-        traced = _traced(mod, args, kwargs, user_line())
+        trace = _traced_again if isinstance(mod, TracedModule) else _traced
+        traced = trace(mod, args, kwargs, user_line())
     if SETTINGS.check:
         _compare(mod, traced, args, kwargs)
     return traced
 
 
-@roomy(10)
-def _traced(mod: Module, args: tuple, kwargs: dict, source: str) -> TracedModule:
+def _captured(mod: Module, args: tuple, kwargs: dict, source: str) -> TracedModule:
     tracer, graph = capture(mod, args, kwargs, source)
     traced = _Assembly(tracer).graph_module(mod)
     traced.specializations = tuple(tracer.specializations)
     renumber(graph)
     graph._journal.recording = True
     return traced
+
+
+_traced = roomy(10, "trace_module")(_captured)
+_traced_again = roomy(20, "trace_module")(_captured)  # a graph runs between a module and the module inside it
 
 
 def _compare(mod: Module, traced: TracedModule, args: tuple, kwargs: dict) -> None:

@@ -10,9 +10,12 @@ from contextvars import copy_context
 from typing import TypeVar
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 BYTES_PER_CALL = 8 << 10  # as Python reckons: 1,000 nested calls on stacks of 8 MiB
 LARGEST_STACK = 1 << 30
+MOST_CALLS = LARGEST_STACK // BYTES_PER_CALL
+_THREAD = "megengine-deep-calls"
 
 _lock = threading.Lock()
 _wanted: list[int] = []  # limits of recursion that runs in progress need
@@ -27,6 +30,28 @@ def room_left() -> int:
     return sys.getrecursionlimit() - depth
 
 
+def levels(root: R, parts: Callable[[R], list[R]]) -> int:
+    """How many levels of parts in parts something has, itself included; what holds itself ends there."""
+    depths: dict[int, int] = {}
+    below: dict[int, list[R]] = {}
+    todo = [root]
+    while todo:
+        at = todo[-1]
+        if id(at) not in below:
+            below[id(at)] = parts(at)
+            todo += [each for each in below[id(at)] if id(each) not in below]
+            continue
+        todo.pop()
+        if id(at) not in depths:
+            depths[id(at)] = 1 + max([depths.get(id(each), 0) for each in below[id(at)]], default=0)
+    return depths[id(root)]
+
+
+def has_room_already() -> bool:
+    """True on a thread that `with_room` made."""
+    return threading.current_thread().name == _THREAD
+
+
 def with_room(calls: int, run: Callable[[], T]) -> T:
     """The result of `run()`, in which so many calls may nest.
 
@@ -38,7 +63,7 @@ def with_room(calls: int, run: Callable[[], T]) -> T:
     """
     if calls <= room_left():
         return run()
-    size = calls * BYTES_PER_CALL
+    size = max(calls, sys.getrecursionlimit()) * BYTES_PER_CALL  # the limit is the least that Python lets it nest
     if size > LARGEST_STACK:
         raise RecursionError(
             f"{calls:,} nested calls need a stack of {size >> 20:,} MiB; at most {LARGEST_STACK >> 20:,}"
@@ -97,7 +122,7 @@ def _finish(body: Callable[[], None], size: int) -> None:
             ended.append(True)
             done.release()
 
-    thread = threading.Thread(target=work, name="megengine-deep-calls", daemon=True)
+    thread = threading.Thread(target=work, name=_THREAD, daemon=True)
     try:
         _start(thread, size)
         done.acquire()

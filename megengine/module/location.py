@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from megengine.core.errors import MegEngineError
 from megengine.dispatch.refusal import FOREIGN, explained, own, without_self
 
-_KEY = "_megengine_module"  # in the exception's own attributes: (innermost module, the note about it)
+_KEY = "_megengine_module"  # in the exception's own attributes: where it is so far
+
+
+@dataclass(slots=True)
+class _Place:
+    """The module that failed, the last one on the way out that it was found below, its path there, and the note."""
+
+    inner: Any
+    outer: Any
+    path: str
+    note: str
 
 
 def located(module: Any, exc: Exception, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Exception:
@@ -22,14 +33,15 @@ def located(module: Any, exc: Exception, inputs: tuple[Any, ...], kwargs: Mappin
         if isinstance(exc, FOREIGN) and not isinstance(exc, MegEngineError) and _ours(module, exc):
             forward = type(module).forward
             exc = explained(type(module).__name__, forward, exc, inputs, kwargs, without_self(forward))
-        exc.__dict__[_KEY] = module, _note(module, module)
-        exc.add_note(exc.__dict__[_KEY][1])
+        exc.__dict__[_KEY] = _Place(module, module, "", f"in module {_text(module)}")
+        exc.add_note(exc.__dict__[_KEY].note)
         return exc
-    inner, old = exc.__dict__[_KEY]
-    new = _note(module, inner)
-    if new and old in exc.__notes__:
-        exc.__notes__[exc.__notes__.index(old)] = new
-        exc.__dict__[_KEY] = inner, new
+    place = exc.__dict__[_KEY]
+    path = _path(module, place)
+    if path and place.note in exc.__notes__:
+        note = f"in module {path}, {_text(place.inner)}, of {type(module).__name__}"
+        exc.__notes__[exc.__notes__.index(place.note)] = note
+        exc.__dict__[_KEY] = _Place(place.inner, module, path, note)
     return exc
 
 
@@ -40,10 +52,15 @@ def _ours(module: Any, exc: Exception) -> bool:
     return own(type(module)) and inside
 
 
-def _note(root: Any, inner: Any) -> str:
-    """Empty if `inner` is not found below `root`: it may be kept where no module looks."""
-    text = f"{type(inner).__name__}({inner._module_info_string()})"
-    if root is inner:
-        return f"in module {text}"
-    path = next((name for name, m in root.named_modules() if m is inner), "")
-    return path and f"in module {path}, {text}, of {type(root).__name__}"
+def _text(module: Any) -> str:
+    return f"{type(module).__name__}({module._module_info_string()})"
+
+
+def _path(root: Any, place: _Place) -> str:
+    """Empty if the module that failed is not found below `root`: it may be kept where no module looks."""
+    if root is place.inner:
+        return ""
+    for name, child in root.named_children():  # mostly it is called by what holds it
+        if child is place.outer:
+            return f"{name}.{place.path}" if place.path else name
+    return next((name for name, m in root.named_modules() if m is place.inner), "")

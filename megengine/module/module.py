@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megengine.core import absent, hooks
+from megengine.core.deep_calls import MOST_CALLS, has_room_already, levels, with_room
 from megengine.core.dtype import is_quantized, storage_of
 from megengine.core.errors import (
     MissingMethodError,
@@ -43,6 +44,8 @@ def _walk(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from _walk(f"{prefix}.{name}", item)
 
 
+_FEW_CALLS = 150  # that may still nest: a layer needs less
+_CALLS_A_LEVEL = 20  # of a module in a module: its forward, and functions of the user's between
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 # what MegEngine keeps in the state of a module and is known here without it
 _BOOKKEEPING = frozenset({"_modules", "_name", "_short_name"})
@@ -100,6 +103,8 @@ class Module(_Reads):
         watcher = hooks.active.get()
         if watcher is None:
             try:
+                if _core.calls_left() < _FEW_CALLS:
+                    return self._run_deep(inputs, kwargs)
                 return self._run(inputs, kwargs)
             except Exception as exc:
                 failed = located(self, exc, inputs, kwargs)
@@ -108,7 +113,20 @@ class Module(_Reads):
                 raise failed from exc
         return watcher.module(self, inputs, kwargs, lambda: self._run(inputs, kwargs))
 
+    def _run_deep(self, inputs: tuple, kwargs: dict) -> Any:
+        """Run where modules that nest deeper than Python's calls can have room."""
+        if has_room_already():  # a forward that calls itself without end is to end
+            return self._run(inputs, kwargs)
+        calls = self._levels() * _CALLS_A_LEVEL + _FEW_CALLS
+        return with_room(min(calls, MOST_CALLS), lambda: self._run(inputs, kwargs))
+
+    def _levels(self) -> int:
+        """How many levels of modules there are, this one included."""
+        return levels(self, lambda module: list(module.children()))
+
     def _run(self, inputs: tuple, kwargs: dict) -> Any:
+        if not (self._forward_pre_hooks or self._forward_hooks):
+            return self.forward(*inputs, **kwargs)
         for hook in list(self._forward_pre_hooks.values()):
             changed = hook(self, inputs)
             if changed is not None:
@@ -335,10 +353,17 @@ class Module(_Reads):
         return ""
 
     def __repr__(self) -> str:
+        return with_room(self._levels() * 3 + _FEW_CALLS, self._described)
+
+    def _described(self) -> str:
         entries = ((n, v) for n, v in self._attributes(list) if isinstance(v, Module))
-        lines = [f"({name}): " + repr(child).replace("\n", "\n  ") for name, child in entries]
+        lines = [f"({name}): " + _described(child).replace("\n", "\n  ") for name, child in entries]
         head = f"{type(self).__name__}({self._module_info_string()}"
         return head + ("\n  " + "\n  ".join(lines) + "\n)" if lines else ")")
+
+
+def _described(module: Module) -> str:
+    return module._described() if type(module).__repr__ is Module.__repr__ else repr(module)
 
 
 def _heard(module: Module, name: str, value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.deep_calls import with_room
+from megengine.core.deep_calls import levels, with_room
 from megengine.core.errors import FileFormatError, MegEngineError, brief, nearest
 from megengine.core.pytree import TreeDef
 from megengine.core.spec import TensorSpec
@@ -30,7 +30,7 @@ from megengine.traced_module.formats import tm_versions
 from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, ORIGINS
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.names import identifier
-from megengine.traced_module.nesting import AROUND, levels
+from megengine.traced_module.nesting import AROUND
 from megengine.traced_module.node import Node
 from megengine.traced_module.provenance import from_plain
 from megengine.traced_module.reserved import is_special
