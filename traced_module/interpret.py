@@ -119,8 +119,11 @@ class _Interpreter:
 
     def _until_entry(self, running: _Running) -> _Running | None:
         """Run a graph up to a call that enters another one, which is given; None at its end."""
+        listener = hooks.active.get()
         for expr in running.todo:
             running.at = expr
+            if listener is not None:
+                listener.replays(expr)
             if self.on_expr is not None:
                 self.on_expr(expr)
             inputs = tuple([running.values[id(n)] for n in expr._inputs])
@@ -128,6 +131,8 @@ class _Interpreter:
             if child is not None:
                 return self._enter(child, inputs[1:])
             running.keep(expr, self._all_seen(expr, self._run_one(expr, inputs)))
+        if listener is not None:
+            listener.replays(None)
         return None
 
     def _entered(self, expr: Expr, inputs: tuple[Any, ...]) -> InternalGraph | None:

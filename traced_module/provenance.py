@@ -58,6 +58,16 @@ def inside(meta: Mapping[str, Any], path: str) -> dict[str, Any]:
     return {**meta, "module": ".".join(part for part in parts if part)}
 
 
+def meta_at(expr: Expr, path: str) -> dict[str, Any]:
+    """The meta of an expression in a graph that stands at this path now.
+
+    An expression of a graph that is flat already knows the path below it better.
+    """
+    own, at = graph_path(expr.graph), str(expr.meta.get("module") or "")
+    below = at[len(own) :].strip(".") if at.startswith(own) else ""
+    return inside({**expr.meta, "module": below}, path)
+
+
 def marked(meta: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """A meta with passes behind those that are in it; the last one is not named twice."""
     passes: list[str] = list(meta.get("passes", ()))

@@ -255,6 +255,7 @@ class TracedModule(Module):
             state = object.__getattribute__(found[key], "__dict__")
             own: dict[str, Any] = {name: made.get(id(value), value) for name, value in state.items()}
             own.update(_graphs={}, watch_points=[], end_points=[], watch_node_value={})
+            own.update({name: state[name].copy() for name in ("_forward_hooks", "_forward_pre_hooks")})
             object.__getattribute__(new, "__dict__").update(own)
             for arguments, graph in state["_graphs"].items() if graphs or new is not made[id(self)] else ():
                 own["_graphs"][arguments] = other = graph.clone()

@@ -29,6 +29,9 @@ class TraceHooks(Protocol):
     def alias(self, tensor: Any) -> Any:
         """Another tensor object that stands for the same value."""
 
+    def replays(self, expr: Any) -> None:
+        """A graph is run: what is called from now on, an expression of it made; None when it has ended."""
+
     def value(self, tensor: Any, what: str, advice: str = "") -> None:
         """Python reads the value of a tensor, or makes one that the graph cannot; `what` names how."""
 

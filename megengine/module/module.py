@@ -117,12 +117,8 @@ class Module(_Reads):
         """Run where modules that nest deeper than Python's calls can have room."""
         if has_room_already():  # a forward that calls itself without end is to end
             return self._run(inputs, kwargs)
-        calls = self._levels() * _CALLS_A_LEVEL + _FEW_CALLS
+        calls = _levels(self) * _CALLS_A_LEVEL + _FEW_CALLS
         return with_room(min(calls, MOST_CALLS), lambda: self._run(inputs, kwargs))
-
-    def _levels(self) -> int:
-        """How many levels of modules there are, this one included."""
-        return levels(self, lambda module: list(module.children()))
 
     def _run(self, inputs: tuple, kwargs: dict) -> Any:
         if not (self._forward_pre_hooks or self._forward_hooks):
@@ -353,13 +349,18 @@ class Module(_Reads):
         return ""
 
     def __repr__(self) -> str:
-        return with_room(self._levels() * 3 + _FEW_CALLS, self._described)
+        return with_room(_levels(self) * 3 + _FEW_CALLS, self._described)
 
     def _described(self) -> str:
         entries = ((n, v) for n, v in self._attributes(list) if isinstance(v, Module))
         lines = [f"({name}): " + _described(child).replace("\n", "\n  ") for name, child in entries]
         head = f"{type(self).__name__}({self._module_info_string()}"
         return head + ("\n  " + "\n  ".join(lines) + "\n)" if lines else ")")
+
+
+def _levels(module: Module) -> int:
+    """How many levels of modules there are, this one included."""
+    return levels(module, lambda each: list(each.children()))
 
 
 def _described(module: Module) -> str:

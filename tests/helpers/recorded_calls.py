@@ -39,6 +39,9 @@ class Listener:
     def alias(self, tensor: Any) -> Any:
         return tensor
 
+    def replays(self, expr: Any) -> None:
+        pass
+
     def value(self, tensor: Any, what: str) -> None:
         pass
 

@@ -217,3 +217,15 @@ def test_new_layers_are_not_called_as_attributes_of_nodes(name):
     with pytest.raises((NameInUseError, GraphError, AttributeError), match=name):
         setattr(node, name, M.Linear(4, 4))
     assert repr(model) == before and not model.graph.undo()
+
+
+def test_hooks_of_a_copy_are_its_own():
+    model = tm.trace_module(Net(), x)
+    model.register_forward_pre_hook(lambda module, inputs: (inputs[0] * 2,))
+    copy = model.clone()
+    copy.register_forward_hook(lambda module, inputs, outputs: outputs["p"] * 3)
+    plain = model(x)["p"].numpy()
+    np.testing.assert_array_equal(copy(x).numpy(), plain * 3)
+    model._forward_pre_hooks.clear()
+    np.testing.assert_array_equal(copy(x).numpy(), plain * 3)
+    assert not np.array_equal(model(x)["p"].numpy(), plain)

@@ -1,5 +1,6 @@
 """Where an expression comes from, and what keeps it: passes, rules, flattening, attaching, lowering, files, export."""
 
+import importlib.util
 import inspect
 from typing import Any
 
@@ -17,6 +18,7 @@ from megengine.traced_module.passes import Pass, PassManager
 from megengine.traced_module.passes.rewriting import Rule
 from megengine.traced_module.patterns import any_, call
 from megengine.traced_module.provenance import from_plain, marked, module_path, provenance, to_plain
+from megengine.traced_module.source import save_source
 
 
 class Inner(M.Module):
@@ -71,6 +73,58 @@ def test_the_trace_knows_module_and_line():
     found = origins(MODEL)
     assert {name: found[name] for name in OF_THE_TRACE} == OF_THE_TRACE
     assert found["add_out"] == ("", SUM, ())
+
+
+def fused() -> tm.TracedModule:
+    return tm.optimize(MODEL, passes=["FuseConvBn", "EliminateCommon"])
+
+
+FORMS = {"traced": lambda: MODEL, "flat": MODEL.flatten, "fused": fused, "flat and fused": lambda: fused().flatten()}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("suffix", ["", ".mgt", ".tm"])
+def test_what_is_traced_again_keeps_its_lines(form, suffix, tmp_path):
+    """A graph that is run for a trace is no line of the user's: those it came from are told."""
+    made = FORMS[form]()
+    if suffix:
+        mge.save(made, tmp_path / f"net{suffix}")
+        made = mge.load(tmp_path / f"net{suffix}")
+    again = tm.trace_module(made, x)
+    assert list(origins(again).values()) == list(origins(made).values())
+    assert list(origins(again.flatten()).values()) == list(origins(made.flatten()).values())
+
+
+def test_traced_again_inside_of_another_module():
+    class Around(M.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+            inner.register_forward_hook(lambda module, inputs, output: F.tanh(output))
+
+        def forward(self, x):
+            return -self.inner(x)
+
+    found = origins(tm.trace_module(Around(MODEL.clone()), x))
+    assert found["add_out"] == ("inner", SUM, ()) and found["mul_out"] == ("inner.first", RELUS, ())
+    assert found["neg_out"] == ("", line_of(Around, "-self.inner"), ())
+    assert found["tanh_out"] == ("inner", line_of(Around, "F.tanh(output)"), ())
+
+
+def test_generated_python_has_lines_of_its_own(tmp_path):
+    path = tmp_path / "generated_net.py"
+    save_source(MODEL, path)
+    spec = importlib.util.spec_from_file_location("generated_net", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    again = tm.trace_module(module.load(), x)
+    lines = path.read_text().splitlines()
+    for name, (at, source, passes) in origins(again).items():
+        file, _, number = source.partition(":")
+        assert file == "generated_net.py" and not passes and at == origins(MODEL)[name][0]
+        assert f"{name} = " in lines[int(number) - 1] or "return" in lines[int(number) - 1]
+    assert origins(again).keys() == origins(MODEL).keys()
 
 
 def test_flattening_keeps_module_and_line():

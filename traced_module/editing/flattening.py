@@ -12,7 +12,7 @@ from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.names import without_count
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.order import renumber
-from megengine.traced_module.provenance import graph_path, inside
+from megengine.traced_module.provenance import meta_at
 from megengine.traced_module.queries import child_graph
 
 
@@ -67,13 +67,6 @@ class _Entered:
     other_shapes: bool = False  # it was traced for other shapes than it is called with here
     call: Call | None = None  # that enters it
     taken: set[str] = field(default_factory=set)  # names that values of the graphs it enters got in it
-
-
-def _meta(expr: Expr, path: str) -> dict[str, Any]:
-    """Provenance of what a module at this path does: an expression of a graph that is flat already knows it better."""
-    own, at = graph_path(expr.graph), str(expr.meta.get("module") or "")
-    below = at[len(own) :].strip(".") if at.startswith(own) else ""
-    return inside({**expr.meta, "module": below}, path)
 
 
 class _Inliner:
@@ -137,7 +130,7 @@ class _Inliner:
         # each time that a graph is copied its reads of modules count
         name = self._name(_label(node, at.prefix, {})) if not known or isinstance(node, ModuleNode) else ""
         if not known:
-            new = GetAttr(self.graph, self.graph._new_expr_id(), _meta(expr, at.path), full)
+            new = GetAttr(self.graph, self.graph._new_expr_id(), meta_at(expr, at.path), full)
             spec = node.spec if isinstance(node, TensorNode) else None
             new._outputs = (self.graph._make_node(new, spec, name, self._qualname(node, at)),)
             self.graph._link(new, (self.graph._inputs[0],), None)
@@ -149,7 +142,7 @@ class _Inliner:
 
     def _copy(self, expr: Expr, at: _Entered) -> None:
         new = expr._copy(self.graph)
-        new.meta = _meta(expr, at.path)
+        new.meta = meta_at(expr, at.path)
         new._id = self.graph._new_expr_id()
         graph, mapping, nodes = self.graph, at.mapping, []
         for node in expr._outputs:

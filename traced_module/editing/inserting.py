@@ -128,6 +128,9 @@ class Inserter(Builder):
         """Another tensor of the same value."""
         return alias(tensor)
 
+    def replays(self, expr: Any) -> None:
+        """What is inserted is made here and now."""
+
     def value(self, tensor: Tensor, what: str, advice: str = "") -> None:
         """Values may be read while editing."""
 

@@ -14,6 +14,7 @@ from megengine.module import Module
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.expr import Apply, Call, CallFunction, CallMethod, Expr, GetAttr
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.provenance import meta_at
 from megengine.traced_module.tracing.calls import alias, arguments_of, result_leaves
 from megengine.traced_module.tracing.deferred import SHAPE_OF, Deferring
 from megengine.traced_module.tracing.source_lines import user_line
@@ -59,6 +60,8 @@ class Builder:
     def __init__(self, scope: Scope) -> None:
         self.scope, self.graph = scope, scope.graph
         self.anchor: Expr | None = None  # new expressions go in front of it; None: last
+        self.replayed: Expr | None = None  # of a graph that is traced again: what runs now, and knows its origin
+        self.constants: dict[int, Expr] = {}  # of such a graph: value -> what has it
 
     def node_of(self, value: Any) -> Node | None:
         """The node of a tensor or a module; None for other values. Unknown tensors become constants."""
@@ -80,13 +83,16 @@ class Builder:
         if node is None:
             kind = "parameter" if isinstance(value, Parameter) else "tensor"
             constant = Tensor._wrap(value._storage(), value.dtype, value.device)
-            node = self.graph.constant(constant, f"const_{kind}", before=self.anchor, meta=self.meta())
+            meta = self.meta(self.constants.get(id(value)))
+            node = self.graph.constant(constant, f"const_{kind}", before=self.anchor, meta=meta)
             self.scope.bind(value, node)
         return node
 
-    def meta(self) -> dict[str, Any]:
-        """Provenance of what is made now."""
+    def meta(self, made_by: Expr | None = None) -> dict[str, Any]:
+        """Provenance of what is made now; that of an expression of a graph that is traced again, if it is one's."""
         path = self.graph.qualname.partition(".")[2]
+        if origin := made_by or self.replayed:
+            return meta_at(origin, path)
         return {"module": path, "source": user_line(self.scope.source, self.scope.entry)}
 
     def make_attribute(self, owner: Node, path: str, qualname: str, value: Any, name: str) -> Node:

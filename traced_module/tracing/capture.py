@@ -94,6 +94,12 @@ class ModuleTracer:
             tensor, value = self._before.pop()
             tensor._reset(value)
 
+    def replays(self, expr: Any) -> None:
+        """A graph is run, and does what this expression says from now on; None: it has ended."""
+        self.current.replayed = expr
+        if isinstance(expr, Constant):
+            self.current.constants[id(expr.value)] = expr
+
     def shape(self, tensor: Tensor) -> Any:
         """`tensor.shape` read by the user's code: a tensor, so that it follows the inputs; None if not traced."""
         builder = self.current

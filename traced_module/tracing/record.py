@@ -179,5 +179,8 @@ class _LayerPath:
             self.recorder.bind(made, self.recorder.nodes[id(tensor)])
         return made
 
+    def replays(self, expr: Any) -> None:
+        """The interpreter tells the recorder itself."""
+
     def value(self, tensor: Any, what: str, advice: str = "") -> None:
         """Values are not watched."""
