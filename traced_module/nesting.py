@@ -9,13 +9,13 @@ from typing import Any, ParamSpec, TypeVar
 from megengine.core.deep_calls import levels, with_room
 from megengine.core.errors import GraphError
 from megengine.module import Module
-from megengine.traced_module.tracing.calls import is_leaf_module
+from megengine.tensor import Tensor
+from megengine.traced_module.tracing.calls import holders_in, is_leaf_module
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 AROUND = 200  # calls of what calls itself, and below the innermost module
-_HOLDERS = (Module, list, tuple, dict)
 
 
 def nesting(module: Module) -> int:
@@ -30,12 +30,10 @@ def _parts(module: Module) -> list[Module]:
     seen: set[int] = set()
     while todo:
         at = todo.pop()
-        for value in at.values() if isinstance(at, dict) else at:
-            if not isinstance(value, _HOLDERS):
-                continue
+        for value in holders_in(at.values() if isinstance(at, dict) else at):
             if isinstance(value, Module):
                 found.append(value)
-            elif id(value) not in seen:
+            elif not isinstance(value, Tensor) and id(value) not in seen:
                 seen.add(id(value))
                 todo.append(value)
     return found

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import is_not
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 _NAMED, _BY_NAME_ONLY = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
 
+_ATOMS = frozenset((bool, int, float, str, type(None)))
 _HOLDERS = (Module, Tensor, list, tuple, dict)  # modules first: to ask them for their class runs Python
 wrapped_functions: dict[str, Callable[..., Any]] = {}
 builtin_modules: set[type] = set()
@@ -347,6 +349,8 @@ def untouched(*values: Any) -> Iterator[None]:
         yield
     finally:
         for state, old in zip(states, before, strict=True):
+            if state.keys() == old.keys() and not any(map(is_not, state.values(), old.values())):
+                continue  # mostly
             for name in [n for n, v in state.items() if isinstance(v, Tensor) and old.get(n) is not v]:
                 if name in old:
                     state[name] = old[name]
@@ -355,6 +359,11 @@ def untouched(*values: Any) -> Iterator[None]:
         for tensor, value, spec, thunk in kept:
             if tensor._value is not value or tensor._thunk is not thunk:
                 tensor._value, tensor._spec, tensor._thunk = value, spec, thunk
+
+
+def holders_in(values: Iterable[Any]) -> list[Any]:
+    """Modules, tensors and containers among the attributes of a module, most of which are numbers and texts."""
+    return [v for v in values if type(v) not in _ATOMS and isinstance(v, _HOLDERS)]
 
 
 def _reached(modules: Sequence[Module]) -> tuple[list[Module], list[Tensor]]:
@@ -367,10 +376,9 @@ def _reached(modules: Sequence[Module]) -> tuple[list[Module], list[Tensor]]:
             continue
         seen[id(value)] = value
         if isinstance(value, Module):
-            todo += [v for v in object.__getattribute__(value, "__dict__").values() if isinstance(v, _HOLDERS)]
+            todo += holders_in(object.__getattribute__(value, "__dict__").values())
         elif isinstance(value, (list, tuple, dict)):
-            items = value.values() if isinstance(value, dict) else value
-            todo += [v for v in items if isinstance(v, _HOLDERS)]
+            todo += holders_in(value.values() if isinstance(value, dict) else value)
     found = seen.values()
     return [v for v in found if isinstance(v, Module)], [v for v in found if issubclass(type(v), Tensor)]
 

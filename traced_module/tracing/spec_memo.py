@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from megengine.core.pytree import TreeDef
@@ -17,8 +18,9 @@ from megengine.traced_module.tracing.calls import arguments_key, constant_key, s
 from megengine.traced_module.tracing.deferred import Deferring, PendingCall
 
 Specs = tuple[TensorSpec, ...] | None
-_known: dict[tuple[Any, ...], Specs] = {}
-_results: dict[tuple[Any, ...], TensorSpec] = {}  # of layers and functions that return a tensor
+Key = tuple[Any, ...]
+_known: dict[Key, tuple[Specs]] = {}
+_results: dict[Key, TensorSpec] = {}  # of layers and functions that return a tensor
 _LIMIT = 8192
 _PLAIN = frozenset((int, float, bool, str, type(None)))
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -32,11 +34,11 @@ def remembered_specs(expr: Call, inputs: Sequence[Node], find: Callable[[list[An
     """
     values = [n.owner if isinstance(n, ModuleNode) else stand_in(n) for n in inputs]
     key = None if active_interposers() else _key(expr, values)
-    if key is None:
-        return find(values)
-    if key not in _known:
-        _keep(_known, key, find(values))
-    return _known[key]
+    known = _recalled(_known, key)
+    if known is None:
+        known = (find(values),)
+        _keep(_known, key, known)
+    return known[0]
 
 
 def layer_result(expr: Call, values: list[Any], run: Callable[[], Any]) -> Any:
@@ -48,17 +50,15 @@ def layer_result(expr: Call, values: list[Any], run: Callable[[], Any]) -> Any:
     assigns = layer.training and any(type(v) is Tensor for v in object.__getattribute__(layer, "__dict__").values())
     deferring = all(type(i) is Deferring for i in active_interposers())
     key = _key(expr, values) if deferring and not assigns else None
-    if key is None:
-        return run()
-    if key in _results:
-        return PendingCall(run, tuple(tensors)).result(_results[key])
+    spec = known_result(key)
+    if spec is not None:
+        return PendingCall(run, tuple(tensors)).result(spec)
     result = run()
-    if type(result) is Tensor:
-        _keep(_results, key, result.spec)
+    keep_result(key, result)
     return result
 
 
-def function_key(record: PublicFunction, leaves: list[Any], structure: TreeDef) -> tuple[Any, ...] | None:
+def function_key(record: PublicFunction, leaves: list[Any], structure: TreeDef) -> Key | None:
     """All that the spec of the result of a function depends on; None where that is not known.
 
     `leaves` and `structure` are its arguments in normal form, tensors or nodes among them.
@@ -79,37 +79,42 @@ def function_key(record: PublicFunction, leaves: list[Any], structure: TreeDef) 
     return None if known else tuple(key)
 
 
-def known_result(key: tuple[Any, ...] | None) -> TensorSpec | None:
+def known_result(key: Key | None) -> TensorSpec | None:
     """The spec of the tensor that a call of this key gave; None if there was none."""
-    return None if key is None else _results.get(key)
+    return _recalled(_results, key)
 
 
-def keep_result(key: tuple[Any, ...] | None, result: Any) -> None:
+def keep_result(key: Key | None, result: Any) -> None:
     """Remember what the call of this key gave."""
-    if key is not None and type(result) is Tensor:
+    if type(result) is Tensor:
         _keep(_results, key, result.spec)
 
 
-def _keep(memo: dict[tuple[Any, ...], Any], key: tuple[Any, ...], value: Any) -> None:
+def _recalled(memo: dict[Key, Any], key: Key | None) -> Any:
+    try:
+        return None if key is None else memo.get(key)
+    except TypeError:  # it holds what cannot be hashed; to ask before would hash it twice, which takes as long again
+        return None
+
+
+def _keep(memo: dict[Key, Any], key: Key | None, value: Any) -> None:
+    if key is None:
+        return
     if len(memo) >= _LIMIT:
         memo.clear()
-    memo[key] = value
+    with suppress(TypeError):  # as above
+        memo[key] = value
 
 
-def _key(expr: Call, values: list[Any]) -> tuple[Any, ...] | None:
+def _key(expr: Call, values: list[Any]) -> Key | None:
     """All that the specs of a call's results depend on; None where that is not known."""
     called, tensors = _called(expr, values)
     if called is None or not all(isinstance(t, Tensor) and t._value is None for t in tensors):
         return None
-    key = (*called, arguments_key(expr.arguments), *[t.spec for t in tensors])
-    try:
-        hash(key)
-    except TypeError:
-        return None
-    return key
+    return (*called, arguments_key(expr.arguments), *[t.spec for t in tensors])
 
 
-def _called(expr: Call, values: list[Any]) -> tuple[tuple[Any, ...] | None, list[Any]]:
+def _called(expr: Call, values: list[Any]) -> tuple[Key | None, list[Any]]:
     if isinstance(expr, CallFunction):
         return ((expr.qualified,) if expr.qualified in public_functions else None), values
     if isinstance(expr, CallMethod) and expr.method != "__call__":
@@ -117,7 +122,7 @@ def _called(expr: Call, values: list[Any]) -> tuple[tuple[Any, ...] | None, list
     return _layer_key(values[0]), values[1:]
 
 
-def _layer_key(layer: Any) -> tuple[Any, ...] | None:
+def _layer_key(layer: Any) -> Key | None:
     """Class and state of one of our layers, tensors by their specs."""
     if not type(layer).__module__.startswith("megengine.module."):
         return None
@@ -133,6 +138,8 @@ def _layer_key(layer: Any) -> tuple[Any, ...] | None:
             key += (name, value.spec)
         elif issubclass(kind, Module):
             return None
+        elif kind is tuple and _PLAIN.issuperset(map(type, value)):
+            key += (name, *map(type, value), value)
         elif name != "name":
             key += (name, _typed(value))
     return tuple(key)
