@@ -127,7 +127,7 @@ def test_values_of_layers_that_were_not_run_are_computed_when_python_asks(made):
         with pytest.warns(SpecializationWarning, match="item"):
             module = trace_module(net, x)
         np.testing.assert_allclose(module(x).numpy(), want, rtol=1e-5)
-    assert len(spec_memo._results) == 3  # two layers and the sum
+    assert [k[0] for k in spec_memo._results if isinstance(k[0], type)] == [M.Conv2d, M.ReLU]
 
 
 class Functions(M.Module):
@@ -147,11 +147,30 @@ def test_functions_on_equal_specs_are_run_once(made, monkeypatch):
     count = len(applied)
     assert count > 10
     second = trace_module(Functions(), *given)
-    assert set(applied[count:]) <= {"slice"}  # whose items may be tensors
+    assert not applied[count:]
     assert listing(first) == listing(second)
     assert [n.spec for n in second.graph.outputs] == [a.spec for a in leaves(second(*given))]
     for a, b in zip(leaves(second(*given)), leaves(Functions()(*given)), strict=True):
         np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+class Shaped(M.Module):
+    """The shape of a result follows from values, of which only the specs are equal from call to call."""
+
+    def forward(self, x, y):
+        rows = y.shape[0]
+        return F.reshape(x, (rows, -1)), F.broadcast_to(x.sum(), (rows, 2)), x[:rows]
+
+
+@pytest.mark.filterwarnings("ignore::megengine.traced_module.SpecializationWarning")
+def test_functions_that_ask_for_values_are_called_each_time(made):
+    for rows in (2, 3, 2, 4):
+        given = tensor(np.arange(12, dtype=np.float32)), tensor(np.zeros((rows, 1), np.float32))
+        module = trace_module(Shaped(), *given)
+        assert [n.spec.shape for n in module.graph.outputs] == [(rows, 12 // rows), (rows, 2), (rows,)]
+        module.graph.lint()
+        for a, b in zip(leaves(module(*given)), leaves(Shaped()(*given)), strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
 def test_inserted_functions_are_run_once_and_checked_always(made):
@@ -180,7 +199,7 @@ def test_layers_that_assign_to_their_buffers_are_run(made):
     mean = net.norm.running_mean.numpy().copy()
     for _ in range(2):
         module = trace_module(net, tensor(X))
-        assert [k[0] for k in spec_memo._results] == [M.Conv2d, M.ReLU]
+        assert [k[0] for k in spec_memo._results if isinstance(k[0], type)] == [M.Conv2d, M.ReLU]
     np.testing.assert_array_equal(net.norm.running_mean.numpy(), mean)
     module(tensor(X))
     assert not np.array_equal(net.norm.running_mean.numpy(), mean)

@@ -30,7 +30,7 @@ from megengine.traced_module.tracing.calls import (
     untouched,
 )
 from megengine.traced_module.tracing.deferred import Deferring
-from megengine.traced_module.tracing.spec_memo import function_key, keep_result, known_result, layer_result
+from megengine.traced_module.tracing.spec_memo import function_spec, layer_result
 
 
 class Inserter(Builder):
@@ -100,14 +100,12 @@ class Inserter(Builder):
         self._place(nodes)
         if self.anchor is not None:
             self.graph._check_before("insert_exprs", nodes, self.anchor)
-        key = function_key(record, leaves, structure) if plain else None
-        spec = known_result(key)
+        spec = function_spec(record, leaves, structure) if plain else None
         if spec is not None:
             return self._to_nodes(self.make_recorded(record, leaves, structure, Tensor._deferred(spec)))
         args, kwargs = unflatten(structure, map(self._value, leaves))
         with hooks.unheard():
             result = record.function(*args, **kwargs)
-        keep_result(key, result)
         if type(result) is not Tensor and not any([isinstance(leaf, Tensor) for leaf in flatten(result)[0]]):
             return result
         leaves, structure = flatten(normalized(record.signature, args, kwargs))

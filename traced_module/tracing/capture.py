@@ -37,7 +37,7 @@ from megengine.traced_module.tracing.calls import (
 )
 from megengine.traced_module.tracing.deferred import Deferring, PendingCall
 from megengine.traced_module.tracing.source_lines import user_line
-from megengine.traced_module.tracing.spec_memo import function_key, keep_result, known_result, layer_result
+from megengine.traced_module.tracing.spec_memo import function_spec, layer_result
 from megengine.traced_module.tracing.specialization import Specialization, SpecializationWarning
 from megengine.traced_module.tracing.views import MappingView, SequenceView, holds_modules
 
@@ -64,13 +64,11 @@ class ModuleTracer:
         """A public function or tensor method, called by the user's code."""
         plain = named_only(record.signature, args, kwargs)
         leaves, structure = flatten(plain or (args, kwargs))
-        key = function_key(record, leaves, structure) if plain else None
-        spec = known_result(key)
+        spec = function_spec(record, leaves, structure) if plain else None
         if spec is not None:
             result = PendingCall(run, tuple([v for v in leaves if type(v) is Tensor])).result(spec)
             return self.current.make_recorded(record, leaves, structure, result)
         result = run()
-        keep_result(key, result)
         if type(result) is not Tensor and not any(isinstance(leaf, Tensor) for leaf in flatten(result)[0]):
             return result
         if not plain:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
-from megengine.core.pytree import TreeDef
+from megengine.core import hooks
+from megengine.core.pytree import TreeDef, unflatten
 from megengine.core.spec import TensorSpec
 from megengine.dispatch.apply import active_interposers
 from megengine.dispatch.public import PublicFunction, public_functions
 from megengine.module import Module
-from megengine.tensor import Tensor
+from megengine.tensor import DeferredValueError, Tensor
 from megengine.traced_module.expr import Call, CallFunction, CallMethod
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.tracing.calls import arguments_key, constant_key, stand_in
@@ -20,7 +21,7 @@ from megengine.traced_module.tracing.deferred import Deferring, PendingCall
 Specs = tuple[TensorSpec, ...] | None
 Key = tuple[Any, ...]
 _known: dict[Key, tuple[Specs]] = {}
-_results: dict[Key, TensorSpec] = {}  # of layers and functions that return a tensor
+_results: dict[Key, TensorSpec | Literal[False]] = {}  # of layers and functions that return a tensor; see `_learned`
 _LIMIT = 8192
 _PLAIN = frozenset((int, float, bool, str, type(None)))
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -50,19 +51,49 @@ def layer_result(expr: Call, values: list[Any], run: Callable[[], Any]) -> Any:
     assigns = layer.training and any(type(v) is Tensor for v in object.__getattribute__(layer, "__dict__").values())
     deferring = all(type(i) is Deferring for i in active_interposers())
     key = _key(expr, values) if deferring and not assigns else None
-    spec = known_result(key)
+    spec = _recalled(_results, key)
     if spec is not None:
         return PendingCall(run, tuple(tensors)).result(spec)
     result = run()
-    keep_result(key, result)
+    if type(result) is Tensor:
+        _keep(_results, key, result.spec)
     return result
 
 
-def function_key(record: PublicFunction, leaves: list[Any], structure: TreeDef) -> Key | None:
-    """All that the spec of the result of a function depends on; None where that is not known.
+def function_spec(record: PublicFunction, leaves: list[Any], structure: TreeDef) -> TensorSpec | None:
+    """The spec of the tensor that a call of a public function gives.
 
-    `leaves` and `structure` are its arguments in normal form, tensors or nodes among them.
+    None where it does not follow from specs: of functions that ask for values of these arguments, or give anything
+    else; and of a call that fails. `leaves` and `structure` are its arguments in normal form, tensors or nodes among
+    them.
     """
+    key = _function_key(record, leaves, structure)
+    if key is None:
+        return None
+    found = _recalled(_results, key)
+    if found is None:
+        found = _learned(record, leaves, structure)
+        if found is not None:
+            _keep(_results, key, found)
+    return found or None
+
+
+def _learned(record: PublicFunction, leaves: list[Any], structure: TreeDef) -> TensorSpec | Literal[False] | None:
+    """What `function_spec` remembers: False where the spec does not follow from specs; None for a call that fails."""
+    given = [leaf if type(leaf) in _PLAIN else Tensor._deferred(leaf._spec) for leaf in leaves]
+    args, kwargs = unflatten(structure, given)
+    try:
+        with hooks.unheard():
+            result = record.function(*args, **kwargs)
+    except DeferredValueError:
+        return False
+    except Exception:  # the real call raises it
+        return None
+    return result.spec if type(result) is Tensor and result._value is None else False
+
+
+def _function_key(record: PublicFunction, leaves: list[Any], structure: TreeDef) -> Key | None:
+    """All that the spec of the result of a function depends on if it asks for no value; None where it may be more."""
     if not record.by_spec or record.in_place or not all([type(i) is Deferring for i in active_interposers()]):
         return None
     key: list[Any] = [record.qualified, structure]
@@ -77,17 +108,6 @@ def function_key(record: PublicFunction, leaves: list[Any], structure: TreeDef) 
         else:
             return None
     return None if known else tuple(key)
-
-
-def known_result(key: Key | None) -> TensorSpec | None:
-    """The spec of the tensor that a call of this key gave; None if there was none."""
-    return _recalled(_results, key)
-
-
-def keep_result(key: Key | None, result: Any) -> None:
-    """Remember what the call of this key gave."""
-    if type(result) is Tensor:
-        _keep(_results, key, result.spec)
 
 
 def _recalled(memo: dict[Key, Any], key: Key | None) -> Any:
