@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from megengine.cli.children import child, finished
 from megengine.core.errors import MegEngineError
 
 Say = Callable[[str], None]
@@ -178,7 +179,7 @@ def _debian_package(work: Path, say: Say) -> Path:
 def _ran(command: list[str], cwd: Path | None = None) -> str | None:
     """None when the command succeeded, else the last line it wrote."""
     try:
-        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=900)
+        done = finished(command, cwd=cwd)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     if done.returncode == 0:
@@ -225,7 +226,7 @@ def _unpack_debian(package: Path, target: Path) -> None:
     """Pictures below tuxpaint/stamps/, streamed: dpkg-deb knows every compression that Debian and Ubuntu use."""
     command = ["dpkg-deb", "--fsys-tarfile", str(package)]
     with (
-        subprocess.Popen(command, stdout=subprocess.PIPE) as process,
+        child(command, stdout=subprocess.PIPE) as process,
         tarfile.open(fileobj=process.stdout, mode="r|") as opened,
     ):
         for member in opened:

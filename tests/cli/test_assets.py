@@ -42,7 +42,7 @@ def fake_run(monkeypatch, action):
         calls.append(command)
         return action(command)
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(assets, "finished", run)
     return calls
 
 

@@ -115,28 +115,47 @@ def runs(process):
     return state != "Z"
 
 
+# The moment in which the child runs and `Popen` has not returned: on a busy machine it lasts.
+POPEN = """
+import os, signal, subprocess
+class Struck(subprocess.Popen):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        while not os.path.exists("started"):
+            pass
+        os.kill(os.getpid(), signal.{number})
+        for _ in range(1000):
+            pass
+subprocess.Popen = Struck
+"""
+LONG = 300  # seconds: it ends a test that hangs, and nothing is measured by it
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("early", [False, True], ids=["running", "beginning"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_while_a_download_runs(number, tmp_path):
+def test_interrupted_while_a_download_runs(number, early, tmp_path):
     """The child that downloads ends too, and the cache holds nothing."""
     for name in ("apt-get", "dpkg-deb"):
         script = tmp_path / "bin" / name
         script.parent.mkdir(exist_ok=True)
-        script.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/started\nexec sleep 60\n")
+        told = f"echo $$ > {tmp_path}/pid; mv {tmp_path}/pid {tmp_path}/started"  # at once, with its content
+        script.write_text(f"#!/bin/sh\n{told}\nexec sleep 600\n")
         script.chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "MEGENGINE_CACHE": f"{tmp_path}/cache"}
-    program = (
+    program = (POPEN.format(number=number.name) if early else "") + (
         "from pathlib import Path\nfrom megengine.cli import assets, main\n"
         "assets.STAMPS_INSTALLED = Path('/nonexistent')\nmain()\n"
     )
     command = [sys.executable, "-c", program, "demo", "-o", "out.html"]
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LONG
     while not (started := tmp_path / "started").exists() or not started.read_text().strip():
-        assert time.monotonic() < deadline and process.poll() is None
+        assert time.monotonic() < deadline and (early or process.poll() is None)
         time.sleep(0.02)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=30)
+    if not early:
+        process.send_signal(number)
+    _, err = process.communicate(timeout=LONG)
     assert (process.returncode, err.strip().splitlines()[-1]) == (130, LINE)
     assert "Traceback" not in err
     assert not runs(int(started.read_text()))

@@ -1,0 +1,60 @@
+"""Programs that a command starts: they end when it does, whenever that is."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def child(command: list[str], **options: Any) -> Iterator[subprocess.Popen]:
+    """A running program; it is killed and waited for if the body ends before it, by an interrupt too.
+
+    `options` are those of `subprocess.Popen`. Raises OSError if the program cannot be started.
+    """
+    process = None
+    try:
+        with _interrupts_wait():
+            process = subprocess.Popen(command, **options)
+        yield process
+    except BaseException:
+        if process is not None:
+            process.kill()
+        raise
+    finally:
+        if process is not None:
+            with process:  # waits, and closes its pipes
+                pass
+
+
+def finished(command: list[str], *, cwd: Path | None = None, seconds: float = 900) -> subprocess.CompletedProcess[str]:
+    """A program that has ended, with what it wrote.
+
+    Raises OSError if it cannot be started, subprocess.TimeoutExpired if it takes longer.
+    """
+    with child(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        out, err = process.communicate(timeout=seconds)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """An interrupt is raised behind the body.
+
+    Inside of `Popen` it would leave a program that has begun, and that nobody knows.
+    """
+    heard: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, lambda number, frame: heard.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if heard:
+        raise KeyboardInterrupt
