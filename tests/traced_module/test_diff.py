@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
+from block_nets import BlockNet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from megengine_graphs import NETS, traced
@@ -154,25 +155,9 @@ def test_models_of_calls(name):
 # ---------------------------------------------------------------- single kinds of change
 
 
-class Block(M.Module):
-    def __init__(self, n):
-        super().__init__()
-        self.conv, self.norm = M.Conv2d(n, n, 3, padding=1), M.BatchNorm2d(n)
-
-    def forward(self, x):
-        return F.relu(self.norm(self.conv(x))) + x
-
-
-class Net(M.Module):
-    def __init__(self):
-        super().__init__()
-        self.stem, self.blocks, self.fc = M.Conv2d(3, 4, 1), [Block(4), Block(4)], M.Linear(4, 5)
-
-    def forward(self, x, scale=2.0):
-        x = self.stem(x) * scale
-        for block in self.blocks:
-            x = block(x)
-        return self.fc(F.flatten(F.avg_pool2d(x, 6), 1))
+class Net(BlockNet):
+    def end(self, x):
+        return self.fc(F.flatten(x, 1))
 
 
 def net():

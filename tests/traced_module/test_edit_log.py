@@ -5,6 +5,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from block_nets import BlockNet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from megengine_graphs import listing
@@ -21,27 +22,12 @@ from megengine.traced_module.formats import native as files
 from megengine.traced_module.passes import run_passes
 
 
-class Block(M.Module):
-    def __init__(self, n):
-        super().__init__()
-        self.conv, self.norm = M.Conv2d(n, n, 3, padding=1), M.BatchNorm2d(n)
-
-    def forward(self, x):
-        return F.relu(self.norm(self.conv(x))) + x
-
-
-class Net(M.Module):
+class Net(BlockNet):
     def __init__(self):
         super().__init__()
-        self.stem = M.Conv2d(3, 4, 1)
-        self.blocks = [Block(4), Block(4)]
-        self.drop, self.fc = M.Dropout(0.5), M.Linear(4, 5)
+        self.drop = M.Dropout(0.5)
 
-    def forward(self, x, scale=2.0):
-        x = self.stem(x) * scale
-        for block in self.blocks:
-            x = block(x)
-        x = F.avg_pool2d(x, 6)
+    def end(self, x):
         return self.fc(self.drop(x.reshape(x.shape[0], -1)))
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from block_nets import Block, BlockNet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from megengine_graphs import inputs_of, leaves, listing, traced
@@ -19,28 +20,8 @@ from megengine.traced_module.formats import module_writing
 from megengine.traced_module.formats import native as files
 
 
-class Block(M.Module):
-    def __init__(self, n):
-        super().__init__()
-        self.conv, self.norm = M.Conv2d(n, n, 3, padding=1), M.BatchNorm2d(n)
-
-    def forward(self, x):
-        return F.relu(self.norm(self.conv(x))) + x
-
-
-class Net(M.Module):
-    def __init__(self):
-        super().__init__()
-        self.stem = M.Conv2d(3, 4, 1)
-        self.blocks = [Block(4), Block(4)]
-        self.fc = M.Linear(4, 5)
-
-    def forward(self, x, scale=2.0):
-        x = self.stem(x) * scale
-        for block in self.blocks:
-            x = block(x)
-        x = F.avg_pool2d(x, 6)
-        return self.fc(x.reshape(x.shape[0], -1))
+class Net(BlockNet):
+    pass
 
 
 X = np.random.default_rng(0).standard_normal((2, 3, 6, 6)).astype(np.float32)
