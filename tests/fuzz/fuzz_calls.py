@@ -218,7 +218,7 @@ def run(pair: Pair, count: int, start: int, wanted: list[str]) -> int:
     try:
         trees = pair.trees()
         groups = grouped(trees)
-        names = [n for n in groups if (n in wanted if wanted else not n.startswith(call_subjects.PLANTED))]
+        names = [n for n in wanted or groups if n in groups and (wanted or not n.startswith(call_subjects.PLANTED))]
         texts = options_of(trees)
         for i, name in enumerate(names):
             share = count * (i + 1) // len(names) - count * i // len(names)

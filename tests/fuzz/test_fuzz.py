@@ -36,13 +36,15 @@ def test_sound_files_are_loaded(kind, tmp_path):
 
 
 def test_the_fuzzer_finds_and_keeps_faults(tmp_path, capsys):
-    assert fuzz.main(["--kinds", "planted", "--count", "30", "--keep", str(tmp_path / "kept")]) == 1
+    # this seed gives each of the planted files once; a process that dies takes seconds to start again
+    options = ["--seed", "21", "--count", "5", "--jobs", "1"]
+    assert fuzz.main(["--kinds", "planted", *options, "--keep", str(tmp_path / "kept")]) == 1
     told = capsys.readouterr().out
     for fault in ("ZeroDivisionError", "an error without a message", "MemoryError", "ends the program with code -6"):
         assert fault in told
     kept = {path.read_text() for path in (tmp_path / "kept").iterdir()}
     assert kept == {"error", "silence", "memory", "crash"}
-    assert fuzz.main(["--kinds", "npy", "--count", "4", "--keep", str(tmp_path / "none")]) == 0
+    assert fuzz.main(["--kinds", "npy", "--count", "4", "--jobs", "1", "--keep", str(tmp_path / "none")]) == 0
     assert not (tmp_path / "none").exists()
 
 

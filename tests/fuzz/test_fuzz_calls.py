@@ -38,9 +38,9 @@ def test_many_random_calls(level, capfd):
 
 
 def test_the_fuzzer_finds_planted_faults(capfd):
-    kinds = ["error", "silence", "crash", "nameless", "writes", "differs", "nothing"]
+    kinds = ["error", "silence", "nameless", "writes", "differs", "nothing", "crash"]  # behind it processes start anew
     names = ",".join(PLANTED + kind for kind in kinds)
-    count = ["--count", str(10 * len(kinds)), "--shrink", "0.1"]
+    count = ["--count", str(10 * len(kinds)), "--shrink", "0"]
     assert fuzz_calls.main(["--subjects", names, "--levels", BEST, *count]) == 1
     told = capfd.readouterr().out
     for text in (
