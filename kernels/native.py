@@ -105,10 +105,11 @@ def eager(make: MakeStep, constants: tuple[int, ...], *, inplace_input: int | No
 
 def flat(make: Callable[[Problem], Any]) -> Callable[..., Any]:
     """`run(problem, *arrays)` of a kernel that has `make_flat`."""
+    cache = _StepCache(lambda problem, constants, threads: make(problem))
 
     def run(problem: Problem, *arrays: np.ndarray) -> Any:
         outs = tuple(np.empty(spec.shape, storage_of(spec.dtype)) for spec in problem.outputs)
-        _core.run_step(make(problem), [*map(_c_contiguous, arrays), *outs])
+        _core.run_step(cache.get(problem, {}), [*map(_c_contiguous, arrays), *outs])
         return outs[0] if len(outs) == 1 else outs
 
     return run

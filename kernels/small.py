@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from megengine.kernels import _core
 from megengine.kernels.native import flat
+from megengine.kernels.reference.order import too_much
 from megengine.kernels.registry import Kernel, Problem, family
 from megengine.kernels.strided import BINARY, MOVES, flat_step
 
 _F32 = np.dtype(np.float32)
 _MOST_ELEMENTS = 1 << 14  # of a result, or a sum: beyond, the work takes longer than NumPy's call
 _MOST_PRODUCTS = 1 << 16  # of a convolution: beyond, oneDNN's conversions are worth it
-_MOST_MATRIX_WORK = 1 << 16  # beyond, BLAS is faster by more than the call of it takes
-_MOVE = 8  # products that take as long as one element of b takes to its place
-_LONGEST_SUM = 512  # of products one after the other: BLAS adds several sums up, and rounds less
 _MOST_STRIDE = 8
 _MOST_PARTS = 24  # that are joined or split: what the native call counts to
 
@@ -81,11 +78,7 @@ def _depth(problem: Problem) -> int:
 
 def _small_matmul(problem: Problem) -> str | None:
     *leading, rows, cols = problem.outputs[0].shape
-    depth = _depth(problem)
-    work = math.prod(leading) * (rows + _MOVE) * depth * cols
-    if work > _MOST_MATRIX_WORK:
-        return f"{work} products and moves"
-    return f"sums of {depth} products" if depth > _LONGEST_SUM else _float32(problem)
+    return too_much(tuple(leading), rows, _depth(problem), cols) or _float32(problem)
 
 
 def _matmul_step(problem: Problem) -> Any:
@@ -124,9 +117,7 @@ family("conv2d").add(
     Kernel("own_small_conv2d", usable=_small_conv, run=flat(_conv_step), make_flat=_conv_step, exact=False),
     before="onednn_conv2d",
 )
-family("matmul").add(
-    Kernel("own_small_matmul", usable=_small_matmul, run=flat(_matmul_step), make_flat=_matmul_step, exact=False)
-)
+family("matmul").add(Kernel("own_small_matmul", usable=_small_matmul, run=flat(_matmul_step), make_flat=_matmul_step))
 for _op in ("sum", "mean"):
     family(_op).add(Kernel(f"own_small_{_op}", usable=_few_summed, run=flat(_sum_step), make_flat=_sum_step))
 for _op in BINARY[:4]:  # of the others the sign of a zero may differ from NumPy's

@@ -58,6 +58,7 @@ def _place(
     storage = storage_of(spec.dtype)
     probe = np.lib.stride_tricks.as_strided(np.empty(1, storage), spec.shape, strides(spec), writeable=False)
     found = view(probe)
+    assert isinstance(found, np.ndarray)  # a number would lie elsewhere
     offset = found.__array_interface__["data"][0] - probe.__array_interface__["data"][0]
     return _Place(buffer, found.shape, offset, found.strides)
 
@@ -80,8 +81,9 @@ def _step(problem: Problem, moves: Sequence[tuple[_Place, _Place]], filled: int 
 # ---------------------------------------------------------------- moves
 
 
-def _ranges(attrs: Any) -> tuple[slice, ...]:
-    return tuple(slice(a, b, c) for a, b, c in zip(attrs.starts, attrs.stops, attrs.steps, strict=True))
+def _ranges(attrs: Any) -> tuple[Any, ...]:
+    """A key for the ranges; the Ellipsis makes a view also of an array without axes."""
+    return *(slice(a, b, c) for a, b, c in zip(attrs.starts, attrs.stops, attrs.steps, strict=True)), ...
 
 
 # ops whose result is a view of their input
@@ -132,6 +134,20 @@ def _pad_step(problem: Problem, strides: Strides) -> Any:
     return _step(problem, moves, filled=1, value=int(bits))
 
 
+def _set_step(problem: Problem, strides: Strides) -> Any:
+    """All of x, then the value over the ranges that are set."""
+    x, value = problem.inputs
+    key = (*(slice(*part) for part in problem.attrs.pattern), ...)
+    target = _place(2, x, strides, lambda y: y[key])
+    return _step(
+        problem,
+        [
+            (_place(0, x, strides), _place(2, x, strides)),
+            (_place(1, value, strides, lambda v: np.broadcast_to(v, target.shape)), target),
+        ],
+    )
+
+
 def _sizes(problem: Problem) -> str | None:
     for spec in (*problem.inputs, *problem.outputs):
         if spec.size == 0:
@@ -155,10 +171,19 @@ def _same_types(problem: Problem) -> str | None:
 def _constant_padding(problem: Problem) -> str | None:
     if problem.attrs.mode != "constant":
         return f"mode {problem.attrs.mode}"
+    if not problem.inputs[0].shape:
+        return "no axes"
     dtype = problem.inputs[0].dtype
     if isinstance(dtype, QuantizedDType) and dtype.axis is not None:
         return f"{dtype} has a scale per channel"
     return _same_types(problem)
+
+
+def _set_ranges(problem: Problem) -> str | None:
+    if "i" in problem.attrs.pattern:
+        return "places are given by tensors"
+    ranges = zip(problem.attrs.pattern, problem.inputs[0].shape, strict=True)
+    return _same_types(problem) if all(range(*slice(*part).indices(n)) for part, n in ranges) else "nothing is set"
 
 
 # ---------------------------------------------------------------- arithmetic that broadcasts
@@ -182,6 +207,7 @@ MOVES: dict[str, tuple[Callable[[Problem], str | None], Callable[[Problem, Strid
     "concat": (_same_types, _concat_step),
     "split": (_same_types, _split_step),
     "pad": (_constant_padding, _pad_step),
+    "set_index": (_set_ranges, _set_step),
 }
 
 

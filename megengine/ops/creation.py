@@ -13,6 +13,7 @@ from megengine.core.dtype import as_dtype, storage_of
 from megengine.core.errors import ArgumentError, OptionError, ShapeError, brief
 from megengine.core.limits import refuse_oversized
 from megengine.dispatch import public
+from megengine.kernels import _core
 from megengine.ops.common import (
     FLOAT32,
     Integers,
@@ -26,7 +27,16 @@ _HOME = "megengine.functional.tensor"
 
 def _made(array: np.ndarray, device: str | None = None) -> Tensor:
     """A tensor of an array that nobody else has."""
-    return Tensor._wrap(array, None, devices.get_default_device() if device is None else devices.normalize(device))
+    return _core.wrap(array, None, _place(device))
+
+
+def _place(device: str | None) -> str:
+    return devices.get_default_device() if device is None else devices.normalize(device)
+
+
+def _filled(op: str, shape: Any, dtype: Any, value: float | None, device: str | None) -> Tensor:
+    """A tensor with one number everywhere that every dtype has; None for zero."""
+    return _core.filled(_lengths(op, shape), storage_of(as_dtype(dtype)), value, _place(device))
 
 
 def _fill_dtype(value: Any, dtype: Any) -> np.dtype:
@@ -52,33 +62,36 @@ def full(shape: Integers, value: float, *, dtype: Any = None, device: str | None
     value = value.item() if isinstance(value, Tensor) else value
     if not isinstance(value, (numbers.Number, np.bool_)) or (isinstance(value, int) and value.bit_length() > 63):
         raise ArgumentError(f"full: value is {brief(value)}; expected a number of at most 64 bits")
-    return _made(np.full(_lengths("full", shape), value, _fill_dtype(value, dtype)), device)
+    kind = _fill_dtype(value, dtype)
+    if type(value) is float and kind == FLOAT32:
+        return _core.filled(_lengths("full", shape), kind, value, _place(device))
+    return _made(np.full(_lengths("full", shape), value, kind), device)
 
 
 @public(home=_HOME)
 def zeros(shape: Integers, *, dtype: Any = "float32", device: str | None = None) -> Tensor:
     """A tensor of zeros."""
-    return _made(np.zeros(_lengths("zeros", shape), storage_of(as_dtype(dtype))), device)
+    return _filled("zeros", shape, dtype, None, device)
 
 
 @public(home=_HOME)
 def ones(shape: Integers, *, dtype: Any = "float32", device: str | None = None) -> Tensor:
     """A tensor of ones."""
-    return _made(np.ones(_lengths("ones", shape), storage_of(as_dtype(dtype))), device)
+    return _filled("ones", shape, dtype, 1, device)
 
 
 @public(home=_HOME)
 def zeros_like(inp: Any) -> Tensor:
     """Zeros with the shape and dtype of `inp`."""
     x = as_tensor(inp)
-    return _made(np.zeros(x.shape, storage_of(x.dtype)), x.device)
+    return _core.filled(x.spec.shape, storage_of(x.dtype), None, x.device)
 
 
 @public(home=_HOME)
 def ones_like(inp: Any) -> Tensor:
     """Ones with the shape and dtype of `inp`."""
     x = as_tensor(inp)
-    return _made(np.ones(x.shape, storage_of(x.dtype)), x.device)
+    return _core.filled(x.spec.shape, storage_of(x.dtype), 1, x.device)
 
 
 @public(home=_HOME)

@@ -62,14 +62,21 @@ def _index_infer(x: TensorSpec, *indices: TensorSpec, pattern: Pattern) -> Tenso
 
 
 def _index(x: np.ndarray, *indices: np.ndarray, pattern: Pattern) -> np.ndarray:
-    _check_bounds("index", x.shape, pattern, indices)
-    return np.array(x[_key(pattern, indices)])
+    key = _key(pattern, indices)
+    try:
+        return x[key] if indices else np.array(x[key])  # what is taken by indices is new
+    except IndexError:
+        _check_bounds("index", x.shape, pattern, indices)
+        raise
 
 
 def _index_backward(ct: np.ndarray, *indices: np.ndarray, shape: tuple[int, ...], pattern: Pattern) -> np.ndarray:
-    _check_bounds("index", shape, pattern, indices)
     out = np.zeros(shape, ct.dtype)
-    np.add.at(out, _key(pattern, indices), ct)
+    try:
+        np.add.at(out, _key(pattern, indices), ct)
+    except IndexError:
+        _check_bounds("index", shape, pattern, indices)
+        raise
     return out
 
 
@@ -339,9 +346,13 @@ def _with_new_axes(x: Tensor, items: list[Any], new: list[int]) -> tuple[Tensor,
     return apply("reshape", x, shape=tuple(shape)), [slice(None) if m is None else m for m in merged]
 
 
-@public(home="megengine.tensor", in_place=("__setitem__",))
+@public(home="megengine.tensor", in_place=("__setitem__",), by_spec=True)
 def setitem(inp: Tensor, key: Any, value: Any) -> Tensor:
     """What `inp` is with other elements; `inp[key] = value` gives it that value, other tensors are not affected."""
+    value = cast(as_tensor(value, like=inp), inp.dtype)
+    plain = _plain_key(key)
+    if plain is not None:
+        return _set_plain(inp, plain, value)
     truth = _as_truth(key)
     items, new = _expand_items(inp.shape, key if truth is None else None)
     items = [np.asarray(i) if isinstance(i, numbers.Integral) else i for i in items]
@@ -349,9 +360,22 @@ def setitem(inp: Tensor, key: Any, value: Any) -> Tensor:
     if truth is False:
         items[0] = slice(0)
     pattern, indices = _advanced(target, items)
-    value = cast(as_tensor(value, like=inp), inp.dtype)
     out = apply("set_index", target, value, *indices, pattern=pattern)
     return out if out.shape == inp.shape else apply("reshape", out, shape=inp.shape)
+
+
+def _set_plain(inp: Tensor, key: tuple[Any, ...], value: Tensor) -> Tensor:
+    """Setitem with a key of integers, slices, None and Ellipsis: no index is a tensor."""
+    starts, stops, steps, shape = _slices(inp.shape, key)
+    pattern = tuple(zip(starts, stops, steps, strict=True))
+    if value.spec.shape:
+        if broadcast_shapes("set_index", shape, value.shape) != shape:
+            raise ShapeError(f"set_index: a value of shape {value.shape} does not fit into shape {shape}")
+        ranges = zip(inp.shape, pattern, strict=True)
+        places = tuple([len(range(*slice(*part).indices(n))) for n, part in ranges])
+        if places != shape:
+            value = apply("reshape", apply("broadcast_to", value, shape=shape), shape=places)
+    return apply("set_index", inp, value, pattern=pattern)
 
 
 # ---------------------------------------------------------------- public functions

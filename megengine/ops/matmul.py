@@ -9,8 +9,17 @@ import numpy as np
 from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, public
-from megengine.kernels.reference.order import in_order
-from megengine.ops.common import INT32, as_tensor, broadcast_shapes, cast, operands, refuse_quantized, unbroadcast
+from megengine.kernels.reference.order import in_order, in_turn, too_much
+from megengine.ops.common import (
+    FLOAT32,
+    INT32,
+    as_tensor,
+    broadcast_shapes,
+    cast,
+    operands,
+    refuse_quantized,
+    unbroadcast,
+)
 from megengine.tensor import Tensor
 
 
@@ -35,7 +44,11 @@ def _infer(a: TensorSpec, b: TensorSpec, *, transpose_a: bool, transpose_b: bool
 
 def _reference(a: np.ndarray, b: np.ndarray, transpose_a: bool, transpose_b: bool) -> np.ndarray:
     a, b = in_order(a), in_order(b)
-    return np.matmul(a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b)
+    a, b = a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b
+    leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    if a.dtype == FLOAT32 and too_much(leading, a.shape[-2], a.shape[-1], b.shape[-1]) is None:
+        return in_turn(a, b)  # as the kernel of small products does it
+    return np.matmul(a, b)
 
 
 def _product(a: Tensor, b: Tensor, ta: bool, tb: bool) -> Tensor:

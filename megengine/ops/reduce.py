@@ -128,7 +128,7 @@ define(
     Op(
         "sum",
         _infer("sum"),
-        # np.sum takes twice as long to come to this
+        # np.sum, and likewise np.max, takes twice as long to come to this
         lambda x, axis, keepdims: np.add.reduce(in_order(x), axis=axis, dtype=_wide(x) or x.dtype, keepdims=keepdims),
         lambda ctx, ct: (_expand(ct, ctx),),
         OnnxRule("ReduceSum", _KEYS),
@@ -152,7 +152,7 @@ define(
     Op(
         "prod",
         _infer("prod"),
-        lambda x, axis, keepdims: np.prod(in_order(x), axis=axis, keepdims=keepdims, dtype=x.dtype),
+        lambda x, axis, keepdims: np.multiply.reduce(in_order(x), axis=axis, keepdims=keepdims, dtype=x.dtype),
         _prod_vjp,
         OnnxRule("ReduceProd", _KEYS),
         _samples(True),
@@ -163,7 +163,7 @@ define(
     Op(
         "max",
         _infer("max"),
-        lambda x, axis, keepdims: np.max(x, axis=axis, keepdims=keepdims),
+        lambda x, axis, keepdims: np.maximum.reduce(x, axis=axis, keepdims=keepdims),
         _extremum_vjp,
         OnnxRule("ReduceMax", _KEYS),
         _samples(False),
@@ -174,7 +174,7 @@ define(
     Op(
         "min",
         _infer("min"),
-        lambda x, axis, keepdims: np.min(x, axis=axis, keepdims=keepdims),
+        lambda x, axis, keepdims: np.minimum.reduce(x, axis=axis, keepdims=keepdims),
         _extremum_vjp,
         OnnxRule("ReduceMin", _KEYS),
         _samples(False),

@@ -18,7 +18,7 @@ from megengine.core.limits import refuse_oversized
 from megengine.dispatch.apply import active_interposers
 from megengine.dispatch.public import public
 from megengine.dispatch.refusal import checked, constructor, explains, shown
-from megengine.kernels import filling
+from megengine.kernels import _core, filling
 from megengine.tensor import Tensor
 
 Size = Iterable[int] | int | None
@@ -122,7 +122,7 @@ class RNG:
     def _made(self, array: Any, dtype: Any = np.float32) -> Tensor:
         """A tensor of an array that nobody else has."""
         device = devices.get_default_device() if self._device is None else self._device
-        return Tensor._wrap(np.asarray(array, dtype), None, device)
+        return _core.wrap(np.asarray(array, dtype), None, device)
 
     def draw(self, shape: tuple[int, ...], *, normal: bool, scale: float = 1.0, shift: float = 0.0) -> np.ndarray:
         """float32 array of x * scale + shift: x standard normal, or uniform in [0, 1).
@@ -134,8 +134,10 @@ class RNG:
             return filling.random_array(key, shape, normal=normal, scale=scale, shift=shift)
         method = self.generator.standard_normal if normal else self.generator.random
         out = method(shape, np.float32)
-        out *= scale
-        out += shift
+        if scale != 1:
+            out *= scale
+        if shift != 0:
+            out += shift
         return out
 
     @_drawn

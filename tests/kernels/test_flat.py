@@ -73,6 +73,7 @@ def test_products_of_matrices(lengths, transposed, leading):
     want = get_op("matmul").reference(a.astype(np.float64), b.astype(np.float64), **attrs)
     got = apply("matmul", tensor(a), tensor(b), **attrs).numpy()
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    same_bits(get_op("matmul").reference(a, b, **attrs), got)
     turned = [Tensor._wrap(np.asarray(x, order="F")) for x in (a, b)]
     same_bits(apply("matmul", *turned, **attrs).numpy(), got)
     same_bits(kernel.run(problem, a, b), got)
@@ -111,6 +112,10 @@ MOVES = [
     ("split", (2, 6, 3, 2), {"sections": (1, 2, 3), "axis": 1}),
     ("split", (2, 6), {"sections": (6,), "axis": 1}),
     ("reshape", (2, 6), {"shape": (3, 4)}),
+    ("reshape", (), {"shape": (1, 1)}),
+    ("slice", (), {"starts": (), "stops": (), "steps": ()}),
+    ("transpose", (), {"perm": ()}),
+    ("copy", (), {"device": "cpu0"}),
 ]
 
 
@@ -129,6 +134,85 @@ def test_moves_equal_the_reference(op, shape, attrs, dtype):
             assert g.dtype == w.dtype
             np.testing.assert_array_equal(g.numpy(), w)
         np.testing.assert_array_equal(layout, before)
+
+
+def test_brackets_of_a_tensor_without_axes():
+    for _ in range(4):
+        x = tensor(7)
+        assert x[()].item() == x[...].item() == x[None, ...].item() == 7
+        x[...] = 3
+        assert x.item() == 3
+        x[()] = tensor(4)
+        assert x.item() == 4
+
+
+SETTINGS = [
+    (0, (4, 5)),
+    ((0, slice(1, 3)), (2, 5)),
+    ((slice(None, None, -1), 2), (1, 5)),
+    ((..., 1), ()),
+    ((None, slice(1, 3), -1), (1, 2, 5)),
+    ((slice(5, 9),), ()),
+    (..., (3, 4, 5)),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "float16", "int64"])
+@pytest.mark.parametrize(("key", "shape"), SETTINGS)
+def test_ranges_that_are_set(key, shape, dtype):
+    for i in range(4):
+        want = (rows(3, 4, 5, seed=i) * 50).astype(dtype)
+        value = (rows(*shape, seed=i + 9) * 50).astype(dtype)
+        for layout in (want, np.asarray(want, order="F")):
+            x = Tensor._wrap(layout.copy(order="K"))
+            before = x.detach()
+            x[key] = tensor(value, dtype=dtype)
+            expected = want.copy()
+            expected[key] = value
+            np.testing.assert_array_equal(x.numpy(), expected)
+            np.testing.assert_array_equal(before.numpy(), want)
+
+
+def test_values_that_do_not_fit_are_refused():
+    for _ in range(4):
+        x = tensor(rows(3, 4))
+        for key, value in ((0, rows(3)), ((0, 0), rows(1)), (slice(0, 2), rows(3, 4)), (slice(9, 9), rows(3, 4))):
+            with pytest.raises(ValueError, match="does not fit|do not broadcast"):
+                x[key] = tensor(value)
+        with pytest.raises(IndexError, match="out of range"):
+            x[3] = 0
+        np.testing.assert_array_equal(x.numpy(), rows(3, 4))
+
+
+def test_gradients_of_ranges_that_are_set():
+    from megengine.autodiff import GradManager
+
+    for _ in range(4):
+        x, v = tensor(rows(3, 4)), tensor(rows(4, seed=1))
+        gm = GradManager().attach([x, v])
+        with gm:
+            y = x * 2
+            y[1] = v * 3
+            gm.backward(y, tensor(rows(3, 4, seed=2)))
+        ct = rows(3, 4, seed=2)
+        np.testing.assert_allclose(v.grad.numpy(), ct[1] * 3, rtol=1e-6)
+        ct[1] = 0
+        np.testing.assert_allclose(x.grad.numpy(), ct * 2, rtol=1e-6)
+
+
+def test_native_creation_refuses_what_is_no_shape():
+    for call, match in (
+        (lambda: _core.filled([2], np.dtype("f4"), None, "cpu0"), "a shape, a dtype"),
+        (lambda: _core.filled((2,), "f4", None, "cpu0"), "a NumPy dtype"),
+        (lambda: _core.filled(("a",), np.dtype("f4"), None, "cpu0"), "integer"),
+        (lambda: _core.filled((1,) * 70, np.dtype("f4"), None, "cpu0"), "a shape"),
+        (lambda: _core.wrap([1], None, "cpu0"), "expected an array"),
+        (lambda: _core.ones_like(3), "expected a tensor"),
+    ):
+        with pytest.raises(TypeError, match=match):
+            call()
+    with pytest.raises(ValueError, match="negative"):
+        _core.filled((-1,), np.dtype("f4"), None, "cpu0")
 
 
 def test_parts_joined_in_any_layout():

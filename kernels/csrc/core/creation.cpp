@@ -47,6 +47,15 @@ PyObject* py_filled(PyObject*, PyObject* const* args, Py_ssize_t count) {
     return array ? new_tensor(std::move(array), nullptr, args[1], args[3]) : nullptr;
 }
 
+// wrap(array, dtype, device): a tensor that takes over an array; dtype None for the array's
+PyObject* py_wrap(PyObject*, PyObject* const* args, Py_ssize_t count) {
+    if (!ready()) return nullptr;
+    if (count != 3 || !PyArray_Check(args[0]))
+        return PyErr_Format(PyExc_TypeError, "wrap: expected an array, a dtype or None, and a device");
+    auto* own = reinterpret_cast<PyObject*>(PyArray_DESCR(reinterpret_cast<PyArrayObject*>(args[0])));
+    return new_tensor(Ref::borrowed(args[0]), nullptr, args[1] == Py_None ? own : args[1], args[2]);
+}
+
 // A tensor of ones with the spec of another one.
 PyObject* py_ones_like(PyObject*, PyObject* tensor) {
     if (!ready()) return nullptr;
@@ -68,6 +77,8 @@ PyObject* py_ones_like(PyObject*, PyObject* tensor) {
 PyMethodDef functions[] = {
     {"filled", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(py_filled)), METH_FASTCALL,
      "filled(shape, dtype, value, device): a tensor; value None for zeros."},
+    {"wrap", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(py_wrap)), METH_FASTCALL,
+     "wrap(array, dtype, device): a tensor that takes over an array."},
     {"ones_like", py_ones_like, METH_O, "A tensor of ones with the spec of another one."},
     {nullptr, nullptr, 0, nullptr},
 };
