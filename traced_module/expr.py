@@ -85,7 +85,8 @@ class Expr:
         """Use other nodes in place of some inputs; the mapping is not changed. Raises as `graph.set_inputs`."""
         for old in repl_dict:
             if not any(old is n for n in self._inputs):
-                raise GraphError(f"replace_inputs: {self!r} does not use {old!r}")
+                used = ", ".join(n.name for n in self._inputs) or "nothing"
+                raise GraphError(f"replace_inputs: {self!r} does not use {old!r}; it uses {used}")
         found: dict[int, Any] = {id(old): new for old, new in repl_dict.items()}
         self._graph.set_inputs(self, tuple(found.get(id(n), n) for n in self._inputs))
 

@@ -220,7 +220,7 @@ class ModuleNode(Node):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         inserting = self._graph._inserting
         if inserting is None:
-            raise GraphError(f"node {self._name!r} is called outside of `with graph.insert_exprs():`")
+            raise GraphError(f"node {self._name!r} is called outside of `with graph.insert_exprs():`; call it inside")
         return inserting.call_module(self, args, kwargs)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import megengine.module as M
+from megengine.core.errors import GraphError
 from megengine.tensor import tensor
 from megengine.traced_module import trace_module
 
@@ -75,3 +76,15 @@ def test_views_are_of_the_class_of_what_they_show():
     trace_module(net, x)
     net(x)
     assert seen[:2] == seen[2:]
+
+
+@pytest.mark.parametrize("name", ["head.1", ".", "1."])
+@pytest.mark.parametrize("value", [fc, lambda: [fc()], lambda: {"a": {"b": fc()}}])
+def test_names_with_dots_are_refused(name, value):
+    """Paths would tell other modules by them; MegEngine fails on them too."""
+    x = tensor(np.ones((2, 3), np.float32))
+    with pytest.raises(GraphError, match=rf"layers.0 has a submodule or tensor called '{name}'; .* without dots"):
+        trace_module(Net([{name: value()}]), x)
+    unused = Net([fc()])
+    unused.others = {name: value()}
+    np.testing.assert_array_equal(trace_module(unused, x)(x).numpy(), unused(x).numpy())

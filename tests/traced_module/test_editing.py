@@ -300,9 +300,15 @@ WRONG = {
         r"it stands in the graph of Net\.blocks\.0: edit that one, as \.graph of the node gives it",
     ),
     "set outputs of another graph": (lambda m: m.graph.reset_outputs([first(module(), "mul_out")]), "does not belong"),
-    "set outputs to a module": (lambda m: m.graph.reset_outputs([m.graph.inputs[0]]), "expected tensor nodes"),
-    "set outputs to a number": (lambda m: m.graph.reset_outputs([3]), "does not belong"),
-    "set outputs to nothing": (lambda m: m.graph.reset_outputs([]), "expected tensor nodes"),
+    "set outputs to a module": (
+        lambda m: m.graph.reset_outputs([m.graph.inputs[0]]),
+        "got 'self', which is a module; expected tensor nodes, one or more",
+    ),
+    "set outputs to a number": (
+        lambda m: m.graph.reset_outputs([3]),
+        "does not belong .* it is a int, expected a part",
+    ),
+    "set outputs to nothing": (lambda m: m.graph.reset_outputs([]), "got nothing; expected tensor nodes, one or more"),
     "add an output of another graph": (lambda m: m.graph.add_output_node(first(module(), "x")), "does not belong"),
     "add an input to a submodule": (
         lambda m: m.graph.child_graphs()[0].add_input_node((1,)),
@@ -320,7 +326,7 @@ WRONG = {
     ),
     "set an input to a later value": (
         lambda m: m.graph.set_input(first(m, "mul_out").expr, 0, first(m, "avg_pool2d_out")),
-        "made after the place",
+        "'avg_pool2d_out' is made after %4:\tmul_out = .*; use a value made before it",
     ),
     "set an input of another shape": (
         lambda m: m.graph.set_input(first(m, "mul_out").expr, 0, first(m, "x")),
@@ -332,7 +338,7 @@ WRONG = {
     ),
     "replace an input that is not one": (
         lambda m: first(m, "mul_out").expr.replace_inputs({first(m, "x"): first(m, "stem_out")}),
-        "does not use x",
+        "does not use x; it uses stem_out",
     ),
     "an unknown argument": (
         lambda m: first(m, "avg_pool2d_out").expr.set_arg("kernal_size", 3),
@@ -346,14 +352,29 @@ WRONG = {
         lambda m: first(m, "mul_out").expr.set_args_kwargs(first(m, "stem_out"), tensor(X)),
         "a tensor among the arguments",
     ),
-    "too few arguments": (lambda m: first(m, "mul_out").expr.set_args_kwargs(), "missing"),
+    "too few arguments": (
+        lambda m: first(m, "mul_out").expr.set_args_kwargs(),
+        r"set_args_kwargs: %4:\tmul_out = .*: missing a required argument: 'x'; expected \(x",
+    ),
+    "too many arguments": (
+        lambda m: first(m, "avg_pool2d_out").expr.set_args_kwargs(first(m, "blocks_1_out"), 6, window=3),
+        r"set_args_kwargs: .*avg_pool2d_out = .*unexpected keyword argument 'window'; expected \(inp",
+    ),
+    "an argument of a layer that is its own": (
+        lambda m: first(m, "stem_out").expr.set_arg("stride", 2),
+        "has no parameter 'stride'; a Conv2d keeps its own settings: put another one there by replace_module",
+    ),
+    "an unlike argument": (
+        lambda m: first(m, "mul_out").expr.set_arg("factor", 2),
+        "has no parameter 'factor'; expected one of x, y",
+    ),
     "an argument made later": (
         lambda m: first(m, "mul_out").expr.set_args_kwargs(first(m, "stem_out"), first(m, "avg_pool2d_out")),
-        "made after the place",
+        "'avg_pool2d_out' is made after %4:\tmul_out = .*; use a value made before it",
     ),
     "a layer in place of nothing": (
         lambda m: m.graph.replace_module(m.graph.inputs[0], M.ReLU()),
-        "does not read a submodule",
+        "does not read a submodule; give the node of a layer",
     ),
     "a number in place of a layer": (
         lambda m: m.graph.replace_module(first(m, "stem"), 3),
@@ -376,7 +397,10 @@ WRONG = {
         lambda m: setattr(m.graph.inputs[0], "forward", M.ReLU()),
         "already has an attribute 'forward'",
     ),
-    "an attribute that is a number": (lambda m: setattr(m.graph.inputs[0], "gain", 3), "expected a Module, got int"),
+    "an attribute that is a number": (
+        lambda m: setattr(m.graph.inputs[0], "gain", 3),
+        "expected a Module or a tensor, got int",
+    ),
     "an attribute that is a model": (lambda m: setattr(m.graph.inputs[0], "net", Net()), "is not a layer"),
     "a value used outside of inserting": (lambda m: first(m, "mul_out") + 1, "inside `with graph.insert_exprs"),
     "a method outside of inserting": (lambda m: first(m, "mul_out").reshape(-1), "inside `with graph.insert_exprs"),

@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 def _where(graph: InternalGraph, part: Any) -> str:
     """Where a node or expression that a graph does not have stands, and what to do."""
     if not isinstance(part, (Node, Expr)):
-        return ""
+        return f"; it is a {type(part).__name__}, expected a part of the graph"
     if part.graph is graph:
         return "; it was taken out of it"
     if part.top_graph is graph.top_graph:
         return f"; it stands in the graph of {part.graph.qualname}: edit that one, as .graph of the node gives it"
     return "; it stands in a graph of another model"
+
+
+_USING = frozenset(("set_input", "set_inputs", "set_args_kwargs", "use", "arguments"))  # edits of what stands there
 
 
 class Checks:
@@ -54,7 +57,12 @@ class Checks:
             return
         for n in inputs:
             if n.expr._key >= before._key:
-                raise GraphError(f"{what}: input {n.name!r} is made after the place of insertion; insert later")
+                place = (
+                    f"{before!r}; use a value made before it"
+                    if what in _USING
+                    else "the place of insertion; insert later"
+                )
+                raise GraphError(f"{what}: input {n.name!r} is made after {place}")
 
     def _check_same(
         self: InternalGraph,  # type: ignore[misc]

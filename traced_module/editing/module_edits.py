@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from megengine.core.dtype import as_dtype
-from megengine.core.errors import GraphError, NameInUseError, ShapeError
+from megengine.core.errors import ArgumentError, GraphError, NameInUseError, ShapeError
 from megengine.core.pytree import flatten, unflatten
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
@@ -175,7 +175,11 @@ class ModuleEdits:
         from megengine.traced_module.tracing.calls import callee_signature, flatten_arguments, normalized
 
         self._check_owned("set_args_kwargs", [expr.outputs[0]])
-        args, kwargs = normalized(callee_signature(expr), args, kwargs)
+        signature = callee_signature(expr)
+        try:
+            args, kwargs = normalized(signature, args, kwargs)
+        except TypeError as error:
+            raise ArgumentError(f"set_args_kwargs: {expr!r}: {error}; expected {signature}") from None
         inputs, arguments = flatten_arguments(args, kwargs, lambda v: v if isinstance(v, Node) else None)
         if any(isinstance(v, Tensor) for _, v in arguments[1]):
             raise GraphError("set_args_kwargs: a tensor among the arguments; make it a node with graph.constant first")
@@ -194,7 +198,7 @@ class ModuleEdits:
         """
         owner = node.owner
         if not isinstance(value, Tensor):
-            self._check_module(f"{name!r} of {node.name!r}", value)
+            self._check_module(f"{name!r} of {node.name!r}", value, "a Module or a tensor")
         if name != identifier(name):
             raise GraphError(f"{name!r} is not an attribute name; try {identifier(name)!r}")
         if name in object.__getattribute__(owner, "__dict__") or hasattr(type(owner), name):
@@ -211,7 +215,10 @@ class ModuleEdits:
         """
         self._check_owned("replace_module", [node])
         if not isinstance(node, ModuleNode) or not isinstance(node.expr, GetAttr):
-            raise GraphError(f"replace_module: {node!r} does not read a submodule")
+            raise GraphError(
+                f"replace_module: {node!r} does not read a submodule; give the node of a layer, as get_module_by_type "
+                "finds it"
+            )
         self._check_module(node.qualname, module)
         with self.transaction("replace_module"):
             self._put_attribute(node.expr.inputs[0], node.expr.name, self._own(node, "", module))
@@ -243,13 +250,13 @@ class ModuleEdits:
         above = [node.expr.name] if isinstance(node.expr, GetAttr) else []
         return attached(self, ".".join([*above, name] if name else above), value)
 
-    def _check_module(self: InternalGraph, what: str, module: Any) -> None:  # type: ignore[misc]
+    def _check_module(self: InternalGraph, what: str, module: Any, kinds: str = "a Module") -> None:  # type: ignore[misc]
         from megengine.module import Module
         from megengine.traced_module.traced import TracedModule
         from megengine.traced_module.tracing.calls import is_leaf_module
 
         if not isinstance(module, Module):
-            raise GraphError(f"{what}: expected a Module, got {type(module).__name__}")
+            raise GraphError(f"{what}: expected {kinds}, got {type(module).__name__}")
         if not is_leaf_module(module) and not isinstance(module, TracedModule):
             raise GraphError(
                 f"{what}: a {type(module).__name__} is not a layer; trace it first (trace_module), or declare its "
@@ -292,7 +299,9 @@ class ModuleEdits:
         leaves, structure = flatten(outputs)
         self._check_owned("reset_outputs", leaves)
         if not leaves or not all(isinstance(n, TensorNode) for n in leaves):
-            raise GraphError("reset_outputs: expected tensor nodes, nested in any way")
+            wrong = next((n.name for n in leaves if not isinstance(n, TensorNode)), None)
+            got = "nothing" if wrong is None else f"{wrong!r}, which is a module"
+            raise GraphError(f"reset_outputs: got {got}; expected tensor nodes, one or more, nested in any way")
         with self.transaction("reset_outputs"):
             self._set(self, "_outputs", tuple(leaves))
             self._set(self, "out_def", structure)

@@ -240,9 +240,17 @@ def with_argument(expr: Call, name: str, value: Any) -> tuple[tuple[Any, ...], d
     signature = callee_signature(expr)
     bound = signature.bind(*expr.args, **expr.kwargs)
     if name not in signature.parameters:
-        raise OptionError(f"set_arg: {expr!r} has no parameter {name!r}{nearest(name, signature.parameters)}")
+        raise OptionError(f"set_arg: {expr!r} has no parameter {name!r}{_other_ways(expr, name, signature)}")
     bound.arguments[name] = value
     return bound.args, bound.kwargs
+
+
+def _other_ways(expr: Call, name: str, signature: inspect.Signature) -> str:
+    """What was meant by an argument that a call does not take."""
+    known = nearest(name, signature.parameters)
+    if known or not isinstance(expr, CallMethod) or expr.method != "__call__":
+        return known or f"; expected one of {', '.join(signature.parameters)}"
+    return f"; a {expr.inputs[0].module_type.__name__} keeps its own settings: put another one there by replace_module"
 
 
 # ---------------------------------------------------------------- running

@@ -39,7 +39,7 @@ from megengine.traced_module.tracing.deferred import Deferring, PendingCall
 from megengine.traced_module.tracing.source_lines import user_line
 from megengine.traced_module.tracing.spec_memo import function_spec, layer_result
 from megengine.traced_module.tracing.specialization import Specialization, SpecializationWarning
-from megengine.traced_module.tracing.views import MappingView, SequenceView, holds_modules
+from megengine.traced_module.tracing.views import MappingView, SequenceView, check_name, holds_modules
 
 _TO_ONE_VALUE = "the graph is specialised to this value; compute with tensors where it depends on the input"
 
@@ -134,6 +134,7 @@ class ModuleTracer:
         prefix = scope.paths.get(id(module))
         if prefix is None:
             return value
+        check_name(name, prefix, value)
         return self.observed(f"{prefix}.{name}" if prefix else name, value)
 
     def observed(self, path: str, value: Any) -> Any:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from megengine.core.errors import GraphError
 from megengine.module import Module
+from megengine.tensor import Tensor
 
 Observed = Callable[[str, Any], Any]  # a path and what is there -> what the reader gets
 
@@ -14,6 +16,19 @@ def holds_modules(value: Any) -> bool:
     """True for a list, tuple or dict with a module in it, however deep."""
     entries = value.values() if isinstance(value, Mapping) else value
     return any(isinstance(v, Module) or (isinstance(v, (list, tuple, dict)) and holds_modules(v)) for v in entries)
+
+
+def check_name(name: str, holder: str, value: Any) -> None:
+    """Refuse a module or tensor whose name cannot be told from a path of several. Raises GraphError."""
+    if "." in name and (isinstance(value, (Module, Tensor)) or _is_holder(value)):
+        raise GraphError(
+            f"trace_module: {holder or 'the module'} has a submodule or tensor called {name!r}; expected a name "
+            "without dots, which stand between the names of a path in graphs; give it another name"
+        )
+
+
+def _is_holder(value: Any) -> bool:
+    return isinstance(value, (list, tuple, dict)) and holds_modules(value)
 
 
 def _class_of_items(view: Any) -> type:
@@ -59,6 +74,7 @@ class MappingView(Mapping):
         return iter(self._items)
 
     def __getitem__(self, key: Any) -> Any:
+        check_name(str(key), self._path, self._items[key])
         return self._observed(f"{self._path}.{key}", self._items[key])
 
     def values(self) -> Any:
