@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,7 @@ class Problem:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     attrs: Attrs
+    _hash: int = field(compare=False, repr=False)  # asked for by every eager call of a step
 
     def __init__(
         self, op: str, inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec], attrs: Mapping[str, Any]
@@ -70,6 +71,10 @@ class Problem:
         object.__setattr__(self, "inputs", tuple(inputs))
         object.__setattr__(self, "outputs", tuple(outputs))
         object.__setattr__(self, "attrs", attrs if isinstance(attrs, Attrs) else Attrs(attrs))
+        object.__setattr__(self, "_hash", hash((op, self.inputs, self.outputs, self.attrs)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 Usable = Callable[[Problem], str | None]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import re
-from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -41,6 +40,8 @@ def available() -> bool:
 @functools.cache
 def source() -> str:
     """Text of the elementwise CUDA source."""
+    from importlib import resources  # takes long to import
+
     return (resources.files("megengine.kernels") / "cuda" / "elementwise.cu").read_text()
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from megengine.core.errors import MissingFileError
+
+if TYPE_CHECKING:
+    from pathlib import Path  # imported where files are written: it takes long
 
 
 @contextmanager
@@ -20,6 +21,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         MissingFileError: there is no such folder.
         OSError: the system refuses to write.
     """
+    from pathlib import Path
+
     path = Path(path)
     if not path.parent.is_dir():
         raise MissingFileError(f"{path}: there is no folder {str(path.parent)!r} to write it to; make it first")
@@ -36,9 +39,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 def file_beside(path: Path) -> Path:
     """A new empty file in the folder of `path`, with the same suffix, that only its maker can read."""
+    import tempfile
+
     handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
     os.close(handle)
-    return Path(name)
+    return type(path)(name)
 
 
 def put_in_place(temporary: Path, path: Path) -> None:

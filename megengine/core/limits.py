@@ -6,7 +6,6 @@ import contextlib
 import functools
 import math
 import os
-from pathlib import Path
 
 from megengine.core.errors import NotEnoughMemoryError
 
@@ -21,7 +20,8 @@ def total_memory() -> int:
         found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     for path in _GROUP_LIMITS:
         try:
-            found.append(int(Path(path).read_text()))
+            with open(path) as file:
+                found.append(int(file.read()))
         except (OSError, ValueError):  # no such group, or "max"
             continue
     return min(n for n in found if n > 0)

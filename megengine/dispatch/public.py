@@ -40,6 +40,7 @@ class PublicFunction:
 
 
 public_functions: dict[str, PublicFunction] = {}
+_exported: dict[str, Callable[..., Any]] = {}
 in_place_methods: set[str] = set()
 
 
@@ -178,7 +179,8 @@ def public(
             call = watched_function(method)
             setattr(Tensor, name, _assigning(call) if method.in_place else call)
         in_place_methods.update(in_place)
-        return watched_function(record)  # type: ignore[return-value]
+        _exported[record.qualified] = watched_function(record)
+        return _exported[record.qualified]  # type: ignore[return-value]
 
     return declare
 
@@ -186,13 +188,14 @@ def public(
 def retract(qualified: str) -> None:
     """Take a public function and its Tensor methods away: for tests that add one at run time."""
     record = public_functions.pop(qualified)
+    del _exported[qualified]
     for name in record.methods:
         delattr(Tensor, name)
 
 
 def exports(home: str) -> dict[str, Callable[..., Any]]:
     """Name -> function of everything declared for a module: what its face exports."""
-    return {r.name: watched_function(r) for r in public_functions.values() if r.home == home}
+    return {r.name: _exported[r.qualified] for r in public_functions.values() if r.home == home}
 
 
 def exported(home: str, name: str) -> Callable[..., Any]:

@@ -42,6 +42,8 @@ def _filled(op: str, shape: Any, dtype: Any, value: float | None, device: str | 
 def _fill_dtype(value: Any, dtype: Any) -> np.dtype:
     if dtype is not None:
         return storage_of(as_dtype(dtype))
+    if type(value) is float:
+        return FLOAT32
     if isinstance(value, (bool, np.bool_)):
         return np.dtype(bool)
     return np.dtype(np.int32) if isinstance(value, numbers.Integral) else FLOAT32

@@ -32,7 +32,7 @@ Pattern = tuple[Any, ...]
 
 def _key(pattern: Pattern, indices: tuple[np.ndarray, ...]) -> tuple[Any, ...]:
     supply = iter(indices)
-    return tuple(next(supply) if p == "i" else slice(*p) for p in pattern)
+    return tuple([next(supply) if p == "i" else slice(*p) for p in pattern])
 
 
 def _check_bounds(op: str, shape: tuple[int, ...], pattern: Pattern, indices: tuple[np.ndarray, ...]) -> None:
@@ -285,13 +285,8 @@ def _advanced(x: Tensor, items: list[Any]) -> tuple[Pattern, list[Tensor]]:
         if array.dtype == bool:
             if not array.ndim:
                 raise ShapeError("getitem: a truth value stands beside other indices; expected a mask with axes")
-            at = len(pattern)
-            if array.shape != x.shape[at : at + array.ndim]:
-                raise ShapeError(
-                    f"getitem: a mask of shape {array.shape} on axes of shape {x.shape[at:]}; expected equal"
-                )
-            found = np.nonzero(array)
-            indices += [Tensor._wrap(f.astype(np.int32)) for f in found]
+            rest = x.shape[len(pattern) :]
+            indices += _places(array, rest[: array.ndim], rest)
             pattern += ["i"] * array.ndim
         elif array.dtype.kind in "iu" or array.size == 0:
             keep = isinstance(item, Tensor) and item.dtype.kind in "iu"  # type: ignore[union-attr]
@@ -321,6 +316,8 @@ def getitem(inp: Any, key: Any) -> Tensor:
         starts, stops, steps, shape = _slices(x.shape, plain)
         out = apply("slice", x, starts=starts, stops=stops, steps=steps)
         return out if shape == out.shape else apply("reshape", out, shape=shape)
+    if isinstance(key, Tensor) and key._dtype == BOOL and 0 < key.ndim <= x.ndim:
+        return _masked(x, key)
     truth = _as_truth(key)
     if truth is not None:
         return getitem(getitem(x, None), slice(int(truth)))
@@ -328,6 +325,21 @@ def getitem(inp: Any, key: Any) -> Tensor:
     x, items = _with_new_axes(x, items, new)
     pattern, indices = _advanced(x, items)
     return apply("index", x, *indices, pattern=pattern)
+
+
+def _masked(x: Tensor, mask: Tensor) -> Tensor:
+    """Elements of x [*S, ...] where a mask [*S] holds."""
+    axes, shape = mask.ndim, x.spec.shape
+    found = _places(mask.numpy(), shape[:axes], shape)
+    whole = ((None, None, None),) * (len(shape) - axes)
+    return apply("index", x, *found, pattern=("i",) * axes + whole)
+
+
+def _places(mask: np.ndarray, shape: tuple[int, ...], axes: tuple[int, ...]) -> list[Tensor]:
+    """Where a mask for axes of this shape holds, per axis."""
+    if mask.shape != shape:
+        raise ShapeError(f"getitem: a mask of shape {mask.shape} on axes of shape {axes}; expected equal")
+    return [Tensor._wrap(f.astype(np.int32)) for f in mask.nonzero()]
 
 
 def _with_new_axes(x: Tensor, items: list[Any], new: list[int]) -> tuple[Tensor, list[Any]]:

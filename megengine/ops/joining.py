@@ -19,12 +19,12 @@ from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define,
 from megengine.ops.common import (
     Integers,
     as_tensor,
+    cast,
     normalize_axis,
     promote,
     sample_values,
 )
 from megengine.ops.creation import zeros_like
-from megengine.ops.shape import expand_dims
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.tensor"
@@ -109,17 +109,19 @@ def _common(op: str, inps: Any) -> list[Tensor]:
     xs = [as_tensor(x) for x in inps]
     if not xs:
         raise OptionError(f"{op}: no tensors; expected at least one")
-    dtype: DType = xs[0].dtype
-    for x in xs[1:]:
-        if x.dtype != dtype:
-            dtype = promote(op, dtype, x.dtype)
-    return [x if x.dtype == dtype else apply("cast", x, dtype=dtype) for x in xs]
+    dtype: DType = xs[0]._dtype
+    for x in xs:
+        if x._dtype is not dtype and x._dtype != dtype:  # plain dtypes are mostly single objects
+            dtype = promote(op, dtype, x._dtype)
+    return [cast(x, dtype) for x in xs]
 
 
 @public(home=_HOME)
 def concat(inps: Sequence[Any], axis: int = 0, device: str | None = None) -> Tensor:
     """Tensors one after the other along `axis`; one without axes counts as one of one element."""
-    xs = [x if x.spec.shape else apply("reshape", x, shape=(1,)) for x in _common("concat", inps)]
+    xs = _common("concat", inps)
+    if any([not x.spec.shape for x in xs]):
+        xs = [x if x.spec.shape else apply("reshape", x, shape=(1,)) for x in xs]
     return xs[0] if len(xs) == 1 else apply("concat", *xs, axis=int(axis))
 
 
@@ -127,11 +129,13 @@ def concat(inps: Sequence[Any], axis: int = 0, device: str | None = None) -> Ten
 def stack(inps: Sequence[Any], axis: int = 0, device: str | None = None) -> Tensor:
     """Tensors of one shape along a new axis."""
     xs = _common("stack", inps)
+    shape = xs[0].spec.shape
     for i, x in enumerate(xs):
-        if x.shape != xs[0].shape:
+        if x.spec.shape != shape:
             raise ShapeError(f"stack: input {i} has shape {x.shape}, input 0 {xs[0].shape}; expected equal shapes")
-    axis = normalize_axis("stack", axis, xs[0].ndim + 1)
-    return apply("concat", *[expand_dims(x, axis) for x in xs], axis=axis)
+    axis = normalize_axis("stack", axis, len(shape) + 1)
+    wide = (*shape[:axis], 1, *shape[axis:])
+    return apply("concat", *[apply("reshape", x, shape=wide) for x in xs], axis=axis)
 
 
 @public(home=_HOME, by_spec=True)

@@ -8,6 +8,7 @@ import numpy as np
 
 from megengine.core.errors import OptionError, ShapeError
 from megengine.dispatch import apply, public
+from megengine.kernels import _core
 from megengine.ops.common import as_tensor, choice, floating, normalize_axis
 from megengine.ops.index import indexing_one_hot
 from megengine.ops.reduce import mean
@@ -89,7 +90,8 @@ def dropout(inp: Any, drop_prob: float, training: bool = True) -> Tensor:
     if not training or drop_prob == 0:
         return x
     keep = _generator().random(x.shape) >= drop_prob
-    return x * Tensor((keep / (1 - drop_prob)).astype(np.float32), dtype=x.dtype)
+    factors = keep * np.float32(1 / (1 - drop_prob))
+    return x * (_core.wrap(factors, None, x.device) if x.dtype == np.float32 else Tensor(factors, dtype=x.dtype))
 
 
 def _generator() -> np.random.Generator:

@@ -117,7 +117,15 @@ class RNG:
         """Start anew from `value`."""
         if value is not None and (not isinstance(value, numbers.Integral) or value < 0):
             raise OptionError(f"seed: got {value!r}; expected an integer of at least 0")
-        self.generator = np.random.default_rng(value)  # type: ignore[arg-type]
+        self._seed, self._held = value, {}
+
+    @property
+    def generator(self) -> np.random.Generator:
+        """NumPy's generator, made when it is first asked for: its package takes long to import."""
+        found = self._held.get("generator")
+        if found is None:  # of several threads one makes the generator that all draw from
+            found = self._held.setdefault("generator", np.random.default_rng(self._seed))  # type: ignore[arg-type]
+        return found
 
     def _made(self, array: Any, dtype: Any = np.float32) -> Tensor:
         """A tensor of an array that nobody else has."""

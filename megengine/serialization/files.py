@@ -5,11 +5,9 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
-from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from megengine.core import late
 from megengine.core.collecting import collection_paused
@@ -22,6 +20,9 @@ from megengine.serialization.pickles import Record, Thaw, read_records
 from megengine.serialization.torch_file import LEGACY_MAGIC
 from megengine.serialization.writer import dumps
 from megengine.tensor import Tensor
+
+if TYPE_CHECKING:
+    from pathlib import Path  # imported where files are opened, as zipfile is: they take long
 
 Buffer = bytes | bytearray | memoryview
 PathOrFile = str | os.PathLike[str] | IO[bytes]
@@ -46,6 +47,8 @@ def save(obj: Any, f: PathOrFile, pickle_module: Any = pickle, pickle_protocol: 
 
     >>> save({"epoch": 3, "state_dict": net.state_dict()}, "checkpoint.pkl")
     """
+    from pathlib import Path
+
     if pickle_module is not pickle or pickle_protocol not in range(-1, pickle.HIGHEST_PROTOCOL + 1):
         raise OptionError("save: files are written by the package itself in protocol 4; leave out the pickle options")
     if isinstance(f, (str, os.PathLike)) and Path(f).suffix in SUFFIXES and isinstance(obj, tuple(WRITERS)):
@@ -115,6 +118,8 @@ def load(
 
     >>> net.load_state_dict(load("weights.pkl"))
     """
+    from pathlib import Path
+
     if pickle_module is not pickle:
         raise OptionError("load: files are read by the package itself; leave out pickle_module")
     if isinstance(f, (str, os.PathLike)):
@@ -153,6 +158,8 @@ def _read(f: IO[bytes], map_location: Location, allow: Sequence[type]) -> Any:
 
 def _read_archive(file: Any, allow: Sequence[type]) -> Any:
     """A zip archive: one of our formats, or PyTorch's, for which there is a function of its own."""
+    import zipfile
+
     late.ensure("megengine.traced_module.")
     try:
         names = set(zipfile.ZipFile(file).namelist())

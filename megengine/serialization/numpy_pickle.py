@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from megengine.core.errors import FileFormatError
@@ -17,6 +16,8 @@ def read_numpy_pickle(path: str | os.PathLike[str], extra: Mapping[str, Builder]
 
     Raises FileFormatError for anything else; text of Python 2 is read as latin-1.
     """
+    from pathlib import Path  # takes long to import
+
     table = ARRAYS if extra is None else {**ARRAYS, **extra}
     with Path(path).open("rb") as file:
         try:

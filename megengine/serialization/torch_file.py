@@ -9,9 +9,7 @@ from __future__ import annotations
 import io
 import math
 import os
-import zipfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -153,6 +151,8 @@ def _thawed(records: Any) -> Any:
 
 
 def _read_zip(file: Any, size: int) -> Any:
+    import zipfile  # takes long to import, as pathlib does
+
     try:
         archive = zipfile.ZipFile(file)
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as exc:
@@ -254,6 +254,8 @@ def read_pth(path: str | os.PathLike[str]) -> Any:
     >>> read_pth("mobilenet_v2.pth")["classifier.1.bias"].shape
     (1000,)
     """
+    from pathlib import Path
+
     path = Path(path)
     size = path.stat().st_size
     with path.open("rb") as file:

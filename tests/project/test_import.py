@@ -24,6 +24,21 @@ def test_heavy_modules_are_not_imported(module):
     assert [name for name in HEAVY if name in loaded] == []
 
 
+def test_slow_parts_of_the_library_are_not_imported():
+    """But for what NumPy imports itself, which differs between its versions."""
+    show = "; import json, sys; print(json.dumps(sorted(sys.modules)))"
+    ours, numpys = (
+        set(
+            json.loads(
+                subprocess.run([sys.executable, "-c", c + show], capture_output=True, text=True, check=True).stdout
+            )
+        )
+        for c in ("import megengine", "import numpy")
+    )
+    slow = {"numpy.random", "importlib.resources", "pathlib", "zipfile", "tempfile"}
+    assert (ours - numpys) & slow == set()
+
+
 def test_the_traced_and_quantized_parts_come_when_they_are_named():
     code = (
         "import sys, megengine as mge\n"
