@@ -75,6 +75,12 @@ def _of_leaves(kind: type, count: int) -> TreeDef:
 _NO_KEYS = TreeDef(dict, ())
 
 
+@functools.lru_cache(maxsize=64)
+def _of_call(count: int) -> TreeDef:
+    """Arguments of a call: so many by position, none by name."""
+    return TreeDef(tuple, None, (_of_leaves(tuple, count), _NO_KEYS))
+
+
 def _walk(node: Any, leaves: list[Any]) -> TreeDef:
     kind = type(node)
     rule = _NODES.get(kind)
@@ -94,7 +100,12 @@ def _walk(node: Any, leaves: list[Any]) -> TreeDef:
         else:
             leaves += children
             return _of_leaves(kind, len(children))
-    return TreeDef(kind, aux, tuple([_walk(c, leaves) for c in children]))
+    parts = tuple([_walk(c, leaves) for c in children])
+    if kind is tuple and len(parts) == 2 and parts[1] is _NO_KEYS:  # most calls
+        count = len(parts[0].children)
+        if count <= 8 and parts[0] is _of_leaves(tuple, count):
+            return _of_call(count)
+    return TreeDef(kind, aux, parts)
 
 
 def flatten_as(treedef: TreeDef, tree: Any) -> list[Any] | None:

@@ -75,7 +75,7 @@ def fold_constants(graph: InternalGraph) -> bool:
         if not _is_fixed(expr):
             continue
         given = [Tensor(fixed_value(n), dtype=n.dtype) for n in expr.inputs]
-        values = result_leaves(run_call(expr, given), repr(expr))[0]
+        values = result_leaves(run_call(expr, given), expr)[0]
         if sum(v.size for v in values) <= sum(v.size for v in given) + _MOST_ADDED:
             _become(graph, expr, values)
             changed = True

@@ -106,7 +106,7 @@ class Builder:
 
     def make_call(self, expr: Call, inputs: Sequence[Node], result: Any, name: str, qualname: str) -> Any:
         """Link a call whose result is known; gives the result with new tensors bound to the new nodes."""
-        leaves, structure = result_leaves(result, repr(getattr(expr, "qualified", name)))
+        leaves, structure = result_leaves(result, getattr(expr, "qualified", name))
         self.graph._attach_outputs(expr, [t.spec for t in leaves], name, qualname)
         if structure.kind is not None:
             expr._out_def = structure

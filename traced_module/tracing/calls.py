@@ -283,8 +283,8 @@ def alias(tensor: Tensor) -> Tensor:
     return Tensor._deferred(tensor.spec, tensor._thunk)
 
 
-def result_leaves(value: Any, what: str) -> tuple[list[Tensor], TreeDef]:
-    """Tensors of a result and its nesting; what is no tensor becomes part of the nesting.
+def result_leaves(value: Any, what: object) -> tuple[list[Tensor], TreeDef]:
+    """Tensors of the result of `what`, and its nesting; what is no tensor becomes part of the nesting.
 
     Raises GraphError when there is no tensor at all.
     """
@@ -329,7 +329,7 @@ def shape_value(node: Node) -> Tensor | None:
         if isinstance(expr, Apply):
             leaves = [Tensor._wrap(np.array(expr.inputs[0].spec.shape, np.int32))]
         else:
-            leaves, _ = result_leaves(run_call(expr, [values[id(n)] for n in expr.inputs]), repr(expr))
+            leaves, _ = result_leaves(run_call(expr, [values[id(n)] for n in expr.inputs]), expr)
         values.update((id(n), leaf) for n, leaf in zip(expr.outputs, leaves, strict=True))
     return values[id(node)]
 
@@ -404,7 +404,7 @@ def specs_of_call(expr: Call, inputs: Sequence[Node]) -> tuple[TensorSpec, ...] 
             except MegEngineError as exc:
                 exc.add_note(f"in {expr!r}")
                 raise
-        leaves, _ = result_leaves(result, repr(expr))
+        leaves, _ = result_leaves(result, expr)
         return tuple(t.spec for t in leaves)
 
     return remembered_specs(expr, inputs, find)
