@@ -141,6 +141,8 @@ class Tensor(_Fields):
             raise
         self._spec = None
         if name is not None:
+            if not isinstance(name, str):
+                raise ArgumentError(f"{_called(type(self))}: name is {brief(name)}; expected a string")
             self.name = name
 
     @classmethod

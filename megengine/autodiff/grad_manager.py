@@ -62,6 +62,8 @@ class GradManager:
         if wrong:
             raise ArgumentError(f"attach: got {shown(wrong[0])}; expected tensors or parameters")
         added = [] if callbacks is None else [callbacks] if callable(callbacks) else list(callbacks)
+        if not all(map(callable, added)):
+            raise ArgumentError(f"attach: callbacks is {shown(callbacks)}; expected something to call, or several")
         # the number of a dead tensor may be another's by now
         self._attached = {number: entry for number, entry in self._attached.items() if entry[0]() is not None}
         for t in items:

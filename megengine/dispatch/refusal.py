@@ -195,19 +195,53 @@ def own(cls: type) -> bool:
     return cls.__module__.startswith("megengine.")
 
 
+@functools.cache
+def _outermost(cls: type) -> tuple[str, Callable[..., None]]:
+    """Name and constructor of the class of ours that a user named, or derives from."""
+    ours = [c for c in cls.__mro__ if own(c)]
+    return ours[0].__name__, next(c.__dict__["__init__"] for c in ours if "__init__" in c.__dict__)
+
+
+@functools.cache
+def _checkable(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
+    """Its signature, and what kinds its annotations allow: truth values are any object's, so those are left out."""
+    hints = typing.get_type_hints(function)
+    named = [n for n, p in without_self(function).parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    return without_self(function), {n: hints[n] for n in named if bool not in (hints[n], *typing.get_args(hints[n]))}
+
+
+def _plainer(value: Any) -> Any:
+    """Lists and arrays as tuples, whole floats as integers: nobody minds those."""
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return tuple(map(_plainer, value))
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _check_kinds(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raise ArgumentError for an argument of a kind that its annotation excludes."""
+    signature, hints = _checkable(function)
+    for argument, value in signature.bind(*args, **kwargs).arguments.items():
+        hint = hints.get(argument, Any)
+        if not fits(value, hint) and not fits(_plainer(value), hint):
+            raise ArgumentError(f"{name}: {argument} is {shown(value)}; expected {_kinds(hint)}")
+
+
 def constructor(function: F) -> F:
-    """`__init__` of a class of ours: a wrong argument gives an error that shows the call and the signature."""
+    """`__init__` of a class of ours: a wrong argument gives an error that shows the call and the signature.
+
+    What it took in spite of a wrong kind is refused too: a layer would tell of that when it is called, far from there.
+    """
 
     @functools.wraps(function)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        name, outer = _outermost(type(self))
         try:
             function(self, *args, **kwargs)
+            if outer is init:
+                _check_kinds(name, function, args, kwargs)
         except (MegEngineError, *FOREIGN) as exc:
-            ours = [c for c in type(self).__mro__ if own(c)]
-            outer = next(c.__dict__["__init__"] for c in ours if "__init__" in c.__dict__)
             if outer is not init:
                 raise  # the constructor of the class that the user named tells
-            name = ours[0].__name__
             if isinstance(exc, MegEngineError):
                 exc.add_note(f"while making {called(name, args, kwargs)}")
                 raise

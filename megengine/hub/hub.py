@@ -32,15 +32,16 @@ Repository = str | os.PathLike[str]
 
 def _check_place(repo_info: Repository, git_host: str, protocol: str) -> str:
     """What would run, in words, where names are of the expected form; nothing is fetched for it."""
-    if Path(repo_info).is_dir():
-        if not (Path(repo_info) / _FILE).is_file():
-            raise OptionError(f"hub: folder {str(repo_info)!r} has no {_FILE}")
-        return str(Path(repo_info).resolve() / _FILE)
-    if not is_repository(str(repo_info)):
+    local = Path(repo_info).is_dir()
+    if not local and not is_repository(str(repo_info)):
         raise InvalidRepo(f"hub: {str(repo_info)!r} has no {_FILE}; expected a local folder, or 'owner/name[:branch]'")
     check_host(git_host)
     if protocol not in _FETCHERS:
         raise InvalidProtocol(f"hub: protocol is {protocol!r}; expected HTTPS or SSH{nearest(protocol, _FETCHERS)}")
+    if local:
+        if not (Path(repo_info) / _FILE).is_file():
+            raise OptionError(f"hub: folder {str(repo_info)!r} has no {_FILE}")
+        return str(Path(repo_info).resolve() / _FILE)
     return f"{git_host}/{repo_info}"
 
 

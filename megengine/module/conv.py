@@ -9,7 +9,7 @@ from megengine import functional as F
 from megengine.core.errors import OptionError
 from megengine.module import init
 from megengine.module.module import Module
-from megengine.ops.common import choice
+from megengine.ops.common import check_modes, choice
 from megengine.tensor import Tensor
 
 _Pair = int | tuple[int, int]
@@ -111,8 +111,10 @@ class _PaddedConv(_ConvNd):
     padding_mode: str
 
     def _set_modes(self, conv_mode: str, compute_mode: str, padding_mode: str) -> None:
-        choice(type(self).__name__, "padding_mode", padding_mode, ("zeros", "reflect", "replicate"))
-        self.conv_mode, self.compute_mode, self.padding_mode = conv_mode, compute_mode, padding_mode
+        modes = ("zeros", "reflect", "replicate")
+        self.padding_mode = choice(type(self).__name__, "padding_mode", padding_mode, modes, any_case=True)
+        check_modes(type(self).__name__, conv_mode, compute_mode)
+        self.conv_mode, self.compute_mode = conv_mode, compute_mode
 
     def get_pad_witdth(self) -> tuple[tuple[int, int], ...]:
         """(before, after) of every axis of the input; the name is spelt as in MegEngine."""
@@ -194,6 +196,7 @@ class ConvTranspose2d(_ConvNd):
     ) -> None:
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, **kwargs)
         self.output_padding = self._per_axis(output_padding)
+        check_modes(type(self).__name__, conv_mode, compute_mode)
         self.conv_mode, self.compute_mode = conv_mode, compute_mode
 
     def _get_fanin(self) -> int:
@@ -273,6 +276,7 @@ class Conv3d(_ConvNd):
         conv_mode: str = "cross_correlation",
     ) -> None:
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
+        check_modes(type(self).__name__, conv_mode)
         self.conv_mode = conv_mode
 
     def calc_conv(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -412,6 +416,7 @@ class DeformableConv2d(_ConvNd):
         **kwargs: Any,
     ) -> None:
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, **kwargs)
+        check_modes(type(self).__name__, conv_mode, compute_mode)
         self.conv_mode, self.compute_mode = conv_mode, compute_mode
 
     def calc_conv(self, inp: Tensor, weight: Tensor, offset: Tensor, mask: Tensor, bias: Tensor | None) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 from megengine import functional as F
 from megengine.module import init
 from megengine.module.module import Module
+from megengine.ops.common import check_modes
 from megengine.tensor import Tensor
 
 
@@ -18,6 +19,7 @@ class Linear(Module):
         self, in_features: int, out_features: int, bias: bool = True, compute_mode: str = "default", **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
+        check_modes(type(self).__name__, compute_mode=compute_mode)
         self.out_features, self.in_features = out_features, in_features
         self.weight = init.parameter((out_features, in_features))
         self.bias = init.parameter((out_features,)) if bias else None

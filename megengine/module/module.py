@@ -12,6 +12,7 @@ from megengine.core import absent, hooks
 from megengine.core.deep_calls import MOST_CALLS, has_room_already, levels, with_room
 from megengine.core.dtype import is_quantized, storage_of
 from megengine.core.errors import (
+    ArgumentError,
     MissingMethodError,
     MissingNameError,
     OptionError,
@@ -19,7 +20,7 @@ from megengine.core.errors import (
     StateDictError,
     nearest,
 )
-from megengine.dispatch.refusal import constructor, explains, own
+from megengine.dispatch.refusal import constructor, explains, own, shown
 from megengine.kernels import _core
 from megengine.logger import get_logger
 from megengine.module.location import located
@@ -83,6 +84,8 @@ class Module(_Reads):
 
     @constructor
     def __init__(self, name: str | None = None) -> None:
+        if name is not None and not isinstance(name, str):
+            raise ArgumentError(f"{type(self).__name__}: name is {shown(name)}; expected a string")
         self.name = name
         self.training = True
         self.quantize_disabled = False

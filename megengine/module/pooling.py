@@ -6,6 +6,8 @@ from typing import Any
 
 from megengine import functional as F
 from megengine.module.module import Module
+from megengine.ops.common import choice
+from megengine.ops.pool import AVERAGES
 from megengine.tensor import Tensor
 
 
@@ -46,7 +48,7 @@ class AvgPool2d(_PoolNd):
         **kwargs: Any,
     ) -> None:
         super().__init__(kernel_size, stride, padding, **kwargs)
-        self.mode = mode
+        self.mode = choice(type(self).__name__, "mode", mode, tuple(AVERAGES), any_case=True)
 
     def forward(self, inp: Tensor) -> Tensor:
         """[N,C,H,W] -> [N,C,oh,ow]."""

@@ -32,8 +32,7 @@ def _gru_state(from_input: Tensor, from_hidden: Tensor, h: Tensor) -> Tensor:
 
 def _nonlinearity(owner: str, name: str) -> Any:
     functions = {"tanh": F.tanh, "relu": F.relu}
-    choice(owner, "nonlinearity", name, tuple(functions))
-    return functions[name]
+    return functions[choice(owner, "nonlinearity", name, tuple(functions), any_case=True)]
 
 
 class RNNCellBase(Module):
@@ -133,11 +132,10 @@ class RNNBase(Module):
     ) -> None:
         super().__init__()
         sizes = (input_size, hidden_size, num_layers)
-        if not all(isinstance(n, numbers.Integral) for n in (*sizes, bias)) or min(sizes) < 1:
+        if not all(isinstance(n, numbers.Integral) for n in (*sizes, bias, proj_size)) or min(sizes) < 1:
             raise ArgumentError(
                 f"{type(self).__name__}: input_size={input_size}, hidden_size={hidden_size}, num_layers={num_layers}, "
-                f"bias={bias}; "
-                "expected integers of at least 1"
+                f"bias={bias}, proj_size={shown(proj_size)}; expected integers of at least 1"
             )
         refuse_oversized(type(self).__name__, (num_layers, self._chunks * hidden_size, hidden_size), 4)
         if not 0 <= dropout <= 1:

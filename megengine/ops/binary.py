@@ -297,4 +297,5 @@ def atan2(y: Any, x: Any) -> Tensor:
 def logaddexp(x: Any, y: Any) -> Tensor:
     """log(exp(x) + exp(y)) without overflow."""
     a, b = operands("logaddexp", floating(x), floating(y))
-    return maximum(a, b) + apply("softplus", -apply("abs", a - b))
+    d = a - b  # the larger one, plus; written without abs and maximum, which have no slope where a equals b
+    return apply("where", d > 0, a + apply("softplus", -d), b + apply("softplus", d))

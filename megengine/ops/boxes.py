@@ -110,47 +110,66 @@ def _cells(rois: np.ndarray, size: tuple[int, int], scale: float, lengths: tuple
     return cells
 
 
+def _parts(rois: np.ndarray, cells: np.ndarray, size: tuple[int, int]) -> Iterator[tuple[tuple, tuple]]:
+    """Where the result of each cell goes, and what part of the pictures it is of; empty cells are left out."""
+    for r, picture in enumerate(rois[:, 0].astype(np.int64)):
+        for i, j in np.ndindex(size):
+            rows, columns = slice(cells[r, 0, i], cells[r, 1, i]), slice(cells[r, 2, j], cells[r, 3, j])
+            if rows.stop > rows.start and columns.stop > columns.start:
+                yield (r, slice(None), i, j), (picture, slice(None), rows, columns)
+
+
 def _pool(x: np.ndarray, rois: np.ndarray, size: tuple[int, int], mode: str, scale: float) -> tuple:
     pictures = rois[:, 0].astype(np.int64)
     if pictures.size and (pictures.min() < 0 or pictures.max() >= len(x)):
         raise IndexOutOfRangeError(f"roi_pooling: picture {int(pictures.max())} is out of range for {len(x)} pictures")
     cells = _cells(rois, size, scale, (x.shape[2], x.shape[3]))
     out = np.zeros((len(rois), x.shape[1], *size), x.dtype)
-    for r, picture in enumerate(pictures):
-        for i in range(size[0]):
-            for j in range(size[1]):
-                top, bottom, left, right = cells[r, 0, i], cells[r, 1, i], cells[r, 2, j], cells[r, 3, j]
-                if bottom > top and right > left:
-                    part = in_order(x[picture, :, top:bottom, left:right])
-                    out[r, :, i, j] = part.max((1, 2)) if mode == "max" else part.mean((1, 2))
+    for place, region in _parts(rois, cells, size):
+        part = in_order(x[region])
+        out[place] = part.max((1, 2)) if mode == "max" else part.mean((1, 2))
     return out, cells
 
 
 def _pool_vjp(ctx: Any, ct: Tensor, _: Tensor | None) -> tuple[Tensor, None]:
-    x, rois = ctx.inputs
-    y, cells = ctx.outputs
-    return apply("roi_pooling_backward", ct, x, rois, y, cells, mode=ctx.attrs["mode"]), None
+    cells = ctx.outputs[1]
+    return apply("roi_pooling_backward", ct, *ctx.inputs, cells, mode=ctx.attrs["mode"]), None
 
 
-def _pool_backward(
-    ct: np.ndarray, x: np.ndarray, rois: np.ndarray, y: np.ndarray, cells: np.ndarray, mode: str
-) -> np.ndarray:
+def _best(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Channel by channel, the channel and the place of the first largest element of a part whose plane is flattened."""
+    return np.arange(len(part)), part.reshape(len(part), -1).argmax(1)
+
+
+def _pool_backward(ct: np.ndarray, x: np.ndarray, rois: np.ndarray, cells: np.ndarray, mode: str) -> np.ndarray:
     grad = np.zeros_like(x)
-    for r, picture in enumerate(rois[:, 0].astype(np.int64)):
-        for i in range(y.shape[2]):
-            for j in range(y.shape[3]):
-                rows, columns = slice(cells[r, 0, i], cells[r, 1, i]), slice(cells[r, 2, j], cells[r, 3, j])
-                part = x[picture, :, rows, columns]
-                if not part.size:
-                    continue
-                if mode == "max":
-                    best = part.reshape(len(part), -1).argmax(1)
-                    share = np.zeros((len(part), part[0].size), x.dtype)
-                    share[np.arange(len(part)), best] = ct[r, :, i, j]
-                    grad[picture, :, rows, columns] += share.reshape(part.shape)
-                else:
-                    grad[picture, :, rows, columns] += ct[r, :, i, j, None, None] / part[0].size
+    for place, region in _parts(rois, cells, ct.shape[2:]):
+        part = x[region]
+        if mode == "max":
+            share = np.zeros((len(part), part[0].size), x.dtype)
+            share[_best(part)] = ct[place]
+            grad[region] += share.reshape(part.shape)
+        else:
+            grad[region] += ct[place][:, None, None] / part[0].size
     return grad
+
+
+def _pool_chosen(g: np.ndarray, x: np.ndarray, rois: np.ndarray, cells: np.ndarray, *, size: Any, mode: str) -> Any:
+    out = np.zeros((len(rois), x.shape[1], *size), g.dtype)
+    for place, region in _parts(rois, cells, size):
+        part = in_order(g[region])
+        out[place] = part.reshape(len(part), -1)[_best(x[region])] if mode == "max" else part.mean((1, 2))
+    return out
+
+
+def _backward_vjp(ctx: Any, g: Tensor) -> tuple:
+    """Linear in the cotangent; a step of the pictures does not change which elements are the largest."""
+    ct, *rest = ctx.inputs
+    return apply("roi_pooling_chosen", g, *rest, size=ct.shape[2:], mode=ctx.attrs["mode"]), None, None, None
+
+
+def _chosen_vjp(ctx: Any, ct: Tensor) -> tuple:
+    return apply("roi_pooling_backward", ct, *ctx.inputs[1:], mode=ctx.attrs["mode"]), None, None, None
 
 
 _ROIS = np.array([[0, 0.5, 0.6, 4.2, 4.4], [1, 1, 1, 9, 9], [0, 3, 2, 1, 5]])
@@ -158,9 +177,10 @@ _ROIS = np.array([[0, 0.5, 0.6, 4.2, 4.4], [1, 1, 1, 9, 9], [0, 3, 2, 1, 5]])
 
 def _pool_samples() -> Iterator[Sample]:
     x = np.random.default_rng(0).permutation(2 * 2 * 6 * 7).reshape(2, 2, 6, 7) / 10.0
+    rois = np.add(_ROIS, [0.25, 0, 0, 0, 0])  # a small step stays within the picture
     for mode in ("max", "average"):
-        yield Sample((x, _ROIS), {"size": (2, 3), "mode": mode, "scale": 0.7}, False)
-    yield Sample((x, _ROIS[:0]), {"size": (2, 2), "mode": "max", "scale": 1.0}, False)
+        yield Sample((x, rois), {"size": (2, 3), "mode": mode, "scale": 0.65})
+    yield Sample((x, _ROIS[:0]), {"size": (2, 2), "mode": "max", "scale": 1.0})
 
 
 def _pool_errors() -> Iterator[ErrorSample]:
@@ -173,7 +193,15 @@ def _pool_errors() -> Iterator[ErrorSample]:
 def _backward_samples() -> Iterator[Sample]:
     for sample in _pool_samples():
         y, cells = _pool(*sample.inputs, **sample.attrs)
-        yield Sample((np.ones_like(y), *sample.inputs, y, cells), {"mode": sample.attrs["mode"]}, False)
+        ct = np.random.default_rng(1).standard_normal(y.shape)
+        yield Sample((ct, *sample.inputs, cells), {"mode": sample.attrs["mode"]})
+
+
+def _chosen_samples() -> Iterator[Sample]:
+    for sample in _backward_samples():
+        ct, x, rois, cells = sample.inputs
+        g = np.random.default_rng(2).standard_normal(x.shape)
+        yield Sample((g, x, rois, cells), {"size": ct.shape[2:], **sample.attrs})
 
 
 define(
@@ -190,11 +218,21 @@ define(
 define(
     Op(
         "roi_pooling_backward",
-        lambda ct, x, rois, y, cells, *, mode: x,
+        lambda ct, x, rois, cells, *, mode: x,
         _pool_backward,
-        not_differentiable("the gradient of a gradient of region pooling is not provided"),
+        _backward_vjp,
         no_onnx("gradient of roi_pooling"),
         _backward_samples,
+    )
+)
+define(
+    Op(
+        "roi_pooling_chosen",
+        lambda g, x, rois, cells, *, size, mode: TensorSpec((rois.shape[0], x.shape[1], *size), g.dtype, g.device),
+        _pool_chosen,
+        _chosen_vjp,
+        no_onnx("gradient of the gradient of roi_pooling"),
+        _chosen_samples,
     )
 )
 
@@ -207,6 +245,7 @@ def roi_pooling(inp: Any, rois: Any, output_shape: Any, mode: str = "max", scale
     2015. Raises IndexOutOfRangeError for a picture that does not exist.
     """
     x, r = floating(as_tensor(inp)), floating(rois)
+    mode = choice("roi_pooling", "mode", mode, ("max", "average"), any_case=True)
     return apply(
         "roi_pooling", x, r, size=pair("roi_pooling", "output_shape", output_shape), mode=mode, scale=float(scale)
     )[0]

@@ -206,14 +206,25 @@ def unbroadcast(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return x if x.spec.shape == shape else apply("reshape", x, shape=shape)
 
 
-def choice(op: str, argument: str, value: Any, allowed: Sequence[str]) -> str:
-    """An option by name, checked; the error offers the nearest name."""
+def choice(op: str, argument: str, value: Any, allowed: Sequence[str], *, any_case: bool = False) -> str:
+    """An option by name, checked; the error offers the nearest name. With `any_case` capitals make no difference."""
     if not isinstance(value, str):
         raise ArgumentError(f"{op}: {argument} is {brief(value)}; expected one of {sorted(allowed)}")
     if value not in allowed:
+        alike = [name for name in allowed if any_case and name.lower() == value.lower()]
+        if alike:
+            return alike[0]
         hint = nearest(value, allowed)
         raise OptionError(f"{op}: {argument} is {value!r}; expected one of {sorted(allowed)}{hint}")
     return value
+
+
+def check_modes(op: str, conv_mode: str = "cross_correlation", compute_mode: str = "default") -> None:
+    """Raise OptionError for a way of convolving or of computing that does not exist."""
+    if conv_mode != "cross_correlation":
+        choice(op, "conv_mode", conv_mode, ("cross_correlation",), any_case=True)
+    if compute_mode != "default":
+        choice(op, "compute_mode", compute_mode, ("default", "float32"), any_case=True)
 
 
 def tuple_of(op: str, argument: str, value: Any, n: int) -> tuple[int, ...]:

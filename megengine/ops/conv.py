@@ -11,7 +11,7 @@ from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, public
 from megengine.kernels.reference import conv as reference
-from megengine.ops.common import as_tensor, pad_pairs, pair, promote, refuse_quantized
+from megengine.ops.common import as_tensor, check_modes, pad_pairs, pair, promote, refuse_quantized
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.nn"
@@ -312,17 +312,6 @@ define(
 # ---------------------------------------------------------------- public functions
 
 
-def _warn_compute_mode(op: str, mode: str) -> None:
-    if mode not in ("default", "float32"):
-        raise OptionError(f"{op}: compute_mode is {mode!r}; expected 'default' or 'float32'")
-
-
-def _check_mode(op: str, conv_mode: str, compute_mode: str) -> None:
-    _warn_compute_mode(op, compute_mode)
-    if conv_mode != "cross_correlation":
-        raise OptionError(f"{op}: conv_mode is {conv_mode!r}; expected 'cross_correlation'")
-
-
 def _one_dtype(op: str, *tensors: Any) -> list[Tensor]:
     present = [as_tensor(t) for t in tensors if t is not None]
     dtype = present[0].dtype
@@ -356,7 +345,7 @@ def conv2d(
 
     bias: [O] or (1,O,1,1). Returns [N,O,oh,ow]. Raises ShapeError where shapes do not fit.
     """
-    _check_mode("conv2d", conv_mode, compute_mode)
+    check_modes("conv2d", conv_mode, compute_mode)
     tensors = _one_dtype("conv2d", inp, weight, bias)
     tensors[1] = _weight4("conv2d", tensors[1], groups)
     if bias is not None and tensors[2].ndim != 1:
@@ -389,8 +378,10 @@ def conv_transpose2d(
     bias: [O] or (1,O,1,1). A 5-d weight is (groups, I/groups, O/groups, kh, kw).
     """
     name = "conv_transpose2d"
-    _check_mode(name, conv_mode, compute_mode)
+    check_modes(name, conv_mode, compute_mode)
     tensors = _one_dtype(name, inp, weight, bias)
+    if tensors[0].dtype == np.int8:  # sums of products do not fit
+        tensors = [apply("cast", t, dtype=np.dtype(np.int32)) for t in tensors]
     tensors[1] = _weight4(name, tensors[1], groups)
     if bias is not None and tensors[2].ndim != 1:
         tensors[2] = apply("reshape", tensors[2], shape=(tensors[2].size,))

@@ -6,7 +6,7 @@ from typing import Any
 
 from megengine.core.errors import OptionError, ShapeError
 from megengine.dispatch import apply, public
-from megengine.ops.common import as_tensor, choice, floating, operands, pad_pairs, pair, tuple_of
+from megengine.ops.common import as_tensor, check_modes, floating, operands, pad_pairs, pair, tuple_of
 from megengine.ops.conv import conv2d, conv_transpose2d
 from megengine.tensor import Tensor
 
@@ -16,11 +16,6 @@ _HOME = "megengine.functional.nn"
 def _axes(op: str, x: Tensor, n: int) -> None:
     if x.ndim != n:
         raise ShapeError(f"{op}: inp has shape {x.shape}; expected {n} axes: N, C and {n - 2} of space")
-
-
-def _check_mode(op: str, conv_mode: str, compute_mode: str = "default") -> None:
-    choice(op, "conv_mode", conv_mode, ("cross_correlation",))
-    choice(op, "compute_mode", compute_mode, ("default", "float32"))
 
 
 @public(home=_HOME, by_spec=True)
@@ -36,7 +31,7 @@ def conv1d(
     compute_mode: str = "default",
 ) -> Tensor:
     """Convolution of inp [N,C,L] with weight [O,C/groups,k] or (groups,O/groups,C/groups,k); bias (1,O,1) or [O]."""
-    _check_mode("conv1d", conv_mode, compute_mode)
+    check_modes("conv1d", conv_mode, compute_mode)
     x, w = as_tensor(inp), as_tensor(weight)
     _axes("conv1d", x, 3)
     if w.ndim not in (3, 4):
@@ -99,7 +94,7 @@ def conv3d(
     bias: (1,O,1,1,1) or [O]. The sum over the depth of the weight of 2-D convolutions.
     """
     op = "conv3d"
-    _check_mode(op, conv_mode)
+    check_modes(op, conv_mode)
     x, w = operands(op, inp, weight)
     w = _weight5(op, w, groups)
     _axes(op, x, 5)
@@ -218,7 +213,7 @@ def local_conv2d(
 ) -> Tensor:
     """A convolution with own weights at each position: inp [N,C,H,W], weight (groups,oh,ow,C/groups,kh,kw,O/groups)."""
     op = "local_conv2d"
-    _check_mode(op, conv_mode)
+    check_modes(op, conv_mode)
     x, w = operands(op, inp, weight)
     if w.ndim != 7 or x.ndim != 4 or w.shape[0] * w.shape[3] != x.shape[1]:
         raise ShapeError(
@@ -257,7 +252,7 @@ def region_restricted_conv(
     inp [N,C,H,W]; weight (groups,O/groups,C/groups,kh,kw); rin [N,H,W] and rout [N,oh,ow]: integers naming regions.
     """
     op = "region_restricted_conv"
-    _check_mode(op, conv_mode, compute_mode)
+    check_modes(op, conv_mode, compute_mode)
     x, w = operands(op, inp, weight)
     w = apply("reshape", w, shape=(groups, w.shape[0] // groups, *w.shape[1:])) if w.ndim == 4 else w
     if w.ndim != 5 or x.ndim != 4 or w.shape[0] != groups or groups * w.shape[2] != x.shape[1]:

@@ -184,6 +184,8 @@ define(
 
 
 def _where_infer(mask: TensorSpec, x: TensorSpec, y: TensorSpec) -> TensorSpec:
+    if mask.dtype != BOOL:
+        raise DTypeError(f"where: mask is {mask.dtype}; expected bool; compare first, as in mask > 0")
     if x.dtype != y.dtype:
         raise DTypeError(f"where: x is {x.dtype}, y is {y.dtype}; expected one dtype")
     return TensorSpec(broadcast_shapes("where", mask.shape, x.shape, y.shape), x.dtype, x.device)

@@ -105,8 +105,8 @@ define(
 )
 
 
-def _common(op: str, inps: Any) -> list[Tensor]:
-    xs = [as_tensor(x) for x in inps]
+def _common(op: str, inps: Any, device: Any) -> list[Tensor]:
+    xs = [as_tensor(x) if device is None else as_tensor(x).to(device) for x in inps]
     if not xs:
         raise OptionError(f"{op}: no tensors; expected at least one")
     dtype: DType = xs[0]._dtype
@@ -118,8 +118,8 @@ def _common(op: str, inps: Any) -> list[Tensor]:
 
 @public(home=_HOME)
 def concat(inps: Sequence[Any], axis: int = 0, device: str | None = None) -> Tensor:
-    """Tensors one after the other along `axis`; one without axes counts as one of one element."""
-    xs = _common("concat", inps)
+    """Tensors one after the other along `axis`, on `device`; one without axes counts as one of one element."""
+    xs = _common("concat", inps, device)
     if any([not x.spec.shape for x in xs]):
         xs = [x if x.spec.shape else apply("reshape", x, shape=(1,)) for x in xs]
     return xs[0] if len(xs) == 1 else apply("concat", *xs, axis=int(axis))
@@ -127,8 +127,8 @@ def concat(inps: Sequence[Any], axis: int = 0, device: str | None = None) -> Ten
 
 @public(home=_HOME)
 def stack(inps: Sequence[Any], axis: int = 0, device: str | None = None) -> Tensor:
-    """Tensors of one shape along a new axis."""
-    xs = _common("stack", inps)
+    """Tensors of one shape along a new axis, on `device`."""
+    xs = _common("stack", inps, device)
     shape = xs[0].spec.shape
     for i, x in enumerate(xs):
         if x.spec.shape != shape:

@@ -137,6 +137,12 @@ def _svd_vjp(ctx: Any, du: Tensor | None, ds: Tensor | None, dv: Tensor | None) 
     return (functools.reduce(operator.add, outer, _product(_product(u, core), v)),)
 
 
+def _svd(x: np.ndarray, full: bool) -> tuple[np.ndarray, ...]:
+    if not np.isfinite(x).all():  # NumPy would not come back
+        raise OptionError("svd: inp has elements that are infinite or not a number; expected finite ones")
+    return tuple(np.linalg.svd(x, full))
+
+
 def _svd_samples() -> Iterator[Sample]:
     rng = np.random.default_rng(2)
     for shape in ((3, 3), (4, 2), (2, 4), (2, 3, 2), (1, 1), (0, 2, 3)):
@@ -148,7 +154,7 @@ define(
     Op(
         "svd",
         _svd_infer,
-        lambda x, full: tuple(np.linalg.svd(x, full)),
+        _svd,
         _svd_vjp,
         no_onnx("no such operator"),
         _svd_samples,

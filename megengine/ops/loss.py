@@ -9,7 +9,7 @@ import numpy as np
 from megengine.core.errors import OptionError, ShapeError
 from megengine.dispatch import apply, public
 from megengine.kernels import _core
-from megengine.ops.common import as_tensor, choice, floating, normalize_axis
+from megengine.ops.common import BOOL, as_tensor, choice, floating, normalize_axis, operands
 from megengine.ops.index import indexing_one_hot
 from megengine.ops.reduce import mean
 from megengine.tensor import Tensor
@@ -28,7 +28,8 @@ def _reduce(loss: Tensor, reduction: str) -> Tensor:
 @public(home=_HOME, by_spec=True)
 def l1_loss(pred: Any, label: Any, reduction: str = "mean") -> Tensor:
     """Mean absolute difference."""
-    return _reduce(apply("abs", floating(pred) - as_tensor(label)), reduction)
+    x, y = operands("l1_loss", pred, label)
+    return _reduce(apply("abs", (floating(x) if x.dtype == BOOL else x) - y), reduction)
 
 
 @public(home=_HOME, by_spec=True)
@@ -55,10 +56,12 @@ def cross_entropy(
         raise ShapeError(
             f"cross_entropy: label has shape {y.shape}; expected {expected} for pred {x.shape}, axis {axis}"
         )
+    if not with_logits and not label_smooth:  # chosen first: the others may be 0
+        return _reduce(-apply("log", indexing_one_hot(x, y, axis)), reduction)
     logp = apply("log_softmax", x, axis=axis) if with_logits else apply("log", x)
     loss = -indexing_one_hot(logp, y, axis)
     if label_smooth:
-        smooth = -apply("mean", logp, axis=(axis,), keepdims=False)
+        smooth = -mean(logp, axis)
         loss = loss * (1 - label_smooth) + smooth * label_smooth
     return _reduce(loss, reduction)
 
@@ -75,8 +78,7 @@ def binary_cross_entropy(pred: Any, label: Any, with_logits: bool = True, reduct
 @public(home=_HOME, by_spec=True)
 def hinge_loss(pred: Any, label: Any, norm: str = "L1", reduction: str = "mean") -> Tensor:
     """max(0, 1 - pred * label) summed over axis 1, labels -1 and 1; norm L2 squares it."""
-    if norm not in ("L1", "L2"):
-        raise OptionError(f"hinge_loss: norm is {norm!r}; expected L1 or L2")
+    norm = choice("hinge_loss", "norm", norm, ("L1", "L2"), any_case=True)
     margin = apply("relu", 1 - floating(pred) * as_tensor(label))
     return _reduce(apply("sum", margin * margin if norm == "L2" else margin, axis=(1,), keepdims=False), reduction)
 

@@ -16,6 +16,7 @@ from megengine.ops.common import (
     as_tensor,
     broadcast_shapes,
     cast,
+    check_modes,
     operands,
     refuse_quantized,
     unbroadcast,
@@ -131,6 +132,7 @@ def matmul(
     inp1: Any, inp2: Any, transpose_a: bool = False, transpose_b: bool = False, compute_mode: str = "default"
 ) -> Tensor:
     """Matrix product of [..., M, K] and [..., K, N]; leading axes broadcast; vectors as in NumPy; of int8 an int32."""
+    check_modes("matmul", compute_mode=compute_mode)
     a, b = _factors("matmul", inp1, inp2)
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError(f"matmul: shapes {a.shape} and {b.shape}; expected at least one axis each")
@@ -163,6 +165,7 @@ def dot(inp1: Any, inp2: Any) -> Tensor:
 @public(home="megengine.functional.nn", by_spec=True)
 def linear(inp: Any, weight: Any, bias: Any = None, compute_mode: str = "default") -> Tensor:
     """Inp [..., K] times weight [N, K] transposed, plus bias [N]."""
+    check_modes("linear", compute_mode=compute_mode)
     x, w = _factors("linear", inp, weight)
     if w.ndim != 2 or not x.shape or x.shape[-1] != w.shape[-1]:
         raise ShapeError(f"linear: inp has shape {x.shape}, weight {w.shape}; expected inp [..., K] and weight [N, K]")

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.errors import OptionError, ShapeError
+from megengine.core.errors import ArgumentError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, public
+from megengine.dispatch.refusal import fits, shown
 from megengine.kernels.reference.order import in_order
 from megengine.ops.common import Axes, as_tensor, choice, floating, normalize_axes, normalize_axis, refuse_quantized
 from megengine.ops.reduce import reduce
@@ -219,6 +220,8 @@ def batch_norm(
     x = floating(inp)
     c = x.shape[1]
     scale, shift = _vector(weight, c, 1.0), _vector(bias, c, 0.0)
+    if not fits(momentum, float):
+        raise ArgumentError(f"batch_norm: momentum is {shown(momentum)}; expected a number")
     if not training:
         if running_mean is None or running_var is None:
             raise ShapeError("batch_norm: evaluation needs running_mean and running_var; pass them or training=True")

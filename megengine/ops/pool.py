@@ -13,7 +13,7 @@ from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, public
 from megengine.kernels.reference import conv as reference
 from megengine.kernels.reference.order import in_order
-from megengine.ops.common import as_tensor, pad_pairs, pair, refuse_quantized
+from megengine.ops.common import as_tensor, choice, pad_pairs, pair, refuse_quantized
 from megengine.ops.conv import check_window
 from megengine.tensor import Tensor
 
@@ -150,7 +150,9 @@ def _counts(size: Any, kernel: Any, stride: Any, padding: Any, include: bool) ->
 def _avg_pool(x: np.ndarray, kernel: Any, stride: Any, padding: Any, count_include_pad: bool) -> np.ndarray:
     total = reference.windows(in_order(x), kernel, stride, padding).sum((-2, -1))
     mean = total / _counts(x.shape[2:], kernel, stride, padding, count_include_pad).astype(x.dtype)
-    return np.trunc(mean + np.copysign(0.5, mean)) if x.dtype.kind in "iu" else mean  # half away from zero
+    if x.dtype.kind in "iu":  # MegEngine rounds half away from zero, and cuts off where padding counts
+        return np.trunc(mean if count_include_pad else mean + np.copysign(0.5, mean))
+    return mean
 
 
 def _avg_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
@@ -253,19 +255,20 @@ def max_pool2d(inp: Any, kernel_size: Any, stride: Any = None, padding: Any = 0)
     return apply("max_pool2d", as_tensor(inp), **_arguments("max_pool2d", kernel_size, stride, padding))
 
 
+AVERAGES = {"average": True, "average_count_exclude_padding": False}  # mode -> whether padding counts
+
+
 @public(home=_HOME, by_spec=True)
 def avg_pool2d(
     inp: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, mode: str = "average_count_exclude_padding"
 ) -> Tensor:
     """Mean of each window of inp [N,C,H,W]; `mode` "average" counts the padding, the default does not.
 
-    Means of integers are rounded, half away from zero.
+    Means of integers are rounded, half away from zero; with mode "average" they are cut off, as in MegEngine.
     """
-    modes = {"average": True, "average_count_exclude_padding": False}
-    if mode not in modes:
-        raise OptionError(f"avg_pool2d: mode is {mode!r}; expected one of {sorted(modes)}")
+    mode = choice("avg_pool2d", "mode", mode, tuple(AVERAGES), any_case=True)
     attrs = _arguments("avg_pool2d", kernel_size, stride, padding)
-    return apply("avg_pool2d", as_tensor(inp), count_include_pad=modes[mode], **attrs)
+    return apply("avg_pool2d", as_tensor(inp), count_include_pad=AVERAGES[mode], **attrs)
 
 
 def _adaptive(op: str, inp: Any, oshp: Any, **extra: Any) -> Tensor:

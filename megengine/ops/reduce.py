@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import numbers
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -112,15 +113,29 @@ def _mean(x: np.ndarray, axis: Any, keepdims: bool) -> np.ndarray:
         return (total / total.dtype.type(count)).astype(x.dtype)
 
 
+def _others(x: Tensor) -> Tensor:
+    """For each element of the last axis the product of the others, by halves: not divided, so zeros do no harm."""
+    *lead, n = x.shape
+    one = apply("broadcast_to", as_tensor(1, like=x), shape=(*lead, 1))
+    if n <= 1:
+        return one if n else x
+    half = -(-n // 2)
+    pairs = apply("reshape", apply("concat", x, one, axis=len(lead)) if n % 2 else x, shape=(*lead, half, 2))
+    left, right = pairs[..., :1], pairs[..., 1:]
+    rest = apply("reshape", _others(apply("reshape", left * right, shape=(*lead, half))), shape=(*lead, half, 1))
+    found = apply("reshape", apply("concat", right, left, axis=len(lead) + 1) * rest, shape=(*lead, 2 * half))
+    return found if n == 2 * half else found[..., :n]
+
+
 def _prod_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
-    """Product of the others: of what is not zero, over the element; where one is zero, only that one counts."""
     x = ctx.inputs[0]
-    zero, one = apply("equal", x, as_tensor(0, like=x)), as_tensor(1, like=x)
-    other = apply("where", zero, one, x)
-    rest = _expand(apply("prod", other, **ctx.attrs), ctx) / other
-    zeros = _expand(apply("sum", apply("cast", zero, dtype=x.dtype), **ctx.attrs), ctx)
-    counts = apply("equal", zeros, apply("cast", zero, dtype=x.dtype))
-    return (_expand(ct, ctx) * rest * apply("cast", counts, dtype=ct.dtype),)
+    axes = normalize_axes("prod", ctx.attrs["axis"], x.ndim)
+    kept = tuple(a for a in range(x.ndim) if a not in axes)
+    perm = kept + axes
+    moved = apply("transpose", x, perm=perm)
+    rest = _others(apply("reshape", moved, shape=(*moved.shape[: len(kept)], math.prod(moved.shape[len(kept) :]))))
+    rest = apply("transpose", apply("reshape", rest, shape=moved.shape), perm=tuple(np.argsort(perm).tolist()))
+    return (_expand(ct, ctx) * rest,)
 
 
 _KEYS = {"keepdims": "keepdims"}
@@ -283,7 +298,7 @@ def std(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
 def norm(inp: Any, ord: float | None = None, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """Vector norm of order `ord` (default 2) along `axis`, or of all elements."""
     x, order = floating(inp), 2.0 if ord is None else float(ord)
-    size = apply("abs", x)
+    size = x if order % 2 == 0 else apply("abs", x)  # an even power needs none, and is smooth at 0 without
     if order == np.inf:
         return reduce("max", size, axis, keepdims)
     if order == -np.inf:
@@ -318,7 +333,7 @@ def argmin(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 def _topk_infer(x: TensorSpec, *, k: int, descending: bool) -> tuple[TensorSpec, TensorSpec]:
     refuse_quantized("topk", x)
-    if not x.shape or not 0 < k <= x.shape[-1]:
+    if not x.shape or not (0 < k <= x.shape[-1] or k == x.shape[-1] == 0):
         raise OptionError(f"topk: k is {k}; expected 1..{x.shape[-1] if x.shape else 0} for shape {x.shape}")
     shape = (*x.shape[:-1], k)
     return TensorSpec(shape, x.dtype, x.device), TensorSpec(shape, INT32, x.device)

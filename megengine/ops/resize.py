@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.errors import DTypeError, OptionError, ShapeError
+from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, public
+from megengine.dispatch.refusal import shown
 from megengine.ops.common import FLOAT32, Integers, cast, choice, floating, refuse_quantized, rounded_to
 from megengine.tensor import Tensor
 
@@ -139,7 +140,9 @@ def interpolate(
     Of float16 a float32, and of 8-bit integers rounded ones, as in MegEngine.
     Raises OptionError, ShapeError and DTypeError.
     """
-    kind, n = _PUBLIC[choice("interpolate", "mode", mode, tuple(_PUBLIC))]
+    kind, n = _PUBLIC[choice("interpolate", "mode", mode, tuple(_PUBLIC), any_case=True)]
+    if not isinstance(align_corners, (bool, np.bool_, type(None), int)):
+        raise ArgumentError(f"interpolate: align_corners is {shown(align_corners)}; expected True, False or None")
     if align_corners is not None and kind != "linear":
         raise OptionError(f"interpolate: align_corners has no meaning in mode {mode!r}; leave it out")
     x = floating(inp)

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.dtype import is_float
 from megengine.core.errors import DeviceError, OptionError, ShapeError
 from megengine.dispatch import apply, public
-from megengine.ops.common import INT32, as_tensor, cast, choice, floating, operands, pair, rounded_to
+from megengine.ops.common import INT32, as_tensor, cast, check_modes, choice, floating, operands, pair, rounded_to
 from megengine.tensor import Tensor
 
 _VISION = "megengine.functional.vision"
@@ -201,7 +202,8 @@ def warp_perspective(
     """
     op = "warp_perspective"
     interp = _check(op, border_mode, interp_mode, ("linear", "nearest", "cubic"))
-    x, m, (oh, ow) = _as_nchw(op, inp, format), floating(mat), _size(op, out_shape)
+    inp, m = operands(op, inp, floating(mat)) if is_float(as_tensor(inp).dtype) else (inp, floating(mat))
+    x, (oh, ow) = _as_nchw(op, inp, format), _size(op, out_shape)
     batch = _batch(x.shape[0], x.device) if mat_idx is None else as_tensor(mat_idx)
     batch = apply("reshape", batch, shape=(batch.size, 1))
     if m.shape != (batch.size, 3, 3):
@@ -253,8 +255,7 @@ def deformable_conv2d(
     Source: Zhu et al., "Deformable ConvNets v2", 2019.
     """
     op = "deformable_conv2d"
-    choice(op, "conv_mode", conv_mode, ("cross_correlation",))
-    choice(op, "compute_mode", compute_mode, ("default", "float32"))
+    check_modes(op, conv_mode, compute_mode)
     x, w = operands(op, inp, weight)
     if w.ndim not in (4, 5):
         raise ShapeError(f"{op}: weight has shape {w.shape}; expected [O,C/groups,kh,kw], or 5 axes with groups")

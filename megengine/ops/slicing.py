@@ -79,6 +79,8 @@ def _pad_infer(x: TensorSpec, *, widths: tuple, mode: str, value: float) -> Tens
     choice("pad", "mode", mode, ("constant", "edge", "reflect"))
     if mode == "reflect" and any(max(p) >= n for p, n in zip(widths, x.shape, strict=True) if max(p)):
         raise ShapeError(f"pad: reflect widths {widths} must be smaller than the lengths {x.shape}")
+    if mode == "edge" and any(n == 0 and max(p) for p, n in zip(widths, x.shape, strict=True)):
+        raise ShapeError(f"pad: an axis of shape {x.shape} is empty, so it has no border to repeat; widths {widths}")
     return TensorSpec(tuple(n + a + b for n, (a, b) in zip(x.shape, widths, strict=True)), x.dtype, x.device)
 
 
@@ -126,11 +128,14 @@ define(
 )
 
 
+PAD_MODES = ("constant", "edge", "reflect", "replicate")
+
+
 @public(home="megengine.functional.nn", by_spec=True)
 def pad(src: Any, pad_width: Sequence[Sequence[int]], mode: str = "constant", constant_value: float = 0.0) -> Tensor:
     """Lengthen every axis by (before, after) of `pad_width`; modes constant, reflect, replicate."""
-    mode = mode.lower() if mode in ("CONSTANT", "REFLECT", "REPLICATE") else mode
-    mode = {"replicate": "edge"}.get(choice("pad", "mode", mode, ("constant", "edge", "reflect", "replicate")), mode)
+    mode = choice("pad", "mode", mode, PAD_MODES, any_case=True)
+    mode = "edge" if mode == "replicate" else mode
     x = as_tensor(src)
     if any(np.ndim(pair) != 1 or len(pair) != 2 for pair in pad_width):
         raise ArgumentError(f"pad: pad_width is {brief(pad_width)}; expected a pair (before, after) for each axis")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -261,7 +262,7 @@ unary("logical_not", np.logical_not, not_differentiable("booleans"), onnx="Not",
 unary(
     "leaky_relu",
     lambda x, slope: np.where(x > 0, x, x * x.dtype.type(slope)),
-    lambda ctx, ct: (masked(ct, ctx.inputs[0] > 0) + masked(ct, ctx.inputs[0] <= 0) * ctx.attrs["slope"],),
+    lambda ctx, ct: (masked(ct, ctx.inputs[0] >= 0) + masked(ct, ctx.inputs[0] < 0) * ctx.attrs["slope"],),
     onnx=OnnxRule("LeakyRelu", {"slope": "alpha"}),
     attrs={"slope": 0.1},
     home="",
@@ -297,16 +298,30 @@ def logsigmoid(inp: Any) -> Tensor:
     return -apply("softplus", -floating(inp))
 
 
+def _held(bound: Any, dtype: Any) -> Any:
+    """A bound of an integer dtype's elements brought into its range; any other bound as it is."""
+    if not isinstance(bound, numbers.Integral) or not isinstance(dtype, np.dtype) or dtype.kind not in "iu":
+        return bound
+    span = np.iinfo(dtype)
+    return min(max(int(bound), span.min), span.max)
+
+
 @public(home=_HOME, methods=("clip", "clamp"), by_spec=True)
 def clip(x: Any, lower: float | None = None, upper: float | None = None) -> Tensor:
-    """X limited to [lower, upper]; a bound that is None or a tensor is handled too. Any shape; bool becomes float32."""
+    """X limited to [lower, upper]; either may be None, or a tensor. Any shape.
+
+    Bool becomes float32, and so do integers where a bound is a float.
+    """
     x = as_tensor(x)
     x = cast(x, FLOAT32) if x.dtype == BOOL else x
-    if isinstance(lower, Tensor) or isinstance(upper, Tensor):
-        x = x if lower is None else maximum(x, lower)
-        return x if upper is None else minimum(x, upper)
     if lower is None and upper is None:
         raise OptionError("clip: lower and upper are both None; give at least one bound")
+    lower, upper = _held(lower, x.dtype), _held(upper, x.dtype)
+    whole = isinstance(x.dtype, np.dtype) and x.dtype.kind in "iu"
+    kinds = numbers.Integral if whole else (numbers.Real, type(None))  # for one native call
+    if not isinstance(lower, kinds) or not isinstance(upper, kinds):
+        x = x if lower is None else maximum(x, lower)
+        return x if upper is None else minimum(x, upper)
     return apply("clip", x, lo=-np.inf if lower is None else float(lower), hi=np.inf if upper is None else float(upper))
 
 

@@ -273,10 +273,10 @@ class Optimizer:
         numbers = [number for group in theirs for number in group["params"]]
         loaded = {p: self._loaded(arrays.get(n, {}), p, n) for p, n in zip(ours, numbers, strict=True)}
         for group, new in zip(self.param_groups, theirs, strict=True):
+            self._check({**group, **new})
             lacking = sorted(group.keys() - new.keys() - {"initial_lr"})  # a schedule may be made before or after
             if lacking:
                 raise OptionError(f"{name}.load_state_dict: a group has no {lacking}; is it another optimizer's state?")
-            self._check({**group, **new})
         for group, new in zip(self.param_groups, theirs, strict=True):
             group.update({k: v for k, v in new.items() if k != "params"})
         self._state = loaded

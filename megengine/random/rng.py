@@ -189,6 +189,7 @@ class RNG:
     @explains
     def permutation(self, n: int | Tensor, *, dtype: Any = "int32") -> Tensor:
         """A random order of 0..n-1 as `dtype`, or of a tensor's rows."""
+        kind = storage_of(as_dtype(dtype))
         if isinstance(n, Tensor):
             if not n.ndim:
                 raise ShapeError("permutation: n is a tensor without axes; expected rows to permute")
@@ -196,7 +197,6 @@ class RNG:
             return Tensor._wrap(n.numpy()[rows], n.dtype, n.device)
         if not isinstance(n, numbers.Integral) or n < 0:
             raise OptionError(f"permutation: n is {n!r}; expected a tensor or an integer of at least 0")
-        kind = storage_of(as_dtype(dtype))
         largest = np.iinfo(kind).max if kind.kind in "iu" else math.inf
         if n - 1 > largest:
             raise DTypeError(f"permutation: {n - 1} does not fit into {kind}; choose a wider dtype")

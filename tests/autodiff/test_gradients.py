@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import megengine.functional as F
-from megengine.autodiff import Function, GradManager
+from megengine.autodiff import Function, GradManager, jvp
 from megengine.core.errors import GradientError, MegEngineError
 from megengine.dispatch import apply
 from megengine.tensor import tensor
@@ -134,3 +134,51 @@ def test_values_are_let_go_on_the_way_back():
         gm.backward(loss)
     np.testing.assert_array_equal(x.grad.numpy(), np.full(5, 2))
     assert made == [0]
+
+
+OF_OTHER_KINDS = {  # functions of two vectors, through numbers that the checks of single ops do not follow
+    "complex, real": lambda a, b: F.real(F.complex(a * b, a)),
+    "complex, imag": lambda a, b: F.imag(F.complex(a, a * b)),
+    "polar": lambda a, b: F.real(F.polar(a, b)) * F.imag(F.polar(b, a)),
+    "cast": lambda a, b: (a * b).astype("float32").astype("float64") * a,
+}
+
+
+def gradients(function, *points):
+    """Of the sum of the results, by each point: tensors that can be differentiated again."""
+    manager = GradManager().attach(list(points))
+    with manager:
+        manager.backward(function(*points).sum())
+    found = [p.grad for p in points]
+    for p in points:
+        p.grad = None
+    return found
+
+
+@pytest.mark.parametrize("name", OF_OTHER_KINDS)
+def test_numbers_of_other_kinds_numerically(name):
+    """First and second order against central differences; jvp against vjp."""
+    rng, function = np.random.default_rng(0), OF_OTHER_KINDS[name]
+    a, b, da, db = rng.uniform(0.5, 1.5, (4, 5))
+    step, near = (1e-6, 1e-8) if name != "cast" else (1e-2, 1e-3)  # float32 between has seven digits
+
+    def value(t):
+        return float(function(*wide(a + t * da, b + t * db)).sum().numpy())
+
+    def slope(*points):
+        ga, gb = gradients(function, *points)
+        return ga * wide(da)[0] + gb * wide(db)[0]
+
+    def slope_at(t):
+        return float(slope(*wide(a + t * da, b + t * db)).sum().numpy())
+
+    numeric = (value(step) - value(-step)) / (2 * step)
+    assert slope_at(0) == pytest.approx(numeric, rel=max(near, 1e-6))
+    second = sum(float((g.numpy() * d).sum()) for g, d in zip(gradients(slope, *wide(a, b)), (da, db), strict=True))
+    assert second == pytest.approx((slope_at(step) - slope_at(-step)) / (2 * step), rel=max(near, 1e-6))
+    _, forward = jvp(function, list(wide(a, b)), list(wide(da, db)))
+    assert float(forward.sum().numpy()) == pytest.approx(slope_at(0), rel=max(near, 1e-12))
+
+
+def wide(*arrays):
+    return tuple(tensor(x, dtype="float64") for x in arrays)

@@ -60,6 +60,25 @@ def test_poor_answers_are_found(error, text):
     assert any(text in problem for problem in found)
 
 
+def test_what_is_accepted_in_silence_is_found():
+    def function(inp, axis=1, mode="linear", flag=True, name=None):
+        return inp
+
+    call = Call("function", lambda: function, (mge.tensor([1.0]),), {})
+    found = {problem for problem in problems(call) if problem.endswith(": accepted")}
+    for wrong in (
+        "inp='text'",
+        "axis=7",
+        "axis=-100",
+        "axis='text'",
+        "mode='linea_'",
+        "mode='linearx'",
+        "name=<object",
+    ):
+        assert any(f"function: {wrong}" in problem for problem in found), wrong
+    assert not any("flag" in problem or "name='text'" in problem for problem in found)
+
+
 def test_good_answers_are_not():
     assert judged("relu", OptionError("relu: x is 3; expected a tensor")) == ""
     good = list(problems(answering(OptionError("function: mode is wrong; did you mean 'linear'?"))))

@@ -35,6 +35,11 @@ REASONS = {
     )},
     "batchnorm.BatchNorm1d: freeze=True": _THERE,
     "batchnorm.SyncBatchNorm: group=another": "needs several processes",
+    **{f"{name}: compute_mode='float32'": _THERE for name in (
+        "conv.Conv1d", "conv.ConvTranspose2d", "conv.ConvTransposeRelu2d", "conv.RegionRestrictedConv", "linear.Linear",
+        "conv_transpose_bn.ConvTransposeBn2d", "conv_transpose_bn.ConvTransposeBnRelu2d", "linear.LinearRelu",
+        "linear_bn.LinearBn1d", "linear_bn.LinearBnRelu1d",
+    )},
     "conv.Conv1d: groups=another": _THERE,
     "conv.ConvTranspose3d: groups=another": _THERE,
     "conv.LocalConv2d: dilation=another": _THERE,

@@ -74,10 +74,13 @@ for _make in ("AdaptiveAvgPool2d((2, 3))", "AdaptiveAvgPool2d(2)", "AvgPool2d(2)
               "LocalResponseNorm()", "LocalResponseNorm(3, 1.0, 0.5, 0.6)", "PixelShuffle(2)", "SlidingWindow(2)",
               "SlidingWindow((2, 3), (1, 0), (2, 1), (1, 2))", "Pad(((0, 0), (0, 0), (1, 2), (0, 1)))",
               "Pad(((0, 0), (0, 0), (1, 2), (0, 1)), 'constant', 1.5)", "Pad(((0, 0), (0, 0), (1, 2), (0, 1)), 'reflect')",
-              "Pad(((0, 0), (0, 0), (1, 2), (0, 1)), 'replicate')"):  # fmt: skip
+              "Pad(((0, 0), (0, 0), (1, 2), (0, 1)), 'replicate')", "Pad(((0, 0), (0, 0), (1, 2), (0, 1)), 'edge')"):  # fmt: skip
     layer(_make, _PICTURE)
 for _make in ("AdaptiveMaxPool2d(2)", "AdaptiveMaxPool2d((2, 3))", "MaxPool2d(2)", "MaxPool2d(3, 2, 1)"):
     layer(_make, distinct(2, 4, 5, 6))
+for _class in ("Conv2d", "ConvRelu2d", "ConvBn2d", "ConvBnRelu2d"):
+    layer(_class + "(4, 6, 3, compute_mode='float32')", _PICTURE, grad=False)
+layer("DeformableConv2d(4, 6, 3, compute_mode='float32')", _PICTURE, f(2, 18, 3, 4), f(2, 9, 3, 4))
 layer("SlidingWindowTranspose((4, 5), 2)", f(1, 2, 3, 4, 2, 2))
 layer("SlidingWindowTranspose((5, 7), (2, 3), (1, 0), (2, 1), (1, 2))", f(1, 2, 3, 3, 2, 3))
 layer("Concat()", _PICTURE, call=lambda layer, x: layer([x, x * 2], axis=1))

@@ -11,14 +11,8 @@ import numpy as np
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-import layer_cases  # noqa: F401
-import nn_cases  # noqa: F401
-import option_cases  # noqa: F401
+import edge_cases  # noqa: F401  (enters those of the other files too)
 import packed
-import tensor_cases  # noqa: F401
-import training_cases  # noqa: F401
-import vision_cases  # noqa: F401
-import edge_cases  # noqa: F401  (after the others)
 from cases import CASES, cotangent
 
 
