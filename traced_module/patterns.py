@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.errors import GraphError
+from megengine.core.errors import GraphError, nearest
+from megengine.dispatch import registry
 from megengine.module import Module
+from megengine.tensor import Tensor
 from megengine.traced_module.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.tracing.calls import qualified_name
@@ -140,8 +142,15 @@ def rest() -> Pattern:
 
 def target_of(callee: Any) -> Target:
     """What `callee` names: the name of an op, `.name` of a tensor method, a public function, a class of modules."""
+    if isinstance(callee, str) and callee.startswith("."):
+        methods = [f".{name}" for name in dir(Tensor) if callable(getattr(Tensor, name))]
+        if callee not in methods:
+            raise GraphError(f"pattern: tensors have no method {callee!r}{nearest(callee, methods)}")
+        return Target("method", callee[1:])
     if isinstance(callee, str):
-        return Target("method", callee[1:]) if callee.startswith(".") else Target("op", callee)
+        if callee not in registry:
+            raise GraphError(f"pattern: unknown op {callee!r}{nearest(callee, registry)}; methods are written '.name'")
+        return Target("op", callee)
     if isinstance(callee, type) and issubclass(callee, Module):
         return Target("module", callee)
     if callable(callee):
@@ -159,6 +168,8 @@ def call(callee: Any, *inputs: Pattern, commutative: bool | None = None, **attri
         attributes: op attributes, arguments by name, or attributes of the module: a value, or a predicate of it.
     """
     target = target_of(callee)
+    for given in inputs:
+        _check_pattern(f"an input of {callee!r}", given)
     commutes = target.commutes and len(inputs) == 2 if commutative is None else commutative
     return CallOf(target, inputs or None, attributes, commutes)
 
@@ -170,10 +181,25 @@ def optional(callee: Any, inner: Pattern, **attributes: Any) -> Pattern:
 
 def repeated(callee: Any, inner: Pattern, *, least: int = 0) -> Pattern:
     """`inner` behind any number of calls of `callee` with one input."""
+    _check_pattern(f"what {callee!r} is called on", inner)
     return Repeated(target_of(callee), inner, least)
 
 
+def _check_pattern(what: str, given: Any) -> None:
+    if not isinstance(given, Pattern):
+        raise GraphError(
+            f"pattern: {what} is {given!r}, a {type(given).__name__}; expected a pattern: any_(), const({given!r}), "
+            "call(...)"
+        )
+
+
 # ---------------------------------------------------------------- matching
+
+
+class NoPartError(GraphError, KeyError):
+    """A match is asked for something that is no part of it."""
+
+    __str__ = Exception.__str__  # that of KeyError quotes the message
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +211,15 @@ class Match:
     exprs: tuple[Expr, ...]  # of the calls that matched, the root's first
 
     def __getitem__(self, pattern: Pattern) -> Any:
-        """The node of a part of the pattern; KeyError if it had no part in the match (an optional one)."""
+        """The node of a part of the pattern.
+
+        Raises NoPartError, which is a KeyError, for one that had no part in the match (an optional one).
+        """
+        if id(pattern) not in self.bindings:
+            raise NoPartError(
+                f"{pattern!r} has no part in this match: it is of another pattern, or an optional one that was left "
+                "out; ask `part in m`, and use the objects of which the pattern was made"
+            )
         return self.bindings[id(pattern)]
 
     def __contains__(self, pattern: Pattern) -> bool:
@@ -193,7 +227,7 @@ class Match:
 
     def expr(self, pattern: Pattern) -> Any:
         """The expression that makes the node of a part."""
-        return self.bindings[id(pattern)].expr
+        return self[pattern].expr
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from megengine.core.errors import OptionError, nearest
+from megengine.core.errors import GraphError, OptionError, nearest
 from megengine.traced_module.expr import (
     Apply,
     CallMethod,
@@ -130,7 +130,10 @@ class Queries:
 
     def get_dep_exprs(self, nodes: Node | Sequence[Node]) -> list[Expr]:
         """Expressions that the nodes depend on, in execution order (inputs of the graph left out)."""
-        todo = [nodes] if isinstance(nodes, Node) else list(nodes)
+        todo = [nodes] if isinstance(nodes, Node) else list(nodes) if isinstance(nodes, Sequence) else [nodes]
+        for node in todo:
+            if not isinstance(node, Node):
+                raise GraphError(f"get_dep_exprs: got {node!r}, a {type(node).__name__}; expected nodes")
         found: dict[int, Expr] = {}
         while todo:
             expr = todo.pop().expr

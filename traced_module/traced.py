@@ -168,7 +168,9 @@ class TracedModule(Module):
         return points
 
     def run(self, inputs: Sequence[Any], on_value: OnValue | None = None, *, kwargs: dict | None = None) -> Any:
-        """Run the graph; `on_value(node, tensor)` sees every value and may replace it."""
+        """Run the graph on a list of arguments; `on_value(node, tensor)` sees every value and may replace it."""
+        if not isinstance(inputs, (list, tuple)):
+            raise ArgumentError(f"run: inputs is a {type(inputs).__name__}; expected a list of the arguments of a call")
         graph, leaves = self.select(inputs, kwargs or {})
         results = interpret(graph, leaves, on_value=on_value)
         if graph.out_def is not None and graph.out_def.num_leaves == len(results):
@@ -493,4 +495,6 @@ def lower(traced: TracedModule | InternalGraph) -> TracedModule:
     Every op carries the path of the module that applied it ("module"), its layer's name and the user's source line.
     """
     graph = traced.graph if isinstance(traced, TracedModule) else traced
+    if not isinstance(graph, InternalGraph):
+        raise GraphError(f"lower: got {type(traced).__name__}; expected a TracedModule; trace the module first")
     return TracedModule(record_graph(graph) if graph._inputs_self() else graph.clone())

@@ -12,7 +12,7 @@ from megengine_graphs import inputs_of, leaves, listing, traced
 
 import megengine.functional as F
 import megengine.module as M
-from megengine.core.errors import GraphError, MegEngineError, NameInUseError
+from megengine.core.errors import GraphError, MegEngineError, NameInUseError, ShapeError
 from megengine.quantization import ema_fakequant_qconfig, quantize_qat
 from megengine.tensor import Tensor, tensor
 from megengine.traced_module import TensorNode, TracedModule, trace_module
@@ -466,6 +466,60 @@ def test_wrong_edits_are_many_and_have_types_that_users_catch():
         m.graph.node("mul_ou")
     with pytest.raises(AssertionError, match="expected exactly one item, found 0"):
         m.graph.get_node_by_name("nothing").as_unique()
+
+
+class Rows(M.Module):
+    def forward(self, x):
+        rows = x.shape[0]
+        return x.reshape(rows, -1) * 2
+
+
+def test_shapes_are_values_that_are_known():
+    """Those that are read while editing, and those that the graph reads already."""
+    m = trace_module(Rows(), tensor(np.zeros((2, 3, 2), np.float32)))
+    graph, rows, out = m.graph, first(m, "getitem_out"), first(m, "mul_out")
+    with graph.insert_exprs():
+        y = out.reshape(rows, 1, out.shape[1])
+        z = F.broadcast_to(y, (rows, 2, y.shape[2])).reshape(y.shape[0] * 2, -1)
+        graph.replace_node({out: z + F.zeros((1,))})
+    graph.lint()
+    assert graph.outputs[0].shape == (4, 6)
+    assert m(tensor(np.ones((5, 4), np.float32))).shape == (10, 4)
+
+
+def test_calls_from_graphs_that_nothing_calls_are_kept_possible():
+    """They may be called again: an edit must not break what stands there."""
+
+    class Sum(M.Module):
+        def forward(self, x):
+            return F.relu(x) * 2 + x
+
+    class Inner(M.Module):
+        def forward(self, x):
+            return F.exp(x)
+
+    class Outer(M.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Inner()
+
+        def forward(self, x):
+            return self.inner(x) + 1
+
+    m = trace_module(Outer(), tensor(np.zeros((2, 4), np.float32)))
+    inner = m.inner.graph
+    with inner.insert_exprs():
+        inner.inputs[0].part = trace_module(Sum(), tensor(np.zeros((2, 6), np.float32)))
+        inner.replace_node({inner.outputs[0]: inner.inputs[0].part(inner.outputs[0])})
+    m.graph.replace_node({first(m, "inner_out"): first(m, "x")})
+    m.graph.compile()
+    assert not m.graph.child_graphs()
+    part, before = inner.child_graphs()[0], repr(inner)
+    made = part.constant(np.ones((2, 6), np.float32), after=part.inputs[-1].expr)
+    with pytest.raises(ShapeError, match=r"shapes \(2, 6\) and \(2, 4\) do not broadcast"):
+        part.replace_node({part.node("mul_out"): made})
+    inner.lint()
+    assert repr(inner) == before
 
 
 def edits_of(m: TracedModule, kind: int, choice: int) -> None:

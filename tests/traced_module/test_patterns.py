@@ -5,7 +5,7 @@ import pytest
 
 import megengine.functional as F
 import megengine.module as M
-from megengine.core.errors import GraphError
+from megengine.core.errors import GraphError, MegEngineError
 from megengine.core.spec import TensorSpec
 from megengine.tensor import tensor
 from megengine.traced_module import InternalGraph, interpret, record, trace_module
@@ -159,3 +159,50 @@ def test_a_condition_is_asked_of_nodes_that_match():
     )
     assert match(pattern, graph.outputs[0]) is not None
     assert asked == ["clip"]
+
+
+WRONG_PATTERNS = {
+    "an unknown op": (lambda: call("conv2"), "unknown op 'conv2'; did you mean 'conv2d'"),
+    "an unknown method": (lambda: call(".reshap"), "no method '.reshap'; did you mean '.reshape'"),
+    "a method without its dot": (lambda: repeated("reshape_", any_()), "methods are written '.name'"),
+    "a number as an input": (
+        lambda: call(F.relu, 3),
+        r"an input of .* is 3, a int; expected a pattern: any_\(\), const\(3\), call",
+    ),
+    "a function as an input": (lambda: optional(F.relu, F.exp), r"expected a pattern: any_\(\)"),
+    "nothing to call": (lambda: call(3), "3 cannot be called; expected an op's name"),
+    "a rule of a number": (lambda: Rule("r", 3, lambda m: None), "rule 'r': pattern is 3; expected a pattern"),
+    "a rule that builds nothing": (lambda: Rule("r", any_(), 5), "build is 5; expected a function of the match"),
+    "a rule with a wrong condition": (lambda: Rule("r", any_(), len, when=3), "when is 3; expected a function of the"),
+    "no rules": (lambda: rewrite(InternalGraph("g"), [3]), r"rewrite: got a int; expected a graph \(traced.graph\)"),
+    "no graph": (lambda: rewrite(3, []), "rewrite: got a int; expected a graph"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_PATTERNS)
+def test_what_is_no_pattern_or_rule_is_refused_where_it_is_made(name):
+    make, message = WRONG_PATTERNS[name]
+    with pytest.raises(GraphError, match=message):
+        make()
+
+
+class Tanh(M.Module):
+    def forward(self, x):
+        return F.tanh(x * 2)
+
+
+def test_rules_that_fail_are_named_and_change_nothing():
+    model = trace_module(Tanh(), tensor(np.ones((2, 3), np.float32)))
+    before, x, other = repr(model), any_(), any_()
+    pattern = call(F.tanh, x)
+    for build, message in (
+        (lambda m: m[other], "has no part in this match: .* ask `part in m`"),
+        (lambda m: F.reshape(m[x], (7,)), "reshape: shape"),
+        (lambda m: 3, "what rule 'halves' builds: node 3 does not belong to graph 'Tanh'; it is a int"),
+    ):
+        with pytest.raises(MegEngineError, match=message) as caught:
+            rewrite(model.graph, [Rule("halves", pattern, build)])
+        assert caught.value.__notes__[-1].startswith("in rule 'halves' at %")
+        assert repr(model) == before
+    with pytest.raises(KeyError):
+        match(pattern, model.graph.outputs[0])[other]

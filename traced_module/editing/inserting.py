@@ -27,6 +27,7 @@ from megengine.traced_module.tracing.calls import (
     get_subattr,
     named_only,
     normalized,
+    stand_in,
     untouched,
 )
 from megengine.traced_module.tracing.deferred import Deferring
@@ -49,7 +50,7 @@ class Inserter(Builder):
     def _tensor(self, node: TensorNode) -> Tensor:
         if id(node) not in self.tensors:
             self.graph._check_owned("call", [node])
-            self.tensors[id(node)] = tensor = Tensor._deferred(node.spec)
+            self.tensors[id(node)] = tensor = stand_in(node)
             self.scope.bind(tensor, node)
         return self.tensors[id(node)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from megengine.core.errors import ArgumentError, GraphError, NameInUseError, Sha
 from megengine.core.pytree import flatten, unflatten
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
+from megengine.traced_module.editing.attaching import graphs_of
 from megengine.traced_module.expr import Call, Expr, GetAttr, Input
 from megengine.traced_module.names import identifier
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
@@ -128,8 +129,8 @@ class ModuleEdits:
         """
         top = self._top
         if top._entered_otherwise is None:
-            top._entered_otherwise = any(_enters_otherwise(e) for e in top.exprs())
-        for expr in top.exprs() if top._entered_otherwise else ():
+            top._entered_otherwise = any(map(_enters_otherwise, _all_exprs(top)))
+        for expr in _all_exprs(top) if top._entered_otherwise else ():
             if _enters_otherwise(expr):
                 expr._graph._infer_again([expr], entries=False)
 
@@ -376,6 +377,17 @@ class ModuleEdits:
         return interpret(self, given)
 
     eval = interpret
+
+
+def _all_exprs(top: InternalGraph) -> Iterator[Expr]:
+    """Expressions of all graphs of a module: also of those that nothing calls at present."""
+    owner: Any = top._owner
+    if not hasattr(owner, "graphs"):
+        yield from top.exprs()
+        return
+    for graph in graphs_of(owner):
+        if graph._top is top:
+            yield from graph._order
 
 
 def _enters_otherwise(expr: Expr) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from megengine.core.errors import GraphError
 from megengine.traced_module.expr import Apply, CallFunction, CallMethod, Constant, Expr, Input
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import TensorNode
@@ -31,6 +32,16 @@ class Rule:
     build: Callable[[Found], Any]
     when: Callable[[Found], bool] | None = None
     shared: bool = False
+
+    def __post_init__(self) -> None:
+        wrong = (
+            ("pattern", "a pattern", not isinstance(self.pattern, Pattern)),
+            ("build", "a function of the match", not callable(self.build)),
+            ("when", "a function of the match, or None", not (self.when is None or callable(self.when))),
+        )
+        for name, expected, refused in wrong:
+            if refused:
+                raise GraphError(f"rule {self.name!r}: {name} is {getattr(self, name)!r}; expected {expected}")
 
 
 class Found:
@@ -111,7 +122,12 @@ def rewrite(graph: InternalGraph, rules: Sequence[Rule], *, recursive: bool = Tr
     """Apply rules in one sweep, the first that fits at each expression; returns how many were applied.
 
     Time is linear in the graph. What a rule builds is not looked at again in the same sweep.
+
+    Raises what a rule raises, with a note that names it; the graph is as it was then.
     """
+    if not isinstance(graph, InternalGraph) or not all(isinstance(rule, Rule) for rule in rules):
+        wrong = graph if not isinstance(graph, InternalGraph) else next(r for r in rules if not isinstance(r, Rule))
+        raise GraphError(f"rewrite: got a {type(wrong).__name__}; expected a graph (traced.graph) and a list of rules")
     keyed = [(rule, _root_keys(rule.pattern)) for rule in rules]
     applied = 0
     with graph.transaction("rewrite"):
@@ -119,12 +135,20 @@ def rewrite(graph: InternalGraph, rules: Sequence[Rule], *, recursive: bool = Tr
             if isinstance(expr, (Input, Constant)) or graph._names.get(expr.outputs[0].name) is not expr.outputs[0]:
                 continue
             key = _key(expr)
-            applied += any(_try(graph, expr, rule) for rule, keys in keyed if keys is None or key in keys)
+            applied += any(_named_try(graph, expr, rule) for rule, keys in keyed if keys is None or key in keys)
         if applied:
             graph.remove_dead()
     if recursive:
         applied += sum(rewrite(child, rules) for child in graph.child_graphs())
     return applied
+
+
+def _named_try(graph: InternalGraph, expr: Expr, rule: Rule) -> bool:
+    try:
+        return _try(graph, expr, rule)
+    except Exception as exc:
+        exc.add_note(f"in rule {rule.name!r} at {expr!r} of {graph.qualname}")
+        raise
 
 
 def _try(graph: InternalGraph, expr: Expr, rule: Rule) -> bool:
@@ -139,6 +163,7 @@ def _try(graph: InternalGraph, expr: Expr, rule: Rule) -> bool:
         new = _built(graph, rule, found)
         if new is None or new is node:
             continue
+        graph._check_owned(f"what rule {rule.name!r} builds", [new])
         for expr in _made_since(first, new):
             graph._set(expr, "meta", marked({**expr.meta, **node.meta}, rule.name))
         graph.replace_node({node: new})
