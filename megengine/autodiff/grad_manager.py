@@ -64,11 +64,12 @@ class GradManager:
         added = [] if callbacks is None else [callbacks] if callable(callbacks) else list(callbacks)
         if not all(map(callable, added)):
             raise ArgumentError(f"attach: callbacks is {shown(callbacks)}; expected something to call, or several")
-        # the number of a dead tensor may be another's by now
-        self._attached = {number: entry for number, entry in self._attached.items() if entry[0]() is not None}
+        if self._attached:  # the number of a dead tensor may be another's by now
+            self._attached = {number: entry for number, entry in self._attached.items() if entry[0]() is not None}
         for t in items:
             _, have = self._attached.setdefault(id(t), (weakref.ref(t), []))
-            have.extend(added)
+            if added:
+                have.extend(added)
             if self._tape is not None:
                 self._tape.watch(t)
         return self
@@ -110,7 +111,7 @@ class GradManager:
         token = _backwarding.set(self)
         try:
             attached = self._alive()
-            grads = tape.gradients(targets, seeds, [tape.source(t) for t, _ in attached])
+            grads = tape.gradients(targets, seeds, [t for t, _ in attached])
             taken = set() if dy is None else {id(seed) for seed in seeds}
             found = False
             for (tensor, callbacks), grad in zip(attached, grads, strict=True):

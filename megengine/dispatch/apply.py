@@ -73,6 +73,9 @@ def begin(interposer: Interposer) -> None:
 def end(interposer: Interposer) -> None:
     """Take `interposer` away. Several may end in any order; one that does not stand there is no error."""
     stack = _stack.get()
+    if stack and stack[-1] is interposer:  # mostly
+        _stack.set(stack[:-1])
+        return
     for i in range(len(stack) - 1, -1, -1):
         if stack[i] is interposer:
             _stack.set(stack[:i] + stack[i + 1 :])

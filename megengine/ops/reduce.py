@@ -235,7 +235,7 @@ def reduce(name: str, x: Any, axis: Axes, keepdims: bool, *, real: bool = False)
     x = floating(x) if real else as_tensor(x)
     if not isinstance(axis, int) and axis is not None:
         axis = tuple(int(a) for a in axis)
-    return apply(name, x, axis=(axis,) if isinstance(axis, int) else axis, keepdims=bool(keepdims))
+    return apply(name, x, axis=(int(axis),) if isinstance(axis, int) else axis, keepdims=bool(keepdims))
 
 
 def _counted(inp: Any) -> Tensor:

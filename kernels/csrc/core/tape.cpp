@@ -93,8 +93,14 @@ bool rebind(Tape& tape, PyObject* tensor, PyObject* fresh, PyObject* old) {
 
 class Sweep {
   public:
-    Sweep(Tape& tape, PyObject* kept) : tape_(tape), kept_(kept) {
-        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(kept); ++i) keep_.insert(PyList_GET_ITEM(kept, i));
+    // Gradients are kept of what stands for the tensors of a tuple.
+    Sweep(Tape& tape, PyObject* tensors) : tape_(tape) {
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); ++i) {
+            PyObject* tensor = PyTuple_GET_ITEM(tensors, i);
+            PyObject* source = lookup(tape.sources, tensor);
+            kept_.push_back(Ref::borrowed(source ? source : tensor));
+            keep_.insert(kept_.back().get());
+        }
     }
 
     bool give(PyObject* tensor, PyObject* gradient) {
@@ -132,11 +138,10 @@ class Sweep {
 
     // The gradient or None for each tensor that is kept.
     PyObject* found() const {
-        const Py_ssize_t count = PyList_GET_SIZE(kept_);
-        PyObject* all = PyList_New(count);
-        for (Py_ssize_t i = 0; all && i < count; ++i) {
-            const Ref gradient = of(PyList_GET_ITEM(kept_, i));
-            PyList_SET_ITEM(all, i, Py_NewRef(gradient ? gradient.get() : Py_None));
+        PyObject* all = PyList_New(static_cast<Py_ssize_t>(kept_.size()));
+        for (std::size_t i = 0; all && i < kept_.size(); ++i) {
+            const Ref gradient = of(kept_[i].get());
+            PyList_SET_ITEM(all, static_cast<Py_ssize_t>(i), Py_NewRef(gradient ? gradient.get() : Py_None));
         }
         return all;
     }
@@ -178,7 +183,7 @@ class Sweep {
     }
 
     Tape& tape_;
-    PyObject* kept_;
+    std::vector<Ref> kept_;
     std::unordered_set<PyObject*> keep_;
     Tensors cotangents_;
 };
@@ -207,12 +212,6 @@ PyObject* py_watch(PyObject* self, PyObject* tensor) {
 
 PyObject* py_watches(PyObject* self, PyObject* tensor) {
     return PyBool_FromLong(lookup(tape_of(self).watched, tensor) != nullptr);
-}
-
-PyObject* py_source(PyObject* self, PyObject* tensor) {
-    PyObject* found = lookup(tape_of(self).sources, tensor);
-    if (!found) PyErr_SetString(PyExc_KeyError, "the tape was not told to watch this tensor");
-    return Py_XNewRef(found);
 }
 
 PyObject* py_add(PyObject* self, PyObject* context) {
@@ -244,8 +243,7 @@ PyObject* py_gradients(PyObject* self, PyObject* const* args, Py_ssize_t count) 
         return PyErr_Format(PyExc_TypeError,
                             "gradients: expected lists of targets, a seed for each, and tensors");
     if (!tape_parts.learn) return PyErr_Format(PyExc_RuntimeError, "import megengine.autodiff first");
-    const Ref targets(PyList_AsTuple(args[0])), seeds(PyList_AsTuple(args[1])),
-        kept(PyList_GetSlice(args[2], 0, PyList_GET_SIZE(args[2])));
+    const Ref targets(PyList_AsTuple(args[0])), seeds(PyList_AsTuple(args[1])), kept(PyList_AsTuple(args[2]));
     if (!targets || !seeds || !kept) return nullptr;
     for (const Ref* all : {&targets, &seeds, &kept})
         if (!tensors_in(all->get())) return nullptr;
@@ -312,10 +310,9 @@ PyCFunction as_c(F* function) {
 PyMethodDef methods[] = {
     {"watch", py_watch, METH_O, "Record what is computed from the tensor."},
     {"watches", py_watches, METH_O, "Whether what is computed from the tensor is recorded."},
-    {"source", py_source, METH_O,
-     "What stands for the value that a watched tensor had at first: itself until it is changed in place."},
     {"gradients", as_c(py_gradients), METH_FASTCALL,
-     "gradients(targets, seeds, tensors): the gradient or None for each tensor; uses the tape up."},
+     "gradients(targets, seeds, tensors): the gradient or None for each tensor's first value; uses the tape "
+     "up."},
     {"_add", py_add, METH_O, nullptr},
     {"_rebind", as_c(py_rebind), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},
