@@ -21,3 +21,12 @@ def collection_paused() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+def collect_recent() -> None:
+    """Collect what was made since the last searches and is garbage now.
+
+    A model whose graphs refer to each other stays in memory until it is found, and holds its weights: before another
+    one is made this leaves room, so that a loop keeps one model's worth.
+    """
+    gc.collect(1)

@@ -10,7 +10,7 @@ from contextvars import ContextVar, Token
 from typing import IO, TYPE_CHECKING, Any
 
 from megengine.core import late
-from megengine.core.collecting import collection_paused
+from megengine.core.collecting import collect_recent, collection_paused
 from megengine.core.errors import ArgumentError, FileFormatError, MissingFileError, OptionError, nearest
 from megengine.core.files import replacing
 from megengine.dispatch.refusal import checked, shown
@@ -138,6 +138,7 @@ def _loaded(f: IO[bytes], map_location: Location, allow: Sequence[type], unsafe:
     map_location = _location.get() if map_location is None else map_location
     if unsafe:
         return pickle.load(f)
+    collect_recent()
     with collection_paused():
         return _read(f, map_location, allow)
 

@@ -3,12 +3,14 @@
 import copy
 import gc
 import pickle
+import weakref
 from collections import OrderedDict
 
 import numpy as np
 import pytest
 from megengine_graphs import leaves, listing, traced
 
+import megengine as mge
 import megengine.functional as F
 import megengine.module as M
 from megengine.core.collecting import collection_paused
@@ -231,6 +233,18 @@ def test_structures_are_hashed_once_and_the_hash_does_not_travel():
     for copied in (copy.deepcopy(structure), pickle.loads(pickle.dumps(structure))):
         assert copied == structure and copied._hash is None and hash(copied) == hash(structure)
     assert "_hash" not in repr(structure)
+
+
+@pytest.mark.parametrize("suffix", [".tm", ".mgt"])
+def test_a_model_that_was_dropped_makes_room_for_the_one_that_is_loaded(suffix, tmp_path):
+    path = tmp_path / f"net{suffix}"
+    mge.save(trace_module(Net().eval(), tensor(X)), path)
+    gc.collect()
+    with collection_paused():  # nothing else looks for garbage here
+        weights = weakref.ref(mge.load(path).conv.weight._storage())
+        assert weights() is not None
+        mge.load(path)
+        assert weights() is None
 
 
 def test_the_search_for_garbage_goes_on_behind_a_pause():

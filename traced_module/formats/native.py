@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from megengine.core.collecting import collection_paused
+from megengine.core.collecting import collect_recent, collection_paused
 from megengine.core.dtype import QuantizedDType, bfloat16, storage_of
 from megengine.core.errors import FileFormatError, MegEngineError, brief
 from megengine.core.spec import TensorSpec
@@ -76,6 +76,7 @@ def load(path: str | Path, *, allow: Sequence[type] = ()) -> TracedModule:
             class, function or op that is not known here. The message says which.
     """
     path = Path(path)
+    collect_recent()
     try:
         with path.open("rb") as file:
             return read(file, str(path), allow=allow)

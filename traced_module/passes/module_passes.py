@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from megengine.core.collecting import collection_paused
+from megengine.core.collecting import collect_recent, collection_paused
 from megengine.core.errors import GraphError, OptionError, brief
 from megengine.core.pytree import tree_map
 from megengine.tensor import Tensor
@@ -89,7 +88,7 @@ def optimize(
         raise OptionError("optimize: passes and enabled_pass are two names of one argument; give one of them")
     chosen = passes_named(passes if enabled_pass is None else enabled_pass, _level(module))
     checked, given = (None, None) if check_with is None else _checked(module, check_with)
-    gc.collect(1)  # what an optimize before this one gave may be garbage now, and holds the memory of a whole model
+    collect_recent()
     with collection_paused():
         made = module.clone()
         for graph, before in zip(made.graphs, module.graphs, strict=True):
