@@ -23,7 +23,7 @@ from megengine.dispatch import get_op
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.checking import Checks, inferred
-from megengine.traced_module.editing.module_edits import ModuleEdits
+from megengine.traced_module.editing.module_edits import ModuleEdits, tells_shapes
 from megengine.traced_module.expr import Apply, Arguments, Constant, Expr, GetAttr, Input
 from megengine.traced_module.journal import Journal
 from megengine.traced_module.names import NameSpace, identifier
@@ -222,8 +222,11 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
         self._check_kinds("set_input", expr.inputs, new)
         self._check_before("set_input", [node], expr)
         self._check_same(expr, new)
+        before = expr.inputs[index]
         with self.transaction("set_input"):
             self._use(expr, new)
+            if tells_shapes(node) or tells_shapes(before) or any(map(tells_shapes, expr.outputs)):
+                self._infer_again([expr])
 
     def set_attrs(self, expr: Apply, attrs: Mapping[str, Any]) -> None:
         """Change attributes of an applied op; shapes and dtypes of its results must stay."""
@@ -249,6 +252,8 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
             for u in users:
                 self._exchange(u, old, new)
             self._exchange_outputs(old, new)
+            if tells_shapes(old) or tells_shapes(new):
+                self._infer_again(users)
 
     def erase(self, expr: Expr) -> None:
         """Remove an expression whose values nobody uses; an input only of a graph of ops, which nobody calls."""

@@ -487,6 +487,54 @@ def test_shapes_are_values_that_are_known():
     assert m(tensor(np.ones((5, 4), np.float32))).shape == (10, 4)
 
 
+class Two(M.Module):
+    def forward(self, x):
+        return x.reshape(x.shape[0], x.shape[1] * 2) * 2
+
+
+def test_shapes_that_are_exchanged_for_others():
+    """Their own shape stays, and what they tell does not."""
+    m = trace_module(Two(), tensor(np.zeros((3, 4, 2), np.float32)))
+    graph, before = m.graph, repr(m)
+    rows, columns = first(m, "getitem_out"), first(m, "getitem_out_1")
+    with pytest.raises(ShapeError, match=r"reshape: shape \(3, 6\) holds 18 elements, the input has 24"):
+        graph.set_input(columns.users[0], 0, rows)
+    with pytest.raises(ShapeError, match=r"reshape: shape \(3, 6\) holds 18 elements"):
+        graph.replace_all_uses(columns, rows)
+    assert repr(m) == before and not graph.undo()
+    eight, six = (graph.constant(np.int32(n), after=rows.expr) for n in (8, 6))
+    graph.replace_node({columns.users[0].output: eight})
+    with pytest.raises(ShapeError, match=r"reshape: shape \(3, 6\) holds 18 elements"):
+        graph.replace_node({eight: six})
+    graph.lint()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.int32(2), None),
+        (np.int32(3), None),
+        (np.int32(5), r"reshape: 12 elements do not fill shape \(5, -1\)"),
+        (np.int32([2, 6, 1]), "reshape"),
+    ],
+)
+def test_constants_in_the_place_of_shapes(value, message):
+    """They are what the call asks for: shapes behind it follow, and impossible ones are refused."""
+    m = trace_module(Rows(), tensor(np.zeros((2, 3, 2), np.float32)))
+    before, rows = repr(m), first(m, "getitem_out")
+    made = m.graph.constant(value, after=rows.expr)
+    if message is None:
+        m.graph.replace_node({rows: made})
+        m.graph.lint()
+        assert m.graph.outputs[0].shape == (int(value), 12 // int(value))
+        assert m(tensor(np.zeros((2, 3, 2), np.float32))).shape == m.graph.outputs[0].shape
+        return
+    with pytest.raises(MegEngineError, match=message):
+        m.graph.replace_node({rows: made})
+    m.graph.undo()
+    assert repr(m) == before
+
+
 def test_calls_from_graphs_that_nothing_calls_are_kept_possible():
     """They may be called again: an edit must not break what stands there."""
 

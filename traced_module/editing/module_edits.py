@@ -13,7 +13,7 @@ from megengine.core.pytree import flatten, unflatten
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.attaching import graphs_of
-from megengine.traced_module.expr import Call, Expr, GetAttr, Input
+from megengine.traced_module.expr import Call, Constant, Expr, GetAttr, Input
 from megengine.traced_module.names import identifier
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.primitives import is_among
@@ -152,7 +152,7 @@ class ModuleEdits:
             for node, spec in zip(expr.outputs, specs, strict=True):
                 if node.spec != spec:
                     self._set(node, "_spec", spec)
-                elif not _is_from_shapes(node):
+                elif not tells_shapes(node):
                     continue
                 for user in node._users:
                     if user._key not in waiting:
@@ -404,12 +404,15 @@ def note_entry(expr: Expr) -> None:
 
 def _may_change_shapes(old: Any, new: Any) -> bool:
     """True if what uses `new` in place of `old` may have results of other shapes."""
-    return isinstance(old, ModuleNode) or old.spec != new.spec or _is_from_shapes(old) or _is_from_shapes(new)
+    return isinstance(old, ModuleNode) or old.spec != new.spec or tells_shapes(old) or tells_shapes(new)
 
 
-def _is_from_shapes(node: TensorNode) -> bool:
-    """True for what is computed from shapes of other values, and may be a shape again."""
-    return node.expr._from_shapes and node.spec.size <= 16
+def tells_shapes(node: Node) -> bool:
+    """True for a value that is known and may be a shape: computed from shapes of others, or a constant."""
+    if not isinstance(node, TensorNode) or node._spec.size > 16:
+        return False
+    expr = node._expr
+    return expr._from_shapes or (isinstance(expr, Constant) and getattr(node._spec.dtype, "kind", "") in ("i", "u"))
 
 
 def _is_module(value: Any) -> bool:

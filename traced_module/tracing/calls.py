@@ -19,8 +19,8 @@ from megengine.dispatch import interpose
 from megengine.dispatch.public import exported, in_place_methods, public_functions
 from megengine.module import Module, Sequential
 from megengine.tensor import DeferredValueError, Tensor
-from megengine.traced_module.expr import Apply, Arguments, Call, CallFunction, CallMethod
-from megengine.traced_module.node import Node
+from megengine.traced_module.expr import Apply, Arguments, Call, CallFunction, CallMethod, Constant
+from megengine.traced_module.node import ModuleNode, Node
 from megengine.traced_module.tracing.deferred import Deferring
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -392,7 +392,10 @@ def _reached(modules: Sequence[Module]) -> tuple[list[Module], list[Tensor]]:
 
 
 def specs_of_call(expr: Call, inputs: Sequence[Node]) -> tuple[TensorSpec, ...] | None:
-    """Specs that a call gives, found by running it on tensors without values; None where values are needed."""
+    """Specs that a call gives, found by running it on tensors without values; None where values are needed.
+
+    Shapes and constants have values.
+    """
     from megengine.traced_module.tracing.spec_memo import remembered_specs
 
     def find(values: list[Any]) -> tuple[TensorSpec, ...] | None:
@@ -407,4 +410,12 @@ def specs_of_call(expr: Call, inputs: Sequence[Node]) -> tuple[TensorSpec, ...] 
         leaves, _ = result_leaves(result, expr)
         return tuple(t.spec for t in leaves)
 
-    return remembered_specs(expr, inputs, find)
+    specs = remembered_specs(expr, inputs, find)
+    if specs is not None or not any(isinstance(n.expr, Constant) for n in inputs):
+        return specs
+    return find([n.owner if isinstance(n, ModuleNode) else constant_or_stand_in(n) for n in inputs])
+
+
+def constant_or_stand_in(node: Node) -> Tensor:
+    """The value of a constant; of other nodes a tensor with their spec."""
+    return node.expr.value if isinstance(node.expr, Constant) else stand_in(node)
