@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from megengine.core import absent
-from megengine.core.errors import DeviceError, OptionError, brief, nearest
+from megengine.core.errors import ArgumentError, DeviceError, OptionError, brief, nearest
 from megengine.kernels import cuda
 
 _ALIASES = {"cpu": "cpu0", "xpu": "cpu0", "xpux": "cpu0", "cpux": "cpu0", "gpu": "gpu0", "gpux": "gpu0", "cuda": "gpu0"}
@@ -35,9 +35,9 @@ class DeviceType(enum.Enum):
 
 
 def normalize(name: str) -> str:
-    """The canonical name of a device, checked to exist. Raises DeviceError with what is missing."""
+    """The canonical name of a device, checked to exist. Raises DeviceError with what is missing, ArgumentError."""
     if not isinstance(name, str):
-        raise DeviceError(f"device is {brief(name)}; expected a name: cpu0, gpu0, gpu1, ... or xpux")
+        raise ArgumentError(f"device is {brief(name)}; expected a name: cpu0, gpu0, gpu1, ... or xpux")
     name = _ALIASES.get(name, name)
     found = _NAME.match(name)
     if not found:
@@ -76,7 +76,7 @@ def set_default_device(device: str = "xpux") -> None:
     """Set the device of tensors created without one, for the whole process."""
     try:
         _default[0] = normalize(device)
-    except DeviceError as exc:
+    except (ArgumentError, DeviceError) as exc:
         exc.add_note("while calling set_default_device")
         raise
 

@@ -43,6 +43,7 @@ def test_the_recorded_calls_are_all_there():
         ("ArgumentError", (TypeError, ValueError)),
         ("DivisionByZeroError", (ZeroDivisionError, ValueError)),
         ("IndexOutOfRangeError", (IndexError, RuntimeError)),
+        ("AxisError", (IndexError, ValueError)),
         ("StateDictError", (KeyError, ValueError)),
         ("MissingNameError", (AttributeError,)),
         ("MissingMethodError", (NotImplementedError, TypeError)),

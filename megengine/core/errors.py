@@ -88,6 +88,10 @@ class IndexOutOfRangeError(RefusedError, IndexError):
     """An index or axis lies outside its range."""
 
 
+class AxisError(IndexOutOfRangeError, ValueError):
+    """A tensor has no such axis; NumPy's error of this name is a ValueError too."""
+
+
 class GradientError(MegEngineError, RuntimeError):
     """A gradient was asked for where none exists."""
 

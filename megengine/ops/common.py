@@ -11,8 +11,8 @@ import numpy as np
 from megengine.core.dtype import DType, QuantizedDType, bfloat16, is_float
 from megengine.core.errors import (
     ArgumentError,
+    AxisError,
     DTypeError,
-    IndexOutOfRangeError,
     OptionError,
     ShapeError,
     brief,
@@ -128,7 +128,7 @@ def normalize_axis(op: str, axis: int, ndim: int) -> int:
     if not isinstance(axis, numbers.Integral):
         raise ArgumentError(f"{op}: axis is {brief(axis)}; expected an integer")
     if not -ndim <= axis < ndim:
-        raise IndexOutOfRangeError(f"{op}: axis {axis} is out of range for {ndim} axes; expected {-ndim}..{ndim - 1}")
+        raise AxisError(f"{op}: axis {axis} is out of range for {ndim} axes; expected {-ndim}..{ndim - 1}")
     return int(axis) % ndim
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import DType
-from megengine.core.errors import DTypeError, OptionError, ShapeError
+from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, public
 from megengine.ops.common import (
@@ -108,7 +108,7 @@ define(
 def _common(op: str, inps: Any, device: Any) -> list[Tensor]:
     xs = [as_tensor(x) if device is None else as_tensor(x).to(device) for x in inps]
     if not xs:
-        raise OptionError(f"{op}: no tensors; expected at least one")
+        raise ArgumentError(f"{op}: no tensors; expected at least one")
     dtype: DType = xs[0]._dtype
     for x in xs:
         if x._dtype is not dtype and x._dtype != dtype:  # plain dtypes are mostly single objects

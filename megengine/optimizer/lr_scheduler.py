@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from typing import Any
 
-from megengine.core.errors import ArgumentError, MissingMethodError, OptionError, StateDictError
+from megengine.core.errors import ArgumentError, MissingMethodError, StateDictError
 from megengine.dispatch.refusal import constructor, explains, own, shown
 from megengine.optimizer.optimizer import Optimizer
 
@@ -29,7 +29,7 @@ class LRScheduler:
             if current_epoch == -1:
                 group.setdefault("initial_lr", group["lr"])
             elif "initial_lr" not in group:
-                raise OptionError(
+                raise StateDictError(
                     f"{type(self).__name__}: resumed at epoch {current_epoch}, but a group has no initial_lr; "
                     "load the optimizer's state first"
                 )

@@ -276,7 +276,7 @@ class Optimizer:
             self._check({**group, **new})
             lacking = sorted(group.keys() - new.keys() - {"initial_lr"})  # a schedule may be made before or after
             if lacking:
-                raise OptionError(f"{name}.load_state_dict: a group has no {lacking}; is it another optimizer's state?")
+                raise StateDictError(f"{name}.load_state_dict: a group has no {lacking}; is the state of another kind?")
         for group, new in zip(self.param_groups, theirs, strict=True):
             group.update({k: v for k, v in new.items() if k != "params"})
         self._state = loaded

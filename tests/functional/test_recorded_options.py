@@ -7,6 +7,7 @@ import numpy as np
 import packed
 import pytest
 from cases import CASES
+from edge_cases import VARIANTS
 from record import answer
 from recorded_calls import NO_OPTION, Coverage, calls_of
 
@@ -110,6 +111,32 @@ def test_every_option_is_recorded_or_has_a_reason(coverage):
     found = set(gaps(coverage))
     assert sorted(found - set(REASONS)) == []
     assert sorted(set(REASONS) - found) == [], "recorded by now: the reason must go"
+
+
+# public functions that have no cases with no rows, no columns and other dtypes -> why
+NO_VARIANTS = {
+    **dict.fromkeys(("arange", "eye", "full", "linspace", "ones", "zeros"), "made of numbers, not of tensors"),
+    **dict.fromkeys(("einsum", "erf", "rsqrt"), _OURS),
+    **dict.fromkeys(("imag", "real"), "of complex numbers; there are cases with `complex`"),
+    "nvof": "needs NVIDIA's optical flow engine",
+}
+
+
+def test_every_function_meets_nothing_and_other_dtypes():
+    """Each has a case with no rows, with no columns, and of each kind of number, answered or refused there."""
+    known = {key.split(" -> ")[0] for key in RECORDED}
+    met = {}
+    for name in known - APART:
+        base, _, variant = name.rpartition(", ")
+        if variant in VARIANTS:
+            met.setdefault(base.partition("/")[0], (base, set()))[1].add(variant)
+    names = {record.name for record in public_functions.values() if is_compared(record)}
+    assert names - set(met) == set(NO_VARIANTS)
+    for base, variants in met.values():
+        inputs = [np.asarray(x) for x in CASES[base].inputs]
+        floats = any(x.dtype == np.float32 for x in inputs)
+        wanted = {v for v in VARIANTS if v.startswith("all ") and floats} | {"no columns"}
+        assert variants >= wanted | ({"no rows"} if len(inputs[0]) else set()), base
 
 
 @pytest.fixture

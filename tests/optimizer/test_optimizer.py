@@ -155,7 +155,7 @@ def test_wrong_arguments():
     state["state"][1]["exp_avg"] = np.zeros(7)
     with pytest.raises(ShapeError, match="exp_avg of parameter 1"):
         optimizer.load_state_dict(state)
-    with pytest.raises(OptionError, match=r"a group has no \['betas', 'eps'\]; is it another optimizer's state"):
+    with pytest.raises(OptionError, match=r"a group has no \['betas', 'eps'\]; is the state of another kind"):
         optimizer.load_state_dict(optim.SGD(params, lr=1).state_dict())
     with pytest.raises(OptionError, match="lr is tensor float32\\(2,\\); expected a number"):
         optim.SGD(params, lr=tensor([0.1, 0.2]))

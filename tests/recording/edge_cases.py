@@ -34,7 +34,17 @@ def _as(dtype):
     return lambda inputs: [x.astype(dtype) if x.dtype == np.float32 else x for x in inputs]
 
 
-VARIANTS = {"no rows": _rows(0), "one row": _rows(1), "all float16": _as("float16"), "all int32": _as("int32")}
+def _no_columns(inputs):
+    columns = inputs[0].shape[-1]
+    return [x[..., :0] if np.ndim(x) and x.shape[-1] == columns else x for x in inputs]
+
+
+VARIANTS = {
+    "no rows": _rows(0),
+    "one row": _rows(1),
+    "no columns": _no_columns,
+    **{"all " + dtype: _as(dtype) for dtype in ("float16", "int32", "int8", "bool")},
+}
 
 
 def derive():
