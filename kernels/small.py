@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from megengine.kernels import _core
+from megengine.kernels import (
+    _core,
+    training,  # noqa: F401  (its kernels stand behind ours)
+)
 from megengine.kernels.native import flat
 from megengine.kernels.reference.order import too_much
 from megengine.kernels.registry import Kernel, Problem, family
@@ -48,6 +51,10 @@ def _conv_step(problem: Problem) -> Any:
     (top, _), (left, _) = a.padding
     lengths = [n, c, h, w, o, kh, kw, a.groups, *problem.outputs[0].shape[2:], *a.stride, *a.dilation, top, left]
     return _core.small_conv_step(lengths, len(problem.inputs) == 3)
+
+
+def _relu_step(problem: Problem) -> Any:
+    return _core.small_relu_step(problem.outputs[0].size, backward=problem.op == "relu_backward")
 
 
 def _few_summed(problem: Problem) -> str | None:
@@ -120,6 +127,11 @@ family("conv2d").add(
 family("matmul").add(Kernel("own_small_matmul", usable=_small_matmul, run=flat(_matmul_step), make_flat=_matmul_step))
 for _op in ("sum", "mean"):
     family(_op).add(Kernel(f"own_small_{_op}", usable=_few_summed, run=flat(_sum_step), make_flat=_sum_step))
+family("relu").add(Kernel("own_small_relu", usable=_few, run=flat(_relu_step), make_flat=_relu_step))
+family("relu_backward").add(
+    Kernel("own_small_relu_backward", usable=_few, run=flat(_relu_step), make_flat=_relu_step),
+    before="own_relu_backward",
+)
 for _op in BINARY[:4]:  # of the others the sign of a zero may differ from NumPy's
     family(_op).add(Kernel(f"own_small_{_op}", usable=_few, run=flat(flat_step), make_flat=flat_step))
 for _op in MOVES:

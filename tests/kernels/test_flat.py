@@ -200,6 +200,23 @@ def test_gradients_of_ranges_that_are_set():
         np.testing.assert_allclose(x.grad.numpy(), ct * 2, rtol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (4, 4), (2, 3, 5, 7)])
+def test_relu_and_its_gradient_give_the_bits_of_numpy(shape):
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 3.0, -3.0], np.float32)
+    for seed in range(6):
+        x = np.random.default_rng(seed).choice(special, shape).astype(np.float32)
+        ct = np.random.default_rng(seed + 9).choice(special, shape).astype(np.float32)
+        kernel, problem = kernel_of("relu", [x], {})
+        assert kernel.name == "own_small_relu"
+        want = np.asarray(get_op("relu").reference(x))
+        assert kernel_of("relu_backward", [ct, x], {})[0].name == "own_small_relu_backward"
+        back = np.asarray(get_op("relu_backward").reference(ct, x))
+        for layout in (x, np.asarray(x, order="F")):
+            same_bits(apply("relu", Tensor._wrap(layout)).numpy(), want)
+            np.testing.assert_array_equal(apply("relu_backward", tensor(ct), Tensor._wrap(layout)).numpy(), back)
+        same_bits(kernel.run(problem, x), want)
+
+
 def test_native_creation_refuses_what_is_no_shape():
     for call, match in (
         (lambda: _core.filled([2], np.dtype("f4"), None, "cpu0"), "a shape, a dtype"),

@@ -1,4 +1,4 @@
-// Steps of eager calls over small C-contiguous arrays: sums along axes, and products of matrices.
+// Steps of eager calls over small C-contiguous arrays: sums along axes, products of matrices, relu.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
@@ -125,10 +125,35 @@ nb::object small_matmul_step(std::int64_t rows, std::int64_t depth, std::int64_t
     return capsule(std::make_unique<MatmulStep>(shape, std::move(places)));
 }
 
+// max(x, 0), where NaN stays and a zero is positive, as NumPy has it; or the gradient of that: of two inputs,
+// the first where the second is above 0.
+class ReluStep final : public Step {
+  public:
+    ReluStep(std::int64_t size, bool backward) : size_(size), backward_(backward) {}
+    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
+        const auto* x = reinterpret_cast<const float*>(buffers[0]);
+        auto* y = reinterpret_cast<float*>(buffers[backward_ ? 2 : 1]);
+        if (backward_) {
+            const auto* of = reinterpret_cast<const float*>(buffers[1]);
+            for (std::int64_t i = 0; i < size_; ++i) y[i] = of[i] > 0.f ? x[i] : 0.f;
+        } else {
+            for (std::int64_t i = 0; i < size_; ++i) y[i] = x[i] <= 0.f ? 0.f : x[i];
+        }
+    }
+
+  private:
+    std::int64_t size_;
+    bool backward_;
+};
+
 }  // namespace
 
 void bind_flat(nb::module_& m) {
     m.def("sum_step", &sum_step, nb::arg("lengths"), nb::arg("last_summed"), nb::arg("divisor"));
+    m.def(
+        "small_relu_step",
+        [](std::int64_t size, bool backward) { return capsule(std::make_unique<ReluStep>(size, backward)); },
+        nb::arg("size"), nb::arg("backward"));
     m.def("small_matmul_step", &small_matmul_step, nb::arg("rows"), nb::arg("depth"), nb::arg("cols"),
           nb::arg("transpose_a"), nb::arg("transpose_b"), nb::arg("places"));
 }
