@@ -88,7 +88,9 @@ class Queries:
         return NodeFilter(n for e in self._walk(recursive) for n in e.outputs)
 
     def get_function_by_type(self, func: Callable[..., Any] | None = None, recursive: bool = True) -> ExprFilter:
-        """Calls of a function."""
+        """Calls of a function. Raises GraphError for what cannot be called."""
+        if func is not None and not callable(func):
+            raise GraphError(f"get_function_by_type: got {func!r}; expected a function, as F.relu")
         return self.exprs(recursive)._keep(lambda e: is_call_function(e, func))
 
     def get_method_by_type(self, method: str | None = None, recursive: bool = True) -> ExprFilter:
@@ -104,13 +106,15 @@ class Queries:
         return self.exprs(recursive)._keep(lambda e: isinstance(e, Apply) and e.op == op)
 
     def get_module_by_type(self, module_cls: type, recursive: bool = True) -> NodeFilter:
-        """Nodes of modules of a class."""
+        """Nodes of modules of a class. Raises GraphError for anything else."""
+        _check_class("get_module_by_type", module_cls)
         return self.nodes(recursive)._keep(
             lambda n: isinstance(n, ModuleNode) and issubclass(n.module_type, module_cls)
         )
 
     def get_calls_of(self, module_cls: type, recursive: bool = True) -> ExprFilter:
-        """Calls of modules of a class."""
+        """Calls of modules of a class. Raises GraphError for anything else."""
+        _check_class("get_calls_of", module_cls)
         return self.exprs(recursive)._keep(lambda e: is_call_module(e, module_cls))
 
     def get_node_by_id(self, node_id: int | Sequence[int] | None = None, recursive: bool = True) -> NodeFilter:
@@ -146,6 +150,13 @@ class Queries:
         head = f"{self.name}.Graph ({', '.join(n.name for n in self._inputs)}) {{"
         body = [f"\t{e!r}" for e in self._order if not isinstance(e, Input)]
         return "\n".join([head, *(body or ["\t"]), f"\treturn {', '.join(n.name for n in self._outputs)}", "}"])
+
+
+def _check_class(what: str, module_cls: Any) -> None:
+    kinds = module_cls if isinstance(module_cls, tuple) else (module_cls,)
+    for kind in kinds:
+        if not isinstance(kind, type):
+            raise GraphError(f"{what}: got {kind!r}; expected a class of modules, as M.Conv2d")
 
 
 def node_named(graphs: Sequence[InternalGraph], name: str, first: InternalGraph | None = None) -> Any:

@@ -379,6 +379,7 @@ def trace_module(mod: Module, *args: Any, **kwargs: Any) -> TracedModule:
 
     Raises:
         GraphError: the module returns no tensor, or cannot be captured; the message tells where.
+        ArgumentError: the arguments are not those of its forward.
 
     Example:
         >>> traced = trace_module(net, mge.tensor(np.ones((1, 3, 224, 224), np.float32)))  # doctest: +SKIP
@@ -425,6 +426,8 @@ def wrap(func: Any) -> Any:
         ... def swish(x):
         ...     return x * F.sigmoid(x)
     """
+    if not callable(func) or not hasattr(func, "__qualname__"):
+        raise GraphError(f"wrap: expected a function, got {func!r}, a {type(func).__name__}")
     record = PublicFunction(func.__module__, func.__qualname__, func, inspect.signature(func))
     watched = wrapped_functions[record.qualified] = watched_function(record)
     return watched

@@ -18,6 +18,9 @@ from megengine.traced_module import (
     trace_module,
     wrap,
 )
+from megengine.traced_module.pictures.drawing import to_dot, to_svg
+from megengine.traced_module.pictures.page import to_html
+from megengine.traced_module.traced import lower
 from megengine.traced_module.tracing.calls import builtin_modules, qualified_name, wrapped_functions
 
 
@@ -261,3 +264,45 @@ def test_recursion_depth_is_not_a_limit():
     with pytest.warns(SpecializationWarning):
         trace_module(module_of(reads), tensor(np.zeros(2, np.float32)))
     assert value == [6000.0]
+
+
+class Halved(M.Module):
+    def forward(self, x, factor=2.0):
+        return x / factor
+
+
+WRONG_USE = {
+    "no arguments": (
+        lambda net, t: trace_module(net),
+        r"missing a required argument: 'x'; .* of Halved\(x, factor=2.0\)",
+    ),
+    "an unknown argument": (
+        lambda net, t: trace_module(net, mge.tensor([1.0]), scale=3),
+        r"trace_module: got an unexpected keyword argument 'scale'; expected the arguments of Halved\(x",
+    ),
+    "a class": (lambda net, t: trace_module(Halved, mge.tensor([1.0])), "expected a Module, got type"),
+    "wrap a number": (lambda net, t: wrap(3), "wrap: expected a function, got 3, a int"),
+    "a picture of a number": (lambda net, t: to_svg(3), "drawing: got a int; expected a graph, as traced.graph"),
+    "a picture of a module": (
+        lambda net, t: to_dot(t),
+        "drawing: got a TracedModule; expected a graph, as traced.graph",
+    ),
+    "a page of a number": (lambda net, t: to_html(3), "drawing: got a int; expected a graph"),
+    "ops of a number": (lambda net, t: lower(3), "lower: got int; expected a TracedModule"),
+    "calls of a number": (lambda net, t: t.graph.get_function_by_type(3), "got 3; expected a function, as F.relu"),
+    "calls of a name": (lambda net, t: t.graph.get_calls_of("Linear"), "got 'Linear'; expected a class of modules"),
+    "nodes of a number": (
+        lambda net, t: t.graph.get_module_by_type(3),
+        "got 3; expected a class of modules, as M.Conv2d",
+    ),
+    "what a number depends on": (lambda net, t: t.graph.get_dep_exprs(3), "got 3, a int; expected nodes"),
+    "a run of a number": (lambda net, t: t.run(3), "inputs is a int; expected a list of the arguments of a call"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_USE)
+def test_wrong_use_is_told_where_it_is_made(name):
+    net = Halved()
+    use, message = WRONG_USE[name]
+    with pytest.raises(MegEngineError, match=message):
+        use(net, trace_module(net, mge.tensor([1.0])))

@@ -417,6 +417,13 @@ WRONG = {
         lambda m: insert(m, lambda: F.relu(first(m, "fc_out")), first(m, "stem_out").expr),
         "made after the place",
     ),
+    "erase a node": (lambda m: m.graph.erase(first(m, "fc_out")), "'fc_out' is a node; expected .* node.expr"),
+    "an input of no shape": (lambda m: m.graph.add_input_node("ab"), "shape is 'ab'; expected lengths, 0 or more each"),
+    "an input of a negative length": (
+        lambda m: m.graph.add_input_node((2, -1)),
+        r"shape is \(2, -1\); expected lengths",
+    ),
+    "an input of half a length": (lambda m: m.graph.add_input_node((2.5,)), r"shape is \(2.5,\); expected lengths"),
     "a submodule that is not there": (
         lambda m: insert(m, lambda: m.graph.inputs[0].steam(first(m, "x"))),
         "no attribute 'steam'; did you mean 'stem'",

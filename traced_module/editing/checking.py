@@ -38,6 +38,8 @@ class Checks:
                 raise GraphError(f"{what}: node {n!r} does not belong to graph {self.name!r}{_where(self, n)}")
 
     def _check_expr(self: InternalGraph, what: str, expr: Any, kind: type[Expr] = Expr) -> None:  # type: ignore[misc]
+        if isinstance(expr, Node):
+            raise GraphError(f"{what}: {expr.name!r} is a node; expected the expression that makes it: node.expr")
         if (
             not isinstance(expr, Expr)
             or not expr.outputs

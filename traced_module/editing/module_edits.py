@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -280,8 +281,14 @@ class ModuleEdits:
     ) -> TensorNode:
         """Append an input of the traced module; it becomes the last positional argument of a call."""
         self._check_top("add_input_node")
+        try:
+            lengths = tuple(map(operator.index, shape))
+        except TypeError:
+            lengths = (-1,)
+        if min(lengths, default=0) < 0:
+            raise ShapeError(f"add_input_node: shape is {shape!r}; expected lengths, 0 or more each")
         with self.transaction("add_input_node"):
-            node = self.add_input(name, TensorSpec(tuple(int(n) for n in shape), as_dtype(dtype)))
+            node = self.add_input(name, TensorSpec(lengths, as_dtype(dtype)))
             if self.arguments is not None:
                 (args, kwargs) = self._example()
                 self._set_signature((*args, node), kwargs)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from megengine.core.errors import GraphError
 from megengine.traced_module.expr import Constant, Expr, GetAttr, Input
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import ModuleNode, TensorNode
@@ -77,6 +78,8 @@ def _is_part(expr: Expr) -> bool:
 
 def sheet_of(graph: InternalGraph) -> Sheet:
     """The sheet of a graph with all that opens in it; a graph that is called several times is one sheet."""
+    if not isinstance(graph, InternalGraph):
+        raise GraphError(f"drawing: got a {type(graph).__name__}; expected a graph, as traced.graph")
     return _Folding({}).graph(graph)
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from megengine.core import hooks
-from megengine.core.errors import GraphError
+from megengine.core.errors import ArgumentError, GraphError
 from megengine.core.pytree import flatten, unflatten
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import interpose
@@ -319,7 +319,13 @@ def capture(module: Module, args: tuple, kwargs: dict, source: str) -> tuple[Mod
     """Trace `module(*args, **kwargs)`, called at a line of the user's; values of the arguments are used only where
     Python asks for them.
     """
-    args, kwargs = normalized(forward_signature(module), args, kwargs)
+    signature = forward_signature(module)
+    try:
+        args, kwargs = normalized(signature, args, kwargs)
+    except TypeError as error:
+        raise ArgumentError(
+            f"trace_module: {error}; expected the arguments of {type(module).__name__}{signature}"
+        ) from None
     leaves, structure = flatten((args, kwargs))
     deferred = [_as_input(v) if isinstance(v, Tensor) else v for v in leaves]
     args, kwargs = unflatten(structure, deferred)
