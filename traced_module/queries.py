@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megengine.core.errors import GraphError, OptionError, nearest
+from megengine.module import Module
 from megengine.traced_module.expr import (
     Apply,
     CallMethod,
     Expr,
     Input,
     is_call_function,
-    is_call_module,
     is_call_tensor_method,
 )
 from megengine.traced_module.filters import ExprFilter, NodeFilter
@@ -79,6 +79,24 @@ class Queries:
             else:
                 entered.pop()
 
+    def _module_calls(self, recursive: bool) -> Iterator[tuple[Expr, Any]]:
+        """Calls of modules and the modules, which are looked up once for each."""
+        seen = {id(self)}
+        entered = [iter(self._order)]
+        while entered:
+            for expr in entered[-1]:
+                if not isinstance(expr, CallMethod) or expr._method != "__call__":
+                    continue
+                module = expr._graph.module_of(expr._inputs[0])
+                yield expr, module
+                child = _graph_of(module, expr) if recursive else None
+                if child is not None and id(child) not in seen:
+                    seen.add(id(child))
+                    entered.append(iter(child._order))
+                    break
+            else:
+                entered.pop()
+
     def exprs(self, recursive: bool = True) -> ExprFilter:
         """Expressions in execution order (inputs of the graph too)."""
         return ExprFilter(self._walk(recursive))
@@ -115,7 +133,12 @@ class Queries:
     def get_calls_of(self, module_cls: type, recursive: bool = True) -> ExprFilter:
         """Calls of modules of a class. Raises GraphError for anything else."""
         _check_class("get_calls_of", module_cls)
-        return self.exprs(recursive)._keep(lambda e: is_call_module(e, module_cls))
+        traced, is_plain = traced_module_class(), issubclass(Module, module_cls)
+
+        def fits(kind: type) -> bool:
+            return is_plain if issubclass(kind, traced) else issubclass(kind, module_cls)
+
+        return ExprFilter(expr for expr, module in self._module_calls(recursive) if fits(type(module)))
 
     def get_node_by_id(self, node_id: int | Sequence[int] | None = None, recursive: bool = True) -> NodeFilter:
         """Nodes with one of these ids."""
@@ -204,8 +227,11 @@ def child_graph(expr: Expr) -> InternalGraph | None:
     """The graph that the call of a traced submodule enters."""
     if not isinstance(expr, CallMethod) or expr._method != "__call__":
         return None
-    module = expr._graph.module_of(expr._inputs[0])
-    return module.graph_of_call(expr) if issubclass(type(module), traced_module_class()) else None
+    return _graph_of(expr._graph.module_of(expr._inputs[0]), expr)
+
+
+def _graph_of(module: Any, call: Expr) -> InternalGraph | None:
+    return module.graph_of_call(call) if issubclass(type(module), traced_module_class()) else None
 
 
 @functools.cache

@@ -38,8 +38,14 @@ def addresses_of(top: InternalGraph) -> dict[int, tuple[Address, InternalGraph]]
         entries = object.__getattribute__(module, "__dict__").items()
         below = [(f"{path}.{k}" if path else k, v) for k, v in entries if issubclass(type(v), TracedModule)]
         todo += reversed(below)
-    found.setdefault(id(top), (["", 0], top))  # of ops, or a copy that its module does not hold
+    found[id(top)] = _address_of_top(top), top
     return found
+
+
+def _address_of_top(top: InternalGraph) -> Address:
+    graphs = top._owner.graphs if isinstance(top._owner, TracedModule) else ()
+    # of ops, or a copy that its module does not hold: as if it were the first
+    return ["", next((i for i, graph in enumerate(graphs) if graph is top), 0)]
 
 
 def parts_of(module: Any) -> dict[int, tuple[Any, str]]:
@@ -141,7 +147,9 @@ class Recorder:
         self._linked = [(edit, meta.copy(), call) for edit, meta, call in self._linked]
 
     def _at(self, graph: InternalGraph) -> Address:
-        if id(graph) not in self.addresses:
+        if graph is graph._top and id(graph) not in self.addresses:  # no need to look at all modules
+            self.addresses[id(graph)] = _address_of_top(graph), graph
+        elif id(graph) not in self.addresses:
             self.addresses.update(addresses_of(graph._top))
         if id(graph) not in self.addresses:
             raise FileFormatError(f"{graph.qualname} is no graph of the traced module that is edited")
