@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,6 +14,7 @@ from megengine.autodiff import GradManager
 from megengine.core.errors import OptionError
 from megengine.logger import get_logger
 from megengine.module import Module
+from megengine.ops.common import choice
 from megengine.tensor import Tensor
 
 _log = get_logger(__name__)
@@ -31,17 +33,25 @@ def convert_tensor_format(x: Tensor, inplace: bool = True) -> Tensor:
     return x if inplace else copy.copy(x)
 
 
+@functools.cache
+def _tell() -> None:
+    """Once: a training loop enters the body at every step."""
+    _log.info("autocast: nothing is cast; the computation stays in float32")
+
+
 class autocast(contextlib.ContextDecorator):  # noqa: N801 (MegEngine's name)
     """Body or function under mixed precision. Nothing is cast here: float32 stays float32, and a line in the log says
     so; CPUs compute float16 no faster.
     """
 
     def __init__(self, enabled: bool = True, low_prec_dtype: str = "float16", high_prec_dtype: str = "float32") -> None:
+        for name, dtype in (("low_prec_dtype", low_prec_dtype), ("high_prec_dtype", high_prec_dtype)):
+            choice("autocast", name, dtype, ("float16", "bfloat16", "float32"))
         self.enabled, self.low_prec_dtype, self.high_prec_dtype = enabled, low_prec_dtype, high_prec_dtype
 
     def __enter__(self) -> autocast:
         if self.enabled:
-            _log.info("autocast: nothing is cast; the computation stays in float32")
+            _tell()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -9,6 +9,7 @@ import megengine as mge
 import megengine.functional as F
 import megengine.module as M
 import megengine.optimizer as optim
+from megengine import amp
 from megengine.autodiff import jvp
 from megengine.core import dtype
 from megengine.core.dtype import qint8
@@ -193,6 +194,7 @@ def test_masks_and_devices_and_ways_of_computing():
         (lambda: M.BatchNorm2d(2, eps="small"), "BatchNorm2d: eps is 'small'; expected a number"),
         (lambda: M.MaxPool2d((2, 2, 2)), r"MaxPool2d: kernel_size is \(2, 2, 2\); expected an integer or 2 of"),
         (lambda: M.ReLU(name=3), "ReLU: name is 3; expected a string"),
+        (lambda: amp.autocast(low_prec_dtype="float61"), "autocast: low_prec_dtype is 'float61'.*mean 'float16'"),
     ):
         with pytest.raises(MegEngineError, match=match):
             call()

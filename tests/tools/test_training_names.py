@@ -206,3 +206,13 @@ def test_parts_that_are_reached_by_attributes():
     names = ["external", "utils", "debug_param", "tensor_cache"]
     wanted = ["True", *(f"megengine.functional.{n}" for n in names), "megengine.utils.comp_graph_tools", "False"]
     assert done.stdout.split() == wanted
+
+
+def test_mixed_precision_says_once_that_nothing_is_cast(caplog):
+    """A training loop enters it at every step."""
+    amp._tell.cache_clear()
+    with caplog.at_level("INFO"):
+        for _ in range(3):
+            with amp.autocast():
+                pass
+    assert [r.getMessage() for r in caplog.records] == ["autocast: nothing is cast; the computation stays in float32"]
