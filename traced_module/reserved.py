@@ -43,8 +43,8 @@ class _InReach:
 
 
 def is_special(name: str) -> bool:
-    """True for names that Python gives a meaning."""
-    return name.startswith("__")
+    """True for names to which Python gives a meaning in every module, as `__class__`; others are mere texts."""
+    return name.startswith("__") and hasattr(Module, name)
 
 
 def state_names(kind: type[Module]) -> frozenset[str]:

@@ -229,3 +229,25 @@ def test_hooks_of_a_copy_are_its_own():
     model._forward_pre_hooks.clear()
     np.testing.assert_array_equal(copy(x).numpy(), plain * 3)
     assert not np.array_equal(model(x)["p"].numpy(), plain)
+
+
+@pytest.mark.parametrize("suffix", [".mgt", ".tm"])
+def test_names_with_underlines_are_names(suffix, tmp_path):
+    """Only those that Python gives every object are refused."""
+
+    class Holder(M.Module):
+        def __init__(self, name):
+            super().__init__()
+            self.parts = {name: M.Linear(4, 4)}
+
+        def forward(self, x):
+            return next(iter(self.parts.values()))(x)
+
+    net = Holder("__class__!")
+    model = tm.trace_module(net, x)
+    mge.save(model, tmp_path / f"net{suffix}")
+    for form in (model, model.flatten(), mge.load(tmp_path / f"net{suffix}")):
+        np.testing.assert_array_equal(form(x).numpy(), net(x).numpy())
+        assert sorted(form.state_dict()) == ["parts.__class__!.bias", "parts.__class__!.weight"]
+    with pytest.raises(GraphError, match=r"parts \(dict\) has a submodule or tensor called '__class__', which is an"):
+        tm.trace_module(Holder("__class__"), x)
