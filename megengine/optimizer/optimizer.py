@@ -87,7 +87,8 @@ class Optimizer:
         known = {id(p) for group in self.param_groups for p in group["params"]}
         if len({id(p) for p in params} | known) != len(params) + len(known):
             raise OptionError(f"{name}: a parameter appears twice; give each to one group")
-        group = {"params": params, **self._defaults, **{k: v for k, v in param_group.items() if k != "params"}}
+        group = {**param_group, "params": params}  # in MegEngine's order: what is given, then what is not
+        group.update({k: v for k, v in self._defaults.items() if k not in group})
         if "lr" not in group:
             raise OptionError(f"{name}: lr is missing; give it to the optimizer or to each group")
         self._check(group)

@@ -401,3 +401,11 @@ def test_an_update_leaves_copies_of_the_old_value():
     optim.SGD([p], lr=1.0).step()
     np.testing.assert_array_equal(old.numpy(), 1)
     np.testing.assert_array_equal(p.numpy(), 0)
+
+
+def test_options_of_a_group_come_first():
+    first, second = parameters()
+    rule = optim.SGD([{"params": [first], "weight_decay": 0.1}, {"params": second}], lr=0.1, momentum=0.5)
+    assert list(rule.param_groups[0]) == ["params", "weight_decay", "lr", "momentum"]  # as in MegEngine
+    assert list(rule.param_groups[1]) == ["params", "lr", "momentum", "weight_decay"]
+    assert rule.param_groups[1]["params"] == [second]
