@@ -146,7 +146,7 @@ def add_input(session: Session, text: str) -> None:
     name, rest = _pair(text, "NAME=1,3,224,224 or NAME=1,3,224,224:float32")
     numbers, _, dtype = rest.partition(":")
     try:
-        shape = tuple(int(part) for part in numbers.replace("x", ",").split(",") if part)
+        shape = tuple(map(int, numbers.replace("x", ",").split(","))) if numbers else ()
     except ValueError:
         raise OptionError(f"{numbers!r} is no shape; write for example {name}=1,3,224,224") from None
     session.graph.add_input_node(shape, dtype or "float32", name)
