@@ -66,28 +66,15 @@ class Queries:
         return list(found.values())
 
     def _walk(self, recursive: bool) -> Iterator[Expr]:
-        seen = {id(self)}
-        entered = [iter(self._order)]
-        while entered:
-            for expr in entered[-1]:
-                yield expr
-                child = child_graph(expr) if recursive else None
-                if child is not None and id(child) not in seen:
-                    seen.add(id(child))
-                    entered.append(iter(child._order))
-                    break
-            else:
-                entered.pop()
+        return (expr for expr, _ in self._visits(recursive)) if recursive else iter(self._order)
 
-    def _module_calls(self, recursive: bool) -> Iterator[tuple[Expr, Any]]:
-        """Calls of modules and the modules, which are looked up once for each."""
+    def _visits(self, recursive: bool) -> Iterator[tuple[Expr, Any]]:
+        """Expressions, each with the module that it calls, which is looked up once, or None."""
         seen = {id(self)}
         entered = [iter(self._order)]
         while entered:
             for expr in entered[-1]:
-                if not isinstance(expr, CallMethod) or expr._method != "__call__":
-                    continue
-                module = expr._graph.module_of(expr._inputs[0])
+                module = _called_module(expr)
                 yield expr, module
                 child = _graph_of(module, expr) if recursive else None
                 if child is not None and id(child) not in seen:
@@ -138,7 +125,7 @@ class Queries:
         def fits(kind: type) -> bool:
             return is_plain if issubclass(kind, traced) else issubclass(kind, module_cls)
 
-        return ExprFilter(expr for expr, module in self._module_calls(recursive) if fits(type(module)))
+        return ExprFilter(expr for expr, module in self._visits(recursive) if module is not None and fits(type(module)))
 
     def get_node_by_id(self, node_id: int | Sequence[int] | None = None, recursive: bool = True) -> NodeFilter:
         """Nodes with one of these ids."""
@@ -225,9 +212,12 @@ def node_path(node: Node) -> str:
 
 def child_graph(expr: Expr) -> InternalGraph | None:
     """The graph that the call of a traced submodule enters."""
-    if not isinstance(expr, CallMethod) or expr._method != "__call__":
-        return None
-    return _graph_of(expr._graph.module_of(expr._inputs[0]), expr)
+    return _graph_of(_called_module(expr), expr)
+
+
+def _called_module(expr: Expr) -> Any:
+    calls = isinstance(expr, CallMethod) and expr._method == "__call__"
+    return expr._graph.module_of(expr._inputs[0]) if calls else None
 
 
 def _graph_of(module: Any, call: Expr) -> InternalGraph | None:
