@@ -5,7 +5,8 @@ from quant_nets import concat_net, residual_net
 from megengine.autodiff import GradManager
 from megengine.core.errors import CalibrationError, OptionError
 from megengine.dispatch import apply
-from megengine.module import Conv2d, Module
+from megengine.functional import relu
+from megengine.module import BatchNorm2d, Conv2d, Module
 from megengine.quantization import graph_qat
 from megengine.quantization.config import QuantConfig
 from megengine.quantization.model import quantize_model
@@ -99,6 +100,35 @@ def test_module_is_captured():
     module(x)
     module.eval()
     assert module.convert()(x).shape == (1, 4, 4, 4)
+
+
+class PreActivation(Module):
+    """A batch norm that no convolution stands in front of, with a negative and a zero scale."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.conv = BatchNorm2d(3), Conv2d(3, 4, 3)
+        self.norm.weight._reset(Tensor(np.array([1.5, -0.7, 0.0], np.float32)))
+        self.norm.bias._reset(Tensor(np.array([0.1, 0.4, 0.6], np.float32)))
+        self.norm.running_mean._reset(Tensor(np.array([0.2, -0.3, 0.1], np.float32).reshape(1, 3, 1, 1)))
+        self.norm.running_var._reset(Tensor(np.array([0.5, 2.0, 1.0], np.float32).reshape(1, 3, 1, 1)))
+
+    def forward(self, x):
+        return self.conv(relu(self.norm(x)))
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_batch_norm_that_stands_alone(config):
+    rng = np.random.default_rng(0)
+    net, pictures = PreActivation().eval(), [rng.standard_normal((2, 3, 8, 8)).astype(np.float32) for _ in range(4)]
+    module = graph_qat.prepare_qat(net, Tensor(pictures[0]), config=config)
+    for x in pictures:
+        module(Tensor(x))
+    x = Tensor(pictures[0])
+    simulated, integer = module.eval()(x).numpy(), module.convert()(x).numpy()
+    exact = net(x).numpy()
+    assert 0 < np.abs(simulated - exact).mean() < 0.06 * np.abs(exact).mean()  # moving averages cut single values off
+    assert np.abs(simulated - integer).max() < 0.2 * np.abs(simulated - exact).max()
 
 
 def test_sample_inputs_are_asked_for():
