@@ -44,7 +44,7 @@ def finished(command: list[str], *, cwd: Path | None = None, seconds: float = 90
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """An interrupt is raised behind the body.
+    """An interrupt comes behind the body, to whoever handles it outside.
 
     Inside of `Popen` it would leave a program that has begun, and that nobody knows.
     """
@@ -56,5 +56,5 @@ def _interrupts_wait() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if heard:
-        raise KeyboardInterrupt
+    for number in heard[:1]:
+        signal.raise_signal(number)

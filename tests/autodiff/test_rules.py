@@ -215,6 +215,33 @@ def test_an_error_of_a_kernel_in_a_rule_names_the_op():
     step()
 
 
+def test_an_interrupt_in_a_repeated_rule_ends_the_sweep():
+    x, calls = tensor(rows(3)), []
+
+    def step():
+        gm = GradManager().attach(x)
+        with gm:
+            gm.backward(F.exp(x))
+        x.grad = None
+
+    def interrupted(problem, a, b):
+        calls.append(1)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return a * b
+
+    family("mul").add(Kernel("test_interrupted", run=interrupted), before="own_small_mul")
+    try:
+        for _ in range(4):  # in Python, written down, repeated
+            step()
+        with pytest.raises(KeyboardInterrupt):
+            step()
+        assert len(calls) == 5
+    finally:
+        family("mul").remove("test_interrupted")
+    step()
+
+
 def test_gradients_are_tensors_of_their_own():
     a, b = tensor([1.0, 2.0]), tensor([3.0, 4.0])
     for _ in range(4):

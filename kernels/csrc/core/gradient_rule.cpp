@@ -176,7 +176,8 @@ Ref pull_back(const TapeEntry& entry, const Cotangents& cotangents) {
     if (rule && rule->state == GradientRule::State::kSeen && !learn(entry, cotangents, *rule)) return {};
     if (rule && rule->state == GradientRule::State::kRecipe) {
         if (Ref grads = replay(*rule, entry, cotangents, stack.get(), watch)) return grads;
-        PyErr_Clear();  // Python says it in its words
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) return {};  // an interrupt
+        PyErr_Clear();                                            // Python says it in its words
     }
     return in_python(entry, cotangents);
 }
