@@ -89,6 +89,7 @@ def stand_in(given: Any) -> Any:
 
 
 def _without_value(spec: TensorSpec) -> Tensor:
+    # with something to compute it: one without is taken for a value of a graph, which `detach` gives back itself
     return Tensor._deferred(spec, _refuse)
 
 

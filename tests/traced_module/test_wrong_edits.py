@@ -1,0 +1,234 @@
+"""Edits that are impossible: refused where they are made, with the culprit named, and without effect."""
+
+import pytest
+from edited_nets import Net, X, first, module, state
+
+import megengine.functional as F
+import megengine.module as M
+from megengine.core.errors import GraphError, MegEngineError, NameInUseError
+from megengine.tensor import tensor
+
+# each tries something impossible; the message must name what is wrong
+WRONG = {
+    "rename to a used name": (lambda m: m.graph.rename(first(m, "mul_out"), "stem_out"), "already names"),
+    "rename to no identifier": (lambda m: m.graph.rename(first(m, "mul_out"), "a-b"), "is not a name"),
+    "rename to a digit first": (lambda m: m.graph.rename(first(m, "mul_out"), "1a"), "is not a name"),
+    "rename to nothing": (lambda m: m.graph.rename(first(m, "mul_out"), ""), "is not a name"),
+    "rename to a keyword": (lambda m: m.graph.rename(first(m, "mul_out"), "class"), "is not a name"),
+    "rename through the node": (lambda m: setattr(first(m, "mul_out"), "name", "stem_out"), "already names"),
+    "rename a node of another graph": (lambda m: m.graph.rename(first(module(), "mul_out"), "a"), "does not belong"),
+    "replace a node by one of another graph": (
+        lambda m: m.graph.replace_node({first(m, "mul_out"): first(module(), "mul_out")}),
+        "does not belong",
+    ),
+    "replace a tensor by a module": (
+        lambda m: m.graph.replace_node({first(m, "mul_out"): m.graph.inputs[0]}),
+        "a module cannot stand for a tensor",
+    ),
+    "replace by a number": (lambda m: m.graph.replace_node({first(m, "mul_out"): 3}), "does not belong"),
+    "replace by a later value": (
+        lambda m: m.graph.replace_node({first(m, "stem_out"): first(m, "fc_out")}),
+        "nothing is left that could use",
+    ),
+    "replace where it is used before": (
+        lambda m: m.graph.replace_node({first(m, "reshape_out"): first(m, "x"), first(m, "x"): first(m, "mul_out")}),
+        "linear: inp has shape",
+    ),
+    "replace by another shape that no user takes": (
+        lambda m: m.graph.replace_node({first(m, "mul_out"): first(m, "x")}),
+        "conv2d: x has 3 channels",
+    ),
+    "replace what is used before the new value": (lambda m: early_user(m), "uses stem_out' before|before"),
+    "replace by an integer": (
+        lambda m: m.graph.replace_node({first(m, "fc_out"): m.graph.inputs[0]}),
+        "a module cannot stand",
+    ),
+    "erase what is used": (lambda m: m.graph.erase(first(m, "mul_out").expr), "still used by"),
+    "erase an output": (lambda m: m.graph.erase(m.graph.outputs[0].expr), "still used by the graph's outputs"),
+    "erase an input": (lambda m: m.graph.erase(m.graph.inputs[1].expr), "'x' is an argument of calls of"),
+    "erase an input of a submodule": (
+        lambda m: m.graph.child_graphs()[0].erase(m.graph.child_graphs()[0].inputs[1].expr),
+        "is an argument of calls of",
+    ),
+    "erase of another graph": (
+        lambda m: m.graph.erase(first(module(), "mul_out").expr),
+        "it stands in a graph of another model",
+    ),
+    "erase in the graph around": (
+        lambda m: m.graph.erase(m.graph.child_graphs()[0].outputs[0].expr),
+        r"it stands in the graph of Net\.blocks\.0: edit that one, as \.graph of the node gives it",
+    ),
+    "set outputs of another graph": (lambda m: m.graph.reset_outputs([first(module(), "mul_out")]), "does not belong"),
+    "set outputs to a module": (
+        lambda m: m.graph.reset_outputs([m.graph.inputs[0]]),
+        "got 'self', which is a module; expected tensor nodes, one or more",
+    ),
+    "set outputs to a number": (
+        lambda m: m.graph.reset_outputs([3]),
+        "does not belong .* it is a int, expected a part",
+    ),
+    "set outputs to nothing": (lambda m: m.graph.reset_outputs([]), "got nothing; expected tensor nodes, one or more"),
+    "add an output of another graph": (lambda m: m.graph.add_output_node(first(module(), "x")), "does not belong"),
+    "add an input to a submodule": (
+        lambda m: m.graph.child_graphs()[0].add_input_node((1,)),
+        "is called by another graph",
+    ),
+    "add an output to a submodule": (
+        lambda m: m.graph.child_graphs()[0].add_output_node(m.graph.child_graphs()[0].outputs[0]),
+        "is called by another graph",
+    ),
+    "reset inputs that are used": (lambda m: m.graph.reset_inputs(tensor(X)), "is still used"),
+    "reset inputs to a number": (lambda m: m.graph.reset_inputs(3), "expected tensors, got int"),
+    "set an input to another graph's": (
+        lambda m: m.graph.set_input(first(m, "mul_out").expr, 0, first(module(), "x")),
+        "does not belong",
+    ),
+    "set an input to a later value": (
+        lambda m: m.graph.set_input(first(m, "mul_out").expr, 0, first(m, "avg_pool2d_out")),
+        "'avg_pool2d_out' is made after %4:\tmul_out = .*; use a value made before it",
+    ),
+    "set an input of another shape": (
+        lambda m: m.graph.set_input(first(m, "mul_out").expr, 0, first(m, "x")),
+        "changes its results",
+    ),
+    "too many inputs": (
+        lambda m: m.graph.set_inputs(first(m, "mul_out").expr, [first(m, "x"), first(m, "x")]),
+        "has 1 inputs, got 2",
+    ),
+    "replace an input that is not one": (
+        lambda m: first(m, "mul_out").expr.replace_inputs({first(m, "x"): first(m, "stem_out")}),
+        "does not use x; it uses stem_out",
+    ),
+    "an unknown argument": (
+        lambda m: first(m, "avg_pool2d_out").expr.set_arg("kernal_size", 3),
+        "no parameter 'kernal_size'; did you mean 'kernel_size'",
+    ),
+    "an argument that the call refuses": (
+        lambda m: first(m, "avg_pool2d_out").expr.set_arg("kernel_size", 99),
+        "pool",
+    ),
+    "a tensor as an argument": (
+        lambda m: first(m, "mul_out").expr.set_args_kwargs(first(m, "stem_out"), tensor(X)),
+        "a tensor among the arguments",
+    ),
+    "too few arguments": (
+        lambda m: first(m, "mul_out").expr.set_args_kwargs(),
+        r"set_args_kwargs: %4:\tmul_out = .*: missing a required argument: 'x'; expected \(x",
+    ),
+    "too many arguments": (
+        lambda m: first(m, "avg_pool2d_out").expr.set_args_kwargs(first(m, "blocks_1_out"), 6, window=3),
+        r"set_args_kwargs: .*avg_pool2d_out = .*unexpected keyword argument 'window'; expected \(inp",
+    ),
+    "an argument of a layer that is its own": (
+        lambda m: first(m, "stem_out").expr.set_arg("stride", 2),
+        "has no parameter 'stride'; a Conv2d keeps its own settings: put another one there by replace_module",
+    ),
+    "an unlike argument": (
+        lambda m: first(m, "mul_out").expr.set_arg("factor", 2),
+        "has no parameter 'factor'; expected one of x, y",
+    ),
+    "an argument made later": (
+        lambda m: first(m, "mul_out").expr.set_args_kwargs(first(m, "stem_out"), first(m, "avg_pool2d_out")),
+        "'avg_pool2d_out' is made after %4:\tmul_out = .*; use a value made before it",
+    ),
+    "a layer in place of nothing": (
+        lambda m: m.graph.replace_module(m.graph.inputs[0], M.ReLU()),
+        "does not read a submodule; give the node of a layer",
+    ),
+    "a number in place of a layer": (
+        lambda m: m.graph.replace_module(first(m, "stem"), 3),
+        "expected a Module, got int",
+    ),
+    "a model in place of a layer": (lambda m: m.graph.replace_module(first(m, "stem"), Net()), "is not a layer"),
+    "a layer that does not fit": (
+        lambda m: m.graph.replace_module(first(m, "stem"), M.Conv2d(7, 4, 1)),
+        "conv2d: x has 3 channels",
+    ),
+    "a layer whose result does not fit": (
+        lambda m: m.graph.replace_module(first(m, "stem"), M.Conv2d(3, 9, 1)),
+        "conv2d: x has 9 channels",
+    ),
+    "an attribute that exists": (
+        lambda m: setattr(m.graph.inputs[0], "stem", M.ReLU()),
+        "already has an attribute 'stem'",
+    ),
+    "an attribute that is a method": (
+        lambda m: setattr(m.graph.inputs[0], "forward", M.ReLU()),
+        "already has an attribute 'forward'",
+    ),
+    "an attribute that is a number": (
+        lambda m: setattr(m.graph.inputs[0], "gain", 3),
+        "expected a Module or a tensor, got int",
+    ),
+    "an attribute that is a model": (lambda m: setattr(m.graph.inputs[0], "net", Net()), "is not a layer"),
+    "a value used outside of inserting": (lambda m: first(m, "mul_out") + 1, "inside `with graph.insert_exprs"),
+    "a method outside of inserting": (lambda m: first(m, "mul_out").reshape(-1), "inside `with graph.insert_exprs"),
+    "a module called outside of inserting": (lambda m: first(m, "stem")(first(m, "x")), "called outside"),
+    "inserting behind another graph's": (lambda m: insert(m, lambda: None, first(module(), "x").expr), "not belong"),
+    "inserting twice": (lambda m: insert(m, lambda: insert(m, lambda: None)), "already being inserted"),
+    "an op that does not fit": (lambda m: insert(m, lambda: F.matmul(first(m, "x"), first(m, "fc_out"))), "matmul"),
+    "a node of another graph in a call": (
+        lambda m: insert(m, lambda: F.relu(first(module(), "x"))),
+        "does not belong",
+    ),
+    "a layer called directly": (lambda m: insert(m, lambda: M.ReLU()(first(m, "x"))), "is not part of Net"),
+    "a value made behind the place": (
+        lambda m: insert(m, lambda: F.relu(first(m, "fc_out")), first(m, "stem_out").expr),
+        "made after the place",
+    ),
+    "erase a node": (lambda m: m.graph.erase(first(m, "fc_out")), "'fc_out' is a node; expected .* node.expr"),
+    "an input of no shape": (lambda m: m.graph.add_input_node("ab"), "shape is 'ab'; expected lengths, 0 or more each"),
+    "an input of a negative length": (
+        lambda m: m.graph.add_input_node((2, -1)),
+        r"shape is \(2, -1\); expected lengths",
+    ),
+    "an input of half a length": (lambda m: m.graph.add_input_node((2.5,)), r"shape is \(2.5,\); expected lengths"),
+    "a submodule that is not there": (
+        lambda m: insert(m, lambda: m.graph.inputs[0].steam(first(m, "x"))),
+        "no attribute 'steam'; did you mean 'stem'",
+    ),
+}
+
+
+def early_user(m):
+    with m.graph.insert_exprs(first(m, "stem_out").expr):
+        F.exp(first(m, "stem_out"))
+    with m.graph.insert_exprs(first(m, "avg_pool2d_out").expr):
+        made = F.neg(first(m, "stem_out"))
+    m.graph.undo(), m.graph.undo()
+    with m.graph.transaction():
+        with m.graph.insert_exprs(first(m, "stem_out").expr):
+            F.exp(first(m, "stem_out"))
+        with m.graph.insert_exprs(first(m, "avg_pool2d_out").expr):
+            made = F.neg(first(m, "stem_out"))
+        m.graph.replace_node({first(m, "stem_out"): made})
+
+
+def insert(m, body, after=None):
+    with m.graph.insert_exprs(after):
+        return body()
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_edits_are_refused_and_change_nothing(name):
+    m = module()
+    edit, message = WRONG[name]
+    before = state(m)
+    with pytest.raises((MegEngineError, AttributeError, TypeError, ValueError), match=message):
+        edit(m)
+    assert state(m) == before
+    m.graph.lint()
+    assert m.graph._inserting is None
+
+
+def test_wrong_edits_are_many_and_have_types_that_users_catch():
+    assert len(WRONG) >= 50
+    m = module()
+    with pytest.raises(NameInUseError):
+        m.graph.rename(first(m, "mul_out"), "stem_out")
+    with pytest.raises(AssertionError):
+        m.graph.rename(first(m, "mul_out"), "stem_out")
+    with pytest.raises(GraphError, match="has no node 'mul_ou'; did you mean 'mul_out'"):
+        m.graph.node("mul_ou")
+    with pytest.raises(AssertionError, match="expected exactly one item, found 0"):
+        m.graph.get_node_by_name("nothing").as_unique()
