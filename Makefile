@@ -9,7 +9,7 @@ PACKAGES := $(shell find megengine kernels traced_module quantization cli -name 
 FUZZ ?= 20000
 SEED ?= 1
 
-.PHONY: api demo fuzz fuzz-calls megengine test test-slow lint format clean setup
+.PHONY: api demo fuzz fuzz-calls megengine test test-slow lint format clean setup wheel
 
 setup: $(VENV)/.installed
 
@@ -20,7 +20,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(VENV)/bin/python $(NATIVE) $(PACKAGES)
-	$(BIN)/python -m pip install -q --disable-pip-version-check scikit-build-core nanobind "numpy>=2" cmake ninja \
+	$(BIN)/python -m pip install -q --disable-pip-version-check "scikit-build-core>=1.1" nanobind "numpy>=2" cmake ninja \
 	  onednn-devel-cpu-gomp==2023.2.0 onednn-cpu-gomp==2023.2.0
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[dev]'
 	@touch $@
@@ -61,5 +61,11 @@ format: setup
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 	find kernels -name '*.cpp' -o -name '*.h' -o -name '*.inc' | xargs $(BIN)/clang-format -i
 
+# a wheel in dist/ for every Linux with the glibc of this machine or a newer one
+wheel: setup
+	rm -rf build/wheel
+	$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w build/wheel .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m auditwheel repair -w dist build/wheel/*.whl
+
 clean:
-	rm -rf $(VENV) build
+	rm -rf $(VENV) build dist

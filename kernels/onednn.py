@@ -6,8 +6,10 @@ other scales. This sequence equals docs/integer-arithmetic.md bit for bit where 
 
 from __future__ import annotations
 
-import ctypes
 import functools
+import os
+import sys
+import warnings
 from types import ModuleType
 from typing import Any
 
@@ -25,20 +27,24 @@ _FLOAT_ACTIVATIONS = ("none", "relu", "relu6")
 def _load() -> tuple[ModuleType | None, str]:
     try:
         from megengine.kernels import _onednn
-    except ImportError as first:
-        import importlib.metadata  # 25 ms that only this rare path pays
-
-        try:  # the library may lie where the run path does not look: load it by name first
-            files = importlib.metadata.files("onednn-cpu-gomp") or []
-            path = next(f.locate() for f in files if f.name == "libdnnl.so.3")
-            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-            from megengine.kernels import _onednn
-        except (ImportError, OSError, StopIteration, importlib.metadata.PackageNotFoundError):
-            return None, f"the oneDNN module does not load: {first}"
+    except ImportError as error:
+        return None, f"the oneDNN module does not load: {error}"
     return _onednn, ""
 
 
+def _warn_of_absence(reason: str) -> None:
+    """Other platforms have no oneDNN module and lose nothing that they could have."""
+    if sys.platform == "linux" and os.uname().machine == "x86_64":
+        text = (
+            f"{reason}. Results stay the same, but float convolutions and products run on kernels of this package, "
+            "about 7 times slower; install megengine again, or build it with onednn-cpu-gomp at hand (pip install .)"
+        )
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
 _module, _reason = _load()
+if _module is None:
+    _warn_of_absence(_reason)
 
 
 def available() -> bool:

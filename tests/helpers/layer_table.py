@@ -1,5 +1,8 @@
 """The layer table of the project: which import names may import which."""
 
+# folders at the root that links inside megengine/ give their import names
+LINKED = ("kernels", "traced_module", "quantization", "cli")
+
 # The longest matching prefix wins; a module imports only modules of its own layer or a lower one.
 LAYERS = {
     "megengine._early": 0,

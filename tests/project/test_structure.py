@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from layer_table import LAYERS, is_face, layer_of
+from layer_table import LAYERS, LINKED, is_face, layer_of
 
 ROOT = Path(__file__).resolve().parents[2]
-LINKED = ("kernels", "traced_module", "quantization", "cli")
 
 
 def source_modules():
