@@ -149,7 +149,7 @@ def draw(
     """Draw the graph of MODEL, module by module; needs no `dot` program.
 
     Modules open in place on a .html page; in pictures all of them are open, or as many levels as --depth says. A .png
-    needs the package resvg_py: pip install 'megengine[png]'.
+    needs the package resvg_py: pip install resvg_py.
     """
     check_suffix("--output", output, KINDS)
     if depth is not None and output.suffix == ".html":

@@ -57,7 +57,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *late.parts(__name__)})
+    return sorted({*__all__, *late.parts(__name__), *(name for name in globals() if name.startswith("__"))})
 
 
 __version__ = "2.0.0.dev0"

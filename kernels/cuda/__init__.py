@@ -23,7 +23,7 @@ def unavailable_reason() -> str | None:
     try:
         import cupy
     except ImportError:
-        return "CuPy is not installed (pip install 'megengine[cuda]')"
+        return "CuPy is not installed (pip install cupy-cuda13x)"
     try:
         if cupy.cuda.runtime.getDeviceCount() == 0:
             return "no CUDA device"

@@ -79,7 +79,7 @@ def rasterized(text: str, scale: float) -> bytes:
         import resvg_py
     except ImportError:
         raise GraphError(
-            "to_png: needs the package resvg_py; run `pip install 'megengine[png]'`, or write SVG, which browsers "
+            "to_png: needs the package resvg_py; run `pip install resvg_py`, or write SVG, which browsers "
             "show and print"
         ) from None
     with tempfile.TemporaryDirectory() as folder:
