@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from megengine.core import hooks
 from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.pytree import flatten
@@ -26,7 +28,7 @@ def check_inputs(graph: InternalGraph, inputs: Sequence[Any]) -> list[Tensor]:
     wanted = [n for n in graph.inputs if isinstance(n, TensorNode)]
     if len(inputs) != len(wanted):
         raise ShapeError(f"graph {graph.name!r} takes {len(wanted)} inputs, got {len(inputs)}")
-    tensors = [x if isinstance(x, Tensor) else Tensor(x) for x in inputs]
+    tensors = [_as_input(node, x) for node, x in zip(wanted, inputs, strict=True)]
     if graph._inputs_self():
         return tensors
     for node, x in zip(wanted, tensors, strict=True):
@@ -35,6 +37,18 @@ def check_inputs(graph: InternalGraph, inputs: Sequence[Any]) -> list[Tensor]:
         if x.dtype != node.dtype:
             raise DTypeError(f"input {node.name!r} of graph {graph.name!r} is {x.dtype}; expected {node.dtype}")
     return tensors
+
+
+_NARROWED = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.float64): np.dtype(np.float32)}
+
+
+def _as_input(node: TensorNode, x: Any) -> Tensor:
+    """A tensor for an input; arrays of wide numbers make narrow tensors, and a graph read from a file may want wide."""
+    tensor = x if isinstance(x, Tensor) else Tensor(x)
+    if node.spec is None or tensor.dtype == node.dtype or tensor.dtype != _NARROWED.get(node.dtype):  # type: ignore[arg-type]
+        return tensor
+    exact = tensor.numpy() if isinstance(x, Tensor) else np.asarray(x)
+    return Tensor._wrap(exact.astype(node.dtype))  # type: ignore[arg-type]
 
 
 def _default_run(expr: Apply, tensors: tuple[Tensor, ...]) -> Any:

@@ -9,8 +9,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from megengine.convert.onnx import export, load_graph
 from megengine.convert.onnx.reading import array_of
-from megengine.core.errors import FileFormatError, GraphError, MegEngineError, OptionError, ShapeError
-from megengine.traced_module import interpret
+from megengine.core.errors import DTypeError, FileFormatError, GraphError, MegEngineError, OptionError, ShapeError
+from megengine.tensor import Tensor
+from megengine.traced_module import TracedModule, interpret
 
 W = numpy_helper.from_array(np.arange(4 * 3 * 3 * 3, dtype=np.float32).reshape(4, 3, 3, 3) / 50, "w")
 
@@ -248,3 +249,21 @@ def test_qdq_round_trip_keeps_scales_per_channel(tmp_path):
     got = runtime.InferenceSession(path).run(None, {"x": x})[0]
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(interpret(graph, [x])[0].numpy(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float64", "int32", "uint8", "bool", "float16"])
+def test_inputs_keep_their_dtype_and_take_arrays_and_tensors_of_it(dtype):
+    """Tensors of int64 and float64 arrays are narrower than these; the graph takes them all the same."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    inputs = [helper.make_tensor_value_info("x", kind, [1, 3])]
+    net = onnx_import(model([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)], inputs, ()))
+    assert net.graph.inputs[0].dtype == dtype
+    x = np.array([[1, 0, 1]], dtype)
+    for given in (x, Tensor(x)):
+        np.testing.assert_array_equal(net(given).numpy(), [[1.0, 0.0, 1.0]])
+    with pytest.raises(DTypeError, match=f"input 'x' of graph 'net' is int16; expected {dtype}"):
+        net(x.astype(np.int16))
+
+
+def onnx_import(made):
+    return TracedModule.from_graph(load(made))
