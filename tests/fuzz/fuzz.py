@@ -1,5 +1,7 @@
 """Random damage to every kind of file that is loaded; each damaged file gives a value or one of our errors.
 
+Files that are written are tried as well: random keys of square brackets are exported to ONNX and run there.
+
     python tests/fuzz/fuzz.py --count 20000                 # of all kinds together; those that show a fault are kept
     python tests/fuzz/fuzz.py --kinds tm,onnx --seed 7 --count 500
     python tests/fuzz/fuzz.py --kinds tm --seed 1 --only 137         # one of them again, in this process
@@ -36,6 +38,7 @@ from megengine.core.errors import FileFormatError, MegEngineError
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the processes that load this module by its name
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
+import index_keys
 from damage import damaged_archive, damaged_bytes, damaged_json
 from worker import Worker
 
@@ -222,6 +225,24 @@ def _load_recipe(path: Path) -> Any:
     return prepare(Image.new("RGB", (12, 9)), recipe(str(path)))
 
 
+def _index_cases() -> list[bytes]:
+    whole, back = ({"slice": [None, None, step]} for step in (None, -1))
+    case = {"shape": [2, 3], "dtype": "float32", "opset": 17, "form": "brackets", "key": [whole, back]}
+    return [json.dumps({**case, **more}).encode() for more in ({}, {"set": [0.5, 0.5, 0.5]}, {"form": "op"})]
+
+
+def _drawn_key(content: bytes, rng: random.Random) -> bytes:
+    return json.dumps(index_keys.drawn(rng)).encode()
+
+
+def _export_key(path: Path) -> str:
+    """Elements are read or set, here, in ONNX Runtime and read back: other numbers are a fault."""
+    found = index_keys.checked(json.loads(path.read_text()))
+    if found != "equal":
+        raise FileFormatError(found)
+    return found
+
+
 KINDS: dict[str, Kind] = {
     "tm": Kind(".tm", _stored("megengine/graphs/multi_io.tm", "megengine/graphs/*_flat.tm"), damaged_bytes, _load_any),
     "mgt": Kind(".mgt", _module_files, damaged_archive, _load_any),
@@ -235,6 +256,7 @@ KINDS: dict[str, Kind] = {
     "edits": Kind(".log", _log_files, damaged_archive, _replay),
     "picture": Kind(".png", _pictures, damaged_bytes, _load_picture),
     "recipe": Kind(".json", _recipes, _damaged_text, _load_recipe),
+    "index": Kind(".json", _index_cases, _drawn_key, _export_key),
     "npz": Kind(".npz", lambda: [_arrays(np.savez), _arrays(np.savez_compressed)], damaged_archive, _load_samples),
 }
 

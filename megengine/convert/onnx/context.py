@@ -106,14 +106,14 @@ class Call:
             return self.graph.constant(np.asarray(value, dtype), name=self._part("constant"))
         if id(value) not in self.constants:
             name = self.names.get(id(value)) or self._part("constant")
-            self.constants[id(value)] = self.graph.constant(np.ascontiguousarray(value), name=name)
+            self.constants[id(value)] = self.graph.constant(np.asarray(value, order="C"), name=name)
             self.keep[id(value)] = value  # an id stays valid while its object lives
         return self.constants[id(value)]
 
     def integers(self, value: np.ndarray, dtype: QuantizedDType) -> TensorNode:
         """A constant of stored integers that stand for real values."""
         name = self.names.get(id(value)) or self._part("constant")
-        return self.graph.constant(Tensor._wrap(np.ascontiguousarray(value), dtype), name=name)
+        return self.graph.constant(Tensor._wrap(np.asarray(value, order="C"), dtype), name=name)
 
     def apply(self, op: str, *inputs: Value | float, **attrs: Any) -> Any:
         """Add an op to the graph; numbers become constants of the first input's dtype."""

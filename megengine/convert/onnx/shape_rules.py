@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from megengine.convert.onnx.context import Call, Value, rule
+from megengine.core.dtype import as_dtype
 from megengine.traced_module.node import TensorNode
 
 
@@ -171,6 +172,43 @@ def gather(call: Call) -> Value:
     return call.reshape(y, (*shape[:axis], *index.shape, *shape[axis + 1 :]))
 
 
+@rule("GatherND")
+def gather_nd(call: Call) -> Value:
+    """Elements or slices at places that the last axis of the indices names, from the leading axes on."""
+    x, indices = call.input(0), call.input(1)
+    if call.attr("batch_dims", 0):
+        raise call.fail(f"batch_dims={call.attr('batch_dims')} is not supported; expected 0")
+    pattern, parts = _places(call, x, indices)
+    return call.apply("index", x, *parts, pattern=pattern)
+
+
+@rule("ScatterND")
+def scatter_nd(call: Call) -> Value:
+    """Like x, with other elements or slices at the places that the last axis of the indices names."""
+    x, indices, values = call.input(0), call.input(1), call.input(2)
+    if call.attr("reduction", "none") != "none":
+        raise call.fail(f"reduction={call.attr('reduction')!r} is not supported; expected 'none'")
+    pattern, parts = _places(call, x, indices)
+    return call.apply("set_index", x, values, *parts, pattern=pattern)
+
+
+def _places(call: Call, x: Value, indices: Value) -> tuple[tuple, list[Value]]:
+    """The pattern of an index op, and one index tensor for each of the leading axes."""
+    shape, wide = call.shape(x), call.shape(indices)
+    if not wide or not 0 < wide[-1] <= len(shape):
+        raise call.fail(f"indices of shape {wide} do not fit shape {shape}; expected [..., 1 to {len(shape)}]")
+    whole = ((None, None, None),) * (len(shape) - wide[-1])
+    cuts = [_column(call, indices, i) for i in range(wide[-1])]
+    return ("i",) * wide[-1] + whole, cuts
+
+
+def _column(call: Call, indices: Value, i: int) -> Value:
+    if isinstance(indices, np.ndarray):
+        return np.asarray(indices[..., i], order="C")
+    shape = call.shape(indices)
+    return call.reshape(_cut(call, indices, {len(shape) - 1: (i, i + 1, 1)}), shape[:-1])
+
+
 @rule("Pad")
 def pad(call: Call) -> Value:
     """Constant, reflect and edge padding; negative widths cut."""
@@ -223,7 +261,8 @@ def cast(call: Call) -> Value:
 
     x = call.input(0)
     try:
-        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(int(call.attr("to", 0))))
+        stated = onnx.helper.tensor_dtype_to_np_dtype(int(call.attr("to", 0)))
     except (KeyError, TypeError):
         raise call.fail(f"casts to the unknown data type {call.attr('to')}") from None
-    return x if np.dtype(str(x.dtype)) == dtype else call.apply("cast", x, dtype=dtype.name)
+    dtype = as_dtype(stated.name)
+    return x if x.dtype == dtype else call.apply("cast", x, dtype=dtype)

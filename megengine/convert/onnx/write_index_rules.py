@@ -1,4 +1,4 @@
-"""Write rules of indexing, item assignment, one-hot codes, largest elements and resizing."""
+"""Write rules of slices, indexing, item assignment, one-hot codes, largest elements and resizing."""
 
 import math
 
@@ -65,10 +65,13 @@ def index(w: Writer, expr: Apply) -> None:
     NumPy has it (in the place of the indexed axes if these lie side by side, else in front).
     """
     data, pattern = expr.inputs[0], expr.attrs["pattern"]
+    if not expr.outputs[0].spec.size:
+        w.emit_empty(expr)
+        return
     indexed = [axis for axis, part in enumerate(pattern) if part == "i"]
     name = _sliced(w, data, pattern, expr.outputs[0].name)
     if len(indexed) == 1:
-        w.emit("Gather", expr, [name, w.value(expr.inputs[1])], axis=indexed[0])
+        w.emit("Gather", expr, [name, _wide(w, expr.inputs[1])], axis=indexed[0])
         return
     others = [axis for axis in range(len(pattern)) if axis not in indexed]
     label = expr.outputs[0].name
@@ -84,31 +87,45 @@ def index(w: Writer, expr: Apply) -> None:
     w.emit("Transpose", expr, [taken], perm=perm)
 
 
+@writer("slice")
+def slice_(w: Writer, expr: Apply) -> None:
+    """Slice with constant bounds."""
+    pattern = tuple(zip(*(expr.attrs[name] for name in _BOUNDS), strict=True))
+    names = _slice_inputs(w, expr.inputs[0], pattern, expr.outputs[0].name)
+    w.emit("Slice" if len(names) > 1 else "Identity", expr, names)
+
+
 def _sliced(w: Writer, data: TensorNode, pattern: tuple, label: str) -> str:
     """The slices of a pattern, as one Slice where there are any."""
-    axes = [a for a, part in enumerate(pattern) if part != "i" and any(v is not None for v in part)]
-    if not axes:
-        return w.value(data)
-    columns = zip(*(_bounds(pattern[a], data.shape[a]) for a in axes), strict=True)
-    starts, stops, steps = (
-        w.constant(list(c), f"{label}_{n}", np.int64) for c, n in zip(columns, _BOUNDS, strict=True)
-    )
-    places = w.constant(axes, f"{label}_axes", np.int64)
-    return w.add("Slice", [w.value(data), starts, stops, places, steps], f"{label}_sliced")
+    names = _slice_inputs(w, data, pattern, label)
+    return w.add("Slice", names, f"{label}_sliced") if len(names) > 1 else names[0]
+
+
+def _slice_inputs(w: Writer, data: TensorNode, pattern: tuple, label: str) -> list[str]:
+    """The value and the bounds of the axes that are not taken whole; the value alone where all are."""
+    ranges = {axis: _bounds(part, data.shape[axis]) for axis, part in enumerate(pattern) if part != "i"}
+    ranges = {axis: bounds for axis, bounds in ranges.items() if bounds != (0, data.shape[axis], 1)}
+    if not ranges:
+        return [w.value(data)]
+    columns = dict(zip(_BOUNDS, zip(*ranges.values(), strict=True), strict=True))
+    parts = {"starts": columns["starts"], "stops": columns["stops"], "axes": ranges, "steps": columns["steps"]}
+    return [w.value(data), *(w.constant(list(c), f"{label}_{name}", np.int64) for name, c in parts.items())]
 
 
 _BOUNDS = ("starts", "stops", "steps")
 
 
 def _bounds(part: tuple, length: int) -> tuple[int, int, int]:
-    start, stop, step = slice(*part).indices(length)
-    return start, stop if stop >= 0 else -length - 1, step  # -1 would be the last element
+    """Start, stop and step that mean the same in ONNX, where a negative bound counts from the end in any case."""
+    places = range(*slice(*part).indices(length))
+    if len(places) <= 1:
+        return (places[0], places[0] + 1, 1) if places else (0, 0, 1)
+    past = places[-1] + places.step
+    return places[0], past if past >= 0 else -length - 1, places.step
 
 
 def _together(w: Writer, indices: tuple[TensorNode, ...], shape: tuple[int, ...], label: str) -> str:
     """Index tensors as one of int64 [..., number of them]."""
-    import onnx
-
     if all(isinstance(n.expr, Constant) for n in indices):
         arrays = np.broadcast_arrays(*(storage(n) for n in indices))
         return w.constant(np.stack(arrays, -1), f"{label}_indices", np.int64)
@@ -116,10 +133,19 @@ def _together(w: Writer, indices: tuple[TensorNode, ...], shape: tuple[int, ...]
     target = w.constant(list(shape), f"{label}_shape", np.int64)
     parts = []
     for node in indices:
-        wide = w.add("Cast", [w.value(node)], f"{node.name}_wide", to=onnx.TensorProto.INT64)
+        wide = _wide(w, node)
         wide = w.add("Expand", [wide, target], f"{node.name}_expanded") if node.shape != shape else wide
         parts.append(w.add("Unsqueeze", [wide, last], f"{node.name}_column"))
     return w.add("Concat", parts, f"{label}_indices", axis=len(shape))
+
+
+def _wide(w: Writer, node: TensorNode) -> str:
+    """An index tensor as int64: ONNX takes no narrow ones."""
+    import onnx
+
+    if isinstance(node.expr, Constant):
+        return w.constant(storage(node), f"{node.name}_wide", np.int64)
+    return w.add("Cast", [w.value(node)], f"{node.name}_wide", to=onnx.TensorProto.INT64)
 
 
 @writer("set_index")
@@ -133,6 +159,9 @@ def set_index(w: Writer, expr: Apply) -> None:
     places = np.arange(math.prod(data.shape)).reshape(data.shape)[key]
     if np.unique(places).size != places.size:
         raise w.unsupported(expr, "assignment to one element twice, whose order ONNX leaves open")
+    if not places.size:
+        w.emit("Identity", expr, [w.value(data)])
+        return
     name = expr.outputs[0].name
     flat = w.add("Reshape", [w.value(data), w.constant([-1], f"{name}_all", np.int64)], f"{name}_flat")
     spread = w.value(value)

@@ -215,6 +215,9 @@ def softmax(w: Writer, expr: Apply) -> None:
 def reshape(w: Writer, expr: Apply) -> None:
     """Reshape and Expand to the stated shape."""
     shape = list(expr.outputs[0].shape)
+    if expr.op == "reshape" and 0 in shape and w.opset < 14:  # 0 means "as before" there
+        w.emit_empty(expr)
+        return
     name = w.constant(shape, f"{expr.outputs[0].name}_shape", np.int64)
     attrs = {"allowzero": 1} if expr.op == "reshape" and 0 in shape else {}
     w.emit("Reshape" if expr.op == "reshape" else "Expand", expr, [w.value(expr.inputs[0]), name], **attrs)
@@ -230,21 +233,6 @@ def transpose(w: Writer, expr: Apply) -> None:
 def concat(w: Writer, expr: Apply) -> None:
     """Concat."""
     w.emit("Concat", expr, axis=int(expr.attrs["axis"]))
-
-
-@writer("slice")
-def slice_(w: Writer, expr: Apply) -> None:
-    """Slice with constant bounds."""
-    name, a = expr.outputs[0].name, expr.attrs
-    stops = [int(np.iinfo(np.int64).max) if stop is None else stop for stop in a["stops"]]
-    parts = (
-        ("starts", [start or 0 for start in a["starts"]]),
-        ("stops", stops),
-        ("axes", list(range(len(stops)))),
-        ("steps", [step or 1 for step in a["steps"]]),
-    )
-    constants = [w.constant(value, f"{name}_{part}", np.int64) for part, value in parts]
-    w.emit("Slice", expr, [w.value(expr.inputs[0]), *constants])
 
 
 @writer("pad")

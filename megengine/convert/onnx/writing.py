@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType
+from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.errors import GraphError
 from megengine.traced_module.expr import Apply, Constant
 from megengine.traced_module.node import TensorNode
@@ -82,6 +82,13 @@ class Writer:
         """Append the node that makes an expr's outputs."""
         names = [self.value(node) for node in expr.inputs] if inputs is None else inputs
         self.add(op_type, names, [node.name for node in expr.outputs], **attrs)
+
+    def emit_empty(self, expr: Apply) -> None:
+        """Append what makes an output without elements: its shape is known, and there is nothing to compute."""
+        node = expr.outputs[0]
+        assert not node.spec.size, node
+        empty = self.constant(np.empty(node.shape, storage_of(node.dtype)), f"{node.name}_empty")
+        self.emit("Identity", expr, [empty])
 
     def unsupported(self, expr: Apply, reason: str) -> GraphError:
         """The error for an expr without an ONNX form."""
