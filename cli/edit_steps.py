@@ -12,8 +12,8 @@ from megengine.core.errors import GraphError, MegEngineError, OptionError, neare
 from megengine.traced_module import TracedModule
 from megengine.traced_module.expr import Apply, Call, GetAttr
 from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.lookup import node_named
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.queries import node_named
 
 
 @dataclass
@@ -114,16 +114,9 @@ def set_argument(session: Session, text: str) -> None:
 def replace_module(session: Session, text: str) -> None:
     """Another layer in the place of one, for all that call it."""
     path, source = _pair(text, "LAYER=FILE.py:FUNCTION")
-    reads = [
-        node
-        for graph in session.model.graphs
-        for node in graph.nodes()
-        if isinstance(node, ModuleNode) and isinstance(node.expr, GetAttr)
-    ]
-    found = next((n for n in reads if path in (n.name, n.qualname, n.qualname.partition(".")[2])), None)
-    if found is None:
-        known = [text for n in reads for text in (n.name, n.qualname.partition(".")[2])]
-        raise OptionError(f"no layer {path!r}{nearest(path, known)}")
+    found = session.node(path)
+    if not isinstance(found, ModuleNode) or not isinstance(found.expr, GetAttr):
+        raise OptionError(f"{path!r} is no layer; give the name or the path of one")
     found.graph.replace_module(found, _module(source))
 
 

@@ -36,6 +36,7 @@ def summary(graph: InternalGraph) -> dict[str, Any]:
             "macs": row.macs,
             "flops": None if row.macs is None else 2 * row.macs,
             "path": row.qualname,
+            "node": row.node,
             "source": row.source,
             "passes": list(row.passes),
         }
@@ -111,12 +112,15 @@ def _show_matches(found: dict[str, Any], pattern: str, out: Output) -> None:
     Raises:
         OptionError: none does; the nearest name is given.
     """
-    words = ("name", "path", "module", "op")
-    hits = [x for x in found["layers"] if any(fnmatchcase(x[k].lower(), pattern.lower()) for k in words)]
+    words = ("name", "node", "path", "module", "op")
+    wanted = pattern.lower()
+    hits = [
+        x for x in found["layers"] if any(w == wanted or fnmatchcase(w, wanted) for w in (x[k].lower() for k in words))
+    ]
     if not hits:
-        known = [text for x in found["layers"] for text in (x["name"], x["module"], x["op"])]
+        known = [text for x in found["layers"] for text in (x["name"], x["node"], x["module"], x["op"])]
         raise OptionError(f"--find {pattern!r}: no layer of {found['name']} matches{nearest(pattern, known)}")
-    keys = ("name", "op", "module", "path", "source")
+    keys = ("node", "op", "module", "path", "source")
     rows = [(*(x[k] for k in keys), ", ".join(x["passes"]), shape_text(x["shape"]), x["macs"] or None) for x in hits]
     out.table(found["name"], ("layer", "op", "module", "path", "source", "passes", "shape", "MACs"), rows)
     out.say(f"{len(hits)} of {len(found['layers'])} layers match {pattern!r}")

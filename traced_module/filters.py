@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from megengine.core.errors import GraphError, nearest
 from megengine.traced_module.expr import Expr
+from megengine.traced_module.lookup import known_as, node_path
 from megengine.traced_module.node import Node
 
 T = TypeVar("T")
@@ -43,7 +44,8 @@ class BaseFilter(Sequence[T]):
     def as_unique(self) -> T:
         """The only one. Raises GraphError when there are none or several."""
         if len(self._items) != 1:
-            found = ", ".join(getattr(i, "name", "?") for i in self._items[:5]) or "nothing"
+            found = ", ".join(map(_path_of, self._items[:5])) or "nothing"
+            found += ", ..." if len(self._items) > 5 else ""
             hint = "" if self._items else self._hint()
             raise _NotUniqueError(f"as_unique: expected exactly one item, found {len(self._items)} ({found}){hint}")
         return self._items[0]
@@ -58,6 +60,16 @@ class BaseFilter(Sequence[T]):
     def _by_id(self, wanted: int | Sequence[int]) -> Any:
         ids = {wanted} if isinstance(wanted, int) else set(wanted)
         return self._keep(lambda item: item._id in ids)  # type: ignore[attr-defined]
+
+
+def _path_of(item: Any) -> str:
+    """Where a node, or what an expression makes, is found."""
+    node = item if isinstance(item, Node) else next(iter(item.outputs), None)
+    return "?" if node is None else node_path(node)
+
+
+def _by_name(node: Node) -> tuple[str, ...]:
+    return (node.name,)
 
 
 class _NotUniqueError(GraphError, AssertionError):
@@ -76,14 +88,18 @@ class NodeFilter(BaseFilter[Node]):
     """Nodes."""
 
     def name(self, name: str, ignorecase: bool = True) -> NodeFilter:
-        """Those whose name matches a pattern in which `*` stands for anything (`conv*_out`)."""
+        """Those whose name matches a pattern in which `*` stands for anything (`conv*_out`).
+
+        A pattern with a `.` is one of paths and qualnames (`layer1.*.relu_out`).
+        """
         pattern = re.compile(
             "".join(".*" if part == "*" else re.escape(part) for part in re.split(r"(\*)", name)),
             re.IGNORECASE if ignorecase else 0,
         )
         known = self._items
-        found = self._keep(lambda node: pattern.fullmatch(node.name) is not None)
-        found._hint = lambda: f" for {name!r}{nearest(name, [node.name for node in known])}"
+        texts = known_as if "." in name else _by_name
+        found = self._keep(lambda node: any(pattern.fullmatch(text) for text in texts(node)))
+        found._hint = lambda: f" for {name!r}{nearest(name, [text for node in known for text in texts(node)])}"
         return found
 
     def node_id(self, node_id: int | Sequence[int]) -> NodeFilter:

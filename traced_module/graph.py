@@ -26,11 +26,12 @@ from megengine.traced_module.editing.checking import Checks, inferred
 from megengine.traced_module.editing.module_edits import ModuleEdits, tells_shapes
 from megengine.traced_module.expr import Apply, Arguments, Constant, Expr, GetAttr, Input
 from megengine.traced_module.journal import Journal
+from megengine.traced_module.lookup import node_of
 from megengine.traced_module.names import NameSpace, identifier
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.order import ExprOrder
 from megengine.traced_module.primitives import Primitives, begin_use, is_among
-from megengine.traced_module.queries import Queries, nearest_node, traced_module_class
+from megengine.traced_module.queries import Queries, traced_module_class
 from megengine.traced_module.tracing.calls import get_subattr
 
 __all__ = ["InternalGraph", "identifier"]
@@ -311,14 +312,15 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
         return other
 
     def node(self, name: str) -> Any:
-        """The node of that name in this graph; the error gives the nearest one, by its path where it is a submodule's.
+        """The node of a name in this graph, or of a path or qualname in the graphs of its submodules too.
 
-        `get_node_by_name` finds nodes of submodules too.
+        Example:
+            >>> graph.node("layer2.1.relu_out")  # doctest: +SKIP
+
+        Raises:
+            GraphError: there is none, and the nearest one is given; or there are several, and their paths are.
         """
-        found = self._names.get(name)
-        if found is None:
-            raise GraphError(f"graph {self.name!r} has no node {name!r}{nearest_node(self, name)}")
-        return found
+        return node_of(self, name)
 
     # ------------------------------------------------------------ modules
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from megengine.core.errors import GraphError, OptionError, nearest
+from megengine.core.errors import GraphError
 from megengine.module import Module
 from megengine.traced_module.expr import (
     Apply,
@@ -18,7 +18,6 @@ from megengine.traced_module.expr import (
 )
 from megengine.traced_module.filters import ExprFilter, NodeFilter
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.provenance import graph_path
 
 if TYPE_CHECKING:
     from megengine.traced_module.graph import InternalGraph
@@ -133,7 +132,10 @@ class Queries:
         return nodes if node_id is None else nodes.node_id(node_id)
 
     def get_node_by_name(self, name: str | None = None, ignorecase: bool = True, recursive: bool = True) -> NodeFilter:
-        """Nodes whose name matches a pattern in which `*` stands for anything."""
+        """Nodes whose name matches a pattern in which `*` stands for anything (`conv*_out`).
+
+        A pattern with a `.` is one of paths and qualnames (`layer1.*.relu_out`, `*.[func_relu]`).
+        """
         nodes = self.nodes(recursive)
         return nodes if name is None else nodes.name(name, ignorecase)
 
@@ -167,47 +169,6 @@ def _check_class(what: str, module_cls: Any) -> None:
     for kind in kinds:
         if not isinstance(kind, type):
             raise GraphError(f"{what}: got {kind!r}; expected a class of modules, as M.Conv2d")
-
-
-def node_named(graphs: Sequence[InternalGraph], name: str, first: InternalGraph | None = None) -> Any:
-    """The node of a name, a path (`layer1.0.relu_out`) or a qualname in these graphs and those that they enter.
-
-    Names of these graphs themselves (only of `first`, if it is given) come before those of submodules.
-
-    Raises:
-        OptionError: there is none, or there are several; the nearest name or the paths are given.
-    """
-    every = list({id(node): node for graph in graphs for node in graph.nodes()}.values())
-    preferred = graphs if first is None else [first]
-    own = [node for node in every if any(node.graph is graph for graph in preferred)]
-    for found in (
-        [node for node in own if name in (node.name, node.qualname)],
-        [node for node in every if name in (node_path(node), node.qualname)],
-        [node for node in every if node.name == name],
-    ):
-        if len(found) == 1:
-            return found[0]
-        if found:
-            paths = ", ".join(dict.fromkeys(map(node_path, found[:6])))
-            raise OptionError(f"{len(found)} values are called {name!r}; give one by its path: {paths}")
-    known = [text for node in every for text in (node.name, node_path(node), node.qualname)]
-    raise OptionError(f"{preferred[0].name if preferred else 'the module'} has no value {name!r}{nearest(name, known)}")
-
-
-def nearest_node(graph: InternalGraph, name: str) -> str:
-    """The end of a message about a name that no node of a graph has: the nearest one, in the graphs it enters too."""
-    inside = [node for node in graph.nodes() if node.graph is not graph]
-    same = [node_path(node) for node in inside if name in (node.name, node.qualname, node_path(node))]
-    if same:
-        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
-        return f"; a submodule has it: {same[0]!r}{more}; get_node_by_name finds nodes of submodules"
-    return nearest(name, [*graph._names.nodes(), *(t for n in inside for t in (node_path(n), n.qualname))])
-
-
-def node_path(node: Node) -> str:
-    """Path of the module whose graph makes a node, and its name."""
-    where = graph_path(node.graph)
-    return f"{where}.{node.name}" if where else node.name
 
 
 def child_graph(expr: Expr) -> InternalGraph | None:

@@ -18,10 +18,10 @@ from megengine.traced_module.expr import Constant
 from megengine.traced_module.filters import NodeFilter
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.interpret import OnValue, interpret
+from megengine.traced_module.lookup import node_named
 from megengine.traced_module.nesting import roomy
 from megengine.traced_module.node import TensorNode
 from megengine.traced_module.order import renumber
-from megengine.traced_module.queries import node_named
 from megengine.traced_module.reserved import check_names, keep_in_reach, state_names
 from megengine.traced_module.tm_config import SETTINGS
 from megengine.traced_module.tracing.calls import (

@@ -262,3 +262,11 @@ def test_hostile_names_are_harmless_on_a_terminal(call, tmp_path, little):
     for words in (("lint", "bad.onnx"), ("diff", "bad.onnx", "net.py:build"), ("inspect", "bad.onnx", "--find", "*")):
         _, shown, errors = call(*words)
         assert "\x1b" not in shown + errors
+
+
+def test_layers_of_submodules_are_found_by_the_paths_that_edit_takes(call):
+    _, shown, _ = call("inspect", "net.py:build", "--calls", "--json")
+    deepest = max(json.loads(shown)["layers"], key=lambda layer: layer["node"].count("."))["node"]
+    code, shown, _ = call("inspect", "net.py:build", "--calls", "--find", deepest, "--json")
+    assert code == 0 and [layer["node"] for layer in json.loads(shown)["layers"]] == [deepest]
+    assert call("edit", "net.py:build", "-o", "renamed.mgt", "--rename", f"{deepest}=other")[0] == 0

@@ -280,7 +280,7 @@ def test_the_input_is_replaced_only_when_told(call, tmp_path):
         (("--undo", "x"), "expected a count of steps"),
         (("--add-input", "z=1,b"), "'1,b' is no shape"),
         (("--add-input", "z=1,2,x"), "'1,2,x' is no shape"),
-        (("--replace-module", "cnov=net.py:plain"), "no layer 'cnov'; did you mean 'conv'?"),
+        (("--replace-module", "cnov=net.py:plain"), "no value 'cnov'; did you mean 'conv'?"),
         (("--replace-module", "conv=net.py:small"), "channels"),
         (("--replace-module", "conv=net.py:wrong"), "expected a Module, got int"),
         (("--replace-module", "conv=net.py:plian"), "did you mean 'plain'?"),

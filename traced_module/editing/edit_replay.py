@@ -19,6 +19,7 @@ from megengine.traced_module.expr import Apply, Call, Constant, Expr, GetAttr, I
 from megengine.traced_module.formats.module_reading import EXPRS, ModuleReader, check_attribute, count_in
 from megengine.traced_module.formats.values import ValueReader, class_path, dtype_in
 from megengine.traced_module.graph import InternalGraph, identifier
+from megengine.traced_module.lookup import own_node
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.calls import flatten_arguments, get_subattr
@@ -36,7 +37,7 @@ class _NodesOf(Mapping[str, Node]):
     def __getitem__(self, name: str) -> Node:
         if not isinstance(name, str):
             raise FileFormatError(f"{brief(name)} where the name of a node was expected")
-        return self.graph.node(name)
+        return own_node(self.graph, name)
 
     def __iter__(self) -> Any:
         return iter(self.graph._names.nodes())
@@ -186,7 +187,9 @@ class _Changes:
         """An expression that is removed."""
         expr = self.expr(edit)
         if used := [n.name for n in expr.outputs if n._users]:
-            raise GraphError(f"{used[0]!r} is still used by {', '.join(u.name for u in graph.node(used[0]).users)}")
+            raise GraphError(
+                f"{used[0]!r} is still used by {', '.join(u.name for u in own_node(graph, used[0]).users)}"
+            )
         graph._unlink(expr)
 
     def use(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:

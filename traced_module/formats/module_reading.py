@@ -19,6 +19,7 @@ from megengine.traced_module.expr import Apply, Call, CallFunction, CallMethod, 
 from megengine.traced_module.formats.module_writing import OWN_STATE
 from megengine.traced_module.formats.values import ValueReader, dtype_in
 from megengine.traced_module.graph import InternalGraph, identifier
+from megengine.traced_module.lookup import own_node
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.reserved import is_special
 from megengine.traced_module.traced import STATE_NAMES, TracedModule
@@ -100,7 +101,7 @@ class ModuleReader:
             if len(made.graphs) == before:
                 raise FileFormatError("two graphs of a module take the same arguments")
         for key in ("watch_points", "end_points"):
-            points = [made.graphs[count_in(i)].node(name) for i, name in entry.get(key, ())]
+            points = [own_node(made.graphs[count_in(i)], name) for i, name in entry.get(key, ())]
             if not all(isinstance(n, TensorNode) for n in points):
                 raise FileFormatError(f"{key} of a module hold a node that is no tensor")
             setattr(made, key, points)

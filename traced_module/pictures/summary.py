@@ -15,6 +15,7 @@ from megengine.dispatch import Op, interpose
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.expr import Apply, Call, Constant, Expr, GetAttr, Input, is_call_module
 from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.lookup import node_path
 from megengine.traced_module.nesting import roomy
 from megengine.traced_module.node import ModuleNode, TensorNode
 from megengine.traced_module.pictures.boxes import called_name
@@ -149,6 +150,7 @@ class Row:
         qualname: path of its first result.
         source: file and line of the user's code that made it, where that is known.
         passes: names of the passes that changed it.
+        node: where its first result is found (`graph.node`): module path and name.
     """
 
     name: str
@@ -161,6 +163,7 @@ class Row:
     qualname: str = ""
     source: str = ""
     passes: tuple[str, ...] = ()
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -213,7 +216,8 @@ def _rows(graph: InternalGraph, costs: Costs, levels: int | None, depth: int) ->
         count = sum(elements for elements, _ in costs.weights(expr).values())
         specs = tuple(n.spec for n in expr.outputs if isinstance(n, TensorNode))
         costs_of = (count, costs.macs(expr))
-        yield Row(expr.name, called_name(expr), module_path(expr), depth, specs, *costs_of, *provenance(expr))
+        place = node_path(expr.outputs[0]) if expr.outputs else ""
+        yield Row(expr.name, called_name(expr), module_path(expr), depth, specs, *costs_of, *provenance(expr), place)
         child = child_graph(expr)
         if child is not None and (levels is None or depth < levels):
             yield from _rows(child, costs, levels, depth + 1)

@@ -1,0 +1,143 @@
+"""Nodes by name, path (`layer1.0.relu_out`) and qualname (`ResNet.layer1.0.[func_relu]`), in graphs and submodules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from megengine.core.errors import GraphError, OptionError, nearest
+from megengine.module import Module
+from megengine.traced_module.expr import Input
+from megengine.traced_module.node import ModuleNode, Node
+from megengine.traced_module.provenance import graph_path
+
+if TYPE_CHECKING:
+    from megengine.traced_module.graph import InternalGraph
+
+_PLACE = re.compile(r"(.*)\[(\d+)\]")
+
+
+def node_path(node: Node) -> str:
+    """Path of the module whose graph makes a node, and its name.
+
+    Where the module has several graphs, the place of that graph among them stands behind the path of the module:
+    `blocks.0[1].relu_out`.
+    """
+    where = graph_path(node.graph) + graph_place(node.graph)
+    return f"{where}.{node.name}" if where else node.name
+
+
+def graph_place(graph: InternalGraph) -> str:
+    """`[1]` for the second of several graphs of a module below the outermost one; else nothing."""
+    graphs = getattr(graph._owner, "graphs", ())
+    if graph._top is graph or len(graphs) < 2:
+        return ""
+    return next((f"[{i}]" for i, one in enumerate(graphs) if one is graph), "")
+
+
+def known_as(node: Node) -> tuple[str, ...]:
+    """What a node is found by beside its name."""
+    top = node.graph._top.qualname
+    below = node.qualname[len(top) + 1 :] if node.qualname.startswith(f"{top}.") else node.qualname
+    return node_path(node), node.qualname, below
+
+
+def node_of(graph: InternalGraph, name: str) -> Any:
+    """The node of a name in a graph, or of a path or qualname in it and in the graphs that it enters.
+
+    Raises:
+        GraphError: there is none, or there are several.
+    """
+    found = graph._names.get(name)
+    if found is not None:
+        return found
+    several = _at_path(graph, name) or _among(graph.nodes(), name)
+    if not several:
+        raise GraphError(f"graph {graph.name!r} has no node {name!r}{nearest_node(graph, name)}")
+    if len(several) > 1:
+        raise GraphError(_ambiguous(name, several))
+    return several[0]
+
+
+def _among(nodes: Iterable[Node], name: str) -> list[Node]:
+    """Nodes of a path or qualname. A module is known by the node that reads it, not as `self` of its own graph."""
+    found = [node for node in nodes if name in known_as(node)]
+    return [n for n in found if not (isinstance(n, ModuleNode) and isinstance(n.expr, Input))] or found
+
+
+def own_node(graph: InternalGraph, name: str) -> Any:
+    """The node of that name in this very graph: names in files are no paths. Raises GraphError if there is none."""
+    found = graph._names.get(name)
+    if found is None:
+        raise GraphError(f"graph {graph.name!r} has no node {name!r}{nearest_node(graph, name)}")
+    return found
+
+
+def _at_path(graph: InternalGraph, path: str) -> list[Node]:
+    """Nodes at a path below the module of a graph, or below the outermost one.
+
+    The modules on the way are read as attributes, so that a shared one is found under each of its names.
+    """
+    where, _, name = str(path).rpartition(".")
+    if not where:
+        return []
+    for owner in (graph._owner, graph._top._owner):
+        for graphs in _graphs_at(owner, where):
+            found = [node for one in graphs if (node := one._names.get(name)) is not None]
+            if found:
+                return found
+    return []
+
+
+def _graphs_at(owner: Any, where: str) -> Iterator[Sequence[InternalGraph]]:
+    place = _PLACE.fullmatch(where)
+    at = owner
+    for part in (where if place is None else place[1]).split("."):
+        own = object.__getattribute__(at, "__dict__") if issubclass(type(at), Module) else {}
+        if part not in own:
+            return
+        at = own[part]
+    graphs = getattr(at, "_graphs", None)
+    if isinstance(graphs, dict):
+        every = tuple(graphs.values())
+        yield every if place is None else every[int(place[2]) : int(place[2]) + 1]
+
+
+def node_named(graphs: Sequence[InternalGraph], name: str, first: InternalGraph | None = None) -> Any:
+    """The node of a name, a path or a qualname in these graphs and those that they enter.
+
+    Names of these graphs themselves (only of `first`, if it is given) come before those of submodules, which do for a
+    name that only one of them has.
+
+    Raises:
+        OptionError: there is none, or there are several; the nearest name or the paths are given.
+    """
+    preferred = graphs if first is None else [first]
+    own = [node for graph in preferred if (node := graph._names.get(name)) is not None]
+    found = own or [node for graph in preferred[:1] for node in _at_path(graph, name)]
+    if not found:
+        every = list({id(node): node for graph in graphs for node in graph.nodes()}.values())
+        found = _among(every, name) or [n for n in every if n.name == name]
+        if not found:
+            known = [text for node in every for text in (node.name, *known_as(node))]
+            where = preferred[0].name if preferred else "the module"
+            raise OptionError(f"{where} has no value {name!r}{nearest(name, known)}")
+    if len(found) > 1:
+        raise OptionError(_ambiguous(name, found))
+    return found[0]
+
+
+def _ambiguous(name: str, found: Sequence[Node]) -> str:
+    paths = ", ".join(dict.fromkeys(map(node_path, found[:6])))
+    return f"{len(found)} values are called {name!r}; give one by its path: {paths}"
+
+
+def nearest_node(graph: InternalGraph, name: str) -> str:
+    """The end of a message about a name that no node of a graph has: the nearest one, in the graphs it enters too."""
+    inside = [node for node in graph.nodes() if node.graph is not graph]
+    same = [node_path(node) for node in inside if name == node.name]
+    if same:
+        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        return f"; a submodule has it: {same[0]!r}{more}; give that path, or use get_node_by_name"
+    return nearest(name, [*graph._names.nodes(), *(text for n in inside for text in known_as(n)[:2])])
