@@ -2,6 +2,7 @@
 
 import ast
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,9 +12,9 @@ from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import MegEngineError, OptionError, nearest
 from megengine.dispatch import get_op
 from megengine.dispatch.public import public_functions, watched_function
-from megengine.tensor import Tensor
+from megengine.module import Module
 from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.node import ModuleNode, TensorNode
 
 OPERATORS: dict[type, tuple[Callable[[Any, Any], Any], str]] = {  # of calls, and the op that does the same
     ast.Add: (operator.add, "add"),
@@ -23,6 +24,9 @@ OPERATORS: dict[type, tuple[Callable[[Any, Any], Any], str]] = {  # of calls, an
     ast.Pow: (operator.pow, "pow"),
 }
 HOME = "megengine.functional"
+SCALARS = (bool, int, float, str, type(None))
+NUMBERS = (int, float)
+LONGEST_NUMBER = 64  # bits of an integer
 Find = Callable[[str], TensorNode]
 
 
@@ -40,13 +44,15 @@ def made(graph: InternalGraph, text: str, node: TensorNode, find: Find) -> Tenso
         MegEngineError: the call is impossible; nothing is left of it.
     """
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # of escapes in a text
+            tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise OptionError(f"{text!r} is not a call; write for example F.relu(_), where _ is the node") from None
     reader = (_Ops if graph.arguments is None else _Calls)(graph, node, find)
     try:
         found = reader.read(tree)
-    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError, RecursionError) as error:
         if isinstance(error, MegEngineError):
             raise
         raise OptionError(f"{text!r}: {error}") from error
@@ -64,7 +70,7 @@ class _Reader:
     def read(self, tree: ast.AST) -> Any:
         """A node or a constant."""
         match tree:
-            case ast.Constant(value=value):
+            case ast.Constant(value=value) if type(value) in SCALARS:
                 return value
             case ast.Name(id=name):
                 return self.node if name == "_" else self.find(name)
@@ -73,20 +79,24 @@ class _Reader:
             case ast.List(elts=items):
                 return list(map(self.read, items))
             case ast.UnaryOp(op=ast.USub(), operand=value):
-                return self.negative(self.read(value))
+                read = self.read(value)
+                return self.negative(read) if isinstance(read, TensorNode) else -_number(read)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-                return self.binary(*OPERATORS[type(op)], self.read(left), self.read(right))
+                one, other = self.read(left), self.read(right)
+                if isinstance(one, TensorNode) or isinstance(other, TensorNode):
+                    return self.binary(*OPERATORS[type(op)], one, other)
+                return _computed(tree, OPERATORS[type(op)][0], _number(one), _number(other))
             case ast.Call(func=function, args=args, keywords=words) if all(word.arg for word in words):
                 given = [self.read(arg) for arg in args]
                 return self.call(function, given, {str(word.arg): self.read(word.value) for word in words})
         raise OptionError(f"{ast.unparse(tree)!r} has no place in an edit; expected calls, nodes and constants")
 
-    def negative(self, value: Any) -> Any:
-        """Minus a node or number."""
-        return -value
+    def negative(self, value: TensorNode) -> Any:
+        """Minus a node."""
+        raise NotImplementedError
 
     def binary(self, python: Callable[[Any, Any], Any], op: str, left: Any, right: Any) -> Any:
-        """An operator."""
+        """An operator on one node or two."""
         raise NotImplementedError
 
     def call(self, function: ast.AST, args: list[Any], words: dict[str, Any]) -> Any:
@@ -97,6 +107,9 @@ class _Reader:
 class _Calls(_Reader):
     """At the level of calls: `insert_exprs` is open."""
 
+    def negative(self, value: TensorNode) -> Any:
+        return -value  # type: ignore[operator]  (nodes have operators while expressions are inserted)
+
     def binary(self, python: Callable[[Any, Any], Any], op: str, left: Any, right: Any) -> Any:
         return python(left, right)
 
@@ -104,9 +117,10 @@ class _Calls(_Reader):
         return self._callable(function)(*args, **words)
 
     def _callable(self, function: ast.AST) -> Callable[..., Any]:
+        """A layer of the module, a public function or a method of tensors: nothing else is called."""
         path = ast.unparse(function)
-        if path.startswith("self."):
-            return self._layer(path.removeprefix("self."))
+        if (parts := _layer_path(function))[0] == "self":
+            return self._layer(parts[1:], path)
         known = functions()
         for name in (path, path.removeprefix("F."), path.removeprefix(HOME + ".")):
             if name in known:
@@ -120,27 +134,37 @@ class _Calls(_Reader):
         raise OptionError(f"no function {path!r} in {HOME}{nearest(bare, known)}")
 
     def _method(self, node: Any, name: str) -> Callable[..., Any]:
-        if isinstance(node, TensorNode) and not callable(getattr(Tensor, name, None)):
-            known = [one for one in dir(Tensor) if not one.startswith("_") and callable(getattr(Tensor, one))]
+        if not isinstance(node, TensorNode):
+            raise OptionError(f"{node!r} is no tensor; only tensors have methods that an edit can call")
+        known = {one for record in public_functions.values() for one in record.methods if not one.startswith("_")}
+        if name not in known:
             raise OptionError(f"tensors have no method {name!r}{nearest(name, known)}")
-        return getattr(node, name)
+        return lambda *args, **words: node._call(name, *args, **words)
 
-    def _layer(self, path: str) -> Callable[..., Any]:
-        node = self.graph.inputs[0]
-        for name in path.split("."):
-            node = getattr(node, name)
-        return node
+    def _layer(self, parts: list[str], text: str) -> ModuleNode:
+        """The layer at a path. Only submodules are followed: never other attributes, and nothing of a class.
+
+        Raises:
+            OptionError: it leads to no layer.
+        """
+        at: Any = self.graph.inputs[0].owner
+        for part in parts:
+            layers = {name: v for name, v in object.__getattribute__(at, "__dict__").items() if isinstance(v, Module)}
+            if part not in layers:
+                raise OptionError(f"{text!r} is no layer: there is no submodule {part!r}{nearest(part, layers)}")
+            at = layers[part]
+        if not parts:
+            raise OptionError(f"{text!r} is the whole module; expected self.NAME(_), where NAME is one of its layers")
+        return self.graph._inserting.attribute_at(".".join(parts))  # type: ignore[union-attr]
 
 
 class _Ops(_Reader):
     """At the level of ops: numbers become constants of the dtype of the node beside them."""
 
-    def negative(self, value: Any) -> Any:
-        return self._apply("neg", [value], {}) if isinstance(value, TensorNode) else -value
+    def negative(self, value: TensorNode) -> Any:
+        return self._apply("neg", [value], {})
 
     def binary(self, python: Callable[[Any, Any], Any], op: str, left: Any, right: Any) -> Any:
-        if not isinstance(left, TensorNode) and not isinstance(right, TensorNode):
-            return python(left, right)
         return self._apply(op, [left, right], {})
 
     def call(self, function: ast.AST, args: list[Any], words: dict[str, Any]) -> Any:
@@ -163,6 +187,41 @@ class _Ops(_Reader):
         dtype = beside.spec.dtype
         kind = np.dtype(np.float32) if isinstance(dtype, QuantizedDType) else dtype
         return self.graph.constant(np.asarray(value, kind), after=after, meta=dict(beside.expr.meta))
+
+
+def _number(value: Any) -> Any:
+    if type(value) not in NUMBERS:
+        raise OptionError(f"{value!r} is no number and no tensor; expected one")
+    return value
+
+
+def _computed(tree: ast.AST, python: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
+    """A number from two; integers stay in 64 bits, so that no text takes long.
+
+    Raises:
+        OptionError: there is no such number.
+    """
+    whole = isinstance(one, int) and isinstance(other, int)
+    try:
+        large = python is operator.pow and whole and abs(one) > 1 and other > LONGEST_NUMBER
+        found = None if large else python(one, other)
+    except ArithmeticError as error:
+        raise OptionError(f"{ast.unparse(tree)!r}: {error}") from None
+    if type(found) not in NUMBERS or (isinstance(found, int) and found.bit_length() > LONGEST_NUMBER):
+        raise OptionError(f"{ast.unparse(tree)!r} is no real number, or an integer of more than {LONGEST_NUMBER} bits")
+    return found
+
+
+def _layer_path(function: ast.AST) -> list[str]:
+    """The parts of self.block.conv and of self.blocks[0].conv; an empty text first for any other expression."""
+    match function:
+        case ast.Name(id=name):
+            return [name]
+        case ast.Attribute(value=value, attr=name):
+            return [*_layer_path(value), name]
+        case ast.Subscript(value=value, slice=ast.Constant(value=int() | str() as name)):
+            return [*_layer_path(value), str(name)]
+    return [""]
 
 
 def functions() -> dict[str, Callable[..., Any]]:

@@ -38,6 +38,7 @@ from megengine.core.errors import FileFormatError, MegEngineError
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the processes that load this module by its name
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
+import hostile_expressions
 import index_keys
 from damage import damaged_archive, damaged_bytes, damaged_json
 from worker import Worker
@@ -254,6 +255,12 @@ KINDS: dict[str, Kind] = {
     "numpy-pickle": Kind(".pkl", _plain_pickles, damaged_bytes, _load_plain_pickle),
     "npy": Kind(".npy", lambda: [_arrays(np.save)], damaged_bytes, _load_samples),
     "edits": Kind(".log", _log_files, damaged_archive, _replay),
+    "expression": Kind(
+        ".txt",
+        lambda: [text.encode() for text in hostile_expressions.SAMPLES],
+        hostile_expressions.damaged,
+        hostile_expressions.load,
+    ),
     "picture": Kind(".png", _pictures, damaged_bytes, _load_picture),
     "recipe": Kind(".json", _recipes, _damaged_text, _load_recipe),
     "index": Kind(".json", _index_cases, _drawn_key, _export_key),

@@ -162,11 +162,16 @@ class Inserter(Builder):
         if name not in entries:
             raise AttributeError(f"{node.qualname} has no attribute {name!r}{nearest(name, entries)}")
         value = get_subattr(node.owner, name)
-        if not isinstance(value, (Module, Tensor)):
-            return value
-        self._place([node])
+        return self.attribute_at(path) if isinstance(value, (Module, Tensor)) else value
+
+    def attribute_at(self, path: str) -> Node:
+        """The submodule or tensor at a path, which there must be."""
+        known = self._attributes().get(path)
+        if known is not None and self.graph._names.get(known.name) is known:
+            return known
         owner = self.graph._inputs[0]
-        made = self.attribute_node(owner, path, value)
+        self._place([owner])
+        made = self.attribute_node(owner, path, get_subattr(owner.owner, path))  # type: ignore[attr-defined]
         self.scope.attributes[path] = made
         return made
 
