@@ -9,7 +9,7 @@ PACKAGES := $(shell find megengine kernels traced_module quantization cli -name 
 FUZZ ?= 20000
 SEED ?= 1
 
-.PHONY: api demo fuzz fuzz-calls megengine test test-slow lint format clean setup wheel
+.PHONY: api demo fuzz fuzz-calls megengine test test-slow lint format clean setup stubs wheel
 
 setup: $(VENV)/.installed
 
@@ -20,10 +20,15 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(VENV)/bin/python $(NATIVE) $(PACKAGES)
-	$(BIN)/python -m pip install -q --disable-pip-version-check "scikit-build-core>=1.1" nanobind "numpy>=2" cmake ninja \
+	$(BIN)/python -m pip install -q --disable-pip-version-check "scikit-build-core>=1.1" nanobind "numpy>=2" ml_dtypes cmake ninja \
 	  onednn-devel-cpu-gomp==2023.2.0 onednn-cpu-gomp==2023.2.0
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[dev]'
+	$(BIN)/python -m megengine.tools.stubs .
 	@touch $@
+
+# type stubs of what the op records declare, for editors and type checkers
+stubs: setup
+	$(BIN)/python -m megengine.tools.stubs .
 
 demo: setup
 	$(BIN)/mge-quantize demo -o demo-out/report.html
@@ -51,7 +56,7 @@ megengine: setup
 api: setup
 	$(BIN)/python -m megengine.tools.api tests/data/megengine/api.json
 
-lint: setup
+lint: stubs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright

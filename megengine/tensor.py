@@ -31,7 +31,7 @@ _INT32 = np.iinfo(np.int32)
 
 
 if TYPE_CHECKING:
-    _Fields = object
+    from megengine.tensor_methods import TensorMethods as _Fields  # a stub: what the op records attach
 else:
     _Fields = _core.TensorBase  # native, so that native code reads and makes tensors without Python
 
@@ -95,25 +95,12 @@ class Tensor(_Fields):
     qparams: Any = None
     name: str = ""
 
-    if TYPE_CHECKING:  # fields of the base; operators and methods are attached by the op records
+    if TYPE_CHECKING:  # fields of the native base
         _value: Any  # the array, None while it is deferred
         _spec: TensorSpec | None
         _dtype: DType
         _device: str
         _thunk: Callable[[], np.ndarray] | None
-
-        def _binary(self, other: Any) -> Tensor: ...
-        def _unary(self) -> Tensor: ...
-        def __getattr__(self, name: str) -> Any: ...
-        def __getitem__(self, index: Any) -> Tensor: ...
-        def __setitem__(self, index: Any, value: Any) -> None: ...
-
-        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _binary
-        __floordiv__ = __mod__ = __pow__ = __rpow__ = __matmul__ = __and__ = __or__ = __xor__ = __lshift__ = (
-            __rshift__
-        ) = _binary
-        __lt__ = __le__ = __gt__ = __ge__ = _binary
-        __neg__ = __abs__ = __invert__ = _unary
 
     def __init__(
         self,

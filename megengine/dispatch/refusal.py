@@ -23,6 +23,7 @@ from megengine.core.errors import (
     NotEnoughMemoryError,
     nearest,
 )
+from megengine.core.types import Shaped
 from megengine.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -133,9 +134,11 @@ _PLAIN: dict[Any, tuple[Any, str]] = {
     bool: ((bool, np.bool_), "True or False"),
     int: (numbers.Integral, "an integer"),
     float: (numbers.Real, "a number"),
+    complex: (numbers.Number, "a number"),
     str: (str, "a string"),
     type(None): (type(None), "None"),
     Tensor: ((Tensor, np.ndarray), "a tensor"),
+    Shaped: ((Tensor, np.ndarray, np.generic), "a tensor"),
 }
 
 
@@ -182,6 +185,8 @@ def _kinds(hint: Any) -> str:
     if origin is collections.abc.Callable:
         return "something to call"
     if origin in (tuple, list, collections.abc.Sequence, collections.abc.Iterable) and parts:
+        if parts[0] is Any:
+            return "a sequence of numbers"
         many = f"{len(parts)} of " if origin is tuple and Ellipsis not in parts else "several of "
         return f"{many}({_kinds(parts[0])})"
     return getattr(origin, "__name__", str(origin))

@@ -65,6 +65,14 @@ def _unnamed(entries: Iterable[tuple]) -> Iterator[Any]:
 
 
 if TYPE_CHECKING:
+    from typing import ParamSpec, Protocol, TypeVar
+
+    P = ParamSpec("P")
+    R = TypeVar("R", covariant=True)
+
+    class _HasForward(Protocol[P, R]):
+        def forward(self, *inputs: P.args, **kwargs: P.kwargs) -> R: ...
+
     _Reads = object
 else:
     _Reads = _core.WatchedReads  # native: a layer reads a dozen of its attributes at every call
@@ -98,11 +106,7 @@ class Module(_Reads):
         hint = nearest("forward", added)
         raise MissingMethodError(f"{type(self).__name__} has no forward; define it in the subclass{hint}")
 
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
-
-    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+    def _call(self, *inputs: Any, **kwargs: Any) -> Any:
         watcher = hooks.active.get()
         if watcher is None:
             try:
@@ -115,6 +119,15 @@ class Module(_Reads):
                     raise
                 raise failed from exc
         return watcher.module(self, inputs, kwargs, lambda: self._run(inputs, kwargs))
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+        @property
+        def __call__(self: _HasForward[P, R]) -> Callable[P, R]: ...  # arguments and result are those of forward
+    else:
+        __call__ = _call
 
     def _run_deep(self, inputs: tuple, kwargs: dict) -> Any:
         """Run where modules that nest deeper than Python's calls can have room."""

@@ -16,6 +16,8 @@ from megengine.module.module import Module
 from megengine.ops.common import choice
 from megengine.tensor import Parameter, Tensor
 
+_CellWeights = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # of the input, of the state, and their biases
+
 
 def _lstm_state(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     i, f, g, o = F.split(gates, 4, axis=-1)
@@ -163,16 +165,17 @@ class RNNBase(Module):
             for _ in range(self.num_directions)
         ]
 
-    def _weights(self) -> list[tuple[Tensor | None, ...]]:
+    def _weights(self) -> list[_CellWeights]:
         flat = F.reshape(self._flatten_weights, (-1,))
         cells, start = [], 0
         for _, shapes in self._layout():
-            parts: list[Tensor | None] = []
+            parts: list[Tensor] = []
             for shape in shapes:
                 stop = start + math.prod(shape)
                 parts.append(F.reshape(flat[start:stop], shape))
                 start = stop
-            cells.append((*parts, *[None] * (4 - len(parts))))
+            weight_ih, weight_hh, bias_ih, bias_hh = (*parts, None, None)[:4]
+            cells.append((weight_ih, weight_hh, bias_ih, bias_hh))
         return cells
 
     def reset_parameters(self) -> None:
@@ -197,7 +200,7 @@ class RNNBase(Module):
         raise MissingMethodError(f"{type(self).__name__} has no step; use RNN, LSTM or GRU")
 
     def _scan(
-        self, x: Tensor, weights: tuple[Tensor | None, ...], states: tuple[Tensor, ...], backwards: bool
+        self, x: Tensor, weights: _CellWeights, states: tuple[Tensor, ...], backwards: bool
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """One cell over [T,N,I]: outputs [T,N,H] and the last states. The input's share is one matrix product."""
         weight_ih, weight_hh, bias_ih, bias_hh = weights

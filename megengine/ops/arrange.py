@@ -10,6 +10,7 @@ import numpy as np
 from megengine import device as devices
 from megengine.core.errors import OptionError, brief
 from megengine.core.spec import TensorSpec
+from megengine.core.types import TensorLike
 from megengine.dispatch import OnnxRule, Op, Sample, apply, define, public
 from megengine.ops.common import Axes, Integers, as_tensor, floating, normalize_axes, normalize_axis
 from megengine.tensor import Tensor
@@ -34,28 +35,28 @@ define(
 
 
 @public(home=_HOME, methods=("to",), by_spec=True)
-def copy(inp: Any, device: str | None = None) -> Tensor:
+def copy(inp: TensorLike, device: str | None = None) -> Tensor:
     """A copy of x on a device (its own by default), differentiable."""
     x = as_tensor(inp)
     return apply("copy", x, device=x.device if device is None else devices.normalize(device))
 
 
 @public(home="megengine.functional.math", by_spec=True)
-def isnan(inp: Any) -> Tensor:
+def isnan(inp: TensorLike) -> Tensor:
     """True where x is not a number."""
     x = as_tensor(inp)
     return apply("not_equal", x, x)
 
 
 @public(home="megengine.functional.math", by_spec=True)
-def isinf(inp: Any) -> Tensor:
+def isinf(inp: TensorLike) -> Tensor:
     """True where x is infinite."""
     x = floating(inp)
     return apply("equal", apply("abs", x), as_tensor(float("inf"), like=x))
 
 
 @public(home=_HOME, by_spec=True)
-def tile(inp: Any, reps: Integers) -> Tensor:
+def tile(inp: TensorLike, reps: Integers) -> Tensor:
     """X beside itself `reps` times along each axis; missing axes count from the left, as in NumPy."""
     x = as_tensor(inp)
     counts = (reps,) if isinstance(reps, int) else tuple(int(r) for r in reps)
@@ -71,7 +72,7 @@ def tile(inp: Any, reps: Integers) -> Tensor:
 
 
 @public(home=_HOME, by_spec=True)
-def repeat(inp: Any, repeats: int, axis: int | None = None) -> Tensor:
+def repeat(inp: TensorLike, repeats: int, axis: int | None = None) -> Tensor:
     """Every element `repeats` times along `axis`, or of the flattened tensor without one."""
     x = as_tensor(inp)
     x = apply("reshape", x, shape=(x.size,)) if axis is None else x
@@ -85,7 +86,7 @@ def repeat(inp: Any, repeats: int, axis: int | None = None) -> Tensor:
 
 
 @public(home=_HOME, by_spec=True)
-def roll(inp: Any, shift: Integers, axis: Axes = None) -> Tensor:
+def roll(inp: TensorLike, shift: Integers, axis: Axes = None) -> Tensor:
     """Elements moved along axes; what leaves at one end comes in at the other."""
     x = as_tensor(inp)
     if axis is None:
@@ -107,7 +108,7 @@ def roll(inp: Any, shift: Integers, axis: Axes = None) -> Tensor:
 
 
 @public(home="megengine.functional.metric")
-def topk_accuracy(logits: Any, target: Any, topk: Integers = 1) -> Any:
+def topk_accuracy(logits: TensorLike, target: TensorLike, topk: Integers = 1) -> Any:
     """Part of the rows of logits [N,C] whose target [N] is among the k largest; a list for several k."""
     counts = [topk] if isinstance(topk, int) else list(topk)
     scores, wanted = as_tensor(logits), as_tensor(target).reshape(-1, 1)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.errors import OptionError, ShapeError
+from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
 from megengine.ops.common import BOOL, as_tensor, floating
 from megengine.ops.loss import dropout
@@ -69,14 +70,14 @@ def _masked(scores: Tensor, attn_mask: Any, key_padding_mask: Any, is_causal: bo
 
 @public(home="megengine.functional.nn")
 def multi_head_attention(
-    query: Any,
-    key: Any,
-    value: Any,
+    query: TensorLike,
+    key: TensorLike,
+    value: TensorLike,
     embed_dim: int,
     num_heads: int,
     attn_drop: float,
     out_drop: float,
-    io_weight_bias: Any,
+    io_weight_bias: TensorLike,
     qproj_size: int | None = None,
     kproj_size: int | None = None,
     vproj_size: int | None = None,
@@ -85,11 +86,11 @@ def multi_head_attention(
     kbias: bool = False,
     vbias: bool = False,
     obias: bool = False,
-    bias_k: Any = None,
-    bias_v: Any = None,
+    bias_k: TensorLike | None = None,
+    bias_v: TensorLike | None = None,
     add_zero_attn: bool = False,
-    key_padding_mask: Any = None,
-    attn_mask: Any = None,
+    key_padding_mask: TensorLike | None = None,
+    attn_mask: TensorLike | None = None,
     need_weights: bool = False,
     average_attn_weights: bool = False,
     is_causal: bool = False,

@@ -10,6 +10,7 @@ import numpy as np
 from megengine.core.dtype import is_float
 from megengine.core.errors import DivisionByZeroError, DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.types import TensorLike
 from megengine.dispatch import (
     ErrorSample,
     NoRule,
@@ -217,7 +218,7 @@ for _name, _reference, _onnx in (
 def _declare_binary(
     name: str, *methods: str, in_place: str = "", real: bool = False, logical: bool = False
 ) -> Callable[[Any, Any], Tensor]:
-    def function(x: Any, y: Any) -> Tensor:
+    def function(x: TensorLike, y: TensorLike) -> Tensor:
         a, b = operands(name, x, y)
         if logical:
             require_bool(name, a, b)
@@ -251,7 +252,7 @@ for _name, _method in (("logical_and", "__and__"), ("logical_or", "__or__"), ("l
 
 
 @public(home=_HOME, methods=("__pow__",), in_place=("__ipow__",), by_spec=True)
-def pow(x: Any, y: Any) -> Tensor:
+def pow(x: TensorLike, y: TensorLike) -> Tensor:
     """X to the power y, elementwise, as floats; powers 1 to 4 are products: `x ** 2` equals `x * x` bit for bit."""
     if isinstance(y, (int, float)) and not isinstance(y, bool) and y in (1, 2, 3, 4):
         x = floating(x)
@@ -262,7 +263,7 @@ def pow(x: Any, y: Any) -> Tensor:
 
 
 def _declare_reflected(name: str, method: str, *, real: bool = False) -> None:
-    def function(x: Any, y: Any) -> Tensor:
+    def function(x: TensorLike, y: TensorLike) -> Tensor:
         a, b = operands(name, y, x)
         return apply(name, floating(a), floating(b)) if real else apply(name, a, b)
 
@@ -281,20 +282,20 @@ _declare_reflected("right_shift", "__rrshift__")
 
 
 @public(home="megengine.tensor", methods=("__pos__",), by_spec=True)
-def pos(x: Any) -> Tensor:
+def pos(x: TensorLike) -> Tensor:
     """X itself, as a new tensor."""
     return apply("copy", as_tensor(x), device=as_tensor(x).device)
 
 
 @public(home=_HOME, by_spec=True)
-def atan2(y: Any, x: Any) -> Tensor:
+def atan2(y: TensorLike, x: TensorLike) -> Tensor:
     """Angle of the point (x, y) in (-pi, pi], elementwise (shapes broadcast)."""
     a, b = operands("atan2", y, x)
     return apply("atan2", floating(a), floating(b))
 
 
 @public(home=_HOME, by_spec=True)
-def logaddexp(x: Any, y: Any) -> Tensor:
+def logaddexp(x: TensorLike, y: TensorLike) -> Tensor:
     """log(exp(x) + exp(y)) without overflow."""
     a, b = operands("logaddexp", floating(x), floating(y))
     d = a - b  # the larger one, plus; written without abs and maximum, which have no slope where a equals b

@@ -9,9 +9,10 @@ import numpy as np
 
 from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.types import TensorLike
 from megengine.dispatch import ErrorSample, Op, Sample, apply, define, no_onnx, not_differentiable, public
 from megengine.kernels.reference.order import in_order
-from megengine.ops.common import INT32, as_tensor, choice, floating, pair
+from megengine.ops.common import INT32, Integers, as_tensor, choice, floating, pair
 from megengine.tensor import Tensor
 
 _VISION = "megengine.functional.vision"
@@ -62,7 +63,7 @@ define(
 
 
 @public(home=_VISION)
-def nms(boxes: Any, scores: Any, iou_thresh: float, max_output: int | None = None) -> Tensor:
+def nms(boxes: TensorLike, scores: TensorLike, iou_thresh: float, max_output: int | None = None) -> Tensor:
     """int32 indices of the boxes [N,4] (x0, y0, x1, y1) that no better one overlaps by more than iou_thresh.
 
     In falling order of scores [N], at most max_output. The number of results depends on values, so a trace keeps that
@@ -238,7 +239,9 @@ define(
 
 
 @public(home=_VISION)
-def roi_pooling(inp: Any, rois: Any, output_shape: Any, mode: str = "max", scale: float = 1.0) -> Tensor:
+def roi_pooling(
+    inp: TensorLike, rois: TensorLike, output_shape: Integers, mode: str = "max", scale: float = 1.0
+) -> Tensor:
     """Regions of inp [N,C,H,W] as pictures of output_shape: largest elements (or means) of cells, [R,C,oh,ow].
 
     rois [R,5]: picture, x0, y0, x1, y1, times `scale`, rounded. An empty cell gives 0. Source: Girshick, "Fast R-CNN",

@@ -9,6 +9,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, as_dtype, is_float
 from megengine.core.errors import DTypeError
 from megengine.core.spec import TensorSpec
+from megengine.core.types import DTypeLike, TensorLike
 from megengine.dispatch import OnnxRule, Op, Sample, apply, define, public
 from megengine.ops.common import (
     FLOAT32,
@@ -48,7 +49,7 @@ define(
 
 
 @public(home="megengine.tensor", methods=("astype",), by_spec=True)
-def astype(inp: Any, dtype: Any) -> Tensor:
+def astype(inp: TensorLike, dtype: DTypeLike) -> Tensor:
     """The tensor in another dtype; to and from quantized dtypes by quantizing and dequantizing."""
     x, wanted = as_tensor(inp), as_dtype(dtype)
     if x.dtype == wanted:

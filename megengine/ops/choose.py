@@ -10,6 +10,7 @@ import numpy as np
 from megengine.core.dtype import storage_of
 from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.types import TensorLike
 from megengine.dispatch import ErrorSample, Op, Sample, apply, define, no_onnx, public
 from megengine.ops.common import BOOL, as_tensor, cast, choice, normalize_axis, refuse_quantized
 from megengine.tensor import Tensor
@@ -53,13 +54,13 @@ define(
 
 
 @public(home=_HOME, by_spec=True)
-def cumsum(inp: Any, axis: int) -> Tensor:
+def cumsum(inp: TensorLike, axis: int) -> Tensor:
     """Sums of the elements up to each, along `axis`; inp's shape and dtype."""
     return apply("cumsum", as_tensor(inp), axis=normalize_axis("cumsum", axis, as_tensor(inp).ndim), reverse=False)
 
 
 @public(home=_HOME)
-def cond_take(mask: Any, x: Any) -> tuple[Tensor, Tensor]:
+def cond_take(mask: TensorLike, x: TensorLike) -> tuple[Tensor, Tensor]:
     """The elements of x where the boolean mask (of x's shape) is true, and their int32 indices in x flattened.
 
     Raises ShapeError and DTypeError where the mask does not fit. The number of elements depends on values, so a
@@ -76,7 +77,7 @@ def cond_take(mask: Any, x: Any) -> tuple[Tensor, Tensor]:
 
 
 @public(home=_HOME)
-def scatter(inp: Any, axis: int, index: Any, source: Any) -> Tensor:
+def scatter(inp: TensorLike, axis: int, index: TensorLike, source: TensorLike) -> Tensor:
     """A copy of inp with out[index[i][j]][j] = source[i][j] for axis 0, likewise for others.
 
     index (integers) and source have one shape, of inp's number of axes and nowhere longer than inp.
@@ -100,7 +101,7 @@ def _diagonal(rows: int, columns: int, k: int, device: str) -> list[Tensor]:
 
 
 @public(home=_HOME)
-def diag(inp: Any, k: int = 0) -> Tensor:
+def diag(inp: TensorLike, k: int = 0) -> Tensor:
     """The k-th diagonal of a matrix, or the matrix whose k-th diagonal is the vector inp; k > 0 is above the main."""
     x, k = as_tensor(inp), int(k)
     if x.ndim == 1:

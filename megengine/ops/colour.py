@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from megengine.core.errors import DTypeError, ShapeError
+from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
 from megengine.ops.common import FLOAT32, as_tensor, cast, choice
 from megengine.tensor import Tensor
@@ -92,7 +91,7 @@ def _to_yuv(x: Tensor, middle: float) -> Tensor:
 
 
 @public(home="megengine.functional.vision")
-def cvt_color(inp: Any, mode: str = "") -> Tensor:
+def cvt_color(inp: TensorLike, mode: str = "") -> Tensor:
     """Inp [N,H,W,C] (uint8, or float32 in 0..1) in another colour space, named like RGB2GRAY.
 
     YUV2RGB_NV12 and its like (BT601_, 2BGR, 2GRAY; NV12, NV21, YU12, YV12) take uint8 [N, 3/2 H, W, 1] with chroma for

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.types import TensorLike
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, public
 from megengine.kernels.reference import conv as reference
-from megengine.ops.common import as_tensor, check_modes, pad_pairs, pair, promote, refuse_quantized
+from megengine.ops.common import Integers, as_tensor, check_modes, pad_pairs, pair, promote, refuse_quantized
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.nn"
@@ -331,19 +332,20 @@ def _weight4(op: str, w: Tensor, groups: int) -> Tensor:
 
 @public(home=_HOME, by_spec=True)
 def conv2d(
-    inp: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    inp: TensorLike,
+    weight: TensorLike,
+    bias: TensorLike | None = None,
+    stride: Integers = 1,
+    padding: Integers | Sequence[Sequence[int]] = 0,
+    dilation: Integers = 1,
     groups: int = 1,
     conv_mode: str = "cross_correlation",
     compute_mode: str = "default",
 ) -> Tensor:
     """2-D convolution of inp [N,C,H,W] with weight [O,C/groups,kh,kw] or (groups,O/groups,C/groups,kh,kw).
 
-    bias: [O] or (1,O,1,1). Returns [N,O,oh,ow]. Raises ShapeError where shapes do not fit.
+    bias: [O] or (1,O,1,1). padding: one number, one per axis, or a pair (before, after) per axis. Returns
+    [N,O,oh,ow]. Raises ShapeError where shapes do not fit.
     """
     check_modes("conv2d", conv_mode, compute_mode)
     tensors = _one_dtype("conv2d", inp, weight, bias)
@@ -362,13 +364,13 @@ def conv2d(
 
 @public(home=_HOME, by_spec=True)
 def conv_transpose2d(
-    inp: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    dilation: Any = 1,
+    inp: TensorLike,
+    weight: TensorLike,
+    bias: TensorLike | None = None,
+    stride: Integers = 1,
+    padding: Integers = 0,
+    output_padding: Integers = 0,
+    dilation: Integers = 1,
     groups: int = 1,
     conv_mode: str = "cross_correlation",
     compute_mode: str = "default",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from megengine.core.errors import OptionError, ShapeError
+from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
-from megengine.ops.common import as_tensor, check_modes, floating, operands, pad_pairs, pair, tuple_of
+from megengine.ops.common import Integers, as_tensor, check_modes, floating, operands, pad_pairs, pair, tuple_of
 from megengine.ops.conv import conv2d, conv_transpose2d
 from megengine.tensor import Tensor
 
@@ -20,9 +21,9 @@ def _axes(op: str, x: Tensor, n: int) -> None:
 
 @public(home=_HOME, by_spec=True)
 def conv1d(
-    inp: Any,
-    weight: Any,
-    bias: Any = None,
+    inp: TensorLike,
+    weight: TensorLike,
+    bias: TensorLike | None = None,
     stride: int = 1,
     padding: int = 0,
     dilation: int = 1,
@@ -80,12 +81,12 @@ def _volume(planes: Tensor, n: int, depth: int) -> Tensor:
 
 @public(home=_HOME, by_spec=True)
 def conv3d(
-    inp: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    inp: TensorLike,
+    weight: TensorLike,
+    bias: TensorLike | None = None,
+    stride: Integers = 1,
+    padding: Integers = 0,
+    dilation: Integers = 1,
     groups: int = 1,
     conv_mode: str = "cross_correlation",
 ) -> Tensor:
@@ -118,13 +119,13 @@ def conv3d(
 
 @public(home=_HOME)
 def conv_transpose3d(
-    inp: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    dilation: Any = 1,
+    inp: TensorLike,
+    weight: TensorLike,
+    bias: TensorLike | None = None,
+    stride: Integers = 1,
+    padding: Integers = 0,
+    output_padding: Integers = 0,
+    dilation: Integers = 1,
     groups: int = 1,
 ) -> Tensor:
     """The adjoint of conv3d: inp [N,I,D,H,W], weight [I,O/groups,kd,kh,kw]; bias (1,O,1,1,1) or [O]."""
@@ -176,7 +177,9 @@ def _unfold(op: str, x: Tensor, kernel: Any, padding: Any, stride: Any, dilation
 
 
 @public(home=_HOME)
-def sliding_window(inp: Any, kernel_size: Any, padding: Any = 0, stride: Any = 1, dilation: Any = 1) -> Tensor:
+def sliding_window(
+    inp: TensorLike, kernel_size: Integers, padding: Integers = 0, stride: Integers = 1, dilation: Integers = 1
+) -> Tensor:
     """The windows of inp [N,C,H,W], zero-padded: [N,C,oh,ow,kh,kw]."""
     op = "sliding_window"
     return _unfold(op, as_tensor(inp), pair(op, "kernel_size", kernel_size), padding, stride, dilation)
@@ -184,7 +187,12 @@ def sliding_window(inp: Any, kernel_size: Any, padding: Any = 0, stride: Any = 1
 
 @public(home=_HOME)
 def sliding_window_transpose(
-    inp: Any, output_size: Any, kernel_size: Any, padding: Any = 0, stride: Any = 1, dilation: Any = 1
+    inp: TensorLike,
+    output_size: Integers,
+    kernel_size: Integers,
+    padding: Integers = 0,
+    stride: Integers = 1,
+    dilation: Integers = 1,
 ) -> Tensor:
     """The adjoint of sliding_window: windows [N,C,oh,ow,kh,kw] added where they come from, [N,C,*output_size]."""
     op = "sliding_window_transpose"
@@ -203,12 +211,12 @@ def sliding_window_transpose(
 
 @public(home=_HOME)
 def local_conv2d(
-    inp: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    inp: TensorLike,
+    weight: TensorLike,
+    bias: TensorLike | None = None,
+    stride: Integers = 1,
+    padding: Integers = 0,
+    dilation: Integers = 1,
     conv_mode: str = "cross_correlation",
 ) -> Tensor:
     """A convolution with own weights at each position: inp [N,C,H,W], weight (groups,oh,ow,C/groups,kh,kw,O/groups)."""
@@ -235,14 +243,14 @@ def local_conv2d(
 
 @public(home=_HOME)
 def region_restricted_conv(
-    inp: Any,
-    weight: Any,
-    rin: Any,
-    rout: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    inp: TensorLike,
+    weight: TensorLike,
+    rin: TensorLike,
+    rout: TensorLike,
+    bias: TensorLike | None = None,
+    stride: Integers = 1,
+    padding: Integers = 0,
+    dilation: Integers = 1,
     groups: int = 1,
     conv_mode: str = "cross_correlation",
     compute_mode: str = "default",
@@ -277,7 +285,7 @@ def region_restricted_conv(
 
 @public(home=_HOME)
 def local_response_norm(
-    inp: Any, kernel_size: int = 5, k: float = 2.0, alpha: float = 1e-4, beta: float = 0.75
+    inp: TensorLike, kernel_size: int = 5, k: float = 2.0, alpha: float = 1e-4, beta: float = 0.75
 ) -> Tensor:
     """X / (k + alpha * sum of squares over kernel_size neighbouring channels) ** beta, inp [N,C,H,W].
 

@@ -12,6 +12,7 @@ from megengine import device as devices
 from megengine.core.dtype import as_dtype, storage_of
 from megengine.core.errors import ArgumentError, OptionError, ShapeError, brief
 from megengine.core.limits import refuse_oversized
+from megengine.core.types import DTypeLike, TensorLike
 from megengine.dispatch import public
 from megengine.kernels import _core
 from megengine.ops.common import (
@@ -59,7 +60,7 @@ def _lengths(op: str, shape: Any) -> tuple[int, ...]:
 
 
 @public(home=_HOME)
-def full(shape: Integers, value: float, *, dtype: Any = None, device: str | None = None) -> Tensor:
+def full(shape: Integers, value: float, *, dtype: DTypeLike | None = None, device: str | None = None) -> Tensor:
     """A tensor filled with `value`, whose type gives the dtype when none is given."""
     value = value.item() if isinstance(value, Tensor) else value
     if not isinstance(value, (numbers.Number, np.bool_)) or (isinstance(value, int) and value.bit_length() > 63):
@@ -71,33 +72,33 @@ def full(shape: Integers, value: float, *, dtype: Any = None, device: str | None
 
 
 @public(home=_HOME)
-def zeros(shape: Integers, *, dtype: Any = "float32", device: str | None = None) -> Tensor:
+def zeros(shape: Integers, *, dtype: DTypeLike = "float32", device: str | None = None) -> Tensor:
     """A tensor of zeros."""
     return _filled("zeros", shape, dtype, None, device)
 
 
 @public(home=_HOME)
-def ones(shape: Integers, *, dtype: Any = "float32", device: str | None = None) -> Tensor:
+def ones(shape: Integers, *, dtype: DTypeLike = "float32", device: str | None = None) -> Tensor:
     """A tensor of ones."""
     return _filled("ones", shape, dtype, 1, device)
 
 
 @public(home=_HOME)
-def zeros_like(inp: Any) -> Tensor:
+def zeros_like(inp: TensorLike) -> Tensor:
     """Zeros with the shape and dtype of `inp`."""
     x = as_tensor(inp)
     return _core.filled(x.spec.shape, storage_of(x.dtype), None, x.device)
 
 
 @public(home=_HOME)
-def ones_like(inp: Any) -> Tensor:
+def ones_like(inp: TensorLike) -> Tensor:
     """Ones with the shape and dtype of `inp`."""
     x = as_tensor(inp)
     return _core.filled(x.spec.shape, storage_of(x.dtype), 1, x.device)
 
 
 @public(home=_HOME)
-def full_like(inp: Any, value: float) -> Tensor:
+def full_like(inp: TensorLike, value: float) -> Tensor:
     """`value` in the shape and dtype of `inp`."""
     x = as_tensor(inp)
     return _made(np.full(x.shape, value, storage_of(x.dtype)), x.device)
@@ -105,7 +106,11 @@ def full_like(inp: Any, value: float) -> Tensor:
 
 @public(home=_HOME)
 def arange(
-    start: float = 0, stop: float | None = None, step: float = 1, dtype: Any = "float32", device: str | None = None
+    start: float = 0,
+    stop: float | None = None,
+    step: float = 1,
+    dtype: DTypeLike = "float32",
+    device: str | None = None,
 ) -> Tensor:
     """Numbers from start (inclusive) to stop (exclusive)."""
     first, last = (0, start) if stop is None else (start, stop)
@@ -119,14 +124,14 @@ def arange(
 
 
 @public(home=_HOME)
-def linspace(start: float, stop: float, num: int, dtype: Any = "float32", device: str | None = None) -> Tensor:
+def linspace(start: float, stop: float, num: int, dtype: DTypeLike = "float32", device: str | None = None) -> Tensor:
     """`num` evenly spaced numbers from start to stop, both included."""
     refuse_oversized("linspace", (max(int(num), 0),), 16)
     return _made(np.linspace(float(start), float(stop), int(num)).astype(storage_of(as_dtype(dtype))), device)
 
 
 @public(home=_HOME)
-def eye(N: Integers, M: int | None = None, *, dtype: Any = "float32", device: str | None = None) -> Tensor:
+def eye(N: Integers, M: int | None = None, *, dtype: DTypeLike = "float32", device: str | None = None) -> Tensor:
     """The N x M matrix with ones on its diagonal; N may be the shape, (rows, columns) or (rows,)."""
     if isinstance(N, (tuple, list)) or (isinstance(N, (Tensor, np.ndarray)) and N.ndim):
         given = shape_argument((N,))

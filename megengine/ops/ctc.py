@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from megengine.core.errors import OptionError, ShapeError
+from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
 from megengine.ops.binary import logaddexp
 from megengine.ops.common import FLOAT32, as_tensor, cast, choice, floating
@@ -52,7 +51,12 @@ def _shifted(alpha: Tensor, by: int) -> Tensor:
 
 @public(home="megengine.functional.loss")
 def ctc_loss(
-    pred: Any, pred_lengths: Any, label: Any, label_lengths: Any, blank: int = 0, reduction: str = "mean"
+    pred: TensorLike,
+    pred_lengths: TensorLike,
+    label: TensorLike,
+    label_lengths: TensorLike,
+    blank: int = 0,
+    reduction: str = "mean",
 ) -> Tensor:
     """-log of the probability of the label sequences.
 

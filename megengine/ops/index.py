@@ -11,6 +11,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, is_float, storage_of
 from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.types import TensorLike
 from megengine.dispatch import OnnxRule, Op, Sample, apply, define, no_onnx, not_differentiable, public
 from megengine.ops.common import (
     BOOL,
@@ -307,7 +308,7 @@ def _as_truth(key: Any) -> bool | None:
 
 
 @public(home="megengine.tensor", methods=("__getitem__",), by_spec=True)
-def getitem(inp: Any, key: Any) -> Tensor:
+def getitem(inp: TensorLike, key: Any) -> Tensor:
     """Elements by integers, slices, None, Ellipsis, integer tensors and boolean masks, as NumPy has them.
 
     A single truth value adds an axis of length 1, or of length 0 for False.
@@ -361,7 +362,7 @@ def _with_new_axes(x: Tensor, items: list[Any], new: list[int]) -> tuple[Tensor,
 
 
 @public(home="megengine.tensor", in_place=("__setitem__",), by_spec=True)
-def setitem(inp: Tensor, key: Any, value: Any) -> Tensor:
+def setitem(inp: Tensor, key: Any, value: TensorLike) -> Tensor:
     """What `inp` is with other elements; `inp[key] = value` gives it that value, other tensors are not affected."""
     value = cast(as_tensor(value, like=inp), inp.dtype)
     plain = _plain_key(key)
@@ -396,7 +397,7 @@ def _set_plain(inp: Tensor, key: tuple[Any, ...], value: Tensor) -> Tensor:
 
 
 @public(home=_HOME, by_spec=True)
-def gather(inp: Any, axis: int, index: Any) -> Tensor:
+def gather(inp: TensorLike, axis: int, index: TensorLike) -> Tensor:
     """out[i][j] = inp[index[i][j]][j] for axis 0, likewise for others; index has inp's number of axes."""
     x, i = as_tensor(inp), as_tensor(index)
     axis = normalize_axis("gather", axis, x.ndim)
@@ -408,7 +409,7 @@ def gather(inp: Any, axis: int, index: Any) -> Tensor:
 
 
 @public(home="megengine.functional.nn", by_spec=True)
-def indexing_one_hot(src: Any, index: Any, axis: int = 1, keepdims: bool = False) -> Tensor:
+def indexing_one_hot(src: TensorLike, index: TensorLike, axis: int = 1, keepdims: bool = False) -> Tensor:
     """One element of `axis` per position, chosen by `index` (src's shape without the axis; floats are cut to int32)."""
     x, i = as_tensor(src), as_tensor(index)
     if is_float(i.dtype) or i.dtype == BOOL:
@@ -420,14 +421,18 @@ def indexing_one_hot(src: Any, index: Any, axis: int = 1, keepdims: bool = False
 
 
 @public(home="megengine.functional.nn", by_spec=True)
-def one_hot(inp: Any, num_classes: int) -> Tensor:
+def one_hot(inp: TensorLike, num_classes: int) -> Tensor:
     """int32 rows with a single one at each index of inp."""
     return apply("one_hot", as_tensor(inp), depth=int(num_classes))
 
 
 @public(home="megengine.functional.nn", by_spec=True)
 def embedding(
-    inp: Any, weight: Any, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float | None = None
+    inp: TensorLike,
+    weight: TensorLike,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float | None = None,
 ) -> Tensor:
     """Rows of weight [V, D] for each index of inp [...]: [..., D].
 
@@ -453,7 +458,7 @@ def embedding(
 
 
 @public(home=_HOME, by_spec=True)
-def where(mask: Any, x: Any, y: Any) -> Tensor:
+def where(mask: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
     """X where mask is true, else y; shapes broadcast."""
     a, b = operands("where", x, y)
     return apply("where", as_tensor(mask), a, b)

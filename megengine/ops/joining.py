@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from megengine.core.dtype import DType
 from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.types import TensorLike
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, public
 from megengine.ops.common import (
     Integers,
@@ -117,7 +118,7 @@ def _common(op: str, inps: Any, device: Any) -> list[Tensor]:
 
 
 @public(home=_HOME)
-def concat(inps: Sequence[Any], axis: int = 0, device: str | None = None) -> Tensor:
+def concat(inps: Iterable[TensorLike], axis: int = 0, device: str | None = None) -> Tensor:
     """Tensors one after the other along `axis`, on `device`; one without axes counts as one of one element."""
     xs = _common("concat", inps, device)
     if any([not x.spec.shape for x in xs]):
@@ -126,7 +127,7 @@ def concat(inps: Sequence[Any], axis: int = 0, device: str | None = None) -> Ten
 
 
 @public(home=_HOME)
-def stack(inps: Sequence[Any], axis: int = 0, device: str | None = None) -> Tensor:
+def stack(inps: Iterable[TensorLike], axis: int = 0, device: str | None = None) -> Tensor:
     """Tensors of one shape along a new axis, on `device`."""
     xs = _common("stack", inps, device)
     shape = xs[0].spec.shape
@@ -139,7 +140,7 @@ def stack(inps: Sequence[Any], axis: int = 0, device: str | None = None) -> Tens
 
 
 @public(home=_HOME, by_spec=True)
-def split(inp: Any, nsplits_or_sections: Integers, axis: int = 0) -> tuple[Tensor, ...]:
+def split(inp: TensorLike, nsplits_or_sections: Integers, axis: int = 0) -> tuple[Tensor, ...]:
     """Parts along `axis`: their number, or the positions where to cut."""
     x = as_tensor(inp)
     axis = normalize_axis("split", axis, x.ndim)

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from megengine.core.errors import ShapeError
+from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
 from megengine.ops.common import Integers, as_tensor, floating, normalize_axes, operands
 from megengine.ops.reduce import norm
@@ -32,7 +33,12 @@ def _scaled(x: Tensor, weight: Any, bias: Any, shape: tuple[int, ...]) -> Tensor
 
 @public(home=_HOME, by_spec=True)
 def layer_norm(
-    inp: Any, normalized_shape: Integers, affine: bool, weight: Any = None, bias: Any = None, eps: float = 1e-5
+    inp: TensorLike,
+    normalized_shape: Integers,
+    affine: bool,
+    weight: TensorLike | None = None,
+    bias: TensorLike | None = None,
+    eps: float = 1e-5,
 ) -> Tensor:
     """Normalise inp over its last axes, whose lengths are `normalized_shape` (Ba et al. 2016).
 
@@ -48,7 +54,12 @@ def layer_norm(
 
 @public(home=_HOME, by_spec=True)
 def group_norm(
-    inp: Any, num_groups: int, affine: bool, weight: Any = None, bias: Any = None, eps: float = 1e-5
+    inp: TensorLike,
+    num_groups: int,
+    affine: bool,
+    weight: TensorLike | None = None,
+    bias: TensorLike | None = None,
+    eps: float = 1e-5,
 ) -> Tensor:
     """Normalise inp [N,C,...] over groups of C / num_groups channels (Wu and He 2018). weight, bias: C elements."""
     x = floating(inp)
@@ -61,7 +72,9 @@ def group_norm(
 
 
 @public(home=_HOME)
-def instance_norm(inp: Any, affine: bool, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
+def instance_norm(
+    inp: TensorLike, affine: bool, weight: TensorLike | None = None, bias: TensorLike | None = None, eps: float = 1e-5
+) -> Tensor:
     """Normalise each channel of each sample of inp [N,C,...] (Ulyanov et al. 2016). weight, bias: C elements."""
     x = floating(inp)
     if x.ndim < 3:
@@ -71,19 +84,19 @@ def instance_norm(inp: Any, affine: bool, weight: Any = None, bias: Any = None, 
 
 
 @public(home=_HOME, by_spec=True)
-def prelu(x: Any, y: Any) -> Tensor:
+def prelu(x: TensorLike, y: TensorLike) -> Tensor:
     """X where positive, else x times y; y is a number or one slope per channel (He et al. 2015)."""
-    x, y = operands("prelu", as_tensor(x), y)
-    if y.size > 1:
-        if x.ndim < 2 or y.size != x.shape[1]:
-            raise ShapeError(f"prelu: y has {y.size} slopes; expected 1, or one per channel of x {x.shape}")
-        y = apply("reshape", y, shape=(1, y.size, *[1] * (x.ndim - 2)))
-    zero = Tensor(0.0, dtype=x.dtype)
-    return apply("add", apply("maximum", x, zero), apply("mul", apply("minimum", x, zero), y))
+    value, slope = operands("prelu", as_tensor(x), y)
+    if slope.size > 1:
+        if value.ndim < 2 or slope.size != value.shape[1]:
+            raise ShapeError(f"prelu: y has {slope.size} slopes; expected 1, or one per channel of x {value.shape}")
+        slope = apply("reshape", slope, shape=(1, slope.size, *[1] * (value.ndim - 2)))
+    zero = Tensor(0.0, dtype=value.dtype)
+    return apply("add", apply("maximum", value, zero), apply("mul", apply("minimum", value, zero), slope))
 
 
 @public(home=_HOME, by_spec=True)
-def pixel_shuffle(inp: Any, upscale_factor: int) -> Tensor:
+def pixel_shuffle(inp: TensorLike, upscale_factor: int) -> Tensor:
     """[..., C*r*r, H, W] -> [..., C, H*r, W*r] (Shi et al. 2016)."""
     x, r = as_tensor(inp), int(upscale_factor)
     if r < 1 or x.ndim < 3 or x.shape[-3] % (r * r):
@@ -97,7 +110,12 @@ def pixel_shuffle(inp: Any, upscale_factor: int) -> Tensor:
 
 @public(home=_HOME)
 def general_norm(
-    inp: Any, normalized_axis: Integers, affine: bool = True, weight: Any = None, bias: Any = None, eps: float = 1e-5
+    inp: TensorLike,
+    normalized_axis: Integers,
+    affine: bool = True,
+    weight: TensorLike | None = None,
+    bias: TensorLike | None = None,
+    eps: float = 1e-5,
 ) -> Tensor:
     """Standardise x over `normalized_axis`; weight and bias have the lengths of those axes."""
     x = floating(inp)
@@ -108,7 +126,7 @@ def general_norm(
 
 
 @public(home="megengine.functional.math", by_spec=True)
-def normalize(inp: Any, ord: float | None = None, axis: int | None = None, eps: float = 1e-12) -> Tensor:
+def normalize(inp: TensorLike, ord: float | None = None, axis: int | None = None, eps: float = 1e-12) -> Tensor:
     """X divided by its norm along `axis` (or of the whole tensor), at least eps."""
     x = floating(inp)
     length = norm(x, ord) if axis is None else norm(x, ord, axis, keepdims=True)

@@ -11,6 +11,7 @@ import numpy as np
 
 from megengine.core.errors import DTypeError, GradientError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.types import TensorLike
 from megengine.dispatch import ErrorSample, Op, Sample, apply, define, no_onnx, public
 from megengine.ops.common import (
     FLOAT32,
@@ -83,7 +84,7 @@ def _solvable(inp: Any) -> tuple[Tensor, np.dtype]:
 
 
 @public(home=_MATH)
-def matinv(inp: Any) -> Tensor:
+def matinv(inp: TensorLike) -> Tensor:
     """Inverse of square matrices inp [..., N, N]. Raises OptionError where one is singular."""
     x, dtype = _solvable(inp)
     return cast(apply("matinv", x), dtype)
@@ -164,7 +165,7 @@ define(
 
 
 @public(home=_MATH)
-def svd(inp: Any, full_matrices: bool = False, compute_uv: bool = True) -> Any:
+def svd(inp: TensorLike, full_matrices: bool = False, compute_uv: bool = True) -> Any:
     """U, S, V with inp = U diag(S) V for matrices [..., M, N]; only S without `compute_uv`."""
     x, dtype = _solvable(inp)
     u, s, v = (cast(part, dtype) for part in apply("svd", x, full=bool(full_matrices)))
@@ -228,14 +229,14 @@ for _name, _take in (("real", np.real), ("imag", np.imag)):
 
 
 @public(home=_TENSOR)
-def complex(real: Any, imag: Any) -> Tensor:
+def complex(real: TensorLike, imag: TensorLike) -> Tensor:
     """Complex numbers (complex64) from their parts; shapes broadcast."""
     a, b = operands("complex", real, imag)
     return apply("complex", floating(a), floating(b))
 
 
 @public(home=_TENSOR)
-def polar(abs: Any, angle: Any) -> Tensor:
+def polar(abs: TensorLike, angle: TensorLike) -> Tensor:
     """Complex numbers from absolute values and angles in radians; shapes broadcast."""
     a, b = operands("polar", abs, angle)
     a, b = floating(a), floating(b)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from megengine.core.errors import OptionError, ShapeError
+from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
 from megengine.kernels import _core
 from megengine.ops.common import BOOL, as_tensor, choice, floating, normalize_axis, operands
@@ -26,14 +25,14 @@ def _reduce(loss: Tensor, reduction: str) -> Tensor:
 
 
 @public(home=_HOME, by_spec=True)
-def l1_loss(pred: Any, label: Any, reduction: str = "mean") -> Tensor:
+def l1_loss(pred: TensorLike, label: TensorLike, reduction: str = "mean") -> Tensor:
     """Mean absolute difference."""
     x, y = operands("l1_loss", pred, label)
     return _reduce(apply("abs", (floating(x) if x.dtype == BOOL else x) - y), reduction)
 
 
 @public(home=_HOME, by_spec=True)
-def square_loss(pred: Any, label: Any, reduction: str = "mean") -> Tensor:
+def square_loss(pred: TensorLike, label: TensorLike, reduction: str = "mean") -> Tensor:
     """Mean squared difference."""
     d = floating(pred) - as_tensor(label)
     return _reduce(d * d, reduction)
@@ -41,8 +40,8 @@ def square_loss(pred: Any, label: Any, reduction: str = "mean") -> Tensor:
 
 @public(home=_HOME, by_spec=True)
 def cross_entropy(
-    pred: Any,
-    label: Any,
+    pred: TensorLike,
+    label: TensorLike,
     axis: int = 1,
     with_logits: bool = True,
     label_smooth: float = 0,
@@ -67,7 +66,9 @@ def cross_entropy(
 
 
 @public(home=_HOME, by_spec=True)
-def binary_cross_entropy(pred: Any, label: Any, with_logits: bool = True, reduction: str = "mean") -> Tensor:
+def binary_cross_entropy(
+    pred: TensorLike, label: TensorLike, with_logits: bool = True, reduction: str = "mean"
+) -> Tensor:
     """Binary cross entropy of logits (or probabilities) and labels in [0, 1]."""
     x, y = floating(pred), as_tensor(label)
     if not with_logits:
@@ -76,7 +77,7 @@ def binary_cross_entropy(pred: Any, label: Any, with_logits: bool = True, reduct
 
 
 @public(home=_HOME, by_spec=True)
-def hinge_loss(pred: Any, label: Any, norm: str = "L1", reduction: str = "mean") -> Tensor:
+def hinge_loss(pred: TensorLike, label: TensorLike, norm: str = "L1", reduction: str = "mean") -> Tensor:
     """max(0, 1 - pred * label) summed over axis 1, labels -1 and 1; norm L2 squares it."""
     norm = choice("hinge_loss", "norm", norm, ("L1", "L2"), any_case=True)
     margin = apply("relu", 1 - floating(pred) * as_tensor(label))
@@ -84,7 +85,7 @@ def hinge_loss(pred: Any, label: Any, norm: str = "L1", reduction: str = "mean")
 
 
 @public(home="megengine.functional.nn", random=True)
-def dropout(inp: Any, drop_prob: float, training: bool = True) -> Tensor:
+def dropout(inp: TensorLike, drop_prob: float, training: bool = True) -> Tensor:
     """Zero a share `drop_prob` of elements and scale the rest by 1 / (1 - drop_prob); identity in evaluation."""
     if not 0 <= drop_prob < 1:
         raise OptionError(f"dropout: drop_prob is {drop_prob}; expected 0 <= drop_prob < 1")

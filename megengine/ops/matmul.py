@@ -8,6 +8,7 @@ import numpy as np
 
 from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.types import TensorLike
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, public
 from megengine.kernels.reference.order import in_order, in_turn, too_much
 from megengine.ops.common import (
@@ -129,7 +130,11 @@ def _factors(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
 
 @public(home="megengine.functional.math", by_spec=True)
 def matmul(
-    inp1: Any, inp2: Any, transpose_a: bool = False, transpose_b: bool = False, compute_mode: str = "default"
+    inp1: TensorLike,
+    inp2: TensorLike,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    compute_mode: str = "default",
 ) -> Tensor:
     """Matrix product of [..., M, K] and [..., K, N]; leading axes broadcast; vectors as in NumPy; of int8 an int32."""
     check_modes("matmul", compute_mode=compute_mode)
@@ -142,19 +147,19 @@ def matmul(
 
 
 @public(home="megengine.tensor", methods=("__matmul__",), in_place=("__imatmul__",), by_spec=True)
-def matmul_operator(inp1: Any, inp2: Any) -> Tensor:
+def matmul_operator(inp1: TensorLike, inp2: TensorLike) -> Tensor:
     """Inp1 @ inp2. A method of its own: graphs hold its arguments, and MegEngine's operator takes no more of them."""
     return matmul(inp1, inp2)
 
 
 @public(home="megengine.tensor", methods=("__rmatmul__",), by_spec=True)
-def rmatmul(inp1: Any, inp2: Any) -> Tensor:
+def rmatmul(inp1: TensorLike, inp2: TensorLike) -> Tensor:
     """Inp2 @ inp1, for arrays on the left."""
     return matmul(inp2, inp1)
 
 
 @public(home="megengine.functional.math", by_spec=True)
-def dot(inp1: Any, inp2: Any) -> Tensor:
+def dot(inp1: TensorLike, inp2: TensorLike) -> Tensor:
     """Inner product of two vectors."""
     a, b = operands("dot", inp1, inp2)
     if a.ndim != 1 or b.shape != a.shape:
@@ -163,7 +168,9 @@ def dot(inp1: Any, inp2: Any) -> Tensor:
 
 
 @public(home="megengine.functional.nn", by_spec=True)
-def linear(inp: Any, weight: Any, bias: Any = None, compute_mode: str = "default") -> Tensor:
+def linear(
+    inp: TensorLike, weight: TensorLike, bias: TensorLike | None = None, compute_mode: str = "default"
+) -> Tensor:
     """Inp [..., K] times weight [N, K] transposed, plus bias [N]."""
     check_modes("linear", compute_mode=compute_mode)
     x, w = _factors("linear", inp, weight)

@@ -8,6 +8,7 @@ import numpy as np
 
 from megengine.core.errors import ArgumentError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.types import TensorLike
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, public
 from megengine.dispatch.refusal import fits, shown
 from megengine.kernels.reference.order import in_order
@@ -90,21 +91,21 @@ def _axis(op: str, x: Tensor, axis: Any) -> int:
 
 
 @public(home=_HOME, by_spec=True)
-def softmax(inp: Any, axis: int | None = None) -> Tensor:
+def softmax(inp: TensorLike, axis: int | None = None) -> Tensor:
     """exp(x) normalised to sum 1 along `axis` (default: axis 0 of 1 or 3 axes, else axis 1, as MegEngine)."""
     x = floating(inp)
     return apply("softmax", x, axis=_axis("softmax", x, axis))
 
 
 @public(home=_HOME, by_spec=True)
-def logsoftmax(inp: Any, axis: int) -> Tensor:
+def logsoftmax(inp: TensorLike, axis: int) -> Tensor:
     """Logarithm of softmax along `axis`, without overflow."""
     x = floating(inp)
     return apply("log_softmax", x, axis=_axis("logsoftmax", x, axis))
 
 
 @public(home=_HOME)
-def logsumexp(inp: Any, axis: Axes, keepdims: bool = False) -> Tensor:
+def logsumexp(inp: TensorLike, axis: Axes, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) along `axis`, without overflow."""
     x = floating(inp)
     top = reduce("max", x, axis, True).detach()
@@ -201,11 +202,11 @@ def _updated(running: Tensor, value: Tensor, momentum: Any) -> Tensor:
 
 @public(home=_HOME)
 def batch_norm(
-    inp: Any,
+    inp: TensorLike,
     running_mean: Tensor | None = None,
     running_var: Tensor | None = None,
-    weight: Any = None,
-    bias: Any = None,
+    weight: TensorLike | None = None,
+    bias: TensorLike | None = None,
     *,
     training: bool = False,
     momentum: float = 0.9,
@@ -243,11 +244,11 @@ def batch_norm(
 
 @public(home=_HOME)
 def sync_batch_norm(
-    inp: Any,
+    inp: TensorLike,
     running_mean: Tensor,
     running_var: Tensor,
-    weight: Any = None,
-    bias: Any = None,
+    weight: TensorLike | None = None,
+    bias: TensorLike | None = None,
     training: bool = False,
     momentum: Any = 0.9,
     eps: float = 1e-5,

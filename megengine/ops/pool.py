@@ -10,10 +10,11 @@ import numpy as np
 
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.types import TensorLike
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, public
 from megengine.kernels.reference import conv as reference
 from megengine.kernels.reference.order import in_order
-from megengine.ops.common import as_tensor, choice, pad_pairs, pair, refuse_quantized
+from megengine.ops.common import Integers, as_tensor, choice, pad_pairs, pair, refuse_quantized
 from megengine.ops.conv import check_window
 from megengine.tensor import Tensor
 
@@ -250,7 +251,7 @@ def _arguments(op: str, kernel_size: Any, stride: Any, padding: Any) -> dict[str
 
 
 @public(home=_HOME, by_spec=True)
-def max_pool2d(inp: Any, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Tensor:
+def max_pool2d(inp: TensorLike, kernel_size: Integers, stride: Integers | None = None, padding: Integers = 0) -> Tensor:
     """Largest element of each window of inp [N,C,H,W]; the stride defaults to the window."""
     return apply("max_pool2d", as_tensor(inp), **_arguments("max_pool2d", kernel_size, stride, padding))
 
@@ -260,7 +261,11 @@ AVERAGES = {"average": True, "average_count_exclude_padding": False}  # mode -> 
 
 @public(home=_HOME, by_spec=True)
 def avg_pool2d(
-    inp: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, mode: str = "average_count_exclude_padding"
+    inp: TensorLike,
+    kernel_size: Integers,
+    stride: Integers | None = None,
+    padding: Integers = 0,
+    mode: str = "average_count_exclude_padding",
 ) -> Tensor:
     """Mean of each window of inp [N,C,H,W]; `mode` "average" counts the padding, the default does not.
 
@@ -286,7 +291,7 @@ def _adaptive(op: str, inp: Any, oshp: Any, **extra: Any) -> Tensor:
 
 
 @public(home=_HOME, by_spec=True)
-def adaptive_avg_pool2d(inp: Any, oshp: Any) -> Tensor:
+def adaptive_avg_pool2d(inp: TensorLike, oshp: Integers) -> Tensor:
     """Means over an oshp grid of inp [N,C,H,W]; where lengths do not divide, the windows overlap."""
     if pair("adaptive_avg_pool2d", "oshp", oshp) == (1, 1):
         return apply("mean", as_tensor(inp), axis=(2, 3), keepdims=True)
@@ -294,6 +299,6 @@ def adaptive_avg_pool2d(inp: Any, oshp: Any) -> Tensor:
 
 
 @public(home=_HOME, by_spec=True)
-def adaptive_max_pool2d(inp: Any, oshp: Any) -> Tensor:
+def adaptive_max_pool2d(inp: TensorLike, oshp: Integers) -> Tensor:
     """Largest elements over an oshp grid of inp [N,C,H,W]."""
     return _adaptive("max_pool2d", inp, oshp)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from megengine.core.errors import OptionError, ShapeError
+from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
 from megengine.ops.common import INT32, cast, floating
 from megengine.ops.sampling import check_rois, sample
@@ -30,9 +29,9 @@ def _moves(trans: Tensor, n: int, classes: int, part: int, cells: tuple[int, int
 
 @public(home="megengine.functional.nn")
 def deformable_psroi_pooling(
-    inp: Any,
-    rois: Any,
-    trans: Any,
+    inp: TensorLike,
+    rois: TensorLike,
+    trans: TensorLike,
     no_trans: bool,
     part_size: int,
     pooled_h: int,

@@ -13,6 +13,7 @@ import numpy as np
 from megengine.core.dtype import bfloat16
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.types import TensorLike
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, not_differentiable, public
 from megengine.kernels.reference.order import in_order
 from megengine.ops.common import (
@@ -245,13 +246,13 @@ def _counted(inp: Any) -> Tensor:
 
 
 @public(home=_HOME, methods=("sum",), by_spec=True)
-def sum(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def sum(inp: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Sum of elements along `axis` (an integer, several, or None for all)."""
     return reduce("sum", _counted(inp), axis, keepdims)
 
 
 @public(home=_HOME, methods=("prod",), by_spec=True)
-def prod(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def prod(inp: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Product of elements along `axis`."""
     return reduce("prod", _counted(inp), axis, keepdims)
 
@@ -263,25 +264,25 @@ def _for_mean(inp: Any) -> Tensor:
 
 
 @public(home=_HOME, methods=("mean",), by_spec=True)
-def mean(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def mean(inp: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Mean along `axis`; of float16 a float32, as in MegEngine."""
     return reduce("mean", _for_mean(inp), axis, keepdims)
 
 
 @public(home=_HOME, methods=("max",), by_spec=True)
-def max(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def max(inp: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Largest element along `axis`."""
     return reduce("max", inp, axis, keepdims)
 
 
 @public(home=_HOME, methods=("min",), by_spec=True)
-def min(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def min(inp: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Smallest element along `axis`."""
     return reduce("min", inp, axis, keepdims)
 
 
 @public(home=_HOME, by_spec=True)
-def var(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def var(inp: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Variance along `axis`, dividing by the number of elements; of float16 a float32, as in MegEngine."""
     x = _for_mean(inp)
     d = x - reduce("mean", x, axis, True)
@@ -289,13 +290,13 @@ def var(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 
 @public(home=_HOME, by_spec=True)
-def std(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def std(inp: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Standard deviation along `axis`, dividing by the number of elements; of float16 a float32."""
     return apply("sqrt", var(inp, axis, keepdims))
 
 
 @public(home=_HOME, by_spec=True)
-def norm(inp: Any, ord: float | None = None, axis: int | None = None, keepdims: bool = False) -> Tensor:
+def norm(inp: TensorLike, ord: float | None = None, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """Vector norm of order `ord` (default 2) along `axis`, or of all elements."""
     x, order = floating(inp), 2.0 if ord is None else float(ord)
     size = x if order % 2 == 0 else apply("abs", x)  # an even power needs none, and is smooth at 0 without
@@ -320,13 +321,13 @@ def _arg(name: str, inp: Any, axis: Any, keepdims: bool) -> Tensor:
 
 
 @public(home=_HOME, by_spec=True)
-def argmax(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def argmax(inp: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Index (int32) of the first largest element along `axis`; of several axes (None: all), into them flattened."""
     return _arg("argmax", inp, axis, keepdims)
 
 
 @public(home=_HOME, by_spec=True)
-def argmin(inp: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def argmin(inp: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Index (int32) of the first smallest element along `axis`; of several axes (None: all), into them flattened."""
     return _arg("argmin", inp, axis, keepdims)
 
@@ -370,7 +371,7 @@ define(
 
 @public(home=_HOME, by_spec=True)
 def topk(
-    inp: Any, k: int, descending: bool = True, kth_only: bool = False, no_sort: bool = False
+    inp: TensorLike, k: int, descending: bool = True, kth_only: bool = False, no_sort: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The k largest (or smallest) elements of the last axis and their int32 indices; `kth_only`: only the k-th.
 
@@ -386,7 +387,7 @@ def topk(
 
 
 @public(home=_HOME, by_spec=True)
-def sort(inp: Any, descending: bool = False) -> tuple[Tensor, Tensor]:
+def sort(inp: TensorLike, descending: bool = False) -> tuple[Tensor, Tensor]:
     """The last axis in order, and the int32 indices of its elements in the input."""
     return _sorted("sort", inp, descending)
 
@@ -399,6 +400,6 @@ def _sorted(name: str, inp: Any, descending: bool) -> tuple[Tensor, Tensor]:
 
 
 @public(home=_HOME, by_spec=True)
-def argsort(inp: Any, descending: bool = False) -> Tensor:
+def argsort(inp: TensorLike, descending: bool = False) -> Tensor:
     """int32 indices that put the last axis in order."""
     return _sorted("argsort", inp, descending)[1]

@@ -11,6 +11,7 @@ import numpy as np
 
 from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.types import TensorLike
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, public
 from megengine.dispatch.refusal import shown
 from megengine.ops.common import FLOAT32, Integers, cast, choice, floating, refuse_quantized, rounded_to
@@ -127,7 +128,7 @@ def _target(x: Tensor, n: int, size: Any, scale_factor: Any) -> tuple[int, ...]:
 
 @public(home="megengine.functional.vision", by_spec=True)
 def interpolate(
-    inp: Any,
+    inp: TensorLike,
     size: Integers | None = None,
     scale_factor: float | Sequence[float] | None = None,
     mode: str = "bilinear",

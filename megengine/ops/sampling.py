@@ -8,8 +8,20 @@ import numpy as np
 
 from megengine.core.dtype import is_float
 from megengine.core.errors import DeviceError, OptionError, ShapeError
+from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
-from megengine.ops.common import INT32, as_tensor, cast, check_modes, choice, floating, operands, pair, rounded_to
+from megengine.ops.common import (
+    INT32,
+    Integers,
+    as_tensor,
+    cast,
+    check_modes,
+    choice,
+    floating,
+    operands,
+    pair,
+    rounded_to,
+)
 from megengine.tensor import Tensor
 
 _VISION = "megengine.functional.vision"
@@ -108,7 +120,11 @@ def _channels_first(pixels: Tensor, oh: int, ow: int) -> Tensor:
 
 @public(home=_VISION)
 def remap(
-    inp: Any, map_xy: Any, border_mode: str = "replicate", scalar: float = 0.0, interp_mode: str = "linear"
+    inp: TensorLike,
+    map_xy: TensorLike,
+    border_mode: str = "replicate",
+    scalar: float = 0.0,
+    interp_mode: str = "linear",
 ) -> Tensor:
     """Inp [N,C,H,W] read at the points map_xy [N,oh,ow,2] (column, row): [N,C,oh,ow].
 
@@ -152,9 +168,9 @@ def _as_nchw(op: str, inp: Any, layout: str) -> Tensor:
 
 @public(home=_VISION)
 def warp_affine(
-    inp: Any,
-    mat: Any,
-    out_shape: Any,
+    inp: TensorLike,
+    mat: TensorLike,
+    out_shape: Integers,
     border_mode: str = "replicate",
     border_val: float = 0.0,
     format: str = "NHWC",
@@ -187,10 +203,10 @@ def warp_affine(
 
 @public(home=_VISION)
 def warp_perspective(
-    inp: Any,
-    mat: Any,
-    out_shape: Any,
-    mat_idx: Any = None,
+    inp: TensorLike,
+    mat: TensorLike,
+    out_shape: Integers,
+    mat_idx: TensorLike | None = None,
     border_mode: str = "replicate",
     border_val: float = 0.0,
     format: str = "NCHW",
@@ -237,14 +253,14 @@ def _moved_taps(offset: Tensor, kernel: Any, out: Any, stride: Any, padding: Any
 
 @public(home="megengine.functional.nn")
 def deformable_conv2d(
-    inp: Any,
-    weight: Any,
-    offset: Any,
-    mask: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    inp: TensorLike,
+    weight: TensorLike,
+    offset: TensorLike,
+    mask: TensorLike,
+    bias: TensorLike | None = None,
+    stride: Integers = 1,
+    padding: Integers = 0,
+    dilation: Integers = 1,
     groups: int = 1,
     conv_mode: str = "cross_correlation",
     compute_mode: str = "default",
@@ -301,12 +317,12 @@ def check_rois(op: str, x: Tensor, rois: Tensor, columns: int = 5) -> None:
 
 @public(home=_VISION)
 def roi_align(
-    inp: Any,
-    rois: Any,
-    output_shape: Any,
+    inp: TensorLike,
+    rois: TensorLike,
+    output_shape: Integers,
     mode: str = "average",
     spatial_scale: float = 1.0,
-    sample_points: Any = 2,
+    sample_points: Integers = 2,
     aligned: bool = True,
 ) -> Tensor:
     """Regions of inp [N,C,H,W] as pictures of output_shape: [R,C,oh,ow].
@@ -346,8 +362,8 @@ def _fractions(cells: tuple[int, int, int, int], axis: int, like: Tensor) -> Ten
 
 @public(home=_VISION)
 def correlation(
-    data1: Any,
-    data2: Any,
+    data1: TensorLike,
+    data2: TensorLike,
     kernel_size: int = 1,
     max_displacement: int = 1,
     stride1: int = 1,
@@ -403,7 +419,7 @@ def _patches(x: Tensor, top: int, left: int, lengths: list[int], stride: int) ->
 
 
 @public(home=_VISION)
-def nvof(src: Any, precision: int = 1) -> Tensor:
+def nvof(src: TensorLike, precision: int = 1) -> Tensor:
     """Optical flow by NVIDIA's flow engine, which is left out: always raises DeviceError."""
     raise DeviceError(
         "nvof: NVIDIA's optical flow engine is not supported; build a flow network on F.vision.correlation"

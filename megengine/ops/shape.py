@@ -14,6 +14,7 @@ import numpy as np
 
 from megengine.core.errors import ArgumentError, ShapeError, brief
 from megengine.core.spec import TensorSpec
+from megengine.core.types import TensorLike
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, not_differentiable, public
 from megengine.ops.common import (
     INT32,
@@ -95,7 +96,7 @@ define(
 
 
 @public(home=_HOME, by_spec=True)
-def reshape(inp: Any, target_shape: Integers) -> Tensor:
+def reshape(inp: TensorLike, target_shape: Integers) -> Tensor:
     """The same elements in another shape: integers in a sequence or a tensor; one length may be -1."""
     return apply("reshape", as_tensor(inp), shape=shape_argument((target_shape,)))
 
@@ -126,7 +127,7 @@ def shape_argument(shape: Any) -> tuple[int, ...]:
 
 
 @public(home=_HOME, methods=("flatten",), by_spec=True)
-def flatten(inp: Any, start_axis: int = 0, end_axis: int = -1) -> Tensor:
+def flatten(inp: TensorLike, start_axis: int = 0, end_axis: int = -1) -> Tensor:
     """Axes start_axis..end_axis as one."""
     x = as_tensor(inp)
     if not x.shape:
@@ -136,7 +137,7 @@ def flatten(inp: Any, start_axis: int = 0, end_axis: int = -1) -> Tensor:
 
 
 @public(home=_HOME, by_spec=True)
-def expand_dims(inp: Any, axis: Integers) -> Tensor:
+def expand_dims(inp: TensorLike, axis: Integers) -> Tensor:
     """New axes of length 1 at the positions `axis` (an integer or several) of the result."""
     x = as_tensor(inp)
     items = [axis] if isinstance(axis, numbers.Integral) else list(axis)  # type: ignore[arg-type]
@@ -147,7 +148,7 @@ def expand_dims(inp: Any, axis: Integers) -> Tensor:
 
 
 @public(home=_HOME, by_spec=True)
-def squeeze(inp: Any, axis: Axes = None) -> Tensor:
+def squeeze(inp: TensorLike, axis: Axes = None) -> Tensor:
     """Without the axes of length 1 (or without those named, which must have length 1)."""
     x = as_tensor(inp)
     axes = [i for i, n in enumerate(x.shape) if n == 1] if axis is None else normalize_axes("squeeze", axis, x.ndim)
@@ -183,7 +184,7 @@ define(
 
 
 @public(home=_HOME, methods=("transpose", "permute"), by_spec=True)
-def transpose(inp: Any, *pattern: Integers | str) -> Tensor:
+def transpose(inp: TensorLike, *pattern: Integers | str) -> Tensor:
     """Axes in another order; "x" in the pattern makes a new axis of length 1. Without a pattern: reversed."""
     x = as_tensor(inp)
     only: Any = pattern[0] if len(pattern) == 1 else None
@@ -196,7 +197,7 @@ def transpose(inp: Any, *pattern: Integers | str) -> Tensor:
 
 
 @public(home=_HOME, by_spec=True)
-def swapaxes(inp: Any, axis1: int, axis2: int) -> Tensor:
+def swapaxes(inp: TensorLike, axis1: int, axis2: int) -> Tensor:
     """Two axes exchanged."""
     x = as_tensor(inp)
     a, b = normalize_axis("swapaxes", axis1, x.ndim), normalize_axis("swapaxes", axis2, x.ndim)
@@ -246,6 +247,6 @@ define(
 
 
 @public(home=_HOME, by_spec=True)
-def broadcast_to(inp: Any, shape: Integers) -> Tensor:
+def broadcast_to(inp: TensorLike, shape: Integers) -> Tensor:
     """Repeat along axes of length 1 until the shape is `shape`."""
     return apply("broadcast_to", as_tensor(inp), shape=shape_argument((shape,)))

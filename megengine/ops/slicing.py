@@ -13,6 +13,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError, brief
 from megengine.core.spec import TensorSpec
+from megengine.core.types import TensorLike
 from megengine.dispatch import OnnxRule, Op, Sample, apply, define, no_onnx, public
 from megengine.ops.common import (
     as_tensor,
@@ -132,7 +133,9 @@ PAD_MODES = ("constant", "edge", "reflect", "replicate")
 
 
 @public(home="megengine.functional.nn", by_spec=True)
-def pad(src: Any, pad_width: Sequence[Sequence[int]], mode: str = "constant", constant_value: float = 0.0) -> Tensor:
+def pad(
+    src: TensorLike, pad_width: Sequence[Sequence[int]], mode: str = "constant", constant_value: float = 0.0
+) -> Tensor:
     """Lengthen every axis by (before, after) of `pad_width`; modes constant, reflect, replicate."""
     mode = choice("pad", "mode", mode, PAD_MODES, any_case=True)
     mode = "edge" if mode == "replicate" else mode

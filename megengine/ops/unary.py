@@ -11,6 +11,7 @@ import numpy as np
 
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.types import TensorLike
 from megengine.dispatch import (
     ErrorSample,
     OnnxRule,
@@ -91,7 +92,7 @@ def unary(
 
 
 def _declare(name: str, home: str, methods: tuple[str, ...], *, integers: bool) -> None:
-    def function(x: Any) -> Tensor:
+    def function(x: TensorLike) -> Tensor:
         x = as_tensor(x) if integers else floating(x)
         if name == "logical_not":
             require_bool(name, x)
@@ -287,13 +288,13 @@ unary(
 
 
 @public(home=_NN, by_spec=True)
-def softplus(inp: Any) -> Tensor:
+def softplus(inp: TensorLike) -> Tensor:
     """log(1 + exp(x)) without overflow, elementwise."""
     return apply("softplus", floating(inp))
 
 
 @public(home=_NN, by_spec=True)
-def logsigmoid(inp: Any) -> Tensor:
+def logsigmoid(inp: TensorLike) -> Tensor:
     """log(sigmoid(x)) without overflow, elementwise."""
     return -apply("softplus", -floating(inp))
 
@@ -307,7 +308,7 @@ def _held(bound: Any, dtype: Any) -> Any:
 
 
 @public(home=_HOME, methods=("clip", "clamp"), by_spec=True)
-def clip(x: Any, lower: float | None = None, upper: float | None = None) -> Tensor:
+def clip(x: TensorLike, lower: float | None = None, upper: float | None = None) -> Tensor:
     """X limited to [lower, upper]; either may be None, or a tensor. Any shape.
 
     Bool becomes float32, and so do integers where a bound is a float.
@@ -326,13 +327,13 @@ def clip(x: Any, lower: float | None = None, upper: float | None = None) -> Tens
 
 
 @public(home=_NN, by_spec=True)
-def leaky_relu(inp: Any, negative_slope: float = 0.01) -> Tensor:
+def leaky_relu(inp: TensorLike, negative_slope: float = 0.01) -> Tensor:
     """X where positive, else x times `negative_slope`. Any shape."""
     return apply("leaky_relu", floating(inp), slope=float(negative_slope))
 
 
 @public(home=_HOME, by_spec=True)
-def atan(x: Any) -> Tensor:
+def atan(x: TensorLike) -> Tensor:
     """Angle whose tangent is x, elementwise; of float16 a float32, as in MegEngine."""
     x = floating(x)
     return apply("atan", cast(x, FLOAT32) if x.dtype == np.float16 else x)

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from layer_table import LINKED
 
+from megengine.tools import stubs
+
 ROOT = Path(__file__).resolve().parents[2]
-BUILT_FROM = ("CMakeLists.txt", "LICENSE", "README.md", "licenses", "megengine", "pyproject.toml", *LINKED)
+BUILT_FROM = ("CMakeLists.txt", "LICENSE", "README.md", "cmake", "licenses", "megengine", "pyproject.toml", *LINKED)
 NOTICES = {"LICENSE", "libgomp.txt", "nanobind.txt", "onednn.txt", "onednn-third-party.txt", "robin_map.txt"}
 
 
@@ -29,9 +31,9 @@ def make_wheel(source: Path, folder: Path, *options: str) -> Path:
 
 
 def files_of(wheel: Path) -> set[str]:
-    """Python and data files of the package, without what is compiled."""
+    """Python and data files of the package, without what the build makes."""
     names = zipfile.ZipFile(wheel).namelist()
-    return {n for n in names if n.startswith("megengine/") and not n.endswith("/") and ".so" not in n}
+    return {n for n in names if n.startswith("megengine/") and not n.endswith(("/", ".pyi")) and ".so" not in n}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,7 @@ def archive(tmp_path_factory):
     copy, made = tmp_path_factory.mktemp("copy") / "megengine", tmp_path_factory.mktemp("sdist")
     copy.mkdir()
     for name in BUILT_FROM:
-        ignored = shutil.ignore_patterns("__pycache__", "*.so")
+        ignored = shutil.ignore_patterns("__pycache__", "*.so", "*.pyi")
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignored)
         else:
@@ -65,7 +67,10 @@ def test_a_wheel_of_the_source_archive_holds_every_file_once(wheel):
         f"{'megengine/' if top in LINKED else ''}{path.relative_to(ROOT)}"
         for top in ("megengine", *LINKED)
         for path in (ROOT / top).rglob("*")
-        if path.is_file() and not {"csrc", "__pycache__"} & {*path.parts} and ".so" not in path.name
+        if path.is_file()
+        and not {"csrc", "__pycache__"} & {*path.parts}
+        and ".so" not in path.name
+        and path.suffix != ".pyi"
     }
     assert files_of(wheel) == expected
     libraries = [n for n in zipfile.ZipFile(wheel).namelist() if "libdnnl" in n]
@@ -81,6 +86,15 @@ def test_sources_on_a_disk_without_links_give_the_same_files(archive, wheel, tmp
         assert not (copy / "megengine" / name).exists()
         (copy / "megengine" / name).write_text(f"../{name}")
     assert files_of(make_wheel(copy, tmp_path, "-C", "wheel.cmake=false")) == files_of(wheel)
+
+
+@pytest.mark.slow
+def test_the_wheel_has_type_stubs(wheel):
+    """Written while it was built: the archive has none."""
+    packed = zipfile.ZipFile(wheel)
+    assert {n for n in packed.namelist() if n.endswith(".pyi")} == {*stubs.files()}
+    for name, text in stubs.files().items():
+        assert packed.read(name).decode() == text, name
 
 
 @pytest.mark.slow
