@@ -93,10 +93,13 @@ class Expr:
     def _copy(self, graph: InternalGraph) -> Expr:
         """The expression without inputs and outputs, for another graph; what it holds of its own is never changed."""
         new = object.__new__(type(self))
-        new._graph, new._id, new._key = graph, self._id, 0
+        new._graph = graph  # one by one: tuples take longer
+        new._id = self._id
+        new._key = 0
         new._inputs = new._outputs = ()
         new._prev = new._next = None
-        new._disable_remove, new._from_shapes = self._disable_remove, False
+        new._disable_remove = self._disable_remove
+        new._from_shapes = False
         new.meta = self.meta.copy()
         for name in self._own:
             setattr(new, name, getattr(self, name))

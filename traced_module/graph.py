@@ -22,6 +22,7 @@ from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op
 from megengine.module import Module
 from megengine.tensor import Tensor
+from megengine.traced_module.copying import Copier
 from megengine.traced_module.editing.checking import Checks, inferred
 from megengine.traced_module.editing.module_edits import ModuleEdits, tells_shapes
 from megengine.traced_module.expr import Apply, Arguments, Constant, Expr, GetAttr, Input
@@ -60,8 +61,14 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
     def transaction(self, what: str = "transaction") -> AbstractContextManager[None]:
         """Edits in the body are one step for `undo`; if the body raises, none of them is left.
 
-        `what` is the name of the step in the edit log.
+        Shapes may be wrong in between (a stage is dropped, then the head is replaced): they are checked at the end.
+        Calls that are impossible then are removed if no result needs them; else the error names the first edit that
+        none of the others repairs, and nothing is left. `what` is the name of the step in the edit log.
         """
+        return self._journal.step(what, deferring=True)
+
+    def _edit(self, what: str = "transaction") -> AbstractContextManager[None]:
+        """A step each of whose changes is checked at once, unless it is a part of a transaction."""
         return self._journal.step(what)
 
     def undo(self) -> bool:
@@ -126,7 +133,7 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
         """Append an input."""
         if not isinstance(spec, TensorSpec):
             raise GraphError(f"add_input: {name!r} has the spec {spec!r}; expected a TensorSpec")
-        with self.transaction("add_input"):
+        with self._edit("add_input"):
             expr = Input(self, self._new_expr_id(), {})
             self._attach_outputs(expr, [spec], name, qualname or f"{self.qualname}.[{name}]")
             self._link(expr, (), self._inputs[-1].expr._next if self._inputs else self._order._first)
@@ -146,7 +153,7 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
         value = value if isinstance(value, Tensor) else Tensor._wrap(np.asarray(value))
         if storage_of(value.dtype).kind in "OUSmM":
             raise GraphError(f"constant: {name!r} has elements of {value.dtype}; expected numbers")
-        with self.transaction("constant"):
+        with self._edit("constant"):
             expr = Constant(self, self._new_expr_id(), dict(meta or {}), value)
             self._attach_outputs(expr, [value.spec], name, f"{self.qualname}.[{name}]" if self._inputs_self() else "")
             self._link(expr, (), self._anchor(before, after))
@@ -177,7 +184,7 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
         anchor = self._anchor(before, after)
         self._check_before(record.name, inputs, anchor)
         outputs = [specs] if isinstance(specs, TensorSpec) else specs
-        with self.transaction("apply"):
+        with self._edit("apply"):
             expr = Apply(self, self._new_expr_id(), dict(meta or {}), record.name, attrs)
             self._attach_outputs(expr, outputs, name or f"{op}_out", qualname)
             self._link(expr, inputs, anchor)
@@ -194,7 +201,7 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
                 f"got {len(nodes)}"
             )
         results = self._result_specs()
-        with self.transaction("set_outputs"):
+        with self._edit("set_outputs"):
             self._set(self, "_outputs", tuple(nodes))
             self._infer_again([], results)
 
@@ -210,11 +217,11 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
         holder = self._names.get(new)
         if holder is not None and holder is not node:
             raise NameInUseError(f"{new!r} already names {holder.expr!r}; choose another name")
-        with self.transaction("rename"):
+        with self._edit("rename"):
             self._rename(node, new)
 
     def set_input(self, expr: Expr, index: int, node: Node) -> None:
-        """Make `expr` use another value; shapes and dtypes of its results must stay."""
+        """Make `expr` use another value; shapes and dtypes of its results must stay, except in a transaction."""
         self._check_expr("set_input", expr)
         self._check_owned("set_input", [node])
         if not 0 <= index < len(expr.inputs):
@@ -222,25 +229,27 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
         new = (*expr.inputs[:index], node, *expr.inputs[index + 1 :])
         self._check_kinds("set_input", expr.inputs, new)
         self._check_before("set_input", [node], expr)
-        self._check_same(expr, new)
+        self._check_kept(expr, new)
         before = expr.inputs[index]
-        with self.transaction("set_input"):
+        with self._edit("set_input"):
             self._use(expr, new)
-            if tells_shapes(node) or tells_shapes(before) or any(map(tells_shapes, expr.outputs)):
+            if self._journal.deferring or any(map(tells_shapes, (node, before, *expr.outputs))):
                 self._infer_again([expr])
 
     def set_attrs(self, expr: Apply, attrs: Mapping[str, Any]) -> None:
-        """Change attributes of an applied op; shapes and dtypes of its results must stay."""
+        """Change attributes of an applied op; its results keep shapes and dtypes, except in a transaction."""
         self._check_expr("set_attrs", expr, Apply)
         new = {**expr.attrs, **attrs}
-        self._check_same(expr, expr.inputs, new)
-        with self.transaction("set_attrs"):
+        self._check_kept(expr, expr.inputs, new)
+        with self._edit("set_attrs"):
             self._set(expr, "_attrs", MappingProxyType(new))
+            if self._journal.deferring:
+                self._infer_again([expr])
 
     def replace_all_uses(self, old: TensorNode, new: TensorNode, *, except_: Iterable[Expr] = ()) -> None:
-        """Let every user of `old` (and the graph's outputs) use `new`, which must have its shape and dtype."""
+        """Let every user of `old` (and the graph's outputs) use `new`, of equal spec except in a transaction."""
         self._check_owned("replace_all_uses", (old, new))
-        if old.spec != new.spec:
+        if old.spec != new.spec and not self._journal.deferring:
             raise ShapeError(
                 f"replace_all_uses: {old.name!r} is {old.spec}, {new.name!r} is {new.spec}; expected equal"
             )
@@ -249,11 +258,11 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
         for u in users:
             if u._key < new.expr._key:
                 raise GraphError(f"replace_all_uses: {u.name!r} uses {old.name!r} before {new.name!r} is made")
-        with self.transaction("replace_all_uses"):
+        with self._edit("replace_all_uses"):
             for u in users:
                 self._exchange(u, old, new)
             self._exchange_outputs(old, new)
-            if tells_shapes(old) or tells_shapes(new):
+            if old.spec != new.spec or tells_shapes(old) or tells_shapes(new):
                 self._infer_again(users)
 
     def erase(self, expr: Expr) -> None:
@@ -268,7 +277,7 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
             if n._users or is_among(n, self._outputs):
                 used = [u.name for u in n.users] or ["the graph's outputs"]
                 raise GraphError(f"erase: {n.name!r} is still used by {', '.join(used)}; replace its uses first")
-        with self.transaction("erase"):
+        with self._edit("erase"):
             self._unlink(expr)
             if isinstance(expr, Input):
                 self._set(self, "_inputs", tuple(n for n in self._inputs if n.expr is not expr))
@@ -277,7 +286,7 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
         """Remove expressions that no output needs (inputs stay); returns how many."""
         wanted = {id(n) for n in self._outputs}
         removed = 0
-        with self.transaction("remove_dead"):
+        with self._edit("remove_dead"):
             for expr in reversed(self.exprs(recursive=False)):  # users first, so one sweep is enough
                 kept = isinstance(expr, Input) or expr._disable_remove
                 if kept or any(n._users or id(n) in wanted for n in expr.outputs):
@@ -289,21 +298,29 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
     # ------------------------------------------------------------ whole graph
 
     def clone(self) -> InternalGraph:
-        """An independent copy with the same names and ids; constants share their (immutable) values.
+        """An independent copy with the same names and ids.
 
         A copy of a module-level graph belongs to the same module.
         """
+        return self._copied(Copier())
+
+    def _copied(self, copier: Copier | None) -> InternalGraph:
+        """A clone with the constants that a copier makes; without one they are shared."""
         other = InternalGraph(self.name, self.qualname, owner=self._owner)
         mapping: dict[int, Node] = {}
         for expr in self._order:
             new = expr._copy(other)
-            new._inputs = tuple([mapping[id(n)] for n in expr._inputs])
+            new._inputs = inputs = tuple([mapping[id(n)] for n in expr._inputs])
             new._from_shapes = expr._from_shapes
-            made = [n._copy(other, new) for n in expr._outputs]
+            if copier is not None and type(new) is Constant:
+                new._value = copier.of(new._value)
+            made = []
+            for node in expr._outputs:
+                mapping[id(node)] = copied = node._copy(other, new)
+                made.append(copied)
             new._outputs = tuple(made)
-            mapping.update(zip(map(id, expr._outputs), made, strict=True))
-            other._order.insert(new, None)
-            begin_use(new, new._inputs)
+            other._order.append(new)
+            begin_use(new, inputs)
         other._names = self._names.copy({id(None): None, **mapping})
         other._inputs = tuple(mapping[id(n)] for n in self._inputs)
         other._outputs = tuple(mapping[id(n)] for n in self._outputs)  # type: ignore[assignment]

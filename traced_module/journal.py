@@ -14,22 +14,56 @@ Action = Callable[..., None]
 
 
 class _Transaction:
-    __slots__ = ("is_open", "journal", "what")
+    __slots__ = ("deferring", "is_first", "journal", "mark", "what")
 
-    def __init__(self, journal: Journal, what: str) -> None:
-        self.journal, self.what = journal, what
+    def __init__(self, journal: Journal, what: str, deferring: bool) -> None:
+        self.journal, self.what, self.deferring = journal, what, deferring
 
     def __enter__(self) -> None:
-        self.is_open = self.journal.begin(self.what)
+        self.is_first = self.journal.begin(self.what, deferring=self.deferring)
+        step = self.journal.open
+        assert step is not None
+        self.mark = step.mark(self.journal)
+        if not self.is_first:
+            step.enter(self.what)
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if self.is_open:
-            (self.journal.commit if kind is None else self.journal.roll_back)()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        journal, step = self.journal, self.journal.open
+        assert step is not None
+        if not self.is_first:
+            step.depth -= 1
+            if kind is not None:
+                journal.revert_to(self.mark)
+            return
+        if kind is None:
+            try:
+                settle(journal)
+            except BaseException:
+                journal.roll_back()
+                raise
+            journal.commit()
+            return
+        if error is not None and step.postponed:
+            error.add_note(_unrepaired(step))
+        journal.roll_back()
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in a step, to which it can be taken back."""
+
+    changes: int
+    made: int
+    told: tuple[int, int]  # in the recorder
+    counters: tuple[int, int]
 
 
 @dataclass(slots=True)
 class Step:
-    """One transaction: its changes in order, what they are as data, and the counters before and after it."""
+    """One transaction: its changes in order, what they are as data, and the counters before and after it.
+
+    A *deferring* one may make calls impossible as long as later edits repair them: these are `postponed`.
+    """
 
     before: tuple[int, int]
     what: str = ""
@@ -37,6 +71,53 @@ class Step:
     after: tuple[int, int] = (0, 0)
     recorder: Recorder | None = None
     made: list[Any] = field(default_factory=list)  # expressions that it linked
+    deferring: bool = False
+    depth: int = 0  # of edits in edits
+    edits: list[tuple[str, int]] = field(default_factory=list)  # (name, how many changes were told before it)
+    postponed: dict[Any, tuple[int, Exception]] = field(default_factory=dict)  # expression -> edit, what it raises
+
+    def mark(self, journal: Journal) -> Mark:
+        """Where the step is."""
+        told = (0, 0) if self.recorder is None else self.recorder.told
+        return Mark(len(self.changes), len(self.made), told, (journal.next_node, journal.next_expr))
+
+    def enter(self, what: str) -> None:
+        """An edit begins."""
+        self.depth += 1
+        if self.deferring and self.depth == 1:
+            self.edits.append((what, 0 if self.recorder is None else self.recorder.told[0]))
+
+
+def settle(journal: Journal) -> None:
+    """Infer again what edits of a transaction made impossible. Raises the error of the first that stays so."""
+    step = journal.open
+    assert step is not None
+    before: set[Any] | None = None
+    while step.postponed and step.postponed.keys() != before:
+        before = set(step.postponed)
+        for expr in list(before):
+            expr.graph._retry(expr)
+    if not step.postponed:
+        return
+    expr, (_, error) = min(step.postponed.items(), key=lambda item: item[1][0])
+    error.args = (f"{error.args[0] if error.args else error}; {_unrepaired(step)}; nothing was changed",)
+    error.add_note(f"in {expr!r}")
+    raise error
+
+
+def _unrepaired(step: Step) -> str:
+    """The first edit that made a call impossible."""
+    expr, (number, _) = min(step.postponed.items(), key=lambda item: item[1][0])
+    if not step.edits:
+        return f"{step.what} makes {expr.name!r} of {expr.graph.qualname} impossible"
+    what, start = step.edits[number]
+    end = step.edits[number + 1][1] if number + 1 < len(step.edits) else None
+    words = "" if step.recorder is None else step.recorder.in_words(start, end)
+    told = f" ({words})" if words else ""
+    return (
+        f"edit {number + 1} of {len(step.edits)} in this transaction, {what}{told}, makes {expr.name!r} of "
+        f"{expr.graph.qualname} impossible, and no later edit repairs it"
+    )
 
 
 class Journal:
@@ -74,16 +155,40 @@ class Journal:
         do(*args)
         step.changes.append((do, undo, args))
 
-    def step(self, what: str) -> AbstractContextManager[None]:
-        """A transaction around the body, which is rolled back if the body raises."""
-        return _Transaction(self, what)
+    def step(self, what: str, *, deferring: bool = False) -> AbstractContextManager[None]:
+        """A transaction around the body, or a part of the open one; what the body did is taken back if it raises."""
+        return _Transaction(self, what, deferring)
 
-    def begin(self, what: str = "") -> bool:
+    def begin(self, what: str = "", *, deferring: bool = False) -> bool:
         """Open a transaction; False if one is open already, which the new one then joins."""
         if self.open is not None:
             return False
-        self.open = Step((self.next_node, self.next_expr), what)
+        self.open = Step((self.next_node, self.next_expr), what, deferring=deferring)
         return True
+
+    @property
+    def deferring(self) -> bool:
+        """True in a transaction whose edits may be checked at its end."""
+        return self.open is not None and self.open.deferring
+
+    def postpone(self, expr: Any, error: Exception) -> None:
+        """Remember that an expression has become impossible. Raises the error where nothing can repair it later."""
+        step = self.open
+        if step is None or not step.deferring:
+            raise error
+        first = step.postponed.get(expr)
+        step.postponed[expr] = (max(len(step.edits) - 1, 0) if first is None else first[0], error)
+
+    def revert_to(self, mark: Mark) -> None:
+        """Take back what the open transaction did since."""
+        step = self.open
+        assert step is not None
+        for _, undo, args in reversed(step.changes[mark.changes :]):
+            undo(*args)
+        del step.changes[mark.changes :], step.made[mark.made :]
+        if step.recorder is not None:
+            step.recorder.forget_since(mark.told)
+        self.next_node, self.next_expr = mark.counters
 
     def commit(self) -> None:
         """Close the transaction; what was undone before it cannot be done again."""

@@ -14,6 +14,7 @@ from megengine.core.pytree import flatten, flatten_as, unflatten
 from megengine.dispatch.public import PublicFunction, watched_function
 from megengine.module import Module
 from megengine.tensor import Tensor
+from megengine.traced_module.copying import Copier, holds
 from megengine.traced_module.expr import Constant
 from megengine.traced_module.filters import NodeFilter
 from megengine.traced_module.graph import InternalGraph
@@ -230,19 +231,24 @@ class TracedModule(Module):
                 yield head + expr.name, expr.value, self
 
     def clone(self) -> TracedModule:
-        """A traced module of its own with the same graphs, names and ids; layers and tensors are shared.
+        """A traced module of its own with the same graphs, names and ids, and with layers and tensors of its own.
 
-        Edits of the copy, and layers that are replaced in it, do not show in this one.
+        Nothing that is done to the copy shows in this one. Weights share memory until one of them is written.
         """
+        return self._cloned(Copier())
+
+    def _cloned(self, copier: Copier | None) -> TracedModule:
+        """A clone with the layers and tensors that a copier makes; without one they are shared."""
         with collection_paused():
-            made = self._copies()
+            made = self._copies(copier)
             own_history([g for m in made.values() for g in m._graphs.values()])
         return made[id(self)]
 
-    def _copies(self, *, graphs: bool = True) -> dict[int, TracedModule]:
+    def _copies(self, copier: Copier | None, *, graphs: bool = True) -> dict[int, TracedModule]:
         """Copies of the module and of those below it, by their ids, the module's own first.
 
-        `graphs` says whether its own graphs are copied; those of the others always are.
+        Layers and tensors are copied by the copier, or shared. `graphs` says whether its own graphs are copied; those
+        of the others always are.
         """
         found: dict[int, TracedModule] = {}
         todo = [self]
@@ -255,20 +261,22 @@ class TracedModule(Module):
         made: dict[int, TracedModule] = {key: object.__new__(TracedModule) for key in found}
         for key, new in made.items():
             state = object.__getattribute__(found[key], "__dict__")
-            own: dict[str, Any] = {name: made.get(id(value), value) for name, value in state.items()}
+            own: dict[str, Any] = {
+                name: made[id(value)] if id(value) in made else copier.of(value) if copier and holds(value) else value
+                for name, value in state.items()
+            }
             own.update(_graphs={}, watch_points=[], end_points=[], watch_node_value={})
             own.update({name: state[name].copy() for name in ("_forward_hooks", "_forward_pre_hooks")})
             object.__getattribute__(new, "__dict__").update(own)
             for arguments, graph in state["_graphs"].items() if graphs or new is not made[id(self)] else ():
-                own["_graphs"][arguments] = other = graph.clone()
+                own["_graphs"][arguments] = other = graph._copied(copier)
                 other._owner = new if graph._owner is not None else None
         return made
 
     def flatten(self) -> TracedModule:
         """A traced module of one graph in which every call of a submodule that has a graph is replaced by its body.
 
-        Layers, parameters and buffers are shared with this module; a layer that is exchanged there is not exchanged
-        here.
+        It has layers and tensors of its own, as a `clone` has.
         """
         from megengine.traced_module.editing.flattening import flattened
 

@@ -18,7 +18,7 @@ def attached(graph: InternalGraph, path: str, module: TracedModule) -> TracedMod
     Layers and tensors are shared with `module`; its graphs get ids that are not in use, qualnames below that of
     `graph`, and edits of them stand in one log with those of `graph`.
     """
-    made = module.clone()
+    made = module._cloned(None)
     if made.graphs:
         graphs = graphs_of(made)
         take_in(graph, graphs)

@@ -66,6 +66,11 @@ class Checks:
                 )
                 raise GraphError(f"{what}: input {n.name!r} is made after {place}")
 
+    def _check_kept(self: InternalGraph, expr: Expr, *changed: Any) -> None:  # type: ignore[misc]
+        """`_check_same`, which is left to the end of a transaction."""
+        if not self._journal.deferring:
+            self._check_same(expr, *changed)
+
     def _check_same(
         self: InternalGraph,  # type: ignore[misc]
         expr: Expr,

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.errors import FileFormatError, GraphError, MegEngineError, brief
+from megengine.traced_module.editing.edit_records import in_words
 from megengine.traced_module.editing.edit_replay import Replay
 from megengine.traced_module.formats.archives import read_archive, write_archive
 from megengine.traced_module.graph import InternalGraph
@@ -55,7 +56,7 @@ class EditStep:
 
     def to_text(self) -> str:
         """The step in one line."""
-        found = [_in_words(edit) for edit in self.edits]
+        found = [in_words(edit) for edit in self.edits]
         told = "; ".join(text for text in found if text)
         return f"{self.what}: {told}" if told else self.what
 
@@ -220,24 +221,3 @@ def _read_step(entry: dict[str, Any], arrays: dict[str, np.ndarray]) -> EditStep
     if not all(isinstance(item, dict) for one in lists for item in one):
         raise FileFormatError("a change, tensor or layer is no object")
     return EditStep(str(entry["what"]), counters[0], counters[1], edits, tensors, layers, arrays)
-
-
-def _in_words(edit: dict[str, Any]) -> str:
-    """A change in a few words; "" for what follows from others."""
-    do = edit.get("do")
-    if do == "link":
-        return f"new {', '.join(str(item['name']) for item in edit['expr']['outputs'])}"
-    if do == "unlink":
-        return f"without {edit['expr']}"
-    if do == "use":
-        changed = [f"{a} -> {b}" for a, b in zip(edit["was"], edit["inputs"], strict=False) if a != b]
-        return f"{edit['expr']} uses {', '.join(changed)}"
-    if do in ("arguments", "attrs"):
-        return f"{edit['expr']} has other arguments"
-    if do == "rename":
-        return f"{edit['node']} is now called {edit['new']}"
-    if do == "module":
-        return f"{'another' if edit['was'] else 'new'} {edit['path']}"
-    if do in ("inputs", "outputs") and edit["was"] != edit["nodes"]:
-        return f"{do} are {', '.join(edit['nodes'])}"
-    return str(edit.get("why", "")) if do == "unknown" else ""

@@ -142,6 +142,19 @@ class Recorder:
         if edit is not None:
             self._edits.append(edit)
 
+    @property
+    def told(self) -> tuple[int, int]:
+        """How many changes there are, and how many of them put expressions in."""
+        return len(self._edits), len(self._linked)
+
+    def forget_since(self, told: tuple[int, int]) -> None:
+        """Changes that were taken back do not count."""
+        del self._edits[told[0] :], self._linked[told[1] :]
+
+    def in_words(self, start: int, end: int | None) -> str:
+        """Some of the changes in a few words."""
+        return "; ".join(text for edit in self.edits[start:end] if (text := in_words(edit)))
+
     def close(self) -> None:
         """The transaction has ended."""
         self._linked = [(edit, meta.copy(), call) for edit, meta, call in self._linked]
@@ -256,3 +269,24 @@ def _told(key: str, places: Places, old: Nodes, new: Nodes) -> dict[str, Any]:
 def expr_name(expr: Expr) -> str:
     """How logs name an expression: as the first value it makes."""
     return expr.outputs[0].name
+
+
+def in_words(edit: dict[str, Any]) -> str:
+    """A change in a few words; "" for what follows from others."""
+    do = edit.get("do")
+    if do == "link":
+        return f"new {', '.join(str(item['name']) for item in edit['expr']['outputs'])}"
+    if do == "unlink":
+        return f"without {edit['expr']}"
+    if do == "use":
+        changed = [f"{a} -> {b}" for a, b in zip(edit["was"], edit["inputs"], strict=False) if a != b]
+        return f"{edit['expr']} uses {', '.join(changed)}"
+    if do in ("arguments", "attrs"):
+        return f"{edit['expr']} has other arguments"
+    if do == "rename":
+        return f"{edit['node']} is now called {edit['new']}"
+    if do == "module":
+        return f"{'another' if edit['was'] else 'new'} {edit['path']}"
+    if do in ("inputs", "outputs") and edit["was"] != edit["nodes"]:
+        return f"{do} are {', '.join(edit['nodes'])}"
+    return str(edit.get("why", "")) if do == "unknown" else ""

@@ -66,7 +66,7 @@ class Replay:
         for entry in step.layers:
             self._add(values, entry, "layers", Module) or values.add_layer(entry)
         self.done.append(values)
-        with self.top.transaction(step.what):
+        with self.top._edit(step.what):
             changes = _Changes(self, values, step)
             for edit in step.edits:
                 changes.perform(edit)

@@ -24,7 +24,7 @@ def extract(graph: InternalGraph, inputs: Sequence[TensorNode], outputs: Sequenc
     """
     _check(graph, inputs, outputs)
     _check_needed(inputs, outputs)
-    with graph.transaction("extract"):
+    with graph._edit("extract"):
         made = [(node, _input_for(graph, node)) for node in inputs if not isinstance(node.expr, Input)]
         graph.replace_node(dict(made))
         if graph.arguments is None:
@@ -50,7 +50,7 @@ def drop_unused_inputs(graph: InternalGraph) -> int:
     kept = [node for node in tensors if node.users or id(node) in returned]
     if len(kept) == len(tensors):
         return 0
-    with graph.transaction("drop_unused_inputs"):
+    with graph._edit("drop_unused_inputs"):
         if graph.arguments is not None:
             graph._set_signature(kept, {})
         else:

@@ -6,8 +6,9 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from megengine.traced_module.copying import Copier
 from megengine.traced_module.editing.attaching import take_in
-from megengine.traced_module.expr import Call, Expr, GetAttr, Input
+from megengine.traced_module.expr import Call, Constant, Expr, GetAttr, Input
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.names import without_count
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
@@ -21,12 +22,13 @@ def flattened(traced: Any, graph: InternalGraph | None = None) -> Any:
     from megengine.traced_module.traced import own_history
 
     source: InternalGraph = traced.graph if graph is None else graph
-    copies = traced._copies(graphs=False)  # layers that are exchanged in the result stay where they are in the source
+    copier = Copier()
+    copies = traced._copies(copier, graphs=False)  # what is done to the result is not done to the source
     made = copies[id(traced)]
     uncalled = [g for m in copies.values() for g in m.graphs]  # of submodules: still there, to be called and edited
     own_history(uncalled)
     flat = InternalGraph(source.name, source.qualname, owner=made)
-    _Inliner(flat).run(source)
+    _Inliner(flat, copier).run(source)
     flat.arguments, flat.out_def = source.arguments, source.out_def
     flat.remove_dead()
     renumber(flat, flat=True)
@@ -70,8 +72,8 @@ class _Entered:
 
 
 class _Inliner:
-    def __init__(self, graph: InternalGraph) -> None:
-        self.graph = graph
+    def __init__(self, graph: InternalGraph, copier: Copier) -> None:
+        self.graph, self.copier = graph, copier
         self.attributes: dict[str, Node] = {}
         self.prefixes: dict[int, str] = {}  # node of a module that is called -> what names of its values begin with
 
@@ -142,6 +144,8 @@ class _Inliner:
 
     def _copy(self, expr: Expr, at: _Entered) -> None:
         new = expr._copy(self.graph)
+        if isinstance(new, Constant):
+            new._value = self.copier.of(new._value)
         new.meta = meta_at(expr, at.path)
         new._id = self.graph._new_expr_id()
         graph, mapping, nodes = self.graph, at.mapping, []

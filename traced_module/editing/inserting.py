@@ -250,7 +250,7 @@ class Insertion:
         if expr is not None:
             graph._check_expr("insert_exprs", expr)
         inserter, self.deferring = Inserter(graph, expr), Deferring()
-        self.step = graph.transaction("insert_exprs")
+        self.step = graph._edit("insert_exprs")
         self.step.__enter__()
         graph._inserting = inserter
         self.token = hooks.active.set(inserter)

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from megengine.core.dtype import as_dtype
-from megengine.core.errors import ArgumentError, GraphError, NameInUseError, ShapeError
+from megengine.core.errors import ArgumentError, GraphError, MegEngineError, NameInUseError, ShapeError
 from megengine.core.pytree import flatten, unflatten
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
@@ -65,7 +65,7 @@ class ModuleEdits:
             self._check_owned("replace_node", (old, new))
             self._check_kinds("replace_node", [old], [new])
         results = self._result_specs()
-        with self.transaction("replace_node"):
+        with self._edit("replace_node"):
             for old, new in pairs.items():
                 self._replace_one(old, new)
             changed = [new for old, new in pairs.items() if _may_change_shapes(old, new)]
@@ -145,11 +145,15 @@ class ModuleEdits:
         while todo:
             expr = waiting.pop(heapq.heappop(todo))
             note_entry(expr)
-            specs = self._specs_of(expr, expr.inputs)
+            try:
+                specs = self._possible_specs(expr)
+            except MegEngineError as error:
+                self._journal.postpone(expr, error)
+                continue
+            if postponed := self._journal.open and self._journal.open.postponed:
+                postponed.pop(expr, None)
             if specs is None:
                 continue
-            if len(specs) != len(expr.outputs):
-                raise ShapeError(f"{expr!r} would make {len(specs)} values; it makes {len(expr.outputs)}")
             for node, spec in zip(expr.outputs, specs, strict=True):
                 if node.spec != spec:
                     self._set(node, "_spec", spec)
@@ -160,6 +164,29 @@ class ModuleEdits:
                         waiting[user._key] = user
                         heapq.heappush(todo, user._key)
 
+    def _possible_specs(self: InternalGraph, expr: Expr) -> tuple[TensorSpec, ...] | None:  # type: ignore[misc]
+        specs = self._specs_of(expr, expr.inputs)
+        if specs is not None and len(specs) != len(expr.outputs):
+            raise ShapeError(f"{expr!r} would make {len(specs)} values; it makes {len(expr.outputs)}")
+        return specs
+
+    def _retry(self: InternalGraph, expr: Expr) -> None:  # type: ignore[misc]
+        """At the end of a transaction: infer an expression again that was impossible; gone if no result needs it."""
+        postponed = self._journal.open.postponed if self._journal.open is not None else {}
+        self._infer_again([expr] if self._has(expr) else [])
+        if expr in postponed and self._has(expr) and not any(e is expr for e in self._needed()):
+            self.remove_dead()
+        if not self._has(expr):
+            postponed.pop(expr, None)
+
+    def _has(self: InternalGraph, expr: Expr) -> bool:  # type: ignore[misc]
+        return self._names.get(expr.outputs[0].name) is expr.outputs[0]
+
+    def _needed(self: InternalGraph) -> list[Expr]:  # type: ignore[misc]
+        """Expressions that a result needs, or that are to stay."""
+        kept = [n for e in self._order if e._disable_remove for n in e.outputs]
+        return self.get_dep_exprs([*self._outputs, *kept])
+
     def set_inputs(self: InternalGraph, expr: Expr, inputs: Sequence[Node]) -> None:  # type: ignore[misc]
         """Let an expression use other nodes, in the same places. Raises as `replace_node`."""
         self._check_expr("set_inputs", expr)
@@ -168,7 +195,7 @@ class ModuleEdits:
             raise GraphError(f"set_inputs: {expr!r} has {len(expr.inputs)} inputs, got {len(inputs)}")
         self._check_kinds("set_inputs", expr.inputs, inputs)
         self._check_before("set_inputs", inputs, expr)
-        with self.transaction("set_inputs"):
+        with self._edit("set_inputs"):
             self._use(expr, inputs)
             self._infer_again([expr])
 
@@ -187,7 +214,7 @@ class ModuleEdits:
             raise GraphError("set_args_kwargs: a tensor among the arguments; make it a node with graph.constant first")
         self._check_owned("set_args_kwargs", inputs)
         self._check_before("set_args_kwargs", inputs, expr)
-        with self.transaction("set_arguments"):
+        with self._edit("set_arguments"):
             self._use(expr, inputs, ("arguments", self, expr, inputs, arguments))
             self._set(expr, "_arg_def", arguments[0], _TOLD)
             self._set(expr, "_const_val", arguments[1], _TOLD)
@@ -207,7 +234,7 @@ class ModuleEdits:
             raise NameInUseError(f"{node.qualname} already has an attribute {name!r}; choose another name")
         if hasattr(type(node), name):
             raise NameInUseError(f"every node has an attribute {name!r} of its own; choose another name")
-        with self.transaction("set_attribute"):
+        with self._edit("set_attribute"):
             self._put_attribute(node, name, self._own(node, name, value))
 
     def replace_module(self: InternalGraph, node: ModuleNode, module: Any) -> None:  # type: ignore[misc]
@@ -222,7 +249,7 @@ class ModuleEdits:
                 "finds it"
             )
         self._check_module(node.qualname, module)
-        with self.transaction("replace_module"):
+        with self._edit("replace_module"):
             self._put_attribute(node.expr.inputs[0], node.expr.name, self._own(node, "", module))
             self._infer_again(node.users)
 
@@ -287,7 +314,7 @@ class ModuleEdits:
             lengths = (-1,)
         if min(lengths, default=0) < 0:
             raise ShapeError(f"add_input_node: shape is {shape!r}; expected lengths, 0 or more each")
-        with self.transaction("add_input_node"):
+        with self._edit("add_input_node"):
             node = self.add_input(name, TensorSpec(lengths, as_dtype(dtype)))
             if self.arguments is not None:
                 (args, kwargs) = self._example()
@@ -310,7 +337,7 @@ class ModuleEdits:
             wrong = next((n.name for n in leaves if not isinstance(n, TensorNode)), None)
             got = "nothing" if wrong is None else f"{wrong!r}, which is a module"
             raise GraphError(f"reset_outputs: got {got}; expected tensor nodes, one or more, nested in any way")
-        with self.transaction("reset_outputs"):
+        with self._edit("reset_outputs"):
             self._set(self, "_outputs", tuple(leaves))
             self._set(self, "out_def", structure)
 
@@ -321,7 +348,7 @@ class ModuleEdits:
         """
         self._check_top("reset_inputs")
         leaves, structure = flatten((args, kwargs))
-        with self.transaction("reset_inputs"):
+        with self._edit("reset_inputs"):
             made: list[Any] = []
             for i, leaf in enumerate(leaves):
                 if not isinstance(leaf, Tensor):

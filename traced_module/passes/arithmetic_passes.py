@@ -107,7 +107,7 @@ def _fits(expr: Expr, step: Step) -> bool:
 
 def _put(graph: InternalGraph, expr: Expr, make: Callable[[], Any], name: str) -> bool:
     """Put what `make` calls in the place of a call."""
-    with graph.transaction(name):
+    with graph._edit(name):
         with graph.insert_exprs(expr):
             made = make()
         if made.expr.id > expr.id:
@@ -293,7 +293,7 @@ def fold_scales(graph: InternalGraph) -> bool:
             calls = _targets(step.x, expr, step.scale)
             if not calls or not all(_called_once(places, call) for call in calls.values()):
                 continue
-            with each.transaction("BackwardFoldScale"):
+            with each._edit("BackwardFoldScale"):
                 for call in calls.values():
                     _scale(each, call, step.scale)
                 each.replace_node({expr.outputs[0]: step.x})

@@ -175,7 +175,7 @@ def _fold_all(graph: InternalGraph, norm_of: Any, folded: Any, rewire: Any) -> b
                 continue
             del places[place]  # its layer is another one now
             layer, norm = (call.inputs[0].owner for call in found[0])
-            with graph.transaction():
+            with graph._edit():
                 each.replace_module(expr.output, folded(layer, norm))
                 for layer_call, norm_call in found:
                     rewire(layer_call, norm_call)

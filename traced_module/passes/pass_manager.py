@@ -121,7 +121,7 @@ class PassManager:
         checked = not self.passes
         for one in self.passes:
             before = copy_of(graph) if expected is not None else None
-            with graph.transaction(one.name):
+            with graph._edit(one.name):
                 changed, made = _run(one, graph)
             if changed:
                 self.changed.append(one.name)

@@ -130,7 +130,7 @@ def rewrite(graph: InternalGraph, rules: Sequence[Rule], *, recursive: bool = Tr
         raise GraphError(f"rewrite: got a {type(wrong).__name__}; expected a graph (traced.graph) and a list of rules")
     keyed = [(rule, _root_keys(rule.pattern)) for rule in rules]
     applied = 0
-    with graph.transaction("rewrite"):
+    with graph._edit("rewrite"):
         for expr in graph.exprs(recursive=False):
             if isinstance(expr, (Input, Constant)) or graph._names.get(expr.outputs[0].name) is not expr.outputs[0]:
                 continue

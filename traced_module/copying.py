@@ -1,0 +1,86 @@
+"""Copies of layers and tensors: objects of their own, which share memory until one of them takes another value."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from typing import Any
+
+from megengine.module import Module
+from megengine.tensor import Tensor
+
+_FIXED = frozenset((bool, int, float, complex, str, bytes, type, type(None), type(Ellipsis)))
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")  # tables of functions, which stay the caller's
+_CONTAINERS = (list, dict, OrderedDict)
+
+
+def holds(value: Any) -> bool:
+    """True for a module and for a tensor."""
+    return issubclass(type(value), (Module, Tensor))  # to ask an instance for its class runs Python
+
+
+class Copier:
+    """Copies what modules hold; what stands in two places is copied once, and stands in both.
+
+    What cannot be copied (a lock, an open file) is shared.
+    """
+
+    def __init__(self) -> None:
+        self.made: dict[int, Any] = {}  # id of what was copied -> its copy; also the memo of `copy.deepcopy`
+        self._kept: list[Any] = []  # so that no other object gets an id meanwhile
+
+    def of(self, value: Any) -> Any:
+        """The copy of a layer, a tensor, a container of them, or of anything else that a module holds."""
+        kind = type(value)
+        if kind in _FIXED or (kind is tuple and _FIXED.issuperset(map(type, value))):
+            return value
+        made = self.made.get(id(value))
+        if made is not None:
+            return made
+        self._kept.append(value)
+        if issubclass(kind, Tensor):
+            self.made[id(value)] = made = copied_tensor(value)
+            return made
+        if issubclass(kind, Module) and not hasattr(kind, "__deepcopy__"):
+            return self._layer(value)
+        if kind in _CONTAINERS:
+            return self._container(value)
+        if kind is tuple:
+            return tuple(map(self.of, value))
+        try:
+            return copy.deepcopy(value, self.made)
+        except Exception:
+            return value
+
+    def _layer(self, layer: Module) -> Module:
+        self.made[id(layer)] = made = object.__new__(type(layer))
+        state = object.__getattribute__(made, "__dict__")
+        state.update(object.__getattribute__(layer, "__dict__"))
+        for name, value in state.items():
+            kind = type(value)
+            if kind in _FIXED:
+                continue
+            if kind is OrderedDict and name in _HOOKS:
+                state[name] = OrderedDict(value) if value else OrderedDict()
+            elif kind is not tuple or not _FIXED.issuperset(map(type, value)):
+                state[name] = self.of(value)
+        return made
+
+    def _container(self, value: Any) -> Any:
+        self.made[id(value)] = made = type(value)()
+        if isinstance(made, list):
+            made.extend(map(self.of, value))
+        else:
+            made.update((k, self.of(v)) for k, v in value.items())
+        return made
+
+
+def copied_tensor(tensor: Tensor) -> Tensor:
+    """A tensor of the same value, class and name; its memory is shared until one of the two takes another value."""
+    kind = type(tensor)
+    made: Tensor = kind.__new__(kind)
+    made._value = tensor._value if tensor._thunk is None else tensor._storage()
+    made._dtype, made._device, made._spec = tensor._dtype, tensor._device, tensor._spec
+    if tensor.__dict__:
+        made.__dict__.update((k, copy.deepcopy(v)) for k, v in tensor.__dict__.items() if k != "grad")
+    return made
