@@ -7,7 +7,7 @@ first and changes then, so a refused edit leaves the graph as it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any
@@ -70,6 +70,12 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
     def _edit(self, what: str = "transaction") -> AbstractContextManager[None]:
         """A step each of whose changes is checked at once, unless it is a part of a transaction."""
         return self._journal.step(what)
+
+    def _computed(self, function: Callable[..., Any], *given: Any) -> Any:
+        """What a function that is declared by `computed_again` gives; logs of edits that use it compute it again."""
+        made = function(*given)
+        self._journal.note_origins(function.__name__, given, made)
+        return made
 
     def undo(self) -> bool:
         """Take back the last edit (or transaction) of the traced module; False if there is none."""

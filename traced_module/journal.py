@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from megengine.traced_module.editing.computed import Origin
     from megengine.traced_module.editing.edit_records import Recorder
 
 Action = Callable[..., None]
@@ -75,6 +76,7 @@ class Step:
     depth: int = 0  # of edits in edits
     edits: list[tuple[str, int]] = field(default_factory=list)  # (name, how many changes were told before it)
     postponed: dict[Any, tuple[int, Exception]] = field(default_factory=dict)  # expression -> edit, what it raises
+    origins: dict[int, tuple[Any, Origin]] = field(default_factory=dict)  # id of a layer or tensor -> it, how it came
 
     def mark(self, journal: Journal) -> Mark:
         """Where the step is."""
@@ -123,7 +125,7 @@ def _unrepaired(step: Step) -> str:
 class Journal:
     """Transactions done and undone. While `recording` is off nothing is kept (graphs under construction)."""
 
-    __slots__ = ("addresses", "done", "next_expr", "next_node", "open", "recording", "undone")
+    __slots__ = ("addresses", "done", "next_expr", "next_node", "open", "recording", "running", "undone")
 
     def __init__(self) -> None:
         self.next_node = 0
@@ -132,6 +134,7 @@ class Journal:
         self.open: Step | None = None
         self.done: list[Step] = []
         self.undone: list[Step] = []
+        self.running: list[str] = []  # passes and rules at work
         self.addresses: dict[int, Any] = {}  # how logs name the graphs (see `edit_records.address_of`)
 
     def change(self, do: Action, undo: Action, args: tuple[Any, ...], record: tuple[Any, ...] = ()) -> None:
@@ -150,10 +153,28 @@ class Journal:
             if step.recorder is None:
                 from megengine.traced_module.editing.edit_records import Recorder
 
-                step.recorder = Recorder(self.addresses)
+                step.recorder = Recorder(self, step.origins)
             step.recorder.note(*record)
         do(*args)
         step.changes.append((do, undo, args))
+
+    @contextmanager
+    def runs(self, name: str) -> Iterator[None]:
+        """A pass or rule of that name is at work in the body."""
+        self.running.append(name)
+        try:
+            yield
+        finally:
+            self.running.pop()
+
+    def note_origins(self, function: str, given: tuple[Any, ...], made: Any) -> None:
+        """Remember how layers or tensors were computed that become a part of the graph."""
+        if self.open is None or not self.recording:
+            return
+        from megengine.traced_module.editing.computed import Origin
+
+        for i, value in enumerate(made) if isinstance(made, tuple) else [(None, made)]:
+            self.open.origins[id(value)] = value, Origin(function, given, i)
 
     def step(self, what: str, *, deferring: bool = False) -> AbstractContextManager[None]:
         """A transaction around the body, or a part of the open one; what the body did is taken back if it raises."""

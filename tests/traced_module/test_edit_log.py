@@ -466,8 +466,8 @@ def test_other_archives_are_no_logs(tmp_path):
         EditLog.load(tmp_path / "net.mgt")
     with pytest.raises(FileFormatError, match="format is 'x'; expected 'megengine-edits'"):
         rewritten(tmp_path, lambda d: d.update(format="x"))
-    with pytest.raises(FileFormatError, match="version is 2; this program reads version 1"):
-        rewritten(tmp_path, lambda d: d.update(version=2))
+    with pytest.raises(FileFormatError, match="version is 3; this program reads versions 1 and 2"):
+        rewritten(tmp_path, lambda d: d.update(version=3))
     with pytest.raises(FileFormatError, match="cannot be written"):
         EditLog(()).save(tmp_path / "none" / "edits.log")
     EditLog(()).save(tmp_path / "empty.log")

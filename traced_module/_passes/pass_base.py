@@ -100,7 +100,7 @@ class BasePass:
     def apply_optimization(self, mod: TracedModule, pass_ctx: PassContext) -> TracedModule:
         """Sweep over the module's graphs, again while something changes unless `run_once`."""
         for graph in mod.graphs:
-            with graph._edit():
+            with graph._edit(), graph._journal.runs(self.name):
                 self.sweep(graph)
             graph.lint()
         return mod

@@ -6,6 +6,10 @@ and rules included, so nothing escapes the log; doing them again runs neither pa
 either to stay the same, and gives the same names and ids. The price is that a log fits copies of one model, not
 similar ones: each change states what it was made for, and the first one that does not fit ends the replay.
 
+Copies may have other weights. Layers and constants that our passes compute from weights stand in the log by how they
+are computed (`computed`), and are computed from those of the copy. What a pass or rule of the user's puts in may be
+computed from weights too: then the log holds a digest of the weights, and a model of others is refused.
+
 A file is a zip of log.json and weights.safetensors. Functions stand in it by their public names, layers by the names
 of their classes and their states: reading looks names up and runs nothing.
 """
@@ -29,7 +33,7 @@ from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.journal import Journal, Step
 from megengine.traced_module.traced import TracedModule
 
-FORMAT, VERSION = "megengine-edits", 1
+FORMAT, VERSION, VERSIONS = "megengine-edits", 2, (1, 2)
 LOG = "log.json"
 _MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError)
 
@@ -204,8 +208,9 @@ def _steps(described: Any, arrays: dict[str, np.ndarray]) -> tuple[EditStep, ...
     if not isinstance(described, dict) or described.get("format") != FORMAT:
         found = described.get("format") if isinstance(described, dict) else described
         raise FileFormatError(f"format is {brief(found)}; expected {FORMAT!r}")
-    if described.get("version") != VERSION:
-        raise FileFormatError(f"version is {brief(described.get('version'))}; this program reads version {VERSION}")
+    if described.get("version") not in VERSIONS:
+        known = " and ".join(map(str, VERSIONS))
+        raise FileFormatError(f"version is {brief(described.get('version'))}; this program reads versions {known}")
     of_step: dict[str, dict[str, np.ndarray]] = {}
     for name, array in arrays.items():
         index, _, rest = name.partition("/")

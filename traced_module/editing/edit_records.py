@@ -7,14 +7,18 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from megengine.core.errors import FileFormatError
 from megengine.core.pytree import unflatten
 from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.expr import Apply, Arguments, Call, Expr
+from megengine.traced_module.editing.computed import Origin, digest_of
+from megengine.traced_module.expr import Apply, Arguments, Call, Constant, Expr
 from megengine.traced_module.formats.module_writing import ModuleWriter
 from megengine.traced_module.formats.values import ValueWriter, class_path, dtype_out
 from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.journal import Journal
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.primitives import Nodes, Places, difference
 from megengine.traced_module.traced import TracedModule
@@ -64,6 +68,15 @@ def parts_of(module: Any) -> dict[int, tuple[Any, str]]:
     return {key: each for key, each in found.items() if not isinstance(each[0], TracedModule)}
 
 
+def weights_of(top: InternalGraph) -> list[tuple[str, np.ndarray]]:
+    """The weights of a model at either level, by their names."""
+    if top._inputs_self():
+        found = ((path, part._storage()) for part, path in parts_of(top._owner).values() if isinstance(part, Tensor))
+    else:
+        found = ((e.name, e.value._storage()) for e in top._order if isinstance(e, Constant))
+    return sorted(found, key=lambda pair: pair[0])
+
+
 _PLAIN = frozenset((int, float, bool, str, type(None)))
 
 
@@ -107,12 +120,14 @@ class Recorder:
     new expressions is complete when the transaction ends, and is described then.
     """
 
-    def __init__(self, addresses: dict[int, Any]) -> None:
-        self.addresses = addresses
+    def __init__(self, journal: Journal, origins: dict[int, tuple[Any, Origin]]) -> None:
+        self.addresses, self.running, self.origins = journal.addresses, journal.running, origins
         self._edits: list[dict[str, Any]] = []
         self._model: dict[int, tuple[Any, str]] | None = None  # layers and tensors that the model has -> path
         # the expressions that were put in: the edit, where they come from when the transaction ends, what they are
         self._linked: list[tuple[dict[str, Any], dict[str, Any], _Call | None]] = []
+        # the first edit that puts in what a pass computed in a way that is not known, and the model's weights then
+        self._baked: tuple[dict[str, Any], list[tuple[str, np.ndarray]]] | None = None
 
     @functools.cached_property
     def writer(self) -> ModuleWriter:
@@ -131,16 +146,26 @@ class Recorder:
                 edit.clear()
                 edit.update(do="unknown", why=str(exc))
         self._linked.clear()
+        if self._baked is not None and "weights" not in self._baked[0]:
+            self._baked[0]["weights"] = digest_of(self._baked[1])
+            self._baked = self._baked[0], []
         return self._edits
 
     def note(self, what: str, *args: Any) -> None:
         """Describe a change: `what` is a method below. One that has no words is kept as such: saving tells."""
+        held = self._arrays()
         try:
             edit = getattr(self, what)(*args)
         except FileFormatError as exc:
             edit = {"do": "unknown", "why": str(exc)}
         if edit is not None:
             self._edits.append(edit)
+            if self.running and self._arrays() > held and self._baked is None:
+                edit["computed_by"] = self.running[-1]
+                self._baked = edit, weights_of(args[0]._top)
+
+    def _arrays(self) -> int:
+        return len(self.writer.values.arrays) if "writer" in self.__dict__ else 0
 
     @property
     def told(self) -> tuple[int, int]:
@@ -150,6 +175,8 @@ class Recorder:
     def forget_since(self, told: tuple[int, int]) -> None:
         """Changes that were taken back do not count."""
         del self._edits[told[0] :], self._linked[told[1] :]
+        if self._baked is not None and not any(edit is self._baked[0] for edit in self._edits):
+            self._baked = None
 
     def in_words(self, start: int, end: int | None) -> str:
         """Some of the changes in a few words."""
@@ -217,16 +244,26 @@ class Recorder:
     def module(self, graph: InternalGraph, node: ModuleNode, path: str, was: Any, value: Any) -> dict[str, Any]:
         """A new attribute of the module of a node, or another layer in the place of one."""
         place = {"graph": self._at(graph), "node": node.name, "path": path}
-        if self._model is None:
-            self._model = parts_of(graph._top._owner)
+        self._look(graph)
         old = None if was is None else class_path(was)
         edit = {"do": "module", **place, "was": old}
         if isinstance(value, TracedModule):
             return {**edit, "traced": self._traced(value)}
         return {**edit, "value": self.writer.values.value(value, path)}
 
-    def _known(self, value: Any) -> str | None:
-        return (self._model or {}).get(id(value), (None, None))[1]
+    def _look(self, graph: InternalGraph) -> None:
+        """See what the model has before layers of it are exchanged."""
+        if self._model is None:
+            self._model = parts_of(graph._top._owner)
+
+    def _known(self, value: Any, where: str) -> dict[str, Any] | None:
+        if self._model is not None and id(value) in self._model:
+            return {"model": self._model[id(value)][1]}
+        if id(value) not in self.origins:
+            return None
+        _, origin = self.origins[id(value)]
+        given = [self.writer.values.value(v, f"{where}.{i}") for i, v in enumerate(origin.given)]
+        return {"computed": origin.function, "given": given, "index": origin.index}
 
     def _traced(self, module: TracedModule) -> list[Any]:
         """A traced module that becomes a part of the model, as it is then."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,8 @@ from megengine.core.spec import TensorSpec
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.attaching import graphs_of, join
-from megengine.traced_module.editing.edit_records import addresses_of
+from megengine.traced_module.editing.computed import Origin, digest_of
+from megengine.traced_module.editing.edit_records import addresses_of, weights_of
 from megengine.traced_module.editing.module_edits import note_entry
 from megengine.traced_module.expr import Apply, Call, Constant, Expr, GetAttr, Input
 from megengine.traced_module.formats.module_reading import EXPRS, ModuleReader, check_attribute, count_in
@@ -46,6 +48,33 @@ class _NodesOf(Mapping[str, Node]):
         return len(self.graph._names.nodes())
 
 
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A tensor or layer that is computed from others when an edit uses it."""
+
+    values: ValueReader
+    entry: Mapping[str, Any]
+    expected: type
+
+    def made(self) -> Any:
+        """The tensor or layer."""
+        given = tuple([self.values.value(v) for v in self.entry["given"]])
+        found = Origin(self.entry["computed"], given, self.entry["index"]).again()
+        if not isinstance(found, self.expected) or isinstance(found, TracedModule):
+            raise FileFormatError(f"{self.entry['computed']} gives a {type(found).__name__}")
+        return found
+
+
+class _Made(list[Any]):
+    """Tensors or layers of a step."""
+
+    def __getitem__(self, place: Any) -> Any:
+        found = super().__getitem__(place)
+        if isinstance(found, _Pending):
+            found = self[place] = found.made()
+        return found
+
+
 class Replay:
     """Performs the steps of a log on a traced module."""
 
@@ -61,6 +90,7 @@ class Replay:
     def step(self, step: EditStep) -> None:
         """One step as one transaction. Raises what its first change that does not fit raises."""
         values = ValueReader({name: np.array(array) for name, array in step.arrays.items()}, self.allow)
+        values.tensors, values.layers = _Made(), _Made()
         for entry in step.tensors:
             self._add(values, entry, "tensors", Tensor) or values.add_tensor(entry)
         for entry in step.layers:
@@ -81,6 +111,9 @@ class Replay:
             for part in entry["model"].split("."):
                 check_attribute(part)
             found = get_subattr(self.top._owner, entry["model"])
+        elif "computed" in entry:
+            getattr(values, kind).append(_Pending(values, entry, expected))
+            return True
         else:
             return False
         if not isinstance(found, expected) or isinstance(found, TracedModule):
@@ -113,6 +146,11 @@ class _Changes:
         do = edit["do"]
         if do not in _CHANGES:
             raise FileFormatError(f"a change of the unknown kind {brief(do)}")
+        if "weights" in edit and digest_of(weights_of(self.replay.top)) != edit["weights"]:
+            raise GraphError(
+                f"{brief(edit.get('computed_by'))} put in values that it computed from the weights of the model, and "
+                "this model has others; run it on this model instead"
+            )
         graph = self.replay.graph(edit["graph"])
         self.values.nodes = _NodesOf(graph)  # type: ignore[assignment]
         _CHANGES[do](self, graph, edit)

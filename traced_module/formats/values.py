@@ -61,10 +61,10 @@ def class_path(value: Any) -> str:
 class ValueWriter:
     """Describes values; tensors, arrays and layers are collected, each once.
 
-    `known` gives the path of a tensor or layer that the reader has already, None for others.
+    `known` describes a tensor or layer that the reader has already, or can make; it gives None for others.
     """
 
-    def __init__(self, known: Callable[[Any], str | None] = lambda value: None) -> None:
+    def __init__(self, known: Callable[[Any, str], dict[str, Any] | None] = lambda value, where: None) -> None:
         self.known = known
         self.arrays: dict[str, np.ndarray] = {}
         self.tensors: list[dict[str, Any]] = []
@@ -131,8 +131,8 @@ class ValueWriter:
     def tensor(self, value: Tensor, where: str, depth: int = 0) -> int:
         """The place of a tensor in the list of tensors."""
         if id(value) not in self._places:
-            path = self.known(value)
-            entry = self._tensor(value, where, depth) if path is None else {"model": path}
+            known = self.known(value, where)
+            entry = self._tensor(value, where, depth) if known is None else known
             self._places[id(value)] = len(self.tensors)
             self.described[0].append(value)
             self.tensors.append(entry)
@@ -153,8 +153,8 @@ class ValueWriter:
         if id(value) in self._open:
             raise FileFormatError(f"{where}: the layer contains itself")
         if id(value) not in self._places:
-            path = self.known(value)
-            entry = self._layer(value, where, depth) if path is None else {"model": path}
+            known = self.known(value, where)
+            entry = self._layer(value, where, depth) if known is None else known
             self._places[id(value)] = len(self.layers)
             self.described[1].append(value)
             self.layers.append(entry)

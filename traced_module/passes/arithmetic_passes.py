@@ -311,7 +311,7 @@ def _called_once(places: Any, call: CallMethod) -> bool:
 
 
 def _scale(graph: InternalGraph, call: CallMethod, factor: float) -> None:
-    graph.replace_module(call.inputs[0], scaled_layer(call.inputs[0].owner, factor, 0.0))
+    graph.replace_module(call.inputs[0], graph._computed(scaled_layer, call.inputs[0].owner, factor, 0.0))
     graph._set(call, "meta", marked(call.meta, "BackwardFoldScale"))
 
 

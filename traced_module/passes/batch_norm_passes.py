@@ -10,6 +10,7 @@ from megengine import module as M
 from megengine.kernels.memory import empty_like
 from megengine.module import Module
 from megengine.tensor import Parameter
+from megengine.traced_module.editing.computed import computed_again
 from megengine.traced_module.expr import CallMethod, Expr, GetAttr, is_call_module
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.passes.layer_uses import (
@@ -80,6 +81,7 @@ def _with(layer: Any, weight: np.ndarray, bias: np.ndarray) -> Module:
     return made
 
 
+@computed_again
 def scaled_layer(layer: Any, factor: Any, offset: Any) -> Module:
     """The layer whose result is `factor * result + offset`, by output channels; computed in float64."""
     weight = layer.weight.numpy()
@@ -91,11 +93,13 @@ def scaled_layer(layer: Any, factor: Any, offset: Any) -> Module:
     return _with(layer, _product(weight, _by_channel(layer, factor.astype(weight.dtype), _OUTPUT_AXIS)), bias)
 
 
+@computed_again
 def folded_layer(layer: Any, norm: Any) -> Module:
     """A convolution or linear layer followed by a batch norm (in evaluation), as one layer."""
     return scaled_layer(layer, *_affine(norm))
 
 
+@computed_again
 def folded_behind(layer: Any, norm: Any) -> Module:
     """A batch norm (in evaluation) followed by a layer that pads with nothing, as one layer."""
     factor, offset = _affine(norm)
@@ -176,7 +180,7 @@ def _fold_all(graph: InternalGraph, norm_of: Any, folded: Any, rewire: Any) -> b
             del places[place]  # its layer is another one now
             layer, norm = (call.inputs[0].owner for call in found[0])
             with graph._edit():
-                each.replace_module(expr.output, folded(layer, norm))
+                each.replace_module(expr.output, each._computed(folded, layer, norm))
                 for layer_call, norm_call in found:
                     rewire(layer_call, norm_call)
             changed = True

@@ -10,15 +10,15 @@ from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op
 from megengine.dispatch.public import public_functions
 from megengine.tensor import Tensor
+from megengine.traced_module.editing.computed import constant_of
 from megengine.traced_module.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, is_call_module
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import TensorNode
 from megengine.traced_module.passes.layer_uses import all_graphs, graphs_below, has_hooks
 from megengine.traced_module.passes.pass_manager import Pass
-from megengine.traced_module.patterns import fixed_value
 from megengine.traced_module.provenance import mark
 from megengine.traced_module.queries import child_graph
-from megengine.traced_module.tracing.calls import arguments_key, result_leaves, run_call, shape_value
+from megengine.traced_module.tracing.calls import arguments_key, shape_value
 from megengine.traced_module.tracing.deferred import SHAPE_OF
 
 _MOST_ADDED = 1 << 16  # elements by which folding may make a model larger, for each call
@@ -48,16 +48,21 @@ def attributes_to_constants(graph: InternalGraph) -> bool:
     changed = False
     for expr in graph.exprs(recursive=False):
         if isinstance(expr, GetAttr) and isinstance(expr.output, TensorNode):
-            _become(graph, expr, [graph.module_of(expr.output)])
+            _become(graph, expr)
             changed = True
     return changed
 
 
-def _become(graph: InternalGraph, expr: Expr, values: list[Tensor]) -> None:
+def _become(graph: InternalGraph, expr: Expr) -> None:
     """Put constants in the place of what an expression makes."""
+    with graph._edit("constants"):
+        values = [graph._computed(constant_of, node) for node in expr.outputs]
+        _replace(graph, expr, values)
+
+
+def _replace(graph: InternalGraph, expr: Expr, values: list[Tensor]) -> None:
     for node, value in zip(expr.outputs, values, strict=True):
-        plain = Tensor._wrap(value._storage(), value.dtype, value.device)
-        made = graph.constant(plain, node.name, after=expr, meta=expr.meta)
+        made = graph.constant(value, node.name, after=expr, meta=expr.meta)
         graph.replace_node({node: made})
     names, made_by = [n.name for n in expr.outputs], expr._next
     graph.erase(expr)
@@ -74,10 +79,8 @@ def fold_constants(graph: InternalGraph) -> bool:
     for expr in graph.exprs(recursive=False):
         if not _is_fixed(expr):
             continue
-        given = [Tensor(fixed_value(n), dtype=n.dtype) for n in expr.inputs]
-        values = result_leaves(run_call(expr, given), expr)[0]
-        if sum(v.size for v in values) <= sum(v.size for v in given) + _MOST_ADDED:
-            _become(graph, expr, values)
+        if sum(n.spec.size for n in expr.outputs) <= sum(n.spec.size for n in expr.inputs) + _MOST_ADDED:
+            _become(graph, expr)
             changed = True
     return changed
 
@@ -99,9 +102,8 @@ def fix_input_shapes(graph: InternalGraph) -> bool:
             continue
         for expr in each.exprs(recursive=False):
             known = isinstance(expr, Apply) and expr.op == SHAPE_OF
-            value = shape_value(expr.outputs[0]) if known else None
-            if value is not None:
-                _become(each, expr, [value])
+            if known and shape_value(expr.outputs[0]) is not None:
+                _become(each, expr)
                 changed = True
     return changed
 

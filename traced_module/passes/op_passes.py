@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from megengine.core.dtype import storage_of
 from megengine.dispatch import get_op
 from megengine.tensor import Tensor
+from megengine.traced_module.editing.computed import computed_again, constant_of
 from megengine.traced_module.expr import Apply, Constant
 from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.interpret import interpret
 from megengine.traced_module.node import TensorNode
 from megengine.traced_module.provenance import marked
 
@@ -35,9 +36,9 @@ Renaming = list[tuple[TensorNode, str]]  # new values, and the names of those wh
 
 
 def _take_names(graph: InternalGraph, made: Renaming) -> None:
-    """Let new values be called as those that they replaced, where these are gone now."""
+    """Let new values be called as those that they replaced, where these are gone now and the new ones are not."""
     for node, name in made:
-        if graph._names.get(name) is None:
+        if graph._names.get(name) is None and graph._names.get(node.name) is node:
             graph.rename(node, name)
 
 
@@ -45,27 +46,36 @@ def _fold_one(graph: InternalGraph, bn: Apply) -> Renaming:
     conv = bn.inputs[0].expr
     if not isinstance(conv, Apply) or conv.op not in ("conv2d", "conv_transpose2d") or not only_user(bn.inputs[0], bn):
         return []
-    fixed = [constant_value(n) for n in (*conv.inputs[1:], *bn.inputs[1:])]
-    if any(v is None for v in fixed):
+    fixed = [*conv.inputs[1:], *bn.inputs[1:]]
+    variance = constant_value(fixed[-1])
+    if variance is None or any(not isinstance(n.expr, Constant) for n in fixed):
         return []
-    w, *rest = (np.asarray(v, np.float64) for v in fixed)
-    scale, shift, mean, var = rest[-4:]
-    if np.any(var + bn.attrs["eps"] <= 0):  # nothing to divide by: it stays where it is seen
+    if np.any(variance + bn.attrs["eps"] <= 0):  # nothing to divide by: it stays where it is seen
         return []
-    bias = rest[0] if len(conv.inputs) == 3 else 0.0
-    factor = scale / np.sqrt(var + bn.attrs["eps"])
-    if conv.op == "conv2d":
-        folded = w * factor[:, None, None, None]
-    else:  # weight [I, O/g, kh, kw]: output channel = group * O/g + column
-        per_group = factor.reshape(conv.attrs["groups"], 1, w.shape[1], 1, 1)
-        folded = (w.reshape(conv.attrs["groups"], -1, *w.shape[1:]) * per_group).reshape(w.shape)
-    dtype = conv.inputs[1].dtype
-    weight = graph.constant(folded.astype(dtype), conv.inputs[1].name, before=bn, meta=conv.inputs[1].meta)
-    offset = graph.constant((shift + (bias - mean) * factor).astype(dtype), f"{conv.name}_bias", before=bn)
+    folded, added = graph._computed(folded_constants, conv.op, conv.attrs["groups"], bn.attrs["eps"], fixed)
+    weight = graph.constant(folded, conv.inputs[1].name, before=bn, meta=conv.inputs[1].meta)
+    offset = graph.constant(added, f"{conv.name}_bias", before=bn)
     new = graph.apply(conv.op, conv.inputs[0], weight, offset, attrs=conv.attrs, name=conv.name, before=bn)
     mark(new.expr, conv, "fold_batch_norm")
     graph.replace_all_uses(bn.output, new)
     return [(weight, conv.inputs[1].name), (new, conv.name)]
+
+
+@computed_again
+def folded_constants(op: str, groups: int, eps: float, fixed: list[TensorNode]) -> tuple[Tensor, Tensor]:
+    """Weight and bias of a convolution followed by a batch norm, of which the constants are given."""
+    w, *rest = (np.asarray(constant_value(node), np.float64) for node in fixed)
+    scale, shift, mean, var = rest[-4:]
+    bias = rest[0] if len(rest) == 5 else 0.0
+    factor = scale / np.sqrt(var + eps)
+    if op == "conv2d":
+        folded = w * factor[:, None, None, None]
+    else:  # weight [I, O/g, kh, kw]: output channel = group * O/g + column
+        per_group = factor.reshape(groups, 1, w.shape[1], 1, 1)
+        folded = (w.reshape(groups, -1, *w.shape[1:]) * per_group).reshape(w.shape)
+    dtype = storage_of(fixed[0].dtype)
+    offset = (shift + (bias - mean) * factor).astype(dtype)
+    return Tensor._wrap(folded.astype(dtype)), Tensor._wrap(offset)
 
 
 def fold_batch_norm(graph: InternalGraph) -> bool:
@@ -75,10 +85,11 @@ def fold_batch_norm(graph: InternalGraph) -> bool:
     keeps its name.
     """
     batch_norms = graph.get_apply_by_type("batch_norm")
-    made = [new for bn in batch_norms if isinstance(bn, Apply) for new in _fold_one(graph, bn)]
-    if made:
-        graph.remove_dead()
-        _take_names(graph, made)
+    with graph._edit("fold_batch_norm"):
+        made = [new for bn in batch_norms if isinstance(bn, Apply) for new in _fold_one(graph, bn)]
+        if made:
+            graph.remove_dead()
+            _take_names(graph, made)
     return bool(made)
 
 
@@ -92,20 +103,13 @@ def fold_constants(graph: InternalGraph) -> bool:
         if not isinstance(expr, Apply) or get_op(expr.op).random or len(expr.outputs) != 1 or not expr.inputs:
             continue
         if all(isinstance(n.expr, Constant) for n in expr.inputs):
-            value = _run_alone(graph, expr)
-            new = graph.constant(value, expr.name, after=expr, meta=expr.meta)
-            graph.replace_all_uses(expr.output, new)
+            with graph._edit("constant"):
+                new = graph.constant(graph._computed(constant_of, expr.output), expr.name, after=expr, meta=expr.meta)
+                graph.replace_all_uses(expr.output, new)
             made.append((new, expr.name))
     graph.remove_dead()
     _take_names(graph, made)
     return bool(made)
-
-
-def _run_alone(graph: InternalGraph, expr: Apply) -> Tensor:
-    small = InternalGraph("constant")
-    inputs = [small.constant(n.expr.value) for n in expr.inputs]  # type: ignore[attr-defined]
-    small.set_outputs([small.apply(expr.op, *inputs, attrs=expr.attrs)])
-    return interpret(small, [])[0]
 
 
 _SAME_IF_SHAPE_KEPT = ("reshape", "broadcast_to", "cast", "slice")

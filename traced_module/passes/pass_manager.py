@@ -79,7 +79,8 @@ def _run(one: Pass, graph: InternalGraph) -> tuple[bool, bool]:
     step = graph._journal.open
     assert step is not None
     changes, made = len(step.changes), len(step.made)
-    changed = one.run(graph)
+    with graph._journal.runs(one.name):
+        changed = one.run(graph)
     mark(step.made[made:], one.name)
     return changed, len(step.changes) > changes
 

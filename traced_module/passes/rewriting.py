@@ -184,7 +184,8 @@ def _made_since(first: int, node: Any) -> list[Expr]:
 
 
 def _built(graph: InternalGraph, rule: Rule, found: Found) -> Any:
-    if not graph._inputs_self():
-        return rule.build(found)
-    with graph.insert_exprs(found.root.expr._prev):
-        return rule.build(found)
+    with graph._journal.runs(rule.name):
+        if not graph._inputs_self():
+            return rule.build(found)
+        with graph.insert_exprs(found.root.expr._prev):
+            return rule.build(found)

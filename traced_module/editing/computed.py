@@ -1,0 +1,92 @@
+"""Layers and constants that passes compute from weights: logs say how, and compute them again for other weights."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from megengine.core.errors import FileFormatError, brief
+from megengine.tensor import Tensor
+from megengine.traced_module.expr import Apply, Call, Constant, GetAttr
+from megengine.traced_module.tracing.calls import result_leaves, run_call, shape_value
+
+if TYPE_CHECKING:
+    from megengine.traced_module.node import TensorNode
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """`function(*given)` gives a layer or tensor, or several of them, of which this is the one at `index`."""
+
+    function: str
+    given: tuple[Any, ...]
+    index: int | None = None
+
+    def again(self) -> Any:
+        """The layer or tensor. Raises FileFormatError for an unknown function, and for what it cannot take."""
+        if self.function not in FUNCTIONS:
+            raise FileFormatError(f"a value is computed by {brief(self.function)}, which is not known here")
+        try:
+            made = FUNCTIONS[self.function](*self.given)
+            return made if self.index is None else made[self.index]
+        except (TypeError, AttributeError, LookupError, AssertionError) as error:
+            raise FileFormatError(f"{self.function}: {error}") from error
+
+
+def computed_again(function: F) -> F:
+    """Declare a function of layers, nodes, numbers and arrays that logs name and call again.
+
+    A pass calls it by `graph._computed(function, ...)` and puts what it gives into the graph. It depends on nothing but
+    its arguments.
+    """
+    FUNCTIONS[function.__name__] = function
+    return function
+
+
+@computed_again
+def constant_of(node: TensorNode) -> Tensor:
+    """The value of a node as a tensor of its own: of a weight, of a shape, or of what is computed from such values."""
+    value = _value_of(node)
+    return Tensor._wrap(value._storage(), value.dtype, value.device)
+
+
+def _value_of(node: TensorNode) -> Tensor:
+    expr = node.expr
+    if isinstance(expr, Constant):
+        return expr.value
+    if isinstance(expr, GetAttr):
+        return node.graph.module_of(node)
+    known = shape_value(node)
+    if known is not None:
+        return known
+    given = [Tensor._wrap(v._storage(), v.dtype, v.device) for v in map(_value_of, expr.inputs)]
+    if isinstance(expr, Apply):
+        return _applied(expr, given)
+    assert isinstance(expr, Call), expr
+    made = result_leaves(run_call(expr, given), expr)[0]
+    return next(value for value, n in zip(made, expr.outputs, strict=True) if n is node)
+
+
+def _applied(expr: Apply, given: list[Tensor]) -> Tensor:
+    from megengine.traced_module.interpret import interpret
+
+    small = type(expr.graph)("constant")
+    inputs = [small.constant(value) for value in given]
+    small.set_outputs([small.apply(expr.op, *inputs, attrs=expr.attrs)])
+    return interpret(small, [])[0]
+
+
+def digest_of(weights: Iterable[tuple[str, np.ndarray]]) -> str:
+    """Equal for equal weights under the same names."""
+    found = hashlib.blake2b(digest_size=16)
+    for name, array in weights:
+        found.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
