@@ -10,6 +10,6 @@ if find_spec("megengine.kernels._core") is None:
         "or build this one: make setup"
     )
 
-from megengine.kernels import filling, floating, int8, onednn, small, strided, training, updates
+from megengine.kernels import filling, floating, forks, int8, onednn, small, strided, training, updates
 
-__all__ = ["filling", "floating", "int8", "onednn", "small", "strided", "training", "updates"]
+__all__ = ["filling", "floating", "forks", "int8", "onednn", "small", "strided", "training", "updates"]

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from typing import TypeVar
 
+from megengine.core.forks import lock_free_in_children
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -17,7 +19,7 @@ LARGEST_STACK = 1 << 30
 MOST_CALLS = LARGEST_STACK // BYTES_PER_CALL
 _THREAD = "megengine-deep-calls"
 
-_lock = threading.Lock()
+_lock = lock_free_in_children()
 _wanted: list[int] = []  # limits of recursion that runs in progress need
 _usual: list[int] = []  # the limit before the first of them
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
-import threading
+
+from megengine.core.forks import lock_free_in_children
+
+_lock = lock_free_in_children()
 
 
 class AlternativeRecursionLimit:
@@ -11,17 +14,17 @@ class AlternativeRecursionLimit:
 
     def __init__(self, new_py_limit: int) -> None:
         self.new_py_limit = new_py_limit
-        self._lock, self._inside, self._before = threading.Lock(), 0, 0
+        self._inside, self._before = 0, 0
 
     def __enter__(self) -> None:
-        with self._lock:
+        with _lock:
             if self._inside == 0:
                 self._before = sys.getrecursionlimit()
                 sys.setrecursionlimit(self.new_py_limit)
             self._inside += 1
 
     def __exit__(self, *_: object) -> None:
-        with self._lock:
+        with _lock:
             self._inside -= 1
             if self._inside == 0:
                 sys.setrecursionlimit(self._before)

@@ -129,6 +129,20 @@ compiled(np.zeros((2, 3), "f4"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_a_plan_beside_a_class_of_the_program_leaves_no_trace():
+    script = """
+import numpy as np, megengine as mge, megengine.functional as F, megengine.module as M
+from megengine import plan
+from megengine.traced_module import trace_module
+class Net(M.Module):  # caches of the engine hold it to the end, and it holds all names of the program
+    def forward(self, x): return F.exp(x)
+compiled = plan.compile(trace_module(Net(), mge.tensor(np.zeros((2, 3), "f4"))))
+compiled(np.zeros((2, 3), "f4"))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize("axis", [-1, 1, (-1,), (2, 3), (-2, -1), None])
 def test_mean_over_axes_however_they_are_given(axis):
     graph = InternalGraph("net")

@@ -9,6 +9,7 @@
 
 #include "core/bind.h"
 #include "core/dispatch.h"
+#include "core/fork_gate.h"
 #include "core/gradient_rule.h"
 #include "core/tape.h"
 #include "core/tensor_type.h"
@@ -186,6 +187,7 @@ PyObject* call_kernel(const PreparedCall& call, PyObject** arrays, Py_ssize_t co
     if (call.view && count == 1) return view_of(call.outputs[0], arrays[0]);
     if (call.step && count <= Given::kMost && call.outputs.size() <= Given::kMost)
         return run_step(call, arrays, count);
+    const InKernel running;
     const std::size_t flags = static_cast<std::size_t>(count) | PY_VECTORCALL_ARGUMENTS_OFFSET;
     if (!call.reference || !dispatch_parts.quiet_variable)
         return PyObject_Vectorcall(call.run.get(), arrays, flags, nullptr);

@@ -6,7 +6,6 @@
 #include <nanobind/stl/vector.h>
 #include <time.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -15,6 +14,7 @@
 
 #include "common/step.h"
 #include "core/bind.h"
+#include "core/fork_gate.h"
 #include "core/memory.h"
 #include "core/pool.h"
 
@@ -31,16 +31,15 @@ using AnyArray = nb::ndarray<nb::ro, nb::device::cpu>;  // outputs are made by t
 std::byte* bytes_of(const AnyArray& a) { return static_cast<std::byte*>(const_cast<void*>(a.data())); }
 
 struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
+    void operator()(std::byte* p) const { give_block(p); }
 };
 using Memory = std::unique_ptr<std::byte, Free>;
 
 Memory allocate(std::size_t bytes) {
-    const std::size_t size = (bytes + kTail + kAlign - 1) / kAlign * kAlign;
-    auto* p = static_cast<std::byte*>(std::aligned_alloc(kAlign, size));
-    if (!p) throw std::bad_alloc();
-    std::memset(p, 0, size);
-    return Memory(p);
+    const std::size_t size = bytes + kTail;
+    Memory memory(static_cast<std::byte*>(take_block(size)));
+    std::memset(memory.get(), 0, size);
+    return memory;
 }
 
 const Step* step_of(nb::handle capsule) {
@@ -192,6 +191,7 @@ class Plan {
     }
 
     void prepare() {
+        const InKernel running;
         if (!scratch_) scratch_ = allocate(scratch_each_ * static_cast<std::size_t>(pool_.threads()) * 4);
     }
 
@@ -218,6 +218,7 @@ class Plan {
     }
 
     void run_step(const Entry& e, std::byte* const* pointers) {
+        const InKernel running;
         const int parts = e.step->parts();
         std::byte* scratch = scratch_.get();
         const std::size_t each = scratch_each_;
@@ -232,7 +233,7 @@ class Plan {
 
     Memory arena_, scratch_;
     Pool pool_;
-    std::mutex mutex_;
+    ForkMutex mutex_;
     std::vector<Buffer> buffers_;
     std::vector<Entry> entries_;
     std::vector<nb::object> capsules_, functions_;
@@ -247,6 +248,7 @@ void run_step(nb::handle capsule, const std::vector<AnyArray>& arrays) {
     std::vector<std::byte*> pointers;
     for (const auto& a : arrays) pointers.push_back(bytes_of(a));
     nb::gil_scoped_release release;
+    const InKernel running;
     const std::unique_ptr<void, void (*)(void*)> scratch(
         step->scratch_bytes() ? take_block(step->scratch_bytes() + kTail) : nullptr,
         [](void* block) { give_block(block); });

@@ -4,12 +4,14 @@
 #include "core/memory.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <map>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include "core/bind.h"
 
@@ -73,6 +75,18 @@ class Blocks {
         return live_;
     }
 
+    // The most bytes in use, and in use or kept, since they were reset.
+    std::pair<std::size_t, std::size_t> peaks() {
+        const std::lock_guard lock(mutex_);
+        return {peak_live_, peak_held_};
+    }
+
+    void reset_peaks() {
+        const std::lock_guard lock(mutex_);
+        peak_live_ = live_;
+        peak_held_ = live_ + kept_;
+    }
+
   private:
     void use(void* p, std::size_t bytes) {
         sizes_[p] = bytes;
@@ -82,6 +96,8 @@ class Blocks {
             most_ = 0;
         }
         most_ = std::max(most_, live_);
+        peak_live_ = std::max(peak_live_, live_);
+        peak_held_ = std::max(peak_held_, live_ + kept_);
     }
 
     // Gives kept blocks back to the system until `more` bytes could come into use.
@@ -108,6 +124,7 @@ class Blocks {
     std::multimap<std::size_t, void*> free_;
     std::map<void*, std::size_t> sizes_;
     std::size_t live_ = 0, kept_ = 0;
+    std::size_t peak_live_ = 0, peak_held_ = 0;
     std::size_t most_ = 0,
                 before_ = 0;  // largest live_ in this window of taken blocks, and in the one before
     std::size_t taken_ = 0;
@@ -152,6 +169,8 @@ void bind_memory(nb::module_& m) {
     m.def("kept_bytes", [] { return blocks().kept(); });
     m.def("live_bytes", [] { return blocks().live(); });
     m.def("clear_kept", [] { return blocks().clear(); });
+    m.def("peak_bytes", [] { return blocks().peaks(); });
+    m.def("reset_peak_bytes", [] { blocks().reset_peaks(); });
 }
 
 }  // namespace mge

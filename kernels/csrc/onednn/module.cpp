@@ -21,6 +21,7 @@ bool int8_is_exact() {
 }  // namespace mge
 
 NB_MODULE(_onednn, m) {
+    nanobind::set_leak_warnings(false);  // what the program still holds when it ends is no leak
     mge::bind_conv(m);
     mge::bind_conv_backward(m);
     m.def("int8_is_exact", &mge::int8_is_exact);

@@ -1,0 +1,118 @@
+"""Children forked while other threads compute: plans, eager calls, training and loaders work in them."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import megengine.functional as F
+from megengine import tensor
+from megengine.core import deep_calls
+from megengine.kernels import _core, forks
+from megengine.kernels.registry import Kernel, family
+
+ROUNDS = Path(__file__).parent.parent / "helpers" / "fork_rounds.py"
+
+
+def rounds(kinds: str, count: int) -> str:
+    done = subprocess.run([sys.executable, ROUNDS, kinds, str(count)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+def test_children_of_a_process_whose_threads_run_plans_and_eager_calls():
+    assert rounds("plan,eager", 6) == "6 of 6"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", ["plan", "python", "eager", "matmul", "svd", "loader", "train", "plan,train,deep"])
+def test_many_forks_beside(kinds):
+    assert rounds(kinds, 40) == "40 of 40"
+
+
+@pytest.fixture
+def slow_exp():
+    """A kernel of `exp` that says when it runs and ends when it is told to."""
+    began, go_on = threading.Event(), threading.Event()
+
+    def run(problem, x):
+        began.set()
+        assert go_on.wait(20)
+        return np.exp(x)
+
+    family("exp").add(Kernel("waiting_exp", run=run), before=next(iter(family("exp").kernels), None))
+    yield began, go_on
+    go_on.set()
+    family("exp").remove("waiting_exp")
+
+
+def in_child(work) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(work())
+        finally:
+            os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_fork_waits_for_the_kernels_that_run_and_others_wait_for_the_fork(slow_exp):
+    began, go_on = slow_exp
+    x, done = tensor([0.0]), []
+    thread = threading.Thread(target=lambda: done.append(F.exp(x).item()))
+    thread.start()
+    assert began.wait(20)
+    threading.Timer(0.1, go_on.set).start()
+    start = time.monotonic()
+    assert in_child(lambda: int(F.exp(x).item())) == 1
+    assert time.monotonic() - start > 0.09
+    thread.join(20)
+    assert done == [1]
+
+
+def test_a_fork_does_not_wait_for_ever(slow_exp):
+    began, go_on = slow_exp
+    thread = threading.Thread(target=lambda: F.exp(tensor([0.0])))
+    thread.start()
+    assert began.wait(20)
+    start = time.monotonic()
+    _core.before_fork(0.05)  # what `os.fork` calls, with a longer limit
+    _core.after_fork_in_parent()
+    assert 0.04 < time.monotonic() - start < forks.LONGEST_WAIT
+    go_on.set()
+    thread.join(20)
+
+
+def test_a_kernel_may_fork():
+    forked = []
+
+    def run(problem, x):
+        forked.append(in_child(lambda: int((tensor([1.0]) * 5 + F.sqrt(tensor([4.0]))).item())))
+        return np.exp(x)
+
+    family("exp").add(Kernel("forking_exp", run=run), before=next(iter(family("exp").kernels), None))
+    try:
+        F.exp(tensor([0.0]))
+    finally:
+        family("exp").remove("forking_exp")
+    assert forked == [7]
+
+
+def test_locks_of_the_parent_are_free_in_children():
+    held = threading.Event()
+
+    def hold():
+        with deep_calls._lock:
+            held.set()
+            time.sleep(0.3)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(20)
+    assert in_child(lambda: deep_calls.with_room(5000, lambda: 3)) == 3
+    thread.join()
