@@ -1,14 +1,12 @@
-"""Options of MegEngine's executor: they can be read and set, and have no effect here, where calls are synchronous and
-kernels deterministic. Names that do not exist are refused.
+"""Options of MegEngine's executor: they can be read and set. They have no effect here, where calls are synchronous and
+kernels deterministic: setting one warns once. Names that do not exist are refused.
 """
 
 from __future__ import annotations
 
 import sys
-from types import ModuleType
-from typing import Any
 
-from megengine.core.errors import MissingNameError
+from megengine.core.effectless import Settings
 
 async_level = 2
 benchmark_kernel = False
@@ -16,16 +14,6 @@ benchmark_with_subprocess = False
 deterministic_kernel = False
 disable_memory_forwarding = False
 enable_drop = False
-_OPTIONS = [
-    name for name in dir() if name.islower() and not name.startswith("_") and name not in ("annotations", "sys")
-]
 
-
-class _Options(ModuleType):
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not name.startswith("_") and name not in _OPTIONS:
-            raise MissingNameError(f"megengine.config has no option {name!r}", name, lambda: _OPTIONS)
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Options
+_WHY = "calls are synchronous, and the first usable kernel runs, which is deterministic"
+sys.modules[__name__].__class__ = Settings

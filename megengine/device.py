@@ -1,24 +1,28 @@
 """Devices: where a tensor's storage lives.
 
-`cpu0` is the processor. `test0` is a second device that exists on every machine: its storage is main memory too, but
-tensors must be copied to it, so device dispatch and mixed-device errors can be tested without a GPU. `gpuN` needs CuPy.
+The processor is the one device that computes; `xpux`, `cpu0`, `cpu0:1`, `multithread4` and more are its names.
+`test0` is a second device that exists on every machine: its storage is main memory too, but tensors must be copied to
+it, so device dispatch and mixed-device errors can be tested. Other kinds (`gpu0`) are refused where they are named.
 """
 
 from __future__ import annotations
 
 import enum
+import functools
 import os
 import re
 from typing import Any
 
 from megengine.core import absent
+from megengine.core.effectless import warn_once
 from megengine.core.errors import ArgumentError, DeviceError, OptionError, brief, nearest
-from megengine.kernels import cuda
+from megengine.kernels import _core, cuda, memory
 
-_ALIASES = {"cpu": "cpu0", "xpu": "cpu0", "xpux": "cpu0", "cpux": "cpu0", "gpu": "gpu0", "gpux": "gpu0", "cuda": "gpu0"}
-_USUAL = ("cpu0", "xpux", "gpu0")
-_NAME = re.compile(r"^(cpu|xpu|gpu|test)(\d+|x)(:\d+)?$")
-_default = ["cpu0"]
+_HOST = re.compile(r"(cpu|xpu)(x|\d+)?(:(\d+|default))?|multithread(\d+(:\d+)?|:default:\d+)")
+_TEST = re.compile(r"(test\d+)(:0)?")
+_OTHER = re.compile(r"(gpu|cuda|rocm|cambricon|atlas)(x|\d+)?(:\d+)?")
+_EXPECTED = "expected xpux or cpu0, the processor"
+_default = ["xpux", "cpu0"]  # the name that was set, and the device it stands for
 
 
 class DeviceType(enum.Enum):
@@ -35,50 +39,120 @@ class DeviceType(enum.Enum):
 
 
 def normalize(name: str) -> str:
-    """The canonical name of a device, checked to exist. Raises DeviceError with what is missing, ArgumentError."""
+    """The device that a name stands for: "cpu0" for all names of the processor.
+
+    Raises:
+        ArgumentError: the name is no string.
+        DeviceError: there is no such device; the message says what is missing and what to use.
+    """
     if not isinstance(name, str):
-        raise ArgumentError(f"device is {brief(name)}; expected a name: cpu0, gpu0, gpu1, ... or xpux")
-    name = _ALIASES.get(name, name)
-    found = _NAME.match(name)
-    if not found:
-        raise DeviceError(f"unknown device {name!r}; expected cpu0, gpu0, gpu1, ... or xpux{nearest(name, _USUAL)}")
-    kind, index = found[1], "0" if found[2] == "x" else found[2]
-    kind = "cpu" if kind == "xpu" else kind
-    if kind == "gpu" and not cuda.available():
-        raise DeviceError(f"device {name!r} is not usable: {cuda.unavailable_reason()}; use cpu0")
-    return f"{kind}{index}"
+        raise ArgumentError(f"device is {brief(name)}; expected a name: xpux or cpu0, the processor")
+    name = str.__str__(name)
+    if _HOST.fullmatch(name):
+        return "cpu0"
+    if test := _TEST.fullmatch(name):
+        return test[1]
+    if other := _OTHER.fullmatch(name):
+        missing = _NO_CUDA if other[1] in ("gpu", "cuda") else f"{other[1]} devices are not supported"
+        raise DeviceError(f"device {name!r} is not usable: {missing}; use xpux or cpu0, the processor")
+    raise DeviceError(f"unknown device {brief(name)}; {_EXPECTED}{nearest(name, ('cpu0', 'xpux'))}")
+
+
+_NO_CUDA = "tensors cannot live on a GPU yet (the kernels of megengine.kernels.cuda take CuPy arrays)"
+
+
+class CompNode(str):
+    """A device as a tensor tells it: equal to all its names, written as MegEngine writes it ("xpux:0").
+
+    >>> tensor(1.0).device == "xpux" == tensor(1.0).device
+    True
+    """
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __new__(cls, name: str) -> CompNode:
+        return super().__new__(cls, normalize(name))
+
+    @property
+    def logical_name(self) -> str:
+        """MegEngine's name of the device: "xpux:0" for the processor."""
+        return "xpux:0" if self == "cpu0" else f"{str.__str__(self)}:0"
+
+    @property
+    def physical_name(self) -> str:
+        """The device that the logical name stands for: "cpu0:0"."""
+        return f"{str.__str__(self)}:0"
+
+    @property
+    def physical_locator(self) -> tuple[str, int, int]:
+        """Kind, number and stream: ("cpu", 0, 0)."""
+        kind = str.__str__(self).rstrip("0123456789")
+        return kind, int(str.__str__(self)[len(kind) :]), 0
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, str):
+            return NotImplemented
+        mine, name = str.__str__(self), str.__str__(other)
+        test = _TEST.fullmatch(name)
+        return mine == name or (test[1] == mine if test else mine == "cpu0" and _HOST.fullmatch(name) is not None)
+
+    def __ne__(self, other: object) -> bool:
+        equal = self.__eq__(other)
+        return equal if equal is NotImplemented else not equal
+
+    def __str__(self) -> str:
+        return self.logical_name
+
+    def __format__(self, spec: str) -> str:
+        return format(self.logical_name, spec)
+
+    def __repr__(self) -> str:
+        return f'CompNode("{self.physical_name}" from "{self.logical_name}")'
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        return type(self), (str.__str__(self),)
+
+
+comp_node = functools.cache(CompNode)
 
 
 def is_cuda_available() -> bool:
-    """True if a CUDA device answers."""
-    return cuda.available()
+    """False: tensors cannot live on a GPU yet."""
+    return False
 
 
 def get_device_count(device_type: str) -> int:
-    """Number of devices of a kind: "cpu" and "xpu" 1, "gpu" those that answer, "rocm" none. Raises OptionError."""
+    """Number of devices of a kind: "cpu" and "xpu" 1, "gpu" and "rocm" none. Raises OptionError."""
     kinds = ("cpu", "gpu", "rocm", "xpu")
     if not isinstance(device_type, str) or device_type not in kinds:
         raise OptionError(
             f"get_device_count: device_type is {brief(device_type)}; expected one of {', '.join(kinds)}"
             f"{nearest(str(device_type), kinds)}"
         )
-    if device_type in ("cpu", "xpu"):
-        return 1
-    return _cupy().cuda.runtime.getDeviceCount() if device_type == "gpu" and cuda.available() else 0
+    return int(device_type in ("cpu", "xpu"))
 
 
 def get_default_device() -> str:
-    """Device of tensors created without one."""
+    """Name of the device of tensors created without one, as it was set; "xpux", the processor, at first."""
     return _default[0]
+
+
+def default_device() -> str:
+    """The device that the default name stands for, as specs of tensors hold it."""
+    return _default[1]
 
 
 def set_default_device(device: str = "xpux") -> None:
     """Set the device of tensors created without one, for the whole process."""
     try:
-        _default[0] = normalize(device)
+        found = normalize(device)
     except (ArgumentError, DeviceError) as exc:
         exc.add_note("while calling set_default_device")
         raise
+    if device.startswith("multithread"):
+        warn_once(f"device {device!r}", "eager calls take one thread; compiled plans take several: threads=")
+    _default[:] = str.__str__(device), found
 
 
 def is_rocm_available() -> bool:
@@ -130,78 +204,71 @@ def get_tensorrt_version() -> int:
     return 0
 
 
-def _cuda_number(device: int, device_type: DeviceType) -> Any:
+def _no_cuda_device(device: int, device_type: DeviceType) -> DeviceError:
     if device_type is not DeviceType.CUDA:
-        raise DeviceError(f"device_type is {device_type}; expected DeviceType.CUDA")
-    count = get_device_count("gpu")
-    if not 0 <= device < count:
-        raise DeviceError(
-            f"CUDA device {device} does not exist; there are {count}"
-            + ("" if count else f" ({cuda.unavailable_reason()})")
-        )
-    return _cupy().cuda.runtime
+        return DeviceError(f"device_type is {device_type}; expected DeviceType.CUDA")
+    return DeviceError(f"CUDA device {device} is not usable: {_NO_CUDA}")
 
 
 def get_cuda_compute_capability(device: int, device_type: DeviceType = DeviceType.CUDA) -> int:
-    """Compute capability of a CUDA device, major * 10 + minor. Raises DeviceError for one that does not exist."""
-    found = _cuda_number(device, device_type).getDeviceProperties(device)
-    return found["major"] * 10 + found["minor"]
+    """Always raises DeviceError: tensors cannot live on a GPU yet."""
+    raise _no_cuda_device(device, device_type)
 
 
 def get_cuda_device_property(device: int, device_type: DeviceType = DeviceType.CUDA) -> dict[str, Any]:
-    """Properties of a CUDA device (name, major, minor, totalGlobalMem in bytes, ...). Raises DeviceError."""
-    return _cuda_number(device, device_type).getDeviceProperties(device)
+    """Always raises DeviceError: tensors cannot live on a GPU yet."""
+    raise _no_cuda_device(device, device_type)
 
 
-def _on_gpu(device: str | None) -> bool:
-    return normalize(get_default_device() if device is None else device).startswith("gpu")
+def _checked(device: str | None) -> None:
+    if device is not None:
+        normalize(device)
 
 
 def get_mem_status_bytes(device: str | None = None) -> tuple[int, int]:
-    """Total and free memory of a device, in bytes; of the default device without one."""
-    if _on_gpu(device):
-        with _cupy().cuda.Device(int(normalize(device or get_default_device())[3:])):
-            free, total = _cupy().cuda.runtime.memGetInfo()
-        return total, free
+    """Total and free memory of the machine, in bytes."""
+    _checked(device)
     page = os.sysconf("SC_PAGE_SIZE")
     return os.sysconf("SC_PHYS_PAGES") * page, os.sysconf("SC_AVPHYS_PAGES") * page
 
 
 def get_allocated_memory(device: str | None = None) -> int:
-    """Bytes of a GPU's pool that are in use; 0 for the processor, whose memory is not pooled, as in MegEngine."""
-    return _cupy().get_default_memory_pool().used_bytes() if _on_gpu(device) else 0
+    """Bytes of the pool that are in use.
+
+    Plans take their memory from it, and so do the engine's own kernels for results of 1 MiB and more. Other values are
+    NumPy's arrays, which are not counted.
+    """
+    _checked(device)
+    return _core.live_bytes()
 
 
 def get_reserved_memory(device: str | None = None) -> int:
-    """Bytes that a GPU's pool holds, in use or free; 0 for the processor, whose memory is not pooled."""
-    return _cupy().get_default_memory_pool().total_bytes() if _on_gpu(device) else 0
-
-
-def _no_peaks(name: str, device: str | None) -> int:
-    if _on_gpu(device):
-        raise DeviceError(f"{name}: CuPy's pool keeps no peaks; count with a cupy.cuda.MemoryHook")
-    return 0
+    """Bytes that the pool holds, in use or kept for the next value."""
+    _checked(device)
+    return _core.live_bytes() + _core.kept_bytes()
 
 
 def get_max_allocated_memory(device: str | None = None) -> int:
-    """0 for the processor, whose memory is not pooled. Raises DeviceError for a GPU: its pool keeps no peaks."""
-    return _no_peaks("get_max_allocated_memory", device)
+    """The most bytes of the pool that were in use at a time, since `reset_max_memory_stats`."""
+    _checked(device)
+    return _core.peak_bytes()[0]
 
 
 def get_max_reserved_memory(device: str | None = None) -> int:
-    """0 for the processor, whose memory is not pooled. Raises DeviceError for a GPU: its pool keeps no peaks."""
-    return _no_peaks("get_max_reserved_memory", device)
+    """The most bytes that the pool held at a time, since `reset_max_memory_stats`."""
+    _checked(device)
+    return _core.peak_bytes()[1]
 
 
 def reset_max_memory_stats(device: str | None = None) -> None:
-    """Nothing for the processor. Raises DeviceError for a GPU: its pool keeps no peaks."""
-    _no_peaks("reset_max_memory_stats", device)
+    """Take what is allocated and reserved now for the peaks."""
+    _checked(device)
+    _core.reset_peak_bytes()
 
 
 def coalesce_free_memory() -> None:
-    """Give what GPU pools hold without using it back to the system; the processor's memory is not pooled."""
-    if cuda.available():
-        _cupy().get_default_memory_pool().free_all_blocks()
+    """Give memory that is kept for the next value back to the system."""
+    memory.release()
 
 
 def set_prealloc_config(
@@ -211,7 +278,11 @@ def set_prealloc_config(
     growth_factor: float = 2.0,
     device_type: DeviceType = DeviceType.CUDA,
 ) -> None:
-    """Checked and otherwise without effect: nothing is allocated ahead of its use. Raises OptionError."""
+    """Checked and otherwise without effect, as a warning says: nothing is allocated ahead of its use.
+
+    Raises:
+        OptionError: a value is too small.
+    """
     for name, value, least in (
         ("alignment", alignment, 1),
         ("min_req", min_req, 0),
@@ -220,6 +291,7 @@ def set_prealloc_config(
     ):
         if value < least:
             raise OptionError(f"set_prealloc_config: {name} is {value}; expected {least} or more")
+    warn_once("megengine.set_prealloc_config", "memory is taken when it is needed, and kept for the next value")
 
 
 def __getattr__(name: str) -> Any:

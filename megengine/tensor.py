@@ -13,6 +13,7 @@ import numpy as np
 from megengine import device as devices
 from megengine.core import absent, hooks
 from megengine.core.dtype import DType, QuantizedDType, as_dtype, bfloat16, storage_of
+from megengine.core.effectless import warn_once
 from megengine.core.errors import (
     ArgumentError,
     DTypeError,
@@ -116,10 +117,12 @@ class Tensor(_Fields):
             known = ("default", "nchw", "nhwc")
             hint = nearest(format, known) if isinstance(format, str) else ""
             raise OptionError(f"{_called(type(self))}: format is {brief(format)}; expected one of {known}{hint}")
+        if format != "default":
+            warn_once(f"{_called(type(self))}(format=...)", "memory layouts are chosen where a plan is made")
         try:
             wanted = None if dtype is None else as_dtype(dtype)
             self._value, self._dtype = _storage_from(data, wanted)
-            inherited = data._device if isinstance(data, Tensor) else devices.get_default_device()
+            inherited = data._device if isinstance(data, Tensor) else devices.default_device()
             self._device = inherited if device is None else devices.normalize(device)
         except MegEngineError as exc:
             from megengine.dispatch.refusal import called
@@ -205,9 +208,9 @@ class Tensor(_Fields):
         return self._dtype
 
     @property
-    def device(self) -> str:
-        """Name of the device."""
-        return self._device
+    def device(self) -> devices.CompNode:
+        """The device, equal to all its names and written as MegEngine writes it."""
+        return devices.comp_node(self._device)
 
     @property
     def ndim(self) -> int:
@@ -363,11 +366,11 @@ class Tensor(_Fields):
     def __repr__(self) -> str:
         kind = type(self).__name__
         if self._value is None and self._thunk is None:
-            return f"{kind}(<{self.spec}>, device={self._device})"
+            return f"{kind}(<{self.spec}>, device={self.device})"
         dtype = "" if self._dtype == np.float32 else f", dtype={self._dtype}"
         with np.printoptions(precision=4):  # of arrays; a single number is shown in full
             values = str(self._storage())
-        return f"{kind}({values}{dtype}, device={self._device})"
+        return f"{kind}({values}{dtype}, device={self.device})"
 
 
 for _name in absent.TENSOR_WORDS:

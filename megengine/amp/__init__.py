@@ -4,54 +4,48 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
+import sys
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from megengine.autodiff import GradManager
+from megengine.core.effectless import Settings, warn_once
 from megengine.core.errors import OptionError
-from megengine.logger import get_logger
 from megengine.module import Module
 from megengine.ops.common import choice
 from megengine.tensor import Tensor
 
-_log = get_logger(__name__)
+_WHY = "nothing is cast; the computation stays in float32, and processors compute float16 no faster"
+_LAYOUT = "memory layouts are chosen where a plan is made, by megengine.plan.compile"
 
-# MegEngine's settings; they have no effect
 enabled, low_prec_dtype, high_prec_dtype = False, "float16", "float32"
 
 
 def convert_module_format(module: Module, inplace: bool = True) -> Module:
-    """The module (a copy without `inplace`): memory layouts are chosen where a plan is made."""
+    """The module (a copy without `inplace`): memory layouts are chosen where a plan is made, as a warning says."""
+    warn_once("megengine.amp.convert_module_format", _LAYOUT)
     return module if inplace else copy.deepcopy(module)
 
 
 def convert_tensor_format(x: Tensor, inplace: bool = True) -> Tensor:
-    """The tensor (a copy without `inplace`): memory layouts are chosen where a plan is made."""
+    """The tensor (a copy without `inplace`): memory layouts are chosen where a plan is made, as a warning says."""
+    warn_once("megengine.amp.convert_tensor_format", _LAYOUT)
     return x if inplace else copy.copy(x)
 
 
-@functools.cache
-def _tell() -> None:
-    """Once: a training loop enters the body at every step."""
-    _log.info("autocast: nothing is cast; the computation stays in float32")
-
-
 class autocast(contextlib.ContextDecorator):  # noqa: N801 (MegEngine's name)
-    """Body or function under mixed precision. Nothing is cast here: float32 stays float32, and a line in the log says
-    so; CPUs compute float16 no faster.
-    """
+    """Body or function under mixed precision. Nothing is cast here: float32 stays float32, as a warning says once."""
 
     def __init__(self, enabled: bool = True, low_prec_dtype: str = "float16", high_prec_dtype: str = "float32") -> None:
         for name, dtype in (("low_prec_dtype", low_prec_dtype), ("high_prec_dtype", high_prec_dtype)):
             choice("autocast", name, dtype, ("float16", "bfloat16", "float32"))
         self.enabled, self.low_prec_dtype, self.high_prec_dtype = enabled, low_prec_dtype, high_prec_dtype
+        if enabled:
+            warn_once("megengine.amp.autocast", _WHY)
 
     def __enter__(self) -> autocast:
-        if self.enabled:
-            _tell()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -136,5 +130,7 @@ class GradScaler:
             raise OptionError(f"GradScaler: unknown state {unknown}")
         self.__dict__.update(state)
 
+
+sys.modules[__name__].__class__ = Settings
 
 __all__ = ["GradScaler", "autocast", "convert_module_format", "convert_tensor_format"]

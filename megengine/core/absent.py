@@ -96,11 +96,11 @@ def explain_modules() -> None:
 
 # names that other engines have, or that MegEngine had -> what to do here
 MODULE_WORDS = {
-    "cuda": "make the network under megengine.set_default_device, or move its tensors: p.to(device)",
+    "cuda": "leave it out: tensors cannot live on a GPU yet",
     "cpu": "there is nothing to do: tensors live on the CPU unless they were put elsewhere",
-    "to": "move tensors one by one: for t in net.tensors(): t[...] = t.to(device)",
-    "half": "for p in net.parameters(): p[...] = p.astype('float16')",
-    "float": "for p in net.parameters(): p[...] = p.astype('float32')",
+    "to": "there is one device; for another dtype: for t in net.tensors(): t.set_value(t.astype('float16'))",
+    "half": "for t in net.tensors(): t.set_value(t.astype('float16'))",
+    "float": "for t in net.tensors(): t.set_value(t.astype('float32'))",
     "register_buffer": "assign a Tensor: self.name = tensor",
     "register_parameter": "assign a Parameter: self.name = Parameter(value)",
     "add_module": "assign the module: self.name = module",
@@ -113,7 +113,7 @@ MODULE_WORDS = {
 }
 TENSOR_WORDS = {
     "backward": "record within `with GradManager().attach(parameters) as gm:` and call gm.backward(loss)",
-    "cuda": "use .to('gpu0')",
+    "cuda": "leave it out: tensors cannot live on a GPU yet",
     "cpu": "use .to('cpu0'), or .numpy() for an array",
     "requires_grad_": "give the tensor to GradManager.attach",
     "grad_fn": "gradients are recorded by a GradManager",

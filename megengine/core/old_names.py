@@ -18,7 +18,8 @@ _OF_MODULE: dict[str, dict[str, str]] = {
         "cat": "use megengine.functional.concat",
         "stack": "use megengine.functional.stack",
         "graph": "functions run as they are called; megengine.traced_module holds graphs",
-        "dump": "megengine.save(traced_module.trace_module(net, inputs), file), or plan.compile(traced, inputs)",
+        "dump": "traced = megengine.traced_module.trace_module(net, x), then megengine.save(traced, 'net.tm') or "
+        "megengine.plan.compile(traced)",
     },
     "megengine.functional": {
         "accuracy": "use megengine.functional.topk_accuracy",

@@ -39,4 +39,4 @@ class TensorSpec:
 @functools.lru_cache(maxsize=4096)
 def interned(shape: tuple[int, ...], dtype: DType, device: str) -> TensorSpec:
     """The spec, mostly the same object for equal arguments: memoised calls are found by identity first."""
-    return TensorSpec(shape, dtype, device)
+    return TensorSpec(shape, dtype, str.__str__(device))  # not a name that prints as another

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from megengine.core.effectless import warn_once
 from megengine.core.errors import ArgumentError, OptionError
 from megengine.data.collator import Collator
 from megengine.data.sampler import Sampler, SequentialSampler
@@ -13,7 +14,8 @@ from megengine.data.sampler import Sampler, SequentialSampler
 class DataLoader:
     """Iterating gives batches of NumPy arrays: items of `dataset` by `sampler`, transformed, joined by `collator`.
 
-    All is read in this process, whatever `num_workers` says; `timeout`, `preload` and `parallel_stream` have no effect.
+    All is read in this process: `num_workers`, `timeout`, `preload` and `parallel_stream` have no effect, as a warning
+    says.
 
     >>> for x, y in DataLoader(ArrayDataset(pictures, labels), RandomSampler(...)):  # doctest: +SKIP
     """
@@ -40,6 +42,9 @@ class DataLoader:
         self.dataset, self.transform = dataset, transform
         self.sampler = SequentialSampler(dataset) if sampler is None else sampler
         self.collator = Collator() if collator is None else collator
+        given = {"num_workers": num_workers, "timeout": timeout, "preload": preload, "parallel_stream": parallel_stream}
+        for name in (name for name, value in given.items() if value):
+            warn_once(f"DataLoader({name}=...)", "all is read in this process")
         self.num_workers, self.timeout, self.preload = num_workers, timeout, preload
 
     def __len__(self) -> int:

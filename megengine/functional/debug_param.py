@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import os
 
+from megengine.core.effectless import warn_once
 from megengine.core.errors import OptionError, nearest
 
 
@@ -45,6 +46,8 @@ def get_execution_strategy() -> Strategy:
 def set_execution_strategy(option: str | Strategy) -> None:
     """Keep a strategy: "HEURISTIC", "PROFILE", "REPRODUCIBLE", or several joined by "_". Raises OptionError."""
     _strategy[0] = _parsed(option)
+    if Strategy.PROFILE in _strategy[0]:
+        warn_once("execution strategy PROFILE", "megengine.plan.compile(..., tune=True) chooses kernels by measuring")
 
 
 get_conv_execution_strategy, set_conv_execution_strategy = get_execution_strategy, set_execution_strategy

@@ -67,7 +67,7 @@ def dtype_promotion(inp: Iterable[Any]) -> DType:
 def get_device(inp: Any) -> str:
     """The device of the first tensor among the arguments; the default device if there is none."""
     values = inp if isinstance(inp, (list, tuple)) else [inp]
-    return next((v.device for v in values if isinstance(v, Tensor)), devices.get_default_device())
+    return next((v.device for v in values if isinstance(v, Tensor)), devices.CompNode(devices.get_default_device()))
 
 
 def Const(value: Any, dtype: Any = None, device: str | None = None) -> Tensor:  # noqa: N802 (MegEngine's name)

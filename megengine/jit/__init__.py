@@ -9,8 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 from megengine.core import absent
+from megengine.core.effectless import warn_once
 from megengine.core.errors import ArgumentError, OptionError, nearest
-from megengine.jit.options import DTRConfig, GraphOptimizationConfig, SublinearMemoryConfig, TraceError
+from megengine.jit.options import (
+    NO_EFFECT,
+    DTRConfig,
+    GraphOptimizationConfig,
+    Options,
+    SublinearMemoryConfig,
+    TraceError,
+)
 
 # in the order in which MegEngine 1.13 takes them, then those of other versions
 _OPTIONS = (
@@ -21,7 +29,11 @@ _OPTIONS = (
 
 
 class trace:  # noqa: N801 (MegEngine's name)
-    """Decorator: the function is called as it is, whatever the options say. Raises ArgumentError for unknown ones."""
+    """Decorator: the function is called as it is. Options have no effect, as a warning says once for each of them.
+
+    Raises:
+        ArgumentError: an option is unknown.
+    """
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         if not args:
@@ -37,6 +49,9 @@ class trace:  # noqa: N801 (MegEngine's name)
             raise ArgumentError(f"trace: unknown option {unknown[0]!r}{nearest(unknown[0], _OPTIONS)}")
         if not callable(function):
             raise OptionError(f"trace: function is a {type(function).__name__}; expected something to call")
+        for name, value in options.items():
+            if value not in (None, False) and not isinstance(value, Options):  # which has said so
+                warn_once(f"megengine.jit.trace({name}=...)", NO_EFFECT)
         functools.update_wrapper(self, function, updated=())
         self.options = options
 
@@ -49,8 +64,9 @@ class trace:  # noqa: N801 (MegEngine's name)
     def dump(self, *args: Any, **kwargs: Any) -> None:
         """Refused: a function is not a file. Raises OptionError that says how models are written."""
         raise OptionError(
-            "trace.dump: files for inference are made of modules: traced = traced_module.trace_module(net, inputs), "
-            "then megengine.save(traced, 'net.tm'), or plan.compile(traced, inputs)"
+            "trace.dump: files for inference are made of modules: "
+            "traced = megengine.traced_module.trace_module(net, x), then megengine.save(traced, 'net.tm') to keep the "
+            "model, or megengine.plan.compile(traced).save('net.mgt') for a plan"
         )
 
 

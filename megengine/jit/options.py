@@ -1,10 +1,20 @@
-"""Options objects of MegEngine's `jit.trace`: scripts make and pass them; they have no effect here."""
+"""Options objects of MegEngine's `jit.trace`: scripts make and pass them. They have no effect here, and say so once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from megengine.core.effectless import warn_once
 from megengine.core.errors import MegEngineError
+
+NO_EFFECT = "functions run as they are written; megengine.plan.compile makes models fast"
+
+
+class Options:
+    """What options objects share: making one warns."""
+
+    def __post_init__(self) -> None:
+        warn_once(f"megengine.jit.{type(self).__name__}", NO_EFFECT)
 
 
 class TraceError(MegEngineError, RuntimeError):
@@ -12,7 +22,7 @@ class TraceError(MegEngineError, RuntimeError):
 
 
 @dataclass
-class GraphOptimizationConfig:
+class GraphOptimizationConfig(Options):
     """Fusions that MegEngine's just-in-time compiler may do; None leaves the choice to it."""
 
     jit_fuse_dimshuffle: bool | None = field(default=None, init=False)
@@ -20,7 +30,7 @@ class GraphOptimizationConfig:
 
 
 @dataclass
-class SublinearMemoryConfig:
+class SublinearMemoryConfig(Options):
     """How MegEngine searches for what to recompute."""
 
     thresh_nr_try: int = 10
@@ -31,7 +41,7 @@ class SublinearMemoryConfig:
 
 
 @dataclass
-class DTRConfig:
+class DTRConfig(Options):
     """When MegEngine drops values to compute them anew."""
 
     eviction_threshold: int = 0

@@ -7,10 +7,10 @@ import numbers
 from typing import Any, ClassVar
 
 from megengine import functional as F
+from megengine.core.effectless import warn_once
 from megengine.core.errors import ArgumentError, MissingMethodError, OptionError, ShapeError
 from megengine.core.limits import refuse_oversized
 from megengine.dispatch.refusal import shown
-from megengine.logger import get_logger
 from megengine.module import init
 from megengine.module.module import Module
 from megengine.ops.common import choice
@@ -143,7 +143,7 @@ class RNNBase(Module):
         if not 0 <= dropout <= 1:
             raise OptionError(f"{type(self).__name__}: dropout is {dropout}; expected a probability in [0, 1]")
         if proj_size:
-            get_logger(__name__).warning(f"{type(self).__name__}: proj_size has no effect, as in MegEngine")
+            warn_once(f"{type(self).__name__}(proj_size=...)", "nor has it in MegEngine")
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bool(bias), batch_first, float(dropout)
         self.bidirectional, self.num_directions, self.proj_size = bidirectional, 2 if bidirectional else 1, proj_size

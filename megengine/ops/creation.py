@@ -32,7 +32,7 @@ def _made(array: np.ndarray, device: str | None = None) -> Tensor:
 
 
 def _place(device: str | None) -> str:
-    return devices.get_default_device() if device is None else devices.normalize(device)
+    return devices.default_device() if device is None else devices.normalize(device)
 
 
 def _filled(op: str, shape: Any, dtype: Any, value: float | None, device: str | None) -> Tensor:

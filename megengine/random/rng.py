@@ -129,7 +129,7 @@ class RNG:
 
     def _made(self, array: Any, dtype: Any = np.float32) -> Tensor:
         """A tensor of an array that nobody else has."""
-        device = devices.get_default_device() if self._device is None else self._device
+        device = devices.default_device() if self._device is None else self._device
         return _core.wrap(np.asarray(array, dtype), None, device)
 
     def draw(self, shape: tuple[int, ...], *, normal: bool, scale: float = 1.0, shift: float = 0.0) -> np.ndarray:

@@ -12,7 +12,7 @@ from megengine.core import late
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import FileFormatError, OptionError, brief
 from megengine.core.tensor.dtype import QuantDtypeMeta, meta_of
-from megengine.device import get_default_device
+from megengine.device import default_device
 from megengine.module import Module
 from megengine.serialization.arrays import quantized_of
 from megengine.serialization.pickles import Builder, Owning, Record
@@ -36,7 +36,7 @@ def _tensor_of(kind: type[Tensor]) -> Builder:
         # NOTE: the array may have lost its metadata, the dtype beside it has not
         declared = record.args[1] if len(record.args) > 1 else state.get("dtype", value.dtype)
         quantized = quantized_of(value.dtype) or (quantized_of(declared) if isinstance(declared, np.dtype) else None)
-        tensor = kind._wrap(_storage(value, quantized, fresh=bool(record.args)), quantized, get_default_device())
+        tensor = kind._wrap(_storage(value, quantized, fresh=bool(record.args)), quantized, default_device())
         tensor.qparams = state.get("qparams", state.get("qdict"))
         return tensor
 

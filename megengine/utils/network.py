@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from megengine.core import absent
+from megengine.core.effectless import warn_once
 from megengine.core.errors import GraphError
 from megengine.utils.comp_graph_tools import get_opr_type, get_oprs_seq
 
@@ -16,7 +17,8 @@ _symbolic_shape = [True]
 
 
 def set_symbolic_shape(option: bool) -> bool:
-    """Set whether MegEngine's graphs hold shapes as tensors, and give what was set before; it has no effect here."""
+    """Give what was set before, and keep the new value; it has no effect here, as a warning says."""
+    warn_once("megengine.utils.network.set_symbolic_shape", "shapes are tensors in a graph where they were computed")
     before, _symbolic_shape[0] = _symbolic_shape[0], bool(option)
     return before
 

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from megengine.core.effectless import warn_once
 from megengine.core.errors import FileFormatError, OptionError, nearest
 from megengine.dispatch import Op, interpose
 from megengine.dispatch.apply import Interposer
@@ -66,6 +67,9 @@ class Profiler:
                 raise OptionError(
                     f"Profiler: format is {wanted!r}; expected {', '.join(_FORMATS)}{nearest(wanted, _FORMATS)}"
                 )
+        unused = {"with_backtrace": with_backtrace, "with_scopes": with_scopes, **kwargs}
+        for name in (name for name, value in unused.items() if value):
+            warn_once(f"Profiler({name}=...)", "the file holds ops with their shapes, and what `scope` names")
         self.path, self.formats = path, [format] if formats is None else list(formats)
         self._events: list[dict[str, Any]] = []
         self._stack: ExitStack | None = None

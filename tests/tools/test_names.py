@@ -120,17 +120,12 @@ def test_memory_and_versions():
     total, free = mge.get_mem_status_bytes()
     assert 0 < free <= total
     assert mge.get_mem_status_bytes("cpu0")[0] == total
-    names = ("get_allocated_memory", "get_reserved_memory", "get_max_allocated_memory", "get_max_reserved_memory")
-    assert [getattr(mge, name)("cpu0") for name in names] == [0] * 4
-    mge.reset_max_memory_stats("cpu0")
-    mge.coalesce_free_memory()
     assert mge.get_cudnn_version() == mge.get_tensorrt_version() == 0
     with pytest.raises(DeviceError, match="unknown device 'tpu'"):
         mge.get_mem_status_bytes("tpu")
     assert [mge.get_device_count(kind) for kind in ("cpu", "xpu", "rocm")] == [1, 1, 0]
     with pytest.raises(OptionError, match=r"device_type is 'cpus'.*did you mean 'cpu'"):
         mge.get_device_count("cpus")
-    mge.set_prealloc_config()
     with pytest.raises(OptionError, match="growth_factor is 0.5; expected 1 or more"):
         mge.set_prealloc_config(growth_factor=0.5)
 
@@ -141,7 +136,7 @@ def test_without_cuda():
     for call in (mge.get_cuda_version, lambda: mge.get_cuda_device_property(0)):
         with pytest.raises(DeviceError, match="CuPy|CUDA"):
             call()
-    with pytest.raises(DeviceError, match="CUDA device 0 does not exist; there are 0"):
+    with pytest.raises(DeviceError, match="CUDA device 0 is not usable: tensors cannot live on a GPU yet"):
         mge.get_cuda_compute_capability(0)
     with pytest.raises(DeviceError, match=r"expected DeviceType.CUDA"):
         mge.get_cuda_compute_capability(0, device.DeviceType.ROCM)

@@ -13,7 +13,7 @@ import megengine as mge
 import megengine.distributed as dist
 import megengine.functional as F
 import megengine.module as M
-from megengine import amp, config, dtr, jit
+from megengine import amp, jit
 from megengine.autodiff import GradManager
 from megengine.core.errors import DeviceError, MegEngineError, OptionError
 from megengine.data import Collator, DataLoader, Infinite, RandomSampler, ReplacementSampler, SequentialSampler
@@ -98,18 +98,6 @@ def test_traced_functions_are_called():
         jit.trace(symbolc=True)(len)
     with pytest.raises(AttributeError, match="no longer needed"):
         jit.sideeffect
-
-
-def test_options_without_effect():
-    before = config.async_level
-    config.async_level = 0
-    assert config.async_level == 0
-    config.async_level = before
-    with pytest.raises(AttributeError, match="no option 'async_levle'; did you mean 'async_level'"):
-        config.async_levle = 1
-    dtr.eviction_threshold = "3GB"
-    dtr.enable()
-    dtr.disable()
 
 
 def test_orders():
@@ -206,13 +194,3 @@ def test_parts_that_are_reached_by_attributes():
     names = ["external", "utils", "debug_param", "tensor_cache"]
     wanted = ["True", *(f"megengine.functional.{n}" for n in names), "megengine.utils.comp_graph_tools", "False"]
     assert done.stdout.split() == wanted
-
-
-def test_mixed_precision_says_once_that_nothing_is_cast(caplog):
-    """A training loop enters it at every step."""
-    amp._tell.cache_clear()
-    with caplog.at_level("INFO"):
-        for _ in range(3):
-            with amp.autocast():
-                pass
-    assert [r.getMessage() for r in caplog.records] == ["autocast: nothing is cast; the computation stays in float32"]

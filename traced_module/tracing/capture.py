@@ -10,7 +10,6 @@ from typing import Any
 from megengine.core import hooks
 from megengine.core.errors import ArgumentError, GraphError
 from megengine.core.pytree import flatten, unflatten
-from megengine.core.spec import TensorSpec
 from megengine.dispatch import interpose
 from megengine.module import Module
 from megengine.tensor import Tensor
@@ -341,4 +340,4 @@ def capture(module: Module, args: tuple, kwargs: dict, source: str) -> tuple[Mod
 
 def _as_input(tensor: Tensor) -> Tensor:
     """The tensor with its value put off, so that nothing is computed on it without need."""
-    return Tensor._deferred(TensorSpec(tensor.spec.shape, tensor.dtype, tensor.device), tensor._storage)
+    return Tensor._deferred(tensor.spec, tensor._storage)
