@@ -9,6 +9,7 @@ import numpy as np
 
 from megengine.cli.readers import load_function
 from megengine.core.errors import FileFormatError, OptionError, nearest
+from megengine.serialization.mge_file import ADVICE as MGE_ADVICE
 from megengine.traced_module import InternalGraph, TracedModule, lower, trace_module
 from megengine.traced_module.node import TensorNode
 
@@ -104,6 +105,8 @@ def load_calls(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
         )
     if path.suffix not in SUFFIXES:
         hint = nearest(path.suffix, SUFFIXES) or nearest(path.name, _models_beside(path))
+        if path.suffix == ".mge":
+            raise OptionError(f"model {source!r}: {MGE_ADVICE}")
         if path.suffix == ".py":
             hint = f"; add the function that gives the model, {source}:FUNCTION"
         raise OptionError(f"model {source!r}: expected {', '.join(SUFFIXES)} or module.py:function{hint}")

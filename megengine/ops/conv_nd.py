@@ -297,9 +297,10 @@ def local_response_norm(
     (n,) = tuple_of(op, "kernel_size", kernel_size, 1)
     if n < 1 or n % 2 == 0:
         raise OptionError(f"{op}: kernel_size is {n}; expected an odd number of at least 1")
-    half, c = n // 2, x.shape[1]
+    c = x.shape[1]
+    half = min(n // 2, max(c - 1, 0))  # channels further away do not exist
     squares = apply("pad", x * x, widths=((0, 0), (half, half), (0, 0), (0, 0)), mode="constant", value=0.0)
     total = squares[:, :c]
-    for shift in range(1, n):
+    for shift in range(1, 2 * half + 1):
         total = total + squares[:, shift : shift + c]
     return x / (total * alpha + k) ** beta

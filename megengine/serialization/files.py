@@ -15,6 +15,7 @@ from megengine.core.errors import ArgumentError, FileFormatError, MissingFileErr
 from megengine.core.files import replacing
 from megengine.dispatch.refusal import checked, shown
 from megengine.serialization.arrays import ARRAY_NAMES, ARRAYS
+from megengine.serialization.mge_file import HEAD, refuse_mge
 from megengine.serialization.objects import OBJECT_NAMES, OBJECTS, AllowedClasses
 from megengine.serialization.pickles import Record, Thaw, read_records
 from megengine.serialization.torch_file import LEGACY_MAGIC
@@ -146,8 +147,10 @@ def _loaded(f: IO[bytes], map_location: Location, allow: Sequence[type], unsafe:
 def _read(f: IO[bytes], map_location: Location, allow: Sequence[type]) -> Any:
     content = f if isinstance(f, io.BufferedReader) and f.seekable() else io.BytesIO(f.read())
     at = content.tell()
-    if content.read(4) == b"PK\x03\x04":
+    head = content.read(HEAD)
+    if head.startswith(b"PK\x03\x04"):
         return _read_archive(content, allow)
+    refuse_mge(head)
     content.seek(at)
     records = read_records(content)
     if records == LEGACY_MAGIC:

@@ -3,8 +3,21 @@
 import numpy as np
 import pytest
 
+import megengine.functional as F
 import megengine.module as M
+from megengine.dispatch import interpose
+from megengine.dispatch.apply import Interposer
 from megengine.tensor import tensor
+
+
+class Counter(Interposer):
+    """Counts the ops that are applied."""
+
+    applied = 0
+
+    def apply(self, op, tensors, attrs, proceed):
+        self.applied += 1
+        return proceed()
 
 
 def numbers(*shape):
@@ -89,6 +102,17 @@ def test_local_response_norm():
     total = squares[:, :-2] + squares[:, 1:-1] + squares[:, 2:]
     layer = M.LocalResponseNorm(3, k=1.5, alpha=0.1, beta=0.5)
     np.testing.assert_allclose(layer(tensor(x)).numpy(), x / (1.5 + 0.1 * total) ** 0.5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kernel_size", [5, 7, 200001])
+def test_local_response_norm_over_more_channels_than_there_are(kernel_size):
+    """The cost follows the channels: a size in the millions takes no longer."""
+    x = numbers(2, 3, 4, 4)
+    with interpose(Counter()) as counter:
+        found = F.local_response_norm(tensor(x), kernel_size).numpy()
+    wanted = x / (2 + 1e-4 * (x * x).sum(1, keepdims=True)) ** 0.75
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    assert counter.applied < 20
 
 
 def test_deformable_convolution_without_offsets_is_a_convolution():

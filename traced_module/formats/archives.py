@@ -14,6 +14,7 @@ import numpy as np
 
 from megengine.core.errors import FileFormatError, brief
 from megengine.core.files import replacing
+from megengine.serialization.mge_file import HEAD, refuse_mge
 from megengine.traced_module.formats.safetensors import bytes_of, layout, read_arrays
 
 WEIGHTS = "weights.safetensors"
@@ -77,6 +78,7 @@ def _entry(name: str, compression: int) -> zipfile.ZipInfo:
 def read_archive(file: IO[bytes], path: str, name: str) -> tuple[Any, dict[str, np.ndarray]]:
     """The JSON and the arrays of what `write_archive` wrote. Raises FileFormatError for anything else."""
     try:
+        refuse_mge(file.read(HEAD))
         with zipfile.ZipFile(file) as archive:
             _check_entries(archive, file.seek(0, 2), name)
             described = json.loads(archive.read(name))

@@ -1,0 +1,20 @@
+"""What MegEngine's `trace.dump` writes (.mge) for its C++ runtime: recognised, and refused with what to do instead."""
+
+from __future__ import annotations
+
+from megengine.core.errors import FileFormatError
+
+HEAD = 16  # bytes that tell
+_STARTS = (b"MGBC", b"mgbtest0")  # version 1, and files that hold inputs for MegEngine's load_and_run
+_SECOND = b"mgv2"  # version 2: FlatBuffers, whose identifier follows one or two lengths
+ADVICE = (
+    "a graph that MegEngine's trace.dump wrote for its C++ runtime (.mge); it cannot be read here. From the program "
+    "that made it save the module, megengine.save(megengine.traced_module.trace_module(net, x), 'net.tm'), or its "
+    "weights, megengine.save(net.state_dict(), 'net.pkl'), and load that"
+)
+
+
+def refuse_mge(head: bytes) -> None:
+    """Raise FileFormatError if the first bytes of a file are those of a .mge."""
+    if head.startswith(_STARTS) or _SECOND in (head[4:8], head[8:12]):
+        raise FileFormatError(ADVICE)
