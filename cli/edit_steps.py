@@ -10,6 +10,7 @@ from megengine.cli.edit_expressions import made
 from megengine.cli.readers import load_function
 from megengine.core.errors import GraphError, MegEngineError, OptionError, nearest
 from megengine.traced_module import TracedModule
+from megengine.traced_module.editing.results import way_along
 from megengine.traced_module.expr import Apply, Call, GetAttr
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.lookup import node_named
@@ -42,15 +43,10 @@ class Session:
             raise OptionError(f"{name!r} is a layer; expected a value, such as {found.name}_out")
         return found
 
-    def outer(self, name: str) -> TensorNode:
-        """A tensor of the graph itself: what can be an input or output of the model. Raises as `node`."""
+    def value(self, name: str) -> TensorNode | str:
+        """A tensor, by its path where that says which call of a shared submodule is meant. Raises as `node`."""
         found = self.tensor(name)
-        if found.graph is not self.graph:
-            raise OptionError(
-                f"{name!r} is a value of the submodule {found.graph.qualname}; only values of the outermost graph can "
-                "be inputs and outputs; add --flatten"
-            )
-        return found
+        return name if found.graph is not self.graph and way_along(self.graph, name, found) else found
 
 
 def rename(session: Session, text: str) -> None:
@@ -147,17 +143,17 @@ def add_input(session: Session, text: str) -> None:
 
 def keep(session: Session, names: Sequence[str]) -> None:
     """These are the outputs, all else goes."""
-    _set_outputs(session, [session.outer(name) for name in names], "keep")
+    _set_outputs(session, [session.value(name) for name in names], "keep")
 
 
 def add_output(session: Session, name: str) -> None:
     """One more output, the last."""
-    _set_outputs(session, [*session.graph.outputs, session.outer(name)], "add_output")
+    _set_outputs(session, [*session.graph.outputs, session.value(name)], "add_output")
 
 
 def drop_output(session: Session, name: str) -> None:
     """An output goes, with what only it needed."""
-    node, outputs = session.outer(name), session.graph.outputs
+    node, outputs = session.tensor(name), session.graph.outputs
     rest = [output for output in outputs if output is not node]
     if len(rest) == len(outputs):
         names = [output.name for output in outputs]
@@ -174,8 +170,8 @@ def cut(session: Session, text: str) -> None:
     sources, found, results = text.partition(":")
     if not found or not results:
         raise OptionError("expected IN,...:OUT,..., names of values; nothing before the colon keeps the inputs")
-    inputs = [session.outer(name.strip()) for name in sources.split(",") if name.strip()]
-    outputs = [session.outer(name.strip()) for name in results.split(",") if name.strip()]
+    inputs = [session.value(name.strip()) for name in sources.split(",") if name.strip()]
+    outputs = [session.value(name.strip()) for name in results.split(",") if name.strip()]
     extract(session.graph, inputs, outputs)
 
 
@@ -313,11 +309,11 @@ def _module(source: str) -> Any:
         raise OptionError(f"{source!r}: the function raised {type(error).__name__}: {error}") from error
 
 
-def _set_outputs(session: Session, nodes: Sequence[Node], what: str) -> None:
+def _set_outputs(session: Session, nodes: Sequence[Node | str], what: str) -> None:
     graph = session.graph
     with graph.transaction(what):
         if graph.arguments is not None:
             graph.reset_outputs(nodes[0] if len(nodes) == 1 else tuple(nodes))
         else:
-            graph.set_outputs(nodes)
+            graph.set_outputs([node for node in nodes if isinstance(node, Node)])  # ops are in one graph
         graph.remove_dead()

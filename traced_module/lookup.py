@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from megengine.core.errors import GraphError, OptionError, nearest
 from megengine.module import Module
-from megengine.traced_module.expr import Input
+from megengine.traced_module.expr import GetAttr, Input
 from megengine.traced_module.node import ModuleNode, Node
 from megengine.traced_module.provenance import graph_path
 
@@ -41,6 +41,15 @@ def known_as(node: Node) -> tuple[str, ...]:
     top = node.graph._top.qualname
     below = node.qualname[len(top) + 1 :] if node.qualname.startswith(f"{top}.") else node.qualname
     return node_path(node), node.qualname, below
+
+
+def attribute_path(node: Node) -> str:
+    """Path of what a node reads, below the module of its graph."""
+    parts: list[str] = []
+    while isinstance(node._expr, GetAttr):
+        parts.insert(0, node._expr.name)
+        node = node._expr._inputs[0]
+    return ".".join(parts)
 
 
 def node_of(graph: InternalGraph, name: str) -> Any:

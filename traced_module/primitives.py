@@ -12,6 +12,7 @@ from megengine.traced_module.node import ModuleNode, Node
 from megengine.traced_module.tracing.deferred import SHAPE_OF
 
 if TYPE_CHECKING:
+    from megengine.core.pytree import TreeDef
     from megengine.traced_module.graph import InternalGraph
 
 
@@ -60,6 +61,11 @@ class Primitives:
         change = _exchanges(self._outputs, old, new)
         if change[0]:
             self._journal.change(_return_new, _return_old, (self, *change), ("outputs", self, *change))
+
+    def _set_results(self: InternalGraph, call: Call, nodes: Nodes, out_def: TreeDef | None) -> None:  # type: ignore[misc]
+        """Let a call make other values, so nested: new ones have free names, those that go are not used."""
+        change = (call._outputs, call._out_def), (tuple(nodes), out_def)
+        self._journal.change(_give_new, _give_old, (self, call, *change), ("results", self, call, nodes, out_def))
 
     def _rename(self: InternalGraph, node: Node, new: str) -> None:  # type: ignore[misc]
         """Give a node a free name."""
@@ -133,6 +139,20 @@ def _return_old(graph: InternalGraph, places: Places, old: Nodes, new: Nodes) ->
     graph._outputs = _with_nodes(graph._outputs, places, old)
 
 
+def _give_new(graph: InternalGraph, call: Call, old: Results, new: Results) -> None:
+    kept = {id(n) for n in new[0]}
+    for n in old[0]:
+        if id(n) not in kept:
+            graph._names.free(n._name)
+    for n in new[0]:
+        graph._names.take(n._name, n)
+    call._outputs, call._out_def = new
+
+
+def _give_old(graph: InternalGraph, call: Call, old: Results, new: Results) -> None:
+    _give_new(graph, call, new, old)
+
+
 def _name_new(graph: InternalGraph, node: Node, old: str, new: str) -> None:
     graph._names.free(node._name)
     graph._names.take(new, node)
@@ -148,6 +168,7 @@ def _name_old(graph: InternalGraph, node: Node, old: str, new: str) -> None:
 # Calls may have thousands of operands, and each may be exchanged: what is kept of a change is where nodes differ, and
 # the places are found without Python for each operand.
 Nodes = Sequence[Node]
+Results = tuple[tuple[Any, ...], "TreeDef | None"]
 Places = list[int] | None  # None: everywhere, as one sequence is longer
 
 

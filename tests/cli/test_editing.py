@@ -280,7 +280,7 @@ def test_the_input_is_replaced_only_when_told(call, tmp_path):
             ("--add-output", "mul_out"),
             "2 values are called 'mul_out'; give one by its path: half.0.mul_out, half.1.mul_out",
         ),
-        (("--add-output", "half.0.mul_out"), "is a value of the submodule Net.half.0"),
+        (("--drop-output", "half.0.mul_out"), "is no output"),
         (("--extract", "relu_out"), "expected IN,...:OUT,..."),
         (("--extract", "relu_out:relu_out"), "is both an input and an output"),
         (
@@ -333,6 +333,24 @@ def test_models_that_are_not_there_get_the_nearest(call, model, message):
         code, _, errors = call(verb[0], model, *verb[1:])
         (line,) = errors.strip().splitlines()
         assert code == 1 and message in line and "raised" not in line and "\\x" not in line, line
+
+
+@pytest.mark.parametrize(
+    ("words", "outputs"),
+    [
+        (("--add-output", "half.0.mul_out", "--add-output", "half.1.mul_out"), 3),
+        (("--keep", "half.0.mul_out"), 1),
+        (("--extract", "half.0.mul_out:half_out"), 1),
+        (("--extract", "relu_out:half.1.mul_out,half.0.mul_out"), 2),
+    ],
+)
+def test_values_of_submodules_are_outputs_and_ends_of_cuts(call, words, outputs):
+    assert call("edit", "net.mgt", "-o", "inner.mgt", "--save-log", "inner.log", *words)[0] == 0
+    graph = files.load("inner.mgt").graph
+    graph.lint()
+    assert len(graph.outputs) == outputs
+    assert call("edit", "net.mgt", "-o", "again.mgt", "--log", "inner.log")[0] == 0
+    assert repr(files.load("again.mgt")) == repr(files.load("inner.mgt"))
 
 
 def test_extracting_in_python(call):

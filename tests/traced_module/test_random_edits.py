@@ -15,6 +15,7 @@ from megengine.core.errors import MegEngineError
 from megengine.tensor import tensor
 from megengine.traced_module import TracedModule, interpret, lower, trace_module
 from megengine.traced_module.editing.attaching import graphs_of
+from megengine.traced_module.editing.extracting import extract
 from megengine.traced_module.formats import native as files
 from megengine.traced_module.node import ModuleNode, TensorNode
 from megengine.traced_module.passes import optimize, registered_passes, run_passes
@@ -211,6 +212,26 @@ def other_outputs_below(e):
     graph.set_outputs([e.like(graph, n) for n in graph.outputs])
 
 
+def inner_output(e):
+    e.module.graph.add_output_node(e.node(e.graph()))
+
+
+def inner_value(e):
+    graph = e.module.graph
+    made = graph.value_of(e.node(e.graph()))
+    with graph.insert_exprs():
+        graph.replace_node({made: made * 2})
+
+
+def results_below(e):
+    graph = e.graph()
+    graph.reset_outputs([*graph.outputs[::-1], e.node(e.graph())])
+
+
+def cut_inside(e):
+    extract(e.module.graph, [e.node(e.graph())], [e.node(e.graph()), *e.module.graph.outputs[:1]])
+
+
 def constant(e):
     graph = e.graph()
     node = e.node(graph)
@@ -248,7 +269,20 @@ def redo(e):
 MODEL_EDITS = (
     *(rename, insert_function, insert_unused, insert_at_a_place, insert_shapes, insert_assignment, replace, compile_),
     *(erase, set_input, other_argument, other_inputs, new_layer, other_layer, traced_part, new_input, new_output),
-    *(other_outputs, other_outputs_below, constant, a_pass, a_rule, fails_half_way, undo, redo),
+    *(
+        inner_output,
+        inner_value,
+        results_below,
+        cut_inside,
+        other_outputs,
+        other_outputs_below,
+        constant,
+        a_pass,
+        a_rule,
+        fails_half_way,
+        undo,
+        redo,
+    ),
 )
 
 

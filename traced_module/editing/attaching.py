@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from megengine.traced_module.provenance import graph_path, inside
 
 if TYPE_CHECKING:
+    from megengine.traced_module.expr import Expr
     from megengine.traced_module.graph import InternalGraph
     from megengine.traced_module.traced import TracedModule
 
@@ -42,6 +43,22 @@ def graphs_of(module: TracedModule) -> list[InternalGraph]:
                 seen.add(id(value))
                 todo.append(value)
     return found
+
+
+def all_exprs(top: InternalGraph) -> Iterator[Expr]:
+    """Expressions of all graphs of a module: also of those that nothing calls at present."""
+    owner: Any = top._owner
+    if not hasattr(owner, "graphs"):
+        yield from top.exprs()
+        return
+    for graph in graphs_of(owner):
+        if graph._top is top:
+            yield from graph._order
+
+
+def is_of_top(graph: InternalGraph) -> bool:
+    """True for the graphs of the outermost module, which no call enters."""
+    return graph._top is graph or (graph._owner is not None and graph._owner is graph._top._owner)
 
 
 def take_in(graph: InternalGraph, graphs: Sequence[InternalGraph]) -> None:

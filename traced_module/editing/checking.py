@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from megengine.traced_module.graph import InternalGraph
 
 
-def _where(graph: InternalGraph, part: Any) -> str:
+def where_it_stands(graph: InternalGraph, part: Any) -> str:
     """Where a node or expression that a graph does not have stands, and what to do."""
     if not isinstance(part, (Node, Expr)):
         return f"; it is a {type(part).__name__}, expected a part of the graph"
@@ -35,7 +35,7 @@ class Checks:
     def _check_owned(self: InternalGraph, what: str, nodes: Iterable[Node]) -> None:  # type: ignore[misc]
         for n in nodes:
             if not isinstance(n, Node) or self._names.get(n._name) is not n:
-                raise GraphError(f"{what}: node {n!r} does not belong to graph {self.name!r}{_where(self, n)}")
+                raise GraphError(f"{what}: node {n!r} does not belong to graph {self.name!r}{where_it_stands(self, n)}")
 
     def _check_expr(self: InternalGraph, what: str, expr: Any, kind: type[Expr] = Expr) -> None:  # type: ignore[misc]
         if isinstance(expr, Node):
@@ -45,7 +45,9 @@ class Checks:
             or not expr.outputs
             or self._names.get(expr.outputs[0].name) is not expr.outputs[0]
         ):
-            raise GraphError(f"{what}: expression {expr!r} does not belong to graph {self.name!r}{_where(self, expr)}")
+            raise GraphError(
+                f"{what}: expression {expr!r} does not belong to graph {self.name!r}{where_it_stands(self, expr)}"
+            )
         if not isinstance(expr, kind):
             raise GraphError(f"{what}: {expr!r} is a {expr.kind}; expected a {kind.__name__}")
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from megengine.core.errors import FileFormatError
-from megengine.core.pytree import unflatten
+from megengine.core.pytree import TreeDef, unflatten
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.computed import Origin, digest_of
 from megengine.traced_module.expr import Apply, Arguments, Call, Constant, Expr
-from megengine.traced_module.formats.module_writing import ModuleWriter
+from megengine.traced_module.formats.module_writing import ModuleWriter, node_out
 from megengine.traced_module.formats.values import ValueWriter, class_path, dtype_out
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.journal import Journal
@@ -237,6 +237,14 @@ class Recorder:
         value = self.writer.values.value
         return [value(v, where) for v in args], {k: value(v, f"{where}.{k}") for k, v in kwargs.items()}
 
+    def results(self, graph: InternalGraph, call: Call, nodes: Nodes, out_def: TreeDef | None) -> dict[str, Any]:
+        """Other results of a call."""
+        edit = {"do": "results", "graph": self._at(graph), "expr": expr_name(call)}
+        edit |= {"was": [n._name for n in call._outputs], "outputs": list(map(node_out, nodes))}
+        if out_def is not None:
+            edit["value"] = self.writer.values.value(unflatten(out_def, nodes), call.name)
+        return edit
+
     def rename(self, graph: InternalGraph, node: Node, new: str) -> dict[str, Any]:
         """Another name of a node."""
         return {"do": "rename", "graph": self._at(graph), "node": node.name, "new": new}
@@ -320,6 +328,8 @@ def in_words(edit: dict[str, Any]) -> str:
         return f"{edit['expr']} uses {', '.join(changed)}"
     if do in ("arguments", "attrs"):
         return f"{edit['expr']} has other arguments"
+    if do == "results":
+        return f"{edit['expr']} gives {', '.join(str(item['name']) for item in edit['outputs'])}"
     if do == "rename":
         return f"{edit['node']} is now called {edit['new']}"
     if do == "module":

@@ -23,6 +23,7 @@ from megengine.traced_module.formats.values import ValueReader, class_path, dtyp
 from megengine.traced_module.graph import InternalGraph, identifier
 from megengine.traced_module.lookup import own_node
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.primitives import is_among
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.calls import flatten_arguments, get_subattr
 
@@ -267,6 +268,26 @@ class _Changes:
         graph._set(expr, "_const_val", arguments[1], ("nothing",))
         self._touch(expr)
 
+    def results(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
+        """Other results of a call."""
+        expr = self.expr(edit, Call)
+        _expect(f"the results of {edit['expr']!r}", [n.name for n in expr.outputs], list(edit["was"]))
+        have = {n.name: n for n in expr.outputs}
+        wanted = {item["name"] for item in edit["outputs"]}
+        dropped = [n for n in expr.outputs if n.name not in wanted]
+        if used := [n.name for n in dropped if n._users or is_among(n, graph.outputs)]:
+            raise GraphError(f"{used[0]!r} is still used")
+        made = [have.get(item["name"]) or self._made(graph, expr, item) for item in edit["outputs"]]
+        structure = None
+        if not made or not all(isinstance(n, TensorNode) for n in made):
+            raise FileFormatError(f"a call makes tensors, one or more; the log gives {len(made)} results")
+        if "value" in edit:
+            found, structure = self.reader.result(edit["value"])
+            if list(map(id, found)) != list(map(id, made)):
+                raise FileFormatError(f"the result of {edit['expr']} is not made of its values in order")
+        graph._set_results(expr, made, structure)
+        self._touch(expr)
+
     def attrs(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
         """Other attributes of an op."""
         expr = self.expr(edit, Apply)
@@ -383,7 +404,7 @@ def _shown(value: Any) -> str:
 _CHANGES: dict[str, Callable[[_Changes, InternalGraph, Mapping[str, Any]], None]] = {
     name: getattr(_Changes, name)
     for name in (
-        *("link", "unlink", "use", "arguments", "attrs", "meta", "rename", "spec"),
+        *("link", "unlink", "use", "arguments", "results", "attrs", "meta", "rename", "spec"),
         *("inputs", "outputs", "call", "result", "owner", "module"),
     )
 }

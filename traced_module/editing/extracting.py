@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from megengine.core.errors import GraphError
+from megengine.traced_module.editing.flattening import inlined
+from megengine.traced_module.editing.results import calls_to, value_in, way_along
 from megengine.traced_module.expr import Constant, GetAttr, Input
 from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.lookup import node_of, node_path
 from megengine.traced_module.node import Node, TensorNode
 
 
-def extract(graph: InternalGraph, inputs: Sequence[TensorNode], outputs: Sequence[TensorNode]) -> None:
+def extract(graph: InternalGraph, inputs: Sequence[TensorNode | str], outputs: Sequence[TensorNode | str]) -> None:
     """Let an outermost graph take the values `inputs`, and return `outputs`; what they do not need is removed.
 
     Inputs that are still needed stay, in front of the new ones, which bear the names of the values. All arguments of a
     module are positional then. It is one step for `undo`.
+
+    The values may be those of submodules, and are given as nodes or by their paths. Calls of the submodules that an
+    input is in are replaced by what they do; outputs are brought out of the others (`graph.value_of`).
 
     Raises:
         GraphError: a value is of another graph, is a weight, or both input and output; or an input is not needed.
@@ -22,15 +29,17 @@ def extract(graph: InternalGraph, inputs: Sequence[TensorNode], outputs: Sequenc
     Example:
         >>> extract(traced.graph, [graph.node("layer1_out")], [graph.node("layer3_out")])  # doctest: +SKIP
     """
-    _check(graph, inputs, outputs)
-    _check_needed(inputs, outputs)
+    graph._check_top("extract")
     with graph._edit("extract"):
-        made = [(node, _input_for(graph, node)) for node in inputs if not isinstance(node.expr, Input)]
+        ends, results = _in_graph(graph, inputs, outputs)
+        _check(graph, ends, results)
+        _check_needed(ends, results)
+        made = [(node, _input_for(graph, node)) for node in ends if not isinstance(node.expr, Input)]
         graph.replace_node(dict(made))
         if graph.arguments is None:
-            graph.set_outputs(outputs)
+            graph.set_outputs(results)
         else:
-            graph.reset_outputs(outputs[0] if len(outputs) == 1 else tuple(outputs))
+            graph.reset_outputs(results[0] if len(results) == 1 else tuple(results))
         graph.remove_dead()
         drop_unused_inputs(graph)
         for old, new in made:
@@ -60,14 +69,44 @@ def drop_unused_inputs(graph: InternalGraph) -> int:
     return len(tensors) - len(kept)
 
 
+def _in_graph(graph: InternalGraph, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Nodes of the graph itself that have these values."""
+    places: dict[int, Any] = {}  # values of calls that were replaced by what they do -> nodes that stand there
+
+    def now(node: Any) -> Any:
+        while id(node) in places:
+            node = places[id(node)]
+        return node
+
+    def found(given: Any) -> tuple[Any, bool]:
+        node = node_of(graph, given) if isinstance(given, str) else given
+        along = isinstance(given, str) and bool(way_along(graph, given, node))
+        return (node, True) if along else (now(node), False)
+
+    taken = []
+    for given in inputs:
+        at, along = found(given)
+        while isinstance(at, TensorNode) and at.graph is not graph and at.graph._top is graph._top:
+            way = way_along(graph, given, at) if along else []
+            made = inlined((way or calls_to(graph, at, "extract"))[0])
+            places.update(made)
+            at = made.get(id(at), at)
+        taken.append(at)
+    given_back = []
+    for given in outputs:
+        at, along = found(given)
+        given_back.append(value_in(graph, given if along else at, what="extract"))
+    return list(map(now, taken)), given_back
+
+
 def _check(graph: InternalGraph, inputs: Sequence[TensorNode], outputs: Sequence[TensorNode]) -> None:
-    graph._check_top("extract")
+    for node in inputs:
+        if isinstance(node, Node) and (isinstance(node.expr, (Constant, GetAttr)) or not isinstance(node, TensorNode)):
+            raise GraphError(f"extract: {node_path(node)!r} is a part of the model and cannot be an input")
     graph._check_owned("extract", (*inputs, *outputs))
     if not outputs:
         raise GraphError("extract: expected one output or more")
     for node in inputs:
-        if isinstance(node.expr, (Constant, GetAttr)) or not isinstance(node, TensorNode):
-            raise GraphError(f"extract: {node.name!r} is a part of the model and cannot be an input")
         if any(node is output for output in outputs):
             raise GraphError(f"extract: {node.name!r} is both an input and an output; nothing would be computed")
 

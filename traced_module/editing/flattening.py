@@ -10,10 +10,11 @@ from megengine.traced_module.copying import Copier
 from megengine.traced_module.editing.attaching import take_in
 from megengine.traced_module.expr import Call, Constant, Expr, GetAttr, Input
 from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.lookup import attribute_path
 from megengine.traced_module.names import without_count
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.order import renumber
-from megengine.traced_module.provenance import meta_at
+from megengine.traced_module.provenance import graph_path, meta_at
 from megengine.traced_module.queries import child_graph
 
 
@@ -196,6 +197,78 @@ class _Inliner:
                 at.taken.add(free)
             names[id(node)] = label or _label(node, at.prefix, {})
         return {id(o): names[id(n)] for o, n in zip(child.outputs, expr.outputs, strict=True)}
+
+
+def inlined(call: Call) -> dict[int, Node]:
+    """Put what a call of a submodule does in the place of the call, in the graph that makes it.
+
+    Its results keep their names. Other calls of the submodule stay as they are. Returns the values by the ids of
+    those of the submodule's graph, and of the results of the call.
+    """
+    graph, child = call._graph, child_graph(call)
+    assert child is not None
+    with graph._edit("inline"):
+        inside = _Inlined(
+            call, child, dict(zip(map(id, child._inputs), (graph._inputs[0], *call._inputs[1:]), strict=True))
+        )
+        made = [inside.copied(expr) for expr in child._order if not isinstance(expr, Input)]
+        pairs = [(old, inside.mapping[id(n)]) for old, n in zip(call._outputs, child._outputs, strict=True)]
+        graph.replace_node(dict(pairs))
+        names = [(new, old._name) for old, new in pairs if any(new._expr is expr for expr in made)]
+        graph.erase(call)
+        for node, name in names:
+            if graph._names.get(name) is None:
+                graph.rename(node, name)
+    return {**inside.mapping, **{id(old): new for old, new in pairs}}
+
+
+class _Inlined:
+    """The place of a call, while what its graph does is put there."""
+
+    def __init__(self, call: Call, child: InternalGraph, mapping: dict[int, Node]) -> None:
+        self.call, self.child, self.mapping, self.graph = call, child, mapping, call._graph
+        self.prefix = call._inputs[0]._name
+        self.path = attribute_path(call._inputs[0])  # of the module, below that of the graph
+        at = graph_path(self.graph)
+        self.where = f"{at}.{self.path}" if at else self.path
+        same = all(self.mapping[id(n)].spec == n.spec for n in child._inputs[1:])  # type: ignore[attr-defined]
+        self.other_shapes = not same
+
+    def copied(self, expr: Expr) -> Expr:
+        """One expression of the submodule, in front of the call."""
+        if isinstance(expr, GetAttr):
+            return self._read(expr)
+        graph, new = self.graph, expr._copy(self.graph)
+        new._id, new.meta = graph._new_expr_id(), meta_at(expr, self.where)
+        self._make(new, expr)
+        graph._link(new, [self.mapping[id(n)] for n in expr._inputs], self.call)
+        specs = graph._specs_of(new, new._inputs) if self.other_shapes else None
+        for node, spec in zip(new._outputs, specs or (), strict=False):
+            if node._spec != spec:
+                graph._set(node, "_spec", spec)
+        return new
+
+    def _read(self, expr: GetAttr) -> Expr:
+        graph, path = self.graph, f"{self.path}.{attribute_path(expr.output)}"
+        known = (e for e in graph._order if isinstance(e, GetAttr) and attribute_path(e.output) == path)
+        new = next((e for e in known if e._key < self.call._key), None)
+        if new is None:
+            new = GetAttr(graph, graph._new_expr_id(), meta_at(expr, self.where), path)
+            self._make(new, expr)
+            graph._link(new, (graph._inputs[0],), self.call)
+        self.mapping[id(expr.output)] = new.output
+        return new
+
+    def _make(self, new: Expr, expr: Expr) -> None:
+        graph, nodes, own = self.graph, [], f"{self.child.qualname}."
+        for node in expr._outputs:
+            name = graph._names.unique(f"{self.prefix}_{node._name}")
+            graph._names.take(name, None)  # for the next one; linking gives it to the node
+            text = node._qualname
+            text = f"{graph.qualname}.{self.path}.{text[len(own) :]}" if text.startswith(own) else text
+            nodes.append(graph._make_node(new, node._spec if isinstance(node, TensorNode) else None, name, text))
+            self.mapping[id(node)] = nodes[-1]
+        new._outputs = tuple(nodes)
 
 
 def _free(name: str, *taken: Container[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,8 @@ from megengine.core.errors import ArgumentError, GraphError, MegEngineError, Nam
 from megengine.core.pytree import flatten, unflatten
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
-from megengine.traced_module.editing.attaching import graphs_of
+from megengine.traced_module.editing.attaching import all_exprs, is_of_top
+from megengine.traced_module.editing.results import set_results, value_in
 from megengine.traced_module.expr import Call, Constant, Expr, GetAttr, Input
 from megengine.traced_module.names import identifier
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
@@ -117,7 +118,7 @@ class ModuleEdits:
         self._infer_in_order(changed)
         wanted = self._result_specs()
         if results != wanted:
-            for expr in self._top.exprs():
+            for expr in all_exprs(self._top):
                 if child_graph(expr) is self and [n.spec for n in expr.outputs] != wanted:
                     expr._graph._infer_again([expr], entries=False)
         if entries and self._top is not self:
@@ -130,8 +131,8 @@ class ModuleEdits:
         """
         top = self._top
         if top._entered_otherwise is None:
-            top._entered_otherwise = any(map(_enters_otherwise, _all_exprs(top)))
-        for expr in _all_exprs(top) if top._entered_otherwise else ():
+            top._entered_otherwise = any(map(_enters_otherwise, all_exprs(top)))
+        for expr in all_exprs(top) if top._entered_otherwise else ():
             if _enters_otherwise(expr):
                 expr._graph._infer_again([expr], entries=False)
 
@@ -321,25 +322,52 @@ class ModuleEdits:
                 self._set_signature((*args, node), kwargs)
         return node
 
-    def add_output_node(self: InternalGraph, node: TensorNode) -> None:  # type: ignore[misc]
-        """Return one more value: the module's result becomes (what it was, the value)."""
-        self._check_top("add_output_node")
-        self._check_owned("add_output_node", [node])
-        current = self._result()
-        self.reset_outputs((*current, node) if isinstance(current, tuple) else (current, node))
+    def add_output_node(self: InternalGraph, node: TensorNode | str, *, through: Expr | None = None) -> None:  # type: ignore[misc]
+        """Return one more value: the module's result becomes (what it was, the value).
+
+        The value may be one of a submodule, or its path, as for `value_of`. In the graph of a submodule, every call
+        of it gets the result.
+        """
+        with self._edit("add_output_node"):
+            found = value_in(self, node, what="add_output_node", through=through)
+            self._check_owned("add_output_node", [found])
+            current = self._result()
+            self.reset_outputs((*current, found) if isinstance(current, tuple) else (current, found))
 
     def reset_outputs(self: InternalGraph, outputs: Any) -> None:  # type: ignore[misc]
-        """Return these nodes, nested in tuples, lists and dicts as the result is to be."""
-        self._check_top("reset_outputs")
+        """Return these nodes, nested in tuples, lists and dicts as the result is to be.
+
+        They may be values of submodules, or paths, as for `value_of`. In the graph of a submodule, every call of it
+        gives these results; one that is used there has to stay.
+        """
         leaves, structure = flatten(outputs)
-        self._check_owned("reset_outputs", leaves)
-        if not leaves or not all(isinstance(n, TensorNode) for n in leaves):
+        if not leaves or not all(isinstance(n, (TensorNode, str)) for n in leaves):
+            self._check_owned("reset_outputs", leaves)
             wrong = next((n.name for n in leaves if not isinstance(n, TensorNode)), None)
             got = "nothing" if wrong is None else f"{wrong!r}, which is a module"
             raise GraphError(f"reset_outputs: got {got}; expected tensor nodes, one or more, nested in any way")
         with self._edit("reset_outputs"):
-            self._set(self, "_outputs", tuple(leaves))
-            self._set(self, "out_def", structure)
+            leaves = [value_in(self, node, what="reset_outputs") for node in leaves]
+            self._check_owned("reset_outputs", leaves)
+            set_results(self, leaves, structure)
+
+    def value_of(self: InternalGraph, node: TensorNode | str, *, through: Expr | None = None) -> TensorNode:  # type: ignore[misc]
+        """The node of this graph that has the value of a submodule's node.
+
+        Where there is none yet, the graphs between return one more result, (what it was, the value), and every call
+        of them gives it. Of a submodule that is called several times it is the value of the first call; or that of
+        the call `through`, or of the first along a path that is given in place of the node.
+
+        Example:
+            >>> graph.value_of("layer2.1.relu_out")  # doctest: +SKIP
+
+        Raises:
+            GraphError: this graph does not compute the value.
+        """
+        with self._edit("value_of"):
+            found = value_in(self, node, what="value_of", through=through)
+            self._check_owned("value_of", [found])
+        return found
 
     def reset_inputs(self: InternalGraph, *args: Any, **kwargs: Any) -> list[TensorNode]:  # type: ignore[misc]
         """Give the graph new inputs for these example tensors; the old ones must be unused then.
@@ -358,7 +386,7 @@ class ModuleEdits:
         return made
 
     def _check_top(self: InternalGraph, what: str) -> None:  # type: ignore[misc]
-        if self._top is not self and (self._owner is None or self._owner is not self._top._owner):
+        if not is_of_top(self):
             raise GraphError(f"{what}: {self.qualname} is called by another graph; flatten the module, or edit the top")
 
     def _result(self: InternalGraph) -> Any:  # type: ignore[misc]
@@ -411,17 +439,6 @@ class ModuleEdits:
         return interpret(self, given)
 
     eval = interpret
-
-
-def _all_exprs(top: InternalGraph) -> Iterator[Expr]:
-    """Expressions of all graphs of a module: also of those that nothing calls at present."""
-    owner: Any = top._owner
-    if not hasattr(owner, "graphs"):
-        yield from top.exprs()
-        return
-    for graph in graphs_of(owner):
-        if graph._top is top:
-            yield from graph._order
 
 
 def _enters_otherwise(expr: Expr) -> bool:

@@ -147,7 +147,7 @@ class ModuleWriter:
     def without_meta(self, expr: Expr, where: str) -> dict[str, Any]:
         """One expression, without where it comes from."""
         at = f"{where}.{expr.outputs[0].name}" if expr.outputs else where
-        found: dict[str, Any] = {"kind": expr.kind, "id": expr.id, "outputs": [_node(n) for n in expr.outputs]}
+        found: dict[str, Any] = {"kind": expr.kind, "id": expr.id, "outputs": [node_out(n) for n in expr.outputs]}
         if isinstance(expr, Call):
             args, kwargs = expr.unflatten_args(expr.inputs)
             found |= {"function": expr.qualified} if isinstance(expr, CallFunction) else {}
@@ -173,7 +173,8 @@ class ModuleWriter:
         return self.values.tensor(value, where)
 
 
-def _node(node: Node) -> dict[str, Any]:
+def node_out(node: Node) -> dict[str, Any]:
+    """Name, id, qualname and spec of a node."""
     found: dict[str, Any] = {"name": node.name, "id": node.id, "qualname": node.qualname}
     if not isinstance(node, ModuleNode):
         spec = node.spec  # type: ignore[attr-defined]

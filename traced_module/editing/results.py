@@ -1,0 +1,186 @@
+"""Results of graphs that calls enter, and values of submodules as values of the graphs around them.
+
+A graph may get another result, or lose one that nobody uses: every call that enters it is adapted. A value of a
+submodule is brought out through the calls between the two graphs, one more result at each level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from megengine.core.errors import GraphError
+from megengine.core.pytree import LEAF, TreeDef
+from megengine.traced_module.editing.attaching import all_exprs, is_of_top
+from megengine.traced_module.editing.checking import where_it_stands
+from megengine.traced_module.expr import Call, Expr, Input
+from megengine.traced_module.lookup import attribute_path, node_of, node_path
+from megengine.traced_module.node import Node, TensorNode
+from megengine.traced_module.primitives import is_among
+from megengine.traced_module.queries import child_graph
+
+if TYPE_CHECKING:
+    from megengine.traced_module.graph import InternalGraph
+
+
+def set_results(graph: InternalGraph, leaves: Sequence[TensorNode], structure: TreeDef) -> None:
+    """Let a graph return these of its values, so nested, and every call of it give them.
+
+    Raises:
+        GraphError: a result that goes is used where the graph is called.
+    """
+    old = graph._outputs
+    calls = callers(graph)
+    for call in calls:
+        _check_unused(graph, call, _split(old, call, leaves)[1])
+    graph._set(graph, "_outputs", tuple(leaves))
+    graph._set(graph, "out_def", structure)
+    for call in calls:
+        _adapt(call, old, leaves, structure)
+
+
+def callers(graph: InternalGraph) -> list[Call]:
+    """Every call that enters a graph, in any graph of the model."""
+    if is_of_top(graph):
+        return []
+    return [expr for expr in all_exprs(graph._top) if isinstance(expr, Call) and child_graph(expr) is graph]
+
+
+def _split(old: Sequence[Node], call: Call, leaves: Sequence[Node]) -> tuple[list[TensorNode | None], list[TensorNode]]:
+    """Results of a call that stand for these values of its graph (None: not yet), and those that would go."""
+    left: dict[int, list[TensorNode]] = {}
+    for inner, result in zip(old, call._outputs, strict=True):
+        left.setdefault(id(inner), []).append(result)
+    kept = [left[id(leaf)].pop(0) if left.get(id(leaf)) else None for leaf in leaves]
+    return kept, [result for results in left.values() for result in results]
+
+
+def _check_unused(graph: InternalGraph, call: Call, dropped: Sequence[TensorNode]) -> None:
+    for node in dropped:
+        users = [user.name for user in node._users]
+        if is_among(node, node.graph._outputs):
+            users.append("the outputs")
+        if users:
+            where = node_path(node)
+            raise GraphError(
+                f"reset_outputs: {graph.qualname} would no longer return what {where!r} is, which is used by "
+                f"{', '.join(users)}; replace its uses first"
+            )
+
+
+def _adapt(call: Call, old: Sequence[Node], leaves: Sequence[TensorNode], structure: TreeDef) -> None:
+    """Give a call the results that its graph has now."""
+    graph, module = call._graph, call._inputs[0]
+    as_traced = all(n.spec == m.spec for n, m in zip(call._inputs[1:], leaves[0].graph._inputs[1:], strict=True))
+    specs = [leaf.spec for leaf in leaves] if as_traced else graph._specs_of(call, call._inputs)
+    assert specs is not None
+    nodes: list[TensorNode] = []
+    taken: set[str] = set()
+    for kept, leaf, spec in zip(_split(old, call, leaves)[0], leaves, specs, strict=True):
+        if kept is None:
+            name = _free_name(graph, f"{module._name}_{leaf._name}", taken)
+            taken.add(name)
+            kept = graph._make_node(call, spec, name, f"{module._qualname}.[out]")  # type: ignore[assignment]
+        nodes.append(kept)  # type: ignore[arg-type]
+    graph._set_results(call, tuple(nodes), structure if structure.kind is not None else None)
+
+
+def _free_name(graph: InternalGraph, wanted: str, taken: set[str]) -> str:
+    name, count = graph._names.unique(wanted), 0
+    while name in taken:
+        count += 1
+        name = graph._names.unique(f"{wanted}_{count}")
+    return name
+
+
+# ---------------------------------------------------------------- values of submodules
+
+
+def value_in(graph: InternalGraph, node: Any, *, what: str, through: Expr | None = None) -> Any:
+    """A node of a graph that has the value of a node of a submodule; see `InternalGraph.value_of`."""
+    if isinstance(node, str):
+        node, path = node_of(graph, node), node
+        way = way_along(graph, path, node) if through is None else None
+    else:
+        way = None
+    if not isinstance(node, TensorNode) or node._graph is graph or node._graph._top is not graph._top:
+        return node  # the checks of the edit itself say what is wrong
+    node._graph._check_owned(what, [node])
+    for call in reversed(way or calls_to(graph, node, what, through)):
+        node = _result_for(call, node)
+    return node
+
+
+def calls_to(graph: InternalGraph, node: Node, what: str, through: Expr | None = None) -> list[Call]:
+    """The calls that lead from a graph to that of a node, outermost first."""
+    if through is None:
+        found = _first_way(graph, node._graph)
+    else:
+        inside = child_graph(through)
+        if inside is None:
+            raise GraphError(f"{what}: {through!r} enters no graph; give a call of a submodule")
+        before, behind = _first_way(graph, through._graph), _first_way(inside, node._graph)
+        found = None if before is None or behind is None else [*before, through, *behind]  # type: ignore[list-item]
+    if found is None:
+        way = f" by way of {through!r}" if through is not None else ""
+        raise GraphError(
+            f"{what}: {node_path(node)!r} is not computed by graph {graph.name!r}{way}{where_it_stands(graph, node)}"
+        )
+    return found
+
+
+def _first_way(graph: InternalGraph, wanted: InternalGraph) -> list[Call] | None:
+    """The first calls in execution order by which a graph comes to another one."""
+    way: list[Call] = []
+    entered = [iter(graph._order)]
+    seen = {id(graph)}
+    while entered:
+        if len(way) == len(entered) - 1 and (child_graph(way[-1]) if way else graph) is wanted:
+            return way
+        for expr in entered[-1]:
+            child = child_graph(expr)
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                way.append(expr)  # type: ignore[arg-type]
+                entered.append(iter(child._order))
+                break
+        else:
+            entered.pop()
+            if way:
+                way.pop()
+    return None
+
+
+def way_along(graph: InternalGraph, path: str, node: Node) -> list[Call]:
+    """The calls by which a graph comes to a node along a path of attributes; nothing if no calls follow it."""
+    rest, way = path.rpartition(".")[0].partition("[")[0], []
+    while graph is not node._graph:
+        for expr in graph._order:
+            child = child_graph(expr)
+            at = "" if child is None else attribute_path(expr._inputs[0])
+            if child is not None and ((rest == at and child is node._graph) or rest.startswith(f"{at}.")):
+                way.append(expr)
+                graph, rest = child, rest[len(at) + 1 :]
+                break
+        else:
+            return []
+    return way
+
+
+def _result_for(call: Call, node: TensorNode) -> TensorNode:
+    """The value that a call has for a node of the graph that it enters; the graph returns it from now on."""
+    graph = node._graph
+    if isinstance(node._expr, Input):
+        return next(given for given, n in zip(call._inputs, graph._inputs, strict=True) if n is node)
+    if not is_among(node, graph._outputs):
+        set_results(graph, (*graph._outputs, node), with_one_more(graph))
+    return next(result for result, n in zip(call._outputs, graph._outputs, strict=True) if n is node)
+
+
+def with_one_more(graph: InternalGraph) -> TreeDef:
+    """How the results of a graph nest with one more behind them: (what they were, the value)."""
+    now = graph.out_def
+    if now is None or now.num_leaves != len(graph._outputs):
+        now = LEAF if len(graph._outputs) == 1 else TreeDef(tuple, None, (LEAF,) * len(graph._outputs))
+    parts = now.children if now.kind is tuple else (now,)
+    return TreeDef(tuple, None, (*parts, LEAF))
