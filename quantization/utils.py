@@ -13,7 +13,7 @@ import numpy as np
 from megengine import functional as F
 from megengine.autodiff import Function
 from megengine.core.dtype import QuantizedDType
-from megengine.core.errors import OptionError
+from megengine.core.errors import ArgumentError, OptionError
 from megengine.core.tensor.dtype import QuantDtypeMeta, create_quantized_dtype, meta_of
 from megengine.dispatch import apply
 from megengine.tensor import Tensor
@@ -130,7 +130,10 @@ def create_qparams(
 
     Raises:
         OptionError: mode and type do not fit (types with a zero point are asymmetric, the others symmetric).
+        ArgumentError: mode is no QuantMode.
     """
+    if not isinstance(mode, QuantMode):
+        raise ArgumentError(f"create_qparams: mode is {mode!r}; expected one of {[str(m) for m in QuantMode]}")
     meta = None if dtype_meta is None else meta_of(dtype_meta)
     scale, zero_point = (v if v is None or isinstance(v, Tensor) else Tensor(v) for v in (scale, zero_point))
     if meta is not None and scale is not None:

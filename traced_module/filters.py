@@ -47,7 +47,7 @@ class BaseFilter(Sequence[T]):
             found = ", ".join(map(_path_of, self._items[:5])) or "nothing"
             found += ", ..." if len(self._items) > 5 else ""
             hint = "" if self._items else self._hint()
-            raise _NotUniqueError(f"as_unique: expected exactly one item, found {len(self._items)} ({found}){hint}")
+            raise GraphError(f"as_unique: expected exactly one item, found {len(self._items)} ({found}){hint}")
         return self._items[0]
 
     def as_count(self) -> int:
@@ -70,10 +70,6 @@ def _path_of(item: Any) -> str:
 
 def _by_name(node: Node) -> tuple[str, ...]:
     return (node.name,)
-
-
-class _NotUniqueError(GraphError, AssertionError):
-    """MegEngine raises AssertionError here."""
 
 
 class ExprFilter(BaseFilter[Expr]):

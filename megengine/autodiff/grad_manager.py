@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -11,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from megengine.autodiff.tape import Tape
-from megengine.core.dtype import storage_of
+from megengine.core.dtype import is_differentiable, storage_of
 from megengine.core.errors import ArgumentError, GradientError
 from megengine.dispatch import apply
-from megengine.dispatch.apply import begin, end
+from megengine.dispatch.apply import begin, hidden
 from megengine.dispatch.refusal import explains, shown
 from megengine.kernels import _core
 from megengine.logger import get_logger
@@ -24,6 +25,7 @@ _log = get_logger(__name__)
 GradCallback = Callable[[Tensor, Tensor], Tensor | None]  # None keeps the gradient
 
 
+_levels = itertools.count()  # of managers that begin to record: the earlier, the lower
 _backwarding: ContextVar[GradManager | None] = ContextVar("megengine_backwarding", default=None)
 
 
@@ -41,7 +43,8 @@ class GradManager:
         loss = F.cross_entropy(net(x), y)
         gm.backward(loss)          # net.parameters() now have .grad
     ```
-    Gradients are added to `.grad`. Inside the `with` body of another manager they can be differentiated again.
+    Gradients are added to `.grad`. A manager that began to record earlier sees how they are computed, so that they can
+    be differentiated again; managers that began later, or together in a group (`gm1 | gm2`), do not, as in MegEngine.
     An attached tensor that nobody else holds is forgotten, so that inputs can be attached step after step.
     """
 
@@ -58,9 +61,9 @@ class GradManager:
             remedy = "; give it net.parameters()" if hasattr(tensors, "parameters") else ""
             raise ArgumentError(f"attach: tensors is {shown(tensors)}; expected tensors or parameters{remedy}")
         items = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-        wrong = [t for t in items if not isinstance(t, Tensor)]
-        if wrong:
-            raise ArgumentError(f"attach: got {shown(wrong[0])}; expected tensors or parameters")
+        for t in items:
+            if not isinstance(t, Tensor) or not is_differentiable(t.dtype):
+                raise ArgumentError(f"attach: got {shown(t)}; expected tensors or parameters of a floating-point dtype")
         added = [] if callbacks is None else [callbacks] if callable(callbacks) else list(callbacks)
         if not all(map(callable, added)):
             raise ArgumentError(f"attach: callbacks is {shown(callbacks)}; expected something to call, or several")
@@ -83,9 +86,12 @@ class GradManager:
 
     def record(self) -> None:
         """Begin to record; `with gm:` does it too."""
+        self._record(next(_levels))
+
+    def _record(self, level: int) -> None:
         if self._tape is not None:
             raise GradientError("GradManager records already; call backward() or release() first")
-        tape = self._tape = Tape()
+        tape = self._tape = Tape(level)
         for t, _ in self._alive():
             tape.watch(t)
         begin(tape)
@@ -93,7 +99,7 @@ class GradManager:
     def release(self) -> None:
         """Stop recording and forget what was recorded."""
         if self._tape is not None:
-            end(self._tape)
+            self._tape.stop()
         self._tape = None
 
     @explains
@@ -107,25 +113,14 @@ class GradManager:
             raise GradientError("backward: nothing was recorded; use 'with gm:' or gm.record() around the computation")
         targets = [y] if isinstance(y, Tensor) else [] if y is None else _tensors("y", y)
         seeds = self._seeds(targets, dy)
-        end(tape)  # the gradients are no part of what they are of
+        tape.stop()  # the gradients are no part of what they are of
         token = _backwarding.set(self)
         try:
-            attached = self._alive()
-            grads = tape.gradients(targets, seeds, [t for t, _ in attached])
-            taken = set() if dy is None else {id(seed) for seed in seeds}
-            found = False
-            for (tensor, callbacks), grad in zip(attached, grads, strict=True):
-                if grad is None:
-                    continue
-                found = True
-                if id(grad) in taken:  # somebody else has it, and may change it in place
-                    grad = apply("copy", grad, device=grad.device)
-                taken.add(id(grad))
-                for callback in callbacks:
-                    changed = callback(tensor, grad)
-                    grad = grad if changed is None else changed
+            with hidden(lambda other: isinstance(other, Tape) and other.level >= tape.level and not other.over):
+                found = self._gradients(tape, targets, seeds, {id(seed) for seed in seeds} if dy is not None else set())
+            for tensor, grad in found:
                 tensor.grad = grad if tensor.grad is None else apply("add", tensor.grad, grad)
-            if targets and attached and not found:
+            if targets and not found and self._alive():
                 _log.warning(
                     "backward: y does not depend on any attached tensor, so no gradient was computed; "
                     "compute it from them within 'with gm:'"
@@ -133,6 +128,25 @@ class GradManager:
         finally:
             _backwarding.reset(token)
             self._tape = None
+
+    def _gradients(
+        self, tape: Tape, targets: list[Tensor], seeds: list[Tensor], taken: set[int]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Each attached tensor that the targets depend on, and its gradient as the callbacks leave it."""
+        attached, found = self._alive(), []
+        for (tensor, callbacks), grad in zip(
+            attached, tape.gradients(targets, seeds, [t for t, _ in attached]), strict=True
+        ):
+            if grad is None:
+                continue
+            if id(grad) in taken:  # somebody else has it, and may change it in place
+                grad = apply("copy", grad, device=grad.device)
+            taken.add(id(grad))
+            for callback in callbacks:
+                changed = callback(tensor, grad)
+                grad = grad if changed is None else changed
+            found.append((tensor, grad))
+        return found
 
     @staticmethod
     def _seeds(targets: list[Tensor], dy: Any) -> list[Tensor]:
@@ -179,7 +193,7 @@ class AttachSpec:
 
 
 class GradManagerGroup:
-    """`with gm1 | gm2:` records with both; more can be added with `|`."""
+    """`with gm1 | gm2:` records with both; more can be added with `|`. None sees the `backward` of another."""
 
     def __init__(self, gms: Iterable[GradManager]) -> None:
         self._gms = list(gms)
@@ -195,8 +209,9 @@ class GradManagerGroup:
 
     def __enter__(self) -> GradManagerGroup:
         with ExitStack() as undo:  # one that records already leaves none of the others recording
+            level = next(_levels)
             for m in self._gms:
-                m.record()
+                m._record(level)
                 undo.callback(m.release)
             undo.pop_all()
         return self

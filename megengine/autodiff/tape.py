@@ -10,6 +10,7 @@ from megengine.autodiff.rules import learn
 from megengine.core.dtype import is_differentiable
 from megengine.core.errors import GradientError
 from megengine.dispatch import Observer, Op
+from megengine.dispatch.apply import end
 from megengine.kernels import _core
 from megengine.tensor import Tensor
 
@@ -33,7 +34,17 @@ class Tape(_Base, Observer):
     """Records every op that touches a watched tensor; several tapes can record at once (higher order).
 
     `gradients` uses the tape up: values and cotangents that no earlier entry needs are let go on the way.
+    A tape sees the backward sweeps of tapes of a higher level.
     """
+
+    def __init__(self, level: int = 0) -> None:
+        super().__init__()
+        self.level, self.over = level, False
+
+    def stop(self) -> None:
+        """See no further op."""
+        self.over = True
+        end(self)
 
     def observe(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], out: Any) -> None:
         """Write one op down that did not run natively, if it depends on a watched tensor."""

@@ -84,23 +84,23 @@ class StateDictError(OptionError, KeyError):
     __str__ = Exception.__str__  # KeyError would quote the message
 
 
-class IndexOutOfRangeError(RefusedError, IndexError):
+class IndexOutOfRangeError(RefusedError, IndexError, ValueError):
     """An index or axis lies outside its range."""
 
 
-class AxisError(IndexOutOfRangeError, ValueError):
-    """A tensor has no such axis; NumPy's error of this name is a ValueError too."""
+class AxisError(IndexOutOfRangeError):
+    """A tensor has no such axis."""
 
 
 class GradientError(MegEngineError, RuntimeError):
     """A gradient was asked for where none exists."""
 
 
-class GraphError(MegEngineError, RuntimeError):
+class GraphError(RefusedError):
     """A graph is malformed, or an edit is impossible."""
 
 
-class NameInUseError(GraphError, AssertionError):
+class NameInUseError(GraphError):
     """A name already belongs to another node."""
 
 
@@ -108,7 +108,7 @@ class FileFormatError(MegEngineError, ValueError, UnpicklingError):
     """A file is truncated, hostile, or not of the expected format."""
 
 
-class QuantizationError(MegEngineError, RuntimeError):
+class QuantizationError(RefusedError, ValueError):
     """A network cannot be quantized as asked."""
 
 

@@ -104,6 +104,20 @@ def interpose(interposer: Standing) -> AbstractContextManager[Standing]:
 
 
 @contextmanager
+def hidden(unseeing: Callable[[Interposer], bool]) -> Iterator[None]:
+    """Run the body unseen by the interposers that `unseeing` is true of; where it still is, they come back."""
+    before = _stack.get()
+    _stack.set(tuple(one for one in before if not unseeing(one)))
+    try:
+        yield
+    finally:
+        now = _stack.get()  # one that began in the body stands above, one that ended there stays away
+        _stack.set(
+            (*(one for one in before if one in now or unseeing(one)), *(one for one in now if one not in before))
+        )
+
+
+@contextmanager
 def no_interposers() -> Iterator[None]:
     """Run the body with no interposer at all."""
     token = _stack.set(())

@@ -69,17 +69,22 @@ class _BatchNorm(Module):
         return out if ndim == 4 else F.squeeze(out, tuple(range(ndim, 4)))
 
     def _normalize(self, picture: Tensor) -> Tensor:
-        training = (self.training and not self.freeze) or not self.track_running_stats
+        if self.track_running_stats and not self._track_running_stats_saved:
+            raise OptionError(
+                f"{type(self).__name__}: track_running_stats was False when the layer was made, so it has no running "
+                "statistics; make it with track_running_stats=True"
+            )
+        frozen = self.freeze and self.running_mean is not None  # these use them, tracked or not
+        running = (self.running_mean, self.running_var) if frozen or self.track_running_stats else (None, None)
         weight, bias = self.weight, self.bias
         if self.freeze and weight is not None and bias is not None:  # frozen layers get no gradients
             weight, bias = weight.detach(), bias.detach()
         return F.batch_norm(
             picture,
-            self.running_mean,
-            self.running_var,
+            *running,
             weight,
             bias,
-            training=training,
+            training=not frozen and (self.training or not self.track_running_stats),
             momentum=self.momentum,
             eps=self.eps,
         )

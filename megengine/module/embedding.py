@@ -26,7 +26,7 @@ class Embedding(Module):
         padding_idx: int | None = None,
         max_norm: float | None = None,
         norm_type: float | None = None,
-        initial_weight: Parameter | None = None,
+        initial_weight: Tensor | None = None,
         freeze: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -59,7 +59,7 @@ class Embedding(Module):
     @classmethod
     def from_pretrained(
         cls,
-        embeddings: Parameter,
+        embeddings: Tensor,
         freeze: bool | None = True,
         padding_idx: int | None = None,
         max_norm: float | None = None,

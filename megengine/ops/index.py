@@ -363,7 +363,13 @@ def _with_new_axes(x: Tensor, items: list[Any], new: list[int]) -> tuple[Tensor,
 
 @public(home="megengine.tensor", in_place=("__setitem__",), by_spec=True)
 def setitem(inp: Tensor, key: Any, value: TensorLike) -> Tensor:
-    """What `inp` is with other elements; `inp[key] = value` gives it that value, other tensors are not affected."""
+    """What `inp` is with other elements; `inp[key] = value` gives it that value, other tensors are not affected.
+
+    A tensor without axes takes any value by `x[...] = value`, and its shape and dtype with it, as in MegEngine.
+    """
+    if key is Ellipsis and not inp.spec.shape:
+        value = value if isinstance(value, Tensor) else cast(as_tensor(value, like=inp), inp.dtype)
+        return apply("copy", value, device=value.device)
     value = cast(as_tensor(value, like=inp), inp.dtype)
     plain = _plain_key(key)
     if plain is not None:

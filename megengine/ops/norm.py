@@ -229,6 +229,9 @@ def batch_norm(
         return apply(
             "batch_norm", x, scale, shift, _vector(running_mean, c, 0), _vector(running_var, c, 1), eps=float(eps)
         )
+    if not x.size:  # no statistics: the running ones stay, and parameters get gradients of zeros
+        y = apply("batch_norm", x, scale, shift, _vector(None, c, 0), _vector(None, c, 1), eps=float(eps))
+        return y if inplace or running_mean is None or running_var is None else (y, running_mean, running_var)
     y, mean, var = apply("batch_norm_training", x, scale, shift, eps=float(eps))
     if running_mean is None or running_var is None:
         return y

@@ -116,7 +116,7 @@ class RNG:
     def seed(self, value: int | None) -> None:
         """Start anew from `value`."""
         if value is not None and (not isinstance(value, numbers.Integral) or value < 0):
-            raise OptionError(f"seed: got {value!r}; expected an integer of at least 0")
+            raise ArgumentError(f"seed: got {value!r}; expected an integer of at least 0")
         self._seed, self._held = value, {}
 
     @property

@@ -9,6 +9,7 @@ import numpy as np
 import programs  # noqa: F401  (enters its own)
 import pytest
 import scripts
+from answers import same
 
 import megengine
 import megengine.autodiff
@@ -20,21 +21,6 @@ from megengine.core.errors import ShapeError
 DATA = Path(__file__).parents[1] / "data" / "recorded"
 ANSWERS = json.loads((DATA / "idioms.json").read_text())
 DTYPES = json.loads((DATA / "dtypes.json").read_text())
-
-
-def same(found, wanted, where):
-    assert type(found) is type(wanted), where
-    if isinstance(wanted, list):
-        assert len(found) == len(wanted), where
-        for k, pair in enumerate(zip(found, wanted, strict=True)):
-            same(*pair, f"{where}[{k}]")
-    elif isinstance(wanted, dict):
-        assert (found["dtype"], found["shape"]) == (wanted["dtype"], wanted["shape"]), where
-        np.testing.assert_allclose(found["values"], wanted["values"], rtol=1e-5, atol=2e-6, err_msg=where)
-    elif isinstance(wanted, float):
-        assert found == pytest.approx(wanted, rel=1e-5), where
-    else:
-        assert found == wanted, where
 
 
 @pytest.mark.parametrize("name", scripts.IDIOMS)

@@ -182,6 +182,38 @@ mge.random.uniform("a")
 mge.random.uniform(1, 0, (2,))
 mge.random.beta(-1.0, 1.0)
 mge.jit.trace(lambda x: x, nonsense=True)
+late_tracking(image)
+mge.autodiff.GradManager().attach(mge.tensor([1]))
+mge.autodiff.GradManager().attach([x, mge.tensor([True])])
+mge.random.seed("a")
+mge.random.seed(1.5)
+M.Embedding(4, 3, padding_idx=9)
+M.Embedding(4, 3, initial_weight=x)
+M.Embedding.from_pretrained(image)
+Q.create_qparams("nonsense", "qint8", 1.0)
+Q.fake_quant_bias(x, x, x)
+Q.HistogramObserver().get_qparams()
+graph.get_node_by_name("nonsense").as_unique()
+graph.get_expr_by_id(9999).as_unique()
+graph.nodes().as_unique()
+graph.nodes().as_list()[1].__setattr__("name", 3)
+graph.nodes().as_list()[1].__setattr__("name", "conv_out")
+graph.replace_node({node("conv_out"): 3})
+graph.replace_node({3: node("conv_out")})
+graph.replace_node({node("x"): node("conv_out")})
+graph.replace_node({node("conv_out"): elsewhere})
+graph.insert_exprs(elsewhere.expr).__enter__()
+graph.reset_outputs(3)
+graph.reset_outputs([1])
+graph.reset_outputs(elsewhere)
+graph.add_output_node(3)
+graph.add_output_node(elsewhere)
+graph.add_input_node((1, 3, 4, 4), name=3)
+traced(3)
+traced(image, image)
+traced.set_end_points([elsewhere])
+tm.trace_module("a", image)
+tm.trace_module(image, image)
 """
 
 
@@ -193,11 +225,37 @@ def names():
     import megengine.jit
     import megengine.module as M
     import megengine.optimizer
+    import megengine.quantization as Q
     import megengine.random
+    import megengine.traced_module as tm
+
+    class Net(M.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.relu = M.Conv2d(3, 4, 1), M.ReLU()
+
+        def forward(self, x):
+            return self.relu(self.conv(x))
+
+    def late_tracking(image):
+        norm = M.BatchNorm2d(3, track_running_stats=False)
+        norm.track_running_stats = True
+        return norm(image)
 
     x, image = (mge.tensor(np.ones(s, np.float32)) for s in ((2, 3), (1, 3, 4, 4)))
     labels = mge.tensor(np.zeros(2, np.int32))
-    return {"mge": mge, "F": F, "M": M, "np": np, "x": x, "image": image, "labels": labels, "p": [mge.Parameter([1.0])]}
+    found = {"mge": mge, "F": F, "M": M, "Q": Q, "tm": tm, "np": np, "x": x, "image": image, "labels": labels}
+    traced, other = (tm.trace_module(Net(), image) for _ in range(2))
+    graph, elsewhere = traced.graph, other.graph.get_node_by_name("*relu_out").as_unique()
+    return {
+        **found,
+        "p": [mge.Parameter([1.0])],
+        "late_tracking": late_tracking,
+        "traced": traced,
+        "graph": graph,
+        "node": lambda name: graph.get_node_by_name("*" + name).as_unique(),
+        "elsewhere": elsewhere,
+    }
 
 
 def answers():

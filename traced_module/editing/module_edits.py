@@ -315,6 +315,8 @@ class ModuleEdits:
             lengths = (-1,)
         if min(lengths, default=0) < 0:
             raise ShapeError(f"add_input_node: shape is {shape!r}; expected lengths, 0 or more each")
+        if not isinstance(name, str):
+            raise GraphError(f"add_input_node: name is {name!r}; expected a text")
         with self._edit("add_input_node"):
             node = self.add_input(name, TensorSpec(lengths, as_dtype(dtype)))
             if self.arguments is not None:
