@@ -51,6 +51,18 @@ class MissingFileError(MegEngineError, FileNotFoundError):
     """A file, or the folder to write it to, does not exist."""
 
 
+class WriteError(MegEngineError, OSError):
+    """A file cannot be written: no space is left, the folder takes no file. `errno` is the system's number."""
+
+    def __init__(self, text: str, cause: OSError | None = None) -> None:
+        super().__init__(text)
+        if cause is not None:
+            self.errno, self.strerror = cause.errno, cause.strerror
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class MissingMethodError(MegEngineError, NotImplementedError, TypeError):
     """A subclass lacks a method that its base needs, or a method of old versions is called."""
 

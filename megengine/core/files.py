@@ -1,55 +1,173 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all.
+
+What is not ready yet is a hidden file beside its place. Its process holds a lock on it and its name tells the machine,
+so that the next write into the folder finds and removes what killed processes of this machine left, and nothing else.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import stat
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
-from megengine.core.errors import MissingFileError
+from megengine.core.errors import MegEngineError, MissingFileError, WriteError
 
 if TYPE_CHECKING:
     from pathlib import Path  # imported where files are written: it takes long
+
+_locks: dict[str, int] = {}  # temporary files of this process -> the open file that holds the lock
+_STEM, _SUFFIX = 32, 16  # characters that a temporary file shows of a name and a suffix: names are bounded
+_TRIES = 100
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """A new file that takes the place of `path` in one step when the body ends well: else the old one stays.
 
+    Where `path` is a link, that is what the link leads to. Devices, pipes and files of `temporary_file` are written in
+    place.
+
     Raises:
         MissingFileError: there is no such folder.
-        OSError: the system refuses to write.
+        WriteError: the system refuses to write.
     """
     from pathlib import Path
 
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise MissingFileError(f"{path}: there is no folder {str(path.parent)!r} to write it to; make it first")
-    temporary = file_beside(path)
+    target = Path(path)
     try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        put_in_place(temporary, path)
+        if _written_in_place(target):
+            with target.open("wb") as file:
+                yield file
+            return
+        with temporary_file(target) as temporary:
+            with temporary.open("wb") as file:
+                yield file
+            put_in_place(temporary, target)
+    except MegEngineError:
+        raise
+    except OSError as error:
+        raise WriteError(f"{target}: cannot be written ({error.strerror or error})", error) from error
+
+
+@contextmanager
+def temporary_file(path: Path) -> Iterator[Path]:
+    """A new empty file in the folder of `path`, with the same suffix, that only its maker can read; removed at last.
+
+    Where `path` is a link, the folder is that of what it leads to. What killed processes left there is removed.
+
+    Raises:
+        MissingFileError: there is no such folder.
+        OSError: the folder takes no file.
+    """
+    place = _place(path)
+    if not place.parent.is_dir():
+        raise MissingFileError(f"{path}: there is no folder {str(place.parent)!r} to write it to; make it first")
+    mark = f"-mge{zlib.crc32(os.uname().nodename.encode()):08x}-"
+    _remove_left(place.parent, mark)
+    lock, name = _locked_file(place, mark)
+    _locks[name] = lock
+    try:
+        yield type(path)(name)
     finally:
-        temporary.unlink(missing_ok=True)
-
-
-def file_beside(path: Path) -> Path:
-    """A new empty file in the folder of `path`, with the same suffix, that only its maker can read."""
-    import tempfile
-
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    return type(path)(name)
+        with suppress(FileNotFoundError):
+            os.unlink(name)
+        os.close(_locks.pop(name))
 
 
 def put_in_place(temporary: Path, path: Path) -> None:
-    """Let a file take the place of `path`: with its rights, or with those that new files have."""
-    temporary.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
-    temporary.replace(path)
+    """Let a temporary file take the place of `path`: with its rights, or with those that new files have."""
+    lock = _locks.get(str(temporary))
+    if lock is not None:
+        os.fsync(lock)
+    if _written_in_place(path):
+        with temporary.open("rb") as source, path.open("wb") as file:
+            while chunk := source.read(1 << 20):
+                file.write(chunk)
+        return
+    place = _place(path)
+    temporary.chmod(place.stat().st_mode & 0o777 if place.exists() else 0o666 & ~_umask())
+    temporary.replace(place)
+
+
+def _written_in_place(path: Path) -> bool:
+    """A temporary file of ours, whose lock would be lost, or what is no file on a disk."""
+    if str(path) in _locks:
+        return True
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _place(path: Path) -> Path:
+    """What links lead to; of devices and pipes, a path in the folder for temporary files."""
+    if str(path) not in _locks and _written_in_place(path):
+        import tempfile
+
+        return type(path)(tempfile.gettempdir(), path.name)
+    if not path.is_symlink():
+        return path
+    found = os.path.realpath(path)
+    if os.path.islink(found):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return type(path)(found)
+
+
+def _locked_file(place: Path, mark: str) -> tuple[int, str]:
+    """A new file, open and locked, and its path.
+
+    Another process may take the new file for one that was left before the lock is there; then there is one more.
+    """
+    import fcntl
+    import tempfile
+
+    suffix = place.suffix if len(place.suffix) <= _SUFFIX else ""
+    for _ in range(_TRIES):
+        handle, name = tempfile.mkstemp(prefix=f".{place.stem[:_STEM]}{mark}", suffix=suffix, dir=place.parent)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pass
+        except OSError:  # no locks in this file system, so nobody removes it
+            return handle, name
+        else:
+            if os.fstat(handle).st_nlink:
+                return handle, name
+        os.close(handle)
+        with suppress(FileNotFoundError):
+            os.unlink(name)
+    raise OSError(errno.EAGAIN, "other processes take away each new file", str(place.parent))
+
+
+def _remove_left(folder: Path, mark: str) -> None:
+    """Remove the temporary files that processes of this machine and user left there when they were killed."""
+    pattern = re.compile(rf"\..*{mark}[a-z0-9_]{{8}}(\.[^.]*)?", re.DOTALL)
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if pattern.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                _remove_unlocked(entry.path)
+
+
+def _remove_unlocked(name: str) -> None:
+    """Remove a file that no live process holds a lock on."""
+    import fcntl
+
+    with suppress(OSError):  # it is in use, or gone
+        handle = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            found = os.fstat(handle)
+            if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.stat(name, follow_symlinks=False).st_ino == found.st_ino:
+                    os.unlink(name)
+        finally:
+            os.close(handle)
 
 
 def _umask() -> int:

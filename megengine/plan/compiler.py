@@ -374,7 +374,7 @@ class Plan:
         """Write the op-level graph and its unpacked weights; fusion, layout and kernels are chosen at `load`.
 
         Raises:
-            FileFormatError: the path cannot be written.
+            WriteError: the path cannot be written.
         """
         files.save(self.source, path)
 

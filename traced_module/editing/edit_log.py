@@ -82,7 +82,8 @@ class EditLog:
         """Write the log; a file that is there is replaced in one step.
 
         Raises:
-            FileFormatError: the path cannot be written, or an edit holds a value that has no place in the format; the
+            WriteError: the path cannot be written.
+            FileFormatError: an edit holds a value that has no place in the format; the
                 step is named.
         """
         arrays: dict[str, np.ndarray] = {}

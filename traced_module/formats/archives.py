@@ -29,14 +29,12 @@ MAX_RATIO = 200  # of the text unpacked to packed: text of graphs stays below a 
 def write_archive(path: Path, name: str, text: str, arrays: Mapping[str, np.ndarray], packing: int) -> None:
     """Write a text and arrays; an old file is replaced only when the new one is complete.
 
-    Raises FileFormatError if the path cannot be written, or an array has elements of an unknown kind.
+    Raises WriteError if the path cannot be written, FileFormatError if an array has elements of an unknown kind.
     """
     try:
         with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
             archive.writestr(_entry(name, _loadable(packing, text)), text)
             _write_arrays(archive, arrays)
-    except OSError as error:
-        raise FileFormatError(f"{path}: cannot be written ({error.strerror})") from error
     except UnicodeEncodeError as error:
         raise FileFormatError(f"{path}: the name {brief(error.object)} holds no whole characters; rename it") from error
 

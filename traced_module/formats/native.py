@@ -46,7 +46,8 @@ def save(model: TracedModule | InternalGraph, path: str | Path) -> None:
         path: file to write, by custom `.mgt`.
 
     Raises:
-        FileFormatError: the path cannot be written, or the model holds a value that has no place in the format.
+        WriteError: the path cannot be written.
+        FileFormatError: the model holds a value that has no place in the format.
 
     Example:
         >>> save(traced, "net.mgt")  # doctest: +SKIP

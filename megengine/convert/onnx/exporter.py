@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from megengine.convert.onnx import write_index_rules, write_rules  # noqa: F401  (they fill WRITERS)
 from megengine.convert.onnx.writing import WRITERS, Writer, quantized, utf8
 from megengine.core.dtype import storage_of
-from megengine.core.errors import FileFormatError, OptionError
+from megengine.core.errors import OptionError
 from megengine.core.files import replacing
 from megengine.dispatch import OnnxRule, registry
 from megengine.traced_module.expr import Apply
@@ -30,7 +30,7 @@ def export(model: Any, path: str | Path, *, opset: int = OPSET) -> None:
 
     Raises:
         GraphError: an op has no ONNX form; the message names the node.
-        FileFormatError: the path cannot be written.
+        WriteError: the path cannot be written.
     """
     _write(to_model(model, opset=opset), Path(path))
 
@@ -124,8 +124,5 @@ def _outputs(w: Writer, graph: InternalGraph) -> list["onnx.ValueInfoProto"]:
 
 def _write(model: "onnx.ModelProto", path: Path) -> None:
     content = model.SerializeToString()
-    try:
-        with replacing(path) as file:
-            file.write(content)
-    except OSError as error:
-        raise FileFormatError(f"{path}: cannot be written ({error.strerror})") from error
+    with replacing(path) as file:
+        file.write(content)
