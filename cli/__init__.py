@@ -6,12 +6,25 @@ if __name__ != "megengine.cli":
 
 def main() -> None:
     """Entry point of `mge-quantize`; what a command needs is imported when it runs."""
-    import signal
+    from megengine._early import interrupts
 
-    try:
-        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see megengine._early
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        from megengine.cli.app import run
-    except KeyboardInterrupt:  # nothing has begun
-        raise SystemExit(130) from None
+    interrupts.hold()  # until the command runs
+    _open_closed_files()
+    from megengine.cli.app import run
+
     run()
+
+
+def _open_closed_files() -> None:
+    """Give the numbers 0 to 2 to the null device where the caller closed them: the next file would get one of them."""
+    import os
+    import sys
+
+    if None not in (sys.stdin, sys.stdout, sys.stderr):
+        return
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(handle, True)
+    os.close(handle)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  (as long as the process)

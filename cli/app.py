@@ -7,14 +7,16 @@ program of that name: 0 equal, 1 different, 2 trouble of any kind that is not a 
 import functools
 import importlib
 import json
-import signal
+import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import click
 
+from megengine._early import interrupts
 from megengine.core.errors import MegEngineError
 
 EXIT_BAD, EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 1, 2, 70, 130
@@ -105,20 +107,28 @@ def _code(error: BaseException, bad: int) -> int:
         return EXIT_INTERRUPTED
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else EXIT_BAD
-    return bad if isinstance(error, (MegEngineError, MemoryError, OSError)) else EXIT_BUG
+    if isinstance(error, (MegEngineError, MemoryError, OSError)):
+        return bad
+    return EXIT_INTERRUPTED if interrupts.raised else EXIT_BUG
 
 
 def _report(error: BaseException, *, as_json: bool, debug: bool) -> None:
-    from megengine.cli.output import printable
-
     if isinstance(error, SystemExit):
         return
-    if debug:
-        traceback.print_exception(error)
     text = _shortened(_message(error))
-    if as_json:
-        print(json.dumps({"error": {"type": type(error).__name__, "message": text}}, indent=2))
-    print(f"mge-quantize: {printable(text)}", file=sys.stderr)
+    with suppress(OSError):  # nobody hears it; the exit code tells
+        if debug:
+            traceback.print_exception(error)
+        _tell(text)
+    with suppress(OSError):
+        if as_json:
+            print(json.dumps({"error": {"type": type(error).__name__, "message": text}}, indent=2), flush=True)
+
+
+def _tell(text: str) -> None:
+    from megengine.cli.output import printable
+
+    print(f"mge-quantize: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def _shortened(text: str) -> str:
@@ -136,22 +146,41 @@ def _message(error: BaseException) -> str:
         return " | ".join([str(error), *notes])
     if isinstance(error, OSError):
         return f"{error.filename or 'a file'}: {error.strerror or error}"
+    if interrupts.raised:  # something made another error of it
+        return INTERRUPTED
     return f"internal error: {type(error).__name__}: {error} (run again with --debug and report the traceback)"
-
-
-def _terminate(signum: int, frame: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def run() -> None:
     """Run the command line; SIGTERM ends as cleanly as Ctrl-C."""
-    signal.signal(signal.SIGTERM, _terminate)
     try:
+        interrupts.begin()
         status = group.main(prog_name="mge-quantize", standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
-        error.show()
+        with suppress(OSError):
+            error.show()
         status = error.exit_code
     except (click.Abort, KeyboardInterrupt):  # before or after a command's own work
-        print(f"mge-quantize: {INTERRUPTED}", file=sys.stderr)
+        interrupts.end()
+        with suppress(OSError):
+            _tell(INTERRUPTED)
         status = EXIT_INTERRUPTED
-    sys.exit(status if isinstance(status, int) else 0)
+    except BrokenPipeError:  # nobody reads any more
+        status = EXIT_BAD
+    except OSError as error:  # of the help, or of what was not written yet
+        with suppress(OSError):
+            _tell(f"standard output: cannot be written ({error.strerror or error})")
+        status = EXIT_BAD
+    interrupts.end()
+    _leave(status if isinstance(status, int) else 0)
+
+
+def _leave(status: int) -> None:
+    """End, without what standard output does not take."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest once more
+        status = status or EXIT_BAD
+    sys.exit(status)

@@ -93,6 +93,11 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "megengine"
 
 
+def downloaded() -> list[Path]:
+    """The files that are kept, and that a link could lead to."""
+    return [path for path in cache_dir().rglob("*") if path.is_file()] if cache_dir().is_dir() else []
+
+
 def pip_asset(name: str, *, say: Say = print) -> list[Path]:
     """The files of a published package, downloaded at the first use.
 

@@ -5,11 +5,11 @@ import sys
 from pathlib import Path
 
 import click
-from rich.text import Text
 
 from megengine.cli.app import EXIT_BAD, EXIT_USAGE, common
 from megengine.cli.models import load_calls, shape_option
-from megengine.cli.output import Output, check_suffix, output_file, printable
+from megengine.cli.output import Output, check_suffix, output_file
+from megengine.cli.overwriting import check_outputs, overwrite_option
 from megengine.core.errors import FileFormatError
 from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.node import ModuleNode
@@ -51,9 +51,10 @@ def lint(model: str, shapes: tuple, out: Output) -> None:
 @click.argument("old")
 @click.argument("new")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help=".svg, .html, .json or .txt file to write.")
+@overwrite_option
 @shape_option
 @functools.partial(common, bad=EXIT_USAGE)
-def diff(old: str, new: str, output: Path | None, shapes: tuple, out: Output) -> None:
+def diff(old: str, new: str, output: Path | None, overwrite: bool, shapes: tuple, out: Output) -> None:
     """Tell what is different in the model NEW, seen from OLD.
 
     If one of them has calls of layers and the other ops only, ops are compared. Exit code 0 if they are equal, 1 if
@@ -63,6 +64,7 @@ def diff(old: str, new: str, output: Path | None, shapes: tuple, out: Output) ->
     from megengine.traced_module.comparing.report import lines
 
     check_suffix("--output", output, KINDS)
+    check_outputs([("--output", output)], [old, new], overwrite=overwrite)
     models = [load_calls(source, shapes) for source in (old, new)]
     if len({_has_calls(model) for model in models}) > 1:
         models = [lower(model) for model in models]
@@ -72,7 +74,7 @@ def diff(old: str, new: str, output: Path | None, shapes: tuple, out: Output) ->
             temporary.write_text(found.content(output.suffix), encoding="utf-8")
     if not out.as_json:
         for kind, line in lines(found):
-            out.results.print(Text(printable(line), style=COLOURS.get(kind, "")))
+            out.say(line, COLOURS.get(kind, ""))
     out.result({"old": old, "new": new, **found.to_json(), **({} if output is None else {"output": str(output)})})
     if found:
         sys.exit(EXIT_BAD)

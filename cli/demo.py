@@ -7,9 +7,11 @@ from typing import Any
 import click
 
 from megengine.cli.app import FailedError, common
+from megengine.cli.assets import downloaded
 from megengine.cli.evaluation import Score, logits_of, score
 from megengine.cli.networks import NETWORKS, Calibration, Network
 from megengine.cli.output import Output, check_suffix, output_file
+from megengine.cli.overwriting import check_outputs, overwrite_option
 from megengine.cli.photos import PhotoSet, photo_set
 from megengine.cli.verifying import verify_line
 
@@ -63,10 +65,12 @@ class Measured:
 )
 @click.option("--verify-pictures", type=click.IntRange(1), default=4, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=30, show_default=True, help="Rounds of timing.")
+@overwrite_option
 @common
-def demo(output: Path, names: tuple[str, ...], views: str, out: Output, **options: Any) -> None:
+def demo(output: Path, names: tuple[str, ...], views: str, overwrite: bool, out: Output, **options: Any) -> None:
     """Quantize MobileNetV2, EfficientNet-Lite0 and SqueezeNet 1.1 with published weights, and report."""
     check_suffix("--output", output, {".html": "a page"})
+    check_outputs([("--output", output)], [str(path) for path in downloaded()], overwrite=overwrite)
     if not output.parent.exists():
         output.parent.mkdir(parents=True)
     with output_file(output) as temporary:

@@ -12,7 +12,8 @@ from megengine.cli.app import common, examples
 from megengine.cli.edit_steps import STEPS, Session, Step, take
 from megengine.cli.inspecting import interface
 from megengine.cli.models import chosen_graph, graph_option, load_calls, shape_option
-from megengine.cli.output import Output, check_folder, check_not_input, check_suffix, output_file
+from megengine.cli.output import Output, check_folder, check_suffix, output_file
+from megengine.cli.overwriting import check_outputs, overwrite_option
 from megengine.core.errors import OptionError
 from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.editing.flattening import flattened
@@ -85,7 +86,7 @@ EXAMPLES = (
 @click.command(cls=InOrder, epilog=examples(*EXAMPLES))
 @click.argument("model")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help=".mgt, .tm, .onnx or .py file to write.")
-@click.option("--overwrite", is_flag=True, help="Let --output be the file of MODEL itself.")
+@overwrite_option
 @click.option("--flatten", is_flag=True, help="Before all: put the calls of submodules in the place of their calls.")
 @click.option("--ops", is_flag=True, help="Before all: go from calls to the ops that they run.")
 @step_options
@@ -114,7 +115,9 @@ def edit(
     if output is None and save_log is None:
         raise OptionError("--output: expected a file to write (or --save-log, to keep the edits only)")
     check_suffix("--output", output, KINDS)
-    check_outputs(model, output, save_log, overwrite=overwrite)
+    given = click.get_current_context().meta[STEPS_GIVEN]
+    wanted = [("--output", output), ("--output", _weights_of(output)), ("--save-log", save_log)]
+    check_outputs(wanted, [model, *_read_by(given)], overwrite=overwrite)
     made = load_calls(model, shapes)
     if ops:
         made, number = lower(chosen_graph(made, number)), None
@@ -123,23 +126,23 @@ def edit(
     graph = chosen_graph(made, number)
     graph.keep_edits()
     session = Session(made, graph)
-    for step, value in click.get_current_context().meta[STEPS_GIVEN]:
+    for step, value in given:
         take(session, step, value)
     _finish(model, made, output, save_log, out)
 
 
-def check_outputs(model: str, output: Path | None, save_log: Path | None, *, overwrite: bool) -> None:
-    """Refuse to write over what is read, and twice to one file.
+def _weights_of(output: Path | None) -> Path | None:
+    """The file that is written beside Python source."""
+    return output.with_suffix(".pkl") if output is not None and output.suffix == ".py" else None
 
-    Raises:
-        OptionError: names the option.
-    """
-    if output is not None and not overwrite:
-        check_not_input("--output", output, model, remedy="choose another path, or add --overwrite")
-    if save_log is not None:
-        check_not_input("--save-log", save_log, model)
-        if output is not None:
-            check_not_input("--save-log", save_log, str(output))
+
+def _read_by(given: Sequence[tuple[Step, Any]]) -> Iterator[str]:
+    """The files that steps read: logs, and modules with layers."""
+    for step, value in given:
+        if step.value.endswith("FILE"):
+            yield value
+        elif "FILE.py:" in step.value:
+            yield value.partition("=")[2].strip()
 
 
 def _finish(model: str, made: TracedModule, output: Path | None, save_log: Path | None, out: Output) -> None:
@@ -150,8 +153,7 @@ def _finish(model: str, made: TracedModule, output: Path | None, save_log: Path 
             _save(made, output, files)
         if save_log is not None:
             log.save(files.enter_context(output_file(save_log)))
-    beside = [output.with_suffix(".pkl")] if output is not None and output.suffix == ".py" else []
-    written = [str(path) for path in (output, *beside, save_log) if path is not None]
+    written = [str(path) for path in (output, _weights_of(output), save_log) if path is not None]
     for step in log.steps:
         out.say(step.to_text())
     out.say(f"{len(log)} edit{'s' * (len(log) != 1)}; wrote {', '.join(written)}")

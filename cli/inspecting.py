@@ -11,6 +11,7 @@ import click
 from megengine.cli.app import common, examples
 from megengine.cli.models import chosen_graph, graph_option, load_calls, load_model, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
+from megengine.cli.overwriting import check_outputs, overwrite_option
 from megengine.core.dtype import storage_of
 from megengine.core.errors import OptionError, nearest
 from megengine.traced_module import InternalGraph, TracedModule, lower
@@ -144,11 +145,19 @@ KINDS = {
 @click.option(
     "--depth", type=click.IntRange(0), metavar="N", help="Open so many levels of modules in .svg, .png, .dot."
 )
+@overwrite_option
 @graph_option
 @shape_option
 @common
 def draw(
-    model: str, output: Path, ops: bool, depth: int | None, number: int | None, shapes: tuple, out: Output
+    model: str,
+    output: Path,
+    ops: bool,
+    depth: int | None,
+    overwrite: bool,
+    number: int | None,
+    shapes: tuple,
+    out: Output,
 ) -> None:
     """Draw the graph of MODEL, module by module; needs no `dot` program.
 
@@ -156,6 +165,7 @@ def draw(
     needs the package resvg_py: pip install resvg_py.
     """
     check_suffix("--output", output, KINDS)
+    check_outputs([("--output", output)], [model], overwrite=overwrite)
     if depth is not None and output.suffix == ".html":
         raise OptionError("--depth: a .html page opens and closes modules itself; leave it out, or write .svg")
     with output_file(output) as temporary:

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
-from megengine.core.errors import MegEngineError, OptionError, nearest
-from megengine.core.files import file_beside, put_in_place
+from megengine.core.errors import MegEngineError, OptionError, WriteError, nearest
+from megengine.core.files import put_in_place, temporary_file
 
-WIDTH = 140  # of tables in files and pipes
+WIDTH = 140  # of tables in files and pipes, where COLUMNS says nothing
 WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)  # what can only mean a failed write
 
 
@@ -31,13 +31,19 @@ class Output:
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
-        width = None if sys.stdout.isatty() else WIDTH
+        width = None if sys.stdout.isatty() else _columns() or WIDTH
         self.results = Console(highlight=False, soft_wrap=True, width=width)
         self.notes = Console(stderr=True, highlight=False, soft_wrap=True)
 
-    def say(self, line: str) -> None:
+    def say(self, line: str, style: str = "") -> None:
         """One line for people."""
-        (self.notes if self.as_json else self.results).print(Text(printable(line)))
+        text = Text(printable(line), style=style)
+        if self.as_json:
+            with suppress(OSError):  # the result is elsewhere
+                self.notes.print(text)
+            return
+        with _standard_output():
+            self.results.print(text)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """A table for people; columns whose cells are numbers are aligned right."""
@@ -49,12 +55,16 @@ class Output:
             made.add_column(name, justify="right" if numbers and rows else "left", overflow="fold")
         for row in rows:
             made.add_row(*(Text(printable(cell_text(cell))) for cell in row))
-        self.results.print(made, soft_wrap=False)
+        with _standard_output():
+            self.results.print(made, soft_wrap=False)
 
     def result(self, value: dict[str, Any]) -> None:
         """The whole result, printed when `--json` is on."""
         if self.as_json:
-            sys.stdout.write(json.dumps(value, indent=2, default=_plain, allow_nan=False) + "\n")
+            text = json.dumps(value, indent=2, default=_plain, allow_nan=False)
+            with _standard_output():
+                sys.stdout.write(f"{text}\n")
+                sys.stdout.flush()
 
     @contextmanager
     def progress(self, what: str, total: int | None) -> Iterator["Bar"]:
@@ -78,6 +88,23 @@ class Bar:
     def show(self, what: str, done: int, total: int | None) -> None:
         """State the stage and how far it is."""
         self._shown.update(self._task, description=printable(what), completed=done, total=total)
+
+
+@contextmanager
+def _standard_output() -> Iterator[None]:
+    """Errors of what the body prints name the standard output: files are written at the same time."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"standard output: cannot be written ({error.strerror or error})") from error
+
+
+def _columns() -> int:
+    """What the environment says about the width of lines; 0 for nothing."""
+    text = os.environ.get("COLUMNS", "")
+    return int(text) if text.isdecimal() and len(text) < 6 else 0
 
 
 def printable(text: str) -> str:
@@ -116,16 +143,6 @@ def check_suffix(option: str, path: Path | None, kinds: dict[str, str]) -> None:
         raise OptionError(f"{option} {str(path)!r}: expected {listed}{nearest(path.suffix, kinds)}")
 
 
-def check_not_input(option: str, path: Path, source: str, *, remedy: str = "choose another path") -> None:
-    """Refuse to write over a file that is read or written already.
-
-    Raises:
-        OptionError: the two are one file, links followed.
-    """
-    if os.path.realpath(path) == os.path.realpath(source):
-        raise OptionError(f"{option} {str(path)!r}: would replace {source!r}; {remedy}")
-
-
 @contextmanager
 def output_file(path: str | Path) -> Iterator[Path]:
     """A temporary path beside `path` that takes its place when the body ends well, and is gone when it does not.
@@ -136,16 +153,25 @@ def output_file(path: str | Path) -> Iterator[Path]:
         OutputError: the folder is missing, not writable, or the path is a folder.
     """
     target = Path(path)
-    temporary = _temporary(target)
+    check_folder(target)
+    entered = False
     try:
-        yield temporary
-        put_in_place(temporary, target)
+        with temporary_file(target) as temporary:
+            entered = True
+            try:
+                yield temporary
+                put_in_place(temporary, target)
+            except OSError as error:
+                own = isinstance(error, WriteError) or error.filename == str(temporary)
+                if own or (error.errno in WRITING and not isinstance(error, MegEngineError)):
+                    raise OutputError(f"output {target}: cannot be written ({error.strerror or error})") from error
+                raise
     except OSError as error:
-        if error.errno in WRITING or error.filename == str(temporary):
-            raise OutputError(f"output {target}: cannot be written ({error.strerror or error})") from error
-        raise
-    finally:
-        temporary.unlink(missing_ok=True)
+        if entered or isinstance(error, MegEngineError):
+            raise
+        raise OutputError(
+            f"output {target}: cannot be written, the folder {target.parent} takes no new file ({error.strerror})"
+        ) from error
 
 
 def check_folder(target: Path) -> None:
@@ -162,14 +188,3 @@ def check_folder(target: Path) -> None:
         raise OutputError(f"output {target}: the folder {target.parent} does not exist; create it first")
     if target.exists() and not os.access(target, os.W_OK):
         raise OutputError(f"output {target}: the file is write-protected")
-
-
-def _temporary(target: Path) -> Path:
-    """A new empty file in the folder of `target`."""
-    check_folder(target)
-    try:
-        return file_beside(target)
-    except OSError as error:
-        raise OutputError(
-            f"output {target}: cannot be written, the folder {target.parent} takes no new file ({error.strerror})"
-        ) from error

@@ -89,6 +89,12 @@ PRESETS = {
 }
 
 
+def recipe_files(text: str | None) -> list[str]:
+    """The file that a recipe names, if it does."""
+    head = "" if text is None else _split_commas(text)[0]
+    return [head] if head.endswith(".json") else []
+
+
 def recipe(text: str) -> Recipe:
     """A recipe from the command line: a preset, a JSON file, or `preset,key=value,...`.
 
@@ -116,6 +122,13 @@ def recipe(text: str) -> Recipe:
     return _recipe_from(values, "preprocessing")
 
 
+def sets_size(text: str) -> bool:
+    """Whether a recipe of the command line, or the file it names, says how large the pictures are to be."""
+    head, *changes = _split_commas(text)
+    keys = {change.partition("=")[0] for change in (head, *changes)}
+    return "size" in keys or (head.endswith(".json") and "size" in _read_values(Path(head)))
+
+
 def _split_commas(text: str) -> list[str]:
     """Commas separate pairs; a piece without `=` after a pair continues its list: mean=1,2,3,std=4."""
     pieces: list[str] = []
@@ -138,6 +151,10 @@ def _parsed(value: str) -> Any:
 
 
 def _recipe_file(path: Path) -> Recipe:
+    return _recipe_from(_read_values(path), f"recipe {path}")
+
+
+def _read_values(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -146,7 +163,7 @@ def _recipe_file(path: Path) -> Recipe:
         raise FileFormatError(f"recipe {path}: not JSON ({error})") from error
     if not isinstance(values, dict):
         raise FileFormatError(f"recipe {path}: expected a JSON object of {', '.join(f.name for f in fields(Recipe))}")
-    return _recipe_from(values, f"recipe {path}")
+    return values
 
 
 def _recipe_from(values: dict[str, Any], where: str) -> Recipe:

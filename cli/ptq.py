@@ -12,9 +12,12 @@ from megengine.cli import pictures
 from megengine.cli.app import common
 from megengine.cli.models import input_shapes, load_model, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
+from megengine.cli.overwriting import check_outputs, overwrite_option
 from megengine.cli.readers import Reader, open_reader
 from megengine.core.dtype import storage_of
 from megengine.core.errors import CalibrationError, OptionError, QuantizationError
+from megengine.quantization.profiles import PROFILES
+from megengine.quantization.ranges import METHODS
 from megengine.traced_module import TracedModule
 from megengine.traced_module.expr import Apply, Constant
 
@@ -52,7 +55,7 @@ def reader_of(data: str, preprocess: str | None, samples: int | None, model: Any
     how = None
     if preprocess is not None:
         how = pictures.recipe(preprocess)
-        if "size" not in preprocess and not preprocess.endswith(".json") and len(shapes[0]) == 4:
+        if not pictures.sets_size(preprocess) and len(shapes[0]) == 4:
             size = shapes[0][2:] if how.layout == "NCHW" else shapes[0][1:3]
             how = replace(how, size=tuple(size))
     return open_reader(data, shapes=shapes, how=how, limit=samples)
@@ -73,14 +76,23 @@ def reader_of(data: str, preprocess: str | None, samples: int | None, model: Any
     "--report", "report_path", type=click.Path(path_type=Path), help="Write a self-contained .html report too."
 )
 @click.option("--weights", type=click.Choice(["per_channel", "per_tensor"]), default="per_channel", show_default=True)
-@click.option("--activations", default="minmax", show_default=True, help="minmax, ema, percentile, mse or kl.")
+@click.option(
+    "--activations",
+    type=click.Choice(list(METHODS)),
+    default="minmax",
+    show_default=True,
+    help="How ranges are chosen.",
+)
 @click.option("--percentile", type=float, default=99.999, show_default=True)
 @click.option("--bias-correction/--no-bias-correction", default=True, show_default=True)
-@click.option("--profile", default="x86", show_default=True, help="Target profile.")
+@click.option("--profile", type=click.Choice(list(PROFILES)), default="x86", show_default=True, help="Target.")
 @click.option("--exclude", multiple=True, help="Leave in float: a module path, a node, op:NAME or re:PATTERN; repeat.")
+@overwrite_option
 @shape_option
 @common
-def ptq(output: Path, onnx_path: Path | None, report_path: Path | None, out: Output, **options: Any) -> None:
+def ptq(
+    output: Path, onnx_path: Path | None, report_path: Path | None, overwrite: bool, out: Output, **options: Any
+) -> None:
     """Quantize MODEL (.onnx, .tm, .mgt, or module.py:function) to exact int8 with calibration data."""
     check_suffix("--output", output, {".mgt": "our format", ".onnx": "QDQ for other runtimes"})
     check_suffix("--onnx", onnx_path, {".onnx": "QDQ for other runtimes"})
@@ -92,6 +104,8 @@ def ptq(output: Path, onnx_path: Path | None, report_path: Path | None, out: Out
                 "--output and --onnx both name a .onnx file; give --output a .mgt file, or leave out --onnx"
             )
         wanted |= {"model": None, "onnx": output}
+    given = [options["model"], options["data"], *pictures.recipe_files(options["preprocess"])]
+    check_outputs([("--output", output), ("--onnx", onnx_path), ("--report", report_path)], given, overwrite=overwrite)
     with ExitStack() as stack:
         files = Files(
             **{name: stack.enter_context(output_file(path)) if path else None for name, path in wanted.items()}

@@ -183,8 +183,6 @@ def test_verify_and_bench_on_the_result(run, one_line_error, quantized, model):
         ("none", (), "no such file or folder"),
         ("pictures", (), "broken.png: cannot be read"),
         ("good.npy", ("--exclude", "hed"), "'hed' selects no layer; nearest: head"),
-        ("good.npy", ("--activations", "mea"), "unknown method 'mea'"),
-        ("good.npy", ("--profile", "x68"), "did you mean 'x86'"),
         ("good.npy", ("-o", "none/q.mgt"), "does not exist"),
         ("good.npy", ("-o", "q.mtg"), "expected .mgt (our format) or .onnx"),
         ("good.npy", ("--onnx", "none/q.onnx"), "does not exist"),

@@ -139,6 +139,8 @@ def test_nobody_reads_the_result(run, folder):
     [
         (("ptq", "m.onnx", "--dta", "x"), "Did you mean '--data'"),
         (("ptq", "m.onnx", "--data", "x", "-o", "q.mgt", "--weights", "per_chanel"), "is not one of 'per_channel'"),
+        (("ptq", "m.onnx", "--data", "x", "-o", "q.mgt", "--activations", "mea"), "is not one of 'minmax', 'ema'"),
+        (("ptq", "m.onnx", "--data", "x", "-o", "q.mgt", "--profile", "x68"), "'x68' is not one of 'x86'"),
         (("verfy", "m.mgt"), "did you mean 'verify'"),
         (("bench",), "Missing argument"),
         (("verify", "m.mgt", "--data", "x", "--threads", "0"), "not in the range"),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from megengine.cli.pictures import sets_size
 from megengine.cli.readers import default_recipe, load_function, open_reader
 from megengine.core.errors import DTypeError, FileFormatError, OptionError, ShapeError
 
@@ -119,3 +120,36 @@ def test_sources_that_are_nothing(tmp_path):
     with pytest.raises(OptionError, match="pictures have 1 or 3 channels"):
         default_recipe((1, 7, 8, 8))
     assert default_recipe((1, 8, 9, 3)).layout == "NHWC"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("tf,resize=square", False),
+        ("resize=square", False),
+        ("tf,size=160", True),
+        ("size=160", True),
+        ("sized.json", True),
+        ("sized.json,resize=square", True),
+        ("plain.json", False),
+        ("plain.json,size=160", True),
+    ],
+)
+def test_a_recipe_tells_the_size_only_by_its_key(tmp_path, monkeypatch, text, expected):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sized.json").write_text('{"size": [160, 160]}')
+    (tmp_path / "plain.json").write_text('{"resize": "stretch"}')
+    assert sets_size(text) is expected
+
+
+def test_a_recipe_without_a_size_takes_that_of_the_network(tmp_path):
+    from types import SimpleNamespace
+
+    from megengine.cli.ptq import reader_of
+
+    Image.new("RGB", (40, 30)).save(tmp_path / "a.png")
+    inputs = [SimpleNamespace(shape=(1, 3, 20, 24))]
+    network = SimpleNamespace(graph=SimpleNamespace(inputs=inputs))
+    for text in ("tf,resize=square", "imagenet", "resize=stretch"):
+        (batch,) = reader_of(str(tmp_path), text, None, network)
+        assert batch[0].shape == (1, 3, 20, 24)

@@ -43,6 +43,18 @@ def read_model(source: str | Path | bytes) -> tuple["onnx.ModelProto", Path | No
     return model, None if path is None else path.resolve().parent
 
 
+def external_files(path: Path) -> set[str]:
+    """Names of the files beside a model that hold its weights; none for what is no model."""
+    import onnx
+
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(_content(path))
+    except Exception:  # what is wrong is said when the model is read
+        return set()
+    return {item.value for t in model.graph.initializer for item in t.external_data if item.key == "location"}
+
+
 def _content(path: Path) -> bytes:
     try:
         size = path.stat().st_size

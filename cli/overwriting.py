@@ -1,0 +1,68 @@
+"""What a command reads and what it writes are different files, unless `--overwrite` is given."""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import click
+
+from megengine.cli.pictures import SUFFIXES
+from megengine.core.errors import OptionError
+
+overwrite_option = click.option("--overwrite", is_flag=True, help="Let what is written replace what is read.")
+
+
+def check_outputs(outputs: Iterable[tuple[str, Path | None]], inputs: Iterable[str], *, overwrite: bool) -> None:
+    """Refuse to write over what is read, and twice to one file; links are followed.
+
+    Args:
+        outputs: (option, path); None for what is not written.
+        inputs: what the command line names: files, folders of pictures, `module.py:function`.
+        overwrite: what is read may be replaced; two outputs are never one file.
+
+    Raises:
+        OptionError: names the option and both files.
+    """
+    written: list[Path] = []
+    sources = list(inputs)
+    for option, path in outputs:
+        if path is None:
+            continue
+        for other in written:
+            if _same_file(path, other):
+                raise OptionError(f"{option} {str(path)!r}: is the same file as {str(other)!r}; choose another path")
+        written.append(path)
+        for source in () if overwrite else sources:
+            if any(_same_file(path, one) for one in _read_for(source, path)):
+                raise OptionError(
+                    f"{option} {str(path)!r}: would replace {source!r}; choose another path, or add --overwrite"
+                )
+
+
+def _read_for(source: str, output: Path) -> Iterator[Path]:
+    """Files that are read for a word of the command line; of many, those that the output could be."""
+    head, found, _ = source.rpartition(":")
+    path = Path(head if found and head.endswith(".py") else source)
+    yield path
+    if output.exists():
+        if path.is_dir() and output.suffix.lower() in SUFFIXES and path.resolve() in output.resolve().parents:
+            yield output
+        if path.suffix == ".onnx" and path.is_file():
+            yield from _weights_beside(path)
+
+
+def _weights_beside(path: Path) -> Iterator[Path]:
+    """Files that hold weights of an ONNX model; none if it cannot be read, which its reader says better."""
+    from megengine.convert.onnx.reading import external_files
+
+    for name in external_files(path):
+        yield path.parent / name
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    if os.path.realpath(one) == os.path.realpath(other):
+        return True
+    try:
+        return os.path.samefile(one, other)
+    except (OSError, ValueError):
+        return False
