@@ -9,7 +9,7 @@ import numpy as np
 
 from megengine.cli.app import common
 from megengine.cli.models import input_shapes, load_model, shape_option
-from megengine.cli.output import Output
+from megengine.cli.output import Output, counted
 
 
 def interleaved(runs: Mapping[str, Callable[[], object]], *, rounds: int, warmup: int = 2) -> dict[str, float]:
@@ -45,7 +45,11 @@ def bench(models: tuple[str, ...], threads: int, rounds: int, shapes: tuple, out
     medians = interleaved(runs, rounds=rounds)
     first = medians[models[0]]
     rows = [(name, median, median / first if first else None) for name, median in medians.items()]
-    out.table(f"CPU time, {threads} thread(s), median of {rounds} rounds", ("model", "ms", "to the first"), rows)
+    out.table(
+        f"CPU time, {counted(threads, 'thread')}, median of {counted(rounds, 'round')}",
+        ("model", "ms", "to the first"),
+        rows,
+    )
     out.result(
         {"threads": threads, "rounds": rounds, "models": [{"model": n, "ms": m, "ratio": r} for n, m, r in rows]}
     )

@@ -8,7 +8,7 @@ import click
 
 from megengine.cli.app import EXIT_BAD, EXIT_USAGE, common
 from megengine.cli.models import load_calls, shape_option
-from megengine.cli.output import Output, check_suffix, output_file
+from megengine.cli.output import Output, check_suffix, counted, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option
 from megengine.core.errors import FileFormatError
 from megengine.traced_module import TracedModule, lower
@@ -41,7 +41,7 @@ def lint(model: str, shapes: tuple, out: Output) -> None:
     found = findings(load_calls(model, shapes))
     if found:
         out.table(model, ("kind", "module", "name", "finding"), [(f.kind, f.module, f.name, f.text) for f in found])
-    out.say(f"{len(found)} finding{'s' * (len(found) != 1)}" if found else "nothing found")
+    out.say(counted(len(found), "finding") if found else "nothing found")
     out.result({"model": model, "findings": [f.to_json() for f in found]})
     if found:
         sys.exit(EXIT_BAD)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from megengine.cli.edit_expressions import made
+from megengine.cli.output import counted
 from megengine.cli.readers import load_function
 from megengine.core.errors import GraphError, MegEngineError, OptionError, nearest
 from megengine.traced_module import TracedModule
@@ -190,7 +191,9 @@ def undo(session: Session, text: str) -> None:
         raise OptionError(f"expected a count of steps, 1 or more, got {text!r}")
     for done in range(int(text)):
         if not session.graph.undo():
-            raise OptionError(f"only {done} steps were made, {text} cannot be taken back")
+            raise OptionError(
+                f"only {counted(done, 'step')} {'was' if done == 1 else 'were'} made, {text} cannot be taken back"
+            )
 
 
 def replay(session: Session, path: str) -> None:

@@ -12,7 +12,7 @@ from megengine.cli.app import common, examples
 from megengine.cli.edit_steps import STEPS, Session, Step, take
 from megengine.cli.inspecting import interface
 from megengine.cli.models import chosen_graph, graph_option, load_calls, shape_option
-from megengine.cli.output import Output, check_folder, check_suffix, output_file
+from megengine.cli.output import Output, check_folder, check_suffix, counted, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option
 from megengine.core.errors import OptionError
 from megengine.traced_module import TracedModule, lower
@@ -156,7 +156,7 @@ def _finish(model: str, made: TracedModule, output: Path | None, save_log: Path 
     written = [str(path) for path in (output, _weights_of(output), save_log) if path is not None]
     for step in log.steps:
         out.say(step.to_text())
-    out.say(f"{len(log)} edit{'s' * (len(log) != 1)}; wrote {', '.join(written)}")
+    out.say(f"{counted(len(log), 'edit')}; wrote {', '.join(written)}")
     graphs = [
         {kind: [interface(n) for n in getattr(g, kind) if isinstance(n, TensorNode)] for kind in ("inputs", "outputs")}
         for g in made.graphs

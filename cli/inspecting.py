@@ -10,7 +10,7 @@ import click
 
 from megengine.cli.app import common, examples
 from megengine.cli.models import chosen_graph, graph_option, load_calls, load_model, shape_option
-from megengine.cli.output import Output, check_suffix, output_file
+from megengine.cli.output import Output, check_suffix, counted, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option
 from megengine.core.dtype import storage_of
 from megengine.core.errors import OptionError, nearest
@@ -97,7 +97,7 @@ def inspect(model: str, calls: bool, find: str | None, number: int | None, shape
         for item in found[kind]:
             out.say(f"{kind[:-1]} {item['name']}: {shape_text(item['shape'])} {item['dtype']}")
     counts = ", ".join(f"{count} {op}" for op, count in found["ops"].items())
-    out.say(f"{len(found['layers'])} layers: {counts}")
+    out.say(f"{counted(len(found['layers']), 'layer')}: {counts}")
     out.say(
         f"{found['parameters']:,} parameters, {found['weight_bytes'] / 1e6:.2f} MB, "
         f"{found['macs'] / 1e6:,.1f} million multiply-accumulates ({found['flops'] / 1e6:,.1f} million FLOPs)"
@@ -124,7 +124,7 @@ def _show_matches(found: dict[str, Any], pattern: str, out: Output) -> None:
     keys = ("node", "op", "module", "path", "source")
     rows = [(*(x[k] for k in keys), ", ".join(x["passes"]), shape_text(x["shape"]), x["macs"] or None) for x in hits]
     out.table(found["name"], ("layer", "op", "module", "path", "source", "passes", "shape", "MACs"), rows)
-    out.say(f"{len(hits)} of {len(found['layers'])} layers match {pattern!r}")
+    out.say(f"{len(hits)} of {counted(len(found['layers']), 'layer')} match{'es' * (len(hits) == 1)} {pattern!r}")
     out.result({**found, "layers": hits})
 
 

@@ -1,5 +1,6 @@
 """Models named on the command line: .onnx, .tm, .mgt, or module.py:function."""
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import click
 import numpy as np
 
+from megengine.cli.output import counted
 from megengine.cli.readers import load_function
-from megengine.core.errors import FileFormatError, OptionError, nearest
+from megengine.core.errors import FileFormatError, OptionError, ShapeError, nearest
 from megengine.serialization.mge_file import ADVICE as MGE_ADVICE
 from megengine.traced_module import InternalGraph, TracedModule, lower, trace_module
 from megengine.traced_module.node import TensorNode
@@ -81,9 +83,7 @@ def chosen_graph(model: TracedModule, number: int | None) -> InternalGraph:
             for i, graph in enumerate(graphs, 1)
         )
         asked = "" if number is None else f"--graph {number}: "
-        raise OptionError(
-            f"{asked}the model has {len(graphs)} graph{'s' * (len(graphs) > 1)}; expected one of: {listed}"
-        )
+        raise OptionError(f"{asked}the model has {counted(len(graphs), 'graph')}; expected one of: {listed}")
     return graphs[number - 1]
 
 
@@ -113,9 +113,7 @@ def load_calls(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     if not path.is_file():
         raise FileFormatError(f"model {source!r}: no such file{nearest(path.name, _models_beside(path))}")
     if path.suffix == ".onnx":
-        from megengine.convert import onnx
-
-        return onnx.load(path, _onnx_shapes(given))
+        return _from_onnx(path, given)
     if path.suffix == ".tm":
         from megengine.traced_module.formats.tm_reading import load_tm
 
@@ -131,6 +129,23 @@ def _models_beside(path: Path) -> list[str]:
         return [one.name for one in path.parent.iterdir() if one.suffix in SUFFIXES]
     except OSError:
         return []
+
+
+def _from_onnx(path: Path, given: Shapes) -> TracedModule:
+    """The model; what is wrong with its shapes is said in options of the command line."""
+    from megengine.convert import onnx
+    from megengine.convert.onnx.reading import OpenShapeError
+
+    try:
+        return onnx.load(path, _onnx_shapes(given))
+    except OpenShapeError as error:
+        sizes = error.shape.replace(" ", "").replace("?", "224") or "1,3,224,224"
+        raise FileFormatError(
+            f"the input {error.name!r} has the open shape ({error.shape}); give it, for example with "
+            f"--input-shape {shlex.quote(f'{error.name}={sizes}')}"
+        ) from error
+    except (OptionError, ShapeError) as error:
+        raise type(error)(str(error).replace("input_shapes:", "--input-shape:", 1)) from error
 
 
 def _onnx_shapes(given: Mapping[str, tuple[int, ...]]) -> Any:

@@ -112,6 +112,11 @@ def printable(text: str) -> str:
     return "".join(c if c == "\n" or c.isprintable() else f"\\x{ord(c):02x}" for c in str(text).replace("\t", " "))
 
 
+def counted(count: int, word: str, words: str = "") -> str:
+    """1 layer, 2 layers."""
+    return f"{count} {word if count == 1 else words or word + 's'}"
+
+
 def cell_text(cell: Any) -> str:
     """A table cell: floats with four significant digits, None as a dash."""
     if cell is None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from megengine.cli import assets
+from megengine.cli.output import counted
 from megengine.cli.pictures import Recipe, load
 
 WHITE, GREY = (255, 255, 255), (128, 128, 128)
@@ -71,7 +72,9 @@ def tuxpaint(folder: Path, *, calibration: int = 100, views: str = "plain") -> P
     labelled = [Photo(folder / name, tuple(ids)) for name, ids in table["labels"].items()]
     missing = [photo.path for photo in labelled if not photo.path.is_file()]
     if missing:
-        raise assets.AssetError(f"{len(missing)} photographs of the label map are not in {folder}; first: {missing[0]}")
+        raise assets.AssetError(
+            f"{counted(len(missing), 'photograph')} of the label map not found in {folder}; first: {missing[0]}"
+        )
     others = [View(Photo(path, ())) for path in _unlabelled(folder)]
     shown = [View(photo) for photo in labelled] if views == "plain" else [v for p in labelled for v in _eight(p)]
     line = (

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from megengine.cli.output import counted
 from megengine.core.errors import FileFormatError, OptionError, nearest
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm")
@@ -61,7 +62,7 @@ class Recipe:
         for name in ("mean", "std"):
             if len(getattr(self, name)) not in (1, channels):
                 raise OptionError(
-                    f"recipe: {name} has {len(getattr(self, name))} numbers; "
+                    f"recipe: {name} has {counted(len(getattr(self, name)), 'number')}; "
                     f"{self.colour} pictures need 1 or {channels}"
                 )
         if 0 in self.std:

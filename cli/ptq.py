@@ -11,7 +11,7 @@ import numpy as np
 from megengine.cli import pictures
 from megengine.cli.app import common
 from megengine.cli.models import input_shapes, load_model, shape_option
-from megengine.cli.output import Output, check_suffix, output_file
+from megengine.cli.output import Output, check_suffix, counted, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option
 from megengine.cli.readers import Reader, open_reader
 from megengine.core.dtype import storage_of
@@ -207,7 +207,8 @@ def _show(out: Output, analysis: Any, small: tuple[int, int]) -> None:
         out.say(f"left in float: {name}: {reason}")
     out.say(
         f"outputs: SQNR {analysis.output_sqnr_db:.1f} dB, cosine {analysis.output_cosine:.5f} "
-        f"on {analysis.batches} batches; weights {small[0] / 1e6:.2f} MB -> {small[1] / 1e6:.2f} MB"
+        f"on {counted(analysis.batches, 'batch', 'batches')}; "
+        f"weights {small[0] / 1e6:.2f} MB -> {small[1] / 1e6:.2f} MB"
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine.cli.output import counted
 from megengine.cli.pictures import SUFFIXES, Recipe, load, pictures_in
 from megengine.core.errors import DTypeError, FileFormatError, OptionError, ShapeError, nearest
 
@@ -87,7 +88,9 @@ def check_batch(batch: Batch, shapes: Sequence[tuple[int, ...]], where: str) -> 
         FileFormatError: a value is NaN or infinite.
     """
     if len(batch) != len(shapes):
-        raise ShapeError(f"{where}: {len(batch)} arrays; expected {len(shapes)}, one for each input of the network")
+        raise ShapeError(
+            f"{where}: {counted(len(batch), 'array')}; expected {len(shapes)}, one for each input of the network"
+        )
     return tuple(_checked_array(array, shape, where) for array, shape in zip(batch, shapes, strict=True))
 
 
@@ -179,7 +182,9 @@ def _npz(path: Path, inputs: int) -> list[np.ndarray]:
     if not all(isinstance(array, np.ndarray) for array in arrays):
         raise FileFormatError(f"data {path}: not a readable .npz file (an entry is not an array)")
     if len(arrays) != inputs:
-        raise ShapeError(f"data {path}: {len(arrays)} arrays; expected {inputs}, one for each input of the network")
+        raise ShapeError(
+            f"data {path}: {counted(len(arrays), 'array')}; expected {inputs}, one for each input of the network"
+        )
     if any(array.ndim == 0 for array in arrays):
         raise ShapeError(f"data {path}: a single number; expected samples along the first axis")
     return arrays

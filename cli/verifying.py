@@ -1,12 +1,13 @@
 """`mge-quantize verify`."""
 
+import shlex
 from typing import Any
 
 import click
 
 from megengine.cli.app import FailedError, common
 from megengine.cli.models import load_model, shape_option
-from megengine.cli.output import Output
+from megengine.cli.output import Output, counted
 from megengine.cli.ptq import data_options, reader_of
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import OptionError
@@ -20,11 +21,12 @@ def verify_line(result: Any) -> str:
     steps = f"{result.float_largest:g} step{'s' * (result.float_largest != 1)}"
     if result.exact:
         return (
-            f"exact: specification = {runs} in every value on {result.batches} inputs; "
+            f"exact: specification = {runs} in every value on {counted(result.batches, 'input')}; "
             f"the float evaluation of a node is at most {steps} away"
         )
     worst = next(run for run in result.runs if run.values)
-    return f"NOT exact: {worst.run}: {worst.values} values differ, first at {worst.node} ({worst.op} {worst.module})"
+    differ = "value differs" if worst.values == 1 else "values differ"
+    return f"NOT exact: {worst.run}: {worst.values} {differ}, first at {worst.node} ({worst.op} {worst.module})"
 
 
 def require_integers(traced: TracedModule, name: str) -> None:
@@ -37,7 +39,8 @@ def require_integers(traced: TracedModule, name: str) -> None:
     integer = [expr.op for expr in made if isinstance(expr.outputs[0].spec.dtype, QuantizedDType)]
     if not integer:
         raise OptionError(
-            f"model {name!r} has no integer value; quantize it first: mge-quantize ptq {name} --data ... -o q.mgt"
+            f"model {name!r} has no integer value; quantize it first: "
+            f"mge-quantize ptq {shlex.quote(name)} --data ... -o q.mgt"
         )
     if set(integer) == {"quantize"}:
         raise OptionError(

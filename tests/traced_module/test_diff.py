@@ -345,3 +345,18 @@ def test_wrong_use_is_refused():
         diff(a, lower(a))
     with pytest.raises(GraphError, match="unknown kind 'addde'; expected one of added"):
         diff(a, a).of_kind("addde")
+
+
+def test_dtypes_among_arguments_are_named():
+    class Cast(M.Module):
+        def __init__(self, dtype):
+            super().__init__()
+            self.dtype = dtype
+
+        def forward(self, x):
+            return x.astype(self.dtype)
+
+    x = tensor(np.zeros((1, 3), np.float32))
+    made = [trace_module(Cast(dtype), x) for dtype in ("float32", np.int32, np.dtype("float16"))]
+    assert "astype_out dtype: 'float32' -> 'int32'" in diff(made[0], made[1]).to_text()
+    assert "astype_out dtype: 'int32' -> 'float16'" in diff(made[1], made[2]).to_text()

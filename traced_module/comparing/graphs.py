@@ -6,6 +6,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from megengine.core.pytree import flatten, tree_map, unflatten
 from megengine.traced_module.comparing.changes import KINDS, Bare, Change, short
 from megengine.traced_module.comparing.matching import Matching, best_matching
@@ -137,7 +139,16 @@ def equal_constants(a: Any, b: Any) -> bool:
 def _text(arguments: dict[str, Any], key: str) -> str:
     if key not in arguments:
         return "(not given)"
-    return repr(tree_map(lambda leaf: Bare(leaf.name) if isinstance(leaf, Node) else leaf, arguments[key]))
+    return repr(tree_map(_shown, arguments[key]))
+
+
+def _shown(leaf: Any) -> Any:
+    """A leaf of arguments as it is printed in a graph: nodes by their names, dtypes by theirs."""
+    if isinstance(leaf, Node):
+        return Bare(leaf.name)
+    if isinstance(leaf, np.dtype) or (isinstance(leaf, type) and issubclass(leaf, np.generic)):
+        return np.dtype(leaf).name
+    return leaf
 
 
 def _name(expr: Expr) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from megengine.convert.onnx import image_rules, math_rules, nn_rules, shape_rules  # noqa: F401  (they fill RULES)
 from megengine.convert.onnx.context import RULES, Call, Value
 from megengine.convert.onnx.folding import constant_of, fold
-from megengine.convert.onnx.reading import initializers, opset_of, read_model
+from megengine.convert.onnx.reading import OpenShapeError, initializers, opset_of, read_model
 from megengine.core.errors import FileFormatError, MegEngineError, OptionError, ShapeError, nearest
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import OnnxRule, Op, registry
@@ -242,9 +242,7 @@ def _input_spec(item: "onnx.ValueInfoProto", wanted: tuple[int, ...] | None) -> 
         stated[0] = 1  # an open batch
     if not kind.HasField("shape") or any(size is None or size < 0 for size in stated):
         text = ", ".join("?" if size is None else str(size) for size in stated)
-        raise FileFormatError(
-            f"the input {item.name!r} has the open shape ({text}); give it with input_shapes={{{item.name!r}: (...)}}"
-        )
+        raise OpenShapeError(item.name, text)
     return TensorSpec(tuple(int(size) for size in stated if size is not None), dtype)
 
 

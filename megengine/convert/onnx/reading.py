@@ -43,6 +43,16 @@ def read_model(source: str | Path | bytes) -> tuple["onnx.ModelProto", Path | No
     return model, None if path is None else path.resolve().parent
 
 
+class OpenShapeError(FileFormatError):
+    """A model leaves a shape open that was not given."""
+
+    def __init__(self, name: str, shape: str) -> None:
+        super().__init__(
+            f"the input {name!r} has the open shape ({shape}); give it with input_shapes={{{name!r}: (...)}}"
+        )
+        self.name, self.shape = name, shape
+
+
 def external_files(path: Path) -> set[str]:
     """Names of the files beside a model that hold its weights; none for what is no model."""
     import onnx

@@ -1,0 +1,139 @@
+"""What messages, examples and documents suggest to type is a command that exists, with options that it takes."""
+
+import ast
+import re
+import shlex
+from pathlib import Path
+
+import click
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+
+from megengine.cli.app import COMMANDS, group
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?![\w-])")
+WORDS = re.compile(r"mge-quantize ([a-z]+)")
+OF_OTHERS = ("assets.py",)  # what pip is called with
+
+
+def command(name):
+    found = group.get_command(click.Context(group), name)
+    assert found is not None, name
+    return found
+
+
+def options(name):
+    return {text for p in command(name).params for text in (*p.opts, *p.secondary_opts)} | {"--help"}
+
+
+def accepted(words):
+    """Words behind `mge-quantize` as they are read; nothing is run."""
+    name, *rest = words
+    return command(name).make_context(name, rest)
+
+
+def texts(path):
+    """Strings of a file that are no docstrings."""
+    tree = ast.parse(path.read_text())
+    bodies = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docs = {id(n.body[0].value) for n in ast.walk(tree) if isinstance(n, bodies) and isinstance(n.body[0], ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield node.value
+
+
+def test_every_option_that_a_message_names_exists():
+    known = {text for name in COMMANDS for text in options(name)} | {"--version"}
+    seen = set()
+    for path in sorted((ROOT / "cli").glob("*.py")):
+        for text in texts(path) if path.name not in OF_OTHERS else ():
+            seen |= set(FLAG.findall(text))
+            assert set(FLAG.findall(text)) <= known, (path.name, text)
+            assert set(WORDS.findall(text)) <= set(COMMANDS), (path.name, text)
+    assert len(seen) > 30
+
+
+def test_documents_name_options_that_exist():
+    known = {text for name in COMMANDS for text in options(name)}
+    for text in re.findall(r"`([^`]*)`", (ROOT / "docs" / "command.md").read_text()):
+        assert set(FLAG.findall(text)) <= known, text
+
+
+def examples():
+    for name in COMMANDS:
+        yield from re.findall(r"  mge-quantize (.*)", command(name).epilog or "")
+    for path in (ROOT / "README.md", ROOT / "docs" / "command.md"):
+        yield from re.findall(r"^(?:\$ )?mge-quantize (.*)", path.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", sorted(set(examples())))
+def test_examples_parse(line):
+    accepted(shlex.split(line, comments=True))
+
+
+# ---------------------------------------------------------------- suggestions of errors, as they are made
+
+
+@pytest.fixture
+def call(model, little, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.onnx").write_bytes(model.read_bytes())
+    made = little()
+    for dim, name in zip(made.graph.input[0].type.tensor_type.shape.dim, ("n", None, "h", "w"), strict=True):
+        if name:
+            dim.dim_param = name
+    onnx.save(made, tmp_path / "open shape.onnx")
+    (tmp_path / "net.py").write_text("import megengine.module as M\ndef build(): return M.Conv2d(3, 4, 3)\n")
+    np.save("data.npy", np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype(np.float32))
+
+    def invoke(*words):
+        done = CliRunner().invoke(group, list(words), catch_exceptions=False)
+        return done.exit_code, done.stderr.strip()
+
+    return invoke
+
+
+ADDED = [
+    (("inspect", "open shape.onnx"), r"for example with (--input-shape \S+)$"),
+    (("inspect", "net.py:build"), r"add (--input-shape \S+)$"),
+    (("draw", "open shape.onnx", "-o", "a.svg"), r"for example with (--input-shape \S+)$"),
+    (("edit", "net.onnx", "-o", "net.onnx"), r"or add (--overwrite)$"),
+    (("ptq", "net.onnx", "--data", "data.npy", "-o", "net.onnx"), r"or add (--overwrite)$"),
+]
+
+
+@pytest.mark.parametrize(("words", "pattern"), ADDED, ids=[" ".join(words) for words, _ in ADDED])
+def test_an_option_that_an_error_advises_mends_it(call, words, pattern):
+    code, line = call(*words)
+    found = re.search(pattern, line)
+    assert code == 1 and found, line
+    assert call(*words, *shlex.split(found[1])) == (0, "")
+
+
+def test_a_command_that_an_error_advises_is_one(call):
+    code, line = call("verify", "net.onnx", "--data", "data.npy")
+    found = re.search(r"mge-quantize (ptq .*)", line)
+    assert code == 1 and found, line
+    words = shlex.split(found[1].replace("...", "data.npy"))
+    accepted(words)
+    assert call(*words) == (0, "") and call("verify", "q.mgt", "--data", "data.npy")[0] == 0
+
+
+def test_shapes_are_spoken_of_as_options(call):
+    code, line = call("inspect", "net.onnx", "--input-shape", "y=1,3,16,16")
+    assert code == 1 and "--input-shape: no input 'y'" in line and "input_shapes" not in line
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_as_documented(run, shell):
+    """The documented line gives a script, and the command names what can follow."""
+    text = (ROOT / "docs" / "command.md").read_text()
+    assert f"_MGE_QUANTIZE_COMPLETE={shell}_source mge-quantize" in text
+    assert "mge-quantize" in run(_MGE_QUANTIZE_COMPLETE=f"{shell}_source").stdout
+    if shell == "bash":
+        words = {"COMP_WORDS": "mge-quantize ptq net.onnx --activations m", "COMP_CWORD": "4"}
+        shown = run(_MGE_QUANTIZE_COMPLETE="bash_complete", **words).stdout
+        assert [line.partition(",")[2] for line in shown.split()] == ["minmax", "mse"]
