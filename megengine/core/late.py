@@ -21,7 +21,10 @@ def ensure(name: str) -> bool:
     """Import what defines a name; False if nobody claims it (or it was done before)."""
     found = [p for p in _providers if name.startswith(p)]
     for prefix in found:
-        _providers.pop(prefix)()
+        load = _providers.get(prefix)
+        if load is not None:
+            load()
+            _providers.pop(prefix, None)  # not before: another thread would find neither it nor what it loads
     return bool(found)
 
 

@@ -1,5 +1,7 @@
 """Children forked while other threads compute: plans, eager calls, training and loaders work in them."""
 
+import builtins
+import importlib
 import os
 import subprocess
 import sys
@@ -10,11 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import megengine as mge
 import megengine.functional as F
+import megengine.module as M
 from megengine import tensor
 from megengine.core import deep_calls
 from megengine.kernels import _core, forks
 from megengine.kernels.registry import Kernel, family
+from megengine.traced_module import trace_module
 
 ROUNDS = Path(__file__).parent.parent / "helpers" / "fork_rounds.py"
 
@@ -33,6 +38,16 @@ def test_children_of_a_process_whose_threads_run_plans_and_eager_calls():
 @pytest.mark.parametrize("kinds", ["plan", "python", "eager", "matmul", "svd", "loader", "train", "plan,train,deep"])
 def test_many_forks_beside(kinds):
     assert rounds(kinds, 40) == "40 of 40"
+
+
+@pytest.mark.parametrize("way", ["threads", "fork"])
+def test_a_file_is_loaded_while_another_thread_imports_what_reads_it(way, tmp_path):
+    mge.save(trace_module(M.ReLU(), tensor([1.0])), tmp_path / "net.tm")
+    script = ROUNDS.with_name("load_in_threads.py")
+    done = subprocess.run(
+        [sys.executable, script, tmp_path / "net.tm", way], capture_output=True, text=True, timeout=90
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture
@@ -101,6 +116,33 @@ def test_a_kernel_may_fork():
     finally:
         family("exp").remove("forking_exp")
     assert forked == [7]
+
+
+def test_a_fork_waits_for_imports_of_other_threads(tmp_path, monkeypatch):
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(0.3)\nready = 5\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    thread = threading.Thread(target=lambda: importlib.import_module("slow_to_import"))
+    thread.start()
+    time.sleep(0.05)
+    assert in_child(lambda: importlib.import_module("slow_to_import").ready) == 5
+    thread.join()
+    sys.modules.pop("slow_to_import")
+
+
+def test_a_fork_does_not_wait_for_ever_for_an_import(tmp_path, monkeypatch):
+    (tmp_path / "runs_on.py").write_text("import time\nwhile not done:\n    time.sleep(0.01)\n".replace("done", "DONE"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(forks, "LONGEST_IMPORT", 0.1)
+    monkeypatch.setattr(builtins, "DONE", False, raising=False)
+    thread = threading.Thread(target=lambda: importlib.import_module("runs_on"))
+    thread.start()
+    time.sleep(0.05)
+    start = time.monotonic()
+    assert in_child(lambda: 3) == 3
+    monkeypatch.setattr(builtins, "DONE", True, raising=False)
+    thread.join(20)
+    assert time.monotonic() - start < 5
+    sys.modules.pop("runs_on")
 
 
 def test_locks_of_the_parent_are_free_in_children():

@@ -1,6 +1,7 @@
 """What errors and warnings advise exists and takes the arguments it is shown with."""
 
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -14,6 +15,7 @@ import pytest
 import megengine as mge
 from megengine import functional as F
 from megengine import module as M
+from megengine.cli.app import COMMANDS, LazyGroup
 from megengine.core import absent, old_names
 from megengine.core.errors import MegEngineError
 from megengine.serialization.mge_file import ADVICE as MGE_ADVICE
@@ -48,8 +50,13 @@ def texts_of(node: ast.AST) -> Iterator[str]:
             yield from texts_of(child)
 
 
-def told() -> Iterator[tuple[str, str]]:
+@functools.cache
+def told() -> list[tuple[str, str]]:
     """(place, text) of everything that is raised or warned of."""
+    return list(_told())
+
+
+def _told() -> Iterator[tuple[str, str]]:
     for path in (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))):
         if path.is_symlink() or any(part.is_symlink() for part in path.parents):
             continue
@@ -105,7 +112,7 @@ def complaints(text: str) -> Iterator[str]:
 
 
 def test_what_is_advised_exists_and_takes_these_arguments():
-    texts = list(told())
+    texts = told()
     assert len(texts) > 1500
     assert [f"{place}: {wrong}" for place, text in texts for wrong in complaints(text)] == []
 
@@ -161,3 +168,15 @@ def test_what_to_do_instead_of_dump_does_it(text, tmp_path, monkeypatch):
     for code in calls:
         exec(code, names)
     assert any(tmp_path.iterdir())
+
+
+def test_verbs_and_options_of_the_command_that_are_advised_exist():
+    commands = [LazyGroup("mge-quantize").get_command(None, name) for name in COMMANDS]  # type: ignore[arg-type]
+    options = {o for command in commands for p in command.params for o in (*p.opts, *p.secondary_opts)}
+    wrong = []
+    for place, text in told():
+        verbs = re.findall(r"mge-quantize (?!--)(\w+)", text)
+        named = re.findall(r"(?<![\w-])--[a-z][\w-]*", text) if place.startswith("cli") or verbs else []
+        wrong += [(place, verb) for verb in verbs if verb not in COMMANDS]
+        wrong += [(place, option) for option in named if option not in options | {"--help", "--version"}]
+    assert wrong == []
