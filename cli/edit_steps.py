@@ -122,7 +122,10 @@ def add_module(session: Session, text: str) -> None:
     name, source = _pair(text, "NAME=FILE.py:FUNCTION")
     if session.graph.arguments is None:
         raise OptionError("graphs of ops have no layers")
-    session.graph.set_attribute(session.graph.inputs[0], name, _module(source))
+    owner = session.graph.inputs[0]
+    if name in object.__getattribute__(owner.owner, "__dict__"):
+        raise OptionError(f"{owner.qualname} already has an attribute {name!r}; choose another name")
+    session.graph.set_attribute(owner, name, _module(source))
 
 
 def delete(session: Session, name: str) -> None:

@@ -163,7 +163,7 @@ class GetAttr(Expr):
 
     def _body(self) -> str:
         node = self._outputs[0]
-        kind = "Tensor" if hasattr(node, "spec") else node.module_type.__name__
+        kind = "Tensor" if hasattr(node, "spec") else self._graph._class_name_of(node)
         return f'getattr({self._inputs[0].name}, "{self._path}") -> ({kind})'
 
 
@@ -229,8 +229,12 @@ class Call(Expr):
         """Call with other arguments (nodes of the graph, and constants). Raises as `graph.set_arguments`."""
         self._graph.set_arguments(self, args, kwargs)
 
-    def set_arg(self, name: str, val: Any) -> None:
-        """Replace one argument, given by the parameter's name."""
+    def set_arg(self, name: str | int, val: Any) -> None:
+        """Replace one argument: that of a parameter's name, or of a place among those given by position.
+
+        Places count from 0; of calls of modules and methods from the first behind the module or tensor. Of a module
+        that has a graph, the name of an input of that graph does too.
+        """
         from megengine.traced_module.tracing.calls import with_argument
 
         args, kwargs = with_argument(self, name, val)

@@ -25,6 +25,7 @@ from megengine.tensor import Tensor
 from megengine.traced_module.copying import Copier
 from megengine.traced_module.editing.checking import Checks, inferred
 from megengine.traced_module.editing.module_edits import ModuleEdits, tells_shapes
+from megengine.traced_module.editing.renaming import rename_node
 from megengine.traced_module.expr import Apply, Arguments, Constant, Expr, GetAttr, Input
 from megengine.traced_module.journal import Journal
 from megengine.traced_module.lookup import node_of
@@ -224,7 +225,7 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
         if holder is not None and holder is not node:
             raise NameInUseError(f"{new!r} already names {holder.expr!r}; choose another name")
         with self._edit("rename"):
-            self._rename(node, new)
+            rename_node(self, node, new)
 
     def set_input(self, expr: Expr, index: int, node: Node) -> None:
         """Make `expr` use another value; shapes and dtypes of its results must stay, except in a transaction."""
@@ -369,3 +370,11 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
         """Class of the module; plain `Module` for a module that is itself a graph."""
         found = type(self.module_of(node))
         return Module if issubclass(found, traced_module_class()) else found
+
+    def _class_name_of(self, node: Node) -> str:
+        """Name of the class of a module, as graphs print it: that which a traced one keeps, or Module."""
+        module = self.module_of(node)
+        if not issubclass(type(module), traced_module_class()):
+            return type(module).__name__
+        kept = module._kept_class
+        return kept.rpartition(".")[2] if isinstance(kept, str) else Module.__name__

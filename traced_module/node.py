@@ -75,6 +75,15 @@ class Node:
         """Expressions that use the value, each once, in the order in which they began to."""
         return tuple(self._users)
 
+    def replace_all_uses_with(self, new: Node) -> list[Expr]:
+        """Let all users of this node, and the outputs of the graph, use another one; returns those users.
+
+        Expressions that the new node itself depends on keep this one. Raises as `graph.replace_node`.
+        """
+        users = self.users
+        self._graph.replace_node({self: new})
+        return [user for user in users if self not in user.inputs]
+
     def _copy(self, graph: InternalGraph, expr: Expr) -> Node:
         """The node with its name and id, made by an expression of another graph."""
         raise NotImplementedError

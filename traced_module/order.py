@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -115,6 +115,21 @@ def _spread(expr: Expr) -> None:
     for i in range(count):
         assert at is not None
         at._key, at = key + i * step, at._next
+
+
+def number(graphs: Sequence[InternalGraph]) -> None:
+    """Give ids to graphs of one history, in the order in which a reader meets the expressions of each."""
+    exprs = nodes = 0
+    seen: set[int] = set()
+    for graph in graphs:
+        for expr in graph.exprs():
+            if id(expr) not in seen:
+                seen.add(id(expr))
+                expr._id, exprs = exprs, exprs + 1
+                for node in expr._outputs:
+                    node._id, nodes = nodes, nodes + 1
+    for graph in graphs[:1]:
+        graph._journal.next_expr, graph._journal.next_node = exprs, nodes
 
 
 def renumber(graph: InternalGraph, *, flat: bool = False) -> None:

@@ -112,19 +112,17 @@ class Queries:
     def get_module_by_type(self, module_cls: type, recursive: bool = True) -> NodeFilter:
         """Nodes of modules of a class. Raises GraphError for anything else."""
         _check_class("get_module_by_type", module_cls)
+        fits = _fitting(module_cls)
+        every = issubclass(Module, module_cls)  # with the modules that graphs belong to
         return self.nodes(recursive)._keep(
-            lambda n: isinstance(n, ModuleNode) and issubclass(n.module_type, module_cls)
+            lambda n: isinstance(n, ModuleNode) and fits(n.owner) and (every or not isinstance(n.expr, Input))
         )
 
     def get_calls_of(self, module_cls: type, recursive: bool = True) -> ExprFilter:
         """Calls of modules of a class. Raises GraphError for anything else."""
         _check_class("get_calls_of", module_cls)
-        traced, is_plain = traced_module_class(), issubclass(Module, module_cls)
-
-        def fits(kind: type) -> bool:
-            return is_plain if issubclass(kind, traced) else issubclass(kind, module_cls)
-
-        return ExprFilter(expr for expr, module in self._visits(recursive) if module is not None and fits(type(module)))
+        fits = _fitting(module_cls)
+        return ExprFilter(expr for expr, module in self._visits(recursive) if module is not None and fits(module))
 
     def get_node_by_id(self, node_id: int | Sequence[int] | None = None, recursive: bool = True) -> NodeFilter:
         """Nodes with one of these ids."""
@@ -169,6 +167,23 @@ def _check_class(what: str, module_cls: Any) -> None:
     for kind in kinds:
         if not isinstance(kind, type):
             raise GraphError(f"{what}: got {kind!r}; expected a class of modules, as M.Conv2d")
+
+
+def _fitting(module_cls: Any) -> Callable[[Any], bool]:
+    """Whether a module is one of a class; a traced one is a plain Module, or of the class that it keeps."""
+    traced, is_plain = traced_module_class(), issubclass(Module, module_cls)
+    kept: set[str] = set()
+    todo = list(module_cls) if isinstance(module_cls, tuple) else [module_cls]
+    while not is_plain and todo:
+        kind = todo.pop()
+        kept.add(f"{kind.__module__}.{kind.__qualname__}")
+        todo += kind.__subclasses__()
+
+    def fits(module: Any) -> bool:
+        kind = type(module)
+        return is_plain or module._kept_class in kept if issubclass(kind, traced) else issubclass(kind, module_cls)
+
+    return fits
 
 
 def child_graph(expr: Expr) -> InternalGraph | None:

@@ -23,19 +23,17 @@ from megengine.traced_module.lookup import node_named
 from megengine.traced_module.nesting import roomy
 from megengine.traced_module.node import TensorNode
 from megengine.traced_module.order import renumber
-from megengine.traced_module.reserved import check_names, keep_in_reach, state_names
+from megengine.traced_module.reserved import keep_in_reach, state_names
 from megengine.traced_module.tm_config import SETTINGS
 from megengine.traced_module.tracing.calls import (
     arguments_key,
     builtin_modules,
     constant_key,
-    forward_signature,
-    is_leaf_module,
     normalized,
     without_self,
     wrapped_functions,
 )
-from megengine.traced_module.tracing.capture import ModuleTracer, capture
+from megengine.traced_module.tracing.capture import capture
 from megengine.traced_module.tracing.record import record_graph
 from megengine.traced_module.tracing.source_lines import user_line
 from megengine.traced_module.tracing.specialization import Specialization
@@ -47,6 +45,8 @@ class TracedModule(Module):
     Its submodules, parameters and buffers are attributes, under the names of the module that was traced. A module
     that was called with several nestings of arguments has a graph for each.
     """
+
+    _kept_class: str | None = None  # of the user's module that an edit put in; graphs print it and find it by it
 
     def __init__(self, graph: InternalGraph | None = None, name: str | None = None) -> None:
         super().__init__(name or (graph.name if graph is not None else None))
@@ -405,7 +405,9 @@ def trace_module(mod: Module, *args: Any, **kwargs: Any) -> TracedModule:
 
 def _captured(mod: Module, args: tuple, kwargs: dict, source: str) -> TracedModule:
     tracer, graph = capture(mod, args, kwargs, source)
-    traced = _Assembly(tracer).graph_module(mod)
+    from megengine.traced_module.tracing.assembly import Assembly
+
+    traced = Assembly(tracer).graph_module(mod)
     traced.specializations = tuple(tracer.specializations)
     renumber(graph)
     graph._journal.recording = True
@@ -452,52 +454,6 @@ def register_as_builtin(mod_cls: type[Module]) -> type[Module]:
 def _with_tensors(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     leaves, structure = flatten((args, kwargs))
     return unflatten(structure, [Tensor(v) if type(v).__module__ == "numpy" else v for v in leaves])
-
-
-class _Assembly:
-    """Builds traced modules from what a tracer has seen: layers and tensors are shared, other modules become graphs."""
-
-    def __init__(self, tracer: ModuleTracer) -> None:
-        self.tracer = tracer
-        self.made: dict[int, Any] = {}
-        self.kept: list[Any] = []
-
-    def module(self, module: Any, path: str) -> Any:
-        """The counterpart of a module, a tensor, or a container of them."""
-        if isinstance(module, Tensor) or (isinstance(module, Module) and is_leaf_module(module)):
-            return module
-        return self.graph_module(module, path)
-
-    def graph_module(self, module: Any, path: str = "") -> TracedModule:
-        """The counterpart of a module that has graphs, or of a container."""
-        if id(module) in self.made:
-            return self.made[id(module)]
-        made = self.made[id(module)] = TracedModule()
-        self.kept.append(module)
-        if isinstance(module, Module):
-            made.name, made.training, made.quantize_disabled = module.name, module.training, module.quantize_disabled
-            made.forward_signature = forward_signature(module, with_self=True)
-            made.origin = module.origin if isinstance(module, TracedModule) else type(module).__name__
-            entries = object.__getattribute__(module, "__dict__").items()
-            for graph in self.tracer.children.get(id(module), (module, {}))[1].values():
-                graph._owner = made
-                made._add_graph(graph)
-        else:
-            entries = module.items() if isinstance(module, dict) else enumerate(module)
-        held = {str(name): value for name, value in entries if _holds(value)}
-        if isinstance(module, TracedModule):
-            held = {name: value for name, value in held.items() if name not in STATE_NAMES}
-        kind = type(module).__name__
-        check_names(held, STATE_NAMES, f"{path} ({kind})" if path else kind)
-        for name, value in held.items():
-            object.__setattr__(made, name, self.module(value, f"{path}.{name}" if path else name))
-        return made
-
-
-def _holds(value: Any) -> bool:
-    if isinstance(value, (list, tuple, dict)):
-        return any(_holds(v) for v in (value.values() if isinstance(value, dict) else value))
-    return isinstance(value, (Module, Tensor))
 
 
 def lower(traced: TracedModule | InternalGraph) -> TracedModule:

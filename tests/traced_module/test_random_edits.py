@@ -181,6 +181,61 @@ def other_layer(e):
     graph.replace_module(node, e.rng.choice([M.Conv2d(4, 4, 1), M.Identity(), M.Linear(4, 5), M.Conv2d(3, 4, 1)]))
 
 
+class Gate(M.Module):
+    """Not traced: it is where it is called."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.layers = [M.Sequential(M.Conv2d(n, n, 1), M.Sigmoid()), M.Conv2d(n, n, 1)]
+
+    def forward(self, x, scale=1):
+        return self.layers[1](self.layers[0](x)) * x * scale
+
+
+def new_module(e):
+    graph = e.graph()
+    node, name = e.node(graph), e.rng.choice([e.name(), "gain", "fc"])
+    with graph.insert_exprs():
+        setattr(graph.inputs[0], name, Gate(node.spec.shape[1]))
+        part = getattr(graph.inputs[0], name)
+        graph.replace_node({node: part(part(node), e.rng.choice([1, 2]))})
+
+
+def module_called(e):
+    graph = e.graph()
+    node = e.node(graph)
+    layer = M.Conv2d(node.spec.shape[1], node.spec.shape[1], 1)
+    with graph.inserting_after(node):
+        node.replace_all_uses_with(e.rng.choice([layer, M.Sequential(layer, M.ReLU())])(node))
+
+
+def other_module(e):
+    graph = e.graph()
+    graph.replace_module(e.node(graph, ModuleNode), e.rng.choice([Gate(4), M.Sequential(M.Conv2d(4, 4, 1))]))
+
+
+def set_later(e):
+    graph = e.graph()
+    node = e.node(graph)
+    with graph.transaction("set later"):
+        name = graph.set_attribute(graph.inputs[0], "later", Gate(node.spec.shape[1]))
+        with graph.inserting_after(node):
+            graph.replace_node({node: getattr(graph.inputs[0], name)(node)})
+
+
+def in_front(e):
+    graph = e.graph()
+    node = e.node(graph)
+    with graph.inserting_before(e.node(graph)):
+        graph.replace_node({node: F.relu(node)})
+
+
+def operand(e):
+    graph = e.graph()
+    expr = e.rng.choice([x for x in graph.exprs(recursive=False) if x.kind == "CallMethod"])
+    expr.set_arg(e.rng.choice([0, "x", "inp"]), e.like(graph, expr.inputs[-1]))
+
+
 def traced_part(e):
     graph = e.graph()
     node, name = e.node(graph), e.name()
@@ -267,6 +322,7 @@ def redo(e):
 
 
 MODEL_EDITS = (
+    *(new_module, module_called, other_module, set_later, in_front, operand),
     *(rename, insert_function, insert_unused, insert_at_a_place, insert_shapes, insert_assignment, replace, compile_),
     *(erase, set_input, other_argument, other_inputs, new_layer, other_layer, traced_part, new_input, new_output),
     *(

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from megengine.core.errors import NameInUseError
+from megengine.module import Module
+from megengine.tensor import Tensor
+from megengine.traced_module.names import without_count
 from megengine.traced_module.provenance import graph_path, inside
+from megengine.traced_module.queries import traced_module_class
+from megengine.traced_module.reserved import state_names
 
 if TYPE_CHECKING:
     from megengine.traced_module.expr import Expr
     from megengine.traced_module.graph import InternalGraph
+    from megengine.traced_module.node import ModuleNode
     from megengine.traced_module.traced import TracedModule
 
 
@@ -21,12 +28,45 @@ def attached(graph: InternalGraph, path: str, module: TracedModule) -> TracedMod
     """
     made = module._cloned(None)
     if made.graphs:
-        graphs = graphs_of(made)
-        take_in(graph, graphs)
-        below = "_".join((graph.name, *path.split("."))), f"{graph.qualname}.{path}"
-        at = ".".join(part for part in (graph_path(graph), path) if part)
-        _rename(graphs, (made.graphs[0].name, made.graphs[0].qualname), below, at)
+        own = made.graphs[0]._journal
+        attach(graph, path, made)
+        graph._journal.next_node += own.next_node
+        graph._journal.next_expr += own.next_expr
     return made
+
+
+def attach(graph: InternalGraph, path: str, made: TracedModule, ahead: tuple[int, int] = (0, 0)) -> None:
+    """Let a traced module that nothing holds yet be at a path below the module of a graph.
+
+    So many (node, expression) ids are left free for what is made before the next one that the history gives; those
+    that its graphs got are not counted in the history yet.
+    """
+    graphs = graphs_of(made)
+    journal = graph._journal
+    join(graph, graphs, (journal.next_node + ahead[0], journal.next_expr + ahead[1]))
+    below = "_".join((graph.name, *path.split("."))), f"{graph.qualname}.{path}"
+    at = ".".join(part for part in (graph_path(graph), path) if part)
+    _rename(graphs, (made.graphs[0].name, made.graphs[0].qualname), below, at)
+
+
+def free_attribute(node: ModuleNode, name: str) -> str:
+    """A name under which the module of a node can get a submodule or tensor: this one, or with a count behind it.
+
+    Raises:
+        NameInUseError: modules or nodes themselves have an attribute of that name.
+    """
+    owner = node.owner
+    own = object.__getattribute__(owner, "__dict__")
+    reserved = state_names(traced_module_class())
+    free, count = name, 0
+    while free in own and free not in reserved and isinstance(own[free], (Module, Tensor, list, tuple, dict)):
+        count += 1
+        free = f"{without_count(name)}_{count}"
+    if free in own or hasattr(type(owner), free):
+        raise NameInUseError(f"{node.qualname} already has an attribute {free!r}; choose another name")
+    if hasattr(type(node), free):
+        raise NameInUseError(f"every node has an attribute {free!r} of its own; choose another name")
+    return free
 
 
 def graphs_of(module: TracedModule) -> list[InternalGraph]:

@@ -13,6 +13,7 @@ from megengine.core.errors import FileFormatError
 from megengine.core.pytree import TreeDef, unflatten
 from megengine.module import Module
 from megengine.tensor import Tensor
+from megengine.traced_module.editing.composites import is_composite
 from megengine.traced_module.editing.computed import Origin, digest_of
 from megengine.traced_module.expr import Apply, Arguments, Call, Constant, Expr
 from megengine.traced_module.formats.module_writing import ModuleWriter, node_out
@@ -64,7 +65,8 @@ def parts_of(module: Any) -> dict[int, tuple[Any, str]]:
         if isinstance(at, Module):
             entries = object.__getattribute__(at, "__dict__").items()
             below = [(f"{path}.{k}" if path else k, v) for k, v in entries if isinstance(v, (Module, Tensor))]
-            todo += reversed(below)
+            # what was set and is not traced yet is in no log
+            todo += reversed([p for p in below if not (isinstance(at, TracedModule) and is_composite(p[1]))])
     return {key: each for key, each in found.items() if not isinstance(each[0], TracedModule)}
 
 

@@ -17,6 +17,7 @@ from megengine.traced_module.editing.attaching import graphs_of, join
 from megengine.traced_module.editing.computed import Origin, digest_of
 from megengine.traced_module.editing.edit_records import addresses_of, weights_of
 from megengine.traced_module.editing.module_edits import note_entry
+from megengine.traced_module.editing.renaming import rename_node
 from megengine.traced_module.expr import Apply, Call, Constant, Expr, GetAttr, Input
 from megengine.traced_module.formats.module_reading import EXPRS, ModuleReader, check_attribute, count_in
 from megengine.traced_module.formats.values import ValueReader, class_path, dtype_in
@@ -306,7 +307,7 @@ class _Changes:
             raise FileFormatError(f"{brief(new)} is no name")
         if graph._names.get(new) is not None and graph._names.get(new) is not node:
             raise GraphError(f"the graph has a node {new!r} already")
-        graph._rename(node, new)
+        rename_node(graph, node, new)
 
     def spec(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
         """Another shape or dtype of a value."""

@@ -15,9 +15,12 @@ from megengine.core.pytree import flatten, tree_map, unflatten
 from megengine.dispatch.apply import begin, end
 from megengine.module import Module
 from megengine.tensor import DeferredValueError, Tensor
+from megengine.traced_module.editing.attaching import attach
+from megengine.traced_module.editing.composites import is_composite, traced_for
 from megengine.traced_module.editing.module_edits import note_entry
 from megengine.traced_module.expr import CallMethod, Expr, GetAttr
 from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.names import identifier, without_count
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.tracing.building import Builder, Read, Scope, shape_of
 from megengine.traced_module.tracing.calls import (
@@ -37,13 +40,18 @@ from megengine.traced_module.tracing.spec_memo import function_spec, layer_resul
 class Inserter(Builder):
     """The trace hooks while a graph is edited: calls that get nodes add expressions, others run as always."""
 
-    def __init__(self, graph: InternalGraph, after: Expr | None) -> None:
+    def __init__(self, graph: InternalGraph, place: Expr | None, before: bool) -> None:
         super().__init__(Scope(graph, graph._owner))  # type: ignore[arg-type]
-        self.anchor = graph._anchor(None, after)
-        self.placed = after is not None
+        self.anchor = graph._anchor(place if before else None, place)
+        if before and place is not None and place.kind == "Input":
+            self.anchor = graph._order.body
+        self.placed = place is not None
         self.first_id = graph._journal.next_expr
         self.tensors: dict[int, Tensor] = {}  # node -> the tensor that stands for it
         self.ends: dict[int, Expr] = {}  # expression -> the last one that was inserted behind it
+        self.unbuilt: dict[str, Unbuilt] = {}  # path -> a module that is traced when it is called
+        self.set_as: dict[str, str] = {}  # path that was set -> the path that it got
+        self.read_as: dict[int, str] = {}  # node of a module that is read again -> what names of its calls begin with
 
     # ------------------------------------------------------------ nodes and tensors
 
@@ -138,13 +146,23 @@ class Inserter(Builder):
         return value
 
     def module(self, module: Module, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
-        """A module called directly on nodes has no place in the graph; it must be an attribute first."""
+        """A module called directly on nodes becomes a part of the graph's module, if it is none yet."""
         if not any(isinstance(leaf, Node) for leaf in flatten((args, kwargs))[0]):
             return run()
-        raise GraphError(
-            f"insert_exprs: {type(module).__name__} is not part of {self.graph.qualname}; give it a name first: "
-            "self_node = graph.inputs[0]; self_node.new_name = module; self_node.new_name(node)"
-        )
+        return self._part(module)(*args, **kwargs)
+
+    def _part(self, module: Module) -> Any:
+        """What reads a module: where it is a part already, or under a name made of its own or of its class."""
+        owner: Any = self.graph._inputs[0]
+        for path, part in self.unbuilt.items():
+            if part._module is module:
+                return self.unbuilt[path]
+        path = next((path for path, part in self.scope.owner.named_modules() if part is module and path), None)
+        if path is not None:
+            return self.attribute_at(path)
+        wanted = identifier(module.name or type(module).__name__.lower())
+        name = wanted if not hasattr(type(self.scope.owner), wanted) else f"{wanted}_1"
+        return self.read(owner, self.graph.set_attribute(owner, name, module))
 
     # ------------------------------------------------------------ calls through nodes
 
@@ -152,28 +170,57 @@ class Inserter(Builder):
         """`node.method(...)` and operators."""
         return getattr(Tensor, name)(node, *args, **kwargs)
 
-    def attribute_of(self, node: ModuleNode, name: str) -> Node:
-        """`module_node.name`: a submodule or tensor."""
-        path = f"{node.expr.name}.{name}" if isinstance(node.expr, GetAttr) else name
-        known = self._attributes().get(path)
-        if known is not None and self.graph._names.get(known.name) is known:
-            return known
+    def attribute_of(self, node: ModuleNode, name: str) -> Any:
+        """`module_node.name`: a submodule or tensor; what was set under that name here, if anything was."""
+        path = _below(node, name)
+        name = self.set_as.get(path, path).rpartition(".")[2]
         entries = object.__getattribute__(node.owner, "__dict__")
         if name not in entries:
             raise AttributeError(f"{node.qualname} has no attribute {name!r}{nearest(name, entries)}")
-        value = get_subattr(node.owner, name)
-        return self.attribute_at(path) if isinstance(value, (Module, Tensor)) else value
+        return self.read(node, name)
 
-    def attribute_at(self, path: str) -> Node:
+    def attribute_at(self, path: str) -> Any:
         """The submodule or tensor at a path, which there must be."""
+        return self.read(self.graph._inputs[0], path)  # type: ignore[arg-type]
+
+    def read(self, node: ModuleNode, name: str) -> Any:
+        """What a node of a module has at a path."""
+        path = _below(node, name)
+        value = get_subattr(node.owner, name)
+        if path not in self.unbuilt and is_composite(value):
+            self.unbuilt[path] = Unbuilt(self, node, name, value)
+        known = self._known(path)
+        if isinstance(known, ModuleNode):
+            self.read_as[id(known)] = self._counted(path)
+        if path in self.unbuilt:
+            return self.unbuilt[path]
+        if known is not None or not isinstance(value, (Module, Tensor)):
+            return value if known is None else known
+        return self._make_read(node, path, value)
+
+    def _known(self, path: str) -> Node | None:
+        """The node that reads a path, if there is one."""
         known = self._attributes().get(path)
-        if known is not None and self.graph._names.get(known.name) is known:
-            return known
-        owner = self.graph._inputs[0]
-        self._place([owner])
-        made = self.attribute_node(owner, path, get_subattr(owner.owner, path))  # type: ignore[attr-defined]
+        return known if known is not None and self.graph._names.get(known.name) is known else None
+
+    def _make_read(self, node: ModuleNode, path: str, value: Any) -> Node:
+        self._place([node])
+        made = self.attribute_node(self.graph._inputs[0], path, value)
         self.scope.attributes[path] = made
         return made
+
+    def was_set(self, node: ModuleNode, name: str, free: str) -> None:
+        """An attribute was set under a name that was free: reading it by the name that was meant gives it."""
+        self.set_as[_below(node, name)] = _below(node, free)
+
+    def _counted(self, path: str) -> str:
+        """The name of a module that is read again: MegEngine counts reads."""
+        name = identifier(path.replace(".", "_"))
+        base, count, given = without_count(name), 1, self.read_as.values()
+        names = self.graph._names
+        while (name := f"{base}_{count}") in names or f"{name}_out" in names or name in given:
+            count += 1
+        return name
 
     def _attributes(self) -> dict[str, Node]:
         """Reads that the graph has already."""
@@ -204,9 +251,87 @@ class Inserter(Builder):
         tensors = [v for v in flatten((args, kwargs))[0] if isinstance(v, Tensor)]
         with hooks.unheard():
             result = layer_result(expr, [module, *tensors], lambda: _result(module, args, kwargs))
-        made = self._to_nodes(self.make_call(expr, inputs, result, f"{node.name}_out", f"{node.qualname}.[out]"))
+        name = f"{self.read_as.get(id(node), node.name)}_out"
+        made = self._to_nodes(self.make_call(expr, inputs, result, name, f"{node.qualname}.[out]"))
         note_entry(expr)
         return made
+
+    def build(self, part: Unbuilt, args: tuple, kwargs: dict) -> Any:
+        """The call of a module that is no layer: it is traced for it, if it was not for such a call before."""
+        leaves, structure = flatten((args, kwargs))
+        if not any(isinstance(leaf, Node) for leaf in leaves):
+            return part._module(*args, **kwargs)
+        given = unflatten(structure, [self._value(leaf) for leaf in leaves])
+        given = normalized(forward_signature(part._module), *given)
+        journal, counts = self.graph._journal, (0, 0)
+        try:
+            if not part._takes(given):
+                counts = self._trace(part, given)
+            return self.call_module(self._read_built(part), args, kwargs)
+        finally:  # after the ids of the read and the call, which come first for a reader
+            journal.next_node += counts[0]
+            journal.next_expr += counts[1]
+
+    def _trace(self, part: Unbuilt, given: Any) -> tuple[int, int]:
+        """Trace a module for one more kind of call; returns how many nodes and expressions its graphs have."""
+        path = _below(part._node, part._name)
+        with hooks.unheard():
+            made = traced_for(part._module, [*part._calls, given], f"insert_exprs: {path}")
+        part._calls.append(given)
+        counts = made.graphs[0]._journal.next_node, made.graphs[0]._journal.next_expr
+        known = self._known(path)
+        results = len(made.select(*given)[0].outputs)
+        attach(self.graph, path, made, (results + (known is None), 1 + (known is None)))
+        self.graph._put_attribute(part._node, part._name, made)
+        if known is not None:
+            self.graph._infer_again(known.users)
+        return counts
+
+    def _read_built(self, part: Unbuilt) -> Any:
+        path = _below(part._node, part._name)
+        return self._known(path) or self._make_read(part._node, path, get_subattr(part._node.owner, part._name))
+
+
+class Unbuilt:
+    """A module of the user's that is an attribute, is no layer, and is traced when it is called."""
+
+    def __init__(self, inserter: Inserter, node: ModuleNode, name: str, module: Module) -> None:
+        self._inserter, self._node, self._name, self._module = inserter, node, name, module
+        self._calls: list[Any] = []  # arguments that it was traced for
+
+    def _takes(self, given: Any) -> bool:
+        """True if it was traced for such a call."""
+        if not self._calls:
+            return False
+        try:
+            get_subattr(self._node.owner, self._name).select(*given)
+        except GraphError:
+            return False
+        return True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._inserter.build(self, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if not self._calls:
+            kind = type(self._module).__name__
+            raise GraphError(
+                f"insert_exprs: {self._name!r} is a {kind}, which is traced when it is called; call it, then read "
+                f"{name!r} of it"
+            )
+        return getattr(self._inserter._read_built(self), name)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.__getattr__(str(index))
+
+    def __repr__(self) -> str:
+        return f"{self._name} ({type(self._module).__name__}, traced when it is called)"
+
+
+def _below(node: ModuleNode, name: str) -> str:
+    return f"{node.expr.name}.{name}" if isinstance(node.expr, GetAttr) else name
 
 
 def _result(module: Module, args: tuple, kwargs: dict) -> Any:
@@ -234,10 +359,10 @@ def _on_zeros(module: Module, args: tuple, kwargs: dict) -> Any:
 class Insertion:
     """The body of `graph.insert_exprs(expr)`: an inserter hears calls, and what it does is one step."""
 
-    __slots__ = ("deferring", "expr", "graph", "step", "token")
+    __slots__ = ("before", "deferring", "expr", "graph", "step", "token")
 
-    def __init__(self, graph: InternalGraph, expr: Expr | None) -> None:
-        self.graph, self.expr = graph, expr
+    def __init__(self, graph: InternalGraph, expr: Expr | None, *, before: bool = False) -> None:
+        self.graph, self.expr, self.before = graph, expr, before
 
     def __enter__(self) -> None:
         graph, expr = self.graph, self.expr
@@ -249,7 +374,7 @@ class Insertion:
             )
         if expr is not None:
             graph._check_expr("insert_exprs", expr)
-        inserter, self.deferring = Inserter(graph, expr), Deferring()
+        inserter, self.deferring = Inserter(graph, expr, self.before), Deferring()
         self.step = graph._edit("insert_exprs")
         self.step.__enter__()
         graph._inserting = inserter

@@ -9,13 +9,14 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from megengine.core.dtype import as_dtype
-from megengine.core.errors import ArgumentError, GraphError, MegEngineError, NameInUseError, ShapeError
+from megengine.core.errors import ArgumentError, GraphError, MegEngineError, ShapeError
 from megengine.core.pytree import flatten, unflatten
 from megengine.core.spec import TensorSpec
+from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.editing.attaching import all_exprs, is_of_top
+from megengine.traced_module.editing.attaching import all_exprs, free_attribute, is_of_top
 from megengine.traced_module.editing.results import set_results, value_in
-from megengine.traced_module.expr import Call, Constant, Expr, GetAttr, Input
+from megengine.traced_module.expr import Call, Constant, Expr, GetAttr, Input, is_call_module
 from megengine.traced_module.names import identifier
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.primitives import is_among
@@ -32,6 +33,16 @@ class ModuleEdits:
     """Public edits of a graph."""
 
     # ------------------------------------------------------------ inserting
+
+    def inserting_after(self: InternalGraph, place: Expr | Node) -> AbstractContextManager[None]:  # type: ignore[misc]
+        """As `insert_exprs`: new expressions go right behind this one, or behind what makes this node."""
+        return self.insert_exprs(place._expr if isinstance(place, Node) else place)
+
+    def inserting_before(self: InternalGraph, place: Expr | Node) -> AbstractContextManager[None]:  # type: ignore[misc]
+        """As `insert_exprs`: new expressions go in front of this one, or in front of what makes this node."""
+        from megengine.traced_module.editing.inserting import Insertion
+
+        return Insertion(self, place._expr if isinstance(place, Node) else place, before=True)
 
     def insert_exprs(self: InternalGraph, expr: Expr | None = None) -> AbstractContextManager[None]:  # type: ignore[misc]
         """In the body, functions, methods and modules called on nodes add expressions to the graph.
@@ -211,6 +222,10 @@ class ModuleEdits:
         except TypeError as error:
             raise ArgumentError(f"set_args_kwargs: {expr!r}: {error}; expected {signature}") from None
         inputs, arguments = flatten_arguments(args, kwargs, lambda v: v if isinstance(v, Node) else None)
+        if is_call_module(expr) and (not inputs or inputs[0] is not expr.inputs[0]):
+            raise GraphError(
+                f"set_args_kwargs: the first argument of {expr!r} is the module; it stays: {expr.inputs[0]!r}"
+            )
         if any(isinstance(v, Tensor) for _, v in arguments[1]):
             raise GraphError("set_args_kwargs: a tensor among the arguments; make it a node with graph.constant first")
         self._check_owned("set_args_kwargs", inputs)
@@ -221,28 +236,32 @@ class ModuleEdits:
             self._set(expr, "_const_val", arguments[1], _TOLD)
             self._infer_again([expr])
 
-    def set_attribute(self: InternalGraph, node: ModuleNode, name: str, value: Any) -> None:  # type: ignore[misc]
+    def set_attribute(self: InternalGraph, node: ModuleNode, name: str, value: Any) -> str:  # type: ignore[misc]
         """Give the module behind a node a new submodule or tensor, to be used by expressions inserted later.
 
-        Of a traced module it gets a copy with the same layers and tensors, whose edits are part of this history.
+        Of a traced module it gets a copy with the same layers and tensors, whose edits are part of this history. Any
+        other module that is no layer is traced when a node that reads it is called. Where the module has a submodule
+        or tensor of that name, the new one gets `_1`. Returns the name.
         """
-        owner = node.owner
         if not isinstance(value, Tensor):
             self._check_module(f"{name!r} of {node.name!r}", value, "a Module or a tensor")
         if name != identifier(name):
             raise GraphError(f"{name!r} is not an attribute name; try {identifier(name)!r}")
-        if name in object.__getattribute__(owner, "__dict__") or hasattr(type(owner), name):
-            raise NameInUseError(f"{node.qualname} already has an attribute {name!r}; choose another name")
-        if hasattr(type(node), name):
-            raise NameInUseError(f"every node has an attribute {name!r} of its own; choose another name")
+        free = free_attribute(node, name)
         with self._edit("set_attribute"):
-            self._put_attribute(node, name, self._own(node, name, value))
+            self._put_attribute(node, free, self._own(node, free, value))
+        if self._inserting is not None:
+            self._inserting.was_set(node, name, free)
+        return free
 
     def replace_module(self: InternalGraph, node: ModuleNode, module: Any) -> None:  # type: ignore[misc]
-        """Put another layer (or traced module) in the place of the one that a node reads, under the same name.
+        """Put another module in the place of the one that a node reads, under the same name.
 
-        Every call of it is inferred again; one that becomes impossible is refused.
+        A module that is no layer, and is not traced, is traced for the calls of the one that goes. Every call is
+        inferred again; one that becomes impossible is refused.
         """
+        from megengine.traced_module.editing.composites import calls_of, is_composite, replacement
+
         self._check_owned("replace_module", [node])
         if not isinstance(node, ModuleNode) or not isinstance(node.expr, GetAttr):
             raise GraphError(
@@ -251,12 +270,15 @@ class ModuleEdits:
             )
         self._check_module(node.qualname, module)
         with self._edit("replace_module"):
-            self._put_attribute(node.expr.inputs[0], node.expr.name, self._own(node, "", module))
-            self._infer_again(node.users)
+            several = len(getattr(self._owner, "graphs", ())) > 1
+            calls = calls_of(self, node) if several else [*node.users]
+            made = replacement(self, node, module) if is_composite(module) else self._own(node, "", module)
+            self._put_attribute(node.expr.inputs[0], node.expr.name, made)
+            for graph in {id(call._graph): call._graph for call in calls}.values():
+                graph._infer_again([call for call in calls if call._graph is graph])
 
     def _attribute_at(self: InternalGraph, node: ModuleNode, path: str) -> tuple[Any, str, Any]:  # type: ignore[misc]
         """The module that holds what is at a path below that of a node, its name there, and its value or None."""
-        from megengine.module import Module
         from megengine.traced_module.tracing.calls import get_subattr
 
         parent, _, name = path.rpartition(".")
@@ -267,8 +289,14 @@ class ModuleEdits:
         return holder, name, object.__getattribute__(holder, "__dict__").get(name)
 
     def _put_attribute(self: InternalGraph, node: ModuleNode, path: str, value: Any) -> None:  # type: ignore[misc]
+        from megengine.traced_module.editing.composites import is_composite
+
         holder, name, was = self._attribute_at(node, path)
-        self._set_in_module(holder, name, value, ("module", self, node, path, was, value))
+        if is_composite(value):  # the log has the module that is made of it, in its first call
+            record: tuple[Any, ...] = _TOLD
+        else:
+            record = ("module", self, node, path, None if is_composite(was) else was, value)
+        self._set_in_module(holder, name, value, record)
 
     def _own(self: InternalGraph, node: ModuleNode, name: str, value: Any) -> Any:  # type: ignore[misc]
         """What becomes the attribute of a module: a traced module is copied, layers and tensors are shared."""
@@ -281,17 +309,10 @@ class ModuleEdits:
         return attached(self, ".".join([*above, name] if name else above), value)
 
     def _check_module(self: InternalGraph, what: str, module: Any, kinds: str = "a Module") -> None:  # type: ignore[misc]
-        from megengine.module import Module
-        from megengine.traced_module.traced import TracedModule
-        from megengine.traced_module.tracing.calls import is_leaf_module
-
         if not isinstance(module, Module):
             raise GraphError(f"{what}: expected {kinds}, got {type(module).__name__}")
-        if not is_leaf_module(module) and not isinstance(module, TracedModule):
-            raise GraphError(
-                f"{what}: a {type(module).__name__} is not a layer; trace it first (trace_module), or declare its "
-                "class with register_as_builtin"
-            )
+        if module is self._owner:
+            raise GraphError(f"{what}: the module of the graph {self.qualname} cannot be a part of itself")
 
     # ------------------------------------------------------------ removing
 
@@ -469,6 +490,4 @@ def tells_shapes(node: Node) -> bool:
 
 
 def _is_module(value: Any) -> bool:
-    from megengine.module import Module
-
     return isinstance(value, Module)

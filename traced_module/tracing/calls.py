@@ -235,19 +235,54 @@ def named_arguments(expr: Call) -> dict[str, Any]:
     return dict(bound.arguments)
 
 
-def with_argument(expr: Call, name: str, value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """(args, kwargs) of a call with one argument replaced. Raises OptionError for an unknown name."""
+def with_argument(expr: Call, name: str | int, value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """(args, kwargs) of a call with one argument replaced, by its name or place.
+
+    Raises OptionError for an unknown one, and for what is called.
+    """
     signature = callee_signature(expr)
+    target = isinstance(expr, CallMethod)  # the first argument is what is called
+    if isinstance(name, int):
+        return _with_place(expr, name, value, int(target))
     bound = signature.bind(*expr.args, **expr.kwargs)
+    if target and expr.method == "__call__" and name == next(iter(signature.parameters)):
+        raise OptionError(
+            f"set_arg: {name!r} is the module that {expr!r} calls; put another one there by replace_module"
+        )
+    inside = _input_of_callee(expr, name) if name not in signature.parameters else None
+    if inside is not None and isinstance(value, Node):
+        return expr.unflatten_args([*expr.inputs[:inside], value, *expr.inputs[inside + 1 :]])
     if name not in signature.parameters:
         raise OptionError(f"set_arg: {expr!r} has no parameter {name!r}{_other_ways(expr, name, signature)}")
     bound.arguments[name] = value
     return bound.args, bound.kwargs
 
 
+def _with_place(expr: Call, place: int, value: Any, first: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    args = list(expr.args)
+    if not 0 <= place < len(args) - first:
+        count = len(args) - first
+        raise OptionError(f"set_arg: {expr!r} has {count} argument{'s' * (count != 1)} given by position; got {place}")
+    args[place + first] = value
+    return tuple(args), expr.kwargs
+
+
+def _input_of_callee(expr: Call, name: str) -> int | None:
+    """Which input of a call becomes the input of that name of the graph that it enters."""
+    from megengine.traced_module.queries import child_graph
+
+    child = child_graph(expr)
+    names = [] if child is None else [node.name for node in child.inputs]
+    return names.index(name) if name in names[1:] else None
+
+
 def _other_ways(expr: Call, name: str, signature: inspect.Signature) -> str:
     """What was meant by an argument that a call does not take."""
-    known = nearest(name, signature.parameters)
+    from megengine.traced_module.queries import child_graph
+
+    child = child_graph(expr)
+    inside = [] if child is None else [node.name for node in child.inputs[1:]]
+    known = nearest(name, [*signature.parameters, *inside])
     if known or not isinstance(expr, CallMethod) or expr.method != "__call__":
         return known or f"; expected one of {', '.join(signature.parameters)}"
     return f"; a {expr.inputs[0].module_type.__name__} keeps its own settings: put another one there by replace_module"

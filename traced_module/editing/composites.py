@@ -1,0 +1,127 @@
+"""Modules of the user's as parts of a graph: traced there and then, for the calls that the graph makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from megengine.core.errors import GraphError
+from megengine.core.pytree import flatten, unflatten
+from megengine.module import Module
+from megengine.tensor import DeferredValueError
+from megengine.traced_module.editing.attaching import all_exprs, attach, graphs_of
+from megengine.traced_module.expr import Call, GetAttr, is_call_module
+from megengine.traced_module.nesting import roomy
+from megengine.traced_module.node import ModuleNode, TensorNode
+from megengine.traced_module.order import number
+from megengine.traced_module.queries import traced_module_class
+from megengine.traced_module.tracing.calls import (
+    arguments_key,
+    flatten_arguments,
+    forward_signature,
+    is_leaf_module,
+    normalized,
+    stand_in,
+    untouched,
+)
+from megengine.traced_module.tracing.capture import ModuleTracer, tracing
+from megengine.traced_module.tracing.source_lines import user_line
+
+if TYPE_CHECKING:
+    from megengine.traced_module.graph import InternalGraph
+    from megengine.traced_module.traced import TracedModule
+
+Arguments = tuple[Sequence[Any], dict[str, Any]]
+
+
+def is_composite(value: Any) -> bool:
+    """True for a module that is no layer and is not traced yet."""
+    kind = type(value)  # not isinstance: to ask a module for its class runs Python
+    return issubclass(kind, Module) and not issubclass(kind, traced_module_class()) and not is_leaf_module(value)
+
+
+def traced_for(module: Module, calls: Sequence[Arguments], what: str) -> TracedModule:
+    """A module traced for calls of it, their arguments in normal form: a graph for each kind of arguments.
+
+    Its layers and tensors are shared, and it bears the class of the module.
+
+    Raises:
+        GraphError: the module asks for values, which nodes do not have.
+    """
+    try:
+        made = roomy(10, "trace_module")(_traced)(module, calls)
+    except DeferredValueError as error:
+        raise GraphError(
+            f"{what}: {type(module).__name__} asks for values while it is traced, and nodes have none ({error}); trace "
+            "it with example tensors first (trace_module)"
+        ) from error
+    made._kept_class = f"{type(module).__module__}.{type(module).__qualname__}"
+    return made
+
+
+def _traced(module: Module, calls: Sequence[Arguments]) -> TracedModule:
+    from megengine.traced_module.tracing.assembly import Assembly
+
+    tracer, name, source = ModuleTracer(), type(module).__name__, user_line()
+    first = None
+    try:
+        with untouched(module), tracing(tracer):
+            for args, kwargs in calls:
+                graph, _ = tracer.trace(module, tuple(args), dict(kwargs), name, name, first, source)
+                first = graph if first is None else first
+    finally:
+        tracer.restore()
+    made = Assembly(tracer).graph_module(module)
+    made.specializations = tuple(tracer.specializations)
+    number(graphs_of(made))
+    return made
+
+
+def replacement(graph: InternalGraph, node: ModuleNode, module: Module) -> TracedModule:
+    """A module traced for the calls of the one that a node reads, to be put in its place.
+
+    Raises:
+        GraphError: nothing calls that one.
+    """
+    calls: dict[Any, Arguments] = {}
+    for call in calls_of(graph, node):
+        _, *args = call.args
+        try:
+            args, kwargs = normalized(forward_signature(module), args, call.kwargs)
+        except TypeError as error:
+            raise GraphError(f"replace_module: {call!r} does not fit {type(module).__name__}: {error}") from None
+        leaves, structure = flatten((args, kwargs))
+        values = [stand_in(leaf) if isinstance(leaf, TensorNode) else leaf for leaf in leaves]
+        _, arguments = flatten_arguments(args, kwargs, lambda v: v if isinstance(v, TensorNode) else None)
+        calls.setdefault(arguments_key(arguments), unflatten(structure, values))
+    if not calls:
+        raise GraphError(
+            f"replace_module: nothing calls {node.qualname}, so a {type(module).__name__} cannot be traced for its "
+            "calls; trace it first (trace_module)"
+        )
+    made = traced_for(module, list(calls.values()), f"replace_module: {node.qualname}")
+    own = made.graphs[0]._journal
+    counts = own.next_node, own.next_expr
+    attach(graph, node._expr.name, made)
+    graph._journal.next_node += counts[0]
+    graph._journal.next_expr += counts[1]
+    return made
+
+
+def calls_of(graph: InternalGraph, node: ModuleNode) -> list[Call]:
+    """Calls of what a node reads, in every graph that reads it from the same place."""
+    wanted = graph._attribute_at(node._expr._inputs[0], node._expr.name)[:2]
+    module, name = node.owner, wanted[1]
+    return [
+        expr
+        for expr in all_exprs(graph._top)
+        if isinstance(expr, Call) and is_call_module(expr) and _reads(expr._inputs[0], module, (wanted[0], name))
+    ]
+
+
+def _reads(node: Any, module: Module, place: tuple[Any, str]) -> bool:
+    expr = node._expr
+    if not isinstance(expr, GetAttr) or expr.name.rpartition(".")[2] != place[1] or node.owner is not module:
+        return False
+    holder, name, _ = node._graph._attribute_at(expr._inputs[0], expr.name)
+    return holder is place[0] and name == place[1]
