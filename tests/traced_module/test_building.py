@@ -278,6 +278,37 @@ def test_a_replacement_is_traced_for_every_call():
         model.a.graphs[1].replace_module(model.a.graphs[1].node("fc"), M.Linear(3, 4))
 
 
+class Scaled(M.Module):
+    def forward(self, value, scale=3, *, more=1):
+        return value * scale * more
+
+
+@pytest.mark.parametrize("make", [Scaled, lambda: tm.trace_module(Scaled(), X)], ids=["a class", "traced"])
+def test_calls_get_the_defaults_of_what_they_call_now(make):
+    """Without them they would not enter its graph."""
+    model = MODEL.clone()
+    model.graph.replace_module(model.graph.node("fc"), make())
+    call_of_it = model.graph.node("fc_out").expr
+    assert call_of_it.args[1:] == (model.graph.node("a_out"), 3) and call_of_it.kwargs == {"more": 1}
+    model.graph.add_output_node("fc.mul_out")
+    assert len(model.flatten().graph.get_calls_of(M.Module)) == 1  # of the other layer
+    check_outputs = model(X)
+    np.testing.assert_allclose(check_outputs[0].numpy(), MODEL.a(X).numpy() * 3, rtol=1e-6)
+    np.testing.assert_allclose(check_outputs[1].numpy(), MODEL.a(X).numpy() * 3, rtol=1e-6)
+
+
+def test_a_module_whose_parts_are_read_by_path_is_not_replaced():
+    model = MODEL.clone()
+    graph = model.graph
+    with graph.insert_exprs():
+        graph.replace_node({graph.outputs[0]: graph.inputs[0].a.fc(graph.outputs[0])})
+    with pytest.raises(GraphError, match="'a.fc' is read by Net through Net.a; replace the layers inside it"):
+        graph.replace_module(graph.node("a"), Third())
+    inner = model.a.graph
+    inner.replace_module(inner.node("fc"), M.Linear(4, 4, bias=False))
+    graph.lint()
+
+
 # ---------------------------------------------------------------- classes
 
 

@@ -108,6 +108,50 @@ def replacement(graph: InternalGraph, node: ModuleNode, module: Module) -> Trace
     return made
 
 
+def calls_to_renew(graph: InternalGraph, node: ModuleNode) -> list[Call]:
+    """Calls of what a node reads; where its module has several graphs, those of all of them."""
+    if len(getattr(graph._owner, "graphs", ())) > 1:
+        return calls_of(graph, node)
+    return [user for user in node.users if isinstance(user, Call) and is_call_module(user)]
+
+
+def check_not_read_inside(graph: InternalGraph, node: ModuleNode) -> None:
+    """Refuse to replace a module whose parts are read by their paths through it.
+
+    Raises:
+        GraphError: names what is read.
+    """
+    if is_leaf_module(node.owner):
+        return
+    holder, name, _ = graph._attribute_at(node._expr._inputs[0], node._expr.name)
+    for expr in all_exprs(graph._top):
+        if not isinstance(expr, GetAttr) or "." not in expr.name:
+            continue
+        at = expr._inputs[0].owner
+        for part in expr.name.split(".")[:-1]:
+            if at is holder and part == name:
+                raise GraphError(
+                    f"replace_module: {expr.name!r} is read by {expr._graph.qualname} through {node.qualname}; replace "
+                    "the layers inside it, or remove what uses them"
+                )
+            at = object.__getattribute__(at, "__dict__")[part]
+
+
+def give_arguments(calls: Sequence[Call]) -> None:
+    """Let calls of a module that is another one now have their arguments in its form, with its defaults."""
+    for call in calls:
+        module = call._inputs[0].owner
+        if not issubclass(type(module), traced_module_class()):
+            continue
+        _, *args = call.args
+        try:
+            args, kwargs = normalized(forward_signature(module), args, call.kwargs)
+        except TypeError:
+            continue  # inferring the call tells what is wrong
+        if flatten((tuple(args), kwargs))[1] != flatten((tuple(call.args[1:]), call.kwargs))[1]:
+            call.set_args_kwargs(call._inputs[0], *args, **kwargs)
+
+
 def calls_of(graph: InternalGraph, node: ModuleNode) -> list[Call]:
     """Calls of what a node reads, in every graph that reads it from the same place."""
     wanted = graph._attribute_at(node._expr._inputs[0], node._expr.name)[:2]

@@ -260,7 +260,7 @@ class ModuleEdits:
         A module that is no layer, and is not traced, is traced for the calls of the one that goes. Every call is
         inferred again; one that becomes impossible is refused.
         """
-        from megengine.traced_module.editing.composites import calls_of, is_composite, replacement
+        from megengine.traced_module.editing import composites
 
         self._check_owned("replace_module", [node])
         if not isinstance(node, ModuleNode) or not isinstance(node.expr, GetAttr):
@@ -269,11 +269,14 @@ class ModuleEdits:
                 "finds it"
             )
         self._check_module(node.qualname, module)
+        composites.check_not_read_inside(self, node)
         with self._edit("replace_module"):
-            several = len(getattr(self._owner, "graphs", ())) > 1
-            calls = calls_of(self, node) if several else [*node.users]
-            made = replacement(self, node, module) if is_composite(module) else self._own(node, "", module)
+            calls = composites.calls_to_renew(self, node)
+            made = self._own(node, "", module)
+            if composites.is_composite(module):
+                made = composites.replacement(self, node, module)
             self._put_attribute(node.expr.inputs[0], node.expr.name, made)
+            composites.give_arguments(calls)
             for graph in {id(call._graph): call._graph for call in calls}.values():
                 graph._infer_again([call for call in calls if call._graph is graph])
 
