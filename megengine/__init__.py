@@ -41,10 +41,15 @@ for _prefix, _home in {
     "megengine.functional.quantized": "megengine.functional.quantized",
     "megengine.module.qat.": "megengine.module.qat",
     "megengine.module.quantized.": "megengine.module.quantized",
+    "megengine.core._imperative_rt.ops.": "megengine.compat.builtin",
 }.items():
     late.provide(_prefix, lambda home=_home: importlib.import_module(home))
 
 absent.explain_modules()
+
+
+def _full_sync() -> None:
+    """Nothing to wait for: values exist when a call returns."""
 
 
 def __getattr__(name: str) -> Any:

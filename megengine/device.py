@@ -71,7 +71,7 @@ class CompNode(str):
     __slots__ = ()
     __hash__ = str.__hash__
 
-    def __new__(cls, name: str) -> CompNode:
+    def __new__(cls, name: str = "xpux") -> CompNode:
         return super().__new__(cls, normalize(name))
 
     @property
@@ -89,6 +89,32 @@ class CompNode(str):
         """Kind, number and stream: ("cpu", 0, 0)."""
         kind = str.__str__(self).rstrip("0123456789")
         return kind, int(str.__str__(self)[len(kind) :]), 0
+
+    @property
+    def get_mem_status_bytes(self) -> tuple[int, int]:
+        """Total and free memory, in bytes. An attribute, as in MegEngine."""
+        return get_mem_status_bytes(str.__str__(self))
+
+    @property
+    def get_used_memory(self) -> int:
+        """Bytes in use. An attribute, as in MegEngine."""
+        return get_allocated_memory(str.__str__(self))
+
+    @staticmethod
+    def _get_default_device() -> str:
+        return get_default_device()
+
+    @staticmethod
+    def _set_default_device(device: str) -> None:
+        set_default_device(device)
+
+    @staticmethod
+    def _get_device_count(device_type: DeviceType, warn: bool = False) -> int:
+        return get_device_count({DeviceType.CUDA: "gpu", DeviceType.ROCM: "rocm"}.get(device_type, "cpu"))
+
+    @staticmethod
+    def _sync_all() -> None:
+        """Nothing: calls are synchronous."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, str):

@@ -195,6 +195,11 @@ class Tensor(_Fields):
                 return seen
         return self._value.shape if self._value is not None else self.spec.shape
 
+    @property
+    def _tuple_shape(self) -> tuple[int, ...]:
+        """Lengths of the axes as integers, also while a model is traced. MegEngine's name."""
+        return self.spec.shape
+
     def _read(self, what: str) -> np.ndarray:
         """The storage, for Python code that asks for values: a tracer hears of it."""
         watcher = hooks.active.get()

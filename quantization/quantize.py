@@ -103,6 +103,11 @@ def quantize(module: Module, inplace: bool = True, mapping: dict | None = None) 
     return _replaced(module, lambda child: made.get(id(child)), {})
 
 
+def _get_quantable_module_names() -> list[str]:
+    """Names of the layers that have a form for quantization-aware training and one that computes with integers."""
+    return [rule.float_class.__name__ for rule in RULES]
+
+
 def _check_module(name: str, module: Any) -> None:
     if not isinstance(module, Module):
         raise OptionError(f"{name}: expected a Module, got {type(module).__name__}")

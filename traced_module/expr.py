@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from megengine.core.errors import GraphError
 from megengine.core.pytree import TreeDef, unflatten
+from megengine.dispatch import opdefs
 
 if TYPE_CHECKING:
     from megengine.tensor import Tensor
@@ -374,7 +375,9 @@ def is_call_function(expr: Expr, func: Callable[..., Any] | Iterable[Callable[..
 
 
 def is_apply_def(expr: Expr, opdef: str | None = None) -> bool:
-    """True for an applied op (of that name)."""
+    """True for an applied op (of that name); ops of MegEngine's that a program applied are calls of their functions."""
+    if isinstance(expr, CallFunction) and expr.qualified.startswith(opdefs.PREFIX):
+        return opdef in (None, opdefs.class_name(expr.qualified))
     return isinstance(expr, Apply) and opdef in (None, expr.op)
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from megengine.core.errors import GraphError
 from megengine.module import Module
 from megengine.traced_module.expr import (
-    Apply,
     CallMethod,
     Expr,
     Input,
+    is_apply_def,
     is_call_function,
     is_call_tensor_method,
 )
@@ -107,7 +107,7 @@ class Queries:
 
     def get_apply_by_type(self, op: str, recursive: bool = True) -> ExprFilter:
         """Expressions that apply the op of that name."""
-        return self.exprs(recursive)._keep(lambda e: isinstance(e, Apply) and e.op == op)
+        return self.exprs(recursive)._keep(lambda e: is_apply_def(e, op))
 
     def get_module_by_type(self, module_cls: type, recursive: bool = True) -> NodeFilter:
         """Nodes of modules of a class. Raises GraphError for anything else."""

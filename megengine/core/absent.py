@@ -21,22 +21,30 @@ REASONS: dict[str, str] = {
     "megengine.distributed.Server": "training runs in one process",
     "megengine.distributed.Client": "training runs in one process",
     "megengine.distributed.launcher": "training runs in one process; megengine.distributed has launcher itself",
-    "megengine.functional.inplace": "x += y and x[key] = y change a tensor in place",
-    "megengine.jit.tracing": "trace is in megengine.jit",
     "megengine.lite": "megengine.plan runs models",
     "megengine.tools.network_visualize": "megengine.traced_module.pictures draws graphs, and so does mge-quantize draw",
     "megengine.xla": "jit.trace and megengine.plan compile graphs",
     "megengine.experimental": "what became useful of it is in megengine.quantization",
     "megengine.version": "it is megengine.__version__",
     "megengine.core.": "a part of MegEngine's inside; what models need is in megengine and megengine.functional",
-    "megengine.core.ops": "ops are called by the functions of megengine.functional",
-    "megengine.core.tensor.utils": "megengine.functional has functions for what this holds",
+    "megengine.core._wrap": "devices are names such as 'cpu0'; megengine.device.CompNode is a class of them",
+    "megengine.core.device": "it is megengine.device",
+    "megengine.core.graph": "functions run as they are called; megengine.traced_module holds graphs",
+    "megengine.core.serialization": "it is megengine.serialization",
+    "megengine.core.tensor.core": "apply is in megengine.core._imperative_rt.core2, Tensor in megengine",
+    "megengine.core.tensor.function": "Function is in megengine.autodiff",
+    "megengine.core.tensor.indexing": "write x[key] and x[key] = value",
+    "megengine.core.tensor.multipledispatch": "functions take tensors of one kind; nothing is to be dispatched",
+    "megengine.core.tensor.tensor": "it is megengine.Tensor",
+    "megengine.core.tensor.tensor_wrapper": "it is megengine.Tensor",
+    "megengine.core.tensor_nn": "Parameter is in megengine; a Tensor that is an attribute of a Module is a buffer",
+    "megengine._internal": "of MegEngine 0.x; what models need is in megengine and megengine.functional",
+    "megengine.core._imperative_rt.utils": "of MegEngine's processes and memory; nothing here needs it",
     "megengine.trace": "it is called megengine.jit.trace",
     "megengine.check_misc": "there is no installation to check: what is missing says so when it is used",
     "megengine.utils.": "a helper of MegEngine's own tools; models and training do not use it",
     "megengine.utils.comp_graph_tools.": "graphs are those of traced_module.lower, which run and edit themselves",
     "megengine.utils.network.": "graphs are those of traced_module.lower, which insert, replace, rename and erase",
-    "megengine.utils.persistent_cache.": "kernels are chosen without a cache of measurements",
     "megengine.utils.profile_analyzer.": "profiles are files for trace viewers, made by megengine.utils.profiler",
 }
 
@@ -57,12 +65,13 @@ def missing(
     To be raised by the module's `__getattr__`. `known()` are names to search; without it, the module's public ones.
     """
     known = partial(_public, module) if known is None else known
-    why = "" if name.startswith("_") else reason(f"{module}.{name}")
+    inside = module.startswith("megengine.core") and not name.startswith("__")
+    why = reason(f"{module}.{name}") if inside or not name.startswith("_") else ""
     if _importing(sys._getframe(2)):
         text = f"cannot import name {name!r} from {module!r}"
         return MissingImportError(f"{text}: {why}" if why else text + nearest(name, known()), name=name)
     text = f"module {module!r} has no attribute {name!r}"
-    if name.startswith("_"):
+    if name.startswith("_") and not why:
         return MissingNameError(text)
     return MissingNameError(f"{text}: {why}") if why else MissingNameError(text, name, known)
 

@@ -29,12 +29,12 @@ def ensure(name: str) -> bool:
 
 
 @functools.cache
-def parts(package: str) -> frozenset[str]:
-    """Names of the modules and folders of a package, without those that begin with an underscore."""
+def parts(package: str, *, private: bool = False) -> frozenset[str]:
+    """Names of the modules and folders of a package; those that begin with an underscore only where asked."""
     found = pkgutil.iter_modules(sys.modules[package].__path__)
-    return frozenset(module.name for module in found if not module.name.startswith("_"))
+    return frozenset(module.name for module in found if private or not module.name.startswith("_"))
 
 
-def part(package: str, name: str) -> ModuleType | None:
+def part(package: str, name: str, *, private: bool = False) -> ModuleType | None:
     """A part of a package, imported when it is first named; None if the package has none of that name."""
-    return importlib.import_module(f"{package}.{name}") if name in parts(package) else None
+    return importlib.import_module(f"{package}.{name}") if name in parts(package, private=private) else None

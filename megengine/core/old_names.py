@@ -64,6 +64,33 @@ _OF_MODULE: dict[str, dict[str, str]] = {
         "L1Loss": _LOSSES,
         "MSELoss": "use megengine.functional.nn.square_loss",
     },
+    "megengine.core": {
+        "Buffer": "a Tensor that is an attribute of a Module is one of its buffers",
+        "Function": "it is megengine.autodiff.Function",
+        "Parameter": "it is megengine.Parameter",
+        "Tensor": "it is megengine.Tensor",
+        "TensorDict": "a dict whose keys are tensors does the same",
+        "Graph": "functions run as they are called; megengine.traced_module holds graphs",
+        "set_default_device": "it is megengine.set_default_device",
+    },
+    "megengine.core._imperative_rt.core2": {
+        "config_async_level": "set megengine.config.async_level; calls are synchronous whatever it says",
+        "get_async_level": "read megengine.config.async_level",
+        "apply_backward": "GradManager.backward computes gradients",
+        "TensorWeakRef": "use weakref.ref(tensor)",
+        "set_python_backtrace_enabled": "errors come from the call itself, with Python's traceback",
+    },
+    "megengine.core._imperative_rt.utils": {
+        "Logger": "use megengine.logger",
+        "TensorSanityCheckImpl": "use megengine.utils.tensor_sanity_check.TensorSanityCheck",
+        "AtomicUint64": "use itertools.count, or a multiprocessing.Value",
+    },
+    "megengine.core.tensor.utils": {
+        "setscalar": "use x.reshape(()), or megengine.functional.squeeze",
+        "unsetscalar": "use x.reshape(1)",
+        "concatenate": "use megengine.functional.concat",
+        "astype": "use x.astype(dtype)",
+    },
     "megengine.jit": {
         "sideeffect": "it is no longer needed: functions under jit.trace run as they are written",
     },

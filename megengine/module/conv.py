@@ -70,7 +70,7 @@ class _ConvNd(Module):
         self.output_padding = 0
         self.groups = groups
         self.weight = init.parameter(self._infer_weight_shape())
-        self.bias = init.parameter((1, out_channels, *[1] * self._axes)) if bias else None
+        self.bias = init.parameter(self._infer_bias_shape()) if bias else None
         self.reset_parameters()
 
     def _per_axis(self, value: Any) -> Any:
@@ -83,6 +83,9 @@ class _ConvNd(Module):
             first, second = second, first
         shape = (first // g, second // g, *_tuple(self.kernel_size, self._axes))
         return (g, *shape) if g > 1 else shape
+
+    def _infer_bias_shape(self) -> tuple[int, ...]:
+        return (1, self.out_channels, *[1] * self._axes)
 
     def _get_fanin(self) -> int:
         return math.prod(_tuple(self.kernel_size, self._axes)) * self.in_channels

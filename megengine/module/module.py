@@ -45,6 +45,29 @@ def _walk(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from _walk(f"{prefix}.{name}", item)
 
 
+def _access_structure(obj: Any, key: str, callback: Callable[[Any, Any, Any], Any] | None = None) -> Any:
+    """What stands at a dotted path of attributes, entries of lists and of dicts.
+
+    With a callback what that gives of (what holds it, its key there, the value). Raises MissingNameError.
+    """
+    parent, at = None, obj
+    found: Any = None
+    for part in key.split("."):
+        parent = at
+        try:
+            found = int(part) if isinstance(parent, (list, tuple)) else part
+            at = getattr(parent, part) if isinstance(parent, Module) else parent[found]
+        except (AttributeError, IndexError, KeyError, ValueError, TypeError) as exc:
+            text = f"{type(obj).__name__} has nothing at {key!r}: {part!r} is missing in a {type(parent).__name__}"
+            raise MissingNameError(text) from exc
+    return at if callback is None else callback(parent, found, at)
+
+
+def _expand_structure(prefix: str, obj: Any) -> list[tuple[str, Any]]:
+    """Path and value of every module and tensor in an attribute, through lists and dicts."""
+    return list(_walk(prefix, obj))
+
+
 _FEW_CALLS = 150  # that may still nest: a layer needs less
 _CALLS_A_LEVEL = 20  # of a module in a module: its forward, and functions of the user's between
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")

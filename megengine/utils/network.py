@@ -23,6 +23,11 @@ def set_symbolic_shape(option: bool) -> bool:
     return before
 
 
+def use_symbolic_shape() -> bool:
+    """What was last set; it has no effect here."""
+    return _symbolic_shape[0]
+
+
 def as_oprnode(obj: Any) -> Any:
     """The expression that makes a node, or the expression given. Raises GraphError for anything else."""
     if hasattr(obj, "inputs") and hasattr(obj, "outputs"):

@@ -25,3 +25,4 @@ def get_ndtuple(value: int | Iterable[int], *, n: int, allow_zero: bool = True) 
 
 _single, _pair, _triple = (partial(get_ndtuple, n=n) for n in (1, 2, 3))
 _pair_nonzero, _triple_nonzero = (partial(get_ndtuple, n=n, allow_zero=False) for n in (2, 3))
+_quadruple = partial(get_ndtuple, n=4)

@@ -33,12 +33,30 @@ LAYERS = {
     "megengine.plan": 6,
     "megengine.lite": 6,
     "megengine.quantization": 7,
+    "megengine.compat": 7,
     "megengine.convert": 8,
     "megengine.cli": 8,
 }
 
 # Re-exports only: they may import any layer, and nothing imports them.
-FACES = ("megengine.module.qat", "megengine.module.quantized", "megengine.functional.quantized")
+FACES = (
+    "megengine.module.qat",
+    "megengine.module.quantized",
+    "megengine.functional.quantized",
+    # MegEngine's paths of what is in megengine.compat and elsewhere
+    "megengine.core._config",
+    "megengine.core._imperative_rt",
+    "megengine.core._trace_option",
+    "megengine.core.autodiff",
+    "megengine.core.ops",
+    "megengine.core.tensor.amp",
+    "megengine.core.tensor.array_method",
+    "megengine.core.tensor.megbrain_graph",
+    "megengine.core.tensor.raw_tensor",
+    "megengine.core.tensor.utils",
+    "megengine.core.tensor_factory",
+    "megengine.traced_module.fake_quant",
+)
 
 
 def layer_of(name: str) -> int | None:

@@ -108,7 +108,7 @@ def test_every_missing_name_says_what_to_do_when_it_is_imported():
         ("from megengine.optim import SGD", "it is called megengine.optimizer"),
         ("import megengine.optim.sgd", "it is called megengine.optimizer"),
         ("from megengine.core._imperative_rt import Const", "what models need is in"),
-        ("from megengine.core.ops.builtin import Copy", "functions of megengine.functional"),
+        ("from megengine.core.tensor.function import Function", "Function is in megengine.autodiff"),
         ("from megengine.functional import batched_matrix_mul", "use megengine.functional.matmul"),
         ("from megengine.module import ModuleList", "a list of modules that is an attribute does the same"),
         ("from megengine.functional.math import _private", "cannot import name '_private' from 'megengine.functional"),

@@ -16,9 +16,9 @@ import numpy as np
 
 from megengine.core.deep_calls import levels, with_room
 from megengine.core.errors import FileFormatError, MegEngineError, brief, nearest
-from megengine.core.pytree import TreeDef
+from megengine.core.pytree import TreeDef, flatten
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import registry
+from megengine.dispatch import opdefs, registry
 from megengine.module import Module
 from megengine.serialization import builder_of
 from megengine.serialization.arrays import quantized_of
@@ -370,9 +370,28 @@ class _Reader:
         described = dict(state.get("opdef_state") or {})
         kind = described.pop("opdef_type", state.get("opdef"))
         name = _word(str(kind) if isinstance(kind, Global) else kind).rpartition(".")[2]
-        if name not in registry or name not in tm_versions.OPDEFS:
-            raise FileFormatError(f"the file applies the op {name[:60]!r}, which has no counterpart here")
-        return Apply(graph, int(state["_id"]), {}, name, tm_versions.OPDEFS[name](described))
+        if (
+            name in registry
+            and name in tm_versions.OPDEFS
+            and described.get("axis", 7) == 7
+            and len(state["inputs"]) == 1
+        ):
+            return Apply(graph, int(state["_id"]), {}, name, tm_versions.OPDEFS[name](described))
+        options = {key: self.constant(value) for key, value in described.items() if key != "comp_node"}
+        try:
+            qualified, options = opdefs.call_of(name, options)
+        except MegEngineError as exc:
+            raise FileFormatError(
+                f"the file applies the op {name[:60]!r}, which has no counterpart here: {exc}"
+            ) from None
+        arguments = flatten(((0,) * len(state["inputs"]), options))
+        self.spend(len(options))
+        first = len(state["inputs"])
+        constants = tuple(enumerate(arguments[0]))[first:]
+        expr = CallFunction(graph, int(state["_id"]), {}, (arguments[1], constants), qualified)
+        count = len(state["outputs"])
+        expr._out_def = None if count == 1 else flatten((0,) * count)[1]
+        return expr
 
     def input(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
         """An input of the graph."""

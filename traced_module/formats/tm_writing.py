@@ -8,13 +8,14 @@ import pickle
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import GraphError, brief
 from megengine.core.pytree import TreeDef
+from megengine.dispatch import opdefs
 from megengine.logger import get_logger
 from megengine.module import Module
 from megengine.serialization import write_atomically
@@ -233,7 +234,7 @@ class _Description:
         nodes: dict[int, Stub] = {}
         exprs: dict[int, Stub] = {}
         for expr in graph._order:
-            exprs[id(expr)] = self.empty(f"{_HOME}.expr.{expr.kind}")
+            exprs[id(expr)] = self.empty(f"{_HOME}.expr.{Apply.kind if _is_op(expr) else expr.kind}")
             for node in expr.outputs:
                 kind = "ModuleNode" if isinstance(node, ModuleNode) else "TensorNode"
                 nodes[id(node)] = self.empty(f"{_HOME}.node.{kind}")
@@ -274,6 +275,11 @@ class _Description:
     def expr(self, expr: Expr, inputs: list[Stub], outputs: list[Stub]) -> dict[str, Any]:
         """State of an expression."""
         state: dict[str, Any] = {"_id": expr.id, "_disable_remove": expr._disable_remove}
+        if _is_op(expr):
+            kind = Name(f"{opdefs.PREFIX}{opdefs.class_name(expr.qualified)}")
+            kept = {k: _option(k, v) for k, v in opdefs.state_of(expr.qualified, expr.kwargs).items()}
+            state |= {"inputs": inputs, "opdef_state": {**kept, "opdef_type": kind}, "version": VERSION}
+            return state | {"outputs": outputs}
         if isinstance(expr, Call):
             return state | self.call(expr, inputs, outputs)
         state["inputs"] = inputs
@@ -394,6 +400,18 @@ def _named(name: str) -> str:
     if len(name) > LONGEST_NAME:
         raise GraphError(f".tm: the name {brief(name)} has {len(name)} characters; expected at most {LONGEST_NAME}")
     return name
+
+
+def _is_op(expr: Expr) -> TypeGuard[CallFunction]:
+    """Whether MegEngine keeps a call as an op that is applied."""
+    return isinstance(expr, CallFunction) and expr.qualified.startswith(opdefs.PREFIX)
+
+
+def _option(name: str, value: Any) -> Any:
+    """An option of an op as MegEngine keeps it."""
+    if name == "comp_node":
+        return _DEVICE
+    return with_metadata(value) if isinstance(value, QuantizedDType) else value
 
 
 _DEVICE = Stub("megengine.core._imperative_rt.common.CompNode", "xpux:0")

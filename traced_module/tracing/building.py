@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from megengine.core.errors import GraphError
 from megengine.core.pytree import TreeDef, unflatten
-from megengine.dispatch import apply, interpose
+from megengine.dispatch import apply, interpose, opdefs
 from megengine.module import Module
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.expr import Apply, Call, CallFunction, CallMethod, Expr, GetAttr
@@ -125,6 +125,9 @@ class Builder:
         graph, name = self.graph, function.name
         if not function.is_method:
             expr: Call = CallFunction(graph, graph._new_expr_id(), self.meta(), arguments, function.qualified)
+            if function.home.startswith(opdefs.HOME):
+                name = name.lower()
+                return self.make_call(expr, inputs, result, f"{name}_out", f"{graph.qualname}.[def_{name}]")
             return self.make_call(expr, inputs, result, f"{name}_out", f"{graph.qualname}.[func_{name}]")
         expr = CallMethod(graph, graph._new_expr_id(), self.meta(), arguments, name)
         short = name.strip("_")

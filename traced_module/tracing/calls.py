@@ -15,7 +15,7 @@ from megengine.core import hooks
 from megengine.core.errors import GraphError, MegEngineError, OptionError, nearest
 from megengine.core.pytree import LEAF, TreeDef, flatten, register_pytree_node
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import interpose
+from megengine.dispatch import interpose, opdefs
 from megengine.dispatch.public import exported, in_place_methods, public_functions
 from megengine.module import Module, Sequential
 from megengine.tensor import DeferredValueError, Tensor
@@ -67,6 +67,9 @@ def function_of(qualified: str) -> Callable[..., Any]:
         return wrapped_functions[qualified]
     if qualified in public_functions:
         return _public(qualified)
+    found = opdefs.find(qualified)
+    if found is not None:
+        return found
     known = [*public_functions, *wrapped_functions]
     raise GraphError(
         f"unknown function {qualified!r}{nearest(qualified, known)}; "

@@ -6,13 +6,52 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType, bfloat16, is_quantized, quantized
+from megengine.core.dtype import QuantizedDType, bfloat16, from_metadata, is_quantized, quantized
 from megengine.core.errors import DTypeError, OptionError, nearest
+from megengine.core.tensor.quantized_arrays import (
+    LowBitDType,
+    convert_from_qint1,
+    convert_from_qint4,
+    convert_from_qint8,
+    convert_from_qint32,
+    convert_from_quint4,
+    convert_from_quint8,
+    convert_to_qint1,
+    convert_to_qint4,
+    convert_to_qint8,
+    convert_to_qint32,
+    convert_to_quint4,
+    convert_to_quint8,
+    intb1,
+    intb2,
+    intb4,
+    is_bfloat16,
+    is_differentible_dtype,
+    is_dtype_equal,
+)
 
 __all__ = [
     "QuantDtypeMeta",
     "bfloat16",
+    "convert_from_qint1",
+    "convert_from_qint4",
+    "convert_from_qint8",
+    "convert_from_qint32",
+    "convert_from_quint4",
+    "convert_from_quint8",
+    "convert_to_qint1",
+    "convert_to_qint4",
+    "convert_to_qint8",
+    "convert_to_qint32",
+    "convert_to_quint4",
+    "convert_to_quint8",
     "create_quantized_dtype",
+    "intb1",
+    "intb2",
+    "intb4",
+    "is_bfloat16",
+    "is_differentible_dtype",
+    "is_dtype_equal",
     "meta_of",
     "get_dtype_bit",
     "get_scale",
@@ -61,6 +100,7 @@ _METAS = {
         QuantDtypeMeta("qint32", "QuantizedS32", "int32", -(2**31), 2**31 - 1, False),
     )
 }
+_builtin_quant_dtypes = _METAS  # MegEngine's name
 _BITS = {"qint1": 1, "quint4": 4, "qint4": 4, "quint8": 8, "qint8": 8, "qint8_narrow": 8, "qint32": 32}
 
 
@@ -128,6 +168,7 @@ def is_quantize(dtype: Any) -> bool:
 
 def get_scale(dtype: Any) -> float:
     """Scale of a quantized dtype. Raises DTypeError for others."""
+    dtype = from_metadata(dtype) or dtype if isinstance(dtype, np.dtype) else dtype
     if not isinstance(dtype, QuantizedDType):
         raise DTypeError(f"get_scale: {dtype!r} is not a quantized dtype; expected one such as qint8(0.1)")
     return dtype.scale  # type: ignore[return-value]
@@ -135,6 +176,7 @@ def get_scale(dtype: Any) -> float:
 
 def get_zero_point(dtype: Any) -> int:
     """Zero point of a quantized dtype. Raises DTypeError for others."""
+    dtype = from_metadata(dtype) or dtype if isinstance(dtype, np.dtype) else dtype
     if not isinstance(dtype, QuantizedDType):
         raise DTypeError(f"get_zero_point: {dtype!r} is not a quantized dtype; expected one such as quint8(0.1, 3)")
     return dtype.zero_point
@@ -149,4 +191,4 @@ def get_dtype_bit(dtype_name: str) -> int:
 
 def is_lowbit(dtype: Any) -> bool:
     """True for types of fewer than 8 bits."""
-    return isinstance(dtype, QuantizedDType) and _BITS[dtype.name] < 8
+    return isinstance(dtype, LowBitDType) or (isinstance(dtype, QuantizedDType) and _BITS[dtype.name] < 8)

@@ -1,0 +1,244 @@
+"""Op classes as MegEngine has them, and `apply`, which runs one on tensors.
+
+A class is a record of options: `Reduce(mode="SUM", axis=1)`. Its method `run` computes it with public functions, so
+gradients, graphs and files need nothing else. Graphs hold an applied op as the call of a function named after it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import inspect
+import numbers
+import types
+from collections.abc import Callable
+from typing import Any, ClassVar, dataclass_transform
+
+import numpy as np
+
+from megengine.core.dtype import DType, as_dtype
+from megengine.core.errors import ArgumentError, OptionError, ShapeError, brief, nearest
+from megengine.dispatch import opdefs
+from megengine.tensor import Tensor
+
+LARGEST = 2**31 - 1  # an axis or a bound that was not given
+CLASSES: dict[str, type[OpDef]] = {}
+
+
+class Choice(enum.StrEnum):
+    """One of several words, in any case of letters; equal to the word itself."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Choice | None:
+        return cls.__members__.get(value.upper()) if isinstance(value, str) else None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__qualname__}.{self.name}"
+
+    __str__ = __repr__
+    __hash__ = str.__hash__
+
+
+def choice(name: str, words: str) -> Any:
+    """A class of choices, named as MegEngine prints it."""
+    return Choice(name.rpartition(".")[2], [(w, w) for w in words.split()], qualname=name)  # type: ignore[call-overload]
+
+
+@dataclass_transform(eq_default=False)
+class OpDef:
+    """An op with its options; equal to another one of the same class and options."""
+
+    scope: ClassVar[str] = ""
+    modes: ClassVar[Any] = None  # of a class whose ops are named after their mode: what the modes are
+    random: ClassVar[bool] = False
+    run: Callable[..., Any]
+    _defaults: ClassVar[dict[str, Any]] = {}
+
+    def __init_subclass__(cls) -> None:
+        made = dataclasses.dataclass(eq=False, repr=False)(cls)
+        cls._defaults = {field.name: field.default for field in dataclasses.fields(made)}  # type: ignore[arg-type]
+        if not cls.__name__.startswith("_"):
+            cls.__qualname__ = cls.__name__
+            CLASSES[cls.__name__] = cls
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "scope":
+            object.__setattr__(self, name, str(value))
+            return
+        if name not in self._defaults:
+            raise OptionError(f"{type(self).__name__}: no option {name!r}{nearest(name, self._defaults)}")
+        object.__setattr__(self, name, _checked(type(self), name, value))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: _plain(getattr(self, name)) for name in self._defaults}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in {**self._defaults, **known(type(self), state)}.items():
+            setattr(self, name, value)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.__getstate__() == self.__getstate__()
+
+    def __hash__(self) -> int:
+        return hash((type(self), repr(self.__getstate__())))
+
+    def __repr__(self) -> str:
+        return str(getattr(self, "mode").value) if self.modes is not None else type(self).__name__  # noqa: B009
+
+
+class PyOpBase(OpDef):
+    """Base of ops that are written in Python; nothing derives from it here."""
+
+    def run(self, *inputs: Tensor) -> Any:
+        """Nothing to compute."""
+        raise OptionError("PyOpBase: write a megengine.autodiff.Function with forward and backward")
+
+
+def _checked(kind: type[OpDef], name: str, value: Any) -> Any:
+    default = kind._defaults[name]
+    what = f"{kind.__name__}: {name} is {brief(value)}"
+    if name in ("dtype", "output_dtypes"):
+        return None if value is None else _native(as_dtype(value))
+    if isinstance(default, Choice):
+        word = value[0] if isinstance(value, (tuple, list)) and len(value) == 1 else value
+        try:
+            return type(default)(word)
+        except ValueError:
+            words = list(type(default).__members__)
+            hint = nearest(str(value).upper(), words)
+            raise OptionError(f"{what}; expected one of {', '.join(words)}{hint}") from None
+    if isinstance(default, tuple):
+        if not isinstance(value, (tuple, list)):
+            raise OptionError(f"{what}; expected a list")
+        return list(value)
+    wanted = {bool: (bool, np.bool_), int: numbers.Integral, float: numbers.Real}.get(type(default))
+    if wanted is not None and not isinstance(value, wanted):
+        raise OptionError(f"{what}; expected {'an integer' if type(default) is int else f'a {type(default).__name__}'}")
+    return type(default)(value) if wanted is not None else str(value)
+
+
+def _native(dtype: DType) -> DType:
+    """The dtype without the byte order that a file names."""
+    return dtype.newbyteorder("=") if isinstance(dtype, np.dtype) and dtype.kind in "biufc" else dtype
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, Choice):
+        return value
+    return (value.value,) if type(value).__name__ == "Strategy" else value.value
+
+
+def known(kind: type[OpDef], state: dict[str, Any]) -> dict[str, Any]:
+    """The options of a class among what a file keeps of an op: devices and limits of memory mean nothing here."""
+    return {name: value for name, value in state.items() if name in kind._defaults and name != "comp_node"}
+
+
+# ---------------------------------------------------------------- applying
+
+
+def apply(op: OpDef, *inputs: Any) -> tuple[Any, ...]:
+    """The results of an op on tensors, always as a tuple; numbers and arrays among the inputs become tensors.
+
+    Raises:
+        ArgumentError: `op` is no op, or it takes another number of tensors.
+
+    Example:
+        >>> from megengine.core.ops.builtin import Elemwise
+        >>> apply(Elemwise("ADD"), Tensor([1.0]), 2)[0].item()
+        3.0
+    """
+    if not isinstance(op, OpDef):
+        if hasattr(op, "formula"):  # a graph of operators
+            return op.run(*inputs)
+        raise ArgumentError(
+            f"apply: op is {brief(op)}; expected an op such as megengine.core.ops.builtin.Elemwise('ADD')"
+        )
+    out = function_of(op)(*map(as_tensor, inputs), **_options(op))
+    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
+
+def as_tensor(value: Any) -> Any:
+    """Numbers and arrays as tensors; what is one, or stands for one in a graph, stays."""
+    return Tensor(value) if isinstance(value, (bool, numbers.Number, np.ndarray, np.generic, list, tuple)) else value
+
+
+def _options(op: OpDef) -> dict[str, Any]:
+    """The options as plain values, those with their default left out."""
+    left_out = ("mode",) if op.modes is not None else ()
+    given = {name: _plain(getattr(op, name)) for name in op._defaults if name not in left_out}
+    defaults = {name: _plain(value) for name, value in op._defaults.items()}
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in given.items() if _differs(v, defaults[k])}
+
+
+def _differs(value: Any, default: Any) -> bool:
+    return (tuple(value) if isinstance(value, list) else value) != default
+
+
+def function_of(op: OpDef) -> Callable[..., Any]:
+    """The function that graphs call for an op."""
+    return _function(type(op), None if op.modes is None else getattr(op, "mode").value)  # noqa: B009
+
+
+@functools.cache
+def _function(kind: type[OpDef], mode: str | None) -> Callable[..., Any]:
+    fixed = {} if mode is None else {"mode": mode}
+
+    def call(*inputs: Tensor, **options: Any) -> Any:
+        op = kind(**fixed, **options)  # type: ignore[arg-type]
+        _check_arity(op, len(inputs))
+        return op.run(*inputs)
+
+    inputs = inspect.Parameter("inputs", inspect.Parameter.VAR_POSITIONAL)
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_plain(default))
+        for name, default in kind._defaults.items()
+        if name not in fixed
+    ]
+    # a function of its own, which `inspect` sees with the options of the class
+    made = types.FunctionType(call.__code__, call.__globals__, mode or kind.__name__, None, call.__closure__)
+    made.__signature__ = inspect.Signature([inputs, *options])  # type: ignore[attr-defined]
+    home = opdefs.HOME if mode is None else f"{opdefs.PREFIX}{kind.__name__}"
+    return opdefs.declare(home, mode or kind.__name__, made, state=lambda given: stored(kind, {**fixed, **given}))
+
+
+def stored(kind: type[OpDef], options: dict[str, Any]) -> dict[str, Any]:
+    """What MegEngine keeps of an op in a file."""
+    state = kind(**options).__getstate__()
+    return {**state, "workspace_limit": 2**64 - 1} if "strategy" in state else state
+
+
+def _check_arity(op: OpDef, given: int) -> None:
+    parameters = inspect.signature(op.run).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return
+    needed = sum(p.default is p.empty for p in parameters)
+    if not needed <= given <= len(parameters):
+        names = ", ".join(p.name if p.default is p.empty else f"[{p.name}]" for p in parameters)
+        raise ArgumentError(f"{op!r}: got {given} tensors; expected {names or 'none'}")
+
+
+def integers(what: str, tensor: Tensor) -> list[int]:
+    """The values of a tensor of lengths or positions. Raises ShapeError for other values."""
+    array = np.asarray(tensor.numpy())
+    if array.ndim > 1 or array.dtype.kind not in "iu":
+        raise ShapeError(f"{what}: got {tensor.spec}; expected a flat tensor of integers")
+    return [int(n) for n in array.reshape(-1)]
+
+
+def _call_of(kind: type[OpDef], state: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Name of the function and options of the call that an op's state in a file stands for."""
+    made = kind.__new__(kind)
+    made.__setstate__(state)
+    record = function_of(made).__public__  # type: ignore[attr-defined]
+    bound = record.signature.bind(**_options(made))
+    bound.apply_defaults()
+    return record.qualified, bound.kwargs
+
+
+def declare_all() -> None:
+    """Enter all classes and their functions, so that graphs and files find them by name."""
+    for name, kind in CLASSES.items():
+        opdefs.declare_class(name, functools.partial(_call_of, kind))
+        for mode in (None,) if kind.modes is None else kind.modes:
+            _function(kind, mode)

@@ -1,0 +1,95 @@
+"""What programs call of MegEngine's interpreter: scopes, waiting, options. Calls are synchronous here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from megengine.core.errors import MegEngineError, OptionError
+from megengine.core.options import get_option, set_option  # noqa: F401  (faces give them)
+from megengine.tensor import Tensor
+from megengine.utils.dlpack import from_dlpack, to_dlpack
+
+_scopes: list[str] = []
+
+
+class AsyncError(MegEngineError, RuntimeError):
+    """What MegEngine raises for a call that failed later. Here errors come from the call itself."""
+
+
+def push_scope(name: str) -> None:
+    """Begin a named part of the computation, for profiles."""
+    _scopes.append(name)
+
+
+def pop_scope(name: str) -> None:
+    """End it. Raises OptionError if another one began last."""
+    if not _scopes or _scopes[-1] != name:
+        last = repr(_scopes[-1]) if _scopes else "none"
+        raise OptionError(f"pop_scope: got {name!r}; the scope that began last is {last}")
+    _scopes.pop()
+
+
+def push_scope_with_type(name: str, kind: Any = None) -> None:
+    """`push_scope`."""
+    push_scope(name)
+
+
+def pop_scope_with_type(name: str, kind: Any = None) -> None:
+    """`pop_scope`."""
+    pop_scope(name)
+
+
+def record_scope(scope: Any, name: str) -> None:
+    """Nothing: modules name their own scopes."""
+
+
+def sync() -> None:
+    """Nothing to wait for: values exist when a call returns."""
+
+
+full_sync = sync
+
+
+def stop_step() -> None:
+    """Nothing: there is no training step to be told of."""
+
+
+def add_backward_callback(function: Any) -> None:
+    """Refused: callbacks are given to GradManager.attach. Raises OptionError."""
+    raise OptionError("add_backward_callback: give callbacks to GradManager.attach(tensors, callbacks)")
+
+
+def is_tracing_module() -> bool:
+    """True while traced_module.trace_module runs."""
+    from megengine.core import hooks
+
+    return hooks.active.get() is not None
+
+
+def get_auto_format_convert() -> bool:
+    """False: layouts are chosen by plans."""
+    return False
+
+
+def set_auto_format_convert(flag: bool) -> None:
+    """Nothing: layouts are chosen by plans."""
+
+
+def jit_supported() -> bool:
+    """False: there is no compiler of elementwise functions."""
+    return False
+
+
+def set_jit_enabled(flag: bool) -> bool:
+    """False, what it was."""
+    return False
+
+
+def split_cpp(x: Tensor, nsplits_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
+    """`megengine.functional.split`."""
+    from megengine.functional import split
+
+    return split(x, nsplits_or_sections, axis)
+
+
+_from_dlpack, _to_dlpack = from_dlpack, to_dlpack

@@ -1,0 +1,103 @@
+"""Arrays of integers that stand for real values, by MegEngine's names: their dtype carries scale and zero point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import MEGENGINE_NAMES, QuantizedDType, as_dtype, bfloat16, is_differentiable
+from megengine.core.errors import DTypeError, brief
+
+_CNAMES = {ours: theirs for theirs, ours in MEGENGINE_NAMES.items()}
+
+
+@dataclass(frozen=True)
+class LowBitDType:
+    """A type of MegEngine whose values are the odd numbers of a few bits. It can be named, and holds nothing here."""
+
+    name: str
+    bits: int
+
+    def __call__(self, *_: Any) -> Any:
+        raise DTypeError(f"{self.name}: tensors of it do not exist; use a quantized type such as qint4(scale)")
+
+
+intb1, intb2, intb4 = (LowBitDType(f"intb{bits}", bits) for bits in (1, 2, 4))
+
+
+def is_bfloat16(dtype: Any) -> bool:
+    """True for bfloat16."""
+    return not isinstance(dtype, (LowBitDType, QuantizedDType)) and as_dtype(dtype) == bfloat16
+
+
+def is_differentible_dtype(dtype: Any) -> bool:
+    """True for dtypes whose values can have gradients. The name is spelt as MegEngine spells it."""
+    return not isinstance(dtype, LowBitDType) and is_differentiable(as_dtype(dtype))
+
+
+def is_dtype_equal(a: Any, b: Any) -> bool:
+    """True for the same dtype, with the same scale and zero point."""
+    if isinstance(a, LowBitDType) or isinstance(b, LowBitDType):
+        return a == b
+    return as_dtype(a) == as_dtype(b)
+
+
+def _of_kind(what: str, dtype: Any, name: str) -> QuantizedDType:
+    found = as_dtype(dtype)
+    if (
+        not isinstance(found, QuantizedDType)
+        or found.storage != np.dtype(_STORAGE[name])
+        or not found.name.startswith(name)
+    ):
+        example = f"{name}(0.1, 3)" if name.startswith("quint") else f"{name}(0.1)"
+        raise DTypeError(f"{what} is {found}; expected a dtype such as {example}")
+    return found
+
+
+_STORAGE = {"quint8": "uint8", "qint8": "int8", "qint32": "int32", "quint4": "uint8", "qint4": "int8", "qint1": "int8"}
+
+
+def _with_metadata(values: np.ndarray, dtype: QuantizedDType) -> np.ndarray:
+    named = {"name": _CNAMES[dtype.name], "scale": dtype.only_scale}
+    if dtype.name.startswith("quint"):
+        named["zero_point"] = dtype.zero_point
+    return values.view(np.dtype(dtype.storage, metadata={"mgb_dtype": named}))  # type: ignore[call-overload]
+
+
+def _to(name: str) -> Callable[[np.ndarray, Any], np.ndarray]:
+    def convert(arr: np.ndarray, q: Any) -> np.ndarray:
+        dtype = _of_kind(f"convert_to_{name}: q", q, name)
+        if not isinstance(arr, np.ndarray):
+            raise DTypeError(f"convert_to_{name}: arr is {brief(arr)}; expected a NumPy array of real values")
+        stored = np.round(arr / dtype.only_scale) + dtype.zero_point
+        return _with_metadata(np.clip(stored, dtype.qmin, dtype.qmax).astype(dtype.storage), dtype)
+
+    convert.__name__ = convert.__qualname__ = f"convert_to_{name}"
+    convert.__doc__ = f"Real values as {name} integers, ties to even. Raises DTypeError unless `q` is of that type."
+    return convert
+
+
+def _from(name: str) -> Callable[[np.ndarray], np.ndarray]:
+    def convert(arr: np.ndarray) -> np.ndarray:
+        dtype = _of_kind(f"convert_from_{name}: the dtype of arr", getattr(arr, "dtype", arr), name)
+        return (np.asarray(arr, np.float32) - np.float32(dtype.zero_point)) * np.float32(dtype.only_scale)
+
+    convert.__name__ = convert.__qualname__ = f"convert_from_{name}"
+    convert.__doc__ = f"Real values of {name} integers. Raises DTypeError unless the array has such a dtype."
+    return convert
+
+
+convert_to_quint8, convert_to_qint8, convert_to_qint32, convert_to_quint4, convert_to_qint4, convert_to_qint1 = map(
+    _to, _STORAGE
+)
+(
+    convert_from_quint8,
+    convert_from_qint8,
+    convert_from_qint32,
+    convert_from_quint4,
+    convert_from_qint4,
+    convert_from_qint1,
+) = map(_from, _STORAGE)

@@ -1,0 +1,67 @@
+"""Functions that stand for MegEngine's op classes (`Elemwise`, `Reduce`, ...), which graphs and files call by name.
+
+Their records are kept apart from those of public functions: they are loaded when a program or a file first names one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from megengine.core import late
+from megengine.core.errors import OptionError, nearest
+from megengine.dispatch.public import PublicFunction, watched_function
+
+HOME = "megengine.core._imperative_rt.ops"  # where MegEngine's files find the classes
+PREFIX = f"{HOME}."
+_functions: dict[str, Callable[..., Any]] = {}
+_states: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+_calls: dict[str, Callable[[dict[str, Any]], tuple[str, dict[str, Any]]]] = {}
+
+
+def declare(
+    owner: str, name: str, function: Callable[..., Any], *, state: Callable[[dict[str, Any]], dict[str, Any]]
+) -> Callable[..., Any]:
+    """Enter the function of an op class, or of one mode of it (`owner` is then `HOME` and the class).
+
+    `state` gives, from the options of a call, what MegEngine keeps of such an op in a file.
+    """
+    record = PublicFunction(owner, name, function, inspect.signature(function))
+    _functions[record.qualified] = watched_function(record)
+    _states[record.qualified] = state
+    return _functions[record.qualified]
+
+
+def declare_class(name: str, call: Callable[[dict[str, Any]], tuple[str, dict[str, Any]]]) -> None:
+    """Enter an op class: `call` gives, from what a file keeps of such an op, the function and its options."""
+    _calls[name] = call
+
+
+def find(qualified: str) -> Callable[..., Any] | None:
+    """The function of that name; None if there is no such op class."""
+    if qualified not in _functions and qualified.startswith(PREFIX):
+        late.ensure(qualified)
+    return _functions.get(qualified)
+
+
+def class_name(qualified: str) -> str:
+    """The class that a function stands for: it is named after it, or after one of its modes."""
+    return qualified.removeprefix(PREFIX).partition(".")[0]
+
+
+def state_of(qualified: str, options: dict[str, Any]) -> dict[str, Any]:
+    """What MegEngine keeps of an op, from the options of a call of its function."""
+    return _states[qualified](options)
+
+
+def call_of(name: str, state: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Name of the function, and options of the call, for what a file keeps of an op of that class.
+
+    Raises OptionError for a class that does not exist, or an option that it does not take.
+    """
+    if name not in _calls:
+        late.ensure(f"{PREFIX}{name}")
+    if name not in _calls:
+        raise OptionError(f"expected one of {len(_calls)} op classes{nearest(name, _calls)}")
+    return _calls[name](state)

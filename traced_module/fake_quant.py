@@ -1,0 +1,5 @@
+"""MegEngine's path of fake quantizers in graphs: here they are those of `megengine.quantization`."""
+
+from megengine.quantization.fake_quant import FakeQuantize
+
+__all__ = ["FakeQuantize"]
