@@ -364,6 +364,10 @@ class Tensor(_Fields):
         memo[id(self)] = copied
         return copied
 
+    def __getnewargs__(self) -> tuple:
+        """What the tensor can be made of again: elements (of a quantized one, its integers), dtype and device."""
+        return self._storage(), self._dtype, self._device
+
     def __reduce__(self) -> tuple:
         quantized = self._dtype if isinstance(self._dtype, QuantizedDType) else None
         return _rebuild, (type(self), self._storage(), quantized, self._device)

@@ -16,7 +16,7 @@ from megengine.dispatch import apply
 from megengine.module import BatchMatMulActivation, Conv2d, ConvTranspose2d, Elemwise, Module
 from megengine.quantization.arithmetic import Constants, constants, rescaled, stored_result, to_stored
 from megengine.quantization.layer_rules import RULES, LayerRule, placed
-from megengine.quantization.qat_modules import QATModule, batch_product, product_of
+from megengine.quantization.qat_modules import QATModule, batch_product, padded, product_of
 from megengine.serialization.arrays import with_metadata
 from megengine.tensor import Parameter, Tensor
 
@@ -138,7 +138,7 @@ class WeightedQuantized(QuantizedModule):
             raise OptionError(
                 f"{type(self).__name__}: nonlinear_mode is {nonlinear_mode!r}; expected 'identity' or 'relu'"
             )
-        relu, x = nonlinear_mode == "relu", self._integers(inp)
+        relu, x = nonlinear_mode == "relu", padded(self, self._integers(inp))
         c = self._constants(x.dtype, relu=relu)  # type: ignore[arg-type]
         return stored_result(product_of(self.rule.op, self), x, c, self.target, relu=relu)
 

@@ -105,6 +105,15 @@ class MinMaxObserver(Observer):
         """
         return self._qparams_of(*self._seen_range())
 
+    @property
+    def has_seen(self) -> bool:
+        """Whether a value was observed."""
+        return not np.any(self.min_val.numpy() > self.max_val.numpy())
+
+    def empty_qparams(self) -> QParams:
+        """Scale and zero point of a range without extent: the smallest scale."""
+        return self._qparams_of(np.float32(0), np.float32(0))
+
     def _seen_range(self) -> tuple[np.ndarray, np.ndarray]:
         lo, hi = self.min_val.numpy(), self.max_val.numpy()
         if np.any(lo > hi):

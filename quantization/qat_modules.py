@@ -12,13 +12,17 @@ from megengine import functional as F
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import CalibrationError, OptionError
 from megengine.dispatch import apply
+from megengine.logger import get_logger
 from megengine.module import Module
 from megengine.quantization.arithmetic import Product, constants, form_of, rescaled, stored_result, to_stored
 from megengine.quantization.gradients import exact_product, with_value
 from megengine.quantization.layer_rules import RULES, LayerRule, placed
+from megengine.quantization.observer import MinMaxObserver
 from megengine.quantization.qconfig import QConfig
 from megengine.quantization.utils import QParams, QParamsModuleMixin, fake_quant_bias
 from megengine.tensor import Tensor
+
+_log = get_logger(__name__)
 
 
 class QATModule(Module):
@@ -121,7 +125,20 @@ def _qparams(what: str, observer: Any, fake_quant: Any) -> QParams:
     source = observer if isinstance(observer, QParamsModuleMixin) else fake_quant
     if not isinstance(source, QParamsModuleMixin):
         raise CalibrationError(f"there is neither an observer nor a learnt scale of the {what}; set a qconfig")
-    return source.get_qparams()
+    return _known(source, what)
+
+
+def _known(source: QParamsModuleMixin, what: str) -> QParams:
+    """The qparams of an observer; of one that saw nothing those of the empty range, with a warning."""
+    if not isinstance(source, MinMaxObserver) or source.has_seen:
+        return source.get_qparams()
+    _log.warning(
+        "%s: no value of the %s was observed, so its scale is the smallest one and results are wrong; run batches in "
+        "training mode or after enable_observer, or load a state dict",
+        type(source).__name__,
+        what,
+    )
+    return source.empty_qparams()
 
 
 def _observed_and_rounded(target: Tensor, observer: Any, fake_quant: Any) -> Tensor:
@@ -129,7 +146,7 @@ def _observed_and_rounded(target: Tensor, observer: Any, fake_quant: Any) -> Ten
         target = observer(target)
     if fake_quant is None or not fake_quant.enabled:
         return target
-    return fake_quant(target, observer.get_qparams() if observer is not None else None)
+    return fake_quant(target, _known(observer, "tensor") if observer is not None else None)
 
 
 def quantized_dtype_of(tensor: Tensor) -> QuantizedDType | None:
@@ -181,10 +198,12 @@ class WeightedQAT(QATModule):
 
     def before_activation(self, inp: Tensor) -> Tensor:
         """The result before ReLU and rounding."""
+        inp = padded(self.layer, inp)
         return self.affine(inp, *self.parameters_for(inp))
 
     def forward(self, inp: Tensor) -> Tensor:
         """As the float layer, rounded; the result carries its qparams."""
+        inp = padded(self.layer, inp)
         w, b = self.parameters_for(inp)
         y = self.affine(inp, w, b)
         return self.rounded(inp, w, b, F.relu(y) if self.rule.relu else y)
@@ -209,14 +228,23 @@ def product_of(op: str, layer: Any) -> Product:
     """Op and geometry of a float, QAT or quantized layer."""
     if op == "linear":
         return Product(op)
-    if getattr(layer, "padding_mode", "zeros") != "zeros":
-        raise OptionError(
-            f"{type(layer).__name__}: padding_mode {layer.padding_mode!r} cannot be quantized; "
-            "use zeros, or keep the layer in float with disable_quantize()"
-        )
-    h, w = _pair(layer.padding)
+    h, w = (0, 0) if _pads_apart(layer) else _pair(layer.padding)
     extra = _pair(layer.output_padding) if op == "conv_transpose2d" else (0, 0)
     return Product(op, _pair(layer.stride), ((h, h), (w, w)), _pair(layer.dilation), layer.groups, extra)
+
+
+def _pads_apart(layer: Any) -> bool:
+    return getattr(layer, "padding_mode", "zeros") != "zeros"
+
+
+def padded(layer: Any, inp: Tensor) -> Tensor:
+    """The input of a product, with borders that are not zeros: these are copies of elements, on the same grid."""
+    if not _pads_apart(layer):
+        return inp
+    out, _ = layer._padded(inp)
+    if not isinstance(inp.dtype, QuantizedDType) and quantized_dtype_of(inp) is not None:
+        out.qparams = inp.qparams
+    return out
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -289,6 +317,7 @@ class BnQAT(WeightedQAT):
             running._reset((running.detach() * old + new.reshape(running.shape) * (1 - old)).detach())
 
     def _training_result(self, inp: Tensor, *, approx: bool = True) -> Tensor:
+        inp = padded(self.layer, inp)
         if not approx or (self.bn.affine and np.any(self.bn.weight.numpy() == 0)):
             return self._exact_statistics(inp)  # weights folded with a factor 0 tell nothing of the statistics
         running = self.bn.running_var.detach()

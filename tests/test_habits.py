@@ -1,5 +1,6 @@
 """Calls that programs for MegEngine rely on give what MegEngine 1.13.0 gave (tests/recording/habits.py)."""
 
+import copy
 import json
 from pathlib import Path
 
@@ -9,6 +10,11 @@ import pytest
 from answers import same
 
 import megengine
+import megengine.data
+import megengine.functional as F
+import megengine.quantization
+import megengine.traced_module
+from megengine.core.tensor.dtype import qint8
 
 ANSWERS = json.loads((Path(__file__).parent / "data" / "recorded" / "habits.json").read_text())
 
@@ -16,3 +22,38 @@ ANSWERS = json.loads((Path(__file__).parent / "data" / "recorded" / "habits.json
 @pytest.mark.parametrize("name", habits.HABITS)
 def test_habits(name):
     same(idioms.plain(habits.HABITS[name](megengine)), ANSWERS[name], name)
+
+
+def test_public_functions_show_their_code():
+    for function in (F.relu, F.conv2d, F.add, F.reshape):
+        assert "inp" in function.__code__.co_varnames or "x" in function.__code__.co_varnames
+        assert function.__code__.co_filename.startswith(str(Path(megengine.__file__).parent.resolve().parent))
+
+
+def test_tensors_are_made_again_of_what_they_give():
+    for t in (megengine.tensor([1.5, 2.0]), megengine.tensor(3), megengine.Parameter([1.0])):
+        values, dtype, device = t.__getnewargs__()
+        again = type(t)(values, dtype, device)
+        assert (again.dtype, again.device, again.numpy().tolist()) == (t.dtype, t.device, t.numpy().tolist())
+    quantized = megengine.tensor([1.0, 2.0]).astype(qint8(0.5))
+    assert megengine.Tensor(*quantized.__getnewargs__()).numpy().tolist() == quantized.numpy().tolist()
+
+
+def late_tracking():
+    norm = megengine.module.BatchNorm2d(3, track_running_stats=False)
+    norm.track_running_stats = True
+    return norm(F.ones((1, 3, 2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (late_tracking, "track_running_stats was False when the layer was made"),
+        (lambda: megengine.autodiff.GradManager().attach(megengine.tensor([1])), "expected .* floating-point dtype"),
+        (lambda: megengine.quantization.create_qparams("nonsense"), "create_qparams: mode is 'nonsense'"),
+        (lambda: copy.copy(megengine.data.Infinite(3)).nonsense, "nonsense"),
+    ],
+)
+def test_refusals(call, text):
+    with pytest.raises((AssertionError, AttributeError), match=text):
+        call()

@@ -86,7 +86,8 @@ class NodeFilter(BaseFilter[Node]):
     def name(self, name: str, ignorecase: bool = True) -> NodeFilter:
         """Those whose name matches a pattern in which `*` stands for anything (`conv*_out`).
 
-        A pattern with a `.` is one of paths and qualnames (`layer1.*.relu_out`).
+        A pattern with a `.` is one of paths and qualnames (`layer1.*.relu_out`). One that no name matches may begin
+        with the name of the graph (`Net_conv_out`, `Net_sub_relu_out` in the graph of `sub`).
         """
         pattern = re.compile(
             "".join(".*" if part == "*" else re.escape(part) for part in re.split(r"(\*)", name)),
@@ -95,6 +96,8 @@ class NodeFilter(BaseFilter[Node]):
         known = self._items
         texts = known_as if "." in name else _by_name
         found = self._keep(lambda node: any(pattern.fullmatch(text) for text in texts(node)))
+        if not found._items:  # MegEngine's names begin with the name of the graph
+            found = self._keep(lambda node: pattern.fullmatch(f"{node.graph.name}_{node.name}") is not None)
         found._hint = lambda: f" for {name!r}{nearest(name, [text for node in known for text in texts(node)])}"
         return found
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from megengine.core.errors import NameInUseError
 from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.tracing.calls import get_subattr
+from megengine.traced_module.tracing.calls import get_subattr as _get_subattr
 
 __all__ = ["assign_attr", "get_subattr"]
+
+
+def get_subattr(obj: Any, target: str) -> Any:
+    """The attribute of a module at a dotted path; the module itself at an empty one. Raises GraphError otherwise."""
+    return _get_subattr(obj, target) if target else obj
 
 
 def assign_attr(obj: Module | Tensor, module: Module, target: str) -> None:

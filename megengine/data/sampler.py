@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import numbers
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from megengine import random
-from megengine.core.errors import ArgumentError, MissingMethodError, OptionError
+from megengine.core.errors import ArgumentError, MissingMethodError, MissingNameError, OptionError
 
 
 class Sampler:
@@ -150,10 +151,21 @@ class ReplacementSampler(MapSampler):
 
 
 class Infinite(Sampler):
-    """The batches of a sampler again and again."""
+    """The batches of a sampler again and again; other attributes (`batch_size`, `drop_last`, ...) are the sampler's.
+
+    Its length is the largest that Python knows, `sys.maxsize`.
+    """
 
     def __init__(self, sampler: Sampler) -> None:
         self.sampler = sampler
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "sampler" or name.startswith("__"):  # not made yet
+            raise MissingNameError(f"Infinite has no attribute {name!r}")
+        return getattr(self.sampler, name)
+
+    def __len__(self) -> int:
+        return sys.maxsize
 
     def __iter__(self) -> Iterator[list[int]]:
         while True:

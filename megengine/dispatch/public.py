@@ -80,6 +80,9 @@ def watched_function(record: PublicFunction) -> Callable[..., Any]:
 
     watched = functools.wraps(function)(_repeating(record, call)) if record.by_spec else call
     watched.__public__ = record  # type: ignore[attr-defined]
+    if record.by_spec:  # a native object, which `inspect` and debuggers treat as a function by these
+        for name in ("__code__", "__defaults__", "__kwdefaults__", "__globals__"):
+            setattr(watched, name, getattr(inspect.unwrap(function), name))
     return watched
 
 

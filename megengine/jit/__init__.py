@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from megengine.core import absent
+from megengine.core import absent, hooks
 from megengine.core.effectless import warn_once
 from megengine.core.errors import ArgumentError, OptionError, nearest
 from megengine.jit.options import (
@@ -70,9 +71,29 @@ class trace:  # noqa: N801 (MegEngine's name)
         )
 
 
-def exclude_from_trace(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: the function itself, since nothing else than calls happens under `trace`."""
-    return function
+@contextmanager
+def _unwatched() -> Iterator[None]:
+    token = hooks.active.set(None)
+    try:
+        yield
+    finally:
+        hooks.active.reset(token)
+
+
+def exclude_from_trace(function: Callable[..., Any] | None = None) -> Any:
+    """Keep the calls in a `with` body out of the graph that is traced.
+
+    What they give is a constant of the graph. Functions that it decorates run so.
+    """
+    if function is None:
+        return _unwatched()
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _unwatched():
+            return function(*args, **kwargs)
+
+    return call
 
 
 def partial_trace(function: Callable[..., Any] | None = None, **options: Any) -> Any:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from megengine import functional as F
 from megengine.core.errors import OptionError, nearest
@@ -31,6 +34,79 @@ _SAME = (
     *("relu", "relu6", "round", "sigmoid", "sign", "silu", "sin", "sinh", "softplus", "sqrt", "square"),
     *("sub", "tan", "tanh"),
 )
+
+
+def _erfinv(y: Tensor) -> Tensor:
+    """Inverse of erf: M. Giles, "Approximating the erfinv function", 2010, and two steps of Newton's method."""
+    w = -F.log((1 - y) * (1 + y))
+    middle, tail = w - 2.5, F.sqrt(F.maximum(w, 5.0)) - 3.0
+    x = y * F.where(w < 5.0, _polynomial(_GILES_MIDDLE, middle), _polynomial(_GILES_TAIL, tail))
+    for _ in range(2):
+        step = (F.erf(x) - y) * (math.sqrt(math.pi) / 2) * F.exp(x * x)
+        x = F.where(abs(step) < 0.1, x - step, x)  # beyond it the ends lie, where the slope vanishes
+    return F.where(abs(y) < 1, x, y * F.where(abs(y) > 1, math.nan, math.inf))
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
+    total = F.zeros_like(x)
+    for c in coefficients:
+        total = total * x + c
+    return total
+
+
+_GILES_MIDDLE = (
+    *(2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087),
+    *(-0.00125372503, -0.00417768164, 0.246640727, 1.50140941),
+)
+_GILES_TAIL = (
+    *(-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773),
+    *(-0.0076224613, 0.00943887047, 1.00167406, 2.83297682),
+)
+
+
+def _high_product(x: Tensor, y: Tensor) -> Tensor:
+    """The upper half of twice the product of integers, rounded; the one that does not fit is the largest number."""
+    bits = np.iinfo(x.dtype).bits - 1
+    product = F.right_shift(x.astype("int64") * y.astype("int64") + 2 ** (bits - 1), bits)
+    return F.minimum(product, 2**bits - 1).astype(x.dtype)
+
+
+def _fast_tanh_slope(x: Tensor) -> Tensor:
+    square = x * x
+    below = 27 + 9 * square
+    return ((27 + 3 * square) * below - 18 * square * (27 + square)) / (below * below)
+
+
+def _gelu_slope(x: Tensor) -> Tensor:
+    return 0.5 * (1 + F.erf(x * math.sqrt(0.5))) + x * F.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
+
+
+def _silu_slope(x: Tensor) -> Tensor:
+    y = F.sigmoid(x)
+    return y * (1 + x * (1 - y))
+
+
+def _hswish_slope(x: Tensor) -> Tensor:
+    return F.where(abs(x) <= 3, (2 * x + 3) / 6, (x > 0).astype(x.dtype))
+
+
+# name of MegEngine -> gradient from an argument (of SIGMOID and TANH: the result) and the gradient of the result
+_GRADIENTS: dict[str, Callable[..., Tensor]] = {
+    "ABS_GRAD": lambda x, dy: F.where(x > 0, dy, -dy),
+    "ACOSH_GRAD": lambda x, dy: dy / F.sqrt(x * x - 1),
+    "ASINH_GRAD": lambda x, dy: dy / F.sqrt(x * x + 1),
+    "ATANH_GRAD": lambda x, dy: dy / (1 - x * x),
+    "FAST_TANH_GRAD": lambda x, dy: _fast_tanh_slope(x) * dy,
+    "GELU_GRAD": lambda x, dy: _gelu_slope(x) * dy,
+    "HSIGMOID_GRAD": lambda x, dy: F.where(abs(x) < 3, dy / 6, F.zeros_like(dy)),
+    "H_SWISH_GRAD": lambda x, dy: _hswish_slope(x) * dy,
+    "PRELU_GRAD": lambda x, dy, slope: F.where(x < 0, dy * slope, dy),
+    "RELU6_GRAD": lambda x, dy: F.where(F.logical_and(x > 0, x < 6), dy, F.zeros_like(dy)),
+    "SIGMOID_GRAD": lambda y, dy: y * (1 - y) * dy,
+    "SILU_GRAD": lambda x, dy: _silu_slope(x) * dy,
+    "SOFTPLUS_GRAD": lambda x, dy: F.sigmoid(x) * dy,
+    "TANH_GRAD": lambda y, dy: (1 - y * y) * dy,
+}
 _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     **{name.upper(): getattr(F, name) for name in _SAME},
     **{name: getattr(F, function) for name, function in _RENAMED.items()},
@@ -42,6 +118,10 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "PRELU": lambda x, y: F.maximum(x, 0) + F.minimum(x, 0) * y,  # a slope for every element
     "CLIP": lambda x, lower, upper: F.clip(x, lower, upper),
     "ERFC": lambda x: 1 - F.erf(x),
+    "ERFINV": _erfinv,
+    "ERFCINV": lambda x: _erfinv(1 - x),
+    "RMULH": _high_product,
+    **_GRADIENTS,
     "FAST_TANH": lambda x: x * (27 + x * x) / (27 + 9 * x * x),
     "FUSE_ADD_RELU": lambda x, y: F.relu(x + y),
     "FUSE_ADD_SIGMOID": lambda x, y: F.sigmoid(x + y),

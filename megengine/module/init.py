@@ -73,11 +73,11 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 @checked
 def calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
-    """Inputs and outputs per unit of a weight; a 5-d weight is a grouped convolution's."""
+    """Inputs and outputs per unit of a weight; one of five or more axes is a grouped convolution's, groups first."""
     shape = tensor.shape
     if len(shape) < 2:
         raise ShapeError(f"fan in and out of shape {shape}; expected at least two axes")
-    if len(shape) == 5:
+    if len(shape) >= 5:
         shape = shape[1:]
     field = math.prod(shape[2:])
     return shape[1] * field, shape[0] * field

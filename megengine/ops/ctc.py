@@ -81,9 +81,10 @@ def ctc_loss(
         return Tensor._wrap(array, None, p.device)
 
     never = Tensor(_IMPOSSIBLE, dtype=p.dtype, device=p.device)
+    start = Tensor(np.log(np.finfo(np.float32).tiny), dtype=p.dtype, device=p.device)
     batch, index = constant(np.arange(n, dtype=np.int32)[:, None]), constant(states)
     scores = apply("log", apply("clip", p, lo=1e-37, hi=float("inf")))
-    alpha = apply("where", constant(np.arange(width)[None] < 2), _emitted(scores, 0, batch, index), never)
+    alpha = apply("where", constant(np.arange(width)[None] < 2), _emitted(scores, 0, batch, index), start)
     for t in range(1, p.shape[0]):
         leapt = apply("where", constant(leap), _shifted(alpha, 2), never)
         reached = logaddexp(logaddexp(alpha, _shifted(alpha, 1)), leapt) + _emitted(scores, t, batch, index)

@@ -315,15 +315,25 @@ def test_calibration():
     net = Q.quantize_qat(Wrapped(M.ConvBnRelu2d(4, 6, 3)), qconfig=Q.calibration_qconfig).eval()
     x = random(2, 4, 9, 9)
     exact = net(x).numpy()
-    with pytest.raises(CalibrationError, match="no value was observed") as caught:
-        Q.quantize(net)
-    assert any("in module 'quant'" in note or "layers.0" in note for note in caught.value.__notes__)
-    assert type(net.quant) is QAT.QuantStub
     Q.enable_observer(net)
     np.testing.assert_array_equal(net(x).numpy(), exact)
     Q.disable_observer(net)
     y = Q.quantize(net).eval()(x).numpy()
     assert np.abs(y - exact).max() < 0.03 * np.abs(exact).max()
+
+
+def test_scales_that_nobody_gave():
+    net = Q.quantize_qat(Wrapped(M.ConvBnRelu2d(4, 6, 3)), qconfig=Q.passive_qconfig).eval()
+    with pytest.raises(CalibrationError, match="it has no parameters yet") as caught:
+        Q.quantize(net)
+    assert any("in module 'quant'" in note or "layers.0" in note for note in caught.value.__notes__)
+    assert type(net.quant) is QAT.QuantStub
+
+
+def test_observers_that_saw_nothing_are_told_of(caplog):
+    net = Q.quantize_qat(Wrapped(M.Conv2d(4, 6, 3)), qconfig=Q.calibration_qconfig).eval()
+    Q.quantize(net)
+    assert "HistogramObserver: no value of the activation was observed" in caplog.text
 
 
 def test_switches():
@@ -401,10 +411,13 @@ def test_wrong_calls(call, message):
         call()
 
 
-def test_padding_that_cannot_be_quantized():
-    net = Q.quantize_qat(Wrapped(M.Conv2d(4, 4, 3, padding=1, padding_mode="reflect")))
-    with pytest.raises(OptionError, match="padding_mode 'reflect' cannot be quantized; use zeros"):
-        net(random(1, 4, 5, 5))
+@pytest.mark.parametrize("layer", [M.Conv2d, M.ConvBn2d, M.ConvBnRelu2d])
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_borders_that_are_no_zeros(layer, mode):
+    net = Wrapped(layer(4, 4, 3, padding=1, padding_mode=mode))
+    net = trained_steps(Q.quantize_qat(net), [x := random(2, 4, 5, 5)]).eval()
+    rounded = net(x).numpy()
+    np.testing.assert_array_equal(Q.quantize(net).eval()(x).numpy(), rounded)
 
 
 def test_configs_are_compared_by_what_they_make():

@@ -159,12 +159,214 @@ def gradients_are_set_when_all_callbacks_ran(mge):
     return found
 
 
+ELEMWISE = {
+    1: "ERFINV ERFCINV FAST_TANH GELU HSIGMOID H_SWISH LOGSIGMOID SILU SOFTPLUS RELU6",
+    2: "ABS_GRAD ACOSH_GRAD ASINH_GRAD ATANH_GRAD FAST_TANH_GRAD GELU_GRAD HSIGMOID_GRAD H_SWISH_GRAD RELU6_GRAD "
+    "SIGMOID_GRAD SILU_GRAD SOFTPLUS_GRAD TANH_GRAD",
+    3: "PRELU_GRAD",
+}
+
+
+@habit
+def elementwise_modes(mge):
+    x = np.array([-4, -3, -1, -0.9, -0.2, 0, 0.3, 0.999, 1, 1.5, 2.9, 3, 4, 6, 7], np.float32)
+    operands = [mge.tensor(v.astype(np.float32)) for v in (x, np.linspace(-1, 2, 15), np.linspace(0.1, 0.9, 15))]
+    found = [
+        [mode, np.nan_to_num(mge.module.Elemwise(mode)(*operands[:arity]).numpy(), nan=-99, posinf=99, neginf=-98)]
+        for arity, modes in ELEMWISE.items()
+        for mode in modes.split()
+    ]
+    whole = [2**30, -(2**30), 123456789, -123456789, -(2**31), 3], [2**30, 3, 987654321, 987654321, -(2**31), 2**30]
+    products = mge.module.Elemwise("RMULH")(*(mge.tensor(np.array(v, np.int32)) for v in whole))
+    return found, products
+
+
+@habit
+def labels_that_do_not_fit_into_the_frames(mge):
+    found = []
+    for frames, labels in (
+        (4, (1, 1, 2, 2)),
+        (3, (1, 2, 3, 4)),
+        (3, (1, 1, 2)),
+        (4, (1, 2, 3, 4)),
+        (1, (1, 1)),
+        (5, (1, 1, 1)),
+    ):
+        p = np.abs(values(frames, 1, 5)) + 0.1
+        p = mge.tensor(p / p.sum(-1, keepdims=True))
+        manager = mge.autodiff.GradManager().attach(p)
+        lengths = (mge.tensor(np.array([n], np.int32)) for n in (frames, len(labels)))
+        with manager:
+            steps, size = lengths
+            loss = mge.functional.nn.ctc_loss(p, steps, mge.tensor(np.array([labels], np.int32)), size)
+            manager.backward(loss)
+        found.append([loss, p.grad])
+    return found
+
+
+@habit
+def fans_of_grouped_convolutions(mge):
+    M = mge.module
+    layers = M.Conv1d(4, 8, 3, groups=2), M.Conv2d(4, 8, 3, groups=2), M.Conv3d(4, 8, 3, groups=2), M.Conv3d(4, 8, 3)
+    layers += M.ConvTranspose2d(4, 8, 3, groups=2), M.LocalConv2d(4, 8, 5, 5, 3, groups=2), M.Linear(3, 5)
+    return [list(map(int, M.init.calculate_fan_in_and_fan_out(layer.weight))) for layer in layers]
+
+
+@habit
+def lengths_that_are_tensors(mge):
+    F, n = mge.functional, mge.tensor(2)
+    x, one = mge.tensor(values(3)), mge.tensor(np.array([3], np.int32))
+    return (
+        F.broadcast_to(x, (n, 3)),
+        F.broadcast_to(x, [n, one]),
+        F.zeros((n, one)),
+        F.broadcast_to(x, mge.tensor([2, 3])),
+    )
+
+
+@habit
+def offsets_of_all_classes(mge):
+    x, offsets = mge.tensor(values(1, 8, 8, 8)), mge.tensor(values(2, 2, 2, 2))
+    rois = mge.tensor(np.array([[0, 1, 1, 6, 6], [0, 2, 2, 5, 5]], np.float32))
+    return mge.functional.nn.deformable_psroi_pooling(x, rois, offsets, False, 2, 2, 2, 2, 0.5, 0.5)
+
+
+@habit
+def a_sampler_without_end(mge):
+    sampler = mge.data.sampler
+    inner = sampler.RandomSampler(mge.data.dataset.ArrayDataset(np.arange(10)), 3, drop_last=True)
+    endless = sampler.Infinite(inner)
+    return endless.batch_size, endless.drop_last, endless.num_samples, endless.world_size, str(len(endless))
+
+
+@habit
+def parts_of_modules_by_path(mge):
+    from megengine.traced_module.utils import get_subattr
+
+    net = mge.module.Sequential(mge.module.Linear(2, 3))
+    return (
+        get_subattr(net, "") is net,
+        type(get_subattr(net, "0")).__name__,
+        type(get_subattr(net, "0.weight")).__name__,
+    )
+
+
+@habit
+def what_is_kept_out_of_a_trace(mge):
+    from megengine.jit import exclude_from_trace
+
+    class Net(mge.module.Module):
+        def forward(self, x):
+            with exclude_from_trace():
+                x + 1
+            return x * 2
+
+    traced = mge.traced_module.trace_module(Net(), mge.tensor([1.0]))
+    with exclude_from_trace():
+        outside = mge.tensor([1.0]) + 1
+    return len(traced.graph.exprs().as_list()), outside
+
+
+def quantized_net(mge, padding_mode="zeros"):
+    M = mge.module
+
+    class Net(M.Module):
+        def __init__(self):
+            super().__init__()
+            self.quant, self.dequant = M.QuantStub(), M.DequantStub()
+            self.conv = M.Conv2d(3, 4, 3, padding=1, padding_mode=padding_mode)
+
+        def forward(self, x):
+            return self.dequant(self.conv(self.quant(x)))
+
+    net = Net()
+    weight = (np.arange(4 * 27).reshape(4, 3, 3, 3) % 7 - 3).astype(np.float32) / 7
+    net.conv.weight[...] = mge.tensor(weight)
+    return net
+
+
+@habit
+def borders_of_quantized_convolutions(mge):
+    Q, x, found = mge.quantization, mge.tensor(values(1, 3, 4, 4)), []
+    for mode in ("zeros", "replicate", "reflect"):
+        net = Q.quantize_qat(quantized_net(mge, mode), Q.min_max_fakequant_qconfig)
+        net.train()
+        net(x)
+        Q.disable_observer(net)
+        net.eval()
+        found.append(net(x))
+        net = Q.quantize(net)
+        net.eval()
+        found.append(net(x))
+    return found
+
+
+@habit
+def observers_that_saw_nothing(mge):
+    Q, x = mge.quantization, mge.tensor(values(1, 3, 4, 4))
+    net = Q.quantize_qat(quantized_net(mge), Q.min_max_fakequant_qconfig)
+    net.eval()
+    found = [sorted(net.state_dict()), len(mge.traced_module.trace_module(net, x).graph.exprs().as_list()), net(x)]
+    net = Q.quantize(net)
+    net.eval()
+    return [*found, len(repr(net)) > 0, net(x)]
+
+
+@habit
+def nodes_by_the_name_of_their_graph(mge):
+    M = mge.module
+    net = M.Sequential(M.Conv2d(1, 1, 1), M.Sequential(M.ReLU()))
+    traced = mge.traced_module.trace_module(net, mge.tensor(np.ones((1, 1, 2, 2), np.float32)))
+    graph, found = traced.graph, []
+    for name in ("Sequential", "Top"):
+        graph.name = name
+        patterns = name + "__0_out", name + "*_out", "*_0_out", "Sequential__1__0_out", "nobody_0_out"
+        found += [[n.name for n in graph.get_node_by_name(pattern).as_list()] for pattern in patterns]
+    return graph.name, found
+
+
+@habit
+def layers_of_ones_own_in_passes(mge):
+    M, tm = mge.module, mge.traced_module
+
+    class OwnNorm(M.BatchNorm2d):
+        pass
+
+    class OwnConv(M.Conv2d):
+        pass
+
+    for kind in (OwnNorm, OwnConv):
+        tm.register_as_builtin(kind)
+
+    class Net(M.Module):
+        def __init__(self, conv, norm):
+            super().__init__()
+            self.conv, self.norm, self.scale = conv(3, 4, 1), norm(4), mge.Parameter([2.0, 3.0])
+
+        def forward(self, x):
+            return self.norm(self.conv(x)) if fuse else self.conv(x) * self.scale[0] * 2
+
+    x, found = mge.tensor(values(1, 3, 4, 4)), []
+    for fuse, conv, norm in itertools.product((True, False), (M.Conv2d, OwnConv), (M.BatchNorm2d, OwnNorm)):
+        net = Net(conv, norm)
+        net.eval()
+        traced = tm.trace_module(net, x)
+        before = traced(x).numpy()
+        traced = tm.optimize(traced, ["FuseConvBn" if fuse else "BackwardFoldScale"])
+        found.append([len(traced.graph.exprs().as_list()), float(abs(traced(x).numpy() - before).max()) < 1e-5])
+    return found
+
+
 def main():
     """Ask the engine that is installed."""
     import megengine
     import megengine.autodiff
+    import megengine.data
     import megengine.functional
+    import megengine.jit
     import megengine.module
+    import megengine.quantization
+    import megengine.traced_module
 
     megengine.config.async_level = 0
     answers = {name: plain(function(megengine)) for name, function in HABITS.items()}

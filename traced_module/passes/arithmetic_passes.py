@@ -17,10 +17,12 @@ import ml_dtypes
 from megengine import functional as F
 from megengine import module as M
 from megengine.core.dtype import is_float, storage_of
+from megengine.traced_module.editing.computed import computed_again, constant_of
 from megengine.traced_module.expr import CallFunction, CallMethod, Expr, GetAttr
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import TensorNode
-from megengine.traced_module.passes.batch_norm_passes import scaled_layer
+from megengine.traced_module.passes.batch_norm_passes import layer_kind, scaled_layer
+from megengine.traced_module.passes.constant_passes import is_known
 from megengine.traced_module.passes.layer_uses import (
     graphs_below,
     has_hooks,
@@ -261,7 +263,11 @@ def _targets(node: TensorNode, user: Expr, factor: float) -> dict[int, CallMetho
         if users != {id(by)} or any(at is n for n in at.graph.outputs) or len(expr.outputs) != 1:
             return None
         kind = _kind_of(expr)
-        if isinstance(expr, CallMethod) and expr.method == "__call__" and expr.inputs[0].module_type in _LAYERS:
+        if (
+            isinstance(expr, CallMethod)
+            and expr.method == "__call__"
+            and layer_kind(expr.inputs[0].module_type, _LAYERS)
+        ):
             found[id(expr)] = expr
         elif kind in _LINEAR or (kind in _POSITIVE and factor > 0):
             values = [n for n in expr.inputs if isinstance(n, TensorNode)]
@@ -277,8 +283,22 @@ def _adds_number(expr: Any, kind: str) -> bool:
     return kind in ("add", "sub") and len(expr.inputs) != 2
 
 
+@computed_again
+def _scaled_by(layer: Any, factor: TensorNode) -> Any:
+    return scaled_layer(layer, constant_of(factor).item(), 0.0)
+
+
+def _factor_of(expr: Expr) -> tuple[Step, TensorNode] | None:
+    """A multiplication by a tensor of one element that the module has: the step, and that tensor."""
+    operands = list(expr.named_args.values()) if _operation(expr) == "mul" else []  # type: ignore[attr-defined]
+    for x, factor in (operands, operands[::-1]) if len(operands) == 2 else ():
+        if isinstance(x, TensorNode) and is_known(factor) and factor.spec.size == 1 and not is_known(x):
+            return Step(x, constant_of(factor).item(), 0), factor
+    return None
+
+
 def fold_scales(graph: InternalGraph) -> bool:
-    """A multiplication by a number is done by the weights of the layers before it.
+    """A multiplication by a number, or a tensor of one element that the module has, is done by weights before it.
 
     It goes backwards through what scales with its input (ReLU for positive numbers, pooling, reshapes, sums, concat)
     as long as nothing else uses the values, to Conv2d, ConvTranspose2d and Linear layers that are called once.
@@ -286,20 +306,29 @@ def fold_scales(graph: InternalGraph) -> bool:
     places = reads_of_places(graph)
     changed = False
     for each in graphs_below(graph):
-        for expr in reversed(list(_standing(each))):
-            step = step_of(expr)
-            if step is None or not step.scaling or not _fits(expr, step) or not _tame(step) or step.additive:
-                continue
-            calls = _targets(step.x, expr, step.scale)
-            if not calls or not all(_called_once(places, call) for call in calls.values()):
-                continue
-            with each._edit("BackwardFoldScale"):
-                for call in calls.values():
-                    _scale(each, call, step.scale)
-                each.replace_node({expr.outputs[0]: step.x})
-                each.erase(expr)
+        while _fold_one_scale(places, each):  # behind one that went another may stand
             changed = True
+        each.remove_dead()
     return changed
+
+
+def _fold_one_scale(places: Any, graph: InternalGraph) -> bool:
+    for expr in reversed(list(_standing(graph))):
+        step, factor = _factor_of(expr) or (step_of(expr), None)
+        if step is None or not step.scaling or not _fits(expr, step) or not _tame(step):
+            continue
+        if factor is None and step.additive:
+            continue
+        calls = _targets(step.x, expr, step.scale)
+        if not calls or not all(_called_once(places, call) for call in calls.values()):
+            continue
+        with graph._edit("BackwardFoldScale"):
+            for call in calls.values():
+                _scale(graph, call, step.scale if factor is None else factor)
+            graph.replace_node({expr.outputs[0]: step.x})
+            graph.erase(expr)
+        return True
+    return False
 
 
 def _called_once(places: Any, call: CallMethod) -> bool:
@@ -310,8 +339,13 @@ def _called_once(places: Any, call: CallMethod) -> bool:
     return places.get(place_of(call.inputs[0]), ()) == [read]
 
 
-def _scale(graph: InternalGraph, call: CallMethod, factor: float) -> None:
-    graph.replace_module(call.inputs[0], graph._computed(scaled_layer, call.inputs[0].owner, factor, 0.0))
+def _scale(graph: InternalGraph, call: CallMethod, factor: float | TensorNode) -> None:
+    layer = call.inputs[0].owner
+    if isinstance(factor, TensorNode):
+        made = graph._computed(_scaled_by, layer, factor)
+    else:
+        made = graph._computed(scaled_layer, layer, factor, 0.0)
+    graph.replace_module(call.inputs[0], made)
     graph._set(call, "meta", marked(call.meta, "BackwardFoldScale"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,11 @@ _OUTPUT_AXIS: dict[type[Module], tuple[int, int]] = {M.Conv2d: (0, 1), M.ConvTra
 _INPUT_AXIS: dict[type[Module], tuple[int, int]] = {M.Conv2d: (1, 2), M.Linear: (1, 1)}
 
 
+def layer_kind(kind: Any, kinds: Iterable[type[Module]]) -> type[Module] | None:
+    """Which of `kinds` a class is or derives from with the same `forward`; None if it is none of them."""
+    return next((k for k in kinds if issubclass(kind, k) and kind.forward is k.forward), None)
+
+
 # ---------------------------------------------------------------- arithmetic
 
 
@@ -56,7 +62,7 @@ def _affine(norm: Any) -> tuple[np.ndarray, np.ndarray]:
 def _by_channel(layer: Any, values: np.ndarray, axes: dict[type[Module], tuple[int, int]]) -> np.ndarray:
     """Values of channels in the form in which they multiply the weight of a layer."""
     weight = layer.weight
-    plain, grouped = axes[type(layer)]
+    plain, grouped = axes[layer_kind(type(layer), axes)]  # type: ignore[index]
     shape = [1] * weight.ndim
     if getattr(layer, "groups", 1) > 1 and weight.ndim == 5:
         shape[0], shape[grouped] = layer.groups, -1
@@ -84,9 +90,9 @@ def _with(layer: Any, weight: np.ndarray, bias: np.ndarray) -> Module:
 @computed_again
 def scaled_layer(layer: Any, factor: Any, offset: Any) -> Module:
     """The layer whose result is `factor * result + offset`, by output channels; computed in float64."""
-    weight = layer.weight.numpy()
-    count = weight.shape[0] * weight.shape[1] if weight.ndim == 5 else weight.shape[_OUTPUT_AXIS[type(layer)][0]]
-    if type(layer) is M.ConvTranspose2d and weight.ndim == 5:
+    weight, kind = layer.weight.numpy(), layer_kind(type(layer), _OUTPUT_AXIS)
+    count = weight.shape[0] * weight.shape[1] if weight.ndim == 5 else weight.shape[_OUTPUT_AXIS[kind][0]]  # type: ignore[index]
+    if kind is M.ConvTranspose2d and weight.ndim == 5:
         count = weight.shape[0] * weight.shape[2]
     factor, offset = (v if isinstance(v, np.ndarray) else np.full(count, v, np.float64) for v in (factor, offset))
     bias = (offset + _bias(layer) * factor).astype(weight.dtype)
@@ -118,7 +124,7 @@ def folded_behind(layer: Any, norm: Any) -> Module:
 
 def _is_norm(expr: Any) -> bool:
     """True for the call of a batch norm in evaluation that does nothing else."""
-    if not isinstance(expr, CallMethod) or not any(is_call_module(expr, kind) for kind in _BATCH_NORMS):
+    if not is_call_module(expr) or layer_kind(expr.inputs[0].module_type, _BATCH_NORMS) is None:
         return False
     norm = expr.inputs[0].owner
     return len(expr.inputs) == 2 and not norm.training and norm.track_running_stats and not has_hooks(norm)
@@ -126,9 +132,10 @@ def _is_norm(expr: Any) -> bool:
 
 def _norm_behind(call: CallMethod) -> CallMethod | None:
     """The batch norm that alone uses what a layer gives."""
-    if call.inputs[0].module_type not in _OUTPUT_AXIS or len(call.inputs) != 2:
+    kind = layer_kind(call.inputs[0].module_type, _OUTPUT_AXIS)
+    if kind is None or len(call.inputs) != 2:
         return None
-    if call.inputs[0].module_type is M.Linear and call.output.spec.ndim != 2:
+    if kind is M.Linear and call.output.spec.ndim != 2:
         return None  # channels of the batch norm are axis 1, those of the layer the last one
     user = only_user(call.output)
     return user if _is_norm(user) else None
@@ -136,8 +143,8 @@ def _norm_behind(call: CallMethod) -> CallMethod | None:
 
 def _norm_before(call: CallMethod) -> CallMethod | None:
     """The batch norm whose result the layer alone uses; there must be no border of zeros, which it would not see."""
-    layer, kind = call.inputs[0].owner, call.inputs[0].module_type
-    if kind not in _INPUT_AXIS or len(call.inputs) != 2:
+    layer, kind = call.inputs[0].owner, layer_kind(call.inputs[0].module_type, _INPUT_AXIS)
+    if kind is None or len(call.inputs) != 2:
         return None
     if kind is M.Linear and call.inputs[1].spec.ndim != 2:
         return None

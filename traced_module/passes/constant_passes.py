@@ -91,6 +91,21 @@ def _is_fixed(expr: Expr) -> TypeGuard[Call]:
     return all(isinstance(n, TensorNode) and isinstance(n.expr, (Constant, GetAttr)) for n in expr.inputs)
 
 
+def is_known(node: Any) -> bool:
+    """True for a tensor that only constants and tensors of the module decide."""
+    if not isinstance(node, TensorNode):
+        return False
+    expr = node.expr
+    if isinstance(expr, (Constant, GetAttr)):
+        return True
+    return (
+        isinstance(expr, (Call, Apply))
+        and bool(expr.inputs)
+        and _same_call(expr) is not None
+        and all(map(is_known, expr.inputs))
+    )
+
+
 def fix_input_shapes(graph: InternalGraph) -> bool:
     """Shapes that the graph reads become what they were when it was traced; it holds for those shapes only then.
 
