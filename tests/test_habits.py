@@ -6,6 +6,7 @@ from pathlib import Path
 
 import habits
 import idioms
+import numpy as np
 import pytest
 from answers import same
 
@@ -57,3 +58,17 @@ def late_tracking():
 def test_refusals(call, text):
     with pytest.raises((AssertionError, AttributeError), match=text):
         call()
+
+
+@pytest.mark.parametrize("function", [np.prod, np.sum, np.max, np.min, np.mean])
+def test_functions_of_numpy_take_shapes_that_are_traced(function):
+    class Net(megengine.module.Module):
+        def forward(self, x):
+            return x * function(x.shape)
+
+    traced = megengine.traced_module.trace_module(Net(), F.ones((2, 3)))
+    assert traced(F.ones((5, 3))).numpy()[0, 0] == function((5, 3))
+    x = np.array([[1.0, 2.0], [3.0, 5.0]], np.float32)
+    assert float(function(megengine.tensor(x))) == function(x)
+    with pytest.raises(TypeError, match="out"):
+        function(megengine.tensor(x), out=x)

@@ -54,12 +54,20 @@ def _named(record: PublicFunction, exc: Exception, args: tuple[Any, ...], kwargs
     return exc
 
 
+def _without_numpys(record: PublicFunction, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments without those of which NumPy says that they are not given, as in `np.prod(tensor)`."""
+    have = record.signature.parameters
+    return {k: v for k, v in kwargs.items() if v is not None or k in have or k not in ("dtype", "out")}
+
+
 def watched_function(record: PublicFunction) -> Callable[..., Any]:
     """The function as it is exported: a tracer hears of calls that no other public function makes."""
     function = record.function
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if "out" in kwargs:
+            kwargs = _without_numpys(record, kwargs)
         watcher = hooks.active.get()
         if watcher is None:
             try:
