@@ -24,6 +24,7 @@ class Session:
 
     model: TracedModule
     graph: InternalGraph
+    narrowed: bool = False  # fewer results may need less of the model
 
     def node(self, name: str) -> Any:
         """A node by its name, by the path of its submodule and its name (`layer1.0.relu_out`), or by its `qualname`.
@@ -184,7 +185,7 @@ def prune(session: Session, _: Any) -> None:
     from megengine.traced_module.editing.extracting import drop_unused_inputs
 
     with session.graph.transaction("prune"):
-        session.graph.remove_dead()
+        session.graph.compile()
         drop_unused_inputs(session.graph)
 
 
@@ -317,6 +318,7 @@ def _module(source: str) -> Any:
 
 def _set_outputs(session: Session, nodes: Sequence[Node | str], what: str) -> None:
     graph = session.graph
+    session.narrowed = True
     with graph.transaction(what):
         if graph.arguments is not None:
             graph.reset_outputs(nodes[0] if len(nodes) == 1 else tuple(nodes))

@@ -128,6 +128,8 @@ def edit(
     session = Session(made, graph)
     for step, value in given:
         take(session, step, value)
+    if session.narrowed:
+        session.graph.compile()  # at the end: a later step may use a layer that an earlier one left unused
     _finish(model, made, output, save_log, out)
 
 

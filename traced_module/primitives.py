@@ -46,6 +46,18 @@ class Primitives:
         old = object.__getattribute__(holder, "__dict__").get(name)
         self._journal.change(_set_new, _remove_or_set_old, (holder, name, old, value), record)
 
+    def _drop(self: InternalGraph, holder: Any, name: str, record: tuple[Any, ...]) -> None:  # type: ignore[misc]
+        """Take an attribute of a module away."""
+        state = object.__getattribute__(holder, "__dict__")
+        self._journal.change(_drop_new, _drop_old, (holder, name, state[name], tuple(state)), record)
+
+    def _forget(self: InternalGraph, module: Any, graphs: Sequence[InternalGraph]) -> None:  # type: ignore[misc]
+        """Take graphs of a module away that nothing calls."""
+        for graph in graphs:
+            old = module._graphs
+            new = {key: one for key, one in old.items() if one is not graph}
+            self._journal.change(_graphs_new, _graphs_old, (self, module, old, new), ("forget", graph))
+
     def _use(self: InternalGraph, expr: Expr, inputs: Sequence[Node], record: tuple[Any, ...] = ()) -> None:  # type: ignore[misc]
         """Let an expression use other nodes."""
         change = difference(expr._inputs, tuple(inputs))
@@ -112,6 +124,27 @@ def _remove_or_set_old(holder: Any, name: str, old: Any, new: Any) -> None:
         object.__delattr__(holder, name)
     else:
         object.__setattr__(holder, name, old)
+
+
+def _drop_new(holder: Any, name: str, value: Any, names: tuple[str, ...]) -> None:
+    object.__delattr__(holder, name)
+
+
+def _drop_old(holder: Any, name: str, value: Any, names: tuple[str, ...]) -> None:
+    state = object.__getattribute__(holder, "__dict__")
+    have = {**state, name: value}
+    state.clear()
+    state.update({k: have.pop(k) for k in names if k in have})  # in the order in which they were
+    state.update(have)
+
+
+def _graphs_new(graph: InternalGraph, module: Any, old: dict[Any, Any], new: dict[Any, Any]) -> None:
+    graph._journal.addresses.clear()  # of graphs behind them
+    object.__setattr__(module, "_graphs", new)
+
+
+def _graphs_old(graph: InternalGraph, module: Any, old: dict[Any, Any], new: dict[Any, Any]) -> None:
+    _graphs_new(graph, module, new, old)
 
 
 def _use_new(expr: Expr, places: Places, old: Nodes, new: Nodes) -> None:

@@ -261,6 +261,15 @@ class Recorder:
             return {**edit, "traced": self._traced(value)}
         return {**edit, "value": self.writer.values.value(value, path)}
 
+    def drop(self, graph: InternalGraph, path: str, name: str, value: Any) -> dict[str, Any]:
+        """An attribute that goes."""
+        self._look(graph)
+        return {"do": "drop", "graph": self._at(graph), "path": path, "name": name, "was": class_path(value)}
+
+    def forget(self, graph: InternalGraph) -> dict[str, Any]:
+        """A graph of a submodule that goes."""
+        return {"do": "forget", "graph": self._at(graph)}
+
     def _look(self, graph: InternalGraph) -> None:
         """See what the model has before layers of it are exchanged."""
         if self._model is None:
@@ -334,6 +343,8 @@ def in_words(edit: dict[str, Any]) -> str:
         return f"{edit['expr']} gives {', '.join(str(item['name']) for item in edit['outputs'])}"
     if do == "rename":
         return f"{edit['node']} is now called {edit['new']}"
+    if do == "drop":
+        return f"without {'.'.join(part for part in (edit['path'], edit['name']) if part)}"
     if do == "module":
         return f"{'another' if edit['was'] else 'new'} {edit['path']}"
     if do in ("inputs", "outputs") and edit["was"] != edit["nodes"]:

@@ -25,6 +25,7 @@ from megengine.traced_module.graph import InternalGraph, identifier
 from megengine.traced_module.lookup import own_node
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.primitives import is_among
+from megengine.traced_module.queries import child_graph
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.calls import flatten_arguments, get_subattr
 
@@ -375,6 +376,27 @@ class _Changes:
         graph._put_attribute(node, path, value)
         self.replay.look()  # with a traced module come graphs, and may go
 
+    def drop(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
+        """An attribute that goes."""
+        path, name = edit["path"], edit["name"]
+        for part in (*path.split("."), name) if path else (name,):
+            check_attribute(part)
+        holder = get_subattr(graph._owner, path) if path else graph._owner
+        if not isinstance(holder, TracedModule):
+            raise GraphError(f"{path!r} is a {type(holder).__name__}; expected a traced module")
+        was = object.__getattribute__(holder, "__dict__").get(name)
+        _expect(f"the attribute {name!r} of {path!r}", None if was is None else class_path(was), edit["was"])
+        graph._drop(holder, name, ("drop", graph, path, name, was))
+        self.replay.look()
+
+    def forget(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
+        """A graph of a submodule that goes."""
+        called = [e for g in self.replay.graphs.values() for e in g._order if child_graph(e) is graph]
+        if graph is self.replay.top or called:
+            raise GraphError(f"{graph.qualname} is the outermost graph, or is called")
+        self.replay.top._forget(graph._owner, [graph])
+        self.replay.look()
+
     def _traced(self, graph: InternalGraph, entries: list[Any]) -> TracedModule:
         made = ModuleReader(self.values, entries).all((0, 0))
         join(graph, graphs_of(made), self.shift)
@@ -406,6 +428,6 @@ _CHANGES: dict[str, Callable[[_Changes, InternalGraph, Mapping[str, Any]], None]
     name: getattr(_Changes, name)
     for name in (
         *("link", "unlink", "use", "arguments", "results", "attrs", "meta", "rename", "spec"),
-        *("inputs", "outputs", "call", "result", "owner", "module"),
+        *("inputs", "outputs", "call", "result", "owner", "module", "drop", "forget"),
     )
 }

@@ -40,7 +40,7 @@ def extract(graph: InternalGraph, inputs: Sequence[TensorNode | str], outputs: S
             graph.set_outputs(results)
         else:
             graph.reset_outputs(results[0] if len(results) == 1 else tuple(results))
-        graph.remove_dead()
+        graph.compile()
         drop_unused_inputs(graph)
         for old, new in made:
             if graph._names.get(old.name) is None:

@@ -320,8 +320,13 @@ class ModuleEdits:
     # ------------------------------------------------------------ removing
 
     def compile(self: InternalGraph) -> None:  # type: ignore[misc]
-        """Remove expressions whose results nobody uses (inputs of the graph stay)."""
-        self.remove_dead()
+        """Remove what no result needs: expressions of this graph and of those that it enters (inputs stay), then
+        submodules, layers and tensors that no graph of the model reads. They are not in files and state dicts either.
+        """
+        from megengine.traced_module.editing.dead_parts import drop_dead_parts
+
+        with self._edit("compile"):
+            drop_dead_parts(self)
 
     # ------------------------------------------------------------ inputs and outputs
 

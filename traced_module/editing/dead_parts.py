@@ -1,0 +1,100 @@
+"""What a model holds and no result needs: calls, submodules, layers and tensors, and graphs that nothing enters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from megengine.module import Module
+from megengine.tensor import Tensor
+from megengine.traced_module.expr import GetAttr
+from megengine.traced_module.queries import child_graph, traced_module_class
+
+if TYPE_CHECKING:
+    from megengine.traced_module.graph import InternalGraph
+
+Place = tuple[int, str]  # id of the module that holds an attribute, name
+
+
+def drop_dead_parts(graph: InternalGraph) -> None:
+    """Remove expressions that no result needs from a graph and those that it enters, and what no graph reads then.
+
+    Of a flattened module, graphs of submodules that nothing calls and that read what goes are forgotten.
+    """
+    for each in _entered_from([graph], graph._journal):
+        each.remove_dead()
+    top = graph._top
+    held = getattr(top._owner, "graphs", ())
+    if not top._inputs_self() or not any(top is one for one in held):
+        return  # of ops, or a copy that its module does not hold
+    live = _entered_from(held, top._journal)
+    used = {place for each in live for place in _places_read(each)}
+    kept, unused = _parts(top._owner, used)
+    gone = {(id(holder), name) for _, holder, name, _ in unused}
+    for module, forgotten in _broken_graphs(kept, live, gone):
+        top._forget(module, forgotten)
+    for path, holder, name, value in unused:
+        top._drop(holder, name, ("drop", top, path, name, value))
+
+
+def _entered_from(graphs: Any, journal: Any) -> list[InternalGraph]:
+    """Graphs of one history, and all that their calls enter, each once."""
+    found = {id(graph): graph for graph in graphs if graph._journal is journal}
+    todo = list(found.values())
+    while todo:
+        for child in todo.pop().child_graphs():
+            if id(child) not in found and child._journal is journal:
+                found[id(child)] = child
+                todo.append(child)
+    return list(found.values())
+
+
+def _places_read(graph: InternalGraph) -> Iterator[Place]:
+    """Every attribute on the way to a layer or tensor that a graph reads."""
+    for expr in graph._order:
+        if not isinstance(expr, GetAttr):
+            continue
+        at: Any = graph.module_of(expr.inputs[0])
+        for part in expr.name.split("."):
+            yield id(at), part
+            state = object.__getattribute__(at, "__dict__") if isinstance(at, Module) else {}
+            if part not in state:
+                break
+            at = state[part]
+
+
+def _parts(owner: Any, used: set[Place]) -> tuple[list[Any], list[tuple[str, Any, str, Any]]]:
+    """(traced modules that stay, (path of the holder, holder, name, value) of what is not read)."""
+    kept, unused, seen = [], [], set()
+    todo: list[tuple[str, Any]] = [("", owner)]
+    while todo:
+        path, at = todo.pop()
+        if id(at) in seen:
+            continue
+        seen.add(id(at))
+        kept.append(at)
+        for name, value in object.__getattribute__(at, "__dict__").items():
+            if not issubclass(type(value), (Module, Tensor)):
+                continue
+            if (id(at), name) not in used:
+                unused.append((path, at, name, value))
+            elif issubclass(type(value), traced_module_class()):
+                todo.append((f"{path}.{name}" if path else name, value))
+    return kept, unused
+
+
+def _broken_graphs(kept: list[Any], live: list[InternalGraph], gone: set[Place]) -> Iterator[tuple[Any, list[Any]]]:
+    """(module, its graphs that read what goes, or call a graph that does)."""
+    alive = {id(graph) for graph in live}
+    uncalled = [graph for module in kept for graph in module.graphs if id(graph) not in alive]
+    broken: set[int] = set()
+    before = -1
+    while before < len(broken):
+        before = len(broken)
+        for graph in uncalled:
+            calls = {id(child_graph(expr)) for expr in graph._order}
+            if calls & broken or any(place in gone for place in _places_read(graph)):
+                broken.add(id(graph))
+    for module in kept:
+        if found := [graph for graph in module.graphs if id(graph) in broken]:
+            yield module, found
