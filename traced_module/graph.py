@@ -24,6 +24,7 @@ from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.copying import Copier
 from megengine.traced_module.editing.checking import Checks, inferred
+from megengine.traced_module.editing.layer_settings import know
 from megengine.traced_module.editing.module_edits import ModuleEdits, tells_shapes
 from megengine.traced_module.editing.renaming import rename_node
 from megengine.traced_module.expr import Apply, Arguments, Constant, Expr, GetAttr, Input
@@ -56,6 +57,7 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
         self._entered_otherwise: bool | None = None  # of the top; None: nobody has looked (`_infer_entries`)
         self.arguments: Arguments | None = None  # how a call's arguments become the inputs after `self`
         self.out_def: TreeDef | None = None
+        know(self)
 
     # ------------------------------------------------------------ steps that can be undone
 

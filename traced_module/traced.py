@@ -61,6 +61,8 @@ class TracedModule(Module):
         if graph is not None:
             self._add_graph(graph)
 
+    __setattr__ = object.__setattr__  # its own state is none of the settings that graphs hear of
+
     @classmethod
     def from_graph(cls, graph: InternalGraph) -> TracedModule:
         """Wrap an op-level graph; a single output is returned as a tensor, several as a tuple."""

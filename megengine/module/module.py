@@ -24,6 +24,7 @@ from megengine.dispatch.refusal import constructor, explains, own, shown
 from megengine.kernels import _core
 from megengine.logger import get_logger
 from megengine.module.location import located
+from megengine.module.settings import is_heard
 from megengine.tensor import Parameter, Tensor
 from megengine.utils.hook import HookHandler
 
@@ -70,6 +71,7 @@ def _expand_structure(prefix: str, obj: Any) -> list[tuple[str, Any]]:
 
 _FEW_CALLS = 150  # that may still nest: a layer needs less
 _CALLS_A_LEVEL = 20  # of a module in a module: its forward, and functions of the user's between
+_OF_ALL = frozenset({"name", "training", "quantize_disabled"})  # what every module has, and no shape depends on
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 # what MegEngine keeps in the state of a module and is known here without it
 _BOOKKEEPING = frozenset({"_modules", "_name", "_short_name"})
@@ -122,6 +124,10 @@ class Module(_Reads):
         self.quantize_disabled = False
         self._forward_pre_hooks: OrderedDict[int, Callable] = OrderedDict()
         self._forward_hooks: OrderedDict[int, Callable] = OrderedDict()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not is_heard(self, name, value, _OF_ALL):
+            object.__setattr__(self, name, value)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The computation of the module."""

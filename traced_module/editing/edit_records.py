@@ -261,6 +261,14 @@ class Recorder:
             return {**edit, "traced": self._traced(value)}
         return {**edit, "value": self.writer.values.value(value, path)}
 
+    def setting(self, graph: InternalGraph, node: ModuleNode, layer: Module, name: str, value: Any) -> dict[str, Any]:
+        """A setting of a layer, or of one inside of it."""
+        inner = next(path for path, module in node.owner.named_modules() if module is layer)
+        out = self.writer.values.value
+        was = out(object.__getattribute__(layer, "__dict__")[name], name)
+        place = {"graph": self._at(graph), "node": node.name, "inner": inner, "name": name}
+        return {"do": "setting", **place, "was": was, "value": out(value, name)}
+
     def drop(self, graph: InternalGraph, path: str, name: str, value: Any) -> dict[str, Any]:
         """An attribute that goes."""
         self._look(graph)
@@ -343,6 +351,8 @@ def in_words(edit: dict[str, Any]) -> str:
         return f"{edit['expr']} gives {', '.join(str(item['name']) for item in edit['outputs'])}"
     if do == "rename":
         return f"{edit['node']} is now called {edit['new']}"
+    if do == "setting":
+        return f"{edit['name']} of {edit['node']} is {json.dumps(edit['value'])}"
     if do == "drop":
         return f"without {'.'.join(part for part in (edit['path'], edit['name']) if part)}"
     if do == "module":

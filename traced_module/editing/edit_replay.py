@@ -376,6 +376,23 @@ class _Changes:
         graph._put_attribute(node, path, value)
         self.replay.look()  # with a traced module come graphs, and may go
 
+    def setting(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
+        """A setting of a layer."""
+        node, name = self.node(edit["node"]), edit["name"]
+        layers = dict(node.owner.named_modules()) if isinstance(node, ModuleNode) else {}
+        layer = layers.get(edit["inner"])
+        check_attribute(name)
+        state = {} if layer is None else object.__getattribute__(layer, "__dict__")
+        if name not in state or isinstance(layer, TracedModule):
+            raise GraphError(f"{edit['node']!r} has no layer {brief(edit['inner'])} with a setting {brief(name)}")
+        was, value = self.values.value(edit["was"]), self.values.value(edit["value"])
+        if isinstance(value, (Module, Tensor, Node)):
+            raise FileFormatError(f"{brief(name)} is a {type(value).__name__}; expected a plain value")
+        _expect(f"{name!r} of {edit['node']!r}", state.get(name), was)
+        graph._set(layer, name, value, ("setting", graph, node, layer, name, value))
+        for user in node.users:
+            self._touch(user)
+
     def drop(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
         """An attribute that goes."""
         path, name = edit["path"], edit["name"]
@@ -428,6 +445,6 @@ _CHANGES: dict[str, Callable[[_Changes, InternalGraph, Mapping[str, Any]], None]
     name: getattr(_Changes, name)
     for name in (
         *("link", "unlink", "use", "arguments", "results", "attrs", "meta", "rename", "spec"),
-        *("inputs", "outputs", "call", "result", "owner", "module", "drop", "forget"),
+        *("inputs", "outputs", "call", "result", "owner", "module", "drop", "forget", "setting"),
     )
 }
