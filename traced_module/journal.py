@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from megengine.traced_module.editing.computed import Origin
@@ -24,8 +24,8 @@ class _Transaction:
         self.is_first = self.journal.begin(self.what, deferring=self.deferring)
         step = self.journal.open
         assert step is not None
-        self.mark = step.mark(self.journal)
         if not self.is_first:
+            self.mark = step.mark(self.journal)
             step.enter(self.what)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -49,8 +49,7 @@ class _Transaction:
         journal.roll_back()
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """A place in a step, to which it can be taken back."""
 
     changes: int
