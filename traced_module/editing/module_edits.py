@@ -320,9 +320,7 @@ class ModuleEdits:
     # ------------------------------------------------------------ removing
 
     def compile(self: InternalGraph) -> None:  # type: ignore[misc]
-        """Remove what no result needs: expressions of this graph and of those that it enters (inputs stay), then
-        submodules, layers and tensors that no graph of the model reads. They are not in files and state dicts either.
-        """
+        """Remove expressions, here and in graphs that calls enter, that no result needs; then what no graph reads."""
         from megengine.traced_module.editing.dead_parts import drop_dead_parts
 
         with self._edit("compile"):
