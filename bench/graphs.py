@@ -263,7 +263,7 @@ def chain(size: int) -> dict[str, float]:
     from megengine.traced_module import trace_module
     from megengine.traced_module.comparing.diff import diff
     from megengine.traced_module.passes import optimize
-    from megengine.traced_module.pictures.drawing import to_dot
+    from megengine.traced_module.pictures.dot import to_dot
     from megengine.traced_module.source import to_source
 
     class Chain(M.Module):

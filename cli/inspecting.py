@@ -132,18 +132,23 @@ KINDS = {
     ".html": "a page to look around in",
     ".svg": "a picture",
     ".png": "a picture of pixels",
+    ".pdf": "a picture, drawn by Graphviz",
     ".dot": "for Graphviz",
 }
+ENGINES = ("own", "dot", "neato", "fdp", "sfdp", "circo", "twopi")  # our layout, and programs of Graphviz
 
 
 @click.command(epilog=examples("draw net.onnx -o net.html", "draw net.tm -o net.png --depth 1"))
 @click.argument("model")
 @click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help=".html, .svg, .png or .dot file to write."
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help=f"File to write: {', '.join(KINDS)}."
 )
 @click.option("--ops", is_flag=True, help="Draw the ops that the model runs, not the calls that it makes.")
+@click.option("--depth", type=click.IntRange(0), metavar="N", help="Open so many levels of modules; not in .html.")
 @click.option(
-    "--depth", type=click.IntRange(0), metavar="N", help="Open so many levels of modules in .svg, .png, .dot."
+    "--engine",
+    type=click.Choice(ENGINES),
+    help="What lays out pictures: this package or a program of Graphviz.",
 )
 @overwrite_option
 @graph_option
@@ -155,34 +160,44 @@ def draw(
     ops: bool,
     depth: int | None,
     overwrite: bool,
+    engine: str | None,
     number: int | None,
     shapes: tuple,
     out: Output,
 ) -> None:
-    """Draw the graph of MODEL, module by module; needs no `dot` program.
+    """Draw the graph of MODEL, module by module.
 
     Modules open in place on a .html page; in pictures all of them are open, or as many levels as --depth says. A .png
-    needs the package resvg_py: pip install resvg_py.
+    needs the package resvg_py (pip install resvg_py) or --engine dot; a .pdf and --engine dot need Graphviz
+    (apt-get install graphviz).
     """
     check_suffix("--output", output, KINDS)
     check_outputs([("--output", output)], [model], overwrite=overwrite)
+    if engine is not None and output.suffix not in (".svg", ".png", ".pdf"):
+        raise OptionError(f"--engine: a {output.suffix} file has no layout of it; leave it out, or write .svg")
+    if engine == "own" and output.suffix == ".pdf":
+        raise OptionError("--engine own: writes .svg and .png; for .pdf take --engine dot")
     if depth is not None and output.suffix == ".html":
         raise OptionError("--depth: a .html page opens and closes modules itself; leave it out, or write .svg")
     with output_file(output) as temporary:
         made = load_model(model, shapes, number) if ops else load_calls(model, shapes)
         one = None if output.suffix == ".html" and number is None else chosen_graph(made, None if ops else number)
-        temporary.write_bytes(_drawn(made if one is None else one, depth, output.suffix))
+        temporary.write_bytes(_drawn(made if one is None else one, depth, output.suffix, engine))
     out.say(f"wrote {output} ({output.stat().st_size / 1e3:.0f} kB)")
     out.result({"output": str(output), "bytes": output.stat().st_size})
 
 
-def _drawn(made: TracedModule | InternalGraph, depth: int | None, suffix: str) -> bytes:
+def _drawn(made: TracedModule | InternalGraph, depth: int | None, suffix: str, engine: str | None) -> bytes:
     """The file; pages hold all graphs of a module."""
-    from megengine.traced_module.pictures import drawing, page
+    from megengine.traced_module.pictures import dot, drawing, page
 
     if suffix == ".html":
         return page.to_html(made).encode()
     graph = made.graph if isinstance(made, TracedModule) else made
+    if suffix == ".dot":
+        return dot.to_dot(graph, depth=depth).encode()
+    if suffix == ".pdf" or engine not in (None, "own"):
+        return dot.rendered(graph, suffix[1:], engine=engine or "dot", depth=depth)
     if suffix == ".png":
         return drawing.to_png(graph, depth=depth)
-    return (drawing.to_svg if suffix == ".svg" else drawing.to_dot)(graph, depth=depth).encode()
+    return drawing.to_svg(graph, depth=depth).encode()

@@ -25,6 +25,7 @@ from megengine.core.errors import (
     brief,
     nearest,
 )
+from megengine.core.notebook import html_text
 from megengine.core.spec import TensorSpec, interned
 from megengine.kernels import _core
 
@@ -380,6 +381,12 @@ class Tensor(_Fields):
         with np.printoptions(precision=4):  # of arrays; a single number is shown in full
             values = str(self._storage())
         return f"{kind}({values}{dtype}, device={self.device})"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        title = f"{type(self).__name__} {self.spec}"
+        known = self._value is not None or self._thunk is not None
+        return html_text(str(self._storage()) if known else "not computed yet", title)
 
 
 for _name in absent.TENSOR_WORDS:

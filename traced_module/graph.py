@@ -23,6 +23,7 @@ from megengine.dispatch import get_op
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.copying import Copier
+from megengine.traced_module.drawable import Drawable
 from megengine.traced_module.editing.checking import Checks, inferred
 from megengine.traced_module.editing.layer_settings import know
 from megengine.traced_module.editing.module_edits import ModuleEdits, tells_shapes
@@ -40,7 +41,7 @@ from megengine.traced_module.tracing.calls import get_subattr
 __all__ = ["InternalGraph", "identifier"]
 
 
-class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
+class InternalGraph(Queries, Checks, Primitives, ModuleEdits, Drawable):
     """Expressions in execution order over named nodes."""
 
     def __init__(self, name: str = "graph", qualname: str | None = None, *, owner: Module | None = None) -> None:
@@ -58,6 +59,9 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits):
         self.arguments: Arguments | None = None  # how a call's arguments become the inputs after `self`
         self.out_def: TreeDef | None = None
         know(self)
+
+    def _graphs_to_draw(self) -> list[InternalGraph]:
+        return [self]
 
     # ------------------------------------------------------------ steps that can be undone
 

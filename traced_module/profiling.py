@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from megengine.core.errors import OptionError
+from megengine.core.notebook import html_table, html_text
 from megengine.traced_module.expr import Constant, Expr, GetAttr, Input
 from megengine.traced_module.interpret import interpret
 from megengine.traced_module.pictures.boxes import called_name
@@ -62,16 +63,24 @@ class Profile:
 
     def to_text(self, width: int | None = None) -> str:
         """The table, in lines of so many characters; None for as many as it takes."""
+        return "\n".join([*table(HEADINGS, self._rows(), numbers=3, width=width), "", self._total()])
+
+    def _rows(self) -> list[tuple[str, ...]]:
         whole = sum(one.seconds for one in self.timings) or 1.0
-        rows = [
+        return [
             (
                 *(one.name, one.called, one.module, str(one.calls)),
                 *(f"{one.seconds * 1e3:.3f}", f"{100 * one.seconds / whole:.1f} %"),
             )
             for one in sorted(self.timings, key=lambda one: -one.seconds)
         ]
-        last = f"{clean(self.name)}: {self.seconds * 1e3:.3f} ms a run, median of {self.runs}"
-        return "\n".join([*table(HEADINGS, rows, numbers=3, width=width), "", last])
+
+    def _total(self) -> str:
+        return f"{clean(self.name)}: {self.seconds * 1e3:.3f} ms a run, median of {self.runs}"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        return html_table(HEADINGS, self._rows(), 3) + html_text(self._total())
 
     def __repr__(self) -> str:
         return self.to_text(terminal_width())

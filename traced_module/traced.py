@@ -15,6 +15,7 @@ from megengine.dispatch.public import PublicFunction, watched_function
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.copying import Copier, holds
+from megengine.traced_module.drawable import Drawable
 from megengine.traced_module.expr import Constant
 from megengine.traced_module.filters import NodeFilter
 from megengine.traced_module.graph import InternalGraph
@@ -39,7 +40,7 @@ from megengine.traced_module.tracing.source_lines import user_line
 from megengine.traced_module.tracing.specialization import Specialization
 
 
-class TracedModule(Module):
+class TracedModule(Module, Drawable):
     """A model as a graph. Calling it runs the graph; editing `graph` changes what a call does.
 
     Its submodules, parameters and buffers are attributes, under the names of the module that was traced. A module
@@ -294,6 +295,9 @@ class TracedModule(Module):
         from megengine.traced_module.pictures.summary import summarize
 
         return summarize(self.graph, depth=depth)
+
+    def _graphs_to_draw(self) -> list[InternalGraph]:
+        return list(self._graphs.values())
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """What `pickle` and `copy.deepcopy` take: all but the history of edits, watch and end points."""

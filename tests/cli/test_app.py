@@ -58,7 +58,14 @@ def test_draw(run, one_line_error, model, tmp_path):
     assert "--depth: a .html page opens" in one_line_error(
         run("draw", model, "-o", tmp_path / "d.html", "--depth", "1")
     )
-    assert "expected .html" in one_line_error(run("draw", model, "-o", tmp_path / "net.pdf"))
+    assert "expected .html" in one_line_error(run("draw", model, "-o", tmp_path / "net.bmp"))
+    away = {"PATH": "/nonexistent"}
+    line = one_line_error(run("draw", model, "-o", tmp_path / "net.pdf", **away))
+    assert "needs the program dot of Graphviz, which is not installed" in line
+    line = one_line_error(run("draw", model, "-o", tmp_path / "d.svg", "--engine", "neato", **away))
+    assert "needs the program neato" in line
+    assert "has no layout of it" in one_line_error(run("draw", model, "-o", tmp_path / "d.dot", "--engine", "dot"))
+    assert "take --engine dot" in one_line_error(run("draw", model, "-o", tmp_path / "d.pdf", "--engine", "own"))
     line = one_line_error(run("draw", model, "-o", tmp_path / "none" / "net.svg"))
     assert "does not exist" in line
     assert sorted(p.name for p in tmp_path.iterdir()) == ["net.dot", "net.html", "net.png", "net.svg"]

@@ -24,7 +24,7 @@ from megengine.core.errors import GraphError
 from megengine.traced_module import trace_module
 from megengine.traced_module.nesting import nesting
 from megengine.traced_module.passes import optimize
-from megengine.traced_module.pictures.drawing import to_dot
+from megengine.traced_module.pictures.dot import to_dot
 from megengine.traced_module.source import to_source
 from megengine.traced_module.traced import TracedModule, lower
 

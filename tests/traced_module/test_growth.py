@@ -21,7 +21,7 @@ from megengine.traced_module.editing.linting import findings
 from megengine.traced_module.expr import CallFunction, CallMethod, is_call_module
 from megengine.traced_module.order import ExprOrder
 from megengine.traced_module.passes import optimize, run_passes
-from megengine.traced_module.pictures.drawing import to_dot
+from megengine.traced_module.pictures.dot import to_dot
 from megengine.traced_module.source import to_source
 from megengine.traced_module.traced import TracedModule, lower
 

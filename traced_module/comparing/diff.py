@@ -15,6 +15,7 @@ from typing import Any
 
 from megengine.core.collecting import collection_paused
 from megengine.core.errors import FileFormatError, GraphError
+from megengine.core.notebook import html_picture, html_text
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.comparing.changes import KINDS, Change
@@ -111,6 +112,14 @@ class GraphDiff:
 
     def __str__(self) -> str:
         return self.to_text()
+
+    def _repr_svg_(self) -> str:
+        """What notebooks show of it where they take pictures only."""
+        return self.to_svg()
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the list of changes and the picture."""
+        return html_text(self.to_text()) + (html_picture(self.to_svg()) if self else "")
 
 
 def diff(a: Model, b: Model) -> GraphDiff:

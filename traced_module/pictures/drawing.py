@@ -1,4 +1,4 @@
-"""Pictures of a graph with its hierarchy: SVG and PNG laid out here, so no other program is needed, and DOT.
+"""Pictures of a graph with its hierarchy, SVG and PNG: laid out here, so no other program is needed.
 
 Submodules, and of flat graphs what one module did, stand in frames; `depth` levels of them are opened. Names may come
 from files: everything is escaped.
@@ -6,7 +6,6 @@ from files: everything is escaped.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from megengine.core.collecting import collection_paused
 from megengine.core.errors import GraphError
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.nesting import roomy
@@ -38,9 +36,10 @@ from megengine.traced_module.pictures.boxes import (
     tooltip,
 )
 from megengine.traced_module.pictures.hierarchy import Item, Sheet, results, sheet_of
-from megengine.traced_module.pictures.texts import printable, shortened
+from megengine.traced_module.pictures.texts import shortened
 
 HEAD, LEGEND, MOST_PIXELS, LONGEST_SIDE = 28, 34, 100_000_000, 32_000
+MOST_BOXES = 120  # in a picture of a notebook
 EDGE, INK, RESULT = "#8a94a6", "#5b6576", "#b42318"
 
 
@@ -55,6 +54,18 @@ def to_svg(graph: InternalGraph, *, depth: int | None = None) -> str:
         >>> Path("net.svg").write_text(to_svg(traced.graph, depth=1), encoding="utf-8")  # doctest: +SKIP
     """
     return _drawn(graph, depth)[2]
+
+
+def in_notebook(graph: InternalGraph) -> str:
+    """The picture of `to_svg` with as many levels open as give at most 120 boxes; at least the outermost sheet."""
+    depth = 0
+    while _boxes(sheet_of(graph), depth) < _boxes(sheet_of(graph), depth + 1) <= MOST_BOXES:
+        depth += 1
+    return to_svg(graph, depth=depth)
+
+
+def _boxes(sheet: Sheet, depth: int) -> int:
+    return sum(1 if item.inside is None or depth == 0 else 1 + _boxes(item.inside, depth - 1) for item in sheet.items)
 
 
 def to_png(graph: InternalGraph, *, depth: int | None = None, scale: float = 2.0) -> bytes:
@@ -106,18 +117,8 @@ def _fonts(resvg_py: Any, folder: Path) -> dict[str, Any]:
     return {"font_files": [str(path)], "sans_serif_family": font.getname()[0]}
 
 
-@collection_paused()
-@roomy(12)
-def to_dot(graph: InternalGraph, *, depth: int | None = None) -> str:
-    """The graph in Graphviz's language, hierarchy as clusters; `depth` as in `to_svg`."""
-    made = _Dot(_checked(depth))
-    made.sheet(sheet_of(graph), {}, "n", 0)
-    head = [f"digraph {_quoted(graph.name)} {{", '  node [shape=box, style="rounded,filled", fontname="sans-serif"];']
-    head += ['  graph [fontname="sans-serif", style=rounded, color="#8a94a6"];']
-    return "\n".join([*head, *made.lines, *made.edges, "}"]) + "\n"
-
-
-def _checked(depth: int | None) -> float:
+def levels(depth: int | None) -> float:
+    """How many levels are opened. Raises GraphError for what is no count of levels."""
     if depth is not None and (not isinstance(depth, int) or depth < 0):
         raise GraphError(f"drawing: depth is {depth!r}; expected None or a count of levels, 0 or more")
     return float("inf") if depth is None else depth
@@ -153,7 +154,7 @@ class _Layout:
 def _drawn(graph: InternalGraph, depth: int | None) -> tuple[int, int, str]:
     """Width, height and text of the picture."""
     sheet = sheet_of(graph)
-    made = _measured(sheet, _checked(depth))
+    made = _measured(sheet, levels(depth))
     entries = [(COLOURS[kind], INK, MEANINGS[kind]) for kind in MEANINGS if kind in _kinds(made)]
     entries.append(("#ffffff", RESULT, "output"))
     width, height = round(max(made.width, legend_width(entries) + MARGIN)), round(made.height + LEGEND)
@@ -162,7 +163,7 @@ def _drawn(graph: InternalGraph, depth: int | None) -> tuple[int, int, str]:
 
 def _kinds(made: _Layout) -> set[str]:
     """Which colours a picture uses."""
-    found = {_kind(cell.item) for cell in made.cells if cell.inner is None}
+    found = {kind(cell.item) for cell in made.cells if cell.inner is None}
     return found.union(*(_kinds(cell.inner) for cell in made.cells if cell.inner is not None))
 
 
@@ -230,12 +231,12 @@ def _edge(made: _Layout, busy: Sequence[set[int]], start: _Cell, end: _Cell, num
 def _closed(cell: _Cell, stroke: str) -> str:
     item = cell.item
     extra = ' stroke-dasharray="4 3"' if item.source is not None else ' stroke-width="2"' if item.inside else ""
-    fill = COLOURS[_kind(item)]
-    return text_box(cell.x, cell.y, _texts(item), _notes(item), fill=fill, stroke=stroke, extra=extra)
+    fill = COLOURS[kind(item)]
+    return text_box(cell.x, cell.y, texts(item), _notes(item), fill=fill, stroke=stroke, extra=extra)
 
 
 def _frame(cell: _Cell, inner: _Layout, stroke: str) -> Iterator[str]:
-    head = escape(shortened(_texts(cell.item)[0], round(cell.width / 7.5)))
+    head = escape(shortened(texts(cell.item)[0], round(cell.width / 7.5)))
     yield (
         f'<g transform="translate({cell.x:g},{cell.y:g})"><g>{title_svg(_notes(cell.item))}'
         f'<rect width="{cell.width:g}" height="{cell.height:g}" rx="6" fill="{COLOURS["open"]}" stroke="{stroke}"/>'
@@ -246,13 +247,15 @@ def _frame(cell: _Cell, inner: _Layout, stroke: str) -> Iterator[str]:
     yield "</g></g>"
 
 
-def _kind(item: Item) -> str:
+def kind(item: Item) -> str:
+    """Which colour a box has."""
     if item.source is not None:
         return "input"
     return "fold" if item.inside is not None else kind_of(item.expr)  # type: ignore[arg-type]
 
 
-def _texts(item: Item) -> tuple[str, str]:
+def texts(item: Item) -> tuple[str, str]:
+    """The two lines of a box."""
     if item.source is not None:
         return f"from  {item.source.name}", lines(item.source)[1]
     if item.expr is not None:
@@ -267,69 +270,3 @@ def _notes(item: Item) -> list[str]:
     for expr in item.made:
         counts[called_name(expr)] = counts.get(called_name(expr), 0) + 1
     return [item.title, ", ".join(f"{count} {name}" for name, count in counts.items())]
-
-
-# ------------------------------------------------------------------ DOT
-
-
-class _Dot:
-    """Statements of boxes and clusters, and of edges between boxes, those inside of clusters included."""
-
-    def __init__(self, depth: float) -> None:
-        self.depth = depth
-        self.lines: list[str] = []
-        self.edges: list[str] = []
-
-    def sheet(self, sheet: Sheet, made: dict[int, str], prefix: str, level: int) -> None:
-        """Boxes of a sheet; `made` is which box makes a node, by the node's identity, and is added to."""
-        for number, item in enumerate(sheet.items):
-            if item.source is not None:
-                continue  # the box that makes it stands in another cluster
-            name = f"{prefix}_{number}"
-            if item.inside is None or level >= self.depth:
-                self._box(item, name, made, level)
-            elif item.expr is None:
-                self._open(item, name, level)
-                self.sheet(item.inside, made, name, level + 1)
-                self._close(level)
-            else:
-                self._call(item, item.inside, made, name, level)
-
-    def _box(self, item: Item, name: str, made: dict[int, str], level: int) -> None:
-        label = _quoted("\n".join(shortened(text, 60) for text in _texts(item)))
-        self.lines.append(f"{_indent(level)}{name} [label={label}, fillcolor={_quoted(COLOURS[_kind(item)])}];")
-        here = {id(node) for expr in item.made for node in expr.outputs}
-        operands = [node for expr in item.made for node in expr.inputs if id(node) not in here]
-        self.edges += dict.fromkeys(f"  {made[id(node)]} -> {name};" for node in operands if id(node) in made)
-        made.update(dict.fromkeys(here, name))
-
-    def _call(self, item: Item, inside: Sheet, made: dict[int, str], name: str, level: int) -> None:
-        """The call of a submodule: operands lead to the inputs of its graph, results come from its outputs."""
-        expr = item.expr
-        assert expr is not None
-        inner: dict[int, str] = {}
-        self._open(item, name, level)
-        self.sheet(inside, inner, name, level + 1)
-        self._close(level)
-        for given, node in zip(expr.inputs[1:], inside.graph.inputs[1:], strict=True):
-            if id(given) in made and id(node) in inner:
-                self.edges.append(f"  {made[id(given)]} -> {inner[id(node)]};")
-        for node, result in zip(expr.outputs, inside.graph.outputs, strict=True):
-            if id(result) in inner:
-                made[id(node)] = inner[id(result)]
-
-    def _open(self, item: Item, name: str, level: int) -> None:
-        self.lines.append(f"{_indent(level)}subgraph cluster_{name} {{")
-        self.lines.append(f"{_indent(level + 1)}label={_quoted(shortened(_texts(item)[0], 60))};")
-
-    def _close(self, level: int) -> None:
-        self.lines.append(f"{_indent(level)}}}")
-
-
-def _indent(level: int) -> str:
-    return "  " * (level + 1)
-
-
-def _quoted(text: str) -> str:
-    """A DOT string: quotes and backslashes escaped, line ends kept, nothing read as HTML."""
-    return json.dumps(printable(text), ensure_ascii=False)

@@ -10,6 +10,7 @@ from typing import Any
 
 from megengine.core.dtype import storage_of
 from megengine.core.errors import GraphError
+from megengine.core.notebook import html_table, html_text
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import Op, interpose
 from megengine.tensor import Parameter, Tensor
@@ -191,6 +192,11 @@ class Summary:
     def __repr__(self) -> str:
         return as_text(self, terminal_width())
 
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        rows = [_cells(row, indent="\u2003") for row in self.rows]
+        return html_table(HEADINGS, rows, numbers=2) + html_text("\n".join(_notes(self)))
+
 
 @roomy(12)
 def summarize(graph: InternalGraph, *, depth: int | None = None) -> Summary:
@@ -229,6 +235,11 @@ HEADINGS = ("call", "of", "module", "shape", "dtype", "parameters", "MACs")
 def as_text(found: Summary, width: int | None = None) -> str:
     """A table for a terminal: what cannot be printed is replaced, long names are cut."""
     lines = table(HEADINGS, [_cells(row) for row in found.rows], numbers=2, width=width)
+    folded = [part for note in _notes(found) for part in (textwrap.wrap(note, max(width, 20)) if width else [note])]
+    return "\n".join([*lines, "", *folded])
+
+
+def _notes(found: Summary) -> list[str]:
     notes = [
         f"{shortened(clean(found.name), LONGEST_CELL)}: {len(found.rows)} calls, {found.parameters:,} parameters "
         f"({found.weight_bytes / 1e6:.2f} MB), {found.macs:,} multiply-accumulates ({2 * found.macs:,} FLOPs)",
@@ -236,13 +247,12 @@ def as_text(found: Summary, width: int | None = None) -> str:
     if found.unknown:
         names = shortened(", ".join(map(clean, found.unknown)), 3 * LONGEST_CELL)
         notes.append(f"without {len(found.unknown)} calls whose multiply-accumulates need real values: {names}")
-    folded = [part for note in notes for part in (textwrap.wrap(note, max(width, 20)) if width else [note])]
-    return "\n".join([*lines, "", *folded])
+    return notes
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: Row, *, indent: str = "  ") -> tuple[str, ...]:
     shapes = ", ".join("x".join(map(str, s.shape)) or "scalar" for s in row.specs)
     dtypes = ", ".join(dict.fromkeys(str(s.dtype) for s in row.specs))
     parameters = f"{row.parameters:,}" if row.parameters else "-"
     macs = "?" if row.macs is None else f"{row.macs:,}" if row.macs else "-"
-    return ("  " * min(row.depth, 12) + row.name, row.called, row.module, shapes, dtypes, parameters, macs)
+    return (indent * min(row.depth, 12) + row.name, row.called, row.module, shapes, dtypes, parameters, macs)

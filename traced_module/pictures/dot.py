@@ -1,0 +1,179 @@
+"""Graphs for Graphviz: a `graphviz.Digraph` with the hierarchy as clusters, and its text."""
+
+from __future__ import annotations
+
+import subprocess
+import warnings
+from pathlib import Path
+from typing import Any
+
+import graphviz
+
+from megengine.core.collecting import collection_paused
+from megengine.core.errors import GraphError
+from megengine.serialization import write_atomically
+from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.nesting import roomy
+from megengine.traced_module.pictures.boxes import COLOURS
+from megengine.traced_module.pictures.drawing import kind, levels, texts, to_png, to_svg
+from megengine.traced_module.pictures.hierarchy import Item, Sheet, sheet_of
+from megengine.traced_module.pictures.texts import printable, shortened
+
+_LONGEST = 60  # characters of a line
+
+
+class GraphPicture(graphviz.Digraph):
+    """A `graphviz.Digraph` of a graph. Its attributes can be changed before it is rendered.
+
+    Where the program `dot` is not installed, SVG and PNG are drawn in this package's own layout, which does not know
+    of changed attributes: a RuntimeWarning says so.
+    """
+
+    drawn: InternalGraph
+    depth: int | None = None
+
+    def pipe(self, format: str | None = None, *args: Any, encoding: str | None = None, **kwargs: Any) -> Any:
+        """The rendered picture, as bytes or with `encoding` as text. Raises GraphError where nothing can draw it."""
+        try:
+            return super().pipe(format, *args, encoding=encoding, **kwargs)
+        except graphviz.ExecutableNotFound:
+            made = self._own(format or self.format)
+            return made if encoding is None else made.decode(encoding)
+
+    def render(
+        self, filename: Any = None, directory: Any = None, *args: Any, format: str | None = None, **kwargs: Any
+    ) -> str:
+        """Write the picture to a file, as `graphviz.Digraph.render` does. Raises GraphError as `pipe` does."""
+        try:
+            return super().render(filename, *args, directory=directory, format=format, **kwargs)
+        except graphviz.ExecutableNotFound:
+            outfile = kwargs.get("outfile")
+            kind = format or (Path(outfile).suffix.removeprefix(".") if outfile else self.format)
+            made = self._own(kind)
+            path = Path(outfile) if outfile else Path(f"{self.save(filename, directory=directory)}.{kind}")
+            write_atomically(path, made)
+            return str(path)
+
+    def _own(self, kind: str) -> bytes:
+        """The picture in this package's own layout."""
+        if kind not in ("svg", "png"):
+            raise GraphError(_missing(self.engine, kind))
+        text = "the program dot of Graphviz is not installed: drawn in another layout, without changed attributes"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+        return to_png(self.drawn, depth=self.depth) if kind == "png" else to_svg(self.drawn, depth=self.depth).encode()
+
+
+@collection_paused()
+@roomy(12)
+def to_graphviz(graph: InternalGraph, *, depth: int | None = None) -> GraphPicture:
+    """The graph as a `graphviz.Digraph`, hierarchy as clusters.
+
+    Args:
+        graph: at either level; of a traced module, `traced.graph`.
+        depth: how many levels of submodules and module paths are opened, all by default.
+
+    Example:
+        >>> picture = to_graphviz(traced.graph, depth=1)  # doctest: +SKIP
+        >>> picture.attr(rankdir="LR")  # doctest: +SKIP
+        >>> picture.render(outfile="net.pdf")  # doctest: +SKIP
+
+    Raises:
+        GraphError: `depth` is no count of levels.
+    """
+    made = GraphPicture(name=_plain(graph.name), format="svg", node_attr=_NODES, graph_attr=_CLUSTERS)
+    made.drawn, made.depth = graph, depth
+    writer = _Writer(made, levels(depth))
+    writer.sheet(made, sheet_of(graph), {}, "n", 0)
+    for start, end in writer.edges:
+        made.edge(start, end)
+    return made
+
+
+def rendered(graph: InternalGraph, kind: str, *, engine: str = "dot", depth: int | None = None) -> bytes:
+    """The picture as a program of Graphviz draws it; `kind` is a suffix as "pdf".
+
+    Raises:
+        GraphError: the program is not installed, or does not draw this.
+    """
+    picture = to_graphviz(graph, depth=depth)
+    picture.engine = engine
+    try:
+        return graphviz.Digraph.pipe(picture, kind)
+    except graphviz.ExecutableNotFound:
+        raise GraphError(_missing(engine, kind)) from None
+    except (ValueError, subprocess.CalledProcessError) as exc:
+        said = exc.stderr if isinstance(exc, subprocess.CalledProcessError) else str(exc).encode()
+        last = printable((said or b"").decode(errors="replace").strip().rpartition("\n")[2])
+        raise GraphError(f"the program {engine} of Graphviz does not draw the {kind}: {last}") from exc
+
+
+def _missing(engine: str, kind: str) -> str:
+    return (
+        f"a picture of the kind {kind!r} needs the program {engine} of Graphviz, which is not installed: "
+        "`apt-get install graphviz` or `brew install graphviz`; or write svg or png in this package's layout"
+    )
+
+
+def to_dot(graph: InternalGraph, *, depth: int | None = None) -> str:
+    """The graph in Graphviz's language; arguments as for `to_graphviz`."""
+    return to_graphviz(graph, depth=depth).source
+
+
+_NODES = {"shape": "box", "style": "rounded,filled", "fontname": "sans-serif"}
+_CLUSTERS = {"fontname": "sans-serif", "style": "rounded", "color": "#8a94a6"}
+
+
+class _Writer:
+    """Boxes and clusters, and edges between boxes, those inside of clusters included."""
+
+    def __init__(self, picture: graphviz.Digraph, depth: float) -> None:
+        self.picture = picture
+        self.depth = depth
+        self.edges: dict[tuple[str, str], None] = {}
+
+    def sheet(self, into: graphviz.Digraph, sheet: Sheet, made: dict[int, str], prefix: str, level: int) -> None:
+        """Boxes of a sheet; `made` is which box makes a node, by the node's identity, and is added to."""
+        for number, item in enumerate(sheet.items):
+            if item.source is not None:
+                continue  # the box that makes it stands in another cluster
+            name = f"{prefix}_{number}"
+            if item.inside is None or level >= self.depth:
+                self._box(into, item, name, made)
+                continue
+            cluster = graphviz.Digraph(name=f"cluster_{name}", graph_attr={"label": _label(item, 1)})
+            if item.expr is None:
+                self.sheet(cluster, item.inside, made, name, level + 1)
+            else:
+                self._call(cluster, item, item.inside, made, name, level)
+            into.subgraph(cluster)
+
+    def _box(self, into: graphviz.Digraph, item: Item, name: str, made: dict[int, str]) -> None:
+        into.node(name, _label(item, 2), fillcolor=COLOURS[kind(item)])
+        here = {id(node) for expr in item.made for node in expr.outputs}
+        operands = [node for expr in item.made for node in expr.inputs if id(node) not in here]
+        self.edges.update(dict.fromkeys((made[id(node)], name) for node in operands if id(node) in made))
+        made.update(dict.fromkeys(here, name))
+
+    def _call(
+        self, cluster: graphviz.Digraph, item: Item, inside: Sheet, made: dict[int, str], name: str, level: int
+    ) -> None:
+        """The call of a submodule: operands lead to the inputs of its graph, results come from its outputs."""
+        expr = item.expr
+        assert expr is not None
+        inner: dict[int, str] = {}
+        self.sheet(cluster, inside, inner, name, level + 1)
+        for operand, node in zip(expr.inputs[1:], inside.graph.inputs[1:], strict=True):
+            if id(operand) in made and id(node) in inner:
+                self.edges[made[id(operand)], inner[id(node)]] = None
+        for node, result in zip(expr.outputs, inside.graph.outputs, strict=True):
+            if id(result) in inner:
+                made[id(node)] = inner[id(result)]
+
+
+def _label(item: Item, count: int) -> str:
+    return _plain("\n".join(shortened(text, _LONGEST) for text in texts(item)[:count]))
+
+
+def _plain(text: str) -> str:
+    """A text of which Graphviz reads nothing as markup: backslashes, HTML-like labels, control characters."""
+    return graphviz.nohtml(printable(text).replace("\\", "\\\\").replace("\n", "\\n"))
