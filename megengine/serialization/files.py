@@ -112,7 +112,8 @@ def load(
 ) -> Any:
     """Read what `save` or MegEngine 1.x wrote: arrays, tensors, modules of this package, containers of them.
 
-    The pickle is not run: only a fixed list of names is built. Classes of yours are built if you pass them,
+    The pickle is not run: only a fixed list of names is built, and modules of classes of yours that are
+    imported already and have no `__setstate__` of their own. Other classes are built if you pass them,
     `load(f, allow=[Net])`. `unsafe=True` runs the pickle: it can do anything the file's author wished. Tensors come to
     the default device, or to `map_location` (a device, or a mapping or function of the name stored in the file).
     Raises FileFormatError for anything else, MissingFileError (a FileNotFoundError) where there is no such file.
@@ -156,7 +157,7 @@ def _read(f: IO[bytes], map_location: Location, allow: Sequence[type]) -> Any:
     if records == LEGACY_MAGIC:
         raise FileFormatError("load: PyTorch's old format; read it with megengine.serialization.read_pth(path)")
     reader = _reader_of(records)
-    value = builder_of(allow)(records) if reader is None else reader(records, allow=allow)
+    value = builder_of(allow, imported=True)(records) if reader is None else reader(records, allow=allow)
     return value if map_location is None else _moved(value, map_location)
 
 
@@ -195,12 +196,12 @@ def _reader_of(records: Any) -> Callable[..., Any] | None:
     return ROOTS.get(name)
 
 
-def builder_of(allow: Sequence[type] = ()) -> Thaw:
+def builder_of(allow: Sequence[type] = (), *, imported: bool = False) -> Thaw:
     """What makes arrays, tensors and layers of records of a pickle (`pickles.read_records`), as `load` does.
 
     What two records share is one object in all that it makes.
     """
-    return Thaw(AllowedClasses(_TABLE, allow), names=_NAMES)
+    return Thaw(AllowedClasses(_TABLE, allow, imported=imported), names=_NAMES)
 
 
 def _moved(value: Any, where: Any) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import FileFormatError, OptionError, brief
 from megengine.core.tensor.dtype import QuantDtypeMeta, meta_of
 from megengine.device import default_device
+from megengine.dispatch.refusal import own
 from megengine.module import Module
 from megengine.serialization.arrays import quantized_of
 from megengine.serialization.pickles import Builder, Owning, Record
@@ -99,13 +102,31 @@ OBJECTS: dict[str, Builder] = {
 }
 
 
+def _imported_layer(name: str) -> type[Module]:
+    """The caller's own class of modules at a full name. Raises KeyError if there is none.
+
+    Its Python module is imported already, nothing is for a file; and it has no code that makes or fills an object.
+    """
+    parts = name.split(".")
+    for count in range(len(parts) - 1, 0, -1):
+        found: Any = sys.modules.get(".".join(parts[:count]))
+        for part in parts[count:]:
+            found = vars(found).get(part) if isinstance(found, (type, ModuleType)) else None
+        if isinstance(found, type) and issubclass(found, Module) and f"{found.__module__}.{found.__qualname__}" == name:
+            plain = all(getattr(found, m) is getattr(Module, m) for m in ("__new__", "__setstate__", "__setattr__"))
+            if plain and not own(found):
+                return found
+    raise KeyError(name)
+
+
 class AllowedClasses(Mapping[str, Builder]):
     """The fixed table, and the classes a caller allows: by full name, or by class name where the file says otherwise
-    (a class of `__main__` that has moved since).
+    (a class of `__main__` that has moved since). With `imported` plain classes of modules that are imported already
+    need no leave.
     """
 
-    def __init__(self, table: Mapping[str, Builder], allow: Sequence[type]) -> None:
-        self._table = dict(table)
+    def __init__(self, table: Mapping[str, Builder], allow: Sequence[type], *, imported: bool = False) -> None:
+        self._table, self._imported = dict(table), imported
         self._by_name: dict[str, Builder] = {}
         for kind in allow:
             if not isinstance(kind, type):
@@ -118,7 +139,12 @@ class AllowedClasses(Mapping[str, Builder]):
         if name not in self._table:
             late.ensure(name)  # it, or an earlier file, may have added to the table
             self._table = {**OBJECTS, **self._table}
-        return self._table[name] if name in self._table else self._by_name[name.rpartition(".")[2]]
+        if name in self._table:
+            return self._table[name]
+        last = name.rpartition(".")[2]
+        if self._imported and last not in self._by_name:
+            return module_of(_imported_layer(name))
+        return self._by_name[last]
 
     def __iter__(self):
         return iter({**self._by_name, **self._table})

@@ -121,12 +121,26 @@ def test_what_we_write_is_an_ordinary_pickle(tmp_path):
         assert_same(value, pickle.load(file))
 
 
-def test_a_module_with_its_class_allowed(tmp_path):
-    net = Net().eval()
-    save(net, tmp_path / "net.pkl")
+class Filling(Net):
+    def __setstate__(self, state):
+        raise AssertionError("code of the class runs")
+
+
+def test_classes_that_need_leave(tmp_path, monkeypatch):
+    save(Filling(), tmp_path / "net.pkl")
+    with pytest.raises(FileFormatError, match=r"Filling'.*load\(file, allow=\[TheClass\]\)"):
+        load(tmp_path / "net.pkl")
+    save(Net(), tmp_path / "net.pkl")
+    monkeypatch.delitem(globals(), "Net")
     with pytest.raises(FileFormatError, match=r"Net'.*load\(file, allow=\[TheClass\]\)"):
         load(tmp_path / "net.pkl")
-    again = load(tmp_path / "net.pkl", allow=[Net])
+
+
+@pytest.mark.parametrize("options", [{}, {"allow": [Net]}], ids=["imported", "allowed"])
+def test_modules_of_own_classes(tmp_path, options):
+    net = Net().eval()
+    save(net, tmp_path / "net.pkl")
+    again = load(tmp_path / "net.pkl", **options)
     assert type(again) is Net
     assert again.tied is again.conv.weight
     assert not again.conv.training
