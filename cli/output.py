@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
+from megengine.core import text as text_module
 from megengine.core.errors import MegEngineError, OptionError, WriteError, nearest
 from megengine.core.files import put_in_place, temporary_file
 
@@ -109,7 +110,7 @@ def _columns() -> int:
 
 def printable(text: str) -> str:
     """Text for a terminal: names from files may hold escape sequences."""
-    return "".join(c if c == "\n" or c.isprintable() else f"\\x{ord(c):02x}" for c in str(text).replace("\t", " "))
+    return text_module.printable(str(text).replace("\t", " "))
 
 
 def counted(count: int, word: str, words: str = "") -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import OptionError
+from megengine.core.text import one_line
 from megengine.dispatch import get_op, reference_runner
 from megengine.kernels.registry import Problem
 from megengine.plan import compile as compile_plan
@@ -79,7 +80,7 @@ class VerifyResult:
     def __str__(self) -> str:
         lines = [f"{self.batches} inputs compared with the specification"]
         for r in self.runs:
-            where = f"{r.values} values differ, at most {r.steps:g}; first at {r.node} ({r.op} {r.module})"
+            where = f"{r.values} values differ, at most {r.steps:g}; first at {r.node} ({r.op} {one_line(r.module)})"
             lines.append(f"  {r.run:18} {'equal' if not r.values else where}")
         lines.append(f"  float evaluation   at most {self.float_largest:g} steps in one node")
         return "\n".join(lines)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from megengine.core.errors import GraphError
 from megengine.core.pytree import TreeDef, unflatten
+from megengine.core.text import one_line
 from megengine.dispatch import opdefs
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Expr:
         return names if len(self._outputs) == 1 else f"({names})"
 
     def __repr__(self) -> str:
-        return f"%{self._id}:\t{self._made()} = {self._body()}"
+        return one_line(f"%{self._id}:\t{self._made()} = {self._body()}")
 
 
 class Input(Expr):

@@ -11,6 +11,7 @@ import numpy as np
 from megengine.core import hooks
 from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.pytree import flatten
+from megengine.core.text import one_line
 from megengine.dispatch import apply
 from megengine.tensor import Tensor
 from megengine.traced_module.expr import Apply, Call, Constant, Expr, GetAttr
@@ -184,4 +185,4 @@ class _Interpreter:
 def _note(exc: Exception, expr: Expr, graph: InternalGraph) -> None:
     """The error tells which expression of which graph was run, and where the user's code made it."""
     source = expr.meta.get("source")
-    exc.add_note(f"while running {expr!r} of {graph.qualname}" + (f" ({source})" if source else ""))
+    exc.add_note(one_line(f"while running {expr!r} of {graph.qualname}" + (f" ({source})" if source else "")))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megengine.core.errors import GraphError
+from megengine.core.text import one_line
 from megengine.module import Module
 from megengine.traced_module.expr import (
     CallMethod,
@@ -157,7 +158,7 @@ class Queries:
         return sorted(found.values(), key=lambda e: e._key)
 
     def __repr__(self) -> str:
-        head = f"{self.name}.Graph ({', '.join(n.name for n in self._inputs)}) {{"
+        head = f"{one_line(self.name)}.Graph ({', '.join(n.name for n in self._inputs)}) {{"
         body = [f"\t{e!r}" for e in self._order if not isinstance(e, Input)]
         return "\n".join([head, *(body or ["\t"]), f"\treturn {', '.join(n.name for n in self._outputs)}", "}"])
 

@@ -10,9 +10,21 @@ import difflib
 from collections.abc import Callable, Iterable
 from pickle import UnpicklingError
 
+from megengine.core.text import one_line, printable
+
 
 class MegEngineError(Exception):
-    """Base of every error raised on purpose by this package."""
+    """Base of every error raised on purpose by this package.
+
+    Messages may quote names from files: characters that command a terminal are shown as escapes.
+    """
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
+    def add_note(self, note: str, /) -> None:
+        """As of any error: a line that tracebacks print below the message."""
+        super().add_note(one_line(note))
 
 
 class RefusedError(MegEngineError, RuntimeError, AssertionError):
@@ -93,7 +105,8 @@ class NotEnoughMemoryError(MegEngineError, MemoryError):
 class StateDictError(OptionError, KeyError):
     """A state dict lacks entries, or has entries that nobody wants."""
 
-    __str__ = Exception.__str__  # KeyError would quote the message
+    def __str__(self) -> str:
+        return printable(Exception.__str__(self))  # KeyError would quote the message
 
 
 class IndexOutOfRangeError(RefusedError, IndexError, ValueError):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from megengine.core.errors import MegEngineError
+from megengine.core.text import one_line
 from megengine.dispatch.refusal import FOREIGN, explained, own, without_self
 
 _KEY = "_megengine_module"  # in the exception's own attributes: where it is so far
@@ -33,13 +34,13 @@ def located(module: Any, exc: Exception, inputs: tuple[Any, ...], kwargs: Mappin
         if isinstance(exc, FOREIGN) and not isinstance(exc, MegEngineError) and _ours(module, exc):
             forward = type(module).forward
             exc = explained(type(module).__name__, forward, exc, inputs, kwargs, without_self(forward))
-        exc.__dict__[_KEY] = _Place(module, module, "", f"in module {_text(module)}")
+        exc.__dict__[_KEY] = _Place(module, module, "", one_line(f"in module {_text(module)}"))
         exc.add_note(exc.__dict__[_KEY].note)
         return exc
     place = exc.__dict__[_KEY]
     path = _path(module, place)
     if path and place.note in exc.__notes__:
-        note = f"in module {path}, {_text(place.inner)}, of {type(module).__name__}"
+        note = one_line(f"in module {path}, {_text(place.inner)}, of {type(module).__name__}")
         exc.__notes__[exc.__notes__.index(place.note)] = note
         exc.__dict__[_KEY] = _Place(place.inner, module, path, note)
     return exc

@@ -20,6 +20,7 @@ from megengine.core.errors import (
     StateDictError,
     nearest,
 )
+from megengine.core.text import one_line
 from megengine.dispatch.refusal import constructor, explains, own, shown
 from megengine.kernels import _core
 from megengine.logger import get_logger
@@ -398,8 +399,8 @@ class Module(_Reads):
 
     def _described(self) -> str:
         entries = ((n, v) for n, v in self._attributes(list) if isinstance(v, Module))
-        lines = [f"({name}): " + _described(child).replace("\n", "\n  ") for name, child in entries]
-        head = f"{type(self).__name__}({self._module_info_string()}"
+        lines = [f"({one_line(name)}): " + _described(child).replace("\n", "\n  ") for name, child in entries]
+        head = one_line(f"{type(self).__name__}({self._module_info_string()}")
         return head + ("\n  " + "\n  ".join(lines) + "\n)" if lines else ")")
 
 

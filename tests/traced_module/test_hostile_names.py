@@ -3,7 +3,9 @@
 import ast
 import json
 import re
+import traceback
 import xml.etree.ElementTree as ET
+from collections import OrderedDict
 from html.parser import HTMLParser
 
 import numpy as np
@@ -18,7 +20,7 @@ from megengine.convert import onnx
 from megengine.core.errors import MegEngineError
 from megengine.core.spec import TensorSpec
 from megengine.tensor import tensor
-from megengine.traced_module import InternalGraph, TracedModule, load_tm, lower, save_tm, trace_module
+from megengine.traced_module import InternalGraph, TracedModule, interpret, load_tm, lower, save_tm, trace_module
 from megengine.traced_module import diff as difference
 from megengine.traced_module.formats import native as files
 from megengine.traced_module.pictures.dot import to_dot
@@ -252,6 +254,80 @@ def test_commands(name, tmp_path, monkeypatch):
                 assert "Traceback" not in done.stderr and len(done.stderr) < 60_000
                 if more and done.stdout:
                     json.loads(done.stdout)
+
+
+def one_of_each(text):
+    """No line of the text begins as a name would have it."""
+    harmless(text)
+    assert not re.search("^(import os|b$|c$|d$)", text, re.M), text
+
+
+def test_what_python_prints(name):
+    """repr and str of models, graphs, nodes, expressions, lists of them, layers and results."""
+    for model in models(name):
+        graph = graph_of(model)
+        for item in (model, graph, *graph.nodes(), *graph.exprs(), graph.nodes(), graph.exprs()):
+            one_of_each(repr(item))
+            one_of_each(str(item))
+        if isinstance(model, TracedModule) and name:
+            flat = model.flatten()
+            for item in (flat, flat.graph, *model.specializations, model.edit_log, *model.children()):
+                one_of_each(repr(item))
+                one_of_each(str(item))
+
+
+def layers(name):
+    """A module whose attributes and entries are the name; None where Python or we refuse it."""
+    net = M.Module()
+    try:
+        setattr(net, name, M.Sequential(OrderedDict([(name or "a", M.Linear(4, 4))])))
+        net.table = {name: M.ReLU()}
+    except (MegEngineError, TypeError):
+        return None
+    net.forward = lambda x: getattr(net, name)(x)
+    return net
+
+
+def test_printed_layers(name):
+    if (net := layers(name)) is not None:
+        one_of_each(repr(net))
+
+
+def printed(error):
+    return "".join(traceback.format_exception_only(error))
+
+
+def test_error_messages_and_their_notes(name, tmp_path):
+    wrong = tensor(np.ones((1, 5), np.float32))
+    found = []
+    for model in models(name):
+        whole = model if isinstance(model, TracedModule) else TracedModule.from_graph(model)
+        found.append(raised(lambda whole=whole: whole(wrong)))
+        found.append(raised(lambda whole=whole: whole.graph.node(f"{name}?")))
+        found.append(raised(lambda whole=whole: whole.graph.get_node_by_name(f"{name}?").as_unique()))
+    if (net := layers(name)) is not None:
+        found += [raised(lambda: net(wrong)), raised(lambda: net.load_state_dict({name: np.zeros(3)}))]
+    for error in filter(None, found):
+        one_of_each(printed(error))
+    for load in (onnx.load, files.load, load_tm):
+        harmless(printed(raised(lambda load=load: load(f"{tmp_path}/{name[:50]}"))))
+
+
+def test_errors_that_are_not_ours_get_harmless_notes(name):
+    def refuse(node, value):
+        raise ZeroDivisionError
+
+    for model in models(name):
+        error = raised(lambda model=model: interpret(graph_of(model), [np.ones((1, 4), np.float32)], on_value=refuse))
+        one_of_each(printed(error))
+
+
+def raised(call):
+    try:
+        call()
+    except Exception as error:
+        return error
+    return None
 
 
 def test_report(name):

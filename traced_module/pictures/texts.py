@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from megengine.core import text as text_module
+
 
 def printable(text: str) -> str:
     """The text with a mark for every character that is neither visible nor a line end."""
-    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
+    return text_module.printable(text, keep="\n", mark="\ufffd")
 
 
 def shortened(text: str, limit: int = 34) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from megengine.core.text import one_line
+
 
 class SpecializationWarning(UserWarning):
     """Python asked for a value while a model was traced: the graph holds for that value only."""
@@ -18,4 +20,4 @@ class Specialization:
     node: str
 
     def __str__(self) -> str:
-        return f"{self.source}: {self.what} of {self.node}"
+        return one_line(f"{self.source}: {self.what} of {self.node}")

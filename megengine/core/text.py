@@ -1,0 +1,23 @@
+"""Text on its way to a terminal, a page or a log: names in it may come from files and command the terminal."""
+
+from __future__ import annotations
+
+
+def printable(text: str, *, keep: str = "\n\t", mark: str = "") -> str:
+    r"""The text with `\x1b` and the like for each character that is not visible: control, bidi, zero width, halves.
+
+    Line ends and tabs stay, or what `keep` holds; with a `mark`, that stands instead of the escapes.
+    """
+    if text.isprintable():
+        return text
+    hidden = {ord(c): mark or _escape(c) for c in set(text) if not c.isprintable() and c not in keep}
+    return text.translate(hidden)
+
+
+def one_line(text: str) -> str:
+    """`printable` for a name: no line ends either, so that it cannot stand for lines of ours."""
+    return printable(text, keep="\t")
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
