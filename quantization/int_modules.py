@@ -31,8 +31,13 @@ class QuantizedModule(Module):
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         super().__setstate__(state)
-        if state.get("output_dtype") is not None:
-            self.output_dtype = as_dtype(state["output_dtype"])  # type: ignore[assignment]
+        if (stated := state.get("output_dtype")) is not None:
+            self.output_dtype = as_dtype(stated)  # type: ignore[assignment]
+            if isinstance(self.output_dtype, QuantizedDType) and self.output_dtype.axis is not None:
+                raise DTypeError(
+                    f"{type(self).__name__}: output_dtype is {self.output_dtype}, with scales along an axis; "
+                    "the result of a layer has one scale"
+                )
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the layer. Raises OptionError in training mode."""

@@ -149,7 +149,7 @@ def test_numpy_and_dlpack():
             DTypeError,
             "has a scale per channel; expected one",
         ),
-        (lambda: qint8(0.0), DTypeError, "scale must be positive and finite"),
+        (lambda: qint8(0.0), DTypeError, "scale must be a positive, normal, finite float32"),
         (lambda: qint8([1.0, 2.0]), DTypeError, "2 scales need an axis"),
         (lambda: quint8(1.0, 256), DTypeError, r"zero point 256 is outside \[0, 255\]"),
         (lambda: tensor(1, device="tpu0"), DeviceError, "unknown device 'tpu0'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 import re
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import numpy as np
 
 from megengine.core.errors import DTypeError, ShapeError, brief, nearest
 
+_SMALLEST_SCALE = np.finfo(np.float32).tiny  # 1 / s of a smaller one may be infinite
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 
 # name -> (storage, smallest, largest integer)
@@ -93,14 +95,16 @@ def quantized(name: str, scale: Any, zero_point: int = 0, axis: int | None = Non
         raise DTypeError(
             f"{name}: scale is {brief(scale)}, zero point {brief(zero_point)}; expected numbers, the latter an integer"
         ) from None
-    if not np.all(np.isfinite(values) & (values > 0)):
-        raise DTypeError(f"{name}: scale must be positive and finite in float32, got {scale!r}")
+    if not np.all(np.isfinite(values) & (values >= _SMALLEST_SCALE)):
+        raise DTypeError(f"{name}: scale must be a positive, normal, finite float32, got {brief(scale)}")
     if axis is None and values.size != 1:
         raise DTypeError(f"{name}: {values.size} scales need an axis")
+    if axis is not None and (type(axis) is bool or not isinstance(axis, numbers.Integral) or not values.size):
+        raise DTypeError(f"{name}: {values.size} scales along axis {brief(axis)}; expected some, and an integer axis")
     if not qmin <= zero_point <= qmax:
         raise DTypeError(f"{name}: zero point {zero_point} is outside [{qmin}, {qmax}]")
     exact = float(values[0]) if axis is None else tuple(float(v) for v in values)
-    return QuantizedDType(name, storage, qmin, qmax, exact, int(zero_point), axis)
+    return QuantizedDType(name, storage, qmin, qmax, exact, int(zero_point), None if axis is None else int(axis))
 
 
 def check_scales(op: str, dtype: QuantizedDType, shape: tuple[int, ...]) -> None:

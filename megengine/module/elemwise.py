@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from megengine import functional as F
-from megengine.core.errors import OptionError, nearest
+from megengine.core.errors import ArgumentError, OptionError, nearest
 from megengine.module.module import Module
 from megengine.tensor import Tensor
 
@@ -152,4 +153,13 @@ class Elemwise(Module):
 
     def forward(self, *inps: Tensor) -> Tensor:
         """Operands broadcast."""
-        return _FUNCTIONS[self.method.upper()](*inps)
+        function = _FUNCTIONS[self.method.upper()]
+        try:
+            return function(*inps)
+        except TypeError as exc:
+            wanted = inspect.signature(function).parameters
+            if len(inps) == len(wanted):
+                raise
+            raise ArgumentError(
+                f"Elemwise: {self.method} got {len(inps)} tensors; expected {len(wanted)}: {', '.join(wanted)}"
+            ) from exc

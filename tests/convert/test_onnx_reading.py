@@ -1,5 +1,6 @@
 """Damaged and hostile .onnx files: one clear error each, before memory is taken."""
 
+import os
 import random
 
 import numpy as np
@@ -275,3 +276,89 @@ def test_inputs_keep_their_dtype_and_take_arrays_and_tensors_of_it(dtype):
 
 def onnx_import(made):
     return TracedModule.from_graph(load(made))
+
+
+@pytest.mark.parametrize("location", [".", "./.", "sub", "a\0b", "\0", "n" * 5000, "pipe"])
+def test_external_data_that_is_no_plain_file_is_refused(tmp_path, location):
+    (tmp_path / "sub").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileFormatError, match="tensor 'w': its data file .* (no plain file|no path|cannot be read)"):
+        load_graph(with_external(tmp_path, location))
+
+
+def test_external_data_with_a_name_outside_the_folder_is_refused(tmp_path):
+    """A hard link may be to any file of the machine; one whose other names lie inside is as good as a file."""
+    (tmp_path / "secret").write_bytes(b"\0" * 432)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "w.bin").hardlink_to(tmp_path / "secret")
+    path = with_external(folder, "w.bin")
+    with pytest.raises(FileFormatError, match=r"'w.bin' has other names \(hard links\) outside .* put a copy in"):
+        load_graph(path)
+    (tmp_path / "secret").unlink()
+    (folder / "sub").mkdir()
+    (folder / "sub" / "same.bin").hardlink_to(folder / "w.bin")
+    assert load_graph(path)
+
+
+HUGE = (1 << 31, 1 << 40, (1 << 63) - 1, -1, -(1 << 63))
+
+
+@pytest.mark.parametrize("size", HUGE)
+@pytest.mark.parametrize("name", ["strides", "pads", "dilations", "kernel_shape", "group"])
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "MaxPool"])
+def test_sizes_of_windows_that_cannot_be(op, name, size):
+    attrs = {"kernel_shape": [3, 3], name: [size] * 4 if name == "pads" else size if name == "group" else [size, size]}
+    if op == "MaxPool" and name == "group":
+        return
+    w = numpy_helper.from_array(np.ones((3, 3, 3, 3), np.float32), "w")
+    node = helper.make_node(op, ["x"] if op == "MaxPool" else ["x", "w"], ["y"], "window", **attrs)
+    with pytest.raises(FileFormatError, match=f"{op} node 'window': "):
+        load(model([node], initializers=[w]))
+
+
+def test_shapes_that_no_tensor_can_have():
+    for op, values in (("Expand", [1] * 64), ("Expand", [1 << 62]), ("Reshape", [1] * 64), ("Unsqueeze", range(60))):
+        stored = [numpy_helper.from_array(np.array(values, np.int64), "s")]
+        with pytest.raises(FileFormatError, match=f"{op} node 'wide': "):
+            load(model([helper.make_node(op, ["x", "s"], ["y"], "wide")], initializers=stored))
+    pads = [numpy_helper.from_array(np.array([1 << 40] * 8, np.int64), "s")]
+    with pytest.raises(FileFormatError, match="Pad node 'wide': "):
+        load(model([helper.make_node("Pad", ["x", "s"], ["y"], "wide")], initializers=pads))
+    for axis in (4, -5, 1 << 40):
+        with pytest.raises(FileFormatError, match=f"Softmax node 'wide': axis {axis} does not exist"):
+            load(model([helper.make_node("Softmax", ["x"], ["y"], "wide", axis=axis)]))
+    sizes = [numpy_helper.from_array(np.array([1, 3, 65536, 8], np.int64), "s")]
+    x = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 1 << 30, 8])]
+    with pytest.raises(FileFormatError, match="Resize node 'wide': axis 2 is resized from 1073741824 to 65536"):
+        load(model([helper.make_node("Resize", ["x", "", "", "s"], ["y"], "wide", mode="linear")], x, sizes))
+
+
+def quantizing(scale, other=None):
+    names = ["s", "z"]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", *names], ["q"], "quantize"),
+        helper.make_node("DequantizeLinear", ["q", "s" if other is None else "t", "z"], ["y"], "dequantize"),
+    ]
+    stored = {"s": np.float32(scale), "z": np.uint8(100), "t": np.float32(other or 1)}
+    return model(nodes, initializers=[numpy_helper.from_array(np.asarray(v), n) for n, v in stored.items()])
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, 1e-40, float("nan"), float("inf")])
+def test_scales_that_are_none(scale):
+    with pytest.raises(FileFormatError, match="QuantizeLinear node 'quantize': its scale is .*; expected positive"):
+        load(quantizing(scale))
+    stored = {"b": np.arange(3, dtype=np.int32), "s": np.float32(scale)}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["b", "s"], ["c"], "bias"),
+        helper.make_node("Add", ["r", "c"], ["y"]),
+    ]
+    nodes.insert(0, helper.make_node("Transpose", ["x"], ["r"], perm=[0, 2, 3, 1]))
+    with pytest.raises(FileFormatError, match="DequantizeLinear node 'bias': its scale is "):
+        load(model(nodes, initializers=[numpy_helper.from_array(np.asarray(v), n) for n, v in stored.items()]))
+
+
+def test_values_are_read_with_the_scale_that_they_were_written_with():
+    assert load(quantizing(0.5))
+    with pytest.raises(FileFormatError, match=r"node 'dequantize': its scale or zero point is not that of its input"):
+        load(quantizing(0.5, 0.25))

@@ -41,6 +41,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 import hostile_expressions
 import index_keys
 from damage import damaged_archive, damaged_bytes, damaged_json
+from hostile_values import hostile_archive, hostile_onnx, used
 from worker import Worker
 
 DATA = Path(__file__).parents[1] / "data"
@@ -175,6 +176,60 @@ def _load_onnx(path: Path) -> Any:
     return onnx.load(path)
 
 
+def _integer_files() -> list[bytes]:
+    """Integer graphs, with multipliers, and QDQ graphs."""
+    return _written(
+        _save_native, lambda: [m for q in _quantized_nets() for m in (q.integer_graph, q.qdq_graph)], ".mgt"
+    )
+
+
+def _quantized_module_files() -> list[bytes]:
+    import megengine as mge
+
+    names = ("res_fused_q", "call_mix", "res_fused_qat")
+    return _written(_save_native, lambda: [mge.load(DATA / f"megengine/graphs/{name}.tm") for name in names], ".mgt")
+
+
+def _qdq_onnx_files() -> list[bytes]:
+    from megengine.convert import onnx
+
+    return [*_written(onnx.export_qdq, _quantized_nets, ".onnx"), *_stored("onnx/[us]*_script.onnx")()]
+
+
+def _save_native(model: Any, path: Path) -> None:
+    from megengine.traced_module.formats import native as files
+
+    files.save(model, path)
+
+
+@functools.cache
+def _quantized_nets() -> list[Any]:
+    from quant_nets import residual_net
+
+    from megengine.quantization import quantize_model
+
+    builder, graph = residual_net()
+    return [quantize_model(graph, builder.data())]
+
+
+def _use_native(path: Path) -> Any:
+    from megengine.traced_module.formats import native as files
+
+    return used(files.load(path))
+
+
+def _use_layers(path: Path) -> Any:
+    from megengine.traced_module.formats import native as files
+
+    return used(files.load(path), calls=True)
+
+
+def _use_onnx(path: Path) -> Any:
+    from megengine.convert import onnx
+
+    return used(onnx.load(path))
+
+
 def _load_plan(path: Path) -> Any:
     from megengine import plan
 
@@ -263,6 +318,9 @@ KINDS: dict[str, Kind] = {
     ),
     "picture": Kind(".png", _pictures, damaged_bytes, _load_picture),
     "recipe": Kind(".json", _recipes, _damaged_text, _load_recipe),
+    "mgt-values": Kind(".mgt", _integer_files, hostile_archive, _use_native),
+    "layer-values": Kind(".mgt", _quantized_module_files, hostile_archive, _use_layers),
+    "onnx-values": Kind(".onnx", _qdq_onnx_files, hostile_onnx, _use_onnx),
     "index": Kind(".json", _index_cases, _drawn_key, _export_key),
     "npz": Kind(".npz", lambda: [_arrays(np.savez), _arrays(np.savez_compressed)], damaged_archive, _load_samples),
 }

@@ -340,7 +340,7 @@ def graph_of(described):
         (lambda d: d["modules"][0]["state"].update(training=3), "'training' of a module is 3"),
         (lambda d: d["modules"][0]["state"].update(x={"module": 99}), "index out of range"),
         (lambda d: d["modules"][0]["state"].update(x={"module": -1}), "-1 where a number"),
-        (lambda d: d["modules"][0]["state"].update(x={"tensor": True}), "True where a place"),
+        (lambda d: d["modules"][0]["state"].update(x={"tensor": True}), "True where a number from 0 on"),
         (lambda d: d["modules"][0]["state"].update(x={"a": 1, "b": 2}), "expected one tag"),
         (lambda d: d["modules"][0]["state"].update(x={"code": 1}), "unknown kind 'code'"),
         (lambda d: d["modules"][0]["state"].update(x={"type": "os.PathLike"}), "names the class 'os.PathLike'"),

@@ -16,8 +16,9 @@ from megengine.core.pytree import flatten, unflatten
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
 from megengine.traced_module.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
+from megengine.traced_module.formats.checks import check_called, check_multipliers, spec_of
 from megengine.traced_module.formats.module_writing import OWN_STATE
-from megengine.traced_module.formats.values import ValueReader, dtype_in
+from megengine.traced_module.formats.values import ValueReader, count_in, dtype_in
 from megengine.traced_module.graph import InternalGraph, identifier
 from megengine.traced_module.lookup import own_node
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
@@ -137,6 +138,7 @@ class ModuleReader:
         if not all(isinstance(n, TensorNode) for n in graph._outputs) or not graph._outputs:
             raise FileFormatError(f"{graph.qualname} returns nothing, or a module")
         self.nesting(graph, described)
+        check_called(graph)
         self.graphs.append(graph)
         return graph
 
@@ -186,6 +188,7 @@ class ModuleReader:
                 raise FileFormatError(f"the result of {expr.name} is not made of its values in order")
         elif isinstance(expr, Apply):
             graph._check_same(expr, expr.inputs)
+            check_multipliers(expr)
 
     def node(self, graph: InternalGraph, expr: Expr, item: dict[str, Any]) -> Node:
         """A node with the name and id that the file gives it."""
@@ -194,7 +197,7 @@ class ModuleReader:
             raise FileFormatError(f"{brief(name)} is no name, or names two nodes")
         spec = None
         if "shape" in item:
-            spec = TensorSpec(tuple(map(count_in, item["shape"])), dtype_in(item["dtype"]))
+            spec = spec_of(name, tuple(map(count_in, item["shape"])), dtype_in(item["dtype"]))
             if "device" in item:
                 spec = TensorSpec(spec.shape, spec.dtype, str(item["device"]))
         node = graph._make_node(expr, spec, name, str(item["qualname"]))
@@ -291,13 +294,6 @@ EXPRS: dict[str, Callable[[ModuleReader, InternalGraph, int, dict, dict[str, Any
 
 def _node_of(value: Any) -> Node | None:
     return value if isinstance(value, Node) else None
-
-
-def count_in(value: Any) -> int:
-    """A number from 0 on."""
-    if type(value) is not int or value < 0:
-        raise FileFormatError(f"{brief(value)} where a number from 0 on was expected")
-    return value
 
 
 def check_attribute(name: str) -> None:

@@ -18,13 +18,13 @@ import numpy as np
 from megengine.core.collecting import collect_recent, collection_paused
 from megengine.core.dtype import QuantizedDType, bfloat16, storage_of
 from megengine.core.errors import FileFormatError, MegEngineError, brief
-from megengine.core.spec import TensorSpec
 from megengine.serialization.files import ARCHIVES, SUFFIXES
 from megengine.tensor import Tensor
 from megengine.traced_module.expr import Apply, Constant, Expr, Input
 from megengine.traced_module.formats import module_reading, module_writing
 from megengine.traced_module.formats.archives import read_archive, write_archive
-from megengine.traced_module.formats.values import dtype_in, dtype_out
+from megengine.traced_module.formats.checks import check_dtype, check_multipliers, spec_of
+from megengine.traced_module.formats.values import count_in, dtype_in, dtype_out
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import TensorNode
 from megengine.traced_module.traced import TracedModule, lower
@@ -201,7 +201,7 @@ class _Reader:
         for node, wanted in zip(nodes, stated, strict=True):
             if node.name != wanted["name"]:
                 self.made.rename(node, wanted["name"])
-            spec = TensorSpec(tuple(wanted["shape"]), dtype_in(wanted["dtype"]))
+            spec = spec_of(node.name, tuple(wanted["shape"]), dtype_in(wanted["dtype"]))
             if node.spec != spec:
                 raise FileFormatError(f"{node.name!r} is {node.spec}; the file states {spec}")
             self.nodes[node.name] = node
@@ -209,7 +209,7 @@ class _Reader:
     def _nodes(self, item: dict[str, Any], first: dict[str, Any]) -> tuple[TensorNode, ...]:
         name, meta = first["name"], {key: value for key, value in item.get("meta", {}).items() if _is_text(value)}
         if item["kind"] == Input.kind:
-            spec = TensorSpec(tuple(first["shape"]), dtype_in(first["dtype"]))
+            spec = spec_of(name, tuple(map(count_in, first["shape"])), dtype_in(first["dtype"]))
             return (self.made.add_input(name, spec),)
         if item["kind"] == Constant.kind:
             return (self.made.constant(self._weight(first), name, meta=meta),)
@@ -218,13 +218,16 @@ class _Reader:
         inputs = [self.nodes[one] for one in item["inputs"]]
         attrs = {key: _value_in(value) for key, value in item["attrs"].items()}
         out = self.made.apply(item["op"], *inputs, attrs=attrs, name=name, meta=meta)
-        return out if isinstance(out, tuple) else (out,)
+        made = out if isinstance(out, tuple) else (out,)
+        check_multipliers(made[0].expr)  # type: ignore[arg-type]
+        return made
 
     def _weight(self, stated: dict[str, Any]) -> Tensor:
         array, dtype = self.weights[stated["name"]], dtype_in(stated["dtype"])
         array = array.view(bfloat16) if dtype == bfloat16 else array
         if array.dtype != storage_of(dtype):
             raise FileFormatError(f"{stated['name']!r} is stored as {array.dtype}; expected {storage_of(dtype)}")
+        check_dtype(stated["name"], array.shape, dtype)
         return Tensor._wrap(array, dtype)
 
 

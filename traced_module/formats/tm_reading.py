@@ -27,6 +27,7 @@ from megengine.serialization.pickles import Global, Record, read_records
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.expr import Apply, Arguments, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
 from megengine.traced_module.formats import tm_versions
+from megengine.traced_module.formats.checks import check_called
 from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, ORIGINS
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.names import identifier
@@ -218,6 +219,7 @@ class _Reader:
         graph._inputs = tuple(nodes[id(n)] for n in state["_inputs"])
         graph._outputs = tuple(nodes[id(n)] for n in state["_outputs"])  # type: ignore[assignment]
         self.origins(graph, state.get(ORIGINS, {}))
+        check_called(graph)
         self.graphs.append(graph)
         return graph
 

@@ -24,6 +24,7 @@ from megengine.serialization.arrays import quantized_of, with_metadata
 from megengine.serialization.objects import OBJECTS, AllowedClasses, module_state
 from megengine.serialization.pickles import Global, Record
 from megengine.tensor import Parameter, Tensor
+from megengine.traced_module.formats.checks import check_dtype
 from megengine.traced_module.node import Node
 from megengine.traced_module.tracing.calls import function_of, qualified_name
 
@@ -51,6 +52,13 @@ def dtype_in(value: Any) -> DType:
     if isinstance(value, dict):
         return quantized(value["name"], value["scale"], value["zero_point"], value["axis"])
     return as_dtype(value)
+
+
+def count_in(value: Any) -> int:
+    """A number from 0 on."""
+    if type(value) is not int or value < 0:
+        raise FileFormatError(f"{brief(value)} where a number from 0 on was expected")
+    return value
 
 
 def class_path(value: Any) -> str:
@@ -285,7 +293,9 @@ class ValueReader:
         """The next entry of the list of tensors."""
         dtype = dtype_in(entry["dtype"])
         kind = Parameter if entry.get("parameter") else Tensor
-        made = kind._wrap(self.array(entry["array"], dtype), dtype)
+        array = self.array(entry["array"], dtype)
+        check_dtype(entry["array"], array.shape, dtype)
+        made = kind._wrap(array, dtype)
         if "name" in entry:
             made.name = str(entry["name"])
         if "qparams" in entry:
@@ -391,8 +401,8 @@ def _members(reader: ValueReader, content: Any) -> list[Any]:
 
 _READERS: dict[str, Callable[[ValueReader, Any], Any]] = {
     "node": lambda r, c: r.nodes[c],
-    "tensor": lambda r, c: r.tensors[_place(c)],
-    "layer": lambda r, c: r.layers[_place(c)],
+    "tensor": lambda r, c: r.tensors[count_in(c)],
+    "layer": lambda r, c: r.layers[count_in(c)],
     "scalar": _scalar_in,
     "array": _array_in,
     "object": _object_in,
@@ -412,9 +422,3 @@ _READERS: dict[str, Callable[[ValueReader, Any], Any]] = {
     "namedtuple": _namedtuple_in,
     "container": _container_in,
 }
-
-
-def _place(index: Any) -> int:
-    if type(index) is not int or index < 0:
-        raise FileFormatError(f"{brief(index)} where a place in a list was expected")
-    return index

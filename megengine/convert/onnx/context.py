@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType
-from megengine.core.errors import FileFormatError, ShapeError
+from megengine.core.errors import FileFormatError, ShapeError, brief
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
 from megengine.traced_module.graph import InternalGraph
@@ -16,6 +16,8 @@ from megengine.traced_module.node import TensorNode
 if TYPE_CHECKING:
     pass
 
+MAX_AXES = 32  # of a tensor
+MAX_ELEMENTS = 1 << 40  # of a value: no machine computes more
 Value = np.ndarray | TensorNode
 Rule = Callable[["Call"], Any]
 
@@ -120,9 +122,14 @@ class Call:
         first = inputs[0] if isinstance(inputs[0], (np.ndarray, TensorNode)) else None
         nodes = [self.node(value, first) for value in inputs]
         try:
-            return self.graph.apply(op, *nodes, attrs=attrs, name=self.name, meta=self.meta)
+            made = self.graph.apply(op, *nodes, attrs=attrs, name=self.name, meta=self.meta)
         except ShapeError as error:
             raise self.fail(str(error)) from error
+        for node in made if isinstance(made, tuple) else (made,):
+            if len(node.shape) > MAX_AXES or node.spec.size > MAX_ELEMENTS:
+                limits = f"at most {MAX_AXES} axes and {MAX_ELEMENTS} elements are accepted"
+                raise self.fail(f"its result has shape {brief(node.shape)}; {limits}")
+        return made
 
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
         """The same values in another shape; nothing is added when the shape is the same already."""

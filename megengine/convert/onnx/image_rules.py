@@ -6,6 +6,7 @@ import numpy as np
 
 from megengine.convert.onnx.context import Call, Value, rule
 
+MAX_WEIGHTS = 1 << 26  # of the matrix that resizes an axis
 NEAREST = {
     "round_prefer_floor": lambda place: np.ceil(place - 0.5),
     "round_prefer_ceil": lambda place: np.floor(place + 0.5),
@@ -37,6 +38,8 @@ def resize(call: Call) -> Value:
     for axis, (old, new) in enumerate(zip(shape, sizes, strict=True)):
         if old == new and scales[axis] == 1:
             continue
+        if old * new > MAX_WEIGHTS:
+            raise call.fail(f"axis {axis} is resized from {old} to {new}, by more than {MAX_WEIGHTS} weights")
         places = PLACES[where](np.arange(new, dtype=np.float64), scales[axis], old, new)
         if mode == "linear":
             x = _times(call, x, axis, _linear(places, old))

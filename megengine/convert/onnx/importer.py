@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megengine.convert.onnx import image_rules, math_rules, nn_rules, shape_rules  # noqa: F401  (they fill RULES)
-from megengine.convert.onnx.context import RULES, Call, Value
+from megengine.convert.onnx.context import MAX_ELEMENTS, RULES, Call, Value
 from megengine.convert.onnx.folding import constant_of, fold
 from megengine.convert.onnx.reading import OpenShapeError, initializers, opset_of, read_model
-from megengine.core.errors import FileFormatError, MegEngineError, OptionError, ShapeError, nearest
+from megengine.core.errors import FileFormatError, MegEngineError, OptionError, ShapeError, brief, nearest
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import OnnxRule, Op, registry
 from megengine.traced_module import InternalGraph, TracedModule
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import onnx
 
 Shapes = Mapping[str, Sequence[int]] | Sequence[int] | None
-MALFORMED = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)  # a string where a number belongs
+# a string where a number belongs, and numbers that no memory is large enough for
+MALFORMED = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, MemoryError)
 FOLDED_ONLY = ("Shape", "Size", "ConstantOfShape", "Range", "Constant", "NonZero", "Equal", "Where", "Tile", "OneHot")
 
 
@@ -143,6 +144,10 @@ class _Importer:
         wanted = self._wanted_shapes([item.name for item in declared])
         for item in declared:
             spec = _input_spec(item, wanted.get(item.name))
+            if spec.size > MAX_ELEMENTS:
+                raise FileFormatError(
+                    f"the input {item.name!r} has the shape {brief(spec.shape)}, larger than any memory"
+                )
             self._define(item.name, self.graph.add_input(_clean(item.name, "input"), spec))
 
     def _wanted_shapes(self, names: list[str]) -> dict[str, tuple[int, ...]]:

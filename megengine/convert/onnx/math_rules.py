@@ -6,6 +6,7 @@ import numpy as np
 
 from megengine.convert.onnx.context import Call, Value, rule, spec_of
 from megengine.core.dtype import QuantizedDType, quantized, storage_of
+from megengine.core.errors import brief
 
 
 @rule("Clip")
@@ -150,11 +151,17 @@ def quantization(call: Call) -> Value:
     zero = call.const(2, "zero point")
     if scale is None:
         raise call.fail("its scale is missing")
+    narrow = scale.astype(np.float32)
+    if not narrow.size or not np.all(np.isfinite(narrow) & (narrow >= np.finfo(np.float32).tiny)):
+        raise call.fail(f"its scale is {brief(scale.reshape(-1).tolist())}; expected positive, normal, finite numbers")
     if call.op_type == "DequantizeLinear":
         if isinstance(x, np.ndarray):
             return _stored_integers(call, x, scale, zero)
         if not isinstance(x.dtype, QuantizedDType):
             raise call.fail("its input is no quantized tensor; expected the output of a QuantizeLinear")
+        own = (x.dtype.scale, x.dtype.zero_point)
+        if scale.size != 1 or (float(narrow.reshape(-1)[0]), 0 if zero is None else int(zero.reshape(-1)[0])) != own:
+            raise call.fail(f"its scale or zero point is not that of its input, {x.dtype}; expected the same")
         return call.apply("dequantize", x)
     zero = np.zeros(scale.shape, np.uint8) if zero is None else zero
     if zero.dtype not in (np.uint8, np.int8):

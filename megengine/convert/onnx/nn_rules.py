@@ -7,6 +7,7 @@ import numpy as np
 
 from megengine.convert.onnx.context import Call, Value, rule
 
+MAX_SIZE = (1 << 31) - 1  # of a window, in any direction
 Padding = tuple[tuple[int, int], ...]
 
 
@@ -20,6 +21,8 @@ def window_padding(call: Call, size: tuple[int, ...], kernel: tuple[int, ...], s
             raise call.fail(f"pads is {pads}; expected {2 * dims} integers")
         if min(pads) < 0:
             raise call.fail(f"pads is {pads}; negative padding is not supported")
+        if max(pads) > MAX_SIZE:
+            raise call.fail(f"pads is {pads}; expected at most {MAX_SIZE}")
         return tuple(zip(pads[:dims], pads[dims:], strict=True))
     if mode == "VALID":
         return ((0, 0),) * dims
@@ -36,8 +39,8 @@ def window_padding(call: Call, size: tuple[int, ...], kernel: tuple[int, ...], s
 def per_axis(call: Call, name: str, dims: int, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
     """An attribute of one positive integer a spatial axis."""
     value = call.ints(name, default or (1,) * dims)
-    if value is None or len(value) != dims or min(value) < 1:
-        raise call.fail(f"{name} is {value}; expected {dims} positive integers")
+    if value is None or len(value) != dims or min(value) < 1 or max(value) > MAX_SIZE:
+        raise call.fail(f"{name} is {value}; expected {dims} positive integers of at most {MAX_SIZE}")
     return value
 
 
@@ -88,6 +91,8 @@ def _window(call: Call) -> Window:
     size, kernel = spatial(call, x), call.shape(w)[2:]
     if len(kernel) != len(size):
         raise call.fail(f"weight {call.shape(w)} does not fit the input {call.shape(x)}")
+    if call.ints("kernel_shape", kernel) != tuple(kernel):
+        raise call.fail(f"kernel_shape is {call.ints('kernel_shape')}; its weight is {call.shape(w)}")
     stride, dilation = (per_axis(call, name, len(size)) for name in ("strides", "dilations"))
     reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True))
     return Window(size, reach, stride, dilation)
@@ -159,9 +164,10 @@ def pool(call: Call) -> Value:
     x = call.input(0)
     size = spatial(call, x)
     dims = len(size)
-    kernel, stride = call.ints("kernel_shape"), per_axis(call, "strides", dims)
-    if kernel is None or len(kernel) != dims:
-        raise call.fail(f"kernel_shape is {kernel}; expected {dims} integers")
+    given = call.ints("kernel_shape")
+    kernel, stride = given and per_axis(call, "kernel_shape", dims), per_axis(call, "strides", dims)
+    if kernel is None:
+        raise call.fail(f"kernel_shape is missing; expected {dims} integers")
     if set(per_axis(call, "dilations", dims)) != {1}:
         raise call.fail("dilations other than 1 are not supported")
     if any(call.outputs[1:]) or call.attr("storage_order", 0):

@@ -1,18 +1,22 @@
 """Reading .onnx files that may be damaged or hostile: sizes and paths are checked before memory is taken."""
 
+import itertools
 import math
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
-from megengine.core.errors import FileFormatError
+from megengine.core.errors import FileFormatError, brief
 
 if TYPE_CHECKING:
     import onnx
 
 MAX_FILE = 2 << 30  # the limit of the container format itself
+MAX_NAMES = 10_000  # that are looked at beside a file with hard links
 MIN_OPSET, IR_FIELDS = 7, "a graph with at least one node and one output"
 
 
@@ -169,23 +173,47 @@ def _external(tensor: "onnx.TensorProto", dtype: np.dtype, shape: tuple[int, ...
     where, location = f"tensor {tensor.name!r}", entries.get("location", "")
     if folder is None:
         raise FileFormatError(
-            f"{where}: its data lies in the file {location!r}; load the model from a path, not from bytes"
+            f"{where}: its data lies in the file {brief(location)}; load the model from a path, not from bytes"
         )
-    path = (folder / location).resolve()
-    if not location or Path(location).is_absolute() or not path.is_relative_to(folder):
-        raise FileFormatError(f"{where}: its data file {location!r} lies outside the model's folder; refused")
     try:
-        offset, size = int(entries.get("offset", 0)), path.stat().st_size
         needed = math.prod(shape) * dtype.itemsize
-        length = int(entries.get("length", needed))
+        offset, length = int(entries.get("offset", 0)), int(entries.get("length", needed))
     except ValueError:
         raise FileFormatError(f"{where}: offset and length of its external data are not numbers") from None
+    try:
+        with _opened(where, location, folder) as file:
+            size = os.fstat(file.fileno()).st_size
+            if length != needed or offset < 0 or offset + needed > size:
+                raise FileFormatError(
+                    f"{where}: needs {needed} bytes at offset {offset} of {brief(location)} ({length} declared), "
+                    f"the file has {size}"
+                )
+            file.seek(offset)
+            return np.frombuffer(file.read(needed), dtype).reshape(shape)
     except OSError as error:
-        raise FileFormatError(f"{where}: its data file {location!r} cannot be read ({error.strerror})") from None
-    if length != needed or offset < 0 or offset + needed > size:
+        raise FileFormatError(f"{where}: its data file {brief(location)} cannot be read ({error.strerror})") from None
+
+
+def _opened(where: str, location: str, folder: Path) -> IO[bytes]:
+    """A file of external data: a plain one, in the model's folder by its path, its links and its other names."""
+    told = f"{where}: its data file {brief(location)}"
+    if "\0" in location:
+        raise FileFormatError(f"{told} is no path; the file is damaged")
+    path = (folder / location).resolve()
+    if not location or Path(location).is_absolute() or not path.is_relative_to(folder):
+        raise FileFormatError(f"{told} lies outside the model's folder; refused")
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise FileFormatError(f"{told} is no plain file; refused")
+    if found.st_nlink > 1 and _names_below(folder, found) < found.st_nlink:
         raise FileFormatError(
-            f"{where}: needs {needed} bytes at offset {offset} of {location!r} ({length} declared), the file has {size}"
+            f"{told} has other names (hard links) outside the model's folder, so it may be any file of this machine; "
+            "refused. If you trust it, put a copy in its place"
         )
-    with path.open("rb") as file:
-        file.seek(offset)
-        return np.frombuffer(file.read(needed), dtype).reshape(shape)
+    return path.open("rb")
+
+
+def _names_below(folder: Path, wanted: os.stat_result) -> int:
+    """How many names in a folder and its subfolders (the first thousands) stand for a file."""
+    entries = (Path(base, name) for base, _, names in os.walk(folder) for name in names)
+    return sum(os.path.samestat(path.lstat(), wanted) for path in itertools.islice(entries, MAX_NAMES))

@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 
-from megengine.convert.onnx.context import Call, Value, rule
+from megengine.convert.onnx.context import MAX_AXES, Call, Value, rule
 from megengine.core.dtype import as_dtype
+from megengine.core.errors import brief
 from megengine.traced_module.node import TensorNode
 
 
@@ -247,6 +248,8 @@ def expand(call: Call) -> Value:
     x, wanted = call.input(0), call.const_ints(1, "shape")
     if wanted is None:
         raise call.fail("its shape is missing")
+    if len(wanted) > MAX_AXES or min(wanted, default=0) < 0:
+        raise call.fail(f"its shape is {brief(wanted)}; expected at most {MAX_AXES} sizes from 0 on")
     try:
         shape = np.broadcast_shapes(call.shape(x), wanted)
     except ValueError:
