@@ -231,7 +231,8 @@ def check(counts: list[int], growth: float) -> None:
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_work_grows_as_the_model_does(operation: str, model: str) -> None:
     ready, counted = OPERATIONS[operation]
-    check([calls(counted, ready(traced(model, size))) for size in sizes(model)], 4)
+    times = 4 if operation == "dot" else 1  # boxes are folded from some number on: to be counted in both
+    check([calls(counted, ready(traced(model, size * times))) for size in sizes(model)], 4)
 
 
 @pytest.mark.parametrize("model", MODELS)
