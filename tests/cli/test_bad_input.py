@@ -60,7 +60,7 @@ def folder(tmp_path, little):
 
 MODELS = {
     "cut.onnx": "not a complete ONNX model",
-    "unknown.onnx": "'Rellu' (node '/body/relu/Relu'; did you mean 'Relu'?)",
+    "unknown.onnx": "'Rellu' (node '/body/relu/Relu'; no operator of the ONNX standard; did you mean 'Relu'?)",
     "nan.onnx": "constant 'w': 1 of 108 values are NaN or infinite, read by 'body_conv_Conv'",
     "infinite.onnx": "constant 'w': 1 of 108 values are NaN or infinite",
     "overflow.onnx": "values of 'body_relu_Relu' are ",  # infinity, or NaN where infinities of both signs are summed

@@ -11,10 +11,11 @@ import numpy as np
 from megengine.convert.onnx import image_rules, math_rules, nn_rules, shape_rules  # noqa: F401  (they fill RULES)
 from megengine.convert.onnx.context import MAX_ELEMENTS, RULES, Call, Value
 from megengine.convert.onnx.folding import constant_of, fold
+from megengine.convert.onnx.operators import LATE, is_computed, record_of, refuse_unknown
 from megengine.convert.onnx.reading import OpenShapeError, initializers, opset_of, read_model
 from megengine.core.errors import FileFormatError, MegEngineError, OptionError, ShapeError, brief, nearest
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import OnnxRule, Op, registry
+from megengine.dispatch import OnnxRule
 from megengine.traced_module import InternalGraph, TracedModule
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 Shapes = Mapping[str, Sequence[int]] | Sequence[int] | None
 # a string where a number belongs, and numbers that no memory is large enough for
 MALFORMED = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, MemoryError)
-FOLDED_ONLY = ("Shape", "Size", "ConstantOfShape", "Range", "Constant", "NonZero", "Equal", "Where", "Tile", "OneHot")
 
 
 def load(source: str | Path | bytes, input_shapes: Shapes = None) -> TracedModule:
@@ -82,14 +82,6 @@ def _noted(node: "onnx.NodeProto") -> dict[str, Any]:
     return {**found, "passes": stored["passes"].split(", ")} if "passes" in stored else found
 
 
-def record_of(op_type: str) -> Op | None:
-    """The op whose record carries the ONNX rule of this operator."""
-    for op in registry.values():
-        if isinstance(op.onnx, OnnxRule) and op.onnx.op_type == op_type:
-            return op
-    return None
-
-
 @dataclass
 class _Importer:
     model: "onnx.ModelProto"
@@ -103,7 +95,7 @@ class _Importer:
         self.graph = InternalGraph(name=_clean(source.name, "onnx"))
         self.shared: dict[str, dict] = {"constants": {}, "keep": {}, "names": {}}
         self.used = {name for node in source.node for name in node.input} | {item.name for item in source.output}
-        self._refuse_unknown()
+        refuse_unknown(self.model)
         for name, array in initializers(self.model, self.folder):
             self._define(name, array)
         self._inputs()
@@ -112,22 +104,6 @@ class _Importer:
         self.graph.set_outputs([self._output(item.name) for item in source.output])
         self.graph.remove_dead()
         return self.graph
-
-    def _refuse_unknown(self) -> None:
-        """All operators that cannot be imported in one message, before any work."""
-        unknown: dict[str, str] = {}
-        stored = {item.name for item in self.model.graph.initializer}
-        for node in self.model.graph.node:
-            full = f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
-            known = full in RULES or full in FOLDED_ONLY or record_of(full) is not None
-            if full in ("Constant", "Shape", "Size") or all(not name or name in stored for name in node.input):
-                stored.update(node.output)  # computed while importing
-            elif not known:
-                unknown.setdefault(full, node.name or (node.output[0] if node.output else ""))
-        if unknown:
-            candidates = [*RULES, *(op.onnx.op_type for op in registry.values() if isinstance(op.onnx, OnnxRule))]
-            listed = ", ".join(f"{op!r} (node {name!r}{nearest(op, candidates)})" for op, name in unknown.items())
-            raise FileFormatError(f"ONNX operators that are not supported: {listed}")
 
     def _define(self, name: str, value: Value) -> None:
         if name in self.values:
@@ -183,8 +159,8 @@ class _Importer:
             if folded is not None:
                 return folded
         call = self._call(node, inputs, index)
-        if node.op_type in FOLDED_ONLY and node.op_type not in RULES and record_of(node.op_type) is None:
-            raise call.fail("depends on the network's input; supported is only what is known from shapes and constants")
+        if not is_computed(node.op_type):
+            raise call.fail(f"{LATE}; supported is only what is known from shapes and constants")
         try:
             rule = RULES.get(node.op_type)
             made = rule(call) if rule is not None else _from_record(call)
@@ -236,7 +212,8 @@ def _input_spec(item: "onnx.ValueInfoProto", wanted: tuple[int, ...] | None) -> 
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
     except KeyError:
         raise FileFormatError(f"the input {item.name!r} has the unknown data type {kind.elem_type}") from None
-    stated = [dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim]
+    # some exporters write an open size as -1
+    stated = [dim.dim_value if dim.HasField("dim_value") and dim.dim_value != -1 else None for dim in kind.shape.dim]
     if wanted is not None:
         fits = len(wanted) == len(stated) and all(s in (None, w) for s, w in zip(stated, wanted, strict=True))
         if not fits and kind.HasField("shape"):

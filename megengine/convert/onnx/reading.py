@@ -95,6 +95,12 @@ def _check_opset(model: "onnx.ModelProto", name: str) -> None:
 
     version = opset_of(model)
     newest = onnx.defs.onnx_opset_version()
+    if not version:
+        others = ", ".join(f"{item.domain!r} {item.version}" for item in model.opset_import) or "none at all"
+        raise FileFormatError(
+            f"{name}: uses no operators of ONNX itself (its operator sets: {others}); expected a neural network. "
+            "Trees, scalers and other models of ai.onnx.ml are not supported"
+        )
     if not MIN_OPSET <= version <= newest:
         raise FileFormatError(
             f"{name}: opset {version}; expected {MIN_OPSET} to {newest} (convert with onnx.version_converter)"
