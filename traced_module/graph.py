@@ -42,7 +42,11 @@ __all__ = ["InternalGraph", "identifier"]
 
 
 class InternalGraph(Queries, Checks, Primitives, ModuleEdits, Drawable):
-    """Expressions in execution order over named nodes."""
+    """Expressions in execution order over named nodes.
+
+    `metadata` holds texts about the model, as ONNX files do: how its inputs are prepared, who made it. They go with
+    copies of the graph and with its `.mgt` and `.onnx` files.
+    """
 
     def __init__(self, name: str = "graph", qualname: str | None = None, *, owner: Module | None = None) -> None:
         self.name = name
@@ -58,6 +62,7 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits, Drawable):
         self._entered_otherwise: bool | None = None  # of the top; None: nobody has looked (`_infer_entries`)
         self.arguments: Arguments | None = None  # how a call's arguments become the inputs after `self`
         self.out_def: TreeDef | None = None
+        self.metadata: dict[str, str] = {}
         know(self)
 
     def _graphs_to_draw(self) -> list[InternalGraph]:
@@ -339,6 +344,7 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits, Drawable):
         other._outputs = tuple(mapping[id(n)] for n in self._outputs)  # type: ignore[assignment]
         other._journal.next_node, other._journal.next_expr = self._journal.next_node, self._journal.next_expr
         other.arguments, other.out_def = self.arguments, self.out_def
+        other.metadata = dict(self.metadata)
         return other
 
     def node(self, name: str) -> Any:

@@ -31,6 +31,7 @@ def flattened(traced: Any, graph: InternalGraph | None = None) -> Any:
     flat = InternalGraph(source.name, source.qualname, owner=made)
     _Inliner(flat, copier).run(source)
     flat.arguments, flat.out_def = source.arguments, source.out_def
+    flat.metadata = dict(source.metadata)
     flat.remove_dead()
     renumber(flat, flat=True)
     if uncalled:

@@ -17,7 +17,7 @@ from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
 from megengine.traced_module.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
 from megengine.traced_module.formats.checks import check_called, check_multipliers, spec_of
-from megengine.traced_module.formats.module_writing import OWN_STATE
+from megengine.traced_module.formats.module_writing import OWN_STATE, texts
 from megengine.traced_module.formats.values import ValueReader, count_in, dtype_in
 from megengine.traced_module.graph import InternalGraph, identifier
 from megengine.traced_module.lookup import own_node
@@ -121,6 +121,7 @@ class ModuleReader:
     def graph(self, described: dict[str, Any], owner: TracedModule) -> InternalGraph:
         """One graph with its names and ids."""
         graph = InternalGraph(str(described["name"]), str(described["qualname"]), owner=owner)
+        graph.metadata = texts(described.get("metadata", {}))
         nodes: dict[str, Node] = {}
         self.values.nodes = nodes
         for entry in described["exprs"]:

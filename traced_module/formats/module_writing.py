@@ -123,6 +123,8 @@ class ModuleWriter:
         head["outputs"] = [n.name for n in graph.outputs]
         if reserved := sorted(n for n in graph._names if graph._names.get(n) is None):
             head["reserved"] = reserved
+        if graph.metadata:
+            head["metadata"] = texts(graph.metadata)
         if graph.arguments is not None:
             leaves: list[Any] = [n for n in graph.inputs if isinstance(n, TensorNode)]
             for index, value in graph.arguments[1]:
@@ -171,6 +173,18 @@ class ModuleWriter:
     def tensor(self, value: Tensor, where: str) -> int:
         """The place of a constant in the list of tensors."""
         return self.values.tensor(value, where)
+
+
+def texts(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Metadata of a graph.
+
+    Raises:
+        FileFormatError: an entry is no text.
+    """
+    for key, value in metadata.items():
+        if not (isinstance(key, str) and isinstance(value, str)):
+            raise FileFormatError(f"metadata {key!r} is {value!r}; expected texts")
+    return dict(metadata)
 
 
 def node_out(node: Node) -> dict[str, Any]:

@@ -133,6 +133,7 @@ def _graph_text(graph: InternalGraph) -> str:
         "name": graph.name,
         "inputs": [n.name for n in graph.inputs],
         "outputs": [n.name for n in graph.outputs],
+        **({"metadata": module_writing.texts(graph.metadata)} if graph.metadata else {}),
     }
     lines = [json.dumps(_describe(e), allow_nan=False) for e in graph.exprs()]
     return json.dumps(head, allow_nan=False)[:-1] + ',\n"exprs": [\n' + ",\n".join(lines) + "\n]}\n"
@@ -182,6 +183,7 @@ class _Reader:
     def __init__(self, described: dict[str, Any], weights: dict[str, np.ndarray]) -> None:
         self.described, self.weights = described, weights
         self.made = InternalGraph(str(described["name"]))
+        self.made.metadata = module_writing.texts(described.get("metadata", {}))
         self.nodes: dict[str, TensorNode] = {}
 
     def graph(self) -> InternalGraph:

@@ -83,6 +83,7 @@ def _graph(graph: InternalGraph) -> dict[str, Any]:
         "outputs": [place[id(n)] for n in graph.outputs],
         "names": [name for name in graph._names if graph._names.get(name) is None],
         "call": (graph.arguments, graph.out_def),
+        "metadata": dict(graph.metadata),
         "counts": (graph._journal.next_node, graph._journal.next_expr),
     }
 
@@ -113,5 +114,6 @@ def _rebuilt_graph(described: dict[str, Any], owner: TracedModule) -> InternalGr
         graph._names.take(name, None)
     graph._inputs, graph._outputs = (tuple(nodes[i][k] for i, k in described[key]) for key in ("inputs", "outputs"))
     graph.arguments, graph.out_def = described["call"]
+    graph.metadata = described.get("metadata", {})
     graph._journal.next_node, graph._journal.next_expr = described["counts"]
     return graph

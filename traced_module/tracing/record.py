@@ -112,6 +112,7 @@ def record_graph(source: InternalGraph) -> InternalGraph:
     from megengine.traced_module.interpret import interpret
 
     recorder = OpRecorder(InternalGraph(source.name))
+    recorder.graph.metadata = dict(source.metadata)
     recorder.names = {id(t): identifier(path) for path, t in source._owner.named_tensors()}  # type: ignore[union-attr]
 
     def on_expr(expr: Expr) -> None:

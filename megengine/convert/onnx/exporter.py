@@ -10,6 +10,7 @@ from megengine.core.errors import OptionError
 from megengine.core.files import replacing
 from megengine.dispatch import OnnxRule, registry
 from megengine.traced_module.expr import Apply
+from megengine.traced_module.formats.module_writing import texts
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import TensorNode
 from megengine.traced_module.traced import lower
@@ -70,6 +71,7 @@ def to_model(model: Any, *, opset: int = OPSET) -> "onnx.ModelProto":
     )
     proto = onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=IR_VERSION)
     proto.producer_name = "megengine"
+    onnx.helper.set_model_props(proto, {utf8(key): utf8(value) for key, value in texts(graph.metadata).items()})
     onnx.checker.check_model(proto, full_check=True)
     return proto
 

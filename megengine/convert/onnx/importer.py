@@ -93,6 +93,7 @@ class _Importer:
         source = self.model.graph
         self.opset = opset_of(self.model)
         self.graph = InternalGraph(name=_clean(source.name, "onnx"))
+        self.graph.metadata = {entry.key: entry.value for entry in self.model.metadata_props}
         self.shared: dict[str, dict] = {"constants": {}, "keep": {}, "names": {}}
         self.used = {name for node in source.node for name in node.input} | {item.name for item in source.output}
         refuse_unknown(self.model)
