@@ -48,6 +48,7 @@ from megengine.quantization.quantize import (
     reset_qconfig,
 )
 from megengine.quantization.ranges import RangeMethod
+from megengine.quantization.remaining import FloatOp
 from megengine.quantization.statistics import Histogram, TensorStatistics
 from megengine.quantization.utils import (
     LSQParams,
@@ -67,6 +68,7 @@ __all__ = [
     "EdgeReport",
     "ExponentialMovingAverageObserver",
     "FakeQuantize",
+    "FloatOp",
     "Histogram",
     "HistogramObserver",
     "LSQ",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType
-from megengine.quantization.calibrate import Progress, as_batches
+from megengine.quantization.calibrate import Progress, as_batches, as_tensors
 from megengine.quantization.match import is_op
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
@@ -53,9 +53,30 @@ class Agreement:
         return self.product / scale if scale else 1.0
 
 
+SOURCES = {"steps": "its own steps", "cut": "values beyond its range", "earlier": "weights and edges before"}
+
+
 @dataclass(frozen=True, slots=True)
 class EdgeReport:
-    """What analysis found on one integer edge."""
+    """What analysis found on one integer edge.
+
+    Args:
+        name: node of the float graph.
+        op: op that makes it.
+        module: path of its module.
+        dtype: quantized dtype.
+        scale: of the dtype.
+        zero_point: of the dtype.
+        sqnr_db: signal to quantization noise ratio against the float network.
+        cosine: cosine similarity to the float network's values.
+        cut: part of the values that round to a code beyond the first or the last one, and are cut.
+        steps_sqnr_db: the ratio that rounding on this edge alone leaves.
+        noise: part of the noise that comes from "steps" (rounding here), "cut" (values beyond the range here) and
+            "earlier" (what arrives here: rounded weights and edges before).
+        largest_error: largest difference from the float network.
+        observed: smallest and largest float value.
+        representable: ends of the integers' range.
+    """
 
     name: str
     op: str
@@ -65,10 +86,18 @@ class EdgeReport:
     zero_point: int
     sqnr_db: float
     cosine: float
-    saturation: float
+    cut: float
+    steps_sqnr_db: float
+    noise: dict[str, float]
     largest_error: float
     observed: tuple[float, float]
     representable: tuple[float, float]
+
+    @property
+    def noise_from(self) -> str:
+        """What most of the noise comes from, in words; "" for an exact edge."""
+        largest = max(self.noise, key=lambda source: self.noise[source])
+        return SOURCES[largest] if self.noise[largest] else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +108,6 @@ class Analysis:
     output_sqnr_db: float
     output_cosine: float
     batches: int
-    floating: dict[str, str] = field(default_factory=dict)
 
     def worst(self, count: int = 10) -> tuple[EdgeReport, ...]:
         """Edges with the lowest SQNR first."""
@@ -87,7 +115,10 @@ class Analysis:
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists and numbers; infinities become None."""
-        return _finite(asdict(self))
+        found = asdict(self)
+        for described, edge in zip(found["edges"], self.edges, strict=True):
+            described["noise_from"] = edge.noise_from
+        return _finite(found)
 
 
 def _finite(value: Any) -> Any:
@@ -102,11 +133,31 @@ def _finite(value: Any) -> Any:
 
 @dataclass(slots=True)
 class _Edge:
+    """Sums over one edge; `arriving` is the value that is rounded next."""
+
+    dtype: QuantizedDType
     agreement: Agreement = field(default_factory=Agreement)
-    saturated: int = 0
-    values: int = 0
+    rounding: Agreement = field(default_factory=Agreement)
+    noise: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SOURCES, 0.0))
+    cut: int = 0
     low: float = math.inf
     high: float = -math.inf
+    arriving: np.ndarray | None = None
+
+    def update(self, exact: np.ndarray, rounded: np.ndarray) -> None:
+        """Take the float network's value and what the integers stand for."""
+        x, self.arriving = self.arriving, None
+        assert x is not None, "a value is rounded before it is compared"
+        steps = np.rint(x / np.float32(self.dtype.only_scale)) + self.dtype.zero_point
+        beyond = (steps < self.dtype.qmin) | (steps > self.dtype.qmax)
+        error = (x.astype(np.float64) - rounded) ** 2
+        self.cut += int(np.count_nonzero(beyond))
+        self.noise["cut"] += float(error[beyond].sum())
+        self.noise["steps"] += float(error[~beyond].sum())
+        self.noise["earlier"] += float(((x.astype(np.float64) - exact) ** 2).sum())
+        self.rounding.update(x, rounded)
+        self.agreement.update(exact, rounded)
+        self.low, self.high = min(self.low, float(exact.min())), max(self.high, float(exact.max()))
 
 
 def analyze(
@@ -114,7 +165,6 @@ def analyze(
     qdq_graph: InternalGraph,
     batches: Iterable[Any],
     *,
-    floating: dict[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
     """Run both graphs on the batches and compare every rounded edge with its float value.
@@ -123,10 +173,9 @@ def analyze(
         float_graph: the fused float graph.
         qdq_graph: its quantize / dequantize form, with the same node names.
         batches: inputs, as for calibration.
-        floating: layers left in float and why, passed on to the report.
         progress: called with ("analyze", batches done, None).
     """
-    edges = {e.meta["edge"]: _Edge() for e in qdq_graph.exprs() if _is_rounding(e)}
+    edges = {e.meta["edge"]: _Edge(e.attrs["dtype"]) for e in qdq_graph.exprs() if _is_rounding(e)}
     result, done = Agreement(), 0
     for arrays in as_batches(batches, float_graph):
         exact: dict[str, np.ndarray] = {}
@@ -136,49 +185,31 @@ def analyze(
                 exact[node.name] = value.numpy()
 
         def compare(node: Any, value: Tensor, exact: dict = exact) -> None:
-            _compare(edges, exact, node, value)
+            if node.name in edges:
+                edges[node.name].arriving = value.numpy()
+            elif "edge" in node.meta and is_op(node.expr, "dequantize"):
+                name = node.meta["edge"]
+                edges[name].update(exact.pop(name), value.numpy())
 
-        wanted = interpret(float_graph, [Tensor(a) for a in arrays], on_value=keep)
-        got = interpret(qdq_graph, [Tensor(a) for a in arrays], on_value=compare)
-        for a, b in zip(_tensors(wanted), _tensors(got), strict=True):
+        inputs = as_tensors(arrays, float_graph)
+        wanted = interpret(float_graph, inputs, on_value=keep)
+        got = interpret(qdq_graph, inputs, on_value=compare)
+        for a, b in zip(wanted, got, strict=True):
             result.update(a.numpy(), b.numpy())
         done += 1
         if progress is not None:
             progress("analyze", done, None)
     reports = tuple(_report(e, edges[e.meta["edge"]]) for e in qdq_graph.exprs() if _is_rounding(e))
-    return Analysis(reports, result.sqnr_db, result.cosine, done, dict(floating or {}))
-
-
-def _tensors(outputs: Any) -> tuple[Tensor, ...]:
-    return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+    return Analysis(reports, result.sqnr_db, result.cosine, done)
 
 
 def _is_rounding(expr: Any) -> bool:
     return is_op(expr, "quantize") and "edge" in expr.meta
 
 
-def _compare(edges: dict[str, _Edge], exact: dict[str, np.ndarray], node: Any, value: Tensor) -> None:
-    name = node.meta.get("edge")
-    if name is None or node.name == name:
-        return
-    edge = edges[name]
-    if is_op(node.expr, "dequantize") and name in exact:
-        float_value = exact.pop(name)
-        edge.agreement.update(float_value, value.numpy())
-        edge.low, edge.high = min(edge.low, float(float_value.min())), max(edge.high, float(float_value.max()))
-    elif is_op(node.expr, "quantize"):
-        q = value.numpy()
-        dtype = node.spec.dtype
-        low_end = dtype.qmin if dtype.qmin != dtype.zero_point else dtype.qmin - 1
-        edge.saturated += int(np.count_nonzero((q == dtype.qmax) | (q == low_end)))
-        edge.values += q.size
-
-
 def _report(expr: Any, edge: _Edge) -> EdgeReport:
-    dtype: QuantizedDType = expr.attrs["dtype"]
-    source = expr.inputs[0]
-    scale = float(dtype.scale)  # type: ignore[arg-type]
-    ends = ((dtype.qmin - dtype.zero_point) * scale, (dtype.qmax - dtype.zero_point) * scale)
+    dtype, source = edge.dtype, expr.inputs[0]
+    scale, total = dtype.only_scale, sum(edge.noise.values())
     return EdgeReport(
         name=source.name,
         op=getattr(source.expr, "op", "input") or "input",
@@ -188,8 +219,10 @@ def _report(expr: Any, edge: _Edge) -> EdgeReport:
         zero_point=dtype.zero_point,
         sqnr_db=edge.agreement.sqnr_db,
         cosine=edge.agreement.cosine,
-        saturation=edge.saturated / max(edge.values, 1),
+        cut=edge.cut / max(edge.agreement.count, 1),
+        steps_sqnr_db=edge.rounding.sqnr_db,
+        noise={key: value / total if total else 0.0 for key, value in edge.noise.items()},
         largest_error=edge.agreement.largest,
         observed=(edge.low, edge.high),
-        representable=ends,
+        representable=((dtype.qmin - dtype.zero_point) * scale, (dtype.qmax - dtype.zero_point) * scale),
     )

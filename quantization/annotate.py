@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from megengine.core.dtype import is_float
+from megengine.core.errors import OptionError
 from megengine.quantization.config import Layer, QuantConfig, select
 from megengine.quantization.match import mean_over_picture
 from megengine.quantization.rules import QuantRule, clamp_of, rule_of
@@ -23,15 +25,27 @@ class Annotation:
         weights: spec of every constant weight, by name of the layer's output node.
         inside: edges inside one integer kernel (a residual summed before rounding, an input of a clamp): why.
         floating: layers left in float: why.
+        nodes: names of all nodes of the graph.
     """
 
     edges: dict[str, QSpec] = field(default_factory=dict)
     weights: dict[str, Weight] = field(default_factory=dict)
     inside: dict[str, str] = field(default_factory=dict)
     floating: dict[str, str] = field(default_factory=dict)
+    nodes: frozenset[str] = frozenset()
 
     def explain(self, name: str) -> str:
-        """Why an edge is as it is, in one line."""
+        """Why an edge is as it is, in one line.
+
+        Raises:
+            OptionError: the graph has no node of that name; the nearest ones are given.
+        """
+        if name not in self.nodes:
+            close = get_close_matches(str(name)[:100], self.nodes, n=3)
+            hint = f"; nearest: {', '.join(close)}" if close else ""
+            raise OptionError(
+                f"explain: no node {name!r} among the {len(self.nodes)} of the graph that was annotated{hint}"
+            )
         if name in self.edges:
             spec = self.edges[name]
             return f"{name}: {type(spec).__name__.lower()} ({spec.reason})"
@@ -60,7 +74,7 @@ class _Annotator:
         self.exprs = [e for e in graph.exprs() if isinstance(e, Apply)]
         self.order = {id(e): i for i, e in enumerate(self.exprs)}
         self.outputs = {id(n) for n in graph.outputs}
-        self.result = Annotation()
+        self.result = Annotation(nodes=frozenset(n.name for n in graph.nodes()))
         self.integer: set[int] = set()
         self.non_negative: set[int] = set()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.dtype import converted, first_changed
 from megengine.core.errors import CalibrationError
 from megengine.quantization.annotate import Annotation
 from megengine.quantization.spec import Plain, Shared
@@ -73,7 +74,7 @@ def stream(
     total = len(batches) if hasattr(batches, "__len__") else None  # type: ignore[arg-type]
     done = 0
     for arrays in as_batches(batches, graph):
-        interpret(graph, [Tensor(a) for a in arrays], on_value=look)
+        interpret(graph, as_tensors(arrays, graph), on_value=look)
         done += 1
         if progress is not None:
             progress(stage, done, total)
@@ -83,30 +84,41 @@ def stream(
 
 
 def as_batches(batches: Iterable[Any], graph: InternalGraph) -> Iterator[Batch]:
-    """Each item as a tuple of arrays, checked against the inputs of the graph.
+    """Each item as a tuple of arrays of the inputs' shapes and dtypes.
 
     Raises:
-        CalibrationError: wrong number of inputs, or a shape that does not fit.
+        CalibrationError: wrong number of inputs, a shape that does not fit, or values that the dtype does not hold.
     """
     for number, item in enumerate(batches):
         parts: Sequence[Any] = item if isinstance(item, (tuple, list)) else (item,)
-        arrays = tuple(np.asarray(p.numpy() if isinstance(p, Tensor) else p) for p in parts)
-        _check_batch(number, arrays, graph)
-        yield arrays
-
-
-def _check_batch(number: int, arrays: Batch, graph: InternalGraph) -> None:
-    if len(arrays) != len(graph.inputs):
-        raise CalibrationError(
-            f"calibration: batch {number} has {len(arrays)} arrays; the model has {len(graph.inputs)} inputs "
-            f"({', '.join(n.name for n in graph.inputs)})"
-        )
-    for node, array in zip(graph.inputs, arrays, strict=True):
-        if tuple(array.shape) != tuple(node.spec.shape):
+        arrays = [np.asarray(p.numpy() if isinstance(p, Tensor) else p) for p in parts]
+        if len(arrays) != len(graph.inputs):
             raise CalibrationError(
-                f"calibration: batch {number}, input {node.name!r}: expected shape {tuple(node.spec.shape)}, "
-                f"got {tuple(array.shape)}; trace the model with the shape that the data has"
+                f"data: batch {number} has {len(arrays)} arrays; the model has {len(graph.inputs)} inputs "
+                f"({', '.join(n.name for n in graph.inputs)})"
             )
+        yield tuple(_fitted(number, node, array) for node, array in zip(graph.inputs, arrays, strict=True))
+
+
+def _fitted(number: int, node: Any, array: np.ndarray) -> np.ndarray:
+    """The array in the dtype of an input."""
+    if tuple(array.shape) != tuple(node.spec.shape):
+        raise CalibrationError(
+            f"data: batch {number}, input {node.name!r}: expected shape {tuple(node.spec.shape)}, "
+            f"got {tuple(array.shape)}; trace the model with the shape that the data has"
+        )
+    made = converted(array, node.spec.dtype)
+    if made is None:
+        raise CalibrationError(
+            f"data: batch {number}, input {node.name!r}: expected {node.spec.dtype}, got {array.dtype} with values "
+            f"such as {first_changed(array, node.spec.dtype)}, which cannot be converted exactly"
+        )
+    return made
+
+
+def as_tensors(arrays: Iterable[np.ndarray], graph: InternalGraph) -> list[Tensor]:
+    """Arrays from `as_batches` as tensors of the inputs' own dtypes."""
+    return [Tensor._wrap(a, node.spec.dtype) for a, node in zip(arrays, graph.inputs, strict=True)]
 
 
 def require_repeatable(batches: Iterable[Any], why: str) -> None:

@@ -296,16 +296,3 @@ def _lower_float_mean(g: InternalGraph, expr: Apply) -> None:
     constants = [site.constant(value, label) for value, label in inputs]
     y = site.emit("qconv2d", source.node, *constants, **window, lo=0, hi=0, ratio=0.0, dtype="float32")
     g.replace_all_uses(out, y if y.shape == out.shape else site.emit("reshape", y, label="flat", shape=out.shape))
-
-
-def float_ops(graph: InternalGraph) -> dict[str, str]:
-    """Ops of a lowered graph that still compute in float, by node name (quantize and dequantize aside)."""
-    left = {}
-    for expr in graph.exprs():
-        rule = rule_of(expr.op) if isinstance(expr, Apply) else None
-        moves = rule is not None and rule.kind == "shape"
-        if isinstance(expr, Apply) and not moves and not is_op(expr, "quantize", "dequantize"):
-            specs = [n.spec.dtype for n in (*expr.inputs, *expr.outputs)]
-            if not any(isinstance(d, QuantizedDType) for d in specs):
-                left[expr.outputs[0].name] = expr.op
-    return left

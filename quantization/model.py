@@ -15,8 +15,15 @@ from megengine.quantization.calibrate import Progress, calibrate, observe, requi
 from megengine.quantization.config import QuantConfig
 from megengine.quantization.freeze import Frozen, freeze
 from megengine.quantization.fuse import fuse
-from megengine.quantization.lower import float_ops, lower
+from megengine.quantization.lower import lower
 from megengine.quantization.materialize import fold, materialize
+from megengine.quantization.remaining import (
+    FloatOp,
+    left_in_float,
+    require_float,
+    require_float_modules,
+    require_layers,
+)
 from megengine.quantization.statistics import TensorStatistics
 from megengine.traced_module.graph import InternalGraph
 
@@ -27,14 +34,12 @@ class QuantReport:
 
     Args:
         integer_layers: number of layers with integer weights.
-        floating: layers left in float and why, by node name.
-        float_ops: ops that the integer graph still computes in float.
+        floating: ops that the network still computes in float, with the reason and what they cost.
         edges: one line per integer edge saying why it has its scale.
     """
 
     integer_layers: int
-    floating: dict[str, str]
-    float_ops: dict[str, str]
+    floating: tuple[FloatOp, ...]
     edges: dict[str, str]
 
 
@@ -69,8 +74,7 @@ class QuantizedModel:
 
     def analyze(self, batches: Iterable[Any], *, progress: Progress | None = None) -> Analysis:
         """Compare every integer edge with the float network on the given inputs."""
-        floating = self.annotation.floating
-        return analyze(self.float_graph, self.qdq_graph, batches, floating=floating, progress=progress)
+        return analyze(self.float_graph, self.qdq_graph, batches, progress=progress)
 
 
 def quantize_model(
@@ -92,14 +96,19 @@ def quantize_model(
 
     Raises:
         CalibrationError: unusable data; the node or batch is named.
-        QuantizationError: the network cannot be quantized as asked.
+        QuantizationError: the network cannot be quantized as asked, is quantized already, or has no layer to quantize.
         OptionError: a setting is wrong, or an exclude rule selects nothing.
     """
     config = config or QuantConfig()
+    if isinstance(model, tm.TracedModule):
+        require_float_modules(model)
+    source = op_graph(model)
+    require_float(source)
     if config.bias_correction:
         require_repeatable(calibration, "bias correction")
-    graph = fuse(op_graph(model))
+    graph = fuse(source)
     annotation = annotate(graph, config)
+    require_layers(graph, annotation)
     stats = calibrate(graph, observe_all(graph, config), calibration, progress=progress)
     return convert(graph, annotation, stats, config, calibration, progress=progress)
 
@@ -124,10 +133,12 @@ def requantize(
 
     Raises:
         CalibrationError: bias correction is on and no data was given.
+        QuantizationError: the settings leave no layer to quantize.
     """
     if config.bias_correction and calibration is None:
         raise CalibrationError("requantize: bias correction needs data; give calibration=, or bias_correction=False")
     annotation = annotate(model.float_graph, config)
+    require_layers(model.float_graph, annotation)
     return convert(model.float_graph, annotation, model.stats, config, calibration or (), progress=progress)
 
 
@@ -149,8 +160,7 @@ def convert(
     integer = lower(fold(qdq), int_bias=config.target.bias == "int32")
     report = QuantReport(
         integer_layers=len(frozen.weights),
-        floating=dict(annotation.floating),
-        float_ops=float_ops(integer),
+        floating=tuple(left_in_float(graph, integer, annotation)),
         edges={name: annotation.explain(name) for name in annotation.edges},
     )
     return QuantizedModel(config, graph, qdq, integer, annotation, frozen, stats, report)

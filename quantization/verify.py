@@ -14,8 +14,9 @@ from megengine.core.text import one_line
 from megengine.dispatch import get_op, reference_runner
 from megengine.kernels.registry import Problem
 from megengine.plan import compile as compile_plan
-from megengine.quantization.calibrate import Progress, as_batches
+from megengine.quantization.calibrate import Progress, as_batches, as_tensors
 from megengine.quantization.model import QuantizedModel, op_graph
+from megengine.quantization.remaining import require_integers
 from megengine.quantization.simulate import simulate
 from megengine.tensor import Tensor
 from megengine.traced_module import TracedModule, interpret
@@ -110,8 +111,11 @@ def verify(
 
     Raises:
         OptionError: no input was given.
+        QuantizationError: the network computes nothing in integers.
     """
     graph = model.integer_graph if isinstance(model, QuantizedModel) else op_graph(model)
+    remedies = "quantize_model(network, data)", "verify the model that quantize_model gives"
+    require_integers(graph, f"verify: network {graph.name!r}", remedies)
     plans = {f"plan, {n} thread{'s' * (n > 1)}": _PlanRun(graph, n) for n in threads}
     found = {name: Difference(name) for name in ("eager", *plans)}
     float_steps: dict[str, float] = {}
@@ -158,7 +162,7 @@ def eager(graph: InternalGraph, inputs: Sequence[np.ndarray]) -> Values:
     def keep(node: Any, value: Tensor) -> None:
         values[node.name] = value.numpy()
 
-    interpret(graph, [Tensor(a) for a in inputs], on_value=keep)
+    interpret(graph, as_tensors(inputs, graph), on_value=keep)
     return values
 
 

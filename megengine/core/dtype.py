@@ -205,6 +205,41 @@ def storage_of(dtype: DType) -> np.dtype:
     return dtype.storage if isinstance(dtype, QuantizedDType) else dtype
 
 
+def converted(array: np.ndarray, dtype: DType) -> np.ndarray | None:
+    """The array in another dtype if that keeps every value; None if it does not, or the elements are no numbers.
+
+    Floats become other floats by rounding, as long as finite values stay finite.
+
+    Example:
+        >>> converted(np.array([3, 4]), np.dtype(np.int32)), converted(np.array([0.5]), np.dtype(np.int32))
+        (array([3, 4], dtype=int32), None)
+    """
+    made, kept = _cast(array, dtype)
+    return made if np.all(kept) else None
+
+
+def first_changed(array: np.ndarray, dtype: DType) -> Any:
+    """The first value that a conversion to the dtype would change; None if there is none."""
+    _, kept = _cast(array, dtype)
+    at = np.argmin(np.broadcast_to(kept, array.shape))
+    return None if np.all(kept) else array.reshape(-1)[at]
+
+
+def _cast(array: np.ndarray, dtype: DType) -> tuple[np.ndarray, np.ndarray | bool]:
+    """The array in the dtype, and which values that keeps."""
+    wanted = storage_of(dtype)
+    if array.dtype == wanted:
+        return array, True
+    kinds = "iu" if isinstance(dtype, QuantizedDType) else "fiub"
+    if array.dtype.kind not in kinds and (array.dtype != bfloat16 or kinds == "iu"):
+        return array, False
+    with np.errstate(all="ignore"):
+        made = array.astype(wanted)
+        if is_float(array.dtype) and is_float(wanted):
+            return made, np.isfinite(made) | ~np.isfinite(array)
+        return made, (made == array) & (made.astype(array.dtype) == array)
+
+
 def is_quantized(dtype: Any) -> bool:
     """True for a quantized type."""
     return isinstance(dtype, QuantizedDType) or bool((getattr(dtype, "metadata", None) or {}).get("mgb_dtype"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import storage_of
+from megengine.core.dtype import converted, storage_of
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, runner
@@ -353,6 +353,9 @@ class Plan:
             array, dtype = np.asarray(value), storage_of(node.dtype)
             if array.shape != node.shape:
                 raise ShapeError(f"plan: input {node.name!r} has shape {array.shape}; expected {node.shape}")
+            if array.dtype != dtype and array.dtype.kind in "iu" and dtype.kind in "iu":
+                made = converted(array, dtype)  # integers of another width, where all values fit
+                array = array if made is None else made
             if array.dtype != dtype:
                 raise DTypeError(f"plan: input {node.name!r} is {array.dtype}; expected {dtype}; use .astype")
             arrays.append(np.ascontiguousarray(array))

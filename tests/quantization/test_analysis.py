@@ -1,0 +1,92 @@
+"""Where the noise of integer edges comes from: measured against networks in which it was planted."""
+
+import math
+
+import numpy as np
+import pytest
+from quant_nets import Builder, residual_net
+
+from megengine.quantization import QuantConfig, RangeMethod, quantize_model
+from megengine.quantization.analysis import SOURCES
+
+
+def edges(model, data):
+    return {edge.name: edge for edge in model.analyze(data).edges}
+
+
+def relu6_net():
+    """A ReLU6 that most values pass: they are 6, the last code."""
+    b = Builder()
+    y = b.conv(b.x, 4, label="layer")
+    y = b.op("relu6", b.op("mul", y, b.g.constant(np.float32([[[[40.0]]]]))), label="act")
+    return b, b.done(b.conv(y, 3, label="last"))
+
+
+def test_values_at_the_last_code_are_not_cut():
+    b, graph = relu6_net()
+    model = quantize_model(graph, b.data())
+    act = edges(model, b.data())["act"]
+    values = []
+    from megengine.traced_module import interpret
+
+    interpret(model.float_graph, b.data(1), on_value=lambda n, x: values.append(x) if n.name == "act" else None)
+    assert np.mean(values[0].numpy() == 6) > 0.3
+    assert act.cut == 0 and act.noise["cut"] == 0 and act.noise_from != SOURCES["cut"]
+
+
+def test_minimum_and_maximum_of_the_input_are_not_cut():
+    b, graph = residual_net()
+    data = b.data()
+    found = edges(quantize_model(graph, data), data)
+    assert found["x"].cut == 0 and found["x"].noise_from == SOURCES["steps"]
+    assert found["x"].noise["earlier"] == 0
+    assert found["x"].steps_sqnr_db == pytest.approx(found["x"].sqnr_db)
+
+
+def test_a_planted_clipping_is_found_where_it_is():
+    """Calibrated on the data, then shown input of which known values lie beyond the range."""
+    b, graph = residual_net()
+    model = quantize_model(graph, b.data())
+    data = b.data(2, seed=9)
+    low, high = edges(model, data)["x"].representable
+    step = (high - low) / 255
+    planted = []
+    for x in data:
+        x = np.clip(x, low, high)
+        x.reshape(-1)[:10] = high + 0.4 * step  # rounds to the last code: not cut
+        x.reshape(-1)[10:14] = high * 3
+        x.reshape(-1)[14:19] = low * 3
+        planted.append(x)
+    found = edges(model, planted)
+    assert found["x"].cut == 18 / (2 * planted[0].size)
+    assert found["x"].noise_from == SOURCES["cut"]
+    assert found["x"].steps_sqnr_db == found["x"].sqnr_db
+    behind = found["stem_act"]
+    assert behind.noise_from == SOURCES["earlier"] and behind.noise["earlier"] > 0.9
+
+
+def test_a_range_that_keeps_part_of_the_values_cuts_the_rest():
+    b, graph = residual_net()
+    data = b.data()
+    kept = QuantConfig(activations=RangeMethod("percentile", percentile=90))
+    found = edges(quantize_model(graph, data, kept), data)
+    assert found["x"].cut == pytest.approx(0.1, abs=0.02)
+    assert found["x"].noise_from == SOURCES["cut"]
+
+
+def test_noise_parts_add_up_and_describe_themselves():
+    b, graph = residual_net()
+    result = quantize_model(graph, b.data()).analyze(b.data(2, seed=5))
+    for edge in result.edges:
+        assert math.isclose(sum(edge.noise.values()), 1) and list(edge.noise) == list(SOURCES)
+    described = result.to_json()["edges"]
+    assert [one["noise_from"] for one in described] == [edge.noise_from for edge in result.edges]
+    assert {"cut", "steps_sqnr_db", "noise"} <= set(described[0])
+
+
+def test_an_edge_without_noise_names_no_source():
+    b = Builder((1, 3, 8, 8))
+    graph = b.done(b.conv(b.x, 4, label="last"))
+    data = [np.tile(np.float32([0, 255.0]), 96).reshape(1, 3, 8, 8)]
+    edge = edges(quantize_model(graph, data), data)["x"]
+    assert (edge.sqnr_db, edge.noise_from, sum(edge.noise.values())) == (math.inf, "", 0)
