@@ -10,6 +10,9 @@ import numpy as np
 from megengine.cli.app import common
 from megengine.cli.models import input_shapes, load_model, shape_option
 from megengine.cli.output import Output, counted
+from megengine.cli.ptq import data_of, data_option, preprocess_option
+from megengine.cli.readers import Reader
+from megengine.core.errors import OptionError
 
 
 def interleaved(runs: Mapping[str, Callable[[], object]], *, rounds: int, warmup: int = 2) -> dict[str, float]:
@@ -28,19 +31,34 @@ def interleaved(runs: Mapping[str, Callable[[], object]], *, rounds: int, warmup
 
 @click.command()
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@data_option(required=False)
+@preprocess_option
 @click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True)
 @click.option("--rounds", type=click.IntRange(1, 100000), default=30, show_default=True)
 @shape_option
 @common
-def bench(models: tuple[str, ...], threads: int, rounds: int, shapes: tuple, out: Output) -> None:
-    """Time compiled plans of MODELs side by side: median CPU time of interleaved runs on random input."""
+def bench(
+    models: tuple[str, ...],
+    data: str | None,
+    preprocess: str | None,
+    threads: int,
+    rounds: int,
+    shapes: tuple,
+    out: Output,
+) -> None:
+    """Time compiled plans of MODELs side by side: median CPU time of interleaved runs.
+
+    The input is the first batch of --data, or random.
+    """
     from megengine import plan
 
+    if preprocess is not None and data is None:
+        raise OptionError("--preprocess: there is no --data to prepare; give both, or none for random input")
     runs, plans = {}, {}
     for source in models:
         model = load_model(source, shapes)
         plans[source] = plan.compile(model, threads=threads)
-        inputs = random_inputs(model)
+        inputs = random_inputs(model) if data is None else _first(data_of(data, preprocess, 1, model, out).reader)
         runs[source] = lambda p=plans[source], xs=inputs: p(*xs)
     medians = interleaved(runs, rounds=rounds)
     first = medians[models[0]]
@@ -53,6 +71,12 @@ def bench(models: tuple[str, ...], threads: int, rounds: int, shapes: tuple, out
     out.result(
         {"threads": threads, "rounds": rounds, "models": [{"model": n, "ms": m, "ratio": r} for n, m, r in rows]}
     )
+
+
+def _first(reader: Reader) -> tuple[np.ndarray, ...]:
+    for batch in reader:
+        return batch
+    raise OptionError(f"data {reader.name!r}: no batch; expected one at least")
 
 
 def random_inputs(model: object) -> list[np.ndarray]:

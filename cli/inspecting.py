@@ -12,8 +12,9 @@ from megengine.cli.app import common, examples
 from megengine.cli.models import chosen_graph, graph_option, load_calls, load_model, shape_option
 from megengine.cli.output import Output, check_suffix, counted, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option
+from megengine.cli.pictures import METADATA, from_metadata
 from megengine.core.dtype import storage_of
-from megengine.core.errors import OptionError, nearest
+from megengine.core.errors import MegEngineError, OptionError, nearest
 from megengine.traced_module import InternalGraph, TracedModule, lower
 from megengine.traced_module.expr import Constant
 from megengine.traced_module.node import TensorNode
@@ -51,6 +52,7 @@ def summary(graph: InternalGraph) -> dict[str, Any]:
         "weight_bytes": found.weight_bytes,
         "macs": found.macs,
         "flops": 2 * found.macs,
+        "metadata": dict(graph.metadata),
         "ops": dict(Counter(row.called for row in found.rows).most_common()),
         "layers": layers,
     }
@@ -102,9 +104,20 @@ def inspect(model: str, calls: bool, find: str | None, number: int | None, shape
         f"{found['parameters']:,} parameters, {found['weight_bytes'] / 1e6:.2f} MB, "
         f"{found['macs'] / 1e6:,.1f} million multiply-accumulates ({found['flops'] / 1e6:,.1f} million FLOPs)"
     )
+    if METADATA in graph.metadata:
+        out.say(f"pictures: {_preparation(graph)}")
     if passes := list(dict.fromkeys(name for x in found["layers"] for name in x["passes"])):
         out.say(f"passes that changed it: {', '.join(passes)}")
     out.result(found)
+
+
+def _preparation(graph: InternalGraph) -> str:
+    """The recipe for pictures that a model stores, or why it cannot be used."""
+    shapes = [tuple(n.shape) for n in graph.inputs if isinstance(n, TensorNode)]
+    try:
+        return f"prepared as the model says: {from_metadata(graph.metadata, shapes[0] if shapes else None)}"
+    except MegEngineError as error:
+        return str(error)
 
 
 def _show_matches(found: dict[str, Any], pattern: str, out: Output) -> None:

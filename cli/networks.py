@@ -8,7 +8,7 @@ import numpy as np
 
 from megengine.cli import assets
 from megengine.cli.photos import PhotoSet
-from megengine.cli.pictures import PRESETS, Recipe
+from megengine.cli.pictures import PRESETS, Recipe, to_metadata
 
 if TYPE_CHECKING:
     from megengine.traced_module import TracedModule
@@ -45,6 +45,7 @@ class Network:
         module.eval()
         traced = lower(trace_module(module, Tensor(np.zeros(self.shape, np.float32))))
         traced.graph.name = self.name
+        traced.graph.metadata.update(to_metadata(self.recipe))
         return traced
 
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ IMAGENET_MEAN = (123.675, 116.28, 103.53)
 IMAGENET_STD = (58.395, 57.12, 57.375)
 MAX_PIXELS = 200_000_000  # a larger picture is refused before its pixels are decoded
 MAX_SIDE = 4096  # of what a network takes
+CHANNELS = (1, 3)
+METADATA = "megengine.preprocess"  # under which a model stores its recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +60,11 @@ class Recipe:
                 raise OptionError(f"recipe: {name} is {value!r}; expected one of {', '.join(allowed)}")
         if len(self.size) != 2 or not all(type(n) is int and 1 <= n <= MAX_SIDE for n in self.size):
             raise OptionError(f"recipe: size is {self.size}; expected height and width, 1 to {MAX_SIDE}")
-        channels = 1 if self.colour == "L" else 3
         for name in ("mean", "std"):
-            if len(getattr(self, name)) not in (1, channels):
+            if len(getattr(self, name)) not in (1, self.channels):
                 raise OptionError(
                     f"recipe: {name} has {counted(len(getattr(self, name)), 'number')}; "
-                    f"{self.colour} pictures need 1 or {channels}"
+                    f"{self.colour} pictures need 1 or {self.channels}"
                 )
         if 0 in self.std:
             raise OptionError("recipe: std holds a zero; expected the divisor of each channel")
@@ -76,9 +77,25 @@ class Recipe:
         if not all(math.isfinite(float(n)) for n in (*self.mean, *self.std)):
             raise OptionError("recipe: mean or std holds a number that is not finite")
 
+    @property
+    def channels(self) -> int:
+        """Channels of the result."""
+        return 1 if self.colour == "L" else 3
+
     def describe(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return asdict(self)
+
+    def __str__(self) -> str:
+        crop = f"crop {self.crop_ratio:g}" if self.resize == "crop" else self.resize
+        flip = ", mirrored" if self.flip else ""
+        return f"{self.size[0]}x{self.size[1]} {crop}, {self.colours}, {self.layout}{flip}"
+
+    @property
+    def colours(self) -> str:
+        """Order, mean and deviation of the channels."""
+        means, stds = (",".join(f"{n:g}" for n in numbers) for numbers in (self.mean, self.std))
+        return f"{self.colour}, mean {means}, std {stds}"
 
 
 PRESETS = {
@@ -96,38 +113,75 @@ def recipe_files(text: str | None) -> list[str]:
     return [head] if head.endswith(".json") else []
 
 
-def recipe(text: str) -> Recipe:
+def recipe(text: str, shape: tuple[int, ...] | None = None) -> Recipe:
     """A recipe from the command line: a preset, a JSON file, or `preset,key=value,...`.
 
-    >>> recipe("imagenet,size=160,resize=stretch").size
+    Args:
+        text: what the user gave; without a preset it states mean and std.
+        shape: of the network's input; size and layout follow it where the text leaves them open.
+
+    >>> recipe("imagenet,size=160,resize=stretch", (1, 3, 224, 224)).size
     (160, 160)
     """
     head, *changes = _split_commas(text)
-    if head.endswith(".json"):
-        base = _recipe_file(Path(head))
-    elif head in PRESETS:
-        base = PRESETS[head]
+    stated: dict[str, Any] = {}
+    base: dict[str, Any] = {}
+    if head in PRESETS:
+        base = PRESETS[head].describe()
+    elif head.endswith(".json") and "=" not in head:
+        stated = _recipe_file(Path(head))
     elif "=" in head:
-        base, changes = PRESETS["imagenet"], [head, *changes]
+        changes = [head, *changes]
     else:
         raise OptionError(
             f"preprocessing: no preset {head!r}{nearest(head, PRESETS)}; expected one of {', '.join(PRESETS)}, "
             "a .json file, or key=value pairs"
         )
-    values = base.describe()
     for change in changes:
         key, found, value = change.partition("=")
         if not found:
             raise OptionError(f"preprocessing: {change!r} is not key=value")
-        values[key] = _parsed(value)
-    return _recipe_from(values, "preprocessing")
+        stated[key] = _parsed(value)
+    if missing := [key for key in ("mean", "std") if key not in base | stated]:
+        raise OptionError(
+            f"preprocessing: {text!r} names no preset, so it must state mean and std; missing: {', '.join(missing)}"
+        )
+    return _recipe_from(base | _form_of(shape) | stated, "preprocessing")
 
 
-def sets_size(text: str) -> bool:
-    """Whether a recipe of the command line, or the file it names, says how large the pictures are to be."""
-    head, *changes = _split_commas(text)
-    keys = {change.partition("=")[0] for change in (head, *changes)}
-    return "size" in keys or (head.endswith(".json") and "size" in _read_values(Path(head)))
+def _form_of(shape: tuple[int, ...] | None) -> dict[str, Any]:
+    """Size and layout of an input that takes pictures, [N, C, H, W] or [N, H, W, C].
+
+    Raises:
+        OptionError: neither axis is one of 1 or 3 channels.
+    """
+    if shape is None:
+        return {}
+    if len(shape) == 4 and shape[1] in CHANNELS:
+        return {"size": shape[2:], "layout": "NCHW"}
+    if len(shape) == 4 and shape[3] in CHANNELS:
+        return {"size": shape[1:3], "layout": "NHWC"}
+    raise OptionError(f"pictures have 1 or 3 channels, the network's input is {shape}; give .npy or .npz data")
+
+
+def to_metadata(how: Recipe) -> dict[str, str]:
+    """What a model stores of the preparation of its pictures."""
+    return {METADATA: json.dumps(how.describe())}
+
+
+def from_metadata(metadata: Mapping[str, str], shape: tuple[int, ...] | None = None) -> Recipe | None:
+    """The recipe that a model stores, at the size of its input; None if it stores none.
+
+    Raises:
+        FileFormatError: what is stored is no recipe.
+    """
+    if METADATA not in metadata:
+        return None
+    try:
+        values = _read(metadata[METADATA])
+        return _recipe_from(values | _form_of(shape), "recipe")
+    except (OptionError, FileFormatError) as error:
+        raise FileFormatError(f"the model stores a recipe for pictures that cannot be used: {error}") from error
 
 
 def _split_commas(text: str) -> list[str]:
@@ -151,19 +205,23 @@ def _parsed(value: str) -> Any:
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 
-def _recipe_file(path: Path) -> Recipe:
-    return _recipe_from(_read_values(path), f"recipe {path}")
-
-
-def _read_values(path: Path) -> dict[str, Any]:
+def _recipe_file(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        return _read(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FileFormatError(f"recipe {path}: cannot be read ({error.strerror})") from error
+    except (FileFormatError, UnicodeError) as error:
+        raise FileFormatError(f"recipe {path}: {error}") from error
+
+
+def _read(text: str) -> dict[str, Any]:
+    """The JSON object of a recipe."""
+    try:
+        values = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"recipe {path}: not JSON ({error})") from error
+        raise FileFormatError(f"not JSON ({error})") from error
     if not isinstance(values, dict):
-        raise FileFormatError(f"recipe {path}: expected a JSON object of {', '.join(f.name for f in fields(Recipe))}")
+        raise FileFormatError(f"expected a JSON object of {', '.join(f.name for f in fields(Recipe))}")
     return values
 
 

@@ -1,7 +1,7 @@
 """`mge-quantize ptq`."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,15 @@ import numpy as np
 
 from megengine.cli import pictures
 from megengine.cli.app import common
-from megengine.cli.models import input_shapes, load_model, shape_option
+from megengine.cli.models import chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, counted, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option
-from megengine.cli.readers import Reader, open_reader
+from megengine.cli.readers import Reader, Slot, kind_of, open_reader
 from megengine.core.dtype import storage_of
 from megengine.core.errors import CalibrationError, OptionError, QuantizationError
 from megengine.quantization.profiles import PROFILES
 from megengine.quantization.ranges import METHODS
-from megengine.traced_module import TracedModule
+from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.expr import Apply, Constant
 
 
@@ -31,39 +31,76 @@ class Files:
     report: Path | None
 
 
-def data_options(function: Any) -> Any:
-    """`--data`, `--preprocess` and `--samples`."""
-    function = click.option("--samples", type=click.IntRange(1), default=None, help="Use at most this many batches.")(
-        function
-    )
-    function = click.option(
-        "--preprocess",
-        default=None,
-        metavar="RECIPE",
-        help="For pictures: a preset (imagenet, tf, caffe, unit, mnist), a .json file, or preset,key=value,...",
-    )(function)
+def data_option(*, required: bool) -> Any:
+    """`--data`."""
     return click.option(
         "--data",
-        required=True,
+        required=required,
         help="A folder of pictures, a .npy or .npz file (samples along the first axis), or module.py:function.",
-    )(function)
+    )
 
 
-def reader_of(data: str, preprocess: str | None, samples: int | None, model: Any) -> Reader:
-    """The data source for a model's inputs; pictures take the network's own size unless the recipe sets one."""
-    shapes = input_shapes(model)
-    how = None
+preprocess_option = click.option(
+    "--preprocess",
+    default=None,
+    metavar="RECIPE",
+    help=f"For pictures: a preset ({', '.join(pictures.PRESETS)}), a .json file, or preset,key=value,... "
+    "Needed unless the model stores one.",
+)
+samples_option = click.option("--samples", type=click.IntRange(1), default=None, help="Use at most this many batches.")
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Calibration or test data of a command.
+
+    Attributes:
+        reader: gives the batches.
+        how: the recipe of its pictures; None for other data.
+        origin: where the recipe is from.
+    """
+
+    reader: Reader
+    how: pictures.Recipe | None
+    origin: str = ""
+
+    def describe(self) -> dict[str, Any] | None:
+        """Plain values for JSON."""
+        return None if self.how is None else {"from": self.origin, **self.how.describe()}
+
+    def __str__(self) -> str:
+        return "" if self.how is None else f"prepared as {self.origin} says: {self.how}"
+
+
+def data_of(data: str, preprocess: str | None, samples: int | None, model: TracedModule, out: Output) -> Data:
+    """The data source for a model's inputs; the recipe of pictures is told.
+
+    It is that of `--preprocess`, else the one that the model stores. Pictures take the size of the network's input
+    unless `--preprocess` sets one.
+
+    Raises:
+        OptionError: pictures without a recipe, or a recipe beside other data.
+    """
+    slots = [Slot(node.name, tuple(node.shape), node.spec.dtype) for node in model.graph.inputs]
+    pictured = kind_of(data) == "pictures"
+    shape = slots[0].shape if len(slots) == 1 and len(slots[0].shape) == 4 else None
+    stored = pictures.from_metadata(model.graph.metadata, shape) if pictured and shape else None
+    how, origin = stored, "the model"
     if preprocess is not None:
-        how = pictures.recipe(preprocess)
-        if not pictures.sets_size(preprocess) and len(shapes[0]) == 4:
-            size = shapes[0][2:] if how.layout == "NCHW" else shapes[0][1:3]
-            how = replace(how, size=tuple(size))
-    return open_reader(data, shapes=shapes, how=how, limit=samples)
+        how, origin = pictures.recipe(preprocess, shape if pictured else None), "--preprocess"
+    found = Data(open_reader(data, slots, how=how, limit=samples), how, origin)
+    if how is not None:
+        out.say(f"pictures: {found}")
+    if stored not in (None, how):
+        out.say(f"note: the model stores another preparation, which --preprocess replaces: {stored}")
+    return found
 
 
 @click.command()
 @click.argument("model")
-@data_options
+@data_option(required=True)
+@preprocess_option
+@samples_option
 @click.option(
     "-o",
     "--output",
@@ -154,13 +191,19 @@ def check_data(made: Any, data: str) -> None:
 def _quantize(files: Files, out: Output, *, model: str, data: str, preprocess: str | None, samples: int | None,
               shapes: tuple, **choices: Any) -> dict[str, Any]:  # fmt: skip
     from megengine.cli import quantizing
-    from megengine.quantization import analyze
+    from megengine.quantization.remaining import require_float, require_float_modules
     from megengine.traced_module.formats import native as native
 
     config = config_of(**choices)
-    source = load_model(model, shapes)
+    calls = load_calls(model, shapes)
+    require_float_modules(calls)
+    source = lower(chosen_graph(calls, None))
+    require_float(source.graph)
     check_weights(source)
-    reader = reader_of(data, preprocess, samples, source)
+    given = data_of(data, preprocess, samples, source, out)
+    reader = given.reader
+    if given.how is not None:
+        source.graph.metadata.update(pictures.to_metadata(given.how))
     made = quantizing.quantize_with_progress(source, reader, config, out, "quantize")
     check_data(made, reader.name)
     if files.model:
@@ -170,17 +213,19 @@ def _quantize(files: Files, out: Output, *, model: str, data: str, preprocess: s
 
         onnx.export_qdq(made, files.onnx)
     looked = quantizing.head(reader, 8)
-    analysis = analyze(made.float_graph, made.qdq_graph, looked)
+    analysis = made.analyze(looked)
     small = quantizing.sizes(made)
     if files.report:
-        _write_report(files.report, model, made, analysis, config, reader, small)
-    _show(out, analysis, small)
+        _write_report(files.report, model, made, analysis, config, given, small)
+    _show(out, made, analysis, small)
     return {
         "model": model,
+        "preprocess": given.describe(),
         "float_bytes": small[0],
         "int8_bytes": small[1],
         **{key: value for key, value in analysis.to_json().items() if key != "edges"},
         "edges": quantizing.edges_of(analysis),
+        "floating": quantizing.floating_of(made),
     }
 
 
@@ -198,13 +243,19 @@ def config_of(*, weights: str, activations: str, percentile: float, bias_correct
     )
 
 
-def _show(out: Output, analysis: Any, small: tuple[int, int]) -> None:
+def _show(out: Output, made: Any, analysis: Any, small: tuple[int, int]) -> None:
+    from megengine.cli import quantizing
+
     rows = [
-        (edge.name, edge.op, edge.dtype, edge.sqnr_db, edge.cosine, 100 * edge.saturation) for edge in analysis.worst(8)
+        (edge.name, edge.op, edge.dtype, edge.sqnr_db, edge.cosine, 100 * edge.cut, edge.noise_from or None)
+        for edge in analysis.worst(8)
     ]
-    out.table("Lowest signal to noise", ("edge", "op", "type", "SQNR dB", "cosine", "at the ends %"), rows)
-    for name, reason in analysis.floating.items():
-        out.say(f"left in float: {name}: {reason}")
+    columns = ("edge", "op", "type", "SQNR dB", "cosine", "cut %", "noise from")
+    out.table("Lowest signal to noise", columns, rows)
+    floating = quantizing.floating_groups(made)
+    if floating:
+        out.table("Left in float", ("op", "nodes", "first", "multiply-adds %", "reason"), floating)
+    out.say(quantizing.floating_line(made))
     out.say(
         f"outputs: SQNR {analysis.output_sqnr_db:.1f} dB, cosine {analysis.output_cosine:.5f} "
         f"on {counted(analysis.batches, 'batch', 'batches')}; "
@@ -213,7 +264,7 @@ def _show(out: Output, analysis: Any, small: tuple[int, int]) -> None:
 
 
 def _write_report(
-    path: Path, name: str, made: Any, analysis: Any, config: Any, reader: Reader, small: tuple[int, int]
+    path: Path, name: str, made: Any, analysis: Any, config: Any, given: Data, small: tuple[int, int]
 ) -> None:
     from megengine.cli import quantizing, report
 
@@ -223,5 +274,6 @@ def _write_report(
         "weights": f"{small[0] / 1e6:.2f} → {small[1] / 1e6:.2f} MB",
     }
     section = quantizing.section(Path(name).name, made, analysis, facts=facts)
-    recipe = quantizing.recipe_of(config, reader.name)
+    more = {"pictures": str(given)} if given.how is not None else {}
+    recipe = quantizing.recipe_of(config, given.reader.name, more)
     path.write_text(report.render(f"{Path(name).name} in int8", [section], recipe=recipe), encoding="utf-8")

@@ -1,12 +1,13 @@
 """What `ptq` and `demo` share: quantize with a progress bar, and turn the result into a report section."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from megengine.cli.inspecting import weight_bytes
-from megengine.cli.output import Output
+from megengine.cli.output import Output, counted
 from megengine.cli.report import Section
 from megengine.quantization import QuantConfig, quantize_model
 from megengine.traced_module import TracedModule
@@ -41,6 +42,32 @@ def edges_of(analysis: Any) -> list[dict[str, Any]]:
     return list(analysis.to_json()["edges"])
 
 
+def floating_of(made: Any) -> list[dict[str, Any]]:
+    """Plain dictionaries of what the network computes in float."""
+    return [asdict(one) for one in made.report.floating]
+
+
+def floating_groups(made: Any) -> list[tuple[Any, ...]]:
+    """What stays in float, those of one op and reason together: op, nodes, the first one, % of the work, reason."""
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for one in made.report.floating:
+        groups.setdefault((one.op, one.reason), []).append(one)
+    rows = [
+        (op, len(found), found[0].name, 100 * sum(one.share for one in found), reason)
+        for (op, reason), found in groups.items()
+    ]
+    return sorted(rows, key=lambda row: -row[3])
+
+
+def floating_line(made: Any) -> str:
+    """How much of the network stays in float."""
+    floating = made.report.floating
+    if not floating:
+        return "left in float: nothing"
+    share = 100 * sum(one.share for one in floating)
+    return f"left in float: {counted(len(floating), 'op')}, {share:.4g} % of the multiply-adds"
+
+
 def section(name: str, model: Any, analysis: Any, *, facts: Mapping[str, str], **more: Any) -> Section:
     """A network's part of the page; the picture is of the integer graph."""
     return Section(
@@ -48,7 +75,8 @@ def section(name: str, model: Any, analysis: Any, *, facts: Mapping[str, str], *
         facts=facts,
         layers=edges_of(analysis),
         statistics=dict(model.stats),
-        floating=dict(analysis.floating),
+        floating=floating_of(model),
+        floating_line=floating_line(model),
         graph_svg=drawing.to_svg(model.integer_graph),
         **more,
     )

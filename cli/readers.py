@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from megengine.cli.output import counted
-from megengine.cli.pictures import SUFFIXES, Recipe, load, pictures_in
+from megengine.cli.pictures import PRESETS, SUFFIXES, Recipe, load, pictures_in
+from megengine.core.dtype import converted, first_changed
 from megengine.core.errors import DTypeError, FileFormatError, OptionError, ShapeError, nearest
 
 Batch = tuple[np.ndarray, ...]
@@ -38,87 +39,119 @@ class Reader:
         return self.start()
 
 
-def open_reader(
-    source: str, *, shapes: Sequence[tuple[int, ...]], how: Recipe | None = None, limit: int | None = None
-) -> Reader:
-    """Data for a network whose inputs have these shapes.
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An input of a network: what data has to fit.
+
+    Attributes:
+        name: of the input.
+        shape: batch axis first.
+        dtype: its dtype.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {self.shape} of input {self.name!r}"
+
+
+def open_reader(source: str, slots: Sequence[Slot], *, how: Recipe | None = None, limit: int | None = None) -> Reader:
+    """Data for the inputs of a network.
 
     Args:
         source: a folder of pictures, a picture, a .npy / .npz file, or `module.py:function`. The function takes no
             argument and gives an iterable of arrays, or of tuples of arrays for networks with several inputs.
-        shapes: shape of each network input, batch axis first; every array is checked against it.
-        how: the recipe for pictures; None takes ImageNet's at the network's own size.
+        slots: the inputs; every array is checked against its own, and takes its dtype where that keeps all values.
+        how: the recipe for pictures; other data is taken as it is.
         limit: at most this many batches.
 
     Raises:
-        OptionError: the source is none of these.
+        OptionError: the source is none of these, or pictures without a recipe.
         FileFormatError: a file of it is damaged; raised while reading, and names the file.
     """
-    reader = _reader(source, shapes, how)
+    reader = _READERS[kind_of(source)](source, slots, how)
 
     def checked() -> Iterator[Batch]:
         for index, batch in enumerate(reader):
             if limit is not None and index >= limit:
                 return
-            yield check_batch(batch, shapes, f"{source}, batch {index}")
+            yield check_batch(batch, slots, f"{source}, batch {index}")
 
     count = reader.count if limit is None or reader.count is None else min(limit, reader.count)
     return Reader(source, count, checked)
 
 
-def _reader(source: str, shapes: Sequence[tuple[int, ...]], how: Recipe | None) -> Reader:
+def kind_of(source: str) -> str:
+    """What kind of data a source is: "pictures", "arrays" or "function".
+
+    Raises:
+        OptionError: it is none of these.
+    """
     path = Path(source)
     if path.is_dir() or (path.is_file() and path.suffix.lower() in SUFFIXES):
-        return _picture_reader(path, shapes, how)
+        return "pictures"
     if path.is_file() and path.suffix in (".npy", ".npz"):
-        return _array_reader(path, shapes)
+        return "arrays"
     if ".py:" in source:
-        return _function_reader(source)
+        return "function"
     if path.exists():
         raise OptionError(f"data {source!r}: expected a folder of pictures, .npy, .npz, or module.py:function")
     raise OptionError(f"data {source!r}: no such file or folder")
 
 
-def check_batch(batch: Batch, shapes: Sequence[tuple[int, ...]], where: str) -> Batch:
-    """The batch as contiguous arrays of the inputs' shapes.
+def check_batch(batch: Batch, slots: Sequence[Slot], where: str) -> Batch:
+    """The batch as contiguous arrays of the inputs' shapes and dtypes.
 
     Raises:
         ShapeError: another number of arrays or another shape.
-        DTypeError: not numbers.
+        DTypeError: not numbers, or numbers that the input's dtype does not hold.
         FileFormatError: a value is NaN or infinite.
     """
-    if len(batch) != len(shapes):
+    if len(batch) != len(slots):
         raise ShapeError(
-            f"{where}: {counted(len(batch), 'array')}; expected {len(shapes)}, one for each input of the network"
+            f"{where}: {counted(len(batch), 'array')}; expected {len(slots)}, one for each input of the network"
         )
-    return tuple(_checked_array(array, shape, where) for array, shape in zip(batch, shapes, strict=True))
+    return tuple(_checked_array(array, slot, where) for array, slot in zip(batch, slots, strict=True))
 
 
-def _checked_array(array: Any, shape: tuple[int, ...], where: str) -> np.ndarray:
+def _checked_array(array: Any, slot: Slot, where: str) -> np.ndarray:
     array = np.asarray(array)
     if array.dtype.kind not in "fiub":
-        raise DTypeError(f"{where}: dtype {array.dtype}; expected numbers (float32, or integers of the input)")
-    if array.shape != tuple(shape):
-        raise ShapeError(f"{where}: shape {array.shape}; expected {tuple(shape)} (scale, crop or reshape the data)")
-    if array.dtype.kind == "f":
-        if not np.isfinite(array).all():
-            bad = int(array.size - np.isfinite(array).sum())
-            raise FileFormatError(f"{where}: {bad} values are NaN or infinite; remove or repair this input")
-        array = array.astype(np.float32, copy=False)
-    return np.ascontiguousarray(array)
+        raise DTypeError(f"{where}: dtype {array.dtype}; expected numbers: {slot}")
+    if array.shape != tuple(slot.shape):
+        raise ShapeError(f"{where}: shape {array.shape}; expected {slot.shape} (scale, crop or reshape the data)")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        bad = int(array.size - np.isfinite(array).sum())
+        raise FileFormatError(f"{where}: {bad} values are NaN or infinite; remove or repair this input")
+    made = converted(array, slot.dtype)
+    if made is None:
+        example = first_changed(array, slot.dtype)
+        raise DTypeError(
+            f"{where}: {array.dtype} with values such as {example}, which {slot.dtype} does not hold; expected {slot}"
+        )
+    return np.ascontiguousarray(made)
 
 
-def _picture_reader(path: Path, shapes: Sequence[tuple[int, ...]], how: Recipe | None) -> Reader:
+def _picture_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> Reader:
+    path = Path(source)
     paths = pictures_in(path) if path.is_dir() else [path]
     if not paths:
         raise OptionError(f"data {path}: no pictures below this folder (looked for {', '.join(SUFFIXES)})")
-    if len(shapes) != 1 or len(shapes[0]) != 4:
+    _check_takes_pictures(path, slots)
+    if how is None:
+        presets = "; ".join(f"{name} ({one.colours})" for name, one in PRESETS.items())
         raise OptionError(
-            f"data {path}: pictures fit a network with one 4-D input; this one takes {list(shapes)}. "
-            "Give .npz or module.py:function"
+            f"data {path}: pictures need --preprocess, the preparation that the network was trained with; the model "
+            f"stores none. One of: {presets}; a .json file; or key=value pairs"
         )
-    batch = shapes[0][0]
-    how = how or default_recipe(shapes[0])
+    if how.channels != slots[0].shape[1 if how.layout == "NCHW" else 3]:
+        raise OptionError(
+            f"data {path}: the recipe makes {counted(how.channels, 'channel')} ({how.colour}), "
+            f"input {slots[0].name!r} takes {slots[0].shape}; choose another preset, or give colour, mean and std"
+        )
+    batch = slots[0].shape[0]
 
     def start() -> Iterator[Batch]:
         for first in range(0, len(paths), batch):
@@ -129,25 +162,22 @@ def _picture_reader(path: Path, shapes: Sequence[tuple[int, ...]], how: Recipe |
     return Reader(str(path), -(-len(paths) // batch), start)
 
 
-def default_recipe(shape: tuple[int, ...]) -> Recipe:
-    """ImageNet's recipe at the size of a [N, C, H, W] or [N, H, W, C] input."""
-    if shape[1] in (1, 3):
-        channels, size, layout = shape[1], (shape[2], shape[3]), "NCHW"
-    elif shape[3] in (1, 3):
-        channels, size, layout = shape[3], (shape[1], shape[2]), "NHWC"
-    else:
-        raise OptionError(f"pictures have 1 or 3 channels, the network's input is {shape}; give .npy or .npz data")
-    if channels == 1:
-        return Recipe(size=size, colour="L", mean=(127.5,), std=(127.5,), layout=layout)
-    return Recipe(size=size, layout=layout)
+def _check_takes_pictures(path: Path, slots: Sequence[Slot]) -> None:
+    if len(slots) != 1 or len(slots[0].shape) != 4:
+        raise OptionError(
+            f"data {path}: pictures fit a network with one 4-D input; this one takes "
+            f"{', '.join(map(str, slots))}. Give .npz or module.py:function"
+        )
 
 
-def _array_reader(path: Path, shapes: Sequence[tuple[int, ...]]) -> Reader:
-    arrays = _npy(path) if path.suffix == ".npy" else _npz(path, len(shapes))
+def _array_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> Reader:
+    path = Path(source)
+    _check_unprepared(source, how)
+    arrays = _npy(path) if path.suffix == ".npy" else _npz(path, len(slots))
     counts = {len(array) for array in arrays}
     if len(counts) != 1:
         raise ShapeError(f"data {path}: arrays of {sorted(counts)} samples; expected the same number in each")
-    samples, batch = counts.pop(), shapes[0][0] if shapes and shapes[0] else 1
+    samples, batch = counts.pop(), slots[0].shape[0] if slots and slots[0].shape else 1
     if samples < batch:
         raise ShapeError(f"data {path}: {samples} samples, the network takes {batch} at once; give more data")
 
@@ -190,7 +220,16 @@ def _npz(path: Path, inputs: int) -> list[np.ndarray]:
     return arrays
 
 
-def _function_reader(source: str) -> Reader:
+def _check_unprepared(source: str, how: Recipe | None) -> None:
+    if how is not None:
+        raise OptionError(
+            f"--preprocess: data {source!r} gives arrays, which are taken as they are; prepare them before, or give "
+            "pictures, or leave out --preprocess"
+        )
+
+
+def _function_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> Reader:
+    _check_unprepared(source, how)
     function = load_function(source)
 
     def start() -> Iterator[Batch]:
@@ -201,6 +240,9 @@ def _function_reader(source: str) -> Reader:
             yield tuple(_as_array(one) for one in (item if isinstance(item, (tuple, list)) else (item,)))
 
     return Reader(source, None, start)
+
+
+_READERS = {"pictures": _picture_reader, "arrays": _array_reader, "function": _function_reader}
 
 
 def _as_array(value: Any) -> np.ndarray:

@@ -26,10 +26,11 @@ class Section:
         name: heading.
         facts: short label -> text, shown as a list.
         scores: rows of the accuracy table, the header first.
-        layers: edges as dictionaries: name, op, module, dtype, scale, zero_point, sqnr_db, cosine, saturation,
-            observed (low, high), representable (low, high).
+        layers: edges as dictionaries: name, op, module, dtype, scale, zero_point, sqnr_db, steps_sqnr_db, noise_from,
+            cosine, cut, observed (low, high), representable (low, high).
         statistics: calibration statistics by edge name (with `histogram`, `minimum`, `maximum`).
-        floating: layers left in float and why.
+        floating: ops left in float as dictionaries: name, op, module, reason, macs, share.
+        floating_line: how many these are and their share of the work.
         graph_svg: picture of the integer graph, already escaped by the drawing code; empty for none.
         plan: text of the compiled plan.
         verify: one line of the check of exactness.
@@ -41,7 +42,8 @@ class Section:
     scores: Sequence[Sequence[str]] = ()
     layers: Sequence[Mapping[str, Any]] = ()
     statistics: Mapping[str, Any] = field(default_factory=dict)
-    floating: Mapping[str, str] = field(default_factory=dict)
+    floating: Sequence[Mapping[str, Any]] = ()
+    floating_line: str = ""
     graph_svg: str = ""
     plan: str = ""
     verify: str = ""
@@ -118,14 +120,11 @@ def _prepared(section: Section) -> dict[str, Any]:
     rows = []
     for layer in section.layers:
         stats = section.statistics.get(layer["name"])
-        own = own_rounding(stats, layer["scale"])
         rows.append(
             {
                 **layer,
                 "worst": layer["name"] in worst,
                 "histogram": histogram(stats, layer["representable"]),
-                "own": own,
-                "why": cause(layer["sqnr_db"], own, layer["saturation"]),
             }
         )
     values = {name: getattr(section, name) for name in Section.__slots__}
@@ -134,35 +133,6 @@ def _prepared(section: Section) -> dict[str, Any]:
 
 def _finite(value: float | None) -> float:
     return math.inf if value is None else value
-
-
-def own_rounding(stats: Any, scale: float) -> float | None:
-    """SQNR in dB that the steps of an edge alone allow: power of the values seen, over scale² / 12.
-
-    That is the noise of rounding to steps of one size (Bennett 1948); None where nothing was seen.
-    """
-    if stats is None or not stats.count:
-        return None
-    counts, edges = np.asarray(stats.histogram.counts, np.float64), np.asarray(stats.histogram.edges, np.float64)
-    middles = (edges[1:] + edges[:-1]) / 2
-    power = float((counts * middles**2).sum() / max(counts.sum(), 1))
-    if not (power > 0 and scale > 0):
-        return None
-    return 10 * math.log10(power / (scale * scale / 12))
-
-
-CUT, CLOSE = 1e-3, 3.0  # part of the values at the ends; decibels between what the steps allow and what is seen
-
-
-def cause(sqnr: float | None, own: float | None, saturation: float) -> str:
-    """What most of the noise of an edge comes from, in a word."""
-    if sqnr is None or not math.isfinite(sqnr):
-        return ""
-    if saturation >= CUT:
-        return "values cut at the ends"
-    if own is None:
-        return ""
-    return "its own steps" if own - sqnr < CLOSE else "weights and edges before"
 
 
 def histogram(stats: Any, representable: Sequence[float]) -> dict[str, Any] | None:

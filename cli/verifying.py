@@ -8,11 +8,7 @@ import click
 from megengine.cli.app import FailedError, common
 from megengine.cli.models import load_model, shape_option
 from megengine.cli.output import Output, counted
-from megengine.cli.ptq import data_options, reader_of
-from megengine.core.dtype import QuantizedDType
-from megengine.core.errors import OptionError
-from megengine.traced_module import TracedModule
-from megengine.traced_module.expr import Apply
+from megengine.cli.ptq import data_of, data_option, preprocess_option, samples_option
 
 
 def verify_line(result: Any) -> str:
@@ -29,29 +25,11 @@ def verify_line(result: Any) -> str:
     return f"NOT exact: {worst.run}: {worst.values} {differ}, first at {worst.node} ({worst.op} {worst.module})"
 
 
-def require_integers(traced: TracedModule, name: str) -> None:
-    """Refuse a network that computes nothing in integers.
-
-    Raises:
-        OptionError: a float network, or one with quantize / dequantize pairs around float layers.
-    """
-    made = [expr for expr in traced.graph.exprs() if isinstance(expr, Apply)]
-    integer = [expr.op for expr in made if isinstance(expr.outputs[0].spec.dtype, QuantizedDType)]
-    if not integer:
-        raise OptionError(
-            f"model {name!r} has no integer value; quantize it first: "
-            f"mge-quantize ptq {shlex.quote(name)} --data ... -o q.mgt"
-        )
-    if set(integer) == {"quantize"}:
-        raise OptionError(
-            f"model {name!r} has quantize / dequantize pairs around float layers (the form for other runtimes); "
-            "verify the .mgt file that ptq writes"
-        )
-
-
 @click.command()
 @click.argument("model")
-@data_options
+@data_option(required=True)
+@preprocess_option
+@samples_option
 @click.option(
     "--threads", multiple=True, type=click.IntRange(1, 256), default=(1, 2), show_default=True, help="Repeat."
 )
@@ -67,11 +45,14 @@ def verify(
     out: Output,
 ) -> None:
     """Check that specification, eager run and compiled plan of the quantized MODEL agree to zero steps."""
+    from megengine.quantization.remaining import require_integers
     from megengine.quantization.verify import verify as check
 
     traced = load_model(model, shapes)
-    require_integers(traced, model)
-    reader = reader_of(data, preprocess, samples or 8, traced)
+    remedies = f"mge-quantize ptq {shlex.quote(model)} --data ... -o q.mgt", "verify the .mgt file that ptq writes"
+    require_integers(traced.graph, f"model {model!r}", remedies)
+    given = data_of(data, preprocess, samples or 8, traced, out)
+    reader = given.reader
     with out.progress("verify", reader.count) as bar:
         result = check(
             traced, reader, threads=threads, progress=lambda stage, done, total: bar.show(stage, done, total)
@@ -79,6 +60,6 @@ def verify(
     rows = [(run.run, run.values, run.steps, run.node or None, run.op or None) for run in result.runs]
     out.table("Against the specification", ("run", "values that differ", "steps", "first node", "op"), rows)
     out.say(verify_line(result))
-    out.result({"model": model, **result.to_json()})
+    out.result({"model": model, "preprocess": given.describe(), **result.to_json()})
     if not result.exact:
         raise FailedError(verify_line(result))

@@ -188,7 +188,7 @@ def test_verify_and_bench_on_the_result(run, one_line_error, quantized, model):
         ("nan.npy", (), "batch 1: 1 values are NaN or infinite"),
         ("small.npy", (), "shape (1, 3, 8, 8); expected (1, 3, 16, 16)"),
         ("none", (), "no such file or folder"),
-        ("pictures", (), "broken.png: cannot be read"),
+        ("pictures", ("--preprocess", "unit"), "broken.png: cannot be read"),
         ("good.npy", ("--exclude", "hed"), "'hed' selects no layer; nearest: head"),
         ("good.npy", ("-o", "none/q.mgt"), "does not exist"),
         ("good.npy", ("-o", "q.mtg"), "expected .mgt (our format) or .onnx"),

@@ -103,7 +103,8 @@ def test_models(run, one_line_error, folder, model, message):
 
 @pytest.mark.parametrize(("data", "message"), DATASETS.items(), ids=list(DATASETS))
 def test_data(run, one_line_error, folder, data, message):
-    check(run, one_line_error, folder, message, data=data)
+    more = ("--preprocess", "unit") if data == "pictures" else ()
+    check(run, one_line_error, folder, message, data=data, more=more)
 
 
 @pytest.mark.parametrize(("output", "message"), OUTPUTS.items(), ids=list(OUTPUTS))

@@ -30,7 +30,7 @@ LINE = "mge-quantize: interrupted; no unfinished file was left"
 PTQ = "ptq MODEL --data data.npy -o out.mgt --onnx out.onnx --report out.html"
 STAGES = [
     ("import", "megengine.convert.onnx.importer:read_model", PTQ),
-    ("lower the import", "megengine.cli.models:lower", PTQ),
+    ("lower the import", "megengine.cli.ptq:lower", PTQ),
     ("read data", "megengine.cli.readers:check_batch", PTQ),
     ("fuse", "megengine.quantization.model:fuse", PTQ),
     ("calibrate", "megengine.quantization.calibrate:interpret", PTQ),
@@ -38,7 +38,7 @@ STAGES = [
     ("lower", "megengine.quantization.model:lower", PTQ),
     ("write the model", "megengine.traced_module.formats.archives:layout", PTQ),
     ("write ONNX", "onnx.checker:check_model", PTQ),
-    ("analyze", "megengine.quantization:analyze", PTQ),
+    ("analyze", "megengine.quantization.model:analyze", PTQ),
     ("report", "megengine.cli.report:render", PTQ),
     ("publish", "os:chmod", PTQ),
     ("inspect", "megengine.cli.inspecting:summary", "inspect MODEL"),

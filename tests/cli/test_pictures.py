@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from megengine.cli.pictures import PRESETS, Recipe, load, open_picture, pictures_in, recipe
+from megengine.cli.pictures import (
+    METADATA,
+    PRESETS,
+    Recipe,
+    from_metadata,
+    load,
+    open_picture,
+    pictures_in,
+    recipe,
+    to_metadata,
+)
 from megengine.core.errors import FileFormatError, OptionError
 
 PLAIN = Recipe(size=(4, 6), resize="stretch", mean=(0.0,), std=(1.0,))
@@ -105,7 +115,7 @@ def test_recipes_from_text(tmp_path):
         (128.0,),
         True,
     )
-    assert recipe("size=10,20").size == (10, 20)
+    assert recipe("mean=0,std=255,size=10,20").size == (10, 20)
     path = tmp_path / "r.json"
     path.write_text(json.dumps(PRESETS["caffe"].describe()))
     assert recipe(str(path)) == PRESETS["caffe"]
@@ -131,11 +141,54 @@ def test_recipes_from_text(tmp_path):
         ("imagenet,crop_ratio=1e-9", "crop_ratio is 1e-09"),
         ("imagenet,size=big", "expected numbers"),
         ("imagenet,crop_ratio=2", "crop_ratio is 2"),
+        ("size=160", "names no preset, so it must state mean and std; missing: mean, std"),
+        ("mean=1,2,3", "missing: std"),
     ],
 )
 def test_wrong_recipes(text, message):
     with pytest.raises(OptionError, match=message):
         recipe(text)
+
+
+@pytest.mark.parametrize("text", ["tf,resize=square", "tf,crop_ratio=1", "mean=127,std=128"])
+def test_size_and_layout_follow_the_network_unless_they_are_stated(text):
+    """`resize` ends in `size`: it states none."""
+    assert recipe(text, (1, 3, 40, 50)).size == (40, 50)
+    nhwc = recipe(text, (1, 40, 50, 3))
+    assert (nhwc.size, nhwc.layout) == ((40, 50), "NHWC")
+    assert recipe(f"{text},size=30", (1, 3, 40, 50)).size == (30, 30)
+    assert recipe(f"{text},layout=NHWC", (1, 3, 40, 50)).layout == "NHWC"
+    with pytest.raises(OptionError, match="pictures have 1 or 3 channels"):
+        recipe(text, (1, 7, 8, 8))
+
+
+def test_a_recipe_file_states_what_it_states(tmp_path):
+    path = tmp_path / "r.json"
+    path.write_text('{"mean": 127, "std": [128]}')
+    assert recipe(str(path), (1, 3, 40, 50)).size == (40, 50)
+    path.write_text('{"mean": 127, "std": 128, "size": 30}')
+    assert recipe(str(path), (1, 3, 40, 50)).size == (30, 30)
+    path.write_text('{"size": 30}')
+    with pytest.raises(OptionError, match="must state mean and std"):
+        recipe(str(path))
+
+
+def test_a_model_stores_a_recipe():
+    how = recipe("caffe,resize=square", (1, 3, 40, 50))
+    assert from_metadata(to_metadata(how), (1, 3, 40, 50)) == how
+    assert from_metadata(to_metadata(how), (1, 3, 9, 8)).size == (9, 8)
+    assert from_metadata({"author": "somebody"}, (1, 3, 40, 50)) is None
+    assert str(how) == "40x50 square, BGR, mean 103.939,116.779,123.68, std 1, NCHW"
+
+
+@pytest.mark.parametrize(
+    "stored",
+    ["", "[1]", "{", "[" * 100_000, '{"std": 0}', '{"color": "RGB"}', '{"flip": 1, "margin": {}}',
+     '{"mean": [1e999]}', '{"resize": []}'],
+)  # fmt: skip
+def test_a_stored_recipe_that_cannot_be_used(stored):
+    with pytest.raises(FileFormatError, match="the model stores a recipe for pictures that cannot be used"):
+        from_metadata({METADATA: stored}, (1, 3, 40, 50))
 
 
 def test_wrong_recipe_files(tmp_path):

@@ -4,11 +4,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from megengine.cli.pictures import sets_size
-from megengine.cli.readers import default_recipe, load_function, open_reader
+from megengine.cli.pictures import Recipe
+from megengine.cli.readers import Slot, load_function, open_reader
 from megengine.core.errors import DTypeError, FileFormatError, OptionError, ShapeError
 
-SHAPE = [(2, 3, 4, 4)]
+
+def slots(*shapes, dtype=np.float32):
+    return [Slot(f"x{i}", shape, np.dtype(dtype)) for i, shape in enumerate(shapes)]
+
+
+SHAPE = slots((2, 3, 4, 4))
+RECIPE = Recipe(size=(4, 4))
 
 
 def pictures(folder, count):
@@ -18,19 +24,19 @@ def pictures(folder, count):
 
 def test_folder_is_read_in_batches_and_again(tmp_path):
     pictures(tmp_path, 5)
-    reader = open_reader(str(tmp_path), shapes=SHAPE)
+    reader = open_reader(str(tmp_path), SHAPE, how=RECIPE)
     assert reader.count == 3
     first = [batch[0] for batch in reader]
     assert [x.shape for x in first] == [(2, 3, 4, 4)] * 3
     assert np.array_equal(first[2][0], first[2][1])  # filled up
     assert all(np.array_equal(a, b[0]) for a, b in zip(first, reader, strict=True))
-    assert len(list(open_reader(str(tmp_path), shapes=SHAPE, limit=1))) == 1
+    assert len(list(open_reader(str(tmp_path), SHAPE, how=RECIPE, limit=1))) == 1
 
 
 def test_pictures_are_opened_one_batch_at_a_time(tmp_path):
     pictures(tmp_path, 2)
     (tmp_path / "9.png").write_bytes(b"broken")
-    stream = iter(open_reader(str(tmp_path), shapes=SHAPE))
+    stream = iter(open_reader(str(tmp_path), SHAPE, how=RECIPE))
     next(stream)
     with pytest.raises(FileFormatError, match=r"9\.png: cannot be read"):
         next(stream)
@@ -39,10 +45,10 @@ def test_pictures_are_opened_one_batch_at_a_time(tmp_path):
 def test_npy_and_npz(tmp_path):
     data = np.random.default_rng(0).standard_normal((5, 3, 4, 4)).astype(np.float32)
     np.save(tmp_path / "x.npy", data)
-    got = list(open_reader(str(tmp_path / "x.npy"), shapes=SHAPE))
+    got = list(open_reader(str(tmp_path / "x.npy"), SHAPE))
     assert len(got) == 2 and np.array_equal(got[1][0], data[2:4])
     np.savez(tmp_path / "x.npz", a=data, b=np.arange(5))
-    got = list(open_reader(str(tmp_path / "x.npz"), shapes=[(1, 3, 4, 4), (1,)]))
+    got = list(open_reader(str(tmp_path / "x.npz"), slots((1, 3, 4, 4), (1,))))
     assert len(got) == 5 and got[3][1].tolist() == [3]
 
 
@@ -54,14 +60,14 @@ def test_function(tmp_path):
         "def number():\n    return 3\n"
         "def text():\n    return [np.array(['a'])]\n"
     )
-    (batch,) = open_reader(f"{path}:one", shapes=SHAPE)
+    (batch,) = open_reader(f"{path}:one", SHAPE)
     assert batch[0].dtype == np.float32
     with pytest.raises(OptionError, match="has no function 'onne'; did you mean 'one'"):
         load_function(f"{path}:onne")
     with pytest.raises(OptionError, match="gave int; expected an iterable"):
-        list(open_reader(f"{path}:number", shapes=SHAPE))
+        list(open_reader(f"{path}:number", SHAPE))
     with pytest.raises(DTypeError, match="batch 0: dtype <U1"):
-        list(open_reader(f"{path}:text", shapes=[(1,)]))
+        list(open_reader(f"{path}:text", slots((1,))))
     path.write_text("1 / 0")
     with pytest.raises(OptionError, match="ZeroDivisionError while loading it"):
         load_function(f"{path}:one")
@@ -75,23 +81,23 @@ def test_values_that_are_not_finite(tmp_path, bad):
     data[1, 0, 0, 0] = bad
     np.save(tmp_path / "x.npy", data)
     with pytest.raises(FileFormatError, match=r"x\.npy, batch 0: 1 values are NaN or infinite"):
-        list(open_reader(str(tmp_path / "x.npy"), shapes=SHAPE))
+        list(open_reader(str(tmp_path / "x.npy"), SHAPE))
 
 
 def test_arrays_that_do_not_fit(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((4, 3, 5, 5), np.float32))
     with pytest.raises(ShapeError, match=r"shape \(2, 3, 5, 5\); expected \(2, 3, 4, 4\)"):
-        list(open_reader(str(tmp_path / "x.npy"), shapes=SHAPE))
+        list(open_reader(str(tmp_path / "x.npy"), SHAPE))
     with pytest.raises(ShapeError, match="4 samples, the network takes 8"):
-        open_reader(str(tmp_path / "x.npy"), shapes=[(8, 3, 5, 5)])
+        open_reader(str(tmp_path / "x.npy"), slots((8, 3, 5, 5)))
     np.save(tmp_path / "n.npy", np.float32(1))
     with pytest.raises(ShapeError, match="a single number"):
-        open_reader(str(tmp_path / "n.npy"), shapes=SHAPE)
+        open_reader(str(tmp_path / "n.npy"), SHAPE)
     np.savez(tmp_path / "x.npz", a=np.zeros((2, 1)), b=np.zeros((3, 1)))
     with pytest.raises(ShapeError, match=r"arrays of \[2, 3\] samples"):
-        open_reader(str(tmp_path / "x.npz"), shapes=[(1, 1), (1, 1)])
+        open_reader(str(tmp_path / "x.npz"), slots((1, 1), (1, 1)))
     with pytest.raises(ShapeError, match="2 arrays; expected 1"):
-        open_reader(str(tmp_path / "x.npz"), shapes=[(1, 1)])
+        open_reader(str(tmp_path / "x.npz"), slots((1, 1)))
 
 
 @pytest.mark.parametrize("name", ["x.npy", "x.npz"])
@@ -99,57 +105,65 @@ def test_damaged_array_files_and_pickles(tmp_path, name):
     path = tmp_path / name
     path.write_bytes(b"damaged")
     with pytest.raises(FileFormatError, match="not a readable"):
-        open_reader(str(path), shapes=SHAPE)
+        open_reader(str(path), SHAPE)
     if name == "x.npy":
         np.save(path, np.array([{}], dtype=object), allow_pickle=True)
         with pytest.raises(FileFormatError, match="not a readable"):
-            open_reader(str(path), shapes=SHAPE)
+            open_reader(str(path), SHAPE)
 
 
 def test_sources_that_are_nothing(tmp_path):
     with pytest.raises(OptionError, match="no such file or folder"):
-        open_reader("nowhere", shapes=SHAPE)
+        open_reader("nowhere", SHAPE)
     with pytest.raises(OptionError, match="no pictures below this folder"):
-        open_reader(str(tmp_path), shapes=SHAPE)
+        open_reader(str(tmp_path), SHAPE, how=RECIPE)
     (tmp_path / "x.txt").touch()
     with pytest.raises(OptionError, match=r"expected a folder of pictures, \.npy, \.npz"):
-        open_reader(str(tmp_path / "x.txt"), shapes=SHAPE)
+        open_reader(str(tmp_path / "x.txt"), SHAPE)
     pictures(tmp_path, 1)
     with pytest.raises(OptionError, match="pictures fit a network with one 4-D input"):
-        open_reader(str(tmp_path), shapes=[(1, 3)])
-    with pytest.raises(OptionError, match="pictures have 1 or 3 channels"):
-        default_recipe((1, 7, 8, 8))
-    assert default_recipe((1, 8, 9, 3)).layout == "NHWC"
+        open_reader(str(tmp_path), slots((1, 3)))
+    with pytest.raises(OptionError, match=r"the recipe makes 1 channel \(L\), input 'x0' takes \(2, 3, 4, 4\)"):
+        open_reader(str(tmp_path), SHAPE, how=Recipe(colour="L", mean=(0.0,), std=(1.0,)))
+
+
+def test_pictures_need_a_recipe_and_arrays_take_none(tmp_path):
+    pictures(tmp_path, 1)
+    with pytest.raises(OptionError, match=r"need --preprocess.* imagenet \(RGB, mean 123.675,.*; or key="):
+        open_reader(str(tmp_path), SHAPE)
+    with pytest.raises(OptionError, match="need --preprocess"):
+        open_reader(str(tmp_path / "0.png"), SHAPE)
+    np.save(tmp_path / "x.npy", np.zeros((2, 3, 4, 4), np.float32))
+    np.savez(tmp_path / "x.npz", a=np.zeros((2, 3, 4, 4), np.float32))
+    (tmp_path / "x.py").write_text("def data():\n    return []\n")
+    for name in ("x.npy", "x.npz", "x.py:data"):
+        with pytest.raises(OptionError, match=rf"--preprocess: data .*{name}' gives arrays, which are taken"):
+            open_reader(str(tmp_path / name), SHAPE, how=RECIPE)
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("given", "wanted"),
+    [(np.int32, np.int64), (np.int64, np.int32), (np.uint8, np.float32), (np.float64, np.int64), (bool, np.float32)],
+)
+def test_numbers_take_the_dtype_of_the_input_where_it_holds_them(tmp_path, given, wanted):
+    values = np.array([[0, 1, 1], [1, 0, 1]]).astype(given)
+    np.save(tmp_path / "x.npy", values)
+    for batch, row in zip(open_reader(str(tmp_path / "x.npy"), slots((1, 3), dtype=wanted)), values, strict=True):
+        assert batch[0].dtype == wanted and batch[0].tolist() == [row.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted", "message"),
     [
-        ("tf,resize=square", False),
-        ("resize=square", False),
-        ("tf,size=160", True),
-        ("size=160", True),
-        ("sized.json", True),
-        ("sized.json,resize=square", True),
-        ("plain.json", False),
-        ("plain.json,size=160", True),
+        (np.float32(0.5), np.int64, r"float32 with values such as 0\.5, which int64 does not hold"),
+        (np.int64(2**40), np.int32, "int64 with values such as 1099511627776, which int32 does not hold"),
+        (np.int64(-1), np.uint8, "int64 with values such as -1, which uint8 does not hold"),
+        (np.float64(1e300), np.float32, r"float64 with values such as 1e\+300, which float32 does not hold"),
+        (np.int64(2**24 + 1), np.float32, "int64 with values such as 16777217, which float32 does not hold"),
     ],
 )
-def test_a_recipe_tells_the_size_only_by_its_key(tmp_path, monkeypatch, text, expected):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "sized.json").write_text('{"size": [160, 160]}')
-    (tmp_path / "plain.json").write_text('{"resize": "stretch"}')
-    assert sets_size(text) is expected
-
-
-def test_a_recipe_without_a_size_takes_that_of_the_network(tmp_path):
-    from types import SimpleNamespace
-
-    from megengine.cli.ptq import reader_of
-
-    Image.new("RGB", (40, 30)).save(tmp_path / "a.png")
-    inputs = [SimpleNamespace(shape=(1, 3, 20, 24))]
-    network = SimpleNamespace(graph=SimpleNamespace(inputs=inputs))
-    for text in ("tf,resize=square", "imagenet", "resize=stretch"):
-        (batch,) = reader_of(str(tmp_path), text, None, network)
-        assert batch[0].shape == (1, 3, 20, 24)
+def test_numbers_that_the_input_does_not_hold(tmp_path, value, wanted, message):
+    np.save(tmp_path / "x.npy", np.array([[0, value]], type(value)))
+    reader = open_reader(str(tmp_path / "x.npy"), slots((1, 2), dtype=wanted))
+    with pytest.raises(DTypeError, match=rf"batch 0: {message}; expected {np.dtype(wanted)} \(1, 2\) of input 'x0'"):
+        list(reader)

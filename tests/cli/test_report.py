@@ -8,7 +8,7 @@ import pytest
 
 from megengine.cli.benching import interleaved
 from megengine.cli.evaluation import logits_of, score, sqnr
-from megengine.cli.report import Section, cause, decibel, histogram, number, own_rounding, percent, render
+from megengine.cli.report import Section, decibel, histogram, number, percent, render
 from megengine.quantization import TensorStatistics
 
 
@@ -31,7 +31,14 @@ def test_interleaved_runs_each_in_turn():
 
 def edge(name: str, **changes):
     values = {"op": "conv2d", "module": "m", "dtype": "quint8", "scale": 0.1, "zero_point": 3, "sqnr_db": 20.0}
-    more = {"cosine": 0.9, "saturation": 0.001, "observed": (-1.0, 2.0), "representable": (-0.5, 1.5)}
+    more = {
+        "cosine": 0.9,
+        "cut": 0.001,
+        "steps_sqnr_db": 30.0,
+        "noise_from": "its own steps",
+        "observed": (-1.0, 2.0),
+        "representable": (-0.5, 1.5),
+    }
     return {"name": name, **values, **more, **changes}
 
 
@@ -55,7 +62,8 @@ def test_the_page_escapes_names_and_loads_nothing():
         scores=[("network", "top-1"), (hostile, "1 %")],
         layers=layers,
         statistics={"b": stats},
-        floating={hostile: hostile},
+        floating=[{"name": hostile, "op": hostile, "module": hostile, "reason": hostile, "macs": 1, "share": 0.1}],
+        floating_line=hostile,
         plan=hostile,
         verify=hostile,
         exact=False,
@@ -84,33 +92,6 @@ def test_numbers_for_people():
     assert (number(None), number(0.123456), number(3)) == ("–", "0.1235", "3")
     assert (decibel(None), decibel(math.inf), decibel(12.34)) == ("exact", "exact", "12.3")
     assert (percent(0), percent(0.00123)) == ("0", "0.123 %")
-
-
-def test_what_the_steps_of_an_edge_allow_is_what_rounding_alone_leaves():
-    rng = np.random.default_rng(0)
-    values = rng.standard_normal(200_000).astype(np.float32)
-    stats = TensorStatistics("x")
-    stats.update(values.reshape(1, 1, -1, 1))
-    for scale in (0.01, 0.05, 0.2):
-        rounded = np.round(values / scale) * scale
-        assert own_rounding(stats, scale) == pytest.approx(sqnr(values, rounded), abs=0.2)
-    assert own_rounding(None, 0.1) is None and own_rounding(stats, 0.0) is None
-    assert own_rounding(TensorStatistics("empty"), 0.1) is None
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ((30.0, 31.0, 0.0), "its own steps"),
-        ((30.0, 45.0, 0.0), "weights and edges before"),
-        ((30.0, 31.0, 0.02), "values cut at the ends"),
-        ((None, 31.0, 0.0), ""),
-        ((math.inf, 31.0, 0.0), ""),
-        ((30.0, None, 0.0), ""),
-    ],
-)
-def test_causes(values, expected):
-    assert cause(*values) == expected
 
 
 def test_edges_can_be_sorted_and_searched():

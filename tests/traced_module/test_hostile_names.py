@@ -333,9 +333,17 @@ def raised(call):
 def test_report(name):
     def page(text):
         edge = {**dict.fromkeys(("name", "op", "module", "dtype"), text), "scale": 0.1, "zero_point": 0, "cosine": 1.0}
-        edge |= {"sqnr_db": 20.0, "saturation": 0.0, "observed": (0.0, 1.0), "representable": (0.0, 1.0)}
+        edge |= {
+            "sqnr_db": 20.0,
+            "cut": 0.0,
+            "steps_sqnr_db": 30.0,
+            "noise_from": "",
+            "observed": (0.0, 1.0),
+            "representable": (0.0, 1.0),
+        }
         two = {text: text}
-        section = Section(text, two, [(text, text)] * 2, [edge], {}, two, plan=text, verify=text)
+        floating = [{**dict.fromkeys(("name", "op", "module", "reason"), text), "macs": 1, "share": 0.5}]
+        section = Section(text, two, [(text, text)] * 2, [edge], {}, floating, plan=text, verify=text)
         return render(text, [section], recipe=two, lines=[text])
 
     made = page(name)

@@ -1,0 +1,175 @@
+"""Quantizing by the command: pictures are prepared as somebody said, what stays in float is told, misuse is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from megengine.cli.app import group
+from megengine.cli.pictures import METADATA
+from megengine.convert import onnx as converting
+from megengine.traced_module.formats import native
+
+GRAPHS = Path(__file__).parents[1] / "data" / "megengine" / "graphs"
+
+
+@pytest.fixture
+def folder(tmp_path, model, monkeypatch):
+    """Two pictures, arrays of several dtypes, and the little network."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "photos").mkdir()
+    for i in range(2):
+        Image.fromarray(rng.integers(0, 256, (20, 24, 3), np.uint8)).save(tmp_path / "photos" / f"{i}.png")
+    np.save(tmp_path / "x.npy", rng.standard_normal((3, 3, 16, 16)).astype(np.float32))
+    (tmp_path / "net.onnx").write_bytes(model.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(*words, code=0):
+    """stdout of the command, or its line of error."""
+    done = CliRunner().invoke(group, [str(word) for word in words])
+    assert done.exit_code == code, (words, done.output, done.exception)
+    if code:
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+        return done.stderr
+    return done.stdout
+
+
+def test_pictures_without_a_recipe_are_refused(folder):
+    error = call("ptq", "net.onnx", "--data", "photos", "-o", "q.mgt", code=1)
+    assert "data photos: pictures need --preprocess" in error and "the model stores none" in error
+    assert all(preset in error for preset in ("imagenet (RGB", "tf (RGB", "caffe (BGR", "unit (RGB", "mnist (L"))
+    assert not (folder / "q.mgt").exists()
+
+
+def test_a_recipe_beside_arrays_is_refused(folder):
+    (folder / "make.py").write_text("import numpy as np\ndef data():\n    return []\n")
+    for data in ("x.npy", "make.py:data"):
+        error = call("ptq", "net.onnx", "--data", data, "--preprocess", "imagenet", "-o", "q.mgt", code=1)
+        assert f"--preprocess: data '{data}' gives arrays, which are taken as they are" in error
+    assert "no such file or folder" in call(
+        "ptq", "net.onnx", "--data", "no", "--preprocess", "tf", "-o", "q.mgt", code=1
+    )
+
+
+def test_the_quantized_model_stores_the_recipe_and_uses_it(folder):
+    words = ("--data", "photos", "--preprocess", "caffe,resize=square")
+    said = call("ptq", "net.onnx", *words, "-o", "q.mgt", "--onnx", "q.onnx", "--report", "q.html")
+    recipe = "16x16 square, BGR, mean 103.939,116.779,123.68, std 1, NCHW"
+    assert f"pictures: prepared as --preprocess says: {recipe}" in said
+    assert recipe in (folder / "q.html").read_text()
+    assert json.loads(native.load("q.mgt").graph.metadata[METADATA])["colour"] == "BGR"
+    assert METADATA in {entry.key for entry in onnx.load("q.onnx").metadata_props}
+
+    assert f"pictures: prepared as the model says: {recipe}" in call("inspect", "q.mgt")
+    assert METADATA in json.loads(call("inspect", "q.onnx", "--json"))["metadata"]
+    said = call("verify", "q.mgt", "--data", "photos", "--threads", "1")
+    assert f"prepared as the model says: {recipe}" in said and "exact" in said
+    assert "note:" not in said
+    assert f"as the model says: {recipe}" in call("bench", "q.mgt", "q.onnx", "--data", "photos", "--rounds", "1")
+    found = json.loads(call("verify", "q.mgt", "--data", "photos", "--threads", "1", "--json"))
+    assert found["preprocess"]["from"] == "the model" and found["preprocess"]["resize"] == "square"
+    call("verify", "q.mgt", "--data", "x.npy", "--threads", "1")  # arrays are taken as they are
+
+
+def test_another_recipe_than_the_stored_one_is_told(folder):
+    call("ptq", "net.onnx", "--data", "photos", "--preprocess", "caffe", "-o", "q.mgt")
+    said = call("verify", "q.mgt", "--data", "photos", "--preprocess", "tf", "--threads", "1")
+    assert "prepared as --preprocess says: 16x16 crop 0.875, RGB, mean 127, std 128" in said
+    assert "note: the model stores another preparation, which --preprocess replaces: 16x16 crop 0.875, BGR" in said
+    assert "note:" not in call("verify", "q.mgt", "--data", "photos", "--preprocess", "caffe", "--threads", "1")
+
+
+def test_a_float_model_may_store_its_recipe(folder):
+    net = converting.load("net.onnx")
+    how = {"mean": [1, 2, 3], "std": [4], "colour": "BGR"}
+    net.graph.metadata[METADATA] = json.dumps(how)
+    native.save(net, "net.mgt")
+    found = json.loads(call("ptq", "net.mgt", "--data", "photos", "-o", "q.mgt", "--json"))
+    assert found["preprocess"] | how == {**found["preprocess"], "from": "the model"}
+    net.graph.metadata[METADATA] = '{"mean": "\x1b[31m"}'
+    native.save(net, "bad.mgt")
+    error = call("ptq", "bad.mgt", "--data", "photos", "-o", "q.mgt", code=1)
+    assert "the model stores a recipe for pictures that cannot be used" in error and "\x1b" not in error
+    assert "cannot be used" in call("inspect", "bad.mgt")
+
+
+def test_a_recipe_of_other_channels_is_refused(folder):
+    error = call("ptq", "net.onnx", "--data", "photos", "--preprocess", "mnist", "-o", "q.mgt", code=1)
+    assert "the recipe makes 1 channel (L), input 'x' takes (1, 3, 16, 16)" in error
+
+
+def test_bench_prepares_nothing_without_data(folder):
+    assert "there is no --data to prepare" in call("bench", "net.onnx", "--preprocess", "tf", code=1)
+
+
+def test_a_quantized_model_is_refused(folder):
+    words = ("--data", "x.npy", "-o")
+    call("ptq", "net.onnx", *words, "q.mgt", "--onnx", "q.onnx")
+    for name, how in (
+        ("q.mgt", "it computes in integers"),
+        ("q.onnx", "it holds quantize / dequantize pairs"),
+        (GRAPHS / "res_fused_q.tm", "it computes in integers"),
+        (GRAPHS / "res_fused_qat.tm", "it holds fake quantization"),
+    ):
+        error = call("ptq", name, *words, "again.mgt", code=1)
+        assert "is quantized already" in error and how in error and "quantize the float network" in error
+    assert not (folder / "again.mgt").exists()
+
+
+def one_node_model(*nodes, stored=()):
+    x = [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 3, 16, 16])]
+    y = [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
+    made = onnx.helper.make_graph(list(nodes), "plain", x, y, list(stored))
+    onnx.save(
+        onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), "plain.onnx"
+    )
+
+
+def test_a_model_with_nothing_to_quantize_is_refused(folder):
+    one_node_model(onnx.helper.make_node("Softmax", ["x"], ["y"], "soft"))
+    error = call("ptq", "plain.onnx", "--data", "x.npy", "-o", "q.mgt", code=1)
+    assert "'plain' has nothing to quantize: no layer with weights" in error and "only softmax" in error
+    assert not (folder / "q.mgt").exists()
+
+
+def test_what_stays_in_float_is_told_everywhere(folder):
+    words = ("ptq", "net.onnx", "--data", "x.npy", "-o", "q.mgt")
+    assert "left in float: nothing" in call(*words)
+    said = call(*words, "--exclude", "body.conv", "--report", "q.html")
+    line = "left in float: 3 ops, 99.97 % of the multiply-adds"  # all but the head's 8
+    assert line in said and "excluded by 'body.conv'" in said
+    page = (folder / "q.html").read_text()
+    assert line in page and "excluded by &#39;body.conv&#39;" in page
+    found = json.loads(call(*words, "--exclude", "body.conv", "--json"))["floating"]
+    assert [(one["op"], one["macs"]) for one in found] == [("conv2d", 4 * 27 * 256), ("relu", 0), ("mean", 0)]
+    assert found[0]["share"] == pytest.approx(1, abs=1e-3) and found[0]["reason"] == "excluded by 'body.conv'"
+
+
+def test_integer_inputs_keep_their_width(folder):
+    rng = np.random.default_rng(0)
+    stored = [
+        onnx.numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n)
+        for n, s in (("e", (20, 8)), ("w", (8, 4)))
+    ]
+    nodes = [
+        onnx.helper.make_node("Gather", ["e", "ids"], ["g"], "emb"),
+        onnx.helper.make_node("MatMul", ["g", "w"], ["y"], "mm"),
+    ]
+    ids = [onnx.helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, [1, 5])]
+    y = [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
+    made = onnx.helper.make_graph(nodes, "lookup", ids, y, stored)
+    onnx.save(onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), "ids.onnx")
+    for dtype in (np.int64, np.int32, np.float32):
+        np.save("ids.npy", rng.integers(0, 20, (4, 5)).astype(dtype))
+        call("ptq", "ids.onnx", "--data", "ids.npy", "-o", "q.mgt")
+        assert "exact" in call("verify", "q.mgt", "--data", "ids.npy", "--threads", "1")
+        call("bench", "ids.onnx", "q.mgt", "--data", "ids.npy", "--rounds", "1")
+    np.save("ids.npy", np.full((4, 5), 0.5))
+    error = call("ptq", "ids.onnx", "--data", "ids.npy", "-o", "q.mgt", code=1)
+    assert "float64 with values such as 0.5, which int64 does not hold; expected int64 (1, 5) of input 'ids'" in error
