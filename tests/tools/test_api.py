@@ -5,6 +5,7 @@ import importlib.util
 import json
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,22 @@ def test_few_names_are_missing():
     assert len(found) <= 0.02 * len(listed)
     parts = {f.name.split(".")[1] for f in found}
     assert not parts & {"functional", "module", "optimizer", "autodiff"}
+
+
+def test_the_page_counts_what_the_list_holds():
+    """One row a package, the largest first, and the sum: names in the list, and those that are missing."""
+    page = (LIST.parents[3] / "docs" / "names.md").read_text()
+    rows = [line.strip("|").split("|") for line in page.splitlines() if re.match(r"\| (`megengine\.|all )", line)]
+    stated = [(name.strip().strip("`"), int(names), int(missing)) for name, names, missing in rows]
+    listed = json.loads(LIST.read_text())
+    names = Counter(".".join(name.split(".")[:2]) for name in listed)
+    missing = Counter(".".join(f.name.split(".")[:2]) for f in api.compare(listed) if f.problem == "is missing")
+    found = sorted(((package, count, missing[package]) for package, count in names.items()), key=lambda r: -r[1])
+    assert sorted(stated, key=lambda row: -row[1])[1:] == found
+    assert stated[-1] == ("all", len(listed), missing.total())
+    assert not {
+        package for package in re.findall(r"`(\w+)`", page[page.index("leaves out") : page.index("; of these")])
+    } & {name.split(".")[1] for name in listed}
 
 
 def sample(inp, weight=None, *, mode="a"):
