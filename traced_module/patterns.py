@@ -14,15 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.errors import GraphError, nearest
-from megengine.dispatch import registry
-from megengine.module import Module
-from megengine.tensor import Tensor
-from megengine.traced_module.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
+from megengine.core.errors import GraphError
+from megengine.traced_module.expr import Constant, Expr, GetAttr, Input
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.tracing.calls import qualified_name
+from megengine.traced_module.pattern_targets import Target, check_attributes, fits, target_of
 
-COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "and", "or", "xor", "eq", "ne"})
+_NUMBERS = (bool, int, float, np.number)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,31 +88,6 @@ class Repeated(Pattern):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Target:
-    """What is called: an op, a function, a tensor method, a module of a class."""
-
-    kind: str
-    name: Any
-
-    def matches(self, expr: Expr) -> bool:
-        """True if the expression calls it."""
-        if isinstance(expr, Apply):
-            return self.kind == "op" and expr.op == self.name
-        if isinstance(expr, CallFunction):
-            return self.kind == "function" and expr.qualified == self.name
-        if not isinstance(expr, CallMethod):
-            return False
-        if expr.method == "__call__":
-            return self.kind == "module" and issubclass(expr.inputs[0].module_type, self.name)
-        return self.kind == "method" and expr.method == self.name
-
-    @property
-    def commutes(self) -> bool:
-        """True for what gives the same with its operands exchanged."""
-        return self.kind != "module" and self.name.rpartition(".")[2].strip("_") in COMMUTATIVE
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class CallOf(Pattern):
     """A call: the patterns stand for its node inputs in order (of a module call, without the module)."""
 
@@ -140,37 +112,25 @@ def rest() -> Pattern:
     return Rest()
 
 
-def target_of(callee: Any) -> Target:
-    """What `callee` names: the name of an op, `.name` of a tensor method, a public function, a class of modules."""
-    if isinstance(callee, str) and callee.startswith("."):
-        methods = [f".{name}" for name in dir(Tensor) if callable(getattr(Tensor, name))]
-        if callee not in methods:
-            raise GraphError(f"pattern: tensors have no method {callee!r}{nearest(callee, methods)}")
-        return Target("method", callee[1:])
-    if isinstance(callee, str):
-        if callee not in registry:
-            raise GraphError(f"pattern: unknown op {callee!r}{nearest(callee, registry)}; methods are written '.name'")
-        return Target("op", callee)
-    if isinstance(callee, type) and issubclass(callee, Module):
-        return Target("module", callee)
-    if callable(callee):
-        return Target("function", qualified_name(callee))
-    raise GraphError(f"pattern: {callee!r} cannot be called; expected an op's name, '.method', a function or a class")
-
-
 def call(callee: Any, *inputs: Pattern, commutative: bool | None = None, **attributes: Any) -> Pattern:
     """A pattern for a call.
 
     Args:
-        callee: "conv2d" (an op), ".reshape" or ".__add__" (a tensor method), `F.relu`, `M.Conv2d`.
-        inputs: patterns of its node inputs, in order; none at all means any.
+        callee: "conv2d" (an op), ".reshape" or ".__add__" (a tensor method), `F.relu` or "nn.relu", `M.Conv2d`. An
+            operator is meant in every form, however it is spelt: "+", "__add__", `F.add`, "add".
+        inputs: patterns of its node inputs, in order; none at all means any. Where an operator has a pattern for each
+            operand, `const()` also stands for a number in the call.
         commutative: two inputs may come in either order; by default for add, mul, maximum, ...
         attributes: op attributes, arguments by name, or attributes of the module: a value, or a predicate of it.
+            `stride=2` is `stride=(2, 2)`, an axis may count from the end, and `bias=True` asks for a tensor.
+
+    Raises GraphError for what cannot be called, and for an attribute that it does not have.
     """
     target = target_of(callee)
     for given in inputs:
         _check_pattern(f"an input of {callee!r}", given)
-    commutes = target.commutes and len(inputs) == 2 if commutative is None else commutative
+    commutes = target.commutes if commutative is None else commutative
+    check_attributes(callee, target, attributes)
     return CallOf(target, inputs or None, attributes, commutes)
 
 
@@ -249,8 +209,10 @@ def match(pattern: Pattern, node: Node) -> Match | None:
     return None
 
 
-def fixed_value(node: Node) -> np.ndarray | None:
-    """The value of a constant or of a tensor of the module; None for other nodes."""
+def fixed_value(node: Any) -> np.ndarray | None:
+    """The value of a constant, of a tensor of the module, or of a number beside an operator; None for other nodes."""
+    if not isinstance(node, Node):
+        return np.asarray(node) if isinstance(node, _NUMBERS) else None
     if isinstance(node.expr, Constant):
         return node.expr.value.numpy()
     if isinstance(node.expr, GetAttr) and isinstance(node, TensorNode):
@@ -275,7 +237,7 @@ def _ways(pattern: Pattern, node: Any, state: _State) -> Iterator[_State]:
         yield from _repeats(pattern, node, state)
         return
     bound = state.bind(pattern, node)
-    if bound is None:
+    if bound is None or not (isinstance(node, Node) or isinstance(pattern, ConstantNode)):
         return
     if isinstance(pattern, ConstantNode):
         value = fixed_value(node)
@@ -293,6 +255,8 @@ def _ways(pattern: Pattern, node: Any, state: _State) -> Iterator[_State]:
 
 
 def _repeats(pattern: Repeated, node: Any, state: _State) -> Iterator[_State]:
+    if not isinstance(node, Node):
+        return
     chain = [node]
     exprs: list[Expr] = []
     while pattern.target.matches(chain[-1].expr):
@@ -315,16 +279,31 @@ def _inputs(expr: Expr) -> tuple[Any, ...]:
 
 def _calls(pattern: CallOf, node: Any, state: _State) -> Iterator[_State]:
     expr = node.expr
-    if isinstance(expr, Input) or not pattern.target.matches(expr) or not _attributes_fit(pattern, expr):
+    if isinstance(expr, Input) or not pattern.target.matches(expr):
         return
     state = replace(state, exprs=(*state.exprs, expr))
+    given = _given(pattern, expr)
+    yield from _one_order(pattern, expr, given, state, turned=False)
+    if pattern.commutative and (len(given) == 2 or pattern.attributes):
+        yield from _one_order(pattern, expr, given[::-1], state, turned=True)
+
+
+def _given(pattern: CallOf, expr: Expr) -> tuple[Any, ...]:
+    """What is held against the inputs of a pattern: nodes, and numbers where it has a place for each operand."""
+    operands = pattern.target.operands(expr)
+    if operands is None:
+        return _inputs(expr)
+    everything = pattern.inputs is not None and len(pattern.inputs) == len(operands)
+    return operands if everything else tuple(v for v in operands if isinstance(v, Node))
+
+
+def _one_order(pattern: CallOf, expr: Expr, given: tuple[Any, ...], state: _State, *, turned: bool) -> Iterator[_State]:
+    if not _attributes_fit(pattern, expr, turned=turned):
+        return
     if pattern.inputs is None:
         yield state
-        return
-    given = _inputs(expr)
-    orders = [given, given[::-1]] if pattern.commutative and len(given) == 2 else [given]
-    for order in orders:
-        yield from _inputs_fit(pattern.inputs, order, state)
+    else:
+        yield from _inputs_fit(pattern.inputs, given, state)
 
 
 def _inputs_fit(patterns: Sequence[Pattern], given: Sequence[Any], state: _State) -> Iterator[_State]:
@@ -343,38 +322,9 @@ def _inputs_fit(patterns: Sequence[Pattern], given: Sequence[Any], state: _State
             yield from _inputs_fit(others, given[1:], found)
 
 
-def _attributes_fit(pattern: CallOf, expr: Expr) -> bool:
+def _attributes_fit(pattern: CallOf, expr: Expr, *, turned: bool) -> bool:
     if not pattern.attributes:
         return True
-    if isinstance(expr, Apply):
-        have: Mapping[str, Any] = expr.attrs
-    elif pattern.target.kind == "module":
-        have = _ModuleAttributes(expr.inputs[0].owner)
-    else:
-        assert isinstance(expr, Call)
-        have = expr.named_args
-    for name, wanted in pattern.attributes.items():
-        if name not in have:
-            return False
-        value = have[name]
-        if not (wanted(value) if callable(wanted) else _equal(value, wanted)):
-            return False
-    return True
-
-
-class _ModuleAttributes(Mapping):
-    def __init__(self, module: Module) -> None:
-        self._own = object.__getattribute__(module, "__dict__")
-
-    def __getitem__(self, name: str) -> Any:
-        return self._own[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._own)
-
-    def __len__(self) -> int:
-        return len(self._own)
-
-
-def _equal(a: Any, b: Any) -> bool:
-    return bool(np.array_equal(a, b)) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else a == b
+    have = pattern.target.attributes(expr, turned=turned)
+    rank = max((n.spec.ndim for n in (*_inputs(expr), *expr.outputs) if isinstance(n, TensorNode)), default=0)
+    return all(name in have and fits(name, have[name], wanted, rank) for name, wanted in pattern.attributes.items())

@@ -470,3 +470,16 @@ def test_results_that_are_dropped_leave_their_memory_to_the_next() -> None:
         optimize(made)
         most = max(most, _core.live_bytes() - before)
     assert 4 << 20 <= most <= 4 * (4 << 20)  # of twelve weights; a collection of all garbage is rare
+
+
+def test_the_manager_takes_modules_and_names_of_passes():
+    net, x = randomized(Pair(M.Conv2d(4, 6, 3), M.BatchNorm2d(6))).eval(), tensor(np.ones((1, 4, 5, 5), np.float32))
+    traced = trace_module(net, x)
+    assert PassManager(["FuseConvBn", "DropIdentities"], check_with=x).run(traced) == ["FuseConvBn"]
+    assert len(traced.graph.get_module_by_type(M.BatchNorm2d)) == 0
+    for given, message in (
+        (net, "got Pair; expected a graph or a TracedModule; trace the module"),
+        (3, "got int; exp"),
+    ):
+        with pytest.raises(GraphError, match=f"PassManager: {message}"):
+            PassManager(["FuseConvBn"]).run(given)

@@ -8,7 +8,7 @@ import megengine.module as M
 from megengine.core.errors import GraphError, MegEngineError
 from megengine.core.spec import TensorSpec
 from megengine.tensor import tensor
-from megengine.traced_module import InternalGraph, interpret, record, trace_module
+from megengine.traced_module import InternalGraph, interpret, lower, record, register_as_builtin, trace_module
 from megengine.traced_module.passes.rewriting import Rule, find, rewrite
 from megengine.traced_module.patterns import any_, call, const, match, optional, repeated, rest
 
@@ -165,6 +165,15 @@ WRONG_PATTERNS = {
     "an unknown op": (lambda: call("conv2"), "unknown op 'conv2'; did you mean 'conv2d'"),
     "an unknown method": (lambda: call(".reshap"), "no method '.reshap'; did you mean '.reshape'"),
     "a method without its dot": (lambda: repeated("reshape_", any_()), "methods are written '.name'"),
+    "a misspelt attribute of a layer": (
+        lambda: call(M.Conv2d, kernal_size=3),
+        "Conv2d has no attribute 'kernal_size'; did you mean 'kernel_size'",
+    ),
+    "a misspelt attribute of an op": (lambda: call("conv2d", strides=2), "'conv2d' has no attribute 'strides'; did .*"),
+    "a misspelt argument": (lambda: call(F.concat, axes=1), "concat has no attribute 'axes'; did you mean 'axis'"),
+    "a misspelt argument of a method": (lambda: call(".flatten", start=1), "'.flatten' has no attribute 'start'"),
+    "an attribute of another op": (lambda: optional("relu", any_(), stride=2), "'relu' has no attribute 'stride'; it"),
+    "an attribute of no operator": (lambda: call("+", value=2), r"'\+' has no attribute 'value'; it has x, y"),
     "a number as an input": (
         lambda: call(F.relu, 3),
         r"an input of .* is 3, a int; expected a pattern: any_\(\), const\(3\), call",
@@ -206,3 +215,144 @@ def test_rules_that_fail_are_named_and_change_nothing():
         assert repr(model) == before
     with pytest.raises(KeyError):
         match(pattern, model.graph.outputs[0])[other]
+
+
+# ---------------------------------------------------------------- attributes and operators
+
+
+class Padded(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = M.Conv2d(3, 4, 3, stride=2, padding=1)
+        self.b = M.Conv2d(4, 4, 1, bias=False)
+
+    def forward(self, x):
+        return F.concat([self.b(self.a(x))] * 2, axis=1).astype("float32")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "layers", "ops"),
+    [
+        ({"stride": 2}, 1, 1),
+        ({"stride": (2, 2)}, 1, 1),
+        ({"stride": lambda s: s[0] == 1}, 1, 1),
+        ({"padding": 1}, 1, 1),
+        ({"padding": (1, 1)}, 1, 1),
+        ({"dilation": 1, "groups": 1}, 2, 2),
+        ({"stride": (2, 1)}, 0, 0),
+        ({"stride": ()}, 0, 0),
+        ({"kernel_size": 3}, 1, None),
+        ({"bias": True}, 1, None),
+        ({"bias": None}, 1, None),
+        ({"training": False}, 2, None),
+    ],
+    ids=repr,
+)
+def test_values_of_attributes_are_compared_as_the_op_reads_them(attributes, layers, ops):
+    traced = trace_module(Padded().eval(), tensor(np.zeros((1, 3, 8, 8), np.float32)))
+    assert len(find(traced.graph, call(M.Conv2d, **attributes))) == layers
+    if ops is not None:
+        assert len(find(lower(traced).graph, call("conv2d", **attributes))) == ops
+
+
+def test_axes_count_from_either_end_and_dtypes_are_written_in_any_way():
+    traced = trace_module(Padded().eval(), tensor(np.zeros((1, 3, 8, 8), np.float32)))
+    for axis, count in ((1, 1), (-3, 1), (3, 0), (-1, 0)):
+        assert len(find(traced.graph, call(F.concat, axis=axis))) == count
+    for dtype, count in ((np.float32, 1), ("float32", 1), (np.dtype("float32"), 1), (np.int32, 0)):
+        assert len(find(traced.graph, call(".astype", dtype=dtype))) == count
+
+
+class Own(M.Module):
+    """A layer of the user's: attributes of a derived class, of the class, by a property, by computed names."""
+
+    kind = "own"
+
+    @property
+    def twice(self):
+        return self.width * 2
+
+    def __init__(self, width):
+        super().__init__()
+        self.width = width
+
+    def forward(self, x):
+        return x + self.width
+
+
+class Derived(Own):
+    def __init__(self):
+        super().__init__(3)
+        self.depth = 2
+
+
+class Freely(M.Module):
+    def __init__(self):
+        super().__init__()
+        setattr(self, "a" + "b", 3)
+
+    def forward(self, x):
+        return x * 2
+
+
+def test_attributes_of_layers_of_the_users():
+    for kind in (Own, Derived, Freely):
+        register_as_builtin(kind)
+    net = M.Sequential(Own(1), Derived(), Freely())
+    graph = trace_module(net, tensor(np.ones((2, 3), np.float32))).graph
+    counts = {"kind": ("own", 2), "twice": (6, 1), "width": (1, 1), "depth": (2, 1)}
+    for name, (value, count) in counts.items():
+        assert len(find(graph, call(Own, **{name: value}))) == count
+    assert len(find(graph, call(Freely, ab=3))) == 1
+    with pytest.raises(GraphError, match="Derived has no attribute 'widht'; did you mean 'width'"):
+        call(Derived, widht=3)
+
+
+OPERATORS = {
+    "add": (["+", "__add__", "add", "elemwise.add", F.add], lambda x, y: [x + y, F.add(x, y)]),
+    "subtract": (["-", "__sub__", "sub", F.sub], lambda x, y: [x - y, F.sub(x, y)]),
+    "divide": (["/", "__truediv__", "div", F.div], lambda x, y: [x / y, F.div(x, y)]),
+    "power": (["**", "pow", "__pow__"], lambda x, y: [x**y]),
+    "compare": (["<", "__lt__", "less", F.less], lambda x, y: [x < y]),
+    "negate": (["neg", "__neg__", F.neg], lambda x, y: [-x, -y]),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_an_operator_is_found_however_it_is_spelt_and_written(name):
+    spellings, forward = OPERATORS[name]
+
+    class Both(M.Module):
+        def forward(self, x, y):
+            return forward(x, y)
+
+    x = tensor(np.ones((2, 3), np.float32))
+    traced = trace_module(Both(), x, x)
+    for graph in (traced.graph, lower(traced).graph):
+        for spelling in spellings:
+            assert len(find(graph, call(spelling))) == len(graph.outputs)
+            assert not find(graph, call("%"))
+
+
+class Numbers(M.Module):
+    def forward(self, x):
+        y = 2 - x
+        y += 3
+        return y - 2, 3 + F.exp(x) * 4
+
+
+def test_numbers_beside_operators_are_attributes_or_constants():
+    traced = trace_module(Numbers(), tensor(np.ones((2, 3), np.float32)))
+    for graph in (traced.graph, lower(traced).graph):
+        x = any_()
+        (found,) = find(graph, call("-", const(2), x))
+        assert found[x] is next(n for n in graph.inputs if n.name == "x")
+        assert len(find(graph, call("-", x, const(2)))) == len(find(graph, call("-", y=2))) == 1
+        assert len(find(graph, call("-", x=2))) == 1
+        assert len(find(graph, call("+", any_(), const(3)))) == len(find(graph, call("+", y=3))) == 2
+        assert not find(graph, call("+", any_(), const(4)))
+    calls = traced.graph
+    assert len(find(calls, call("+", call("*", call(F.exp, any_()), y=4), x=3))) == 1
+    by = const()
+    rule = Rule("halve", call("*", x := call(F.exp, any_()), by), lambda m: m[x] * (m[by] / 2))
+    assert rewrite(calls, [rule]) == 1 and len(find(calls, call("*", y=2))) == 1

@@ -21,7 +21,8 @@ from megengine.traced_module.expr import (
     is_call_tensor_method,
     is_constant,
 )
-from megengine.traced_module.patterns import CallOf, Pattern, Target, any_, rest
+from megengine.traced_module.pattern_targets import Target
+from megengine.traced_module.patterns import CallOf, Pattern, any_, rest
 from megengine.traced_module.tracing.calls import named_arguments
 
 
@@ -91,6 +92,9 @@ class _Fits(Target):
     def matches(self, expr: Expr) -> bool:
         """True if the pattern fits."""
         return isinstance(expr, Expr) and self.name.fits(expr)
+
+    def keys(self) -> None:
+        """Of what kind the call is is not known."""
 
     @property
     def commutes(self) -> bool:

@@ -6,18 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from megengine.core.collecting import collect_recent, collection_paused
 from megengine.core.errors import GraphError, OptionError, brief
-from megengine.core.pytree import tree_map
-from megengine.tensor import Tensor
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.passes import arithmetic_passes, batch_norm_passes, constant_passes, op_passes
 from megengine.traced_module.passes.pass_manager import (
     Pass,
     PassManager,
     get_registered_pass,
+    graph_entered,
     register_pass,
     registered_passes,
 )
@@ -87,7 +84,7 @@ def optimize(
     if passes is not None and enabled_pass is not None:
         raise OptionError("optimize: passes and enabled_pass are two names of one argument; give one of them")
     chosen = passes_named(passes if enabled_pass is None else enabled_pass, _level(module))
-    checked, given = (None, None) if check_with is None else _checked(module, check_with)
+    checked, given = (None, None) if check_with is None else graph_entered(module, check_with)
     collect_recent()
     with collection_paused():
         made = module.clone()
@@ -98,12 +95,6 @@ def optimize(
 
 def _level(module: TracedModule) -> str:
     return "calls" if any(graph._inputs_self() for graph in module.graphs) else "ops"
-
-
-def _checked(module: TracedModule, given: Any) -> tuple[InternalGraph, list[Any]]:
-    """The graph that arguments enter, and its inputs."""
-    given = (given,) if isinstance(given, (Tensor, np.ndarray)) else tuple(given)
-    return module.select(tree_map(lambda x: Tensor(x) if isinstance(x, np.ndarray) else x, given), {})
 
 
 def passes_named(given: Passes | None, level: str) -> list[Pass]:

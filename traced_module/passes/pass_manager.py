@@ -7,13 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from megengine.core.collecting import collection_paused
 from megengine.core.errors import GraphError, OptionError, nearest
+from megengine.core.pytree import tree_map
+from megengine.module import Module
+from megengine.tensor import Tensor
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.interpret import interpret
 from megengine.traced_module.passes.guilty import Key, copy_of, difference, first_difference, run_of, write_reproducer
 from megengine.traced_module.passes.rewriting import Rule, rewrite
 from megengine.traced_module.provenance import mark
+from megengine.traced_module.traced import TracedModule
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,58 +91,80 @@ def _run(one: Pass, graph: InternalGraph) -> tuple[bool, bool]:
     return changed, len(step.changes) > changes
 
 
+def graph_entered(module: TracedModule, given: Any) -> tuple[InternalGraph, list[Any]]:
+    """The graph of a module that arguments enter (a tensor, or a sequence of them), and its inputs."""
+    given = (given,) if isinstance(given, (Tensor, np.ndarray)) else tuple(given)
+    return module.select(tree_map(lambda x: Tensor(x) if isinstance(x, np.ndarray) else x, given), {})
+
+
 @dataclass
 class PassManager:
     """Runs passes in order and lints after each that made a change, and at the end.
 
     Args:
-        passes: what to run.
-        check_with: inputs of the graph; outputs are compared before and after each pass.
+        passes: what to run: passes, or names of registered ones.
+        check_with: inputs of the graph (or arguments of the module); outputs are compared before and after each pass.
         tolerance: largest difference accepted, as a part of the largest output.
         reproducer: folder; when a pass is found guilty, the smallest part of the graph that it changes wrongly is
             written there: before.mgt, after.mgt and inputs.npz.
 
     Example:
-        >>> PassManager([fold], check_with=[x]).run(graph)  # doctest: +SKIP
+        >>> PassManager([fold], check_with=[x]).run(traced)  # doctest: +SKIP
     """
 
-    passes: Sequence[Pass]
+    passes: Sequence[Pass | str]
     check_with: Sequence[Any] | None = None
     tolerance: float = 1e-4
     reproducer: str | Path | None = None
     changed: list[str] = field(default_factory=list)
 
-    def run(self, graph: InternalGraph) -> list[str]:
-        """Run all passes, each one step for `undo`; returns the names of those that changed the graph.
+    def run(self, graph: InternalGraph | TracedModule) -> list[str]:
+        """Run all passes in place, each one step for `undo`; returns the names of those that changed something.
+
+        Args:
+            graph: a graph, or a traced module: then all graphs that it was traced with, one after the other.
 
         Raises:
-            GraphError: a pass changed what the graph computes; it is named, and so is the first value that differs.
-                The graph is left as that pass made it.
+            GraphError: it is neither; or a pass changed what a graph computes: it is named, and so is the first value
+                that differs. The graph is left as that pass made it.
         """
-        with collection_paused():
-            return self._run(graph)
-
-    def _run(self, graph: InternalGraph) -> list[str]:
+        chosen = [get_registered_pass(one) if isinstance(one, str) else one for one in self.passes]
         self.changed = []
-        expected = None if self.check_with is None else interpret(graph, self.check_with)
-        checked = not self.passes
-        for one in self.passes:
+        with collection_paused():
+            for each, given in self._graphs(graph):
+                self._run(each, chosen, given)
+        return self.changed
+
+    def _graphs(self, given: Any) -> list[tuple[InternalGraph, Sequence[Any] | None]]:
+        """(graph, inputs to check it with) of what is given to `run`."""
+        if isinstance(given, InternalGraph):
+            return [(given, self.check_with)]
+        if not isinstance(given, TracedModule):
+            remedy = "; trace the module first" if isinstance(given, Module) else ""
+            raise GraphError(f"PassManager: got {type(given).__name__}; expected a graph or a TracedModule{remedy}")
+        checked, inputs = (None, None) if self.check_with is None else graph_entered(given, self.check_with)
+        return [(each, inputs if each is checked else None) for each in given.graphs]
+
+    def _run(self, graph: InternalGraph, passes: Sequence[Pass], inputs: Sequence[Any] | None) -> None:
+        expected = None if inputs is None else interpret(graph, inputs)
+        checked = not passes
+        for one in passes:
             before = copy_of(graph) if expected is not None else None
             with graph._edit(one.name):
                 changed, made = _run(one, graph)
-            if changed:
+            if changed and one.name not in self.changed:
                 self.changed.append(one.name)
             checked = changed or made
             if checked:
                 graph.lint()
             if before is not None:
-                self._compare(one, before, graph, expected)
+                self._compare(one, before, graph, expected, inputs or ())
         if not checked:  # what a pass breaks behind the graph's back is found all the same
             graph.lint()
-        return self.changed
 
-    def _compare(self, one: Pass, before: InternalGraph, after: InternalGraph, expected: Any) -> None:
-        inputs = self.check_with or ()
+    def _compare(
+        self, one: Pass, before: InternalGraph, after: InternalGraph, expected: Any, inputs: Sequence[Any]
+    ) -> None:
         got = interpret(after, inputs)
         if len(got) != len(expected):
             raise GraphError(f"pass {one.name!r} leaves {len(got)} results; expected {len(expected)}")

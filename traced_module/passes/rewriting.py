@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from megengine.core.errors import GraphError
-from megengine.traced_module.expr import Apply, CallFunction, CallMethod, Constant, Expr, Input
+from megengine.traced_module.expr import Constant, Expr, Input
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import TensorNode
+from megengine.traced_module.pattern_targets import key_of
 from megengine.traced_module.patterns import CallOf, Match, OneOf, Pattern, Repeated, Where, match
 from megengine.traced_module.provenance import marked
 
@@ -84,28 +85,16 @@ class Found:
 
 def _root_keys(pattern: Pattern) -> set[tuple[str, Any]] | None:
     """What the root of a match can be; None for anything."""
-    if isinstance(pattern, CallOf) and pattern.target.kind != "module":
-        return {(pattern.target.kind, pattern.target.name)}
     if isinstance(pattern, CallOf):
-        return {("module", None)}
+        return pattern.target.keys()
     if isinstance(pattern, Where):
         return _root_keys(pattern.inner)
     if isinstance(pattern, OneOf):
         keys = [_root_keys(c) for c in pattern.choices]
         return None if any(k is None for k in keys) else {one for k in keys for one in k or ()}
     if isinstance(pattern, Repeated) and pattern.least:
-        return {(pattern.target.kind, None if pattern.target.kind == "module" else pattern.target.name)}
+        return pattern.target.keys()
     return None
-
-
-def _key(expr: Expr) -> tuple[str, Any]:
-    if isinstance(expr, Apply):
-        return ("op", expr.op)
-    if isinstance(expr, CallFunction):
-        return ("function", expr.qualified)
-    if isinstance(expr, CallMethod):
-        return ("module", None) if expr.method == "__call__" else ("method", expr.method)
-    return ("", None)
 
 
 def find(graph: InternalGraph, pattern: Pattern, *, recursive: bool = True) -> list[Match]:
@@ -113,7 +102,7 @@ def find(graph: InternalGraph, pattern: Pattern, *, recursive: bool = True) -> l
     keys = _root_keys(pattern)
     found = []
     for expr in graph.exprs(recursive):
-        if keys is None or _key(expr) in keys:
+        if keys is None or key_of(expr) in keys:
             found += [m for node in expr.outputs if (m := match(pattern, node)) is not None]
     return found
 
@@ -134,7 +123,7 @@ def rewrite(graph: InternalGraph, rules: Sequence[Rule], *, recursive: bool = Tr
         for expr in graph.exprs(recursive=False):
             if isinstance(expr, (Input, Constant)) or graph._names.get(expr.outputs[0].name) is not expr.outputs[0]:
                 continue
-            key = _key(expr)
+            key = key_of(expr)
             applied += any(_named_try(graph, expr, rule) for rule, keys in keyed if keys is None or key in keys)
         if applied:
             graph.remove_dead()
