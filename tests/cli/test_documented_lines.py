@@ -1,0 +1,62 @@
+"""Every line of `mge-quantize` in the documents and in the examples of `--help` runs, in the order of the pages."""
+
+import re
+import shlex
+from itertools import pairwise
+from pathlib import Path
+
+import click
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+import megengine as mge
+import megengine.functional as F
+from megengine import models
+from megengine.cli.app import COMMANDS, group
+from megengine.traced_module import trace_module
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = {page: (ROOT / page).read_text() for page in ("README.md", "docs/command.md")}
+
+
+def help_of(name):
+    return re.sub(r"^  mge", "mge", group.get_command(click.Context(group), name).epilog or "", flags=re.MULTILINE)
+
+
+def lines():
+    texts = [*PAGES.values(), *map(help_of, COMMANDS)]
+    return [line for text in texts for line in re.findall(r"^(?:\$ )?mge-quantize (.*)", text, re.MULTILINE)]
+
+
+@pytest.fixture(scope="module")
+def folder(little, tmp_path_factory):
+    """The files of which the lines speak: networks, photographs, a second copy of a network."""
+    made = tmp_path_factory.mktemp("documented")
+    for name in ("model.onnx", "net.onnx"):
+        onnx.save(little(), made / name)
+    (made / "photos").mkdir()
+    rng = np.random.default_rng(0)
+    for i in range(4):
+        Image.fromarray(rng.integers(0, 256, (24, 24, 3), np.uint8)).save(made / "photos" / f"{i}.png")
+    traced = trace_module(models.resnet18().eval(), F.zeros((1, 3, 64, 64)))
+    for name in ("net.tm", "copy.tm", "other-copy.tm", "net.mgt"):
+        mge.save(traced, made / name)
+    return made
+
+
+@pytest.mark.slow
+def test_every_documented_line_runs(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    seen = list(dict.fromkeys(lines()))
+    assert len(seen) > 12
+    for line in seen:
+        words = shlex.split(line, comments=True)
+        done = CliRunner().invoke(group, words)
+        differs = words[0] == "diff" and done.exit_code == 1  # as of the program diff
+        assert done.exit_code == 0 or differs, (line, done.output, done.exception)
+        for option, target in pairwise(words):
+            if option in ("-o", "--report", "--save-log"):
+                assert Path(target).stat().st_size > 0, line
