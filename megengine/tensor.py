@@ -121,16 +121,21 @@ class Tensor(_Fields):
         if format != "default":
             warn_once(f"{_called(type(self))}(format=...)", "memory layouts are chosen where a plan is made")
         try:
-            wanted = None if dtype is None else as_dtype(dtype)
-            self._value, self._dtype = _storage_from(data, wanted)
-            inherited = data._device if isinstance(data, Tensor) else devices.default_device()
-            self._device = inherited if device is None else devices.normalize(device)
+            watcher = hooks.active.get()
+            built = None if watcher is None else watcher.built(self, data, dtype, device)
+            if built is None:
+                self._value, self._dtype = _storage_from(data, None if dtype is None else as_dtype(dtype))
+                inherited = data._device if isinstance(data, Tensor) else devices.default_device()
+                self._device = inherited if device is None else devices.normalize(device)
+                self._spec = None
+            else:
+                self._value, self._dtype, self._device = built._value, built._dtype, built._device
+                self._spec, self._thunk = built._spec, built._thunk
         except MegEngineError as exc:
             from megengine.dispatch.refusal import called
 
             exc.add_note(f"while calling {called(_called(type(self)), (data,), {'dtype': dtype, 'device': device})}")
             raise
-        self._spec = None
         if name is not None:
             if not isinstance(name, str):
                 raise ArgumentError(f"{_called(type(self))}: name is {brief(name)}; expected a string")
@@ -176,6 +181,8 @@ class Tensor(_Fields):
 
     def _reset(self, other: Tensor) -> None:
         """Take over another tensor's value: in-place operators and `Parameter` updates."""
+        if (watcher := hooks.active.get()) is not None:
+            watcher.rebind(self, other)
         self._value, self._dtype, self._device = other._value, other._dtype, other._device
         self._spec, self._thunk = other._spec, other._thunk
 
@@ -225,8 +232,10 @@ class Tensor(_Fields):
 
     @property
     def size(self) -> int:
-        """Number of elements."""
-        return self.spec.size
+        """Number of elements. While a model is traced, its code gets it as a tensor, as it gets the shape."""
+        watcher = hooks.active.get()
+        shape = None if watcher is None else watcher.shape(self)
+        return self.spec.size if shape is None else shape.prod()
 
     @property
     def T(self) -> Tensor:  # noqa: N802
@@ -258,11 +267,13 @@ class Tensor(_Fields):
 
     def reset_zero(self) -> None:
         """Take the value zero everywhere."""
-        self.set_value(np.zeros(self.shape, storage_of(self._dtype)))
+        from megengine.dispatch.public import exported
+
+        self._reset(exported("megengine.functional.tensor", "zeros_like")(self))
 
     def numel(self) -> int:
-        """Number of elements."""
-        return self.spec.size
+        """Number of elements, as `size`."""
+        return self.size
 
     def numpy(self) -> np.ndarray:
         """The value as a read-only array; of a quantized tensor, the stored integers."""
@@ -275,7 +286,7 @@ class Tensor(_Fields):
 
         Raises ValueError when there is not exactly one and no index, IndexError for one out of range.
         """
-        if not index and self.size != 1:
+        if not index and self.spec.size != 1:
             shape, size = self.spec.shape, self.spec.size
             raise ShapeError(f"item(): a tensor of shape {shape} has {size} elements; expected one, or an index")
         try:
@@ -304,7 +315,7 @@ class Tensor(_Fields):
             raise BufferError(f"__dlpack__: stream is {brief(stream)}; expected None, since tensors lie in main memory")
         if self._dtype == bfloat16:
             raise DTypeError("bfloat16 cannot be given to other packages by DLPack; use .astype('float32') first")
-        return self._storage().copy().__dlpack__(**kwargs)
+        return self._read("__dlpack__()").copy().__dlpack__(**kwargs)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -312,13 +323,15 @@ class Tensor(_Fields):
     def __len__(self) -> int:
         if not self.spec.shape:
             raise DTypeError("len() of a tensor without axes; expected at least one")
+        if (watcher := hooks.active.get()) is not None:
+            watcher.length(self)
         return self.spec.shape[0]
 
     def __iter__(self):
         return (self[i] for i in range(len(self)))  # type: ignore[index]
 
     def __bool__(self) -> bool:
-        if self.size != 1:
+        if self.spec.size != 1:
             raise ShapeError(f"truth value of a tensor of shape {self.spec.shape} is ambiguous; use .any() or .all()")
         return bool(self._read("the truth value").item())
 
@@ -347,7 +360,7 @@ class Tensor(_Fields):
             raise ShapeError(
                 f"__contains__: {brief(value)} does not broadcast to the tensor's shape {self.spec.shape}"
             ) from None
-        return bool((self._storage() == wanted).any())
+        return bool((self._read("the search for a value") == wanted).any())
 
     def __index__(self) -> int:
         if np.dtype(storage_of(self._dtype)).kind not in "iub":
@@ -371,7 +384,7 @@ class Tensor(_Fields):
 
     def __reduce__(self) -> tuple:
         quantized = self._dtype if isinstance(self._dtype, QuantizedDType) else None
-        return _rebuild, (type(self), self._storage(), quantized, self._device)
+        return _rebuild, (type(self), self._read("pickling"), quantized, self._device)
 
     def __repr__(self) -> str:
         kind = type(self).__name__

@@ -26,11 +26,17 @@ class TraceHooks(Protocol):
     def rebind(self, tensor: Any, new: Any) -> None:
         """`tensor` takes the value `new`: an operator in place, or item assignment."""
 
+    def built(self, tensor: Any, data: Any, dtype: Any, device: Any) -> Any:
+        """`tensor` is made of data: the value that the graph has for it; None if nothing in the data is traced."""
+
     def alias(self, tensor: Any) -> Any:
         """Another tensor object that stands for the same value."""
 
     def replays(self, expr: Any) -> None:
         """A graph is run: what is called from now on, an expression of it made; None when it has ended."""
+
+    def length(self, tensor: Any) -> None:
+        """Python reads the length of a tensor's first axis: `len(x)`, `for row in x`."""
 
     def value(self, tensor: Any, what: str, advice: str = "") -> None:
         """Python reads the value of a tensor, or makes one that the graph cannot; `what` names how."""

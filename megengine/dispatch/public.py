@@ -32,6 +32,7 @@ class PublicFunction:
     random: bool = False  # two calls with the same arguments differ
     in_place: bool = False  # a method after which the tensor has the result as its value
     by_spec: bool = False  # the ops it applies follow from the specs of its tensors and its other arguments
+    recorded_as: str = ""  # the method of Tensor as a class that MegEngine records in its place
 
     @property
     def qualified(self) -> str:
@@ -102,9 +103,6 @@ def _assigning(call: Callable[..., Any]) -> Callable[..., Any]:
         new = call(self, *args, **kwargs)
         if not isinstance(self, Tensor):  # a node of a graph, which is no place for values
             return new
-        watcher = hooks.active.get()
-        if watcher is not None:
-            watcher.rebind(self, new)
         for interposer in active_interposers():
             interposer.rebind(self, new)
         self._reset(new)
@@ -158,6 +156,7 @@ def public(
     in_place: tuple[str, ...] = (),
     random: bool = False,
     by_spec: bool = False,
+    recorded_as: str = "",
 ) -> Callable[[F], F]:
     """Declare a public function of module `home`; `methods` are names under which Tensor gets it too.
 
@@ -166,6 +165,7 @@ def public(
     `by_spec` promises that the ops it applies, and what it returns of their results, follow from the specs of its
     tensors and from its other arguments, never from anything outside, and that it changes nothing: calls alike repeat
     them without Python. Where it asks for values it is called each time.
+    `recorded_as` is the method of Tensor as a class under which MegEngine's graphs and files have it.
 
     Tracing records calls of it as one expression; what it calls itself is not recorded again.
     """
@@ -173,7 +173,8 @@ def public(
     def declare(function: F) -> F:
         signature = inspect.signature(function)
         names = (*methods, *in_place)
-        record = PublicFunction(home, function.__name__, function, signature, names, random=random, by_spec=by_spec)
+        name = function.__name__
+        record = PublicFunction(home, name, function, signature, names, False, random, False, by_spec, recorded_as)
         if record.qualified in public_functions:
             raise OptionError(f"{record.qualified} is declared twice; choose another name")
         public_functions[record.qualified] = record

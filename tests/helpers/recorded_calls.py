@@ -36,6 +36,12 @@ class Listener:
     def rebind(self, tensor: Any, new: Any) -> None:
         pass
 
+    def built(self, tensor: Any, data: Any, dtype: Any, device: Any) -> None:
+        """Not recorded."""
+
+    def length(self, tensor: Any) -> None:
+        """Not recorded."""
+
     def alias(self, tensor: Any) -> Any:
         return tensor
 

@@ -131,12 +131,18 @@ class Inserter(Builder):
     def rebind(self, tensor: Tensor, new: Tensor) -> None:
         """Tensors are constants of the graph: a later use is another one."""
 
+    def built(self, tensor: Tensor, data: Any, dtype: Any, device: Any) -> None:
+        """Tensors are made of values, which nodes do not have."""
+
     def alias(self, tensor: Tensor) -> Tensor:
         """Another tensor of the same value."""
         return alias(tensor)
 
     def replays(self, expr: Any) -> None:
         """What is inserted is made here and now."""
+
+    def length(self, tensor: Tensor) -> None:
+        """Lengths are fixed here."""
 
     def value(self, tensor: Tensor, what: str, advice: str = "") -> None:
         """Values may be read while editing."""

@@ -26,7 +26,7 @@ from megengine.serialization.files import ROOTS
 from megengine.serialization.pickles import Global, Record, read_records
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.expr import Apply, Arguments, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
-from megengine.traced_module.formats import tm_versions
+from megengine.traced_module.formats import tm_tensors, tm_versions
 from megengine.traced_module.formats.checks import check_called
 from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, ORIGINS
 from megengine.traced_module.graph import InternalGraph
@@ -323,6 +323,8 @@ class _Reader:
     def call_method(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
         """A call of a module or of a tensor's method."""
         method = _word(state["method"])
+        if method == tm_tensors.METHOD:
+            return self.tensor(graph, state)
         if method != "__call__" and getattr(getattr(Tensor, method, None), "__public__", None) is None:
             known = [m for m in dir(Tensor) if hasattr(getattr(Tensor, m), "__public__")]
             raise FileFormatError(
@@ -331,6 +333,12 @@ class _Reader:
         expr = CallMethod(graph, int(state["_id"]), {}, self.arguments(state), method)
         expr._out_def = self.out_def(state)
         return expr
+
+    def tensor(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
+        """A tensor made of values."""
+        plain = self.arguments(state | {"const_val": tm_tensors.without_class(state["const_val"])})
+        arguments = tm_tensors.as_call(plain, len(state["inputs"]))
+        return CallFunction(graph, int(state["_id"]), {}, arguments, tm_tensors.FUNCTION)
 
     def call_function(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
         """A call of a public or wrapped function."""

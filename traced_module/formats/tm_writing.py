@@ -27,6 +27,7 @@ from megengine.tensor import Tensor
 from megengine.traced_module.expr import Apply, Arguments, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
 from megengine.traced_module.formats.tm_lowering import FUNCTIONS, for_megengine, results_without_tensor
 from megengine.traced_module.formats.tm_order import in_file_order
+from megengine.traced_module.formats.tm_tensors import METHOD, makes_tensor, with_class
 from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, LONGEST_NAME, ORIGINS
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.nesting import roomy
@@ -46,6 +47,9 @@ class Name:
     """A class or an object by its name."""
 
     path: str
+
+
+_TENSOR = Name("megengine.tensor.Tensor")
 
 
 class Names(tuple):
@@ -234,7 +238,7 @@ class _Description:
         nodes: dict[int, Stub] = {}
         exprs: dict[int, Stub] = {}
         for expr in graph._order:
-            exprs[id(expr)] = self.empty(f"{_HOME}.expr.{Apply.kind if _is_op(expr) else expr.kind}")
+            exprs[id(expr)] = self.empty(f"{_HOME}.expr.{_kind(expr)}")
             for node in expr.outputs:
                 kind = "ModuleNode" if isinstance(node, ModuleNode) else "TensorNode"
                 nodes[id(node)] = self.empty(f"{_HOME}.node.{kind}")
@@ -296,10 +300,13 @@ class _Description:
 
     def call(self, expr: Call, inputs: list[Stub], outputs: list[Stub]) -> dict[str, Any]:
         """State of a call."""
-        arguments, inputs = in_file_order(expr.arguments, inputs)
+        given = with_class(expr, _TENSOR) if makes_tensor(expr) else expr.arguments
+        arguments, inputs = in_file_order(given, inputs)
         result, outputs = in_file_order((expr.out_def or TreeDef(None), ()), outputs)
         if isinstance(expr, CallMethod):
             called: dict[str, Any] = {"method": expr.method}
+        elif makes_tensor(expr):
+            called = {"method": METHOD}
         else:
             assert isinstance(expr, CallFunction)
             home, _, name = expr.qualified.rpartition(".")
@@ -390,6 +397,8 @@ def _leaf(fixed: dict[int, Any], index: int, *, is_module: bool) -> Stub:
 
 
 def _type(value: Any) -> Any:
+    if isinstance(value, Name):
+        return Name("builtins.type")
     if value is None or value is Ellipsis:
         return Stub("builtins.type", None, (value,))
     kind = type(value)
@@ -400,6 +409,13 @@ def _named(name: str) -> str:
     if len(name) > LONGEST_NAME:
         raise GraphError(f".tm: the name {brief(name)} has {len(name)} characters; expected at most {LONGEST_NAME}")
     return name
+
+
+def _kind(expr: Expr) -> str:
+    """The class of the expression there."""
+    if makes_tensor(expr):
+        return CallMethod.kind
+    return Apply.kind if _is_op(expr) else expr.kind
 
 
 def _is_op(expr: Expr) -> TypeGuard[CallFunction]:

@@ -117,6 +117,8 @@ def public_name(qualified: str) -> str:
     home, _, name = qualified.rpartition(".")
     if getattr(getattr(getattr(F, name, None), "__public__", None), "qualified", None) == qualified:
         return f"F.{name}"
+    if home == f"megengine.{name}":  # a module is hidden by its function of that name
+        return f"mge.{name}"
     prefix = "megengine.functional."
     return f"F.{home[len(prefix) :]}.{name}" if home.startswith(prefix) else f"mge.{home[len('megengine.') :]}.{name}"
 

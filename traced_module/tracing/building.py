@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -62,6 +62,7 @@ class Builder:
         self.anchor: Expr | None = None  # new expressions go in front of it; None: last
         self.replayed: Expr | None = None  # of a graph that is traced again: what runs now, and knows its origin
         self.constants: dict[int, Expr] = {}  # of such a graph: value -> what has it
+        self.outsider: Callable[[Tensor], None] | None = None  # is told of tensors that become constants
 
     def node_of(self, value: Any) -> Node | None:
         """The node of a tensor or a module; None for other values. Unknown tensors become constants."""
@@ -81,6 +82,8 @@ class Builder:
                 "a graph cannot change values of its caller: change a copy (x = x + 0) or return the tensor"
             )
         if node is None:
+            if self.outsider is not None:
+                self.outsider(value)
             kind = "parameter" if isinstance(value, Parameter) else "tensor"
             constant = Tensor._wrap(value._storage(), value.dtype, value.device)
             meta = self.meta(self.constants.get(id(value)))
@@ -128,9 +131,11 @@ class Builder:
             if function.home.startswith(opdefs.HOME):
                 name = name.lower()
                 return self.make_call(expr, inputs, result, f"{name}_out", f"{graph.qualname}.[def_{name}]")
-            return self.make_call(expr, inputs, result, f"{name}_out", f"{graph.qualname}.[func_{name}]")
-        expr = CallMethod(graph, graph._new_expr_id(), self.meta(), arguments, name)
-        short = name.strip("_")
+            if not function.recorded_as:
+                return self.make_call(expr, inputs, result, f"{name}_out", f"{graph.qualname}.[func_{name}]")
+        else:
+            expr = CallMethod(graph, graph._new_expr_id(), self.meta(), arguments, name)
+        short = (function.recorded_as or name).strip("_")
         return self.make_call(expr, inputs, result, f"{short}_out", f"{graph.qualname}.[method_{short}]")
 
 

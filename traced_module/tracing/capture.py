@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 from megengine.core import hooks
@@ -15,19 +16,21 @@ from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.expr import (
     Arguments,
+    CallFunction,
     CallMethod,
     Constant,
     GetAttr,
     Input,
 )
 from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import ModuleNode
+from megengine.traced_module.node import ModuleNode, TensorNode
 from megengine.traced_module.tracing.building import Builder, Read, Scope, shape_of
 from megengine.traced_module.tracing.calls import (
     alias,
     arguments_key,
     flatten_arguments,
     forward_signature,
+    function_of,
     is_leaf_module,
     named_only,
     normalized,
@@ -40,6 +43,7 @@ from megengine.traced_module.tracing.spec_memo import function_spec, layer_resul
 from megengine.traced_module.tracing.specialization import Specialization, SpecializationWarning
 from megengine.traced_module.tracing.views import MappingView, SequenceView, check_name, holds_modules
 
+_ACROSS = "the graph is specialised to this value; pass it to the module as an argument, or return it as a result"
 _TO_ONE_VALUE = "the graph is specialised to this value; compute with tensors where it depends on the input"
 
 
@@ -50,6 +54,7 @@ class ModuleTracer:
         self.scopes: list[Builder] = []
         self.children: dict[int, tuple[Module, dict[Any, InternalGraph]]] = {}
         self.specializations: list[Specialization] = []
+        self.ended: list[Scope] = []  # of the graphs that are complete
         self._before: list[tuple[Tensor, Tensor]] = []  # tensors changed in place, and their values before
 
     @property
@@ -78,12 +83,39 @@ class ModuleTracer:
         """An operator in place, or item assignment: the tensor stands for another node from now on."""
         scope = self.current.scope
         node = scope.nodes.get(id(tensor))
+        if node is None and id(new) not in scope.nodes and self._elsewhere(new) is None:
+            return  # nothing of the graph: a layer that is made here gets its weights, say
         outside = (GetAttr, Constant, Input) if len(self.scopes) == 1 else (GetAttr, Constant)
         if node is None or isinstance(node.expr, outside):
             name = "tensor" if node is None else node.name
             self._note("change in place", name, "the graph computes with the new value and leaves the tensor as it is")
         self._before.append((tensor, alias(tensor)))
-        scope.bind(tensor, scope.nodes[id(new)])
+        scope.bind(tensor, self.current.node_of(new))  # type: ignore[arg-type]
+
+    def built(self, tensor: Tensor, data: Any, dtype: Any, device: Any) -> Tensor | None:
+        """A tensor is made of data; where values of this trace are among them the graph makes it."""
+        if not self._is_traced(data):
+            return None
+        made = function_of("megengine.tensor.tensor")(data, dtype, device)
+        self.current.scope.bind(tensor, self.current.scope.nodes[id(made)])
+        return made
+
+    def _is_traced(self, data: Any) -> bool:
+        if isinstance(data, (list, tuple)):
+            return any(map(self._is_traced, data))
+        return isinstance(data, Tensor) and (id(data) in self.current.scope.nodes or self._elsewhere(data) is not None)
+
+    def _elsewhere(self, tensor: Tensor) -> TensorNode | None:
+        """What another graph of this trace has computed as this tensor."""
+        scopes = chain((b.scope for b in self.scopes[-2::-1]), self.ended)
+        node = next((s.nodes[id(tensor)] for s in scopes if id(tensor) in s.nodes), None)
+        return None if node is None or isinstance(node.expr, (GetAttr, Constant)) else node
+
+    def _across(self, tensor: Tensor) -> None:
+        """A tensor that the graph does not know becomes a constant of it."""
+        node = self._elsewhere(tensor)
+        if node is not None:
+            self._say("the value, from outside the call,", f"{node.graph.qualname}.{node.name}", _ACROSS)
 
     def restore(self) -> None:
         """Give tensors that were changed in place back the values they had before the trace."""
@@ -119,13 +151,20 @@ class ModuleTracer:
         if node is not None:
             self._note(what, node.name, advice)
 
+    def length(self, tensor: Tensor) -> None:
+        """`len(x)`, `for row in x`; of a shape it is the number of axes, which a graph is made for."""
+        node = self.current.scope.nodes.get(id(tensor))
+        if node is not None and (isinstance(node.expr, CallFunction) or not node.expr._from_shapes):
+            self._note("the length", node.name, "the graph is specialised to this length; x.shape[0] follows the input")
+
     def _note(self, what: str, name: str, why: str) -> None:
-        found = Specialization(
-            user_line(self.current.scope.source, _ENTRY), what, f"{self.current.graph.qualname}.{name}"
-        )
+        self._say(what, f"{self.current.graph.qualname}.{name}", why)
+
+    def _say(self, what: str, path: str, why: str) -> None:
+        found = Specialization(user_line(self.current.scope.source, _ENTRY), what, path)
         if found not in self.specializations:
             self.specializations.append(found)
-            warnings.warn(f"{found}: {why}", SpecializationWarning, stacklevel=3)
+            warnings.warn(f"{found}: {why}", SpecializationWarning, stacklevel=4)
 
     def attribute(self, module: Module, name: str, value: Any) -> Any:
         """An attribute of a module is read."""
@@ -163,6 +202,8 @@ class ModuleTracer:
         known = scope.nodes.get(id(value)) if isinstance(value, Tensor) else None
         if known is not None and not isinstance(known.expr, GetAttr):
             return  # assigned, or changed in place, by this forward: it is what was computed
+        if known is None and isinstance(value, Tensor) and self._elsewhere(value) is not None:
+            return  # assigned by the forward of another module
         node = scope.attributes.get(path)
         if node is None:
             graph = builder.graph
@@ -232,6 +273,7 @@ class ModuleTracer:
         for label, tensor in zip(_input_names(module, args, kwargs), inner, strict=True):
             scope.bind(tensor, graph.add_input(label, tensor.spec))
         builder = Builder(scope)
+        builder.outsider = self._across
         supply = iter(inner)
         inner_args, inner_kwargs = unflatten(arg_def, [next(supply) if isinstance(v, Tensor) else v for v in leaves])
         self.scopes.append(builder)
@@ -240,6 +282,7 @@ class ModuleTracer:
             self._finish(builder, module, result)
         finally:
             self.scopes.pop()
+            self.ended.append(scope)
         for given, tensor, node in zip(tensors, inner, graph._inputs[1:], strict=True):
             if self.scopes and scope.nodes[id(tensor)] is not node:
                 self.current.scope.changed[id(given)] = f"{graph.qualname}.{node.name}"

@@ -20,7 +20,7 @@ from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.names import identifier
 from megengine.traced_module.node import TensorNode
 from megengine.traced_module.provenance import graph_path, module_path
-from megengine.traced_module.tracing.calls import alias, untouched
+from megengine.traced_module.tracing.calls import alias, function_of, untouched
 from megengine.traced_module.tracing.deferred import SHAPE_OF
 
 
@@ -173,6 +173,15 @@ class _LayerPath:
     def rebind(self, tensor: Tensor, new: Tensor) -> None:
         """The recorder, an interposer, hears of it."""
 
+    def built(self, tensor: Tensor, data: Any, dtype: Any, device: Any) -> Tensor | None:
+        """A layer makes a tensor of its values."""
+        return None if not self._is_recorded(data) else function_of("megengine.tensor.tensor")(data, dtype, device)
+
+    def _is_recorded(self, data: Any) -> bool:
+        if isinstance(data, (list, tuple)):
+            return any(map(self._is_recorded, data))
+        return isinstance(data, Tensor) and id(data) in self.recorder.nodes
+
     def alias(self, tensor: Tensor) -> Tensor:
         """Another tensor of the same node."""
         made = alias(tensor)
@@ -182,6 +191,9 @@ class _LayerPath:
 
     def replays(self, expr: Any) -> None:
         """The interpreter tells the recorder itself."""
+
+    def length(self, tensor: Tensor) -> None:
+        """Lengths are fixed here."""
 
     def value(self, tensor: Any, what: str, advice: str = "") -> None:
         """Values are not watched."""

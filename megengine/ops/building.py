@@ -1,0 +1,61 @@
+"""Tensors made of values of a graph: what `Tensor(x)` and `Tensor([1, x, 1])` are while a model is traced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from megengine import device as devices
+from megengine.core.dtype import DType, QuantizedDType, as_dtype, storage_of
+from megengine.core.errors import DTypeError
+from megengine.core.types import DTypeLike
+from megengine.dispatch import apply, public
+from megengine.ops.casting import astype, detach
+from megengine.ops.joining import stack
+from megengine.tensor import Tensor
+
+
+@public(home="megengine.tensor", recorded_as="__new__")
+def tensor(data: Any, dtype: DTypeLike | None = None, device: str | None = None) -> Tensor:
+    """A tensor of numbers, arrays and tensors in nested sequences, or of one of them, as `Tensor(data)` makes it.
+
+    Gradients flow to a tensor that is copied, and not into sequences, as in MegEngine.
+    """
+    wanted = None if dtype is None else as_dtype(dtype)
+    if isinstance(data, Tensor):
+        made = apply("copy", data, device=data.device if device is None else devices.normalize(device))
+        return made if wanted in (None, made.dtype) else _cast(made, wanted)
+    kind = Tensor(_outline(data), wanted).dtype
+    made = _joined(data, kind)
+    return detach(made if device is None else apply("copy", made, device=devices.normalize(device)))
+
+
+def _outline(data: Any) -> Any:
+    """The same nesting with zeros in place of tensors: its shape and dtype are those of the whole."""
+    if isinstance(data, Tensor):
+        return np.zeros(data.spec.shape, storage_of(data.dtype))
+    return [_outline(v) for v in data] if isinstance(data, (list, tuple)) else data
+
+
+def _joined(data: Any, kind: DType) -> Tensor:
+    if isinstance(data, Tensor):
+        return _cast(data, kind)
+    if not _has_tensor(data):
+        return Tensor(data, kind)
+    return stack([_joined(v, kind) for v in data], 0)
+
+
+def _has_tensor(data: Any) -> bool:
+    if isinstance(data, (list, tuple)):
+        return any(map(_has_tensor, data))
+    return isinstance(data, Tensor)
+
+
+def _cast(x: Tensor, kind: DType) -> Tensor:
+    """Numbers in another dtype; those of quantized tensors are not their values, and asked for with care only."""
+    if isinstance(kind, QuantizedDType) or isinstance(x.dtype, QuantizedDType):
+        raise DTypeError(
+            f"tensor: {x.dtype} to {kind} while a model is traced; expected dtypes without a scale; use astype"
+        )
+    return astype(x, kind)

@@ -1,0 +1,57 @@
+"""Calls that make tensors of values: in MegEngine's files the method `__new__` of the class, here `tensor(data)`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from megengine.core.errors import FileFormatError
+from megengine.core.pytree import flatten, unflatten
+from megengine.serialization.pickles import Global
+from megengine.tensor import Tensor
+from megengine.traced_module.expr import Arguments, Call, CallFunction, Expr
+from megengine.traced_module.tracing.calls import arguments_of, callee_signature
+
+METHOD = "__new__"
+FUNCTION = "megengine.tensor.tensor"
+_CLASSES = ("megengine.tensor.Tensor", "megengine.tensor.Parameter")
+_OPTIONS = ("dtype", "device")
+
+
+class _Input:
+    """Where an input stands among the arguments."""
+
+
+def makes_tensor(expr: Expr) -> bool:
+    """True for the call of `tensor`."""
+    return isinstance(expr, CallFunction) and expr.qualified == FUNCTION
+
+
+def with_class(expr: Call, kind: Any) -> Arguments:
+    """Arguments as MegEngine has them: the class first, and the options that are given by name."""
+    args, kwargs = expr.unflatten_args([_Input() for _ in expr.inputs])
+    given = callee_signature(expr).bind(*args, **kwargs).arguments
+    options = {name: given[name] for name in _OPTIONS if given.get(name) is not None}
+    return _arguments((kind, given["data"]), options)
+
+
+def without_class(stored: Sequence[tuple[int, Any]]) -> list[tuple[int, Any]]:
+    """The stored constants with None in place of the class. Raises FileFormatError if it is none of tensors."""
+    if not stored or stored[0][0] != 0 or not isinstance(stored[0][1], Global) or str(stored[0][1]) not in _CLASSES:
+        raise FileFormatError(f"the file calls {METHOD} of something that is no class of tensors")
+    return [(0, None), *stored[1:]]
+
+
+def as_call(arguments: Arguments, number: int) -> Arguments:
+    """Arguments of `tensor` for those of `__new__`, which has `number` inputs."""
+    leaves: list[Any] = [_Input() for _ in range(number)]
+    for index, value in arguments[1]:
+        leaves.insert(index, value)
+    args, kwargs = unflatten(arguments[0], leaves)
+    given = inspect.signature(Tensor).bind(*args[1:], **kwargs).arguments
+    return _arguments((given["data"], *[given.get(name) for name in _OPTIONS]), {})
+
+
+def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    return arguments_of(*flatten((args, kwargs)), lambda leaf: leaf if isinstance(leaf, _Input) else None)[1]  # type: ignore[arg-type, return-value]
