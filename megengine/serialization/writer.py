@@ -46,6 +46,7 @@ class PickleWriter:
         self.out = bytearray(pickle.PROTO + b"\x04")
         # what was written already -> the opcode that recalls it
         self.memo: dict[int, bytes] = {}
+        self.dtypes: dict[np.dtype, bytes] = {}
         self.texts: dict[str, bytes] = {}
         self.names: dict[str, bytes] = {}
         self.count = 0  # entries of the reader's memo
@@ -180,8 +181,10 @@ class PickleWriter:
         self.put(pickle.ADDITEMS)
 
     def dtype(self, value: np.dtype) -> None:
-        if id(value) in self.memo:  # those of NumPy are one object each
-            self.out += self.memo[id(value)]
+        plain = value.metadata is None  # one that was read from a file is another object than NumPy's own
+        known = self.dtypes.get(value) if plain else self.memo.get(id(value))
+        if known is not None:
+            self.out += known
             return
         meta = quantized_of(value) and value.metadata
         self.name("numpy.dtype")
@@ -193,6 +196,8 @@ class PickleWriter:
             state = (4 if meta else 3, _ORDERS[value.byteorder], None, None, None, -1, -1, 0)
         self.put(pickle.NEWFALSE, pickle.NEWTRUE, pickle.TUPLE3, pickle.REDUCE)
         self.remember(value)
+        if plain:
+            self.dtypes[value] = self.memo[id(value)]
         self.tuple_((*state, dict(meta)) if meta else state)
         self.put(pickle.BUILD)
 

@@ -270,3 +270,13 @@ def test_broken_files_raise_what_pickle_raises(tmp_path):
     (tmp_path / "a.pkl").write_bytes(b"garbage")
     with pytest.raises(pickle.UnpicklingError, match="not a readable pickle"):
         load(tmp_path / "a.pkl")
+
+
+def test_the_bytes_of_a_file_do_not_depend_on_which_object_a_dtype_is(tmp_path):
+    """A dtype that was read from a pickle is equal to NumPy's own, and another object."""
+    own = np.zeros(3, np.float32)
+    other = np.zeros(3, np.dtype("float32", copy=True))
+    assert other.dtype is not own.dtype
+    save([own, own + 1], tmp_path / "a.pkl")
+    save([other, own + 1], tmp_path / "b.pkl")
+    assert (tmp_path / "a.pkl").read_bytes() == (tmp_path / "b.pkl").read_bytes()
