@@ -60,9 +60,7 @@ def _weights_beside(path: Path) -> Iterator[Path]:
 
 
 def _same_file(one: Path, other: Path) -> bool:
-    if os.path.realpath(one) == os.path.realpath(other):
-        return True
     try:
-        return os.path.samefile(one, other)
-    except (OSError, ValueError):
+        return os.path.realpath(one) == os.path.realpath(other) or os.path.samefile(one, other)
+    except (OSError, ValueError):  # there is no file of such a name: with a NUL in it, or half a character
         return False
