@@ -62,6 +62,8 @@ def _missing(problem: Problem) -> str | None:
         return _reason
     if any(s.size == 0 for s in (*problem.inputs, *problem.outputs)):
         return "empty tensors"
+    if max(problem.attrs.get("stride", (1,))) >= 1 << 24:  # longer than any picture: oneDNN refuses some of these
+        return "steps this long are computed by the own kernel"
     return None
 
 
@@ -71,8 +73,6 @@ def _missing(problem: Problem) -> str | None:
 def _float_usable(problem: Problem) -> str | None:
     if any(s.dtype != _F32 for s in problem.inputs):
         return f"float32 only, got {', '.join(str(s.dtype) for s in problem.inputs)}"
-    if max(problem.attrs.get("stride", (1,))) >= 1 << 24:  # longer than any picture: oneDNN refuses some of these
-        return "steps this long are computed by the own kernel"
     if problem.attrs.get("activation", "none") not in _FLOAT_ACTIVATIONS:
         return f"activation {problem.attrs.activation} is computed by its own kernel"
     return _missing(problem)

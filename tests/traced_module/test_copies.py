@@ -23,6 +23,27 @@ from megengine.traced_module.passes import optimize
 
 X = tensor(np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype(np.float32))
 RESNET = trace_module(models.resnet18().eval(), X)
+
+
+class Small(M.Module):
+    """Layers in submodules, a list and a dict, one of them twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = M.ConvBnRelu2d(3, 8, 3, stride=2)
+        self.blocks = [M.Sequential(M.Conv2d(8, 8, 3, padding=1), M.BatchNorm2d(8), M.ReLU()) for _ in range(2)]
+        self.heads = {"a": M.Conv2d(8, 4, 1), "b": M.Dropout(0.5)}
+        self.fc = M.Linear(4, 5)
+
+    def forward(self, x):
+        x = self.stem(x)
+        for block in (*self.blocks, self.blocks[0]):
+            x = x + block(x)
+        return self.fc(self.heads["b"](self.heads["a"](x)).mean((2, 3)))
+
+
+SMALL = trace_module(Small().eval(), X)
+NETS = pytest.mark.parametrize("net", [SMALL, pytest.param(RESNET, marks=pytest.mark.slow)], ids=["small", "resnet18"])
 COPIES = {
     "clone": lambda m: m.clone(),
     "clone of a clone": lambda m: m.clone().clone(),
@@ -62,9 +83,10 @@ def spoil(model: TracedModule) -> None:
                 setattr(part, name, 0.125)
 
 
+@NETS
 @pytest.mark.parametrize("how", COPIES)
-def test_nothing_done_to_a_copy_shows_in_the_original(how):
-    model = RESNET.clone()
+def test_nothing_done_to_a_copy_shows_in_the_original(how, net):
+    model = net.clone()
     before = content(model)
     made = COPIES[how](model)
     assert not parts(model).keys() & parts(made).keys()
@@ -74,9 +96,10 @@ def test_nothing_done_to_a_copy_shows_in_the_original(how):
     assert not any(m._forward_hooks for m in model.modules())
 
 
+@NETS
 @pytest.mark.parametrize("how", COPIES)
-def test_nothing_done_to_the_original_shows_in_a_copy(how):
-    model = RESNET.clone()
+def test_nothing_done_to_the_original_shows_in_a_copy(how, net):
+    model = net.clone()
     made = COPIES[how](model)
     before = content(made)
     spoil(model)
@@ -97,9 +120,10 @@ def test_copies_of_nets_of_every_kind(name):
     assert content(model) == before
 
 
+@NETS
 @pytest.mark.parametrize("optimizer", [SGD, Adam])
-def test_a_copy_that_is_trained_leaves_the_original(optimizer):
-    model = RESNET.clone()
+def test_a_copy_that_is_trained_leaves_the_original(optimizer, net):
+    model = net.clone()
     before = content(model)
     made = model.clone()
     manager = GradManager().attach(made.parameters())

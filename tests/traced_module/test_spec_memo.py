@@ -57,18 +57,10 @@ def test_an_equal_call_is_made_once(made):
         graph.replace_node({graph.inputs[1]: graph.inputs[2]})
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda net: setattr(net.conv, "stride", (2, 2)),
-        lambda net: setattr(net.conv, "padding", (1, 1)),
-        lambda net: setattr(net.conv, "weight", tensor(np.ones((4, 3, 5, 5), np.float32))),
-    ],
-)
-def test_a_layer_that_was_changed_is_asked_again(change):
+def test_a_layer_that_was_changed_is_asked_again():
     module = trace_module(Net().eval(), tensor(X))
     module.graph.lint()
-    change(module)
+    module.conv.weight = tensor(np.ones((4, 3, 5, 5), np.float32))
     with pytest.raises(ShapeError, match="changes its results"):
         module.graph.lint()
 

@@ -80,10 +80,11 @@ def to_graphviz(graph: InternalGraph, *, depth: int | None = None) -> GraphPictu
     Raises:
         GraphError: `depth` is no count of levels.
     """
+    sheet = sheet_of(graph)
     made = GraphPicture(name=_plain(graph.name), format="svg", node_attr=_NODES, graph_attr=_CLUSTERS)
     made.drawn, made.depth = graph, depth
     writer = _Writer(made, levels(depth))
-    writer.sheet(made, sheet_of(graph), {}, "n", 0)
+    writer.sheet(sheet, {}, "n", 0)
     for start, end in writer.edges:
         made.edge(start, end)
     return made
@@ -124,44 +125,47 @@ _CLUSTERS = {"fontname": "sans-serif", "style": "rounded", "color": "#8a94a6"}
 
 
 class _Writer:
-    """Boxes and clusters, and edges between boxes, those inside of clusters included."""
+    """Writes boxes and clusters, and collects edges between boxes, those inside of clusters included.
+
+    A cluster is opened and closed in the lines of the one picture: `Digraph.subgraph` would copy the lines of a deep
+    nest once for each level.
+    """
 
     def __init__(self, picture: graphviz.Digraph, depth: float) -> None:
         self.picture = picture
         self.depth = depth
         self.edges: dict[tuple[str, str], None] = {}
 
-    def sheet(self, into: graphviz.Digraph, sheet: Sheet, made: dict[int, str], prefix: str, level: int) -> None:
+    def sheet(self, sheet: Sheet, made: dict[int, str], prefix: str, level: int) -> None:
         """Boxes of a sheet; `made` is which box makes a node, by the node's identity, and is added to."""
         for number, item in enumerate(sheet.items):
             if item.source is not None:
                 continue  # the box that makes it stands in another cluster
             name = f"{prefix}_{number}"
             if item.inside is None or level >= self.depth:
-                self._box(into, item, name, made)
+                self._box(item, name, made)
                 continue
-            cluster = graphviz.Digraph(name=f"cluster_{name}", graph_attr={"label": _label(item, 1)})
+            self.picture.body.append(f"\tsubgraph cluster_{name} {{\n")
+            self.picture.attr(label=_label(item, 1))
             if item.expr is None:
-                self.sheet(cluster, item.inside, made, name, level + 1)
+                self.sheet(item.inside, made, name, level + 1)
             else:
-                self._call(cluster, item, item.inside, made, name, level)
-            into.subgraph(cluster)
+                self._call(item, item.inside, made, name, level)
+            self.picture.body.append("\t}\n")
 
-    def _box(self, into: graphviz.Digraph, item: Item, name: str, made: dict[int, str]) -> None:
-        into.node(name, _label(item, 2), fillcolor=COLOURS[kind(item)])
+    def _box(self, item: Item, name: str, made: dict[int, str]) -> None:
+        self.picture.node(name, _label(item, 2), fillcolor=COLOURS[kind(item)])
         here = {id(node) for expr in item.made for node in expr.outputs}
         operands = [node for expr in item.made for node in expr.inputs if id(node) not in here]
         self.edges.update(dict.fromkeys((made[id(node)], name) for node in operands if id(node) in made))
         made.update(dict.fromkeys(here, name))
 
-    def _call(
-        self, cluster: graphviz.Digraph, item: Item, inside: Sheet, made: dict[int, str], name: str, level: int
-    ) -> None:
+    def _call(self, item: Item, inside: Sheet, made: dict[int, str], name: str, level: int) -> None:
         """The call of a submodule: operands lead to the inputs of its graph, results come from its outputs."""
         expr = item.expr
         assert expr is not None
         inner: dict[int, str] = {}
-        self.sheet(cluster, inside, inner, name, level + 1)
+        self.sheet(inside, inner, name, level + 1)
         for operand, node in zip(expr.inputs[1:], inside.graph.inputs[1:], strict=True):
             if id(operand) in made and id(node) in inner:
                 self.edges[made[id(operand)], inner[id(node)]] = None
