@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,71 +9,10 @@ import numpy as np
 from megengine import dispatch
 from megengine import functional as F
 from megengine.compat.opdef import LARGEST, OpDef, choice, integers
-from megengine.core.errors import DTypeError, OptionError
+from megengine.core.errors import OptionError
 from megengine.functional.utils import _assert_equal
-from megengine.module import elemwise
+from megengine.module.elemwise import MODES
 from megengine.tensor import Tensor
-
-
-def _erfinv(x: Tensor) -> Tensor:
-    """Inverse error function: Winitzki's approximation (2008), and Newton steps from there."""
-    a = 0.147
-    log = F.log(F.maximum(1 - x * x, 1e-37))
-    head = 2 / (np.pi * a) + log / 2
-    y = F.sign(x) * F.sqrt(F.sqrt(head * head - log / a) - head)
-    for _ in range(3):
-        y = y - (F.erf(y) - x) * (np.sqrt(np.pi) / 2) * F.exp(y * y)
-    return y
-
-
-def _where(condition: Tensor, x: Tensor) -> Tensor:
-    return F.where(condition, x, F.zeros_like(x))
-
-
-def _rmulh(x: Tensor, y: Tensor) -> Tensor:
-    """The high half of a product of integers, doubled and rounded (ARM's VQRDMULH)."""
-    if x.dtype.kind != "i":
-        raise DTypeError(f"RMULH: got {x.dtype}; expected int8, int16 or int32")
-    bits = x.dtype.itemsize * 8 - 1
-    product = x.astype("int64") * y.astype("int64")
-    rounded = F.right_shift(product + (1 << (bits - 1)), bits)
-    return F.minimum(rounded, (1 << bits) - 1).astype(x.dtype)
-
-
-_G = 1 / np.sqrt(2 * np.pi)
-# slopes of functions, times the cotangent g of the result; of some the first argument is the result y, of others x
-_SLOPES: dict[str, Callable[..., Any]] = {
-    "ABS_GRAD": lambda x, g: F.sign(x) * g,
-    "SIGMOID_GRAD": lambda y, g: y * (1 - y) * g,
-    "TANH_GRAD": lambda y, g: (1 - y * y) * g,
-    "FAST_TANH_GRAD": lambda y, g: _fast_tanh_slope(y) * g,
-    "H_SWISH_GRAD": lambda x, g: F.where(x < -3, 0 * g, F.where(x > 3, g, (2 * x + 3) / 6 * g)),
-    "SILU_GRAD": lambda x, g: F.sigmoid(x) * (1 + x * (1 - F.sigmoid(x))) * g,
-    "GELU_GRAD": lambda x, g: ((1 + F.erf(x / np.sqrt(2))) / 2 + x * _G * F.exp(-x * x / 2)) * g,
-    "ASINH_GRAD": lambda x, g: g / F.sqrt(x * x + 1),
-    "ACOSH_GRAD": lambda x, g: g / F.sqrt(x * x - 1),
-    "ATANH_GRAD": lambda x, g: g / (1 - x * x),
-    "SOFTPLUS_GRAD": lambda x, g: F.sigmoid(x) * g,
-    "RELU6_GRAD": lambda x, g: _where(F.logical_and(x > 0, x < 6), g),
-    "HSIGMOID_GRAD": lambda x, g: _where(F.logical_and(x > -3, x < 3), g) / 6,
-    "PRELU_GRAD": lambda x, g, slope: F.where(x >= 0, g, slope * g),
-}
-
-
-def _fast_tanh_slope(x: Tensor) -> Tensor:
-    """Derivative of x (27 + x^2) / (27 + 9 x^2)."""
-    square = x * x
-    top = (27 + 3 * square) * (27 + 9 * square) - 18 * square * (27 + square)
-    return top / (27 + 9 * square) ** 2
-
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "ERFINV": _erfinv,
-    "ERFCINV": lambda x: _erfinv(1 - x),
-    "RMULH": _rmulh,
-    **_SLOPES,
-    **elemwise._FUNCTIONS,
-}
 
 
 class Elemwise(OpDef):
@@ -99,7 +37,7 @@ class Elemwise(OpDef):
 
 def _called(mode: str, inputs: tuple[Tensor, ...]) -> Tensor:
     try:
-        return _FUNCTIONS[mode](*inputs)
+        return MODES[mode](*inputs)
     except TypeError as exc:
         if exc.__traceback__ is not None and exc.__traceback__.tb_next is None:  # of this very call
             raise OptionError(f"{mode}: got {len(inputs)} tensors, which it does not take: {exc}") from None
@@ -127,9 +65,9 @@ class ElemwiseMultiType(OpDef):
     def run(self, *inputs: Tensor) -> Tensor:
         """Computes with real values, and rounds to `dtype` at the end."""
         mode = str(self.mode.value)  # type: ignore[attr-defined]
-        if mode in _FUNCTIONS:
+        if mode in MODES:
             out = _called(mode, inputs)
-        elif mode.removeprefix("Q") in _FUNCTIONS:
+        elif mode.removeprefix("Q") in MODES:
             out = _called(mode.removeprefix("Q"), tuple(x.astype("float32") for x in inputs))
         elif mode.endswith("F32"):
             out = _called(mode.split("_INT16")[0].split("_UINT8")[0], tuple(x.astype("float32") for x in inputs))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from megengine import functional as F
-from megengine.core.errors import ArgumentError, OptionError, nearest
+from megengine.core.errors import ArgumentError, DTypeError, OptionError, nearest
 from megengine.module.module import Module
 from megengine.tensor import Tensor
 
@@ -45,7 +45,8 @@ def _erfinv(y: Tensor) -> Tensor:
     for _ in range(2):
         step = (F.erf(x) - y) * (math.sqrt(math.pi) / 2) * F.exp(x * x)
         x = F.where(abs(step) < 0.1, x - step, x)  # beyond it the ends lie, where the slope vanishes
-    return F.where(abs(y) < 1, x, y * F.where(abs(y) > 1, math.nan, math.inf))
+    ends = y.detach() * F.where(abs(y) > 1, math.nan, math.inf)  # without a gradient: zero times these is not zero
+    return F.where(abs(y) < 1, x, ends)
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
@@ -67,6 +68,8 @@ _GILES_TAIL = (
 
 def _high_product(x: Tensor, y: Tensor) -> Tensor:
     """The upper half of twice the product of integers, rounded; the one that does not fit is the largest number."""
+    if x.dtype not in (np.int8, np.int16, np.int32):
+        raise DTypeError(f"RMULH: got {x.dtype}; expected int8, int16 or int32")
     bits = np.iinfo(x.dtype).bits - 1
     product = F.right_shift(x.astype("int64") * y.astype("int64") + 2 ** (bits - 1), bits)
     return F.minimum(product, 2**bits - 1).astype(x.dtype)
@@ -108,7 +111,8 @@ _GRADIENTS: dict[str, Callable[..., Tensor]] = {
     "SOFTPLUS_GRAD": lambda x, dy: F.sigmoid(x) * dy,
     "TANH_GRAD": lambda y, dy: (1 - y * y) * dy,
 }
-_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+# name of MegEngine -> what computes it
+MODES: dict[str, Callable[..., Tensor]] = {
     **{name.upper(): getattr(F, name) for name in _SAME},
     **{name: getattr(F, function) for name, function in _RENAMED.items()},
     # comparisons give ones and zeros of the operands' dtype
@@ -145,15 +149,15 @@ class Elemwise(Module):
     def __init__(self, method: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.method = getattr(method, "name", method)
-        if self.method.upper() not in _FUNCTIONS:
+        if self.method.upper() not in MODES:
             raise OptionError(
-                f"Elemwise: unknown method {method!r}{nearest(self.method.upper(), _FUNCTIONS)}; "
-                f"expected one of {sorted(_FUNCTIONS)}"
+                f"Elemwise: unknown method {method!r}{nearest(self.method.upper(), MODES)}; "
+                f"expected one of {sorted(MODES)}"
             )
 
     def forward(self, *inps: Tensor) -> Tensor:
         """Operands broadcast."""
-        function = _FUNCTIONS[self.method.upper()]
+        function = MODES[self.method.upper()]
         try:
             return function(*inps)
         except TypeError as exc:

@@ -137,7 +137,7 @@ def test_the_label_map_and_the_disjoint_sets(tmp_path):
 def test_a_photo_of_the_label_map_that_is_missing(tmp_path):
     folder = stamps_folder(tmp_path)
     (folder / "animals/fish/lionfish.png").unlink()
-    with pytest.raises(AssetError, match=r"1 photographs of the label map are not in .*lionfish\.png"):
+    with pytest.raises(AssetError, match=r"1 photograph of the label map not found in .*lionfish\.png"):
         photos.tuxpaint(folder)
 
 
