@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType
+from megengine.core.notebook import html_table
 from megengine.quantization.calibrate import Progress, as_batches, as_tensors
 from megengine.quantization.match import is_op
 from megengine.tensor import Tensor
@@ -112,6 +113,16 @@ class Analysis:
     def worst(self, count: int = 10) -> tuple[EdgeReport, ...]:
         """Edges with the lowest SQNR first."""
         return tuple(sorted(self.edges, key=lambda e: e.sqnr_db)[:count])
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: every edge."""
+        rows = [
+            (e.name, e.op, e.module, e.dtype, e.noise_from, f"{e.cut:.2%}", f"{e.cosine:.4f}", f"{e.sqnr_db:.1f}")
+            for e in self.edges
+        ]
+        title = f"output: SQNR {self.output_sqnr_db:.1f} dB, cosine {self.output_cosine:.4f}, {self.batches} batches"
+        headings = ("edge", "op", "module", "dtype", "noise from", "cut", "cosine", "SQNR dB")
+        return html_table(headings, rows, numbers=3, title=title)
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists and numbers; infinities become None."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import megengine.traced_module as tm
 from megengine.core.errors import CalibrationError
+from megengine.core.notebook import html_table
 from megengine.quantization.analysis import Analysis, analyze
 from megengine.quantization.annotate import Annotation, annotate
 from megengine.quantization.bias import corrected, mean_errors
@@ -41,6 +42,12 @@ class QuantReport:
     integer_layers: int
     floating: tuple[FloatOp, ...]
     edges: dict[str, str]
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        rows = [(one.name, one.op, one.module, one.reason, f"{one.share:.1%}") for one in self.floating]
+        title = f"{self.integer_layers} layers in integers, {len(rows)} ops in float"
+        return html_table(("in float", "op", "module", "reason", "share"), rows, numbers=1, title=title)
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import OptionError
+from megengine.core.notebook import html_text
 from megengine.core.text import one_line
 from megengine.dispatch import get_op, reference_runner
 from megengine.kernels.registry import Problem
@@ -85,6 +86,10 @@ class VerifyResult:
             lines.append(f"  {r.run:18} {'equal' if not r.values else where}")
         lines.append(f"  float evaluation   at most {self.float_largest:g} steps in one node")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        return html_text(str(self))
 
 
 def verify(

@@ -7,7 +7,8 @@ import pytest
 from quant_nets import Builder, residual_net
 
 from megengine.quantization import QuantConfig, RangeMethod, quantize_model
-from megengine.quantization.analysis import SOURCES
+from megengine.quantization.analysis import SOURCES, analyze
+from megengine.quantization.verify import verify
 
 
 def edges(model, data):
@@ -90,3 +91,12 @@ def test_an_edge_without_noise_names_no_source():
     data = [np.tile(np.float32([0, 255.0]), 96).reshape(1, 3, 8, 8)]
     edge = edges(quantize_model(graph, data), data)["x"]
     assert (edge.sqnr_db, edge.noise_from, sum(edge.noise.values())) == (math.inf, "", 0)
+
+
+def test_notebooks_show_what_was_found():
+    b, graph = residual_net()
+    model, data = quantize_model(graph, b.data()), b.data(2)
+    found = analyze(model.float_graph, model.qdq_graph, data)
+    assert found._repr_html_().count("<tr>") == 1 + len(found.edges) > 1
+    assert "layers in integers" in model.report._repr_html_()
+    assert "equal" in verify(model, data)._repr_html_()
