@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megengine import device as devices
-from megengine.core import absent, hooks
+from megengine.core import absent, hooks, late
 from megengine.core.dtype import DType, QuantizedDType, as_dtype, bfloat16, storage_of
 from megengine.core.effectless import warn_once
 from megengine.core.errors import (
@@ -94,8 +94,8 @@ class Tensor(_Fields):
     # What every tensor has are fields of the native base: _value, _spec, _dtype, _device, _thunk. What few have stands
     # on the class.
     grad: Tensor | None = None
-    qparams: Any = None
     name: str = ""
+    _qparams: Any = None
 
     if TYPE_CHECKING:  # fields of the native base
         _value: Any  # the array, None while it is deferred
@@ -256,6 +256,18 @@ class Tensor(_Fields):
     def requires_grad(self, value: Any) -> None:
         raise MissingNameError("requires_grad is reserved; attach the tensor to a GradManager instead")
 
+    @property
+    def qparams(self) -> Any:
+        """How the tensor is quantized: `QParams` without a scale at first, which may be updated."""
+        if self._qparams is None:
+            utils: Any = late.part("megengine.quantization", "utils")
+            self._qparams = utils.create_qparams()
+        return self._qparams
+
+    @qparams.setter
+    def qparams(self, value: Any) -> None:
+        self._qparams = value
+
     def set_value(self, value: Any) -> None:
         """Take another value, of any shape: numbers and arrays get this tensor's dtype, a tensor keeps its own."""
         try:
@@ -374,7 +386,7 @@ class Tensor(_Fields):
 
     def __deepcopy__(self, memo: dict) -> Tensor:
         copied = type(self)(self)
-        copied.name, copied.qparams = self.name, self.qparams
+        copied.name, copied._qparams = self.name, self._qparams
         memo[id(self)] = copied
         return copied
 

@@ -40,8 +40,8 @@ class QATModule(Module):
         self._forget()
 
     def _forget(self) -> None:
-        self.weight_observer = self.act_observer = None
-        self.weight_fake_quant = self.act_fake_quant = None
+        self.act_observer = self.act_fake_quant = None
+        self.weight_observer = self.weight_fake_quant = None
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self._forget()
@@ -153,7 +153,7 @@ def quantized_dtype_of(tensor: Tensor) -> QuantizedDType | None:
     """The dtype that a rounded tensor's qparams describe, or None."""
     qparams = tensor.qparams
     known = isinstance(qparams, QParams) and qparams.scale is not None and qparams.dtype_meta is not None
-    return qparams.dtype if known else None
+    return qparams.dtype if known and not qparams.dtype_meta.is_own else None  # of own types there is no arithmetic
 
 
 class WeightedQAT(QATModule):

@@ -147,7 +147,7 @@ def _check_zero(meta: QuantDtypeMeta, mode: QuantMode, zero_point: Tensor | None
             f"create_qparams: {meta.name} needs a zero point, and mode is {mode.name}; "
             "use QuantMode.ASYMMERTIC, or a signed type"
         )
-    if not meta.zero_points and zero_point is not None and np.any(zero_point.numpy()):
+    if not meta.zero_points and not meta.is_own and zero_point is not None and np.any(zero_point.numpy()):
         raise OptionError(
             f"create_qparams: {meta.name} is symmetric, but zero_point is {zero_point.numpy()}; "
             "use QuantMode.SYMMERTIC, or quint8"

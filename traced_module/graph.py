@@ -106,6 +106,16 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits, Drawable):
         self._journal.recording = True
 
     @property
+    def _total_ids(self) -> tuple[int, int]:
+        """The ids that the next node and the next expression get: MegEngine's name."""
+        return self._journal.next_node, self._journal.next_expr
+
+    @property
+    def _namespace(self) -> NameSpace:
+        """The names of the graph: MegEngine's name."""
+        return self._names
+
+    @property
     def edit_log(self) -> Any:
         """The edits of the whole traced module so far, as an `EditLog`; undone ones are not in it."""
         from megengine.traced_module.editing.edit_log import log_of

@@ -81,13 +81,23 @@ def known_quantized(dtype: DType) -> QuantizedDType:
     return dtype
 
 
-def quantized(name: str, scale: Any, zero_point: int = 0, axis: int | None = None) -> QuantizedDType:
-    """A quantized type by name. `scale`: positive finite number, or a sequence of them when `axis` is given."""
-    if not isinstance(name, str) or name not in _QUANTIZED:
+def quantized(
+    name: str,
+    scale: Any,
+    zero_point: int = 0,
+    axis: int | None = None,
+    *,
+    own: tuple[np.dtype, int, int] | None = None,
+) -> QuantizedDType:
+    """A quantized type by name. `scale`: positive finite number, or a sequence of them when `axis` is given.
+
+    `own` are storage, smallest and largest integer of a type that is not one of the known names.
+    """
+    if own is None and (not isinstance(name, str) or name not in _QUANTIZED):
         raise DTypeError(
             f"unknown quantized dtype {brief(name)}; expected one of {sorted(_QUANTIZED)}{nearest(name, _QUANTIZED)}"
         )
-    storage, qmin, qmax = _QUANTIZED[name]
+    storage, qmin, qmax = own or _QUANTIZED[name]
     try:
         values = np.asarray(scale, np.float32).reshape(-1)
         zero_point = operator.index(zero_point)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-import sys
 from collections.abc import Callable
 from types import ModuleType
 
@@ -31,7 +30,7 @@ def ensure(name: str) -> bool:
 @functools.cache
 def parts(package: str, *, private: bool = False) -> frozenset[str]:
     """Names of the modules and folders of a package; those that begin with an underscore only where asked."""
-    found = pkgutil.iter_modules(sys.modules[package].__path__)
+    found = pkgutil.iter_modules(importlib.import_module(package).__path__)
     return frozenset(module.name for module in found if private or not module.name.startswith("_"))
 
 

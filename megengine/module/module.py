@@ -400,8 +400,10 @@ class Module(_Reads):
     def _described(self) -> str:
         entries = ((n, v) for n, v in self._attributes(list) if isinstance(v, Module))
         lines = [f"({one_line(name)}): " + _described(child).replace("\n", "\n  ") for name, child in entries]
-        head = one_line(f"{type(self).__name__}({self._module_info_string()}")
-        return head + ("\n  " + "\n  ".join(lines) + "\n)" if lines else ")")
+        kind, told = one_line(type(self).__name__), one_line(self._module_info_string())
+        if not lines:
+            return f"{kind}({told})"
+        return "\n  ".join([f"{kind}(", *([told] if told else ()), *lines]) + "\n)"
 
 
 def _levels(module: Module) -> int:

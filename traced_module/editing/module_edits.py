@@ -19,7 +19,7 @@ from megengine.traced_module.editing.results import set_results, value_in
 from megengine.traced_module.expr import Call, Constant, Expr, GetAttr, Input, is_call_module
 from megengine.traced_module.names import identifier
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.primitives import is_among
+from megengine.traced_module.primitives import is_among, is_unused
 from megengine.traced_module.queries import child_graph
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ class ModuleEdits:
                 f"replace_node: nothing is left that could use {new.name!r} for {old.name!r}; "
                 f"every user of {old.name!r} is needed to make {new.name!r}"
             )
+        users = [u for u in users if u._key > new.expr._key or not is_unused(u, self._outputs)] or users
         for user in users:
             if user._key < new.expr._key:
                 raise GraphError(

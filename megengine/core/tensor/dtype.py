@@ -67,20 +67,38 @@ __all__ = [
 ]
 
 
-class QuantDtypeMeta(NamedTuple):
+class _Meta(NamedTuple):
+    name: str
+    cname: str | None
+    np_dtype_str: str
+    qmin: int
+    qmax: int
+    is_unsigned: bool
+
+
+class QuantDtypeMeta(_Meta):
     """An integer type without a scale: name, MegEngine's name, storage, and the integers it uses.
+
+    One with a name of its own is a type of the caller's, for fake quantization.
 
     Example:
         >>> meta_of("qint8_narrow").qmin
         -127
     """
 
-    name: str
-    cname: str
-    np_dtype_str: str
-    qmin: int
-    qmax: int
-    is_unsigned: bool | None = None
+    __slots__ = ()
+
+    def __new__(
+        cls, name: str, cname: str | None, np_dtype_str: str, qmin: int, qmax: int, is_unsigned: bool | None = None
+    ) -> QuantDtypeMeta:
+        if is_unsigned is None:
+            is_unsigned = np.dtype(np_dtype_str).kind == "u"
+        return super().__new__(cls, name, cname, np_dtype_str, qmin, qmax, is_unsigned)
+
+    @property
+    def is_own(self) -> bool:
+        """True for a type of the caller's."""
+        return _METAS.get(self.name) != self
 
     @property
     def zero_points(self) -> bool:
@@ -125,10 +143,15 @@ def create_quantized_dtype(dtype_meta: QuantDtypeMeta, scale: Any, zp: int | Non
     """
     if dtype_meta.zero_points and zp is None:
         raise OptionError(f"{dtype_meta.name}: zp is None; expected an integer from {dtype_meta.qmin} on")
-    if not dtype_meta.zero_points and zp not in (None, 0):
+    if not dtype_meta.zero_points and not dtype_meta.is_own and zp not in (None, 0):
         raise OptionError(f"{dtype_meta.name}: zp is {zp}; expected None, this type is symmetric")
     axis = 0 if np.ndim(scale) == 1 and np.size(scale) > 1 else None
-    return quantized(dtype_meta.name, scale, int(zp or 0), axis)
+    own = None
+    if dtype_meta.is_own:
+        low, high = dtype_meta.qmin, dtype_meta.qmax
+        fits = [np.min_scalar_type(low), np.min_scalar_type(high), np.dtype(dtype_meta.np_dtype_str)]
+        own = (np.result_type(*fits), low, high)  # 129 does not fit int8
+    return quantized(dtype_meta.name, scale, int(zp or 0), axis, own=own)
 
 
 def quint8(scale: float, zero_point: int) -> QuantizedDType:

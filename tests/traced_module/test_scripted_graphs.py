@@ -1,0 +1,68 @@
+"""Graphs as MegEngine's users script them: users before a new value, scales of whole blocks, inside names."""
+
+import numpy as np
+import pytest
+
+import megengine.functional as F
+import megengine.module as M
+from megengine.core.errors import GraphError
+from megengine.tensor import tensor
+from megengine.traced_module import optimize, trace_module
+
+X = tensor(np.random.default_rng(3).standard_normal((1, 4, 6, 6)).astype(np.float32))
+
+
+class Block(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.relu = M.Conv2d(4, 4, 3, padding=1), M.Conv2d(4, 4, 3, padding=1), M.ReLU()
+
+    def forward(self, x):
+        return self.b(self.relu(self.a(x) * 2.0)) * 0.5
+
+
+@pytest.fixture
+def flat():
+    return trace_module(M.Sequential(Block(), Block()).eval(), X).flatten()
+
+
+def test_scales_of_flattened_blocks_leave_no_multiplication(flat):
+    folded = optimize(flat, "BackwardFoldScale")
+    assert "__mul__" in str(flat.graph) and "__mul__" not in str(folded.graph)
+    np.testing.assert_allclose(folded(X).numpy(), flat(X).numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_unused_calls_before_the_new_value_stay_as_they_are(flat):
+    graph = flat.graph
+    second = graph.get_module_by_type(M.Conv2d).as_list()[1].expr
+    call = graph.get_calls_of(M.Conv2d)[1]
+    old = call.inputs[1]
+    with graph.insert_exprs():
+        unused = F.exp(F.relu(old))
+        new = old + 1
+    graph.replace_node({old: new})
+    assert second is not None and call.inputs[1] is new and unused.expr.inputs[0].expr.inputs[0] is old
+    graph.lint()
+
+
+def test_needed_calls_before_the_new_value_are_an_error(flat):
+    graph = flat.graph
+    call = graph.get_calls_of(M.Conv2d)[1]
+    old = call.inputs[1]
+    with graph.insert_exprs():
+        early = F.relu(old)
+        late = old + early
+    graph.replace_node({call.inputs[1]: late})
+    graph.undo()
+    with graph.insert_exprs():
+        behind = graph.outputs[0] + 1
+    with pytest.raises(GraphError, match="before .* is made; insert what makes"):
+        graph.replace_node({old: behind})
+
+
+def test_inside_names_of_graphs_can_be_read(flat):
+    graph = flat.graph
+    nodes, exprs = graph._total_ids
+    assert nodes > max(n._id for n in graph.nodes()) and exprs > max(e._id for e in graph._exprs)
+    assert graph.inputs[1]._name in graph._namespace
+    assert graph.inputs[1]._qualname == graph.inputs[1].qualname
