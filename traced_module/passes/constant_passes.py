@@ -175,7 +175,7 @@ def _repeats_itself(qualified: str) -> bool:
 def drop_identities(graph: InternalGraph) -> bool:
     """Calls that give what they get are left out, if they do so for inputs of every shape.
 
-    Identity, Dropout in evaluation, `astype` to the dtype it has, `x * 1`, `x ** 1`, `x[:]`, a transposition that
+    Identity, Dropout in evaluation, `astype` to the dtype it has, `x + 0`, `x * 1`, `x[:]`, a transposition that
     exchanges nothing, `concat` of one tensor.
     """
     changed = False
@@ -206,6 +206,10 @@ def _one(rest: list[Any]) -> bool:
     return len(rest) == 1 and type(rest[0]) in (int, float) and rest[0] == 1
 
 
+def _zero(rest: list[Any]) -> bool:
+    return len(rest) == 1 and type(rest[0]) in (int, float) and rest[0] == 0
+
+
 def _takes_all(rest: list[Any]) -> bool:
     keys = rest[0] if isinstance(rest[0], tuple) else (rest[0],)
     return all(k is Ellipsis or k in (slice(None), slice(None, None, 1)) for k in keys)
@@ -221,6 +225,7 @@ def _in_order(rest: list[Any]) -> bool:
 # operation -> whether it does nothing, from its arguments without the tensor; shape and dtype are kept
 _NOTHING: dict[str, Callable[[list[Any]], bool]] = {
     **dict.fromkeys(("mul", "rmul", "imul", "truediv", "itruediv", "div", "pow", "ipow"), _one),
+    **dict.fromkeys(("add", "radd", "iadd", "sub", "isub"), _zero),
     **dict.fromkeys(("astype", "pos"), lambda rest: True),
     **dict.fromkeys(("transpose",), _in_order),
     "getitem": _takes_all,

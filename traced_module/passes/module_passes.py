@@ -9,7 +9,13 @@ from typing import Any
 from megengine.core.collecting import collect_recent, collection_paused
 from megengine.core.errors import GraphError, OptionError, brief
 from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.passes import arithmetic_passes, batch_norm_passes, constant_passes, op_passes
+from megengine.traced_module.passes import (
+    affine_passes,
+    arithmetic_passes,
+    batch_norm_passes,
+    constant_passes,
+    op_passes,
+)
 from megengine.traced_module.passes.pass_manager import (
     Pass,
     PassManager,
@@ -46,6 +52,7 @@ OP_PASSES = (
     Pass("drop_identities", op_passes.drop_identities),
     Pass("fold_constants", op_passes.fold_constants),
     Pass("fold_batch_norm", op_passes.fold_batch_norm),
+    Pass("fold_affine", affine_passes.fold_affine),
 )
 for _works_on, _passes in (("calls", CALL_PASSES), ("ops", OP_PASSES)):
     for _one in _passes:

@@ -35,7 +35,7 @@ def mark(expr: Apply, origin: Apply, name: str) -> None:
 Renaming = list[tuple[TensorNode, str]]  # new values, and the names of those whose places they take
 
 
-def _take_names(graph: InternalGraph, made: Renaming) -> None:
+def take_names(graph: InternalGraph, made: Renaming) -> None:
     """Let new values be called as those that they replaced, where these are gone now and the new ones are not."""
     for node, name in made:
         if graph._names.get(name) is None and graph._names.get(node.name) is node:
@@ -89,7 +89,7 @@ def fold_batch_norm(graph: InternalGraph) -> bool:
         made = [new for bn in batch_norms if isinstance(bn, Apply) for new in _fold_one(graph, bn)]
         if made:
             graph.remove_dead()
-            _take_names(graph, made)
+            take_names(graph, made)
     return bool(made)
 
 
@@ -108,7 +108,7 @@ def fold_constants(graph: InternalGraph) -> bool:
                 graph.replace_all_uses(expr.output, new)
             made.append((new, expr.name))
     graph.remove_dead()
-    _take_names(graph, made)
+    take_names(graph, made)
     return bool(made)
 
 
@@ -127,12 +127,37 @@ def _is_identity(expr: Apply) -> bool:
     return expr.op in _SAME_IF_SHAPE_KEPT and expr.inputs[0].spec == expr.output.spec
 
 
+# op -> the number beside which it gives what it gets, and the places where that number may stand
+_NEUTRAL = {"add": (0, (0, 1)), "sub": (0, (1,)), "mul": (1, (0, 1)), "div": (1, (1,)), "pow": (1, (1,))}
+
+
+def _note_value(expr: Apply, node: TensorNode, value: np.ndarray) -> None:
+    """Put the value of a parameter into the log of edits: other weights may do something where these do nothing."""
+    written_out = value.ndim == 0 and str(node.expr.meta.get("parameter", node.name)).startswith("const_tensor")
+    if expr.graph._journal.recording and not written_out:
+        expr.graph.constant(value.copy(), "neutral", before=expr)
+
+
+def _kept(expr: Apply) -> TensorNode | None:
+    """The value that an op gives back as it is."""
+    if _is_identity(expr):
+        return expr.inputs[0]
+    number, places = _NEUTRAL.get(expr.op, (0, ()))
+    for place in places:
+        value, other = constant_value(expr.inputs[place]), expr.inputs[1 - place]
+        if value is not None and value.size == 1 and value.item() == number and other.spec == expr.output.spec:
+            _note_value(expr, expr.inputs[place], value)
+            return other
+    return None
+
+
 def drop_identities(graph: InternalGraph) -> bool:
-    """Moves that move nothing are left out: same-shape reshape, transpose by the identity, padding by nothing."""
+    """Ops that do nothing are left out: `x + 0`, `x * 1`, same-shape reshape, transpose by the identity, empty pads."""
     changed = False
     for expr in graph.exprs():
-        if isinstance(expr, Apply) and len(expr.outputs) == 1 and _is_identity(expr):
-            graph.replace_all_uses(expr.output, expr.inputs[0])
+        kept = _kept(expr) if isinstance(expr, Apply) and len(expr.outputs) == 1 else None
+        if kept is not None:
+            graph.replace_all_uses(expr.output, kept)
             changed = True
     graph.remove_dead()
     return changed
