@@ -52,17 +52,48 @@ def register_pytree_node(
 
 register_pytree_node(list, lambda x: (tuple(x), None), lambda _, c: list(c))
 register_pytree_node(tuple, lambda x: (x, None), lambda _, c: tuple(c))
-for _mapping in (dict, OrderedDict):
-    register_pytree_node(
-        _mapping,
-        lambda x: (tuple(x.values()), tuple(x)),
-        lambda keys, c, _kind=_mapping: _kind(zip(keys, c, strict=True)),
-    )
+register_pytree_node(
+    OrderedDict, lambda x: (tuple(x.values()), tuple(x)), lambda keys, c: OrderedDict(zip(keys, c, strict=True))
+)
+
+
+class SortedKeys(tuple):
+    """Keys of a dict in the order of its leaves; `given` is their order in the dict, which it has again when built."""
+
+    given: tuple[Any, ...]
+
+
+def keys_in_order(values: dict[Any, Any]) -> tuple[Any, ...]:
+    """The keys in the order in which leaves stand: sorted, as in MegEngine; as they are if they have no order."""
+    given = tuple(values)
+    if len(given) < 2:
+        return given
+    try:
+        keys = SortedKeys(sorted(given))
+    except TypeError:
+        return given
+    if keys == given:
+        return given
+    keys.given = given
+    return keys
+
+
+def _dict_parts(values: dict[Any, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    keys = keys_in_order(values)
+    return tuple([values[key] for key in keys]), keys
+
+
+def _dict_of(keys: tuple[Any, ...], children: tuple[Any, ...]) -> dict[Any, Any]:
+    made = dict(zip(keys, children, strict=True))
+    return {key: made[key] for key in keys.given} if type(keys) is SortedKeys else made
+
+
+register_pytree_node(dict, _dict_parts, _dict_of)
 register_pytree_node(slice, lambda s: ((s.start, s.stop, s.step), None), lambda _, c: slice(*c))
 
 
 def flatten(tree: Any) -> tuple[list[Any], TreeDef]:
-    """Leaves from left to right (dicts keep their own order) and the structure."""
+    """Leaves from left to right (those of dicts by sorted keys, as in MegEngine) and the structure."""
     leaves: list[Any] = []
     return leaves, _walk(tree, leaves)
 

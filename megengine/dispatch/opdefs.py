@@ -15,6 +15,7 @@ from megengine.dispatch.public import PublicFunction, watched_function
 
 HOME = "megengine.core._imperative_rt.ops"  # where MegEngine's files find the classes
 PREFIX = f"{HOME}."
+COPY = f"{PREFIX}Copy"  # what graphs hold for `x.to(device)`
 _functions: dict[str, Callable[..., Any]] = {}
 _states: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 _calls: dict[str, Callable[[dict[str, Any]], tuple[str, dict[str, Any]]]] = {}

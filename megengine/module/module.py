@@ -24,6 +24,7 @@ from megengine.core.text import one_line
 from megengine.dispatch.refusal import constructor, explains, own, shown
 from megengine.kernels import _core
 from megengine.logger import get_logger
+from megengine.module import paths
 from megengine.module.location import located
 from megengine.module.settings import is_heard
 from megengine.tensor import Parameter, Tensor
@@ -111,6 +112,8 @@ class Module(_Reads):
     alphabetical order, then those of its children.
     """
 
+    __slots__ = ("__dict__", "__weakref__", "_place")  # `paths.keep_in` takes the last name away: users may have it
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if own(cls) and "__init__" in cls.__dict__:
@@ -129,6 +132,8 @@ class Module(_Reads):
     def __setattr__(self, name: str, value: Any) -> None:
         if not is_heard(self, name, value, _OF_ALL):
             object.__setattr__(self, name, value)
+            if isinstance(value, (Module, list, tuple, dict)):
+                paths.note(self, name, value, Module)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The computation of the module."""
@@ -308,12 +313,16 @@ class Module(_Reads):
     def __getstate__(self) -> dict[str, Any]:
         own = dict(object.__getattribute__(self, "__dict__"))
         containers = [k for k, v in own.items() if isinstance(v, (Module, list, tuple, dict))]
-        return {"_modules": containers, **own, "_name": None, "_short_name": None}
+        return {"_modules": containers, **own, **paths.to_state(self)}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         Module.__init__(self)
         own = object.__getattribute__(self, "__dict__")
         own.update((k, v) for k, v in state.items() if k not in _BOOKKEEPING)
+        paths.from_state(self, state.get("_name"), state.get("_short_name"))
+        for name, value in own.items():
+            if isinstance(value, (Module, list, tuple, dict)):
+                paths.note(self, name, value, Module)
 
     def _state(self, prefix: str) -> Iterator[tuple[str, Tensor, Module]]:
         """Entries of a state dict: a module's own tensors first, then its children's, each alphabetical."""
@@ -435,3 +444,4 @@ def _missing(module: Module, name: str) -> Any:
 
 
 _core.watch_reads(hooks.active, _heard, _missing)
+paths.keep_in(Module)

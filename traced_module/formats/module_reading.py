@@ -148,12 +148,15 @@ class ModuleReader:
         if "arguments" in described:
             args, kwargs = self.values.value(described["arguments"])
             inputs, graph.arguments = flatten_arguments(args, kwargs, _node_of)
-            if list(map(id, inputs)) != [id(n) for n in graph._inputs if isinstance(n, TensorNode)]:
-                raise FileFormatError(f"the arguments of {graph.qualname} are not its inputs in order")
+            first = [n for n in graph._inputs if not isinstance(n, TensorNode)]
+            if not _same(inputs, graph._inputs[len(first) :]):
+                raise FileFormatError(f"the arguments of {graph.qualname} are not its inputs")
+            graph._inputs = (*first, *inputs)
         if "result" in described:
             nodes, graph.out_def = self.result(described["result"])
-            if list(map(id, nodes)) != list(map(id, graph._outputs)):
-                raise FileFormatError(f"the result of {graph.qualname} is not made of its outputs in order")
+            if not _same(nodes, graph._outputs):
+                raise FileFormatError(f"the result of {graph.qualname} is not made of its outputs")
+            graph._outputs = tuple(nodes)
 
     def result(self, described: Any) -> tuple[list[Any], Any]:
         """Nodes and nesting of a result."""
@@ -185,8 +188,9 @@ class ModuleReader:
             raise FileFormatError(f"{expr.name!r} is a module; only attributes and the first input are")
         if isinstance(expr, Call) and "result" in entry:
             results, expr._out_def = self.result(entry["result"])
-            if list(map(id, results)) != list(map(id, made)):
-                raise FileFormatError(f"the result of {expr.name} is not made of its values in order")
+            if not _same(results, made):
+                raise FileFormatError(f"the result of {expr.name} is not made of its values")
+            expr._outputs = tuple(results)
         elif isinstance(expr, Apply):
             graph._check_same(expr, expr.inputs)
             check_multipliers(expr)
@@ -301,3 +305,8 @@ def check_attribute(name: str) -> None:
     """Raises FileFormatError for what is not the name of a submodule or tensor."""
     if is_special(name) or name in STATE_NAMES:
         raise FileFormatError(f"{brief(name)} is not the name of a submodule or tensor")
+
+
+def _same(found: Sequence[Any], stated: Sequence[Any]) -> bool:
+    """True for the same nodes; older files have those of a dict in another order, which the nesting tells."""
+    return sorted(map(id, found)) == sorted(map(id, stated))

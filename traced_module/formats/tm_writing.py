@@ -366,6 +366,7 @@ def _place(module: TracedModule) -> str:
 def _layer_state(layer: Any) -> tuple[str, dict[str, Any]]:
     """Name of the class of a layer, and its attributes as MegEngine keeps them."""
     path, state = module_state(layer)
+    state |= {"_name": None, "_short_name": None}  # the paths of reads tell; edits and their replay set layers anew
     if hasattr(layer, "linear"):
         state |= {"in_features": layer.linear.in_features, "out_features": layer.linear.out_features}
     return path, state

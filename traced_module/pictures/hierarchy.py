@@ -16,6 +16,7 @@ from megengine.core.errors import GraphError
 from megengine.traced_module.expr import Constant, Expr, GetAttr, Input
 from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.node import ModuleNode, TensorNode
+from megengine.traced_module.provenance import graph_path
 from megengine.traced_module.queries import child_graph
 
 K = TypeVar("K", bound=Hashable)
@@ -187,7 +188,7 @@ def _range_title(part: Sequence[Item]) -> str:
 def _path(expr: Expr, graph: InternalGraph) -> tuple[str, ...]:
     """Module path of an expression below the module of its graph; in parts, () of the module's own calls."""
     path = str(expr.meta.get("module") or "")
-    own = graph.qualname.partition(".")[2]
+    own = graph_path(graph)
     if own and (path + ".").startswith(own + "."):
         path = path[len(own) + 1 :]
     return tuple(path.split(".")) if path else ()

@@ -10,6 +10,7 @@ from typing import Any
 from megengine import functional as F
 from megengine.core.errors import GraphError, MegEngineError
 from megengine.core.pytree import TreeDef, flatten, unflatten
+from megengine.dispatch import opdefs
 from megengine.dispatch.public import public_functions
 from megengine.tensor import Tensor
 from megengine.traced_module.expr import (
@@ -88,6 +89,8 @@ class Imports:
 
     def function(self, qualified: str) -> str:
         """How a public or wrapped function is written."""
+        if qualified == opdefs.COPY:
+            return "to"  # the method
         if qualified not in wrapped_functions and qualified in public_functions:
             return public_name(qualified)
         function = function_of(qualified)
@@ -274,6 +277,9 @@ class Body:
                 return f"{self.codes[id(expr.inputs[0])]}.shape"
             return op_code(expr, [self.codes[id(n)] for n in expr.inputs])
         assert isinstance(expr, Call)
+        if isinstance(expr, CallFunction) and expr.qualified == opdefs.COPY:
+            device = expr.kwargs.get("comp_node") or "xpux"
+            return f"{_operand(flat(self.code(expr.args[0])))}.to({literal(device)})"
         if isinstance(expr, CallFunction):
             return called(self.imports.function(expr.qualified), self._arguments(expr, expr.args))
         assert isinstance(expr, CallMethod)

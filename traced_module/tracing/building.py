@@ -8,13 +8,13 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from megengine.core.errors import GraphError
-from megengine.core.pytree import TreeDef, unflatten
+from megengine.core.pytree import TreeDef, flatten, unflatten
 from megengine.dispatch import apply, interpose, opdefs
 from megengine.module import Module
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.expr import Apply, Call, CallFunction, CallMethod, Expr, GetAttr
 from megengine.traced_module.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.provenance import meta_at
+from megengine.traced_module.provenance import graph_path, meta_at
 from megengine.traced_module.tracing.calls import alias, arguments_of, result_leaves
 from megengine.traced_module.tracing.deferred import SHAPE_OF, Deferring
 from megengine.traced_module.tracing.source_lines import user_line
@@ -93,7 +93,7 @@ class Builder:
 
     def meta(self, made_by: Expr | None = None) -> dict[str, Any]:
         """Provenance of what is made now; that of an expression of a graph that is traced again, if it is one's."""
-        path = self.graph.qualname.partition(".")[2]
+        path = graph_path(self.graph)
         if origin := made_by or self.replayed:
             return meta_at(origin, path)
         return {"module": path, "source": user_line(self.scope.source, self.scope.entry)}
@@ -124,6 +124,8 @@ class Builder:
 
     def make_recorded(self, function: Any, leaves: list[Any], structure: TreeDef, result: Any) -> Any:
         """The call of a public function or tensor method, whose result is known; its arguments in normal form, flat."""
+        if function.is_method and function.name == "to":
+            function, leaves, structure = _copy_of(*leaves)
         inputs, arguments = arguments_of(leaves, structure, self.node_of)
         graph, name = self.graph, function.name
         if not function.is_method:
@@ -137,6 +139,14 @@ class Builder:
             expr = CallMethod(graph, graph._new_expr_id(), self.meta(), arguments, name)
         short = (function.recorded_as or name).strip("_")
         return self.make_call(expr, inputs, result, f"{short}_out", f"{graph.qualname}.[method_{short}]")
+
+
+def _copy_of(value: Any, device: str | None) -> tuple[Any, list[Any], TreeDef]:
+    """`value.to(device)` as the call of MegEngine's op: the function, and its arguments in normal form, flat."""
+    copy = opdefs.find(opdefs.COPY)
+    assert copy is not None
+    named = {"comp_node": str(device)} if device else {}
+    return copy.__public__, *flatten(((value,), named))  # type: ignore[attr-defined]
 
 
 def shape_of(builder: Builder, tensor: Tensor, node: TensorNode) -> Tensor:

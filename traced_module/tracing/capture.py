@@ -10,9 +10,10 @@ from typing import Any
 
 from megengine.core import hooks
 from megengine.core.errors import ArgumentError, GraphError
-from megengine.core.pytree import flatten, unflatten
+from megengine.core.pytree import flatten, keys_in_order, unflatten
 from megengine.dispatch import interpose
 from megengine.module import Module
+from megengine.module.paths import place_of
 from megengine.tensor import Tensor
 from megengine.traced_module.expr import (
     Arguments,
@@ -23,6 +24,7 @@ from megengine.traced_module.expr import (
     Input,
 )
 from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.names import identifier
 from megengine.traced_module.node import ModuleNode, TensorNode
 from megengine.traced_module.tracing.building import Builder, Read, Scope, shape_of
 from megengine.traced_module.tracing.calls import (
@@ -331,11 +333,10 @@ def _input_names(module: Module, args: tuple, kwargs: dict) -> list[str]:
     names = []
     for name, value in bound.arguments.items():
         kind = bound.signature.parameters[name].kind
-        if kind is kind.VAR_KEYWORD:
-            for key, entry in value.items():
-                names.extend(_names_below(key, entry))
-        else:
+        if kind not in (kind.VAR_KEYWORD, kind.KEYWORD_ONLY):
             names.extend(_names_below(name, value))
+    for key in keys_in_order(kwargs):
+        names.extend(_names_below(key, kwargs[key]))
     return names
 
 
@@ -372,10 +373,10 @@ def capture(module: Module, args: tuple, kwargs: dict, source: str) -> tuple[Mod
     deferred = [_as_input(v) if isinstance(v, Tensor) else v for v in leaves]
     args, kwargs = unflatten(structure, deferred)
     tracer = ModuleTracer()
-    name = type(module).__name__
+    path = place_of(module).path or type(module).__name__
     try:
         with untouched(module), tracing(tracer):
-            graph, _ = tracer.trace(module, args, kwargs, name, name, None, source)
+            graph, _ = tracer.trace(module, args, kwargs, identifier(path), path, None, source)
     finally:
         tracer.restore()
     return tracer, graph
