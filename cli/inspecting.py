@@ -12,6 +12,7 @@ from megengine.cli.app import common, examples
 from megengine.cli.models import chosen_graph, graph_option, load_calls, load_model, shape_option
 from megengine.cli.output import Output, check_suffix, counted, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option
+from megengine.cli.parts import part_at
 from megengine.cli.pictures import METADATA, from_metadata
 from megengine.core.dtype import storage_of
 from megengine.core.errors import MegEngineError, OptionError, nearest
@@ -151,12 +152,19 @@ KINDS = {
 ENGINES = ("own", "dot", "neato", "fdp", "sfdp", "circo", "twopi")  # our layout, and programs of Graphviz
 
 
-@click.command(epilog=examples("draw net.onnx -o net.html", "draw net.tm -o net.png --depth 1"))
+@click.command(
+    epilog=examples(
+        "draw net.onnx -o net.html", "draw net.tm -o net.png --depth 1", "draw net.tm -o stage.html --module layer1"
+    )
+)
 @click.argument("model")
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help=f"File to write: {', '.join(KINDS)}."
 )
 @click.option("--ops", is_flag=True, help="Draw the ops that the model runs, not the calls that it makes.")
+@click.option(
+    "--module", "path", metavar="PATH", help="Draw only the submodule or the calls at a path such as layer1.0."
+)
 @click.option("--depth", type=click.IntRange(0), metavar="N", help="Open so many levels of modules; not in .html.")
 @click.option(
     "--engine",
@@ -171,6 +179,7 @@ def draw(
     model: str,
     output: Path,
     ops: bool,
+    path: str | None,
     depth: int | None,
     overwrite: bool,
     engine: str | None,
@@ -194,7 +203,10 @@ def draw(
         raise OptionError("--depth: a .html page opens and closes modules itself; leave it out, or write .svg")
     with output_file(output) as temporary:
         made = load_model(model, shapes, number) if ops else load_calls(model, shapes)
-        one = None if output.suffix == ".html" and number is None else chosen_graph(made, None if ops else number)
+        every = output.suffix == ".html" and number is None and path is None
+        one = None if every else chosen_graph(made, None if ops else number)
+        if one is not None and path is not None:
+            one = part_at(one, path)
         temporary.write_bytes(_drawn(made if one is None else one, depth, output.suffix, engine))
     out.say(f"wrote {output} ({output.stat().st_size / 1e3:.0f} kB)")
     out.result({"output": str(output), "bytes": output.stat().st_size})

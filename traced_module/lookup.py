@@ -99,6 +99,11 @@ def _at_path(graph: InternalGraph, path: str) -> list[Node]:
     return []
 
 
+def graphs_at(graph: InternalGraph, path: str) -> tuple[InternalGraph, ...]:
+    """The graphs of the submodule at a path below the module of a graph; `path[1]` is its second one. None without."""
+    return tuple(one for graphs in _graphs_at(graph._owner, path) for one in graphs)
+
+
 def _graphs_at(owner: Any, where: str) -> Iterator[Sequence[InternalGraph]]:
     place = _PLACE.fullmatch(where)
     at = owner

@@ -1,0 +1,47 @@
+"""The part of a model that stands at a module path: the graphs of a submodule, or the calls of a flat graph."""
+
+from megengine.core.errors import OptionError, nearest
+from megengine.traced_module import InternalGraph
+from megengine.traced_module.editing.extracting import extract
+from megengine.traced_module.expr import Constant, Expr, GetAttr, Input
+from megengine.traced_module.lookup import graphs_at
+from megengine.traced_module.node import TensorNode
+from megengine.traced_module.provenance import module_path
+
+
+def part_at(graph: InternalGraph, path: str) -> InternalGraph:
+    """The graph of the submodule at a path; or the graph itself, cut down to the calls made there.
+
+    Raises:
+        OptionError: no submodule and no call stands there; the nearest path is given.
+    """
+    found = graphs_at(graph, path)
+    if len(found) > 1:
+        raise OptionError(
+            f"--module {path!r}: it has {len(found)} graphs; give one of {path}[0] to {path}[{len(found) - 1}]"
+        )
+    if found:
+        return found[0]
+    exprs = [expr for expr in graph.exprs() if not isinstance(expr, Constant | GetAttr | Input)]
+    below = [expr for expr in exprs if path and f"{module_path(expr)}.".startswith(f"{path}.")]
+    if not below:
+        known = dict.fromkeys(prefix for expr in exprs for prefix in _prefixes(module_path(expr)))
+        raise OptionError(f"--module {path!r}: {graph.name} has no module there{nearest(path, list(known))}")
+    extract(graph, *_ends(below))
+    return graph
+
+
+def _prefixes(path: str) -> list[str]:
+    parts = path.split(".") if path else []
+    return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+
+
+def _ends(exprs: list[Expr]) -> tuple[list[TensorNode], list[TensorNode]]:
+    """What these expressions take from others, and what others or the caller take from them."""
+    here = {id(expr) for expr in exprs}
+    taken = [node for expr in exprs for node in expr.inputs if id(node.expr) not in here]
+    inputs = [node for node in taken if isinstance(node, TensorNode) and not isinstance(node.expr, Constant | GetAttr)]
+    made = [node for expr in exprs for node in expr.outputs if isinstance(node, TensorNode)]
+    returned = {id(node) for expr in exprs for node in expr.graph.outputs}
+    outputs = [n for n in made if id(n) in returned or any(id(user) not in here for user in n.users)]
+    return list({id(node): node for node in inputs}.values()), outputs
