@@ -11,7 +11,6 @@ from megengine.cli.output import Output, counted
 from megengine.cli.report import Section
 from megengine.quantization import QuantConfig, quantize_model
 from megengine.traced_module import TracedModule
-from megengine.traced_module.pictures import drawing
 
 
 def quantize_with_progress(model: TracedModule, data: Any, config: QuantConfig, out: Output, what: str) -> Any:
@@ -77,7 +76,7 @@ def section(name: str, model: Any, analysis: Any, *, facts: Mapping[str, str], *
         statistics=dict(model.stats),
         floating=floating_of(model),
         floating_line=floating_line(model),
-        graph_svg=drawing.to_svg(model.integer_graph),
+        graph=model.integer_graph,
         **more,
     )
 

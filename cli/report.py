@@ -1,7 +1,5 @@
 """One self-contained HTML page: scores, layers, ranges, graphs, recipe, environment. Names in it are hostile text."""
 
-import base64
-import hashlib
 import importlib.metadata
 import math
 import os
@@ -13,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from megengine.traced_module import InternalGraph
+from megengine.traced_module.pictures.page import embedded, hash_of, page_data, viewer
 from megengine.traced_module.pictures.texts import printable
 
-WIDTH, HEIGHT, BARS = 132, 26, 44
+WIDTH, HEIGHT, BARS, MANY = 132, 26, 44, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Section:
         statistics: calibration statistics by edge name (with `histogram`, `minimum`, `maximum`).
         floating: ops left in float as dictionaries: name, op, module, reason, macs, share.
         floating_line: how many these are and their share of the work.
-        graph_svg: picture of the integer graph, already escaped by the drawing code; empty for none.
+        graph: the integer graph, shown as a page to look around in; None for none.
         plan: text of the compiled plan.
         verify: one line of the check of exactness.
         exact: whether that check held.
@@ -44,7 +44,7 @@ class Section:
     statistics: Mapping[str, Any] = field(default_factory=dict)
     floating: Sequence[Mapping[str, Any]] = ()
     floating_line: str = ""
-    graph_svg: str = ""
+    graph: InternalGraph | None = None
     plan: str = ""
     verify: str = ""
     exact: bool = True
@@ -97,10 +97,11 @@ def render(title: str, sections: Sequence[Section], *, recipe: Mapping[str, Any]
     )
     templates.filters.update(number=number, decibel=decibel, percent=percent)
     script = resources.files("megengine.cli").joinpath("templates/report.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    frame, allowed = viewer()
     return templates.get_template("report.html.j2").render(
         script=script,
-        script_hash=f"sha256-{digest}",
+        allowed=[hash_of(script), allowed],
+        viewer=embedded(frame) if any(section.graph is not None for section in sections) else "",
         title=title,
         sections=[_prepared(section) for section in sections],
         recipe=recipe,
@@ -128,7 +129,12 @@ def _prepared(section: Section) -> dict[str, Any]:
             }
         )
     values = {name: getattr(section, name) for name in Section.__slots__}
-    return {**values, "layers": rows, "profile": profile_line([row["sqnr_db"] for row in rows])}
+    return {
+        **values,
+        "layers": rows,
+        "profile": profile(rows),
+        "graph_data": "" if section.graph is None else embedded(page_data([section.graph])),
+    }
 
 
 def _finite(value: float | None) -> float:
@@ -155,25 +161,46 @@ def histogram(stats: Any, representable: Sequence[float]) -> dict[str, Any] | No
     return {"bars": shapes, "marks": marks, "width": WIDTH, "height": HEIGHT, "low": low, "high": high}
 
 
-def profile_line(values: Sequence[float | None]) -> dict[str, Any] | None:
-    """SQNR along the network as the points of an SVG line."""
+def profile(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """SQNR along the network: an SVG line with a dot for each edge, and the places of both axes' numbers.
+
+    An edge without error stands at the top.
+    """
+    values = [row["sqnr_db"] for row in rows]
     known = [v for v in values if v is not None and math.isfinite(v)]
     if len(known) < 2:
         return None
-    width, height = 900, 120
-    top, bottom = max(known), min(0.0, min(known))
-    points = []
-    for index, value in enumerate(values):
-        y = min(_finite(value), top)
-        points.append((index / (len(values) - 1) * width, height - (y - bottom) / ((top - bottom) or 1) * height))
-    grid = [step for step in range(0, int(top) + 1, 10)]
-    lines = [(db, round(height - (db - bottom) / ((top - bottom) or 1) * height, 1)) for db in grid]
+    width, height = 900, 170
+    top, bottom = max(10 * math.ceil(max(known) / 10), 10), min(0, 10 * math.floor(min(known) / 10))
+    across, down = width / (len(values) - 1), height / (top - bottom)
+    dots = [
+        {
+            "x": round(index * across, 1),
+            "y": round((top - min(_finite(row["sqnr_db"]), top)) * down, 1),
+            "row": index + 1,
+            "worst": row["worst"],
+            "text": f"{index + 1}: {row['name']}, {decibel(row['sqnr_db'])}",
+        }
+        for index, row in enumerate(rows)
+    ]
     return {
-        "points": " ".join(f"{x:.1f},{y:.1f}" for x, y in points),
-        "grid": lines,
+        "dots": dots,
+        "points": " ".join(f"{dot['x']},{dot['y']}" for dot in dots),
+        "radius": 3.2 if len(dots) <= MANY else 2,
+        "grid": [(db, round((top - db) * down, 1)) for db in range(bottom, top + 1, _step(top - bottom, 10))],
+        "ticks": [
+            (i, round((i - 1) * across, 1)) for i in range(1, len(values) + 1) if i == 1 or not i % _step(len(values))
+        ],
         "width": width,
         "height": height,
     }
+
+
+def _step(span: int, least: int = 1) -> int:
+    """Between two numbers of an axis: 1, 2 or 5 with zeros, so that at most 12 stand there."""
+    return next(
+        step for zeros in range(20) for one in (1, 2, 5) if span / (step := one * 10**zeros) <= 12 and step >= least
+    )
 
 
 def number(value: Any) -> str:

@@ -19,6 +19,7 @@ for (const table of document.querySelectorAll("table.edges")) {
     head.onkeydown = (event) => { if (event.key === "Enter") head.click(); };
   });
   const box = table.closest("section"), filter = box.querySelector(".filter"), count = box.querySelector(".count");
+  for (const row of rows) [...row.cells].slice(1, -1).forEach((cell, i) => { cell.dataset.label = heads[i + 1].textContent; });
   filter.oninput = () => {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
@@ -28,4 +29,22 @@ for (const table of document.querySelectorAll("table.edges")) {
     }
     count.textContent = words.length ? `${shown} of ${rows.length}` : "";
   };
+}
+
+// A dot of the chart leads to its row, which the field may have hidden.
+document.addEventListener("click", (event) => {
+  const link = event.target.closest(".chart a");
+  if (link) document.getElementById(link.getAttribute("href").slice(1)).hidden = false;
+});
+// The graph is a page of its own in a frame, made when it is opened; its texts and data stand here once.
+for (const details of document.querySelectorAll("details.network")) {
+  details.addEventListener("toggle", () => {
+    const place = details.querySelector(".graph"), data = details.querySelector("script").textContent;
+    if (!details.open || place.firstChild) return;
+    const frame = document.createElement("iframe");
+    frame.title = details.querySelector("summary").textContent;
+    frame.setAttribute("sandbox", "allow-scripts");
+    frame.srcdoc = JSON.parse(document.getElementById("viewer").textContent).replace("@DATA@", () => data);
+    place.append(frame);
+  });
 }

@@ -1,15 +1,23 @@
 """Scores against hand-made numbers; the page is whole, offline, and hostile names stay text."""
 
+import json
 import math
+import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from report_sections import edge, long_section
 
 from megengine.cli.benching import interleaved
 from megengine.cli.evaluation import logits_of, score, sqnr
-from megengine.cli.report import Section, decibel, histogram, number, percent, render
+from megengine.cli.report import Section, decibel, histogram, number, percent, profile, render
+from megengine.models import resnet50
 from megengine.quantization import TensorStatistics
+from megengine.tensor import tensor
+from megengine.traced_module import lower, trace_module
+from megengine.traced_module.pictures.page import hash_of, viewer
 
 
 def test_score_by_hand():
@@ -27,19 +35,6 @@ def test_interleaved_runs_each_in_turn():
     order = []
     times = interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, rounds=3, warmup=1)
     assert order == ["a", "b"] * 4 and set(times) == {"a", "b"}
-
-
-def edge(name: str, **changes):
-    values = {"op": "conv2d", "module": "m", "dtype": "quint8", "scale": 0.1, "zero_point": 3, "sqnr_db": 20.0}
-    more = {
-        "cosine": 0.9,
-        "cut": 0.001,
-        "steps_sqnr_db": 30.0,
-        "noise_from": "its own steps",
-        "observed": (-1.0, 2.0),
-        "representable": (-0.5, 1.5),
-    }
-    return {"name": name, **values, **more, **changes}
 
 
 class Tags(HTMLParser):
@@ -101,3 +96,61 @@ def test_edges_can_be_sorted_and_searched():
     assert [attrs.get("class") for tag, attrs in tags.found if tag == "input"] == ["filter"]
     assert sum(tag == "script" for tag, _ in tags.found) == 1 and "script-src 'sha256-" in text
     assert 'data-v="20.0"' in text and 'data-v="999"' in text
+
+
+def test_the_chart_has_axes_and_a_link_to_each_row():
+    tags = Tags()
+    tags.feed(text := render("a", [long_section(55), long_section(30)], recipe={}))
+    links = [attrs["href"] for tag, attrs in tags.found if tag == "a" and attrs["href"].startswith("#edge")]
+    rows = [attrs["id"] for tag, attrs in tags.found if tag == "tr" and "id" in attrs]
+    assert links == [f"#{row}" for row in rows] and len(set(rows)) == len(rows) == 85
+    assert text.count("SQNR, dB</text>") == text.count("edge, in execution order</text>") == 2
+    assert text.count("<title>1: edge_0, 20.0</title>") == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "grid", "ticks"),
+    [
+        ([20.0, 30.0, None], [0, 10, 20, 30], [1, 2, 3]),
+        ([-12.0, 3.0], [-20, -10, 0, 10], [1, 2]),
+        ([150.0] * 200, list(range(0, 151, 20)), [1, *range(20, 201, 20)]),
+    ],
+)
+def test_the_axes_bear_round_numbers(values, grid, ticks):
+    drawn = profile([{**edge("a", sqnr_db=value), "worst": False} for value in values])
+    assert [db for db, _ in drawn["grid"]] == grid and [number for number, _ in drawn["ticks"]] == ticks
+    assert all(0 <= dot["x"] <= drawn["width"] and 0 <= dot["y"] <= drawn["height"] for dot in drawn["dots"])
+    assert drawn["dots"][0]["x"] == 0 and drawn["dots"][-1]["x"] == drawn["width"]
+
+
+def test_no_line_is_drawn_through_fewer_than_two_edges():
+    assert profile([]) is None and profile([{**edge("a", sqnr_db=None), "worst": False}] * 3) is None
+
+
+def test_there_are_rules_for_dark_narrow_and_printed_pages():
+    text = render("a", [long_section(3)], recipe={})
+    assert "color-scheme: light dark" in text and "(prefers-color-scheme: dark)" in text
+    narrow = text.partition("screen and (max-width: 1000px)")[2]
+    assert "attr(data-label)" in narrow
+    printed = text.partition("@media print {")[2].partition("</style>")[0]
+    assert re.search(r"\.scroll \{ overflow: visible; max-height: none", printed)
+    assert "break-inside: avoid" in printed and "details.network { display: none; }" in printed
+
+
+def test_the_graph_is_the_page_of_draw_once_and_its_script_is_allowed():
+    text = render("a", [long_section(5, "one"), long_section(6, "two")], recipe={})
+    scripts = re.findall(r"<script[^>]*>(.*?)</script>", text, re.S)
+    graphs, frame, own = [json.loads(one) for one in scripts[:2]], json.loads(scripts[2]), scripts[3]
+    assert [one["name"] for one in graphs] == ["one", "two"] and frame == viewer()[0]
+    policy = re.search(r"script-src ([^\"]*)\"", text)[1]
+    script = re.findall(r"<script>(.*?)</script>", frame, re.S)[0]
+    assert policy == f"'{hash_of(own)}' '{hash_of(script)}'"
+    assert "<iframe" not in text and "<svg xmlns" not in text  # made when it is opened
+    plain = render("a", [Section("n", layers=[edge("a")])], recipe={})
+    assert plain.count("<script") == 1 and "details class" not in plain
+
+
+def test_the_report_of_a_large_network_stays_small():
+    module = trace_module(resnet50().eval(), tensor(np.zeros((1, 3, 64, 64), np.float32)))
+    text = render("a", [replace(long_section(130), graph=lower(module).graph)], recipe={})
+    assert len(text.encode()) < 5e6

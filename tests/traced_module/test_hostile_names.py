@@ -240,6 +240,7 @@ def test_commands(name, tmp_path, monkeypatch):
             ["diff", "net.mgt", "net.mgt"],
             ["draw", "net.mgt", "-o", "a.svg"],
             ["draw", "net.mgt", "--ops", "-o", "a.html"],
+            ["draw", "net.mgt", "-o", "c.html", "--module", wanted],
             ["edit", "net.mgt", "-o", "b.mgt", "--rename", f"{wanted}=b"],
             ["edit", "net.mgt", "-o", "b.mgt", "--insert", f"{wanted}=F.relu(_)"],
             ["edit", "net.mgt", "-o", "b.mgt", "--replace", f"relu_out={wanted}(_)"],
@@ -343,7 +344,9 @@ def test_report(name):
         }
         two = {text: text}
         floating = [{**dict.fromkeys(("name", "op", "module", "reason"), text), "macs": 1, "share": 0.5}]
-        section = Section(text, two, [(text, text)] * 2, [edge], {}, floating, plan=text, verify=text)
+        section = Section(
+            text, two, [(text, text)] * 2, [edge] * 2, {}, floating, graph=ops(text), plan=text, verify=text
+        )
         return render(text, [section], recipe=two, lines=[text])
 
     made = page(name)
@@ -352,6 +355,8 @@ def test_report(name):
     plain, _ = tags_of(page("a"))
     assert [t for t in tags if t != "br"] == [t for t in plain if t != "br"] or name == ""
     assert set(loud) <= {"href"}
+    links = re.findall(r'href="([^"]*)"', made)
+    assert links == ["#edge-1-1", "#edge-1-2"]  # no name stands in one
 
 
 def test_ops_of_a_lowered_model_carry_no_more(name):

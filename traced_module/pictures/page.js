@@ -1,12 +1,14 @@
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
-const W = 250, H = 42, GX = 46, GY = 30, PAD = 16, HEAD = 30, MOST_BOXES = 4000, MOST_HITS = 200, FEW_BOXES = 24;
+const W = 250, H = 42, GX = 46, GY = 30, PAD = 16, HEAD = 30, MOST_BOXES = 4000, MOST_HITS = 200, FEW_BOXES = 24,
+  READABLE = 0.45, FARTHEST = 0.1; // zoom
 const stage = document.getElementById("stage"), side = document.getElementById("side");
 const search = document.getElementById("search"), root = document.getElementById("root");
 const colours = document.getElementById("colours"), legend = document.getElementById("legend");
+const framed = window.parent !== window; // as a part of a report
 const tip = document.getElementById("tip"), note = document.getElementById("note");
 const opened = new Set();
-let drawn = new Map(), edges = [], chosen = "", size = [1, 1], view = { x: 0, y: 0, k: 1 }, layer = null;
+let drawn = new Map(), edges = [], chosen = "", size = [1, 1], view = { x: 0, y: 0, k: 1 }, began = {}, layer = null;
 let hits = [], hit = -1;
 const KINDS = [["input", "input"], ["weighted", "has weights"], ["integer", "quantized"], ["move", "moves data only"],
   ["other", "other"], ["fold", "opens"]];
@@ -113,10 +115,14 @@ function draw() {
   paint(made, layer, 0, 0);
   size = [made.w, made.h];
   stage.replaceChildren(picture);
+  survey();
   place(); mark();
 }
 
-function place() { layer.setAttribute("transform", `translate(${view.x},${view.y}) scale(${view.k})`); }
+function place() {
+  layer.setAttribute("transform", `translate(${view.x},${view.y}) scale(${view.k})`);
+  frame();
+}
 
 function mark() {
   const found = new Set(hits.map((one) => one.key));
@@ -128,22 +134,32 @@ function mark() {
   for (const [from, to, path] of edges) path.classList.toggle("near", from === chosen || to === chosen);
 }
 
+// All of it where it can be read then; else the chosen box, or the beginning, and the overview shows the rest.
 function fit() {
-  const { clientWidth: w, clientHeight: h } = stage;
-  view.k = Math.min(1.5, w / size[0], h / size[1]);
-  view.x = (w - size[0] * view.k) / 2; view.y = (h - size[1] * view.k) / 2;
+  const { clientWidth: w, clientHeight: h } = stage, whole = Math.min(1.5, (w - 16) / size[0], (h - 16) / size[1]);
+  view.k = Math.max(READABLE, whole);
+  view.x = Math.max(8, (w - size[0] * view.k) / 2); view.y = Math.max(8, (h - size[1] * view.k) / 2);
+  const box = whole < READABLE && drawn.get(chosen);
+  if (box) look(box.x + box.w / 2, box.y + Math.min(box.h, 200) / 2);
+  else place();
+}
+
+// A point of the drawing in the middle of the stage.
+function look(x, y) {
+  view.x = stage.clientWidth / 2 - x * view.k; view.y = stage.clientHeight / 2 - y * view.k;
   place();
 }
 
 // The top, as large as the width allows and never too small to be read.
 function start() {
-  const k = Math.min(1, Math.max(0.45, stage.clientWidth / size[0]));
+  const k = Math.min(1, Math.max(READABLE, stage.clientWidth / size[0]));
   view = { x: Math.max(12, (stage.clientWidth - size[0] * k) / 2), y: 8, k };
+  began = { ...view };
   place();
 }
 
 function zoom(factor, x = stage.clientWidth / 2, y = stage.clientHeight / 2) {
-  const k = Math.min(4, Math.max(0.005, view.k * factor));
+  const k = Math.min(4, Math.max(FARTHEST, view.k * factor));
   view.x = x - (x - view.x) * (k / view.k); view.y = y - (y - view.y) * (k / view.k); view.k = k;
   place();
 }
@@ -152,9 +168,7 @@ function center(key) {
   const box = drawn.get(key);
   if (!box) return;
   view.k = Math.max(view.k, 0.7);
-  view.x = stage.clientWidth / 2 - (box.x + box.w / 2) * view.k;
-  view.y = stage.clientHeight / 2 - (box.y + Math.min(box.h, 200) / 2) * view.k;
-  place();
+  look(box.x + box.w / 2, box.y + Math.min(box.h, 200) / 2);
 }
 
 function toggle(key) {
@@ -198,32 +212,28 @@ function neighbours(label, indices, graph, sheet) {
 
 // From a value that comes from outside of a sheet to the box that makes it.
 function made(node) {
-  for (const [index, way] of ways()) {
-    const i = data.graphs[index].nodes.findIndex((one) => one.name === node.name && one.qualname === node.qualname &&
-      !one.outside);
-    if (i >= 0) return show(way + "/" + i);
+  for (const { node: one, key } of inOrder()) {
+    if (one.name === node.name && one.qualname === node.qualname && !one.outside) return show(key);
   }
 }
 
-// The first way to each graph: a part that is used twice is listed once.
-function ways() {
-  const found = new Map([[Number(root.value), root.value]]);
-  for (const [index, key] of found) {
-    data.graphs[index].nodes.forEach((node, i) => {
-      if (node.graph !== null && !found.has(node.graph)) found.set(node.graph, key + "/" + i);
-    });
+// All boxes in the order in which they run, what one holds right behind it; a part that is used twice comes once.
+function* inOrder(index = Number(root.value), way = root.value, seen = new Set([index])) {
+  for (const [i, node] of data.graphs[index].nodes.entries()) {
+    const key = way + "/" + i;
+    yield { node, key };
+    if (node.graph === null || seen.has(node.graph)) continue;
+    seen.add(node.graph);
+    yield* inOrder(node.graph, key, seen);
   }
-  return found;
 }
 
 function find() {
   const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
   side.replaceChildren(); hits = []; hit = -1;
   if (!words.length) { mark(); return help(); }
-  for (const [index, way] of ways()) {
-    data.graphs[index].nodes.forEach((node, i) => {
-      if (!node.outside && words.every((word) => node.text.includes(word))) hits.push({ node, key: way + "/" + i });
-    });
+  for (const one of inOrder()) {
+    if (!one.node.outside && words.every((word) => one.node.text.includes(word))) hits.push(one);
   }
   html("p", hits.length > MOST_HITS ? `${hits.length} found, ${MOST_HITS} shown` : `${hits.length} found`, side);
   hits.slice(0, MOST_HITS).forEach(({ node, key }, i) => {
@@ -292,7 +302,8 @@ function help() {
   const list = html("dl", "", side);
   for (const [label, value] of data.details) { html("dt", label, list); html("dd", value, list); }
   html("dt", "keys", list);
-  html("dd", "click: details; opens what folds, its head closes it\nEnter: open or close\ndrag, arrows: move\nwheel, + -: zoom\n/ search, Enter: next" +
+  html("dd", "click: details; opens what folds, its head closes it\nEnter: open or close\ndrag, arrows: move\n" +
+    (framed ? "wheel after a click here, + -: zoom" : "wheel, + -: zoom") + "\n/ search, Enter: next" +
     "\nf fit, h start, e open all, c close all\nn p next and previous box, l legend", list);
 }
 
@@ -351,6 +362,7 @@ window.addEventListener("pointerup", (event) => {
   choose(key);
 });
 stage.addEventListener("wheel", (event) => {
+  if (framed && !document.hasFocus() && !event.ctrlKey) return; // the page around scrolls
   event.preventDefault();
   const at = stage.getBoundingClientRect();
   zoom(Math.exp(-event.deltaY * 0.0015), event.clientX - at.left, event.clientY - at.top);

@@ -30,6 +30,7 @@ from megengine.traced_module.queries import child_graph
 from megengine.traced_module.traced import TracedModule
 
 LONGEST_TEXT, MOST_SCALES = 1000, 8
+PARTS, DATA = ("page.html", "overview.js", "page.js"), "@DATA@"
 Details = list[tuple[str, str]]
 
 
@@ -46,14 +47,20 @@ def to_html(model: TracedModule | InternalGraph) -> str:
     roots = model.graphs if isinstance(model, TracedModule) else (model,)
     if not roots:
         raise GraphError("to_html: the module has no graph; expected one that trace_module, lower or a file gave")
-    folder = Path(__file__).parent
-    script = (folder / "page.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = (folder / "page.html").read_text(encoding="utf-8")
-    filled = {"@SCRIPT_HASH@": f"sha256-{digest}", "@SCRIPT@": script, "@DATA@": embedded(page_data(roots))}
-    for place, text in filled.items():  # the data last: what stands in it is not looked at again
-        page = page.replace(place, text, 1)
-    return page
+    return viewer()[0].replace(DATA, embedded(page_data(roots)), 1)
+
+
+def viewer() -> tuple[str, str]:
+    """The page with `DATA` where its data go, and the hash of its script as a policy names it."""
+    page, *scripts = ((Path(__file__).parent / name).read_text(encoding="utf-8") for name in PARTS)
+    script = "".join(scripts)
+    allowed = hash_of(script)
+    return page.replace("@SCRIPT_HASH@", allowed, 1).replace("@SCRIPT@", script, 1), allowed
+
+
+def hash_of(script: str) -> str:
+    """What allows an inline script in a content security policy."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
 
 
 def embedded(value: Any) -> str:
