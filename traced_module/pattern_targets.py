@@ -236,7 +236,10 @@ def _parameters(function: Any) -> tuple[str, ...] | None:
 
 
 def _attributes_of_class(kind: type) -> set[str] | None:
-    """Attributes that a class of modules, or one derived from it, has; None where that is not known."""
+    """Attributes that a class of modules, or one derived from it, has; None where that is not known.
+
+    A derived class that computes names has to be asked for by its own name.
+    """
     found: set[str] = set()
     todo = [kind]
     while todo:
@@ -245,7 +248,7 @@ def _attributes_of_class(kind: type) -> set[str] | None:
         for base in at.__mro__[:-1]:
             own = {name: inspect.unwrap(v) if callable(v) else v for name, v in vars(base).items()}
             functions = [v for v in own.values() if isinstance(v, FunctionType)]
-            if base is not Module and any(map(_sets_freely, functions)):
+            if at is kind and base is not Module and any(map(_sets_freely, functions)):
                 return None
             found.update(*map(_stored, functions), own.get("__annotations__", ()))
             found |= {name for name, v in own.items() if not callable(v)}

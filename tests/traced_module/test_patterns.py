@@ -356,3 +356,14 @@ def test_numbers_beside_operators_are_attributes_or_constants():
     by = const()
     rule = Rule("halve", call("*", x := call(F.exp, any_()), by), lambda m: m[x] * (m[by] / 2))
     assert rewrite(calls, [rule]) == 1 and len(find(calls, call("*", y=2))) == 1
+
+
+def test_a_derived_class_that_computes_names_takes_no_check_away():
+    class Free(Padded):
+        def __init__(self):
+            super().__init__()
+            setattr(self, "c" + "d", 3)
+
+    with pytest.raises(GraphError, match="Padded has no attribute 'aa'"):
+        call(Padded, aa=3)
+    assert call(Free, cd=3)
