@@ -152,8 +152,9 @@ def _observed_and_rounded(target: Tensor, observer: Any, fake_quant: Any) -> Ten
 def quantized_dtype_of(tensor: Tensor) -> QuantizedDType | None:
     """The dtype that a rounded tensor's qparams describe, or None."""
     qparams = tensor.qparams
-    known = isinstance(qparams, QParams) and qparams.scale is not None and qparams.dtype_meta is not None
-    return qparams.dtype if known and not qparams.dtype_meta.is_own else None  # of own types there is no arithmetic
+    if not isinstance(qparams, QParams) or qparams.scale is None or qparams.dtype_meta is None:
+        return None
+    return None if qparams.dtype_meta.is_own else qparams.dtype  # there is no integer arithmetic for own types
 
 
 class WeightedQAT(QATModule):
