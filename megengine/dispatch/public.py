@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from megengine.core import absent, hooks
+from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import MegEngineError, OptionError
 from megengine.dispatch.apply import active_interposers, interpose, no_interposers
 from megengine.dispatch.notes import SpecNotes, stand_in
@@ -149,6 +150,21 @@ def _recipe(notes: SpecNotes, out: Any) -> tuple | None:
     return None
 
 
+def _with_rule(function: F, rule: Callable[..., Any]) -> F:
+    """The function; with a quantized tensor among its arguments the rule is asked first."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(v, Tensor) and isinstance(v.dtype, QuantizedDType) for v in (*args, *kwargs.values())):
+            given = inspect.signature(function).bind(*args, **kwargs)
+            found = rule(function, *given.args, **given.kwargs)
+            if found is not NotImplemented:
+                return found
+        return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
 def public(
     *,
     home: str,
@@ -157,6 +173,7 @@ def public(
     random: bool = False,
     by_spec: bool = False,
     recorded_as: str = "",
+    quantized: Callable[..., Any] | None = None,
 ) -> Callable[[F], F]:
     """Declare a public function of module `home`; `methods` are names under which Tensor gets it too.
 
@@ -166,12 +183,14 @@ def public(
     tensors and from its other arguments, never from anything outside, and that it changes nothing: calls alike repeat
     them without Python. Where it asks for values it is called each time.
     `recorded_as` is the method of Tensor as a class under which MegEngine's graphs and files have it.
+    `quantized` is a rule for calls with quantized tensors (`megengine.ops.quantized_calls`).
 
     Tracing records calls of it as one expression; what it calls itself is not recorded again.
     """
 
     def declare(function: F) -> F:
         signature = inspect.signature(function)
+        function = function if quantized is None else _with_rule(function, quantized)
         names = (*methods, *in_place)
         name = function.__name__
         record = PublicFunction(home, name, function, signature, names, False, random, False, by_spec, recorded_as)

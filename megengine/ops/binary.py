@@ -35,6 +35,7 @@ from megengine.ops.common import (
     sample_values,
     unbroadcast,
 )
+from megengine.ops.quantized_calls import elementwise_rule
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.elemwise"
@@ -227,7 +228,9 @@ def _declare_binary(
     function.__name__ = function.__qualname__ = name
     function.__module__ = _HOME
     function.__doc__ = f"Elementwise `{name}` of x and y (shapes broadcast); returns a tensor of the broadcast shape."
-    return public(home=_HOME, methods=methods, in_place=(in_place,) if in_place else (), by_spec=True)(function)
+    rule = elementwise_rule(name)
+    in_places = (in_place,) if in_place else ()
+    return public(home=_HOME, methods=methods, in_place=in_places, by_spec=True, quantized=rule)(function)
 
 
 _declare_binary("add", "__add__", in_place="__iadd__")
@@ -269,7 +272,8 @@ def _declare_reflected(name: str, method: str, *, real: bool = False) -> None:
 
     function.__name__ = function.__qualname__ = method.strip("_")
     function.__doc__ = f"y {name} x, for numbers on the left."
-    public(home="megengine.tensor", methods=(method,), by_spec=True)(function)
+    rule = elementwise_rule(name)
+    public(home="megengine.tensor", methods=(method,), by_spec=True, quantized=rule)(function)
 
 
 for _name in ("add", "sub", "mul", "mod"):

@@ -11,6 +11,7 @@ from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, public
 from megengine.kernels.reference.order import in_order, in_turn, too_much
+from megengine.ops import quantized_calls
 from megengine.ops.common import (
     FLOAT32,
     INT32,
@@ -128,7 +129,7 @@ def _factors(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
     return (cast(a, INT32), cast(b, INT32)) if a.dtype == np.int8 else (a, b)
 
 
-@public(home="megengine.functional.math", by_spec=True)
+@public(home="megengine.functional.math", by_spec=True, quantized=quantized_calls.multiplied)
 def matmul(
     inp1: TensorLike,
     inp2: TensorLike,
@@ -167,7 +168,7 @@ def dot(inp1: TensorLike, inp2: TensorLike) -> Tensor:
     return apply("sum", a * b, axis=None, keepdims=False)
 
 
-@public(home="megengine.functional.nn", by_spec=True)
+@public(home="megengine.functional.nn", by_spec=True, quantized=quantized_calls.linear)
 def linear(
     inp: TensorLike, weight: TensorLike, bias: TensorLike | None = None, compute_mode: str = "default"
 ) -> Tensor:

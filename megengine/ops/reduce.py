@@ -16,6 +16,7 @@ from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, not_differentiable, public
 from megengine.kernels.reference.order import in_order
+from megengine.ops import quantized_calls
 from megengine.ops.common import (
     BOOL,
     FLOAT32,
@@ -245,7 +246,7 @@ def _counted(inp: Any) -> Tensor:
     return apply("cast", x, dtype=INT32) if x.dtype == BOOL else x
 
 
-@public(home=_HOME, methods=("sum",), by_spec=True)
+@public(home=_HOME, methods=("sum",), by_spec=True, quantized=quantized_calls.summed)
 def sum(inp: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Sum of elements along `axis` (an integer, several, or None for all)."""
     return reduce("sum", _counted(inp), axis, keepdims)
@@ -263,19 +264,19 @@ def _for_mean(inp: Any) -> Tensor:
     return cast(x, FLOAT32) if x.dtype == np.float16 else x
 
 
-@public(home=_HOME, methods=("mean",), by_spec=True)
+@public(home=_HOME, methods=("mean",), by_spec=True, quantized=quantized_calls.on_reals)
 def mean(inp: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Mean along `axis`; of float16 a float32, as in MegEngine."""
     return reduce("mean", _for_mean(inp), axis, keepdims)
 
 
-@public(home=_HOME, methods=("max",), by_spec=True)
+@public(home=_HOME, methods=("max",), by_spec=True, quantized=quantized_calls.on_whole)
 def max(inp: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Largest element along `axis`."""
     return reduce("max", inp, axis, keepdims)
 
 
-@public(home=_HOME, methods=("min",), by_spec=True)
+@public(home=_HOME, methods=("min",), by_spec=True, quantized=quantized_calls.on_whole)
 def min(inp: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Smallest element along `axis`."""
     return reduce("min", inp, axis, keepdims)

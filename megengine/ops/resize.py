@@ -14,6 +14,7 @@ from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
 from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, public
 from megengine.dispatch.refusal import shown
+from megengine.ops import quantized_calls
 from megengine.ops.common import FLOAT32, Integers, cast, choice, floating, refuse_quantized, rounded_to
 from megengine.tensor import Tensor
 
@@ -126,7 +127,7 @@ def _target(x: Tensor, n: int, size: Any, scale_factor: Any) -> tuple[int, ...]:
     return tuple(math.floor(length * float(v)) for length, v in zip(x.shape[2:], items, strict=True))
 
 
-@public(home="megengine.functional.vision", by_spec=True)
+@public(home="megengine.functional.vision", by_spec=True, quantized=quantized_calls.on_stored)
 def interpolate(
     inp: TensorLike,
     size: Integers | None = None,

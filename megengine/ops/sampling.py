@@ -10,6 +10,7 @@ from megengine.core.dtype import is_float
 from megengine.core.errors import DeviceError, OptionError, ShapeError
 from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
+from megengine.ops import quantized_calls
 from megengine.ops.common import (
     INT32,
     Integers,
@@ -166,7 +167,7 @@ def _as_nchw(op: str, inp: Any, layout: str) -> Tensor:
     return x if layout == "NCHW" else apply("transpose", x, perm=(0, 3, 1, 2))
 
 
-@public(home=_VISION)
+@public(home=_VISION, quantized=quantized_calls.warped)
 def warp_affine(
     inp: TensorLike,
     mat: TensorLike,
@@ -201,7 +202,7 @@ def warp_affine(
     return y if format == "NCHW" else apply("transpose", y, perm=(0, 2, 3, 1))
 
 
-@public(home=_VISION)
+@public(home=_VISION, quantized=quantized_calls.warped)
 def warp_perspective(
     inp: TensorLike,
     mat: TensorLike,
@@ -315,7 +316,7 @@ def check_rois(op: str, x: Tensor, rois: Tensor, columns: int = 5) -> None:
         raise ShapeError(f"{op}: rois has shape {rois.shape}; expected [R, 5]: picture, x0, y0, x1, y1")
 
 
-@public(home=_VISION)
+@public(home=_VISION, quantized=quantized_calls.on_reals)
 def roi_align(
     inp: TensorLike,
     rois: TensorLike,

@@ -35,6 +35,7 @@ from megengine.ops.common import (
     require_bool,
     sample_values,
 )
+from megengine.ops.quantized_calls import elementwise_rule
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.elemwise"
@@ -101,7 +102,7 @@ def _declare(name: str, home: str, methods: tuple[str, ...], *, integers: bool) 
     function.__name__ = function.__qualname__ = name
     function.__module__ = home
     function.__doc__ = f"Elementwise `{name}` of x (any shape); returns a tensor of x's shape."
-    public(home=home, methods=methods, by_spec=True)(function)
+    public(home=home, methods=methods, by_spec=True, quantized=elementwise_rule(name))(function)
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:

@@ -10,9 +10,10 @@ import sys
 from contextlib import ExitStack
 
 import numpy as np
+import quantized_habits
 from idioms import plain, values
 
-HABITS = {}
+HABITS = dict(quantized_habits.HABITS)
 
 
 def habit(function):

@@ -1,0 +1,151 @@
+"""What public functions give for quantized tensors: rules that `public(quantized=...)` names, as MegEngine has them.
+
+A rule gets the function and its arguments, of which one is a quantized tensor. It calls the function on the integers or
+on the real values; with NotImplemented the function itself gets the arguments, and refuses them by its own message.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import QuantizedDType, qint32
+from megengine.dispatch import apply
+from megengine.ops.common import FLOAT32, INT32, as_tensor, cast, normalize_axes
+from megengine.tensor import Tensor
+
+Rule = Callable[..., Any]
+_STORAGES = tuple(map(np.dtype, (np.int8, np.uint8, np.int32)))
+
+
+def _one_scale(x: Any) -> QuantizedDType | None:
+    """The dtype of a quantized tensor with one scale; None for all else."""
+    dtype = x.dtype if isinstance(x, Tensor) else None
+    if isinstance(dtype, QuantizedDType) and dtype.axis is None and dtype.storage in _STORAGES:
+        return dtype
+    return None
+
+
+def _scale(dtype: QuantizedDType) -> np.ndarray:
+    return np.asarray(dtype.scale, np.float32)
+
+
+def _steps(x: Tensor, dtype: QuantizedDType) -> Tensor:
+    """Real values in steps of a scale, rounded half away from zero."""
+    return apply("round", x * float(np.float32(1) / _scale(dtype)))
+
+
+def _whole(q: Tensor, dtype: QuantizedDType) -> Tensor:
+    """The integers of a quantized tensor above its zero point, as float32."""
+    return _steps(apply("dequantize", q), dtype)
+
+
+def _quantized(whole: Tensor, dtype: QuantizedDType) -> Tensor:
+    """The quantized tensor of these integers above its zero point, cut off at the ends of the dtype."""
+    return apply("quantize", cast(whole, FLOAT32) * float(_scale(dtype)), dtype=dtype)
+
+
+def on_reals(function: Rule, inp: Any, *args: Any, **kwargs: Any) -> Any:
+    """A float32 result of the real values."""
+    return function(apply("dequantize", inp), *args, **kwargs) if _one_scale(inp) else NotImplemented
+
+
+def on_whole(function: Rule, inp: Any, *args: Any, **kwargs: Any) -> Any:
+    """The function of the integers above the zero point, in the dtype of the operand."""
+    dtype = _one_scale(inp)
+    return _quantized(function(_whole(inp, dtype), *args, **kwargs), dtype) if dtype else NotImplemented
+
+
+def averaged(function: Rule, inp: Any, *args: Any, **kwargs: Any) -> Any:
+    """Means of windows in the dtype of the operand: as stored, rounded half away from zero; borders are real zeros."""
+    dtype = _one_scale(inp)
+    if dtype is None:
+        return NotImplemented
+    stored = apply("round", function(_whole(inp, dtype), *args, **kwargs) + dtype.zero_point)
+    return _quantized(stored - dtype.zero_point, dtype)
+
+
+def on_stored(function: Rule, inp: Any, *args: Any, **kwargs: Any) -> Any:
+    """The function of the integers as they are stored, in the dtype of the operand: borders are stored numbers too."""
+    dtype = _one_scale(inp)
+    if dtype is None:
+        return NotImplemented
+    stored = cast(_whole(inp, dtype) + dtype.zero_point, dtype.storage)
+    y = function(stored, *args, **kwargs)
+    return _quantized(cast(y, FLOAT32) - dtype.zero_point, dtype)
+
+
+def warped(function: Rule, inp: Any, *args: Any, **kwargs: Any) -> Any:
+    """As `on_stored`; with the channels last, points are not rounded as for other tensors."""
+    given = inspect.signature(function).bind(inp, *args, **kwargs)
+    if given.arguments.get("format", inspect.signature(function).parameters["format"].default) != "NHWC":
+        return on_stored(function, inp, *args, **kwargs)
+    given.arguments.update(inp=apply("transpose", inp, perm=(0, 3, 1, 2)), format="NCHW")
+    found = on_stored(function, *given.args, **given.kwargs)
+    return found if found is NotImplemented else apply("transpose", found, perm=(0, 2, 3, 1))
+
+
+def summed(function: Rule, inp: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    """Sums in the dtype of the operand, which cut off at its ends: several axes are summed one after the other."""
+    dtype = _one_scale(inp)
+    if dtype is None:
+        return NotImplemented
+    if axis is None:
+        return on_whole(function, inp, None, keepdims)
+    for a in reversed(normalize_axes("sum", axis, inp.ndim)):
+        inp = on_whole(function, inp, a, keepdims)
+    return inp
+
+
+def multiplied(function: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
+    """Products of 8-bit tensors of one kind, as 32-bit integers whose scale is the product of both."""
+    x, y = _one_scale(a), _one_scale(b)
+    if x is None or y is None or x.storage != y.storage or x.storage == INT32:
+        return NotImplemented
+    found = function(cast(_whole(a, x), INT32), cast(_whole(b, y), INT32), *args, **kwargs)
+    return _quantized(found, qint32(float(_scale(x) * _scale(y))))
+
+
+def linear(function: Rule, inp: Any, weight: Any, bias: Any = None, compute_mode: str = "default") -> Any:
+    """As `multiplied`, plus a bias of real numbers."""
+    found = multiplied(function, inp, weight, None, compute_mode)
+    return found if bias is None or found is NotImplemented else elementwise(_add, found, bias)
+
+
+def _add(x: Tensor, y: Tensor) -> Tensor:
+    return apply("add", x, y)
+
+
+def elementwise(function: Rule, *operands: Any) -> Any:
+    """Results in the dtype of the quantized operands, which is one with zero point 0.
+
+    Other operands are brought to that dtype; Python's integers count as steps of the scale, and sums that are too large
+    wrap, as in MegEngine.
+    """
+    dtypes = {_one_scale(v) for v in operands if isinstance(v, Tensor) and isinstance(v.dtype, QuantizedDType)}
+    dtype = dtypes.pop()
+    if dtypes or dtype is None or dtype.zero_point or dtype.storage == np.uint8:
+        return NotImplemented
+    return _quantized(function(*(cast(_brought(v, dtype), dtype.storage) for v in operands)), dtype)
+
+
+def _brought(value: Any, dtype: QuantizedDType) -> Tensor:
+    """An operand as integers of `dtype`, float32."""
+    if _one_scale(value):
+        return _whole(value, dtype)
+    if isinstance(value, int):  # a boolean too
+        return as_tensor(np.float32(value))
+    steps = _steps(cast(as_tensor(value), FLOAT32), dtype)
+    return apply("clip", steps, lo=float(dtype.qmin), hi=float(dtype.qmax))
+
+
+# elementwise functions, by name: those with rows of their own in tables of ops
+ELEMENTWISE = frozenset({"relu", "neg", "add", "sub", "maximum", "minimum"})
+
+
+def elementwise_rule(name: str) -> Rule | None:
+    """The rule of an elementwise function; None for one that takes real numbers only."""
+    return elementwise if name in ELEMENTWISE else None
