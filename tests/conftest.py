@@ -2,6 +2,7 @@
 
 import pytest
 
+import megengine
 import megengine.random
 from megengine.dispatch.apply import active_interposers
 
@@ -15,6 +16,14 @@ def pytest_collectstart(collector):
 @pytest.fixture(autouse=True)
 def _the_same_random_numbers():
     megengine.random.seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _the_same_default_device():
+    before = megengine.get_default_device()
+    yield
+    if megengine.get_default_device() != before:
+        megengine.set_default_device(before)
 
 
 @pytest.fixture(autouse=True)

@@ -237,9 +237,9 @@ def _load_plan(path: Path) -> Any:
 
 
 def _load_samples(path: Path) -> Any:
-    from megengine.cli.readers import open_reader
+    from megengine.cli.readers import Slot, open_reader
 
-    return list(open_reader(str(path), shapes=[(1, 3, 4)]))
+    return list(open_reader(str(path), [Slot("x", (1, 3, 4), np.dtype(np.float32))]))
 
 
 def _replay(path: Path) -> Any:
