@@ -15,7 +15,7 @@ import numpy as np
 from megengine.core.dtype import DType, QuantizedDType, known_quantized
 from megengine.core.spec import TensorSpec
 from megengine.kernels import _core, isa, onednn
-from megengine.kernels.native import eager, empty_for_step, from_step, linear_rank, to_step
+from megengine.kernels.native import eager, empty_for_step, from_step, linear_rank, long_steps, to_step
 from megengine.kernels.registry import Kernel, Problem, Usable, accept_all, family
 
 Constants = dict[int, np.ndarray]
@@ -108,7 +108,7 @@ def _product_usable(problem: Problem) -> str | None:
     depth = math.prod(problem.inputs[1].shape[1:])
     if 255 * 128 * depth >= 2**31:
         return f"sums of {depth} products may not fit int32"
-    return _no_elements(problem)
+    return long_steps(problem) or _no_elements(problem)
 
 
 def _linear_usable(problem: Problem) -> str | None:

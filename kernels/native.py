@@ -79,6 +79,13 @@ def linear_rank(problem: Problem) -> str | None:
     return "x has 4 axes; expected another number, or a reshape in front" if problem.inputs[0].ndim == 4 else None
 
 
+def long_steps(problem: Problem) -> str | None:
+    """Strides and dilations beyond any picture, which native code cannot hold; they mean something all the same."""
+    attrs = problem.attrs
+    longest = max((*attrs.get("stride", (1,)), *attrs.get("dilation", (1,))))
+    return f"a step of {longest} is left to the reference" if longest >= 1 << 24 else None
+
+
 def eager(make: MakeStep, constants: tuple[int, ...], *, inplace_input: int | None = None) -> Callable[..., np.ndarray]:
     """`run(problem, *arrays)` of a kernel that has `make_step`. `constants` are input positions a step packs."""
     cache = _StepCache(make)

@@ -17,7 +17,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.kernels import _core, isa, memory
-from megengine.kernels.native import eager, empty_for_step, from_step, linear_rank, to_step
+from megengine.kernels.native import eager, empty_for_step, from_step, linear_rank, long_steps, to_step
 from megengine.kernels.registry import Kernel, Problem, family
 
 _F32 = np.dtype(np.float32)
@@ -62,9 +62,7 @@ def _missing(problem: Problem) -> str | None:
         return _reason
     if any(s.size == 0 for s in (*problem.inputs, *problem.outputs)):
         return "empty tensors"
-    if max(problem.attrs.get("stride", (1,))) >= 1 << 24:  # longer than any picture: oneDNN refuses some of these
-        return "steps this long are computed by the own kernel"
-    return None
+    return long_steps(problem)
 
 
 # ---------------------------------------------------------------- float

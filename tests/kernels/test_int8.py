@@ -310,3 +310,15 @@ def test_more_parts_than_one():
     problem = problem_of("requantize", [spec], {"ratio": 0.5, "lo": 0, "hi": 255, "dtype": KINDS["u8"]})
     step = family("requantize").kernels[0].make_step(problem, {}, 3)
     assert _core.int8_step_parts(step) == 3
+
+
+@pytest.mark.parametrize("attrs", [{"stride": (2**31, 1)}, {"stride": (10**30, 10**30)}, {"dilation": (1, 2**40)}])
+def test_steps_that_native_code_cannot_hold_go_to_the_reference(attrs):
+    x, w = np.ones((1, 3, 4, 5), np.uint8), np.ones((2, 3, 1, 1), np.int8)
+    b, m, bias = np.zeros(2, np.int32), np.ones(2, np.float32), np.zeros(2, np.float32)
+    specs = [TensorSpec(x.shape, KINDS["u8"]), *(TensorSpec(a.shape, a.dtype) for a in (w, b, m, bias))]
+    known = {**place(), **attrs, "lo": 0, "hi": 0, "ratio": 0.0, "dtype": "float32"}
+    problem = problem_of("qconv2d", specs, known)
+    reasons = [kernel.usable(problem) for kernel in family("qconv2d").kernels]
+    assert any("is left to the reference" in str(reason) for reason in reasons)
+    assert None not in reasons
