@@ -229,7 +229,7 @@ def _with_nodes(nodes: tuple[Any, ...], places: Places, new: Nodes) -> tuple[Any
     return tuple(made)
 
 
-def is_among(node: Node, nodes: tuple[Any, ...]) -> bool:
+def is_among(node: Node, nodes: Sequence[Any]) -> bool:
     """`node in nodes`, without asking each whether it is equal: there may be thousands."""
     return any(map(is_, nodes, repeat(node)))
 

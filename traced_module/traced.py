@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -62,7 +62,8 @@ class TracedModule(Module, Drawable):
         if graph is not None:
             self._add_graph(graph)
 
-    __setattr__ = object.__setattr__  # its own state is none of the settings that graphs hear of
+    if not TYPE_CHECKING:
+        __setattr__ = object.__setattr__  # its own state is none of the settings that graphs hear of
 
     @classmethod
     def from_graph(cls, graph: InternalGraph) -> TracedModule:
