@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from megengine.core.text import printable
+
 _CELL = "padding:2px 8px;white-space:nowrap;font-variant-numeric:tabular-nums;text-align:"
 
 
@@ -35,4 +37,4 @@ def _row(tag: str, cells: Sequence[str], sides: Sequence[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return escape("".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text))
+    return escape(printable(text, keep="\n", mark="\ufffd"))
