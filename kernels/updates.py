@@ -21,7 +21,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A native rule by name, the arrays of the state it moves, and its scalars (kernels/csrc/core/update_kernels.h)."""
+    """A native rule by name, the arrays of the state it moves, and its scalars (kernels/csrc/updates/kernels.h)."""
 
     rule: str
     states: tuple[str, ...]

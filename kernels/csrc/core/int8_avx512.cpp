@@ -1,3 +1,0 @@
-// Exact 8-bit kernels for the instruction set in the name of this file.
-#define MGE_INT8_TABLE table_avx512
-#include "core/int8_table.inc"

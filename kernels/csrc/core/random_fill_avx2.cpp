@@ -1,2 +1,0 @@
-#define MGE_RANDOM random_avx2
-#include "core/random_fill.inc"

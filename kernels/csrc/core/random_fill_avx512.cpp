@@ -1,2 +1,0 @@
-#define MGE_RANDOM random_avx512
-#include "core/random_fill.inc"

@@ -1,2 +1,0 @@
-#define MGE_UPDATE update_avx512
-#include "core/update_kernels.inc"

@@ -1,0 +1,76 @@
+// The base class of megengine.module.Module: attributes are read without Python while no tracer listens to
+// it.
+#include <nanobind/nanobind.h>
+
+#include "runtime/bind.h"
+
+namespace nb = nanobind;
+
+namespace mge {
+namespace {
+
+// Set by `watch_reads`: the context variable of who listens, what hears of a read, and who answers for names
+// that are not there.
+PyObject *watcher_variable, *heard, *missing;
+
+PyObject* read(PyObject* self, PyObject* name) {
+    PyObject* value = PyObject_GenericGetAttr(self, name);
+    if (!value) {
+        if (!missing || !PyErr_ExceptionMatches(PyExc_AttributeError)) return nullptr;
+        PyErr_Clear();
+        PyObject* args[] = {self, name};
+        return PyObject_Vectorcall(missing, args, 2, nullptr);
+    }
+    PyObject* watcher = nullptr;
+    if (watcher_variable && PyContextVar_Get(watcher_variable, Py_None, &watcher) < 0) {
+        Py_DECREF(value);
+        return nullptr;
+    }
+    Py_XDECREF(watcher);
+    if (!watcher || watcher == Py_None) return value;
+    PyObject* args[] = {self, name, value};
+    PyObject* seen = PyObject_Vectorcall(heard, args, 3, nullptr);
+    Py_DECREF(value);
+    return seen;
+}
+
+PyObject* watch_reads(PyObject*, PyObject* args) {
+    PyObject *variable, *hear, *miss;
+    if (!PyArg_ParseTuple(args, "OOO", &variable, &hear, &miss)) return nullptr;
+    watcher_variable = Py_NewRef(variable);
+    heard = Py_NewRef(hear);
+    missing = Py_NewRef(miss);
+    Py_RETURN_NONE;
+}
+
+// How many more calls may nest here before Python raises RecursionError.
+PyObject* calls_left(PyObject*, PyObject*) {
+#if PY_VERSION_HEX < 0x030C0000
+    return PyLong_FromLong(PyThreadState_Get()->recursion_remaining);
+#else
+    return PyLong_FromLong(PyThreadState_Get()->py_recursion_remaining);
+#endif
+}
+
+PyMethodDef functions[] = {{"watch_reads", watch_reads, METH_VARARGS, nullptr},
+                           {"calls_left", calls_left, METH_NOARGS, nullptr},
+                           {nullptr, nullptr, 0, nullptr}};
+
+PyType_Slot slots[] = {
+    {Py_tp_doc, const_cast<char*>("Tells a tracer of the attributes that are read.")},
+    {Py_tp_getattro, reinterpret_cast<void*>(read)},
+    {0, nullptr},
+};
+
+PyType_Spec type_spec = {"megengine.kernels._core.WatchedReads", sizeof(PyObject), 0,
+                         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
+
+}  // namespace
+
+void bind_module_type(nb::module_& m) {
+    const nb::object type = nb::steal(PyType_FromSpec(&type_spec));
+    if (!type.is_valid() || PyModule_AddFunctions(m.ptr(), functions) < 0) nb::raise_python_error();
+    m.attr("WatchedReads") = type;
+}
+
+}  // namespace mge

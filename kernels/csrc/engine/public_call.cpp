@@ -1,0 +1,242 @@
+// Public functions whose ops depend on nothing but the specs of their tensors and their other arguments: what
+// one call of them did is written down, and calls alike go from the arguments to the kernels without Python.
+#include <nanobind/nanobind.h>
+#include <structmember.h>
+
+#include <algorithm>
+
+#include "engine/dispatch.h"
+#include "engine/recipe.h"
+#include "engine/tensor_type.h"
+#include "runtime/bind.h"
+
+namespace nb = nanobind;
+
+namespace mge {
+namespace {
+
+constexpr std::size_t kCalls = 256;  // remembered per function
+
+// What is known of calls alike.
+struct Known {
+    enum class State { kSeen, kNever, kRecipe } state = State::kSeen;
+    Recipe recipe;
+    std::size_t result = 0;  // the step whose result is returned
+    Py_ssize_t item = -1;    // of a tuple, where only that is; else -1
+};
+
+struct PublicCall {
+    PyObject_HEAD vectorcallfunc vectorcall;
+    PyObject *dict, *weak;
+    PyObject *plain, *learn, *fail;  // the call in Python; its recipe or None; errors with the call named
+    CallMemo<Known>* memo;
+};
+
+PublicCall* self_of(PyObject* object) { return reinterpret_cast<PublicCall*>(object); }
+
+// ---------------------------------------------------------------- learning
+
+// From (constants, steps, the step that gives the result, which one of several or -1 for all).
+bool read_known(PyObject* written, std::size_t arguments, Known& known) {
+    PyObject *constants, *steps;
+    Py_ssize_t result;
+    if (!PyArg_ParseTuple(written, "O!O!nn", &PyTuple_Type, &constants, &PyTuple_Type, &steps, &result,
+                          &known.item))
+        return false;
+    const Reading reading = read_recipe(constants, steps, arguments, known.recipe);
+    if (reading != Reading::kDone) return reading == Reading::kTooLong;
+    known.result = static_cast<std::size_t>(result);
+    if (known.result >= known.recipe.steps.size() ||
+        known.item >= static_cast<Py_ssize_t>(known.recipe.steps[known.result].results)) {
+        PyErr_SetString(PyExc_ValueError, "a recipe has no such result");
+        return false;
+    }
+    plan_release(known.recipe, {known.result});
+    known.state = Known::State::kRecipe;
+    return true;
+}
+
+// Notes down what the function does for calls alike. False with an error set.
+bool learn(PublicCall* self, const Given& given, Known& known, PyObject* kwnames) {
+    const Ref recipe(
+        PyObject_Vectorcall(self->learn, given.positional, static_cast<std::size_t>(given.count), kwnames));
+    if (!recipe) return false;
+    Known fresh;
+    fresh.state = Known::State::kNever;
+    if (recipe.get() != Py_None &&
+        !read_known(recipe.get(), static_cast<std::size_t>(given.count + given.named), fresh))
+        return false;
+    if (known.state == Known::State::kSeen) known = std::move(fresh);  // another thread may have been faster
+    return true;
+}
+
+// ---------------------------------------------------------------- replaying
+
+PyObject* replay(Known& known, const Given& given, PyObject* stack, Watch watch) {
+    Replay run(known.recipe);
+    std::copy_n(given.values, given.named, std::copy_n(given.positional, given.count, run.given()));
+    if (!run.run(stack, watch)) return nullptr;
+    PyObject* out = run.of_step(known.result);
+    return Py_NewRef(known.item < 0 ? out : PyTuple_GET_ITEM(out, known.item));  // counted when it was run
+}
+
+PyObject* fail(PublicCall* self, const Given& given) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    const Ref owned_type(type), error(value), owned_traceback(traceback);
+    if (traceback) PyException_SetTraceback(value, traceback);
+    const Ref args(PyTuple_New(given.count)), kwargs(PyDict_New());
+    if (!args || !kwargs) return nullptr;
+    for (Py_ssize_t i = 0; i < given.count; ++i)
+        PyTuple_SET_ITEM(args.get(), i, Py_NewRef(given.positional[i]));
+    for (Py_ssize_t i = 0; i < given.named; ++i)
+        if (PyDict_SetItem(kwargs.get(), given.names[i], given.values[i]) < 0) return nullptr;
+    PyObject* parts[] = {error.get(), args.get(), kwargs.get()};
+    return PyObject_Vectorcall(self->fail, parts, 3, nullptr);
+}
+
+// ---------------------------------------------------------------- calling
+
+// True if there is a tensor, and no tensor whose value is deferred.
+bool computes(const Given& given) {
+    bool any = false;
+    const auto fits = [&](PyObject* argument) {
+        if (!is_tensor(argument)) return true;
+        any = true;
+        return known(fields(argument)->value);
+    };
+    for (Py_ssize_t i = 0; i < given.count; ++i)
+        if (!fits(given.positional[i])) return false;
+    for (Py_ssize_t i = 0; i < given.named; ++i)
+        if (!fits(given.values[i])) return false;
+    return any;
+}
+
+PyObject* call(PyObject* object, PyObject* const* args, std::size_t flags, PyObject* kwnames) {
+    PublicCall* self = self_of(object);
+    const Given given(nullptr, args, PyVectorcall_NARGS(flags), kwnames);
+    if (!self->plain) return PyErr_Format(PyExc_RuntimeError, "a function is called after its end");
+    const auto in_python = [&] { return PyObject_Vectorcall(self->plain, args, flags, kwnames); };
+    const int listened = watched();
+    if (listened < 0) return nullptr;
+    if (listened || !computes(given)) return in_python();
+    Watch watch;
+    const Ref stack = interposers(&watch);
+    if (!stack) return nullptr;
+    if (watch == Watch::kOthers) return in_python();
+    const auto hash = Key::hash(given, Options::kPlain);
+    if (!hash) return PyErr_Occurred() ? nullptr : in_python();
+    const std::shared_ptr<Known> known = self->memo->find(given, *hash);
+    if (!known) {  // learning takes longer than the call: not for one that comes only once
+        if (PyErr_Occurred()) return nullptr;
+        self->memo->insert(given, *hash, std::make_shared<Known>());
+        return in_python();
+    }
+    if (known->state == Known::State::kSeen && !learn(self, given, *known, kwnames)) return nullptr;
+    if (known->state != Known::State::kRecipe) return in_python();
+    PyObject* out = replay(*known, given, stack.get(), watch);
+    return out ? out : fail(self, given);
+}
+
+// ---------------------------------------------------------------- the type
+
+PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
+    PyObject *plain, *learn, *fail;
+    if (!PyArg_ParseTuple(args, "OOO", &plain, &learn, &fail)) return nullptr;
+    if (!dispatch_parts.watcher) return PyErr_Format(PyExc_RuntimeError, "import megengine.dispatch first");
+    PyObject* object = type->tp_alloc(type, 0);
+    if (!object) return nullptr;
+    PublicCall* self = self_of(object);
+    self->vectorcall = call;
+    self->plain = Py_NewRef(plain);
+    self->learn = Py_NewRef(learn);
+    self->fail = Py_NewRef(fail);
+    self->memo = new CallMemo<Known>(kCalls);
+    return object;
+}
+
+int traverse(PyObject* object, visitproc visit, void* arg) {
+    PublicCall* self = self_of(object);
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->dict);
+    Py_VISIT(self->plain);
+    Py_VISIT(self->learn);
+    Py_VISIT(self->fail);
+    return 0;
+}
+
+int clear(PyObject* object) {
+    PublicCall* self = self_of(object);
+    Py_CLEAR(self->dict);
+    Py_CLEAR(self->plain);
+    Py_CLEAR(self->learn);
+    Py_CLEAR(self->fail);
+    return 0;
+}
+
+void dealloc(PyObject* object) {
+    PyTypeObject* type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    if (self_of(object)->weak) PyObject_ClearWeakRefs(object);
+    delete self_of(object)->memo;
+    clear(object);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+// As functions do: a method where it stands on a class.
+PyObject* bind(PyObject* self, PyObject* object, PyObject*) {
+    return !object || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
+}
+
+// Pickled and copied by name, as functions are.
+PyObject* reduce(PyObject* self, PyObject*) { return PyObject_GetAttrString(self, "__qualname__"); }
+
+PyObject* represent(PyObject* self) {
+    const Ref name(PyObject_GetAttrString(self, "__qualname__"));
+    return name ? PyUnicode_FromFormat("<function %U at %p>", name.get(), self) : nullptr;
+}
+
+PyMemberDef members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(PublicCall, vectorcall), READONLY, nullptr},
+    {"__dictoffset__", T_PYSSIZET, offsetof(PublicCall, dict), READONLY, nullptr},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(PublicCall, weak), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+PyMethodDef methods[] = {{"__reduce__", reduce, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
+
+PyGetSetDef attributes[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+PyType_Slot slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(make)},
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(clear)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+    {Py_tp_descr_get, reinterpret_cast<void*>(bind)},
+    {Py_tp_repr, reinterpret_cast<void*>(represent)},
+    {Py_tp_members, members},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, attributes},
+    {0, nullptr},
+};
+
+PyType_Spec type_spec = {
+    "megengine.kernels._core.PublicCall", sizeof(PublicCall), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    slots};
+
+}  // namespace
+
+void bind_public_call(nb::module_& m) {
+    const nb::object type = nb::steal(PyType_FromSpec(&type_spec));
+    if (!type.is_valid()) nb::raise_python_error();
+    m.attr("PublicCall") = type;
+}
+
+}  // namespace mge

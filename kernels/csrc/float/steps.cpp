@@ -1,0 +1,204 @@
+// Steps over the float kernels: pooling, means, clamps, sums, and concatenation of any element size.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "common/step_capsule.h"
+#include "float/kernels.h"
+#include "runtime/bind.h"
+
+namespace nb = nanobind;
+
+namespace mge {
+namespace {
+
+const float* in(std::byte* const* buffers, int i) { return reinterpret_cast<const float*>(buffers[i]); }
+float* out(std::byte* const* buffers, int i) { return reinterpret_cast<float*>(buffers[i]); }
+
+class PoolStep final : public Step {
+  public:
+    PoolStep(PoolShape shape, bool max, int threads)
+        : shape_(shape),
+          pool_(max ? active_float_kernels().max_pool : active_float_kernels().avg_pool),
+          parts_(static_cast<int>(std::clamp<std::int64_t>(shape.n * shape.oh, 1, threads))) {}
+    int parts() const override { return parts_; }
+    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+        const std::int64_t rows = shape_.n * shape_.oh;
+        pool_(in(buffers, 0), out(buffers, 1), shape_, rows * part / parts_, rows * (part + 1) / parts_);
+    }
+
+  private:
+    PoolShape shape_;
+    decltype(FloatKernels::max_pool) pool_;
+    int parts_;
+};
+
+class MeanStep final : public Step {
+  public:
+    MeanStep(std::int64_t n, std::int64_t hw, std::int64_t c)
+        : n_(n), hw_(hw), c_(c), mean_(active_float_kernels().mean) {}
+    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
+        mean_(in(buffers, 0), out(buffers, 1), n_, hw_, c_);
+    }
+
+  private:
+    std::int64_t n_, hw_, c_;
+    decltype(FloatKernels::mean) mean_;
+};
+
+class ClampStep final : public Step {
+  public:
+    ClampStep(std::int64_t size, float lo, float hi)
+        : size_(size), lo_(lo), hi_(hi), clamp_(active_float_kernels().clamp) {}
+    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
+        clamp_(in(buffers, 0), out(buffers, 1), size_, lo_, hi_);
+    }
+
+  private:
+    std::int64_t size_;
+    float lo_, hi_;
+    decltype(FloatKernels::clamp) clamp_;
+};
+
+class BinaryStep final : public Step {
+  public:
+    BinaryStep(std::int64_t size, bool add)
+        : size_(size), f_(add ? active_float_kernels().add : active_float_kernels().mul) {}
+    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
+        f_(in(buffers, 0), in(buffers, 1), out(buffers, 2), size_);
+    }
+
+  private:
+    std::int64_t size_;
+    decltype(FloatKernels::add) f_;
+};
+
+class ActivateStep final : public Step {
+  public:
+    ActivateStep(std::int64_t size, Activation kind, int threads)
+        : size_(size), kind_(kind), f_(active_float_kernels().activate), parts_(threads) {}
+    int parts() const override { return parts_; }
+    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+        const std::int64_t begin = size_ * part / parts_, end = size_ * (part + 1) / parts_;
+        f_(in(buffers, 0) + begin, out(buffers, 1) + begin, end - begin, kind_);
+    }
+
+  private:
+    std::int64_t size_;
+    Activation kind_;
+    decltype(FloatKernels::activate) f_;
+    int parts_;
+};
+
+class SoftmaxStep final : public Step {
+  public:
+    SoftmaxStep(std::int64_t rows, std::int64_t cols)
+        : rows_(rows), cols_(cols), f_(active_float_kernels().softmax) {}
+    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
+        f_(in(buffers, 0), out(buffers, 1), rows_, cols_);
+    }
+
+  private:
+    std::int64_t rows_, cols_;
+    decltype(FloatKernels::softmax) f_;
+};
+
+class ChannelStep final : public Step {
+  public:
+    ChannelStep(std::int64_t n, std::int64_t hw, std::int64_t c, std::int64_t b_stride, bool add)
+        : n_(n), hw_(hw), c_(c), b_stride_(b_stride), add_(add), f_(active_float_kernels().channel) {}
+    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
+        f_(in(buffers, 0), in(buffers, 1), out(buffers, 2), n_, hw_, c_, b_stride_, add_);
+    }
+
+  private:
+    std::int64_t n_, hw_, c_, b_stride_;
+    bool add_;
+    decltype(FloatKernels::channel) f_;
+};
+
+// Takes images and weights as they are, rows first, and packs nothing: for eager calls.
+class ConvStep final : public Step {
+  public:
+    ConvStep(ConvShape shape, bool bias) : shape_(shape), bias_(bias), f_(active_float_kernels().conv) {}
+    std::size_t scratch_bytes() const override {
+        return static_cast<std::size_t>(shape_.c * shape_.rows() * shape_.cols() + kConvTail) * sizeof(float);
+    }
+    void run(int, std::byte* const* buffers, std::byte* scratch) const noexcept override {
+        f_(in(buffers, 0), in(buffers, 1), bias_ ? in(buffers, 2) : nullptr, out(buffers, bias_ ? 3 : 2),
+           reinterpret_cast<float*>(scratch), shape_);
+    }
+
+  private:
+    ConvShape shape_;
+    bool bias_;
+    decltype(FloatKernels::conv) f_;
+};
+
+// Rows of all inputs side by side: a concatenation along the last axis in memory.
+class ConcatStep final : public Step {
+  public:
+    ConcatStep(std::int64_t rows, std::vector<std::int64_t> bytes) : rows_(rows), bytes_(std::move(bytes)) {}
+    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
+        std::byte* dst = buffers[bytes_.size()];
+        for (std::int64_t r = 0; r < rows_; ++r)
+            for (std::size_t i = 0; i < bytes_.size(); ++i) {
+                std::memcpy(dst, buffers[i] + r * bytes_[i], static_cast<std::size_t>(bytes_[i]));
+                dst += bytes_[i];
+            }
+    }
+
+  private:
+    std::int64_t rows_;
+    std::vector<std::int64_t> bytes_;
+};
+
+nb::object pool_step(std::vector<std::int64_t> s, bool max, bool count_padding, int threads) {
+    if (s.size() != 12) throw nb::value_error("pool_step: 12 lengths expected");
+    PoolShape shape{s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], count_padding};
+    return capsule(std::make_unique<PoolStep>(shape, max, threads));
+}
+
+nb::object small_conv_step(std::vector<std::int64_t> s, bool bias) {
+    if (s.size() != 16) throw nb::value_error("small_conv_step: 16 lengths expected");
+    const ConvShape shape{s[0], s[1], s[2],  s[3],  s[4],  s[5],  s[6],  s[7],
+                          s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15]};
+    if (shape.sw > kConvTail / 8) throw nb::value_error("small_conv_step: strides of at most 8 expected");
+    return capsule(std::make_unique<ConvStep>(shape, bias));
+}
+
+}  // namespace
+
+void bind_float(nb::module_& m) {
+    m.def("pool_step", &pool_step, nb::arg("lengths"), nb::arg("max"), nb::arg("count_padding"),
+          nb::arg("threads"));
+    m.def("small_conv_step", &small_conv_step, nb::arg("lengths"), nb::arg("bias"));
+    m.def("mean_step", [](std::int64_t n, std::int64_t hw, std::int64_t c) {
+        return capsule(std::make_unique<MeanStep>(n, hw, c));
+    });
+    m.def("clamp_step", [](std::int64_t size, float lo, float hi) {
+        return capsule(std::make_unique<ClampStep>(size, lo, hi));
+    });
+    m.def("activate_step", [](std::int64_t size, int kind, int threads) {
+        return capsule(
+            std::make_unique<ActivateStep>(size, static_cast<Activation>(std::clamp(kind, 0, 4)), threads));
+    });
+    m.def("softmax_step", [](std::int64_t rows, std::int64_t cols) {
+        return capsule(std::make_unique<SoftmaxStep>(rows, cols));
+    });
+    m.def("channel_step",
+          [](std::int64_t n, std::int64_t hw, std::int64_t c, std::int64_t b_stride, bool add) {
+              return capsule(std::make_unique<ChannelStep>(n, hw, c, b_stride, add));
+          });
+    m.def("binary_step",
+          [](std::int64_t size, bool add) { return capsule(std::make_unique<BinaryStep>(size, add)); });
+    m.def("concat_step", [](std::int64_t rows, std::vector<std::int64_t> bytes) {
+        return capsule(std::make_unique<ConcatStep>(rows, std::move(bytes)));
+    });
+}
+
+}  // namespace mge

@@ -1,0 +1,189 @@
+// Python face of the 8-bit kernels: makers of plan steps, and two direct calls. Shapes are checked by the
+// Python side (kernels/int8.py), which knows the op.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <limits>
+
+#include "common/step_capsule.h"
+#include "int8/steps.h"
+#include "runtime/bind.h"
+
+namespace nb = nanobind;
+
+namespace mge {
+namespace {
+using namespace int8;
+
+template <class T>
+using Array = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
+using AnyArray = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+
+std::uint8_t flip_of(bool is_signed) { return is_signed ? 0x80 : 0; }
+int unsigned_zero(int zero_point, bool is_signed) { return zero_point + (is_signed ? 128 : 0); }
+
+// source: (n, h, w, c, zero point, signed), output: (oh, ow, o), window: (kh, kw, sh, sw, top, left, dh, dw,
+// groups)
+ConvShape shape_of(const std::vector<int>& source, const std::vector<int>& output,
+                   const std::vector<int>& window) {
+    ConvShape s{};
+    s.n = source.at(0), s.h = source.at(1), s.w = source.at(2), s.c = source.at(3);
+    s.zero_point = unsigned_zero(source.at(4), source.at(5));
+    s.flip = flip_of(source.at(5));
+    s.oh = output.at(0), s.ow = output.at(1), s.o = output.at(2);
+    s.kh = window.at(0), s.kw = window.at(1), s.stride_h = window.at(2), s.stride_w = window.at(3);
+    s.top = window.at(4), s.left = window.at(5), s.dilation_h = window.at(6), s.dilation_w = window.at(7);
+    s.groups = window.at(8);
+    return s;
+}
+
+// clamp: (lo, hi, zero point, float output); residual: (zero point, signed) or None
+Epilogue epilogue_of(const std::vector<int>& clamp, const std::optional<std::vector<int>>& residual,
+                     float ratio) {
+    Epilogue e;
+    e.lo = static_cast<float>(clamp.at(0)), e.hi = static_cast<float>(clamp.at(1));
+    e.zero_point = clamp.at(2), e.to_float = clamp.at(3);
+    if (residual) {
+        e.res_zero = unsigned_zero(residual->at(0), residual->at(1));
+        e.res_flip = flip_of(residual->at(1));
+        e.ratio = ratio;
+    }
+    return e;
+}
+
+nb::capsule conv_step(const std::vector<int>& source, const std::vector<int>& output,
+                      const std::vector<int>& window, Array<std::int8_t> w, Array<std::int32_t> b,
+                      Array<float> m, Array<float> bias, const std::vector<int>& clamp,
+                      const std::optional<std::vector<int>>& residual, float ratio, bool depthwise,
+                      int threads) {
+    ConvOptions o;
+    o.shape = shape_of(source, output, window);
+    o.epilogue = epilogue_of(clamp, residual, ratio);
+    o.residual = residual.has_value();
+    o.depthwise = depthwise;
+    o.threads = threads;
+    const std::size_t channels = static_cast<std::size_t>(o.shape.o);
+    if (w.size() != channels * o.shape.depth() || b.size() != channels || m.size() != channels ||
+        bias.size() != channels)
+        throw nb::value_error("int8 convolution: sizes of w, b, M, B do not fit the shapes");
+    return capsule(make_conv(o, w.data(), b.data(), m.data(), bias.data()));
+}
+
+// a, r: (zero point, signed); r is None for operations on one tensor
+Elementwise elementwise_of(std::size_t size, const std::vector<int>& a,
+                           const std::optional<std::vector<int>>& r, const std::vector<int>& clamp, float ra,
+                           float rb) {
+    Elementwise e;
+    e.size = size;
+    e.a_flip = flip_of(a.at(1)), e.a_zero = unsigned_zero(a.at(0), a.at(1));
+    if (r) e.r_flip = flip_of(r->at(1)), e.r_zero = unsigned_zero(r->at(0), r->at(1));
+    e.a_ratio = ra, e.r_ratio = rb;
+    e.lo = static_cast<float>(clamp.at(0)), e.hi = static_cast<float>(clamp.at(1)),
+    e.zero_point = clamp.at(2);
+    return e;
+}
+
+nb::capsule elementwise_step(int kind, std::size_t size, const std::vector<int>& a,
+                             const std::optional<std::vector<int>>& r, const std::vector<int>& clamp,
+                             float ra, float rb, int threads) {
+    return capsule(
+        make_elementwise(static_cast<Elementary>(kind), elementwise_of(size, a, r, clamp, ra, rb), threads));
+}
+
+// shape: (pictures, pixels, channels)
+nb::capsule gate_step(const std::vector<int>& shape, const std::vector<int>& a, const std::vector<int>& r,
+                      bool gate_first, const std::vector<int>& clamp, float m, int threads) {
+    GateOptions o;
+    o.e = elementwise_of(0, a, r, clamp, m, 0);
+    o.images = shape.at(0), o.pixels = shape.at(1), o.channels = shape.at(2);
+    o.gate_first = gate_first, o.threads = threads;
+    return capsule(make_gate(o));
+}
+
+nb::capsule planes_step(int images, int channels, int pixels, float scale, const std::vector<int>& clamp,
+                        int threads) {
+    Planes p;
+    p.channels = channels, p.pixels = pixels, p.scale = scale;
+    p.lo = static_cast<float>(clamp.at(0)), p.hi = static_cast<float>(clamp.at(1)),
+    p.zero_point = clamp.at(2);
+    return capsule(make_planes(p, images, threads));
+}
+
+nb::capsule pool_step(const std::vector<int>& source, const std::vector<int>& output,
+                      const std::vector<int>& window, float scale, const std::vector<int>& clamp,
+                      bool average, bool count_include_pad, int threads) {
+    PoolArgs p;
+    p.s = shape_of(source, output, window);
+    p.scale = scale, p.count_include_pad = count_include_pad;
+    p.lo = static_cast<float>(clamp.at(0)), p.hi = static_cast<float>(clamp.at(1)),
+    p.zero_point = clamp.at(2);
+    return capsule(make_pool(p, average, threads));
+}
+
+nb::capsule lookup_step(AnyArray table, bool is_signed, std::size_t size, int threads) {
+    if (table.nbytes() != 256) throw nb::value_error("int8 table: expected 256 bytes");
+    return capsule(
+        make_lookup(static_cast<const std::uint8_t*>(table.data()), flip_of(is_signed), size, threads));
+}
+
+int step_parts(nb::capsule capsule) { return static_cast<const Step*>(capsule.data(kStepCapsule))->parts(); }
+
+// y is written with the fake-quantized x; the result is (smallest, largest) of x
+nb::tuple fake_quant(Array<float> x, nb::ndarray<float, nb::c_contig, nb::device::cpu> y, float scale,
+                     const std::vector<int>& clamp) {
+    Elementwise e;
+    e.a = x.data(), e.y = y.data(), e.size = x.size();
+    e.a_ratio = scale, e.lo = static_cast<float>(clamp.at(0)), e.hi = static_cast<float>(clamp.at(1));
+    float least = std::numeric_limits<float>::infinity(), most = -least;
+    {
+        nb::gil_scoped_release released;
+        active_table().fake_quant(e, &least, &most);
+    }
+    return nb::make_tuple(least, most);
+}
+
+// The epilogue alone: acc [rows, channels] -> y.
+void epilogue(Array<std::int32_t> acc, std::optional<AnyArray> res, AnyArray y, Array<std::int32_t> b,
+              Array<float> m, Array<float> bias, const std::vector<int>& clamp,
+              const std::optional<std::vector<int>>& residual, float ratio) {
+    const int rows = static_cast<int>(acc.shape(0)), channels = static_cast<int>(acc.shape(1));
+    Channels c{{b.data(), b.data() + channels},
+               {m.data(), m.data() + channels},
+               {bias.data(), bias.data() + channels}};
+    c.b.resize(channels + 64), c.m.resize(channels + 64), c.bias.resize(channels + 64);
+    std::vector<std::int32_t> sums(acc.data(), acc.data() + acc.size());
+    sums.resize(sums.size() + 64);
+    Epilogue e = epilogue_of(clamp, residual, ratio);
+    e.b = c.b.data(), e.m = c.m.data(), e.bias = c.bias.data();
+    const auto* r = res ? static_cast<const std::uint8_t*>(res->data()) : nullptr;
+    auto* out = static_cast<std::uint8_t*>(const_cast<void*>(y.data()));
+    active_table().epilogue(sums.data(), r, out, rows, channels, e);
+}
+
+}  // namespace
+
+void bind_int8(nb::module_& m) {
+    m.def("make_int8_conv_step", conv_step, nb::arg("source"), nb::arg("output"), nb::arg("window"),
+          nb::arg("w"), nb::arg("b"), nb::arg("m"), nb::arg("bias"), nb::arg("clamp"),
+          nb::arg("residual").none(), nb::arg("ratio"), nb::arg("depthwise"), nb::arg("threads"));
+    m.def("make_int8_elementwise_step", elementwise_step, nb::arg("kind"), nb::arg("size"), nb::arg("a"),
+          nb::arg("r").none(), nb::arg("clamp"), nb::arg("ra"), nb::arg("rb"), nb::arg("threads"));
+    m.def("make_int8_gate_step", gate_step, nb::arg("shape"), nb::arg("a"), nb::arg("r"),
+          nb::arg("gate_first"), nb::arg("clamp"), nb::arg("m"), nb::arg("threads"));
+    m.def("make_int8_planes_step", planes_step, nb::arg("images"), nb::arg("channels"), nb::arg("pixels"),
+          nb::arg("scale"), nb::arg("clamp"), nb::arg("threads"));
+    m.def("make_int8_pool_step", pool_step, nb::arg("source"), nb::arg("output"), nb::arg("window"),
+          nb::arg("scale"), nb::arg("clamp"), nb::arg("average"), nb::arg("count_include_pad"),
+          nb::arg("threads"));
+    m.def("make_int8_lookup_step", lookup_step, nb::arg("table"), nb::arg("is_signed"), nb::arg("size"),
+          nb::arg("threads"));
+    m.def("int8_step_parts", step_parts, nb::arg("step"));
+    m.def("int8_fake_quant", fake_quant, nb::arg("x"), nb::arg("y"), nb::arg("scale"), nb::arg("clamp"));
+    m.def("int8_epilogue", epilogue, nb::arg("acc"), nb::arg("res").none(), nb::arg("y"), nb::arg("b"),
+          nb::arg("m"), nb::arg("bias"), nb::arg("clamp"), nb::arg("residual").none(), nb::arg("ratio"));
+}
+
+}  // namespace mge

@@ -1,0 +1,271 @@
+#include "int8/steps.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace mge::int8 {
+namespace {
+
+std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// The share of `part` of `parts` in `total`, cut at multiples of `grain`.
+Range share(int total, int part, int parts, int grain) {
+    const long units = (total + grain - 1) / grain;
+    const int begin = static_cast<int>(units * part / parts) * grain;
+    const int end = static_cast<int>(units * (part + 1) / parts) * grain;
+    return {std::min(begin, total), std::min(end, total)};
+}
+
+int usable_parts(int total, int grain, int threads) {
+    return std::clamp((total + grain - 1) / grain, 1, threads);
+}
+
+const std::uint8_t* bytes(const std::byte* p) { return reinterpret_cast<const std::uint8_t*>(p); }
+std::uint8_t* bytes(std::byte* p) { return reinterpret_cast<std::uint8_t*>(p); }
+
+// Memory aligned for the widest vectors.
+class Packed {
+  public:
+    explicit Packed(std::size_t count) : store_(count + 32) {
+        void* p = store_.data();
+        std::size_t space = store_.size() * sizeof(std::int32_t);
+        data_ = static_cast<std::int32_t*>(std::align(64, count * sizeof(std::int32_t), p, space));
+    }
+    std::int32_t* data() const { return data_; }
+
+  private:
+    std::vector<std::int32_t> store_;
+    std::int32_t* data_;
+};
+
+class ConvStep final : public Step {
+  public:
+    ConvStep(const ConvOptions& o, const std::int8_t* w, const std::int32_t* b, const float* m,
+             const float* bias)
+        : table_(active_table()),
+          options_(o),
+          weights_(o.depthwise ? table_.dw_weight_size(o.shape) : table_.conv_weight_size(o.shape)) {
+        const ConvShape& s = options_.shape;
+        (o.depthwise ? table_.dw_pack : table_.conv_pack)(s, w, weights_.data());
+        const int outputs = s.group_outputs(),
+                  padded = (outputs + table_.lanes - 1) / table_.lanes * table_.lanes;
+        const int blocks = (s.c + table_.dw_block - 1) / table_.dw_block * table_.dw_block;
+        const int size = o.depthwise ? blocks : padded * s.groups;
+        channels_.b.assign(size + 64, 0);
+        channels_.m.assign(size + 64, 0);
+        channels_.bias.assign(size + 64, 0);
+        for (int p = 0; p < size; ++p) {
+            const int c = o.depthwise ? table_.dw_order(p) : p / padded * outputs + p % padded;
+            if (o.depthwise ? c >= s.c : p % padded >= outputs) continue;
+            channels_.b[p] = b[c] - compensation(w, c);
+            channels_.m[p] = m[c];
+            channels_.bias[p] = bias[c];
+        }
+        options_.epilogue.saturate = saturation(m, bias);
+        options_.epilogue.b = channels_.b.data();
+        options_.epilogue.m = channels_.m.data();
+        options_.epilogue.bias = channels_.bias.data();
+        plan_parts();
+    }
+
+    int parts() const override { return parts_; }
+    std::size_t scratch_bytes() const override {
+        return aligned((options_.depthwise ? table_.dw_scratch : table_.conv_scratch)(options_.shape)) + 64;
+    }
+
+    void run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept override {
+        ConvArgs a;
+        a.s = options_.shape;
+        a.e = options_.epilogue;
+        a.weights = weights_.data();
+        a.x = bytes(buffers[0]);
+        a.res = options_.residual ? bytes(buffers[1]) : nullptr;
+        a.y = bytes(buffers[options_.residual ? 2 : 1]);
+        a.scratch = scratch;
+        a.rows = by_lanes_ ? Range{0, rows_} : share(rows_, part, parts_, grain_);
+        a.lanes = by_lanes_ ? share(a.s.group_outputs(), part, parts_, table_.block)
+                            : Range{0, a.s.group_outputs()};
+        (options_.depthwise ? table_.depthwise : table_.conv)(a);
+    }
+
+  private:
+    // Kernels that sum x * w with the zero point still in x take it out of the integer bias.
+    std::int32_t compensation(const std::int8_t* w, int channel) const {
+        if (!options_.depthwise && table_.unit == 2) return 0;
+        const int depth = options_.shape.depth();
+        std::int32_t sum = 0;
+        for (int k = 0; k < depth; ++k) sum += w[static_cast<std::size_t>(channel) * depth + k];
+        return sum * options_.shape.zero_point;
+    }
+
+    int saturation(const float* m, const float* bias) const {
+        const Epilogue& e = options_.epilogue;
+        for (int c = 0; c < options_.shape.o; ++c)
+            if (!(m[c] < 0.25f) || !(bias[c] < 1e8f) || !(bias[c] > -1e8f)) return 0;
+        if (e.ratio > 1e5f) return 0;
+        const float least = e.lo + static_cast<float>(e.zero_point),
+                    most = e.hi + static_cast<float>(e.zero_point);
+        if (least == 0 && most == 255) return 1;
+        return least == -128 && most == 127 ? 2 : 0;
+    }
+
+    void plan_parts() {
+        const ConvShape& s = options_.shape;
+        rows_ = options_.depthwise ? s.n * s.oh : s.n * s.oh * s.ow;
+        grain_ = options_.depthwise ? 2 : 24;
+        parts_ = usable_parts(rows_, grain_, options_.threads);
+        const int lane_parts = usable_parts(s.group_outputs(), table_.block, options_.threads);
+        by_lanes_ = !options_.depthwise && lane_parts > parts_;
+        if (by_lanes_) parts_ = lane_parts;
+    }
+
+    const Table& table_;
+    ConvOptions options_;
+    Packed weights_;
+    Channels channels_;
+    int rows_ = 0, grain_ = 1, parts_ = 1;
+    bool by_lanes_ = false;
+};
+
+class ElementwiseStep final : public Step {
+  public:
+    ElementwiseStep(Elementary kind, const Elementwise& e, int threads)
+        : kind_(kind), e_(e), table_(active_table()) {
+        parts_ = usable_parts(static_cast<int>(e.size), 4096, threads);
+    }
+    int parts() const override { return parts_; }
+    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+        Elementwise e = e_;
+        const Range range = share(static_cast<int>(e.size), part, parts_, 4096);
+        const std::size_t in = kind_ == Elementary::kQuantize ? 4 : 1,
+                          out = kind_ == Elementary::kDequantize ? 4 : 1;
+        const bool two = kind_ == Elementary::kAdd || kind_ == Elementary::kMultiply;
+        e.a = buffers[0] + range.begin * in;
+        e.r = two ? buffers[1] + range.begin : nullptr;
+        e.y = buffers[two ? 2 : 1] + range.begin * out;
+        e.size = static_cast<std::size_t>(range.end - range.begin);
+        if (kind_ == Elementary::kQuantize) return table_.quantize(e);
+        if (kind_ == Elementary::kDequantize) return table_.dequantize(e);
+        if (kind_ == Elementary::kMultiply) return table_.multiply(e);
+        table_.add(e);
+    }
+
+  private:
+    Elementary kind_;
+    Elementwise e_;
+    const Table& table_;
+    int parts_;
+};
+
+class GateStep final : public Step {
+  public:
+    explicit GateStep(const GateOptions& o) : o_(o), table_(active_table()) {
+        parts_ = usable_parts(o.images * o.pixels, 64, o.threads);
+    }
+    int parts() const override { return parts_; }
+    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+        const Range range = share(o_.images * o_.pixels, part, parts_, 64);
+        Elementwise e = o_.e;
+        e.size = static_cast<std::size_t>(o_.channels);
+        for (int i = range.begin; i < range.end; ++i) {
+            e.a = buffers[o_.gate_first ? 1 : 0] + i * e.size;
+            e.r = buffers[o_.gate_first ? 0 : 1] + i / o_.pixels * e.size;
+            e.y = buffers[2] + i * e.size;
+            table_.multiply(e);
+        }
+    }
+
+  private:
+    GateOptions o_;
+    const Table& table_;
+    int parts_;
+};
+
+class PlanesStep final : public Step {
+  public:
+    PlanesStep(const Planes& p, int images, int threads) : p_(p), images_(images), table_(active_table()) {
+        parts_ = usable_parts(p.pixels, 1024, threads);
+    }
+    int parts() const override { return parts_; }
+    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+        const std::size_t size = static_cast<std::size_t>(p_.channels) * p_.pixels;
+        for (int i = 0; i < images_; ++i) {
+            Planes p = p_;
+            p.x = reinterpret_cast<const float*>(buffers[0]) + i * size;
+            p.y = bytes(buffers[1]) + i * size;
+            p.range = share(p.pixels, part, parts_, 1024);
+            table_.planes(p);
+        }
+    }
+
+  private:
+    Planes p_;
+    int images_;
+    const Table& table_;
+    int parts_;
+};
+
+class PoolStep final : public Step {
+  public:
+    PoolStep(const PoolArgs& p, bool average, int threads)
+        : p_(p), average_(average), table_(active_table()) {
+        parts_ = usable_parts(p.s.n * p.s.oh, 1, threads);
+    }
+    int parts() const override { return parts_; }
+    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+        PoolArgs p = p_;
+        p.x = bytes(buffers[0]);
+        p.y = bytes(buffers[1]);
+        p.rows = share(p.s.n * p.s.oh, part, parts_, 1);
+        (average_ ? table_.average : table_.maximum)(p);
+    }
+
+  private:
+    PoolArgs p_;
+    bool average_;
+    const Table& table_;
+    int parts_;
+};
+
+class LookupStep final : public Step {
+  public:
+    LookupStep(const std::uint8_t* table, std::uint8_t flip, std::size_t size, int threads)
+        : flip_(flip), size_(static_cast<int>(size)), parts_(usable_parts(size_, 4096, threads)) {
+        std::memcpy(table_, table, sizeof table_);
+    }
+    int parts() const override { return parts_; }
+    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+        const Range range = share(size_, part, parts_, 4096);
+        const std::uint8_t* x = bytes(buffers[0]);
+        std::uint8_t* y = bytes(buffers[1]);
+        for (int i = range.begin; i < range.end; ++i) y[i] = table_[x[i] ^ flip_];
+    }
+
+  private:
+    std::uint8_t table_[256];
+    std::uint8_t flip_;
+    int size_, parts_;
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_conv(const ConvOptions& o, const std::int8_t* w, const std::int32_t* b,
+                                const float* m, const float* bias) {
+    return std::make_unique<ConvStep>(o, w, b, m, bias);
+}
+std::unique_ptr<Step> make_elementwise(Elementary kind, const Elementwise& e, int threads) {
+    return std::make_unique<ElementwiseStep>(kind, e, threads);
+}
+std::unique_ptr<Step> make_gate(const GateOptions& o) { return std::make_unique<GateStep>(o); }
+std::unique_ptr<Step> make_planes(const Planes& p, int images, int threads) {
+    return std::make_unique<PlanesStep>(p, images, threads);
+}
+std::unique_ptr<Step> make_pool(const PoolArgs& p, bool average, int threads) {
+    return std::make_unique<PoolStep>(p, average, threads);
+}
+std::unique_ptr<Step> make_lookup(const std::uint8_t* table, std::uint8_t flip, std::size_t size,
+                                  int threads) {
+    return std::make_unique<LookupStep>(table, flip, size, threads);
+}
+
+}  // namespace mge::int8

@@ -1,0 +1,63 @@
+// Plan steps over the 8-bit kernels, and the table of the active instruction set.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "common/step.h"
+#include "int8/kernels.h"
+#include "runtime/isa.h"
+
+namespace mge::int8 {
+
+inline const Table& active_table() {
+#if defined(MGE_X86)
+    switch (active_isa()) {
+        case Isa::kAmx:
+        case Isa::kVnni:
+            return table_vnni;
+        case Isa::kAvx512:
+            return table_avx512;
+        case Isa::kAvx2:
+            return table_avx2;
+        case Isa::kSse41:
+            return table_sse41;
+        default:
+            break;
+    }
+#endif
+    return table_base;
+}
+
+// Channel arrays of an epilogue, padded and in the order a kernel wants them.
+struct Channels {
+    std::vector<std::int32_t> b;
+    std::vector<float> m, bias;
+};
+
+struct ConvOptions {
+    ConvShape shape;
+    Epilogue epilogue;
+    bool residual = false;
+    bool depthwise = false;
+    int threads = 1;
+};
+
+std::unique_ptr<Step> make_conv(const ConvOptions&, const std::int8_t* w, const std::int32_t* b,
+                                const float* m, const float* bias);
+
+enum class Elementary { kAdd, kRequantize, kQuantize, kDequantize, kMultiply };
+std::unique_ptr<Step> make_elementwise(Elementary, const Elementwise&, int threads);
+// Pictures [n, pixels, c] times one value a channel and picture.
+struct GateOptions {
+    Elementwise e;
+    int images = 0, pixels = 0, channels = 0;
+    bool gate_first = false;  // the gate is the first buffer
+    int threads = 1;
+};
+std::unique_ptr<Step> make_gate(const GateOptions&);
+std::unique_ptr<Step> make_planes(const Planes&, int images, int threads);
+std::unique_ptr<Step> make_pool(const PoolArgs&, bool average, int threads);
+std::unique_ptr<Step> make_lookup(const std::uint8_t* table, std::uint8_t flip, std::size_t size,
+                                  int threads);
+
+}  // namespace mge::int8

@@ -1,0 +1,280 @@
+// Runs the steps of a plan one after the other over one arena, without the GIL.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <time.h>
+
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <vector>
+
+#include "common/step.h"
+#include "plan/thread_pool.h"
+#include "runtime/bind.h"
+#include "runtime/fork_gate.h"
+#include "runtime/memory.h"
+
+namespace nb = nanobind;
+
+namespace mge {
+namespace {
+
+constexpr std::size_t kAlign = 64;
+constexpr std::size_t kTail = 4096;  // kernels may read (never write) past the end of their last row
+
+using AnyArray = nb::ndarray<nb::ro, nb::device::cpu>;  // outputs are made by the caller and writable
+
+std::byte* bytes_of(const AnyArray& a) { return static_cast<std::byte*>(const_cast<void*>(a.data())); }
+
+struct Free {
+    void operator()(std::byte* p) const { give_block(p); }
+};
+using Memory = std::unique_ptr<std::byte, Free>;
+
+Memory allocate(std::size_t bytes) {
+    const std::size_t size = bytes + kTail;
+    Memory memory(static_cast<std::byte*>(take_block(size)));
+    std::memset(memory.get(), 0, size);
+    return memory;
+}
+
+const Step* step_of(nb::handle capsule) {
+    void* p = PyCapsule_GetPointer(capsule.ptr(), kStepCapsule);
+    if (!p) nb::raise_python_error();
+    return static_cast<const Step*>(p);
+}
+
+// A step that calls back into Python: ops without a native kernel run their reference this way.
+class PythonStep final : public Step {
+  public:
+    PythonStep(nb::handle function, std::size_t buffers) : function_(function), buffers_(buffers) {}
+    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
+        nb::gil_scoped_acquire gil;
+        nb::list addresses;
+        for (std::size_t i = 0; i < buffers_; ++i)
+            addresses.append(reinterpret_cast<std::uintptr_t>(buffers[i]));
+        PyObject* result = PyObject_CallOneArg(function_.ptr(), addresses.ptr());
+        if (result) Py_DECREF(result);  // an error stays set; the plan raises it after the step
+    }
+
+  private:
+    nb::handle function_;  // the plan owns it
+    std::size_t buffers_;
+};
+
+double thread_cpu() {
+    timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
+
+class Plan {
+  public:
+    Plan(std::size_t arena_bytes, int threads) : arena_(allocate(arena_bytes)), pool_(threads) {}
+
+    int add_arena(std::size_t offset) { return add({Kind::kArena, offset}); }
+    int add_input(std::size_t bytes) {
+        input_bytes_.push_back(bytes);
+        return add({Kind::kInput, input_bytes_.size() - 1});
+    }
+    int add_output(std::size_t bytes) {
+        output_bytes_.push_back(bytes);
+        return add({Kind::kOutput, output_bytes_.size() - 1});
+    }
+    int add_constant(AnyArray array) {
+        constants_.push_back(array);
+        return add({Kind::kConstant, constants_.size() - 1});
+    }
+
+    void add_step(nb::object capsule, std::vector<int> buffers) {
+        append(step_of(capsule), std::move(buffers), false);
+        capsules_.push_back(capsule);
+    }
+
+    // A function called with the list of the addresses of its buffers.
+    void add_call(nb::callable function, std::vector<int> buffers) {
+        calls_.push_back(std::make_unique<PythonStep>(function, buffers.size()));
+        append(calls_.back().get(), std::move(buffers), true);
+        functions_.push_back(std::move(function));
+    }
+
+    // Functions reach whatever they close over, the plan too: Python's collector must see and break such
+    // circles.
+    static int traverse(PyObject* self, visitproc visit, void* arg) {
+        Py_VISIT(Py_TYPE(self));
+        if (!nb::inst_ready(self)) return 0;
+        for (const nb::object& f : nb::inst_ptr<Plan>(self)->functions_) Py_VISIT(f.ptr());
+        return 0;
+    }
+    static int clear(PyObject* self) {
+        Plan* plan = nb::inst_ptr<Plan>(self);
+        plan->entries_.clear();
+        plan->functions_.clear();
+        return 0;
+    }
+
+    void run(std::vector<AnyArray> inputs, std::vector<AnyArray> outputs,
+             std::vector<double>* times = nullptr) {
+        check(inputs, input_bytes_, "input");
+        check(outputs, output_bytes_, "output");
+        bool failed = false;
+        {
+            nb::gil_scoped_release release;
+            std::lock_guard lock(mutex_);
+            prepare();
+            std::vector<std::byte*> base = resolve(inputs, outputs);
+            std::vector<std::byte*> pointers;
+            for (const Entry& e : entries_) {
+                const double begin = times ? thread_cpu() : 0;
+                pointers.clear();
+                for (int b : e.buffers) pointers.push_back(base[b]);
+                run_step(e, pointers.data());
+                if (times) times->push_back(thread_cpu() - begin);
+                if (e.python && error_set()) {
+                    failed = true;
+                    break;
+                }
+            }
+        }
+        if (failed) nb::raise_python_error();
+    }
+
+    std::vector<double> profile(std::vector<AnyArray> inputs, std::vector<AnyArray> outputs) {
+        std::vector<double> times;
+        run(std::move(inputs), std::move(outputs), &times);
+        return times;
+    }
+
+  private:
+    enum class Kind { kArena, kInput, kOutput, kConstant };
+    struct Buffer {
+        Kind kind;
+        std::size_t at;  // offset in the arena, or index
+    };
+    struct Entry {
+        const Step* step;
+        std::vector<int> buffers;
+        bool python;
+    };
+
+    void append(const Step* step, std::vector<int> buffers, bool python) {
+        for (int b : buffers)
+            if (b < 0 || b >= static_cast<int>(buffers_.size()))
+                throw std::out_of_range("plan: no such buffer");
+        const auto scratch = (step->scratch_bytes() + kAlign - 1) / kAlign * kAlign;
+        scratch_each_ = std::max(scratch_each_, scratch);
+        entries_.push_back({step, std::move(buffers), python});
+        scratch_.reset();
+    }
+
+    int add(Buffer b) {
+        buffers_.push_back(b);
+        return static_cast<int>(buffers_.size()) - 1;
+    }
+
+    static void check(const std::vector<AnyArray>& arrays, const std::vector<std::size_t>& bytes,
+                      const char* what) {
+        if (arrays.size() != bytes.size())
+            throw std::invalid_argument(std::string("plan: wrong number of ") + what + "s");
+        for (std::size_t i = 0; i < arrays.size(); ++i)
+            if (arrays[i].nbytes() != bytes[i])
+                throw std::invalid_argument(std::string("plan: wrong size of an ") + what);
+    }
+
+    static bool error_set() {
+        nb::gil_scoped_acquire gil;
+        return PyErr_Occurred() != nullptr;
+    }
+
+    void prepare() {
+        const InKernel running;
+        if (!scratch_) scratch_ = allocate(scratch_each_ * static_cast<std::size_t>(pool_.threads()) * 4);
+    }
+
+    std::vector<std::byte*> resolve(const std::vector<AnyArray>& in, const std::vector<AnyArray>& out) const {
+        std::vector<std::byte*> base;
+        base.reserve(buffers_.size());
+        for (const Buffer& b : buffers_) {
+            switch (b.kind) {
+                case Kind::kArena:
+                    base.push_back(arena_.get() + b.at);
+                    break;
+                case Kind::kInput:
+                    base.push_back(bytes_of(in[b.at]));
+                    break;
+                case Kind::kOutput:
+                    base.push_back(bytes_of(out[b.at]));
+                    break;
+                case Kind::kConstant:
+                    base.push_back(bytes_of(constants_[b.at]));
+                    break;
+            }
+        }
+        return base;
+    }
+
+    void run_step(const Entry& e, std::byte* const* pointers) {
+        const InKernel running;
+        const int parts = e.step->parts();
+        std::byte* scratch = scratch_.get();
+        const std::size_t each = scratch_each_;
+        if (parts == 1) {
+            e.step->run(0, pointers, scratch);
+            return;
+        }
+        pool_.run(parts, [&](int part) {
+            e.step->run(part, pointers, scratch + each * static_cast<std::size_t>(part));
+        });
+    }
+
+    Memory arena_, scratch_;
+    ThreadPool pool_;
+    ForkMutex mutex_;
+    std::vector<Buffer> buffers_;
+    std::vector<Entry> entries_;
+    std::vector<nb::object> capsules_, functions_;
+    std::vector<std::unique_ptr<Step>> calls_;
+    std::vector<AnyArray> constants_;
+    std::vector<std::size_t> input_bytes_, output_bytes_;
+    std::size_t scratch_each_ = 0;
+};
+
+void run_step(nb::handle capsule, const std::vector<AnyArray>& arrays) {
+    const Step* step = step_of(capsule);
+    std::vector<std::byte*> pointers;
+    for (const auto& a : arrays) pointers.push_back(bytes_of(a));
+    nb::gil_scoped_release release;
+    const InKernel running;
+    const std::unique_ptr<void, void (*)(void*)> scratch(
+        step->scratch_bytes() ? take_block(step->scratch_bytes() + kTail) : nullptr,
+        [](void* block) { give_block(block); });
+    for (int part = 0; part < step->parts(); ++part)
+        step->run(part, pointers.data(), static_cast<std::byte*>(scratch.get()));
+}
+
+PyType_Slot plan_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(Plan::traverse)},
+                            {Py_tp_clear, reinterpret_cast<void*>(Plan::clear)},
+                            {0, nullptr}};
+
+}  // namespace
+
+void bind_executor(nb::module_& m) {
+    nb::class_<Plan>(m, "Plan", nb::type_slots(plan_slots))
+        .def(nb::init<std::size_t, int>(), nb::arg("arena_bytes"), nb::arg("threads"))
+        .def("add_arena", &Plan::add_arena, nb::arg("offset"))
+        .def("add_input", &Plan::add_input, nb::arg("bytes"))
+        .def("add_output", &Plan::add_output, nb::arg("bytes"))
+        .def("add_constant", &Plan::add_constant, nb::arg("array"))
+        .def("add_step", &Plan::add_step, nb::arg("capsule"), nb::arg("buffers"))
+        .def("add_call", &Plan::add_call, nb::arg("function"), nb::arg("buffers"))
+        .def("run", [](Plan& p, std::vector<AnyArray> i,
+                       std::vector<AnyArray> o) { p.run(std::move(i), std::move(o)); })
+        .def("profile", &Plan::profile);
+    m.def("run_step", &run_step, nb::arg("capsule"), nb::arg("arrays"));
+}
+
+}  // namespace mge

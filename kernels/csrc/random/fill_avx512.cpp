@@ -1,0 +1,2 @@
+#define MGE_RANDOM random_avx512
+#include "random/fill.inc"

@@ -1,0 +1,106 @@
+#include "runtime/fork_gate.h"
+
+#include <nanobind/nanobind.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <optional>
+#include <unordered_set>
+
+#include "runtime/bind.h"
+
+namespace nb = nanobind;
+
+namespace mge {
+namespace {
+
+struct Waiting {
+    std::mutex mutex;
+    std::condition_variable changed;
+};
+
+std::atomic<int> inside{0};   // threads that run kernels
+std::atomic<int> closing{0};  // threads that are about to fork
+thread_local int depth = 0;   // kernels of this thread, one in the other
+Waiting* waiting = new Waiting;
+
+std::mutex* mutexes_lock = new std::mutex;
+std::unordered_set<ForkMutex*>& mutexes() {
+    static auto* all = new std::unordered_set<ForkMutex*>;
+    return *all;
+}
+
+void leave() {
+    inside.fetch_sub(1);
+    if (closing.load() == 0) return;
+    const std::lock_guard lock(waiting->mutex);
+    waiting->changed.notify_all();
+}
+
+void wait_until_open() {
+    std::optional<nb::gil_scoped_release> released;  // others need it to finish
+    if (PyGILState_Check()) released.emplace();
+    std::unique_lock lock(waiting->mutex);
+    waiting->changed.wait(lock, [] { return closing.load() == 0; });
+}
+
+// Before fork(): returns when no other thread runs a kernel. A kernel that does not end within the limit is
+// not waited for any longer: it may wait for a thread that wants to start one.
+void close(double seconds) {
+    closing.fetch_add(1);
+    nb::gil_scoped_release released;
+    std::unique_lock lock(waiting->mutex);
+    waiting->changed.wait_for(lock, std::chrono::duration<double>(seconds),
+                              [] { return inside.load() <= (depth > 0 ? 1 : 0); });
+}
+
+void open() {
+    closing.fetch_sub(1);
+    const std::lock_guard lock(waiting->mutex);
+    waiting->changed.notify_all();
+}
+
+// In the child of a fork: nobody else runs, and nobody will give back what was locked.
+void begin_child() {
+    waiting = new Waiting;
+    mutexes_lock = new std::mutex;
+    inside = depth > 0 ? 1 : 0;
+    closing = 0;
+    for (ForkMutex* mutex : mutexes()) mutex->renew();
+}
+
+}  // namespace
+
+InKernel::InKernel() {
+    if (depth++ > 0) return;
+    for (inside.fetch_add(1); closing.load() != 0; inside.fetch_add(1)) {
+        leave();
+        wait_until_open();
+    }
+}
+
+InKernel::~InKernel() {
+    if (--depth == 0) leave();
+}
+
+ForkMutex::ForkMutex() {
+    const std::lock_guard lock(*mutexes_lock);
+    mutexes().insert(this);
+}
+
+ForkMutex::~ForkMutex() {
+    {
+        const std::lock_guard lock(*mutexes_lock);
+        mutexes().erase(this);
+    }
+    delete mutex_;
+}
+
+void bind_fork_gate(nb::module_& m) {
+    m.def("before_fork", &close, nb::arg("seconds"));
+    m.def("after_fork_in_parent", &open);
+    m.def("after_fork_in_child", &begin_child);
+}
+
+}  // namespace mge

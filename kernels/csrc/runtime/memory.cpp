@@ -1,0 +1,176 @@
+// Blocks of memory for large arrays that come back to a pool: the system gives fresh pages one fault at a
+// time, which costs as much as writing them. In use and kept together are hardly more than what was in use
+// lately.
+#include "runtime/memory.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "runtime/bind.h"
+
+namespace nb = nanobind;
+
+namespace mge {
+namespace {
+
+constexpr std::size_t kAlign = 4096, kLeast = 64u << 20;
+constexpr int kWindow = 4096;  // "lately": this many blocks taken, or up to twice as many
+
+class Blocks {
+  public:
+    void* take(std::size_t bytes) {
+        {
+            const std::lock_guard lock(mutex_);
+            const auto found = free_.lower_bound(bytes);
+            if (found != free_.end() && found->first <= bytes + bytes / 8) {
+                const auto [size, p] = *found;
+                kept_ -= size;
+                free_.erase(found);
+                use(p, size);
+                return p;
+            }
+            shrink(bytes);  // what is kept has another size: room for the new block
+        }
+        void* p = fresh(bytes);
+        const std::lock_guard lock(mutex_);
+        use(p, bytes);
+        return p;
+    }
+
+    // Kept for the next array: a loop that takes the same again every time gets no fresh page.
+    void give(void* p) {
+        const std::lock_guard lock(mutex_);
+        const auto found = sizes_.find(p);
+        const std::size_t bytes = found->second;
+        sizes_.erase(found);
+        live_ -= bytes;
+        free_.emplace(bytes, p);
+        kept_ += bytes;
+        shrink(0);
+    }
+
+    std::size_t kept() {
+        const std::lock_guard lock(mutex_);
+        return kept_;
+    }
+
+    std::size_t clear() {
+        const std::lock_guard lock(mutex_);
+        const std::size_t freed = kept_;
+        for (auto& [bytes, p] : free_) drop(p, bytes);
+        free_.clear();
+        kept_ = 0;
+        return freed;
+    }
+
+    std::size_t live() {
+        const std::lock_guard lock(mutex_);
+        return live_;
+    }
+
+    // The most bytes in use, and in use or kept, since they were reset.
+    std::pair<std::size_t, std::size_t> peaks() {
+        const std::lock_guard lock(mutex_);
+        return {peak_live_, peak_held_};
+    }
+
+    void reset_peaks() {
+        const std::lock_guard lock(mutex_);
+        peak_live_ = live_;
+        peak_held_ = live_ + kept_;
+    }
+
+  private:
+    void use(void* p, std::size_t bytes) {
+        sizes_[p] = bytes;
+        live_ += bytes;
+        if (++taken_ % kWindow == 0) {
+            before_ = most_;
+            most_ = 0;
+        }
+        most_ = std::max(most_, live_);
+        peak_live_ = std::max(peak_live_, live_);
+        peak_held_ = std::max(peak_held_, live_ + kept_);
+    }
+
+    // Gives kept blocks back to the system until `more` bytes could come into use.
+    void shrink(std::size_t more) {
+        const std::size_t lately = std::max(before_, most_);
+        const std::size_t limit = std::max(lately + lately / 8, live_ + kLeast);  // an eighth: sizes differ
+        while (kept_ > 0 && live_ + kept_ + more > limit) {
+            const auto largest = std::prev(free_.end());
+            kept_ -= largest->first;
+            drop(largest->second, largest->first);
+            free_.erase(largest);
+        }
+    }
+
+    // From the system and back to it at once: a general allocator would keep what the pool gives up.
+    static void* fresh(std::size_t bytes) {
+        void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (p == MAP_FAILED) throw std::bad_alloc();
+        return p;
+    }
+    static void drop(void* p, std::size_t bytes) { munmap(p, bytes); }
+
+    std::mutex mutex_;
+    std::multimap<std::size_t, void*> free_;
+    std::map<void*, std::size_t> sizes_;
+    std::size_t live_ = 0, kept_ = 0;
+    std::size_t peak_live_ = 0, peak_held_ = 0;
+    std::size_t most_ = 0,
+                before_ = 0;  // largest live_ in this window of taken blocks, and in the one before
+    std::size_t taken_ = 0;
+};
+
+// Never destroyed: arrays may outlive the module.
+Blocks& blocks() {
+    static auto* all = new Blocks;
+    return *all;
+}
+
+}  // namespace
+
+void* take_block(std::size_t bytes) { return blocks().take((bytes + kAlign - 1) / kAlign * kAlign); }
+void give_block(void* block) noexcept { blocks().give(block); }
+
+namespace {
+
+class Block {
+  public:
+    explicit Block(std::size_t bytes) : bytes_(bytes), data_(take_block(bytes)) {}
+    ~Block() { give_block(data_); }
+    Block(const Block&) = delete;
+    Block& operator=(const Block&) = delete;
+
+    static int buffer(PyObject* self, Py_buffer* view, int flags) {
+        const Block* b = nb::inst_ptr<Block>(self);
+        return PyBuffer_FillInfo(view, self, b->data_, static_cast<Py_ssize_t>(b->bytes_), 0, flags);
+    }
+
+  private:
+    std::size_t bytes_;
+    void* data_;
+};
+
+PyType_Slot block_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(Block::buffer)}, {0, nullptr}};
+
+}  // namespace
+
+void bind_memory(nb::module_& m) {
+    nb::class_<Block>(m, "Block", nb::type_slots(block_slots)).def(nb::init<std::size_t>(), nb::arg("bytes"));
+    m.def("kept_bytes", [] { return blocks().kept(); });
+    m.def("live_bytes", [] { return blocks().live(); });
+    m.def("clear_kept", [] { return blocks().clear(); });
+    m.def("peak_bytes", [] { return blocks().peaks(); });
+    m.def("reset_peak_bytes", [] { blocks().reset_peaks(); });
+}
+
+}  // namespace mge

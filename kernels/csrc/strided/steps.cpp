@@ -1,0 +1,174 @@
+// Steps over arrays with strides: elements moved to other places, and arithmetic that broadcasts.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/step_capsule.h"
+#include "runtime/bind.h"
+#include "strided/nest.h"
+
+namespace nb = nanobind;
+
+namespace mge {
+namespace {
+
+using Lengths = std::vector<std::int64_t>;
+
+// One strided copy: from buffer `source` to buffer `target`, offsets in bytes.
+struct Move {
+    std::size_t source, target;
+    std::int64_t from, to;
+    Nest nest;  // operand 0: target, 1: source
+};
+
+// rows x cols elements; where the source's neighbours lie along the rows, in blocks that stay in the cache.
+template <class T>
+void copy_matrix(std::byte* to, const std::byte* from, std::int64_t rows, std::int64_t cols,
+                 std::int64_t to_row, std::int64_t from_row, std::int64_t to_col, std::int64_t from_col) {
+    constexpr std::int64_t size = sizeof(T), kBlock = 32;
+    if (to_col == size && from_col == size) {
+        for (std::int64_t r = 0; r < rows; ++r)
+            std::memcpy(to + r * to_row, from + r * from_row, static_cast<std::size_t>(cols * size));
+        return;
+    }
+    const std::int64_t height = from_row == size ? kBlock : 1;
+    for (std::int64_t r0 = 0; r0 < rows; r0 += height)
+        for (std::int64_t c0 = 0; c0 < cols; c0 += kBlock)
+            for (std::int64_t r = r0; r < std::min(rows, r0 + height); ++r)
+                for (std::int64_t c = c0; c < std::min(cols, c0 + kBlock); ++c)
+                    std::memcpy(to + r * to_row + c * to_col, from + r * from_row + c * from_col, sizeof(T));
+}
+
+template <class T>
+class MoveStep final : public Step {
+  public:
+    MoveStep(std::vector<Move> moves, std::size_t filled, std::size_t bytes, T value)
+        : moves_(std::move(moves)), filled_(filled), bytes_(bytes), value_(value) {}
+
+    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
+        if (bytes_) std::fill_n(reinterpret_cast<T*>(buffers[filled_]), bytes_ / sizeof(T), value_);
+        for (const Move& m : moves_) {
+            const Nest& n = m.nest;
+            const std::size_t last = n.dims() - 1;
+            const bool matrix = n.dims() > 1;
+            std::byte* to = buffers[m.target] + m.to;
+            const std::byte* from = buffers[m.source] + m.from;
+            n.each(2, [&](const std::int64_t* at) {
+                copy_matrix<T>(to + at[0], from + at[1], matrix ? n.shape[last - 1] : 1, n.shape[last],
+                               matrix ? n.strides[0][last - 1] : 0, matrix ? n.strides[1][last - 1] : 0,
+                               n.strides[0][last], n.strides[1][last]);
+            });
+        }
+    }
+
+  private:
+    std::vector<Move> moves_;
+    std::size_t filled_, bytes_;
+    T value_;
+};
+
+// moves: (source, target, from, to), shape, strides of the target, strides of the source; fill: bytes of the
+// buffer `filled` that are set to `value` first
+nb::object move_step(int item, const std::vector<Lengths>& places, const std::vector<Lengths>& shapes,
+                     const std::vector<Lengths>& to_strides, const std::vector<Lengths>& from_strides,
+                     std::size_t filled, std::size_t bytes, std::uint64_t value) {
+    std::vector<Move> moves;
+    for (std::size_t i = 0; i < places.size(); ++i) {
+        const Lengths& p = places[i];
+        moves.push_back({static_cast<std::size_t>(p.at(0)), static_cast<std::size_t>(p.at(1)), p.at(2),
+                         p.at(3), Nest(shapes.at(i), {to_strides.at(i), from_strides.at(i)})});
+    }
+    switch (item) {
+        case 1:
+            return capsule(std::make_unique<MoveStep<std::uint8_t>>(moves, filled, bytes,
+                                                                    static_cast<std::uint8_t>(value)));
+        case 2:
+            return capsule(std::make_unique<MoveStep<std::uint16_t>>(moves, filled, bytes,
+                                                                     static_cast<std::uint16_t>(value)));
+        case 4:
+            return capsule(std::make_unique<MoveStep<std::uint32_t>>(moves, filled, bytes,
+                                                                     static_cast<std::uint32_t>(value)));
+        case 8:
+            return capsule(std::make_unique<MoveStep<std::uint64_t>>(moves, filled, bytes, value));
+        default:
+            throw nb::value_error("move_step: elements of 1, 2, 4 or 8 bytes expected");
+    }
+}
+
+enum class Binary { kAdd, kSub, kMul, kDiv, kMaximum, kMinimum };
+
+template <Binary K>
+inline float combine(float a, float b) {
+    if constexpr (K == Binary::kAdd) return a + b;
+    if constexpr (K == Binary::kSub) return a - b;
+    if constexpr (K == Binary::kMul) return a * b;
+    if constexpr (K == Binary::kDiv) return a / b;
+    if constexpr (K == Binary::kMaximum) return a >= b || a != a ? a : b;
+    return a <= b || a != a ? a : b;
+}
+
+class BroadcastStep final : public Step {
+  public:
+    BroadcastStep(Binary kind, Nest nest) : kind_(kind), nest_(std::move(nest)) {}
+
+    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
+        switch (kind_) {
+            case Binary::kAdd:
+                return walk<Binary::kAdd>(buffers);
+            case Binary::kSub:
+                return walk<Binary::kSub>(buffers);
+            case Binary::kMul:
+                return walk<Binary::kMul>(buffers);
+            case Binary::kDiv:
+                return walk<Binary::kDiv>(buffers);
+            case Binary::kMaximum:
+                return walk<Binary::kMaximum>(buffers);
+            case Binary::kMinimum:
+                return walk<Binary::kMinimum>(buffers);
+        }
+    }
+
+  private:
+    template <Binary K>
+    void walk(std::byte* const* buffers) const {
+        const std::size_t last = nest_.dims() - 1;
+        const std::int64_t count = nest_.shape[last], a_step = nest_.strides[1][last] / 4,
+                           b_step = nest_.strides[2][last] / 4;
+        nest_.each(1, [&](const std::int64_t* at) {
+            auto* y = reinterpret_cast<float*>(buffers[2] + at[0]);
+            const auto* a = reinterpret_cast<const float*>(buffers[0] + at[1]);
+            const auto* b = reinterpret_cast<const float*>(buffers[1] + at[2]);
+            if (a_step == 1 && b_step == 1) {
+                for (std::int64_t i = 0; i < count; ++i) y[i] = combine<K>(a[i], b[i]);
+            } else if (a_step == 1 && b_step == 0) {
+                for (std::int64_t i = 0; i < count; ++i) y[i] = combine<K>(a[i], *b);
+            } else if (a_step == 0 && b_step == 1) {
+                for (std::int64_t i = 0; i < count; ++i) y[i] = combine<K>(*a, b[i]);
+            } else {
+                for (std::int64_t i = 0; i < count; ++i) y[i] = combine<K>(a[i * a_step], b[i * b_step]);
+            }
+        });
+    }
+
+    Binary kind_;
+    Nest nest_;
+};
+
+nb::object broadcast_step(int kind, const Lengths& shape, const Lengths& y, const Lengths& a,
+                          const Lengths& b) {
+    return capsule(std::make_unique<BroadcastStep>(static_cast<Binary>(kind), Nest(shape, {y, a, b})));
+}
+
+}  // namespace
+
+void bind_strided(nb::module_& m) {
+    m.def("move_step", &move_step, nb::arg("item"), nb::arg("places"), nb::arg("shapes"),
+          nb::arg("to_strides"), nb::arg("from_strides"), nb::arg("filled"), nb::arg("bytes"),
+          nb::arg("value"));
+    m.def("broadcast_step", &broadcast_step, nb::arg("kind"), nb::arg("shape"), nb::arg("y"), nb::arg("a"),
+          nb::arg("b"));
+}
+
+}  // namespace mge

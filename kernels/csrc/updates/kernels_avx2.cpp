@@ -1,0 +1,2 @@
+#define MGE_UPDATE update_avx2
+#include "updates/kernels.inc"
