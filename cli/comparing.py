@@ -12,7 +12,7 @@ from megengine.cli.output import Output, check_suffix, counted, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option
 from megengine.core.errors import FileFormatError
 from megengine.traced_module import TracedModule, lower
-from megengine.traced_module.node import ModuleNode
+from megengine.traced_module.ir.node import ModuleNode
 
 COLOURS = {
     "added": "green",

@@ -13,8 +13,8 @@ from megengine.core.errors import MegEngineError, OptionError, nearest
 from megengine.dispatch import get_op
 from megengine.dispatch.public import public_functions, watched_function
 from megengine.module import Module
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import ModuleNode, TensorNode
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import ModuleNode, TensorNode
 
 OPERATORS: dict[type, tuple[Callable[[Any, Any], Any], str]] = {  # of calls, and the op that does the same
     ast.Add: (operator.add, "add"),

@@ -12,10 +12,10 @@ from megengine.cli.readers import load_function
 from megengine.core.errors import GraphError, MegEngineError, OptionError, nearest
 from megengine.traced_module import TracedModule
 from megengine.traced_module.editing.results import way_along
-from megengine.traced_module.expr import Apply, Call, GetAttr
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.lookup import node_named
-from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.expr import Apply, Call, GetAttr
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.lookup import node_named
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 
 
 @dataclass

@@ -17,7 +17,7 @@ from megengine.cli.overwriting import check_outputs, overwrite_option
 from megengine.core.errors import OptionError
 from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.editing.flattening import flattened
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.node import TensorNode
 
 KINDS = {
     ".mgt": "our format",

@@ -17,8 +17,8 @@ from megengine.cli.pictures import METADATA, from_metadata
 from megengine.core.dtype import storage_of
 from megengine.core.errors import MegEngineError, OptionError, nearest
 from megengine.traced_module import InternalGraph, TracedModule, lower
-from megengine.traced_module.expr import Constant
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.expr import Constant
+from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.pictures.summary import summarize
 
 COSTS = ("parameters", "macs")

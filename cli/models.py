@@ -13,7 +13,7 @@ from megengine.cli.readers import load_function
 from megengine.core.errors import FileFormatError, OptionError, ShapeError, nearest
 from megengine.serialization.mge_file import ADVICE as MGE_ADVICE
 from megengine.traced_module import InternalGraph, TracedModule, lower, trace_module
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.node import TensorNode
 
 SUFFIXES = (".onnx", ".tm", ".mgt")
 STATE_DICTS = (".pth", ".pt", ".pkl", ".ckpt", ".safetensors")

@@ -3,10 +3,10 @@
 from megengine.core.errors import OptionError, nearest
 from megengine.traced_module import InternalGraph
 from megengine.traced_module.editing.extracting import extract
-from megengine.traced_module.expr import Constant, Expr, GetAttr, Input
-from megengine.traced_module.lookup import graphs_at
-from megengine.traced_module.node import TensorNode
-from megengine.traced_module.provenance import module_path
+from megengine.traced_module.ir.expr import Constant, Expr, GetAttr, Input
+from megengine.traced_module.ir.lookup import graphs_at
+from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.provenance import module_path
 
 
 def part_at(graph: InternalGraph, path: str) -> InternalGraph:

@@ -19,7 +19,7 @@ from megengine.core.errors import CalibrationError, OptionError, QuantizationErr
 from megengine.quantization.profiles import PROFILES
 from megengine.quantization.ranges import METHODS
 from megengine.traced_module import TracedModule, lower
-from megengine.traced_module.expr import Apply, Constant
+from megengine.traced_module.ir.expr import Apply, Constant
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes import constant_value
 from megengine.traced_module.passes.rewriting import Found, Rule, rewrite
 from megengine.traced_module.patterns import Pattern, any_, call, const

@@ -15,7 +15,7 @@ from megengine.quantization.calibrate import Progress, as_batches, as_tensors
 from megengine.quantization.match import is_op
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.ir.graph import InternalGraph
 
 
 @dataclass(slots=True)

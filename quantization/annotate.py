@@ -11,9 +11,9 @@ from megengine.quantization.config import Layer, QuantConfig, select
 from megengine.quantization.match import mean_over_picture
 from megengine.quantization.rules import QuantRule, clamp_of, rule_of
 from megengine.quantization.spec import Fixed, Plain, QSpec, Shared, Weight
-from megengine.traced_module.expr import Apply, Constant, Expr, Input
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import TensorNode
 
 
 @dataclass(slots=True)

@@ -13,8 +13,8 @@ from megengine.quantization.annotate import Annotation
 from megengine.quantization.calibrate import Progress, stream
 from megengine.quantization.freeze import Frozen, real
 from megengine.tensor import Tensor
-from megengine.traced_module.expr import Apply, Constant
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.ir.expr import Apply, Constant
+from megengine.traced_module.ir.graph import InternalGraph
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from megengine.quantization.spec import Plain, Shared
 from megengine.quantization.statistics import TensorStatistics
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.ir.graph import InternalGraph
 
 Progress = Callable[[str, int, int | None], None]
 OnValue = Callable[[Any, Tensor], Tensor | None]

@@ -13,7 +13,7 @@ from megengine.quantization.ranges import choose_range, weight_reach
 from megengine.quantization.scales import WEIGHT, quantized_dtype, scale_and_zero, scheme
 from megengine.quantization.spec import Fixed, Plain, Shared, Weight
 from megengine.quantization.statistics import TensorStatistics
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.ir.graph import InternalGraph
 
 
 @dataclass(frozen=True, slots=True)

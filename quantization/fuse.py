@@ -6,8 +6,8 @@ import numpy as np
 
 from megengine.quantization.activations import name_activations
 from megengine.quantization.match import is_op
-from megengine.traced_module.expr import Apply
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.ir.expr import Apply
+from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.passes import constant_value, only_user, run_passes
 
 

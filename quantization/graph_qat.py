@@ -20,8 +20,8 @@ from megengine.quantization.ranges import RangeMethod
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module import TracedModule, interpret, trace_module
 from megengine.traced_module import lower as to_op_level
-from megengine.traced_module.expr import Constant
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.ir.expr import Constant
+from megengine.traced_module.ir.graph import InternalGraph
 
 
 class QATGraph(Module):

@@ -27,9 +27,9 @@ from megengine.quantization.match import (
 )
 from megengine.quantization.rules import rule_of
 from megengine.tensor import Tensor
-from megengine.traced_module.expr import Apply, Expr
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.expr import Apply, Expr
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import TensorNode
 
 Clamp = tuple[float | None, float | None]
 

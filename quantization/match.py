@@ -8,8 +8,8 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.quantization.rules import clamp_of, rule_of
-from megengine.traced_module.expr import Apply, Constant, Expr
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.expr import Apply, Constant, Expr
+from megengine.traced_module.ir.node import TensorNode
 
 
 @dataclass(frozen=True, slots=True)

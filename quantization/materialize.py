@@ -5,9 +5,9 @@ from __future__ import annotations
 from megengine.quantization.annotate import Annotation
 from megengine.quantization.freeze import Frozen, QuantizedWeight
 from megengine.tensor import Tensor
-from megengine.traced_module.expr import Apply, Constant
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.expr import Apply, Constant
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import TensorNode
 
 
 def materialize(graph: InternalGraph, annotation: Annotation, frozen: Frozen) -> InternalGraph:

@@ -26,7 +26,7 @@ from megengine.quantization.remaining import (
     require_layers,
 )
 from megengine.quantization.statistics import TensorStatistics
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.ir.graph import InternalGraph
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from megengine.quantization.annotate import Annotation
 from megengine.quantization.fake_quant import _FakeQuantize
 from megengine.quantization.match import is_op
 from megengine.quantization.rules import RULES, rule_of
-from megengine.traced_module.expr import Apply
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.ir.expr import Apply
+from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.pictures.summary import multiplications
 from megengine.traced_module.traced import TracedModule
 

@@ -9,8 +9,8 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType
 from megengine.dispatch import get_op
 from megengine.quantization.freeze import real
-from megengine.traced_module.expr import Apply
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.ir.expr import Apply
+from megengine.traced_module.ir.graph import InternalGraph
 
 
 def simulate(graph: InternalGraph, values: dict[str, np.ndarray]) -> dict[str, float]:

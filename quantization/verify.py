@@ -21,8 +21,8 @@ from megengine.quantization.remaining import require_integers
 from megengine.quantization.simulate import simulate
 from megengine.tensor import Tensor
 from megengine.traced_module import TracedModule, interpret
-from megengine.traced_module.expr import Apply, Constant, Input
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.ir.expr import Apply, Constant, Input
+from megengine.traced_module.ir.graph import InternalGraph
 
 Values = dict[str, np.ndarray]
 

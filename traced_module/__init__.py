@@ -2,7 +2,11 @@
 
 from megengine.traced_module.comparing.diff import GraphDiff, diff
 from megengine.traced_module.editing.edit_log import EditLog
-from megengine.traced_module.expr import (
+from megengine.traced_module.formats.native import load, save
+from megengine.traced_module.formats.tm_reading import load_tm
+from megengine.traced_module.formats.tm_writing import save_tm
+from megengine.traced_module.interpret import interpret
+from megengine.traced_module.ir.expr import (
     Apply,
     CallFunction,
     CallMethod,
@@ -18,12 +22,8 @@ from megengine.traced_module.expr import (
     is_getattr,
     is_input,
 )
-from megengine.traced_module.formats.native import load, save
-from megengine.traced_module.formats.tm_reading import load_tm
-from megengine.traced_module.formats.tm_writing import save_tm
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.interpret import interpret
-from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.passes import optimize
 from megengine.traced_module.profiling import profile
 from megengine.traced_module.pytree import register_supported_type

@@ -14,10 +14,10 @@ from megengine.core.pytree import flatten
 from megengine.core.text import one_line
 from megengine.dispatch import apply
 from megengine.tensor import Tensor
-from megengine.traced_module.expr import Apply, Call, Constant, Expr, GetAttr
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import ModuleNode, TensorNode
-from megengine.traced_module.queries import child_graph
+from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import ModuleNode, TensorNode
+from megengine.traced_module.ir.queries import child_graph
 from megengine.traced_module.tracing.calls import get_subattr, run_call
 
 OnValue = Callable[[TensorNode, Tensor], Tensor | None]

@@ -18,8 +18,8 @@ from megengine.dispatch import get_op, registry
 from megengine.dispatch.public import PublicFunction, public_functions
 from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.expr import Apply, CallFunction, CallMethod, Constant, Expr
-from megengine.traced_module.node import Node
+from megengine.traced_module.ir.expr import Apply, CallFunction, CallMethod, Constant, Expr
+from megengine.traced_module.ir.node import Node
 from megengine.traced_module.tracing.calls import qualified_name, signature_of, wrapped_functions
 
 Key = tuple[str, Any]

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from megengine.core.errors import GraphError
-from megengine.traced_module.expr import Constant, Expr, GetAttr, Input
-from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.expr import Constant, Expr, GetAttr, Input
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.pattern_targets import Target, check_attributes, fits, target_of
 
 _NUMBERS = (bool, int, float, np.number)

@@ -10,11 +10,11 @@ from typing import Any
 
 from megengine.core.errors import OptionError
 from megengine.core.notebook import html_table, html_text
-from megengine.traced_module.expr import Constant, Expr, GetAttr, Input
 from megengine.traced_module.interpret import interpret
+from megengine.traced_module.ir.expr import Constant, Expr, GetAttr, Input
+from megengine.traced_module.ir.provenance import module_path
 from megengine.traced_module.pictures.boxes import called_name
 from megengine.traced_module.pictures.tables import clean, table, terminal_width
-from megengine.traced_module.provenance import module_path
 from megengine.traced_module.traced import TracedModule
 
 HEADINGS = ("call", "of", "module", "times", "ms", "share")

@@ -14,16 +14,16 @@ from megengine.core.pytree import flatten, flatten_as, unflatten
 from megengine.dispatch.public import PublicFunction, watched_function
 from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.copying import Copier, holds
 from megengine.traced_module.drawable import Drawable
-from megengine.traced_module.expr import Constant
-from megengine.traced_module.filters import NodeFilter
-from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.interpret import OnValue, interpret
-from megengine.traced_module.lookup import node_named
+from megengine.traced_module.ir.copying import Copier, holds
+from megengine.traced_module.ir.expr import Constant
+from megengine.traced_module.ir.filters import NodeFilter
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.lookup import node_named
+from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.order import renumber
 from megengine.traced_module.nesting import roomy
-from megengine.traced_module.node import TensorNode
-from megengine.traced_module.order import renumber
 from megengine.traced_module.reserved import keep_in_reach, state_names
 from megengine.traced_module.tm_config import SETTINGS
 from megengine.traced_module.tracing.calls import (

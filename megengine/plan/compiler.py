@@ -22,9 +22,9 @@ from megengine.kernels.registry import Kernel, Problem, family
 from megengine.plan.fuse import fuse
 from megengine.plan.memory import Lifetime, place
 from megengine.traced_module import InternalGraph, TracedModule, lower
-from megengine.traced_module.expr import Apply, Constant
 from megengine.traced_module.formats import native as files
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.expr import Apply, Constant
+from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes import run_passes
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from megengine.traced_module.expr import Apply, Constant
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.expr import Apply, Constant
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes import constant_value, mark, only_user
 
 _FUSED_ACTIVATIONS = ("relu", "relu6", "hswish", "silu", "sigmoid")

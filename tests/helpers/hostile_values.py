@@ -20,7 +20,7 @@ from megengine.core.dtype import storage_of
 from megengine.core.errors import GraphError, MegEngineError
 from megengine.tensor import Tensor
 from megengine.traced_module import TracedModule, lower
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.node import TensorNode
 
 SIZES = (-1, 0, 1, 7, 1 << 16, (1 << 31) - 1, 1 << 31, 1 << 40, (1 << 63) - 1, -(1 << 63))
 NUMBERS = (0.0, -0.0, -1.0, 1e-45, 1e-39, 1e38, math.inf, -math.inf, math.nan)

@@ -55,7 +55,10 @@ FACES = (
     "megengine.core.tensor.raw_tensor",
     "megengine.core.tensor.utils",
     "megengine.core.tensor_factory",
+    "megengine.traced_module.expr",
     "megengine.traced_module.fake_quant",
+    "megengine.traced_module.node",
+    "megengine.traced_module.traced_module",
 )
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from megengine.core.spec import TensorSpec
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.ir.graph import InternalGraph
 
 F32 = np.dtype(np.float32)
 

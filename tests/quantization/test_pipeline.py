@@ -21,7 +21,7 @@ from megengine.quantization.spec import Fixed, Plain, Shared, Weight
 from megengine.quantization.verify import verify
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
-from megengine.traced_module.expr import Apply
+from megengine.traced_module.ir.expr import Apply
 
 R2 = Profile("r2", residual="quantized")
 

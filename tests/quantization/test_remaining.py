@@ -145,7 +145,7 @@ def test_explain_answers_for_nodes_of_the_graph_only(residual):
 def lookup_net(dtype):
     """Rows of a table by index, then a layer."""
     from megengine.core.spec import TensorSpec
-    from megengine.traced_module.graph import InternalGraph
+    from megengine.traced_module.ir.graph import InternalGraph
 
     rng = np.random.default_rng(0)
     g = InternalGraph("lookup")

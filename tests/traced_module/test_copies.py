@@ -18,7 +18,7 @@ from megengine.module import Module
 from megengine.optimizer import SGD, Adam
 from megengine.tensor import Parameter, Tensor, tensor
 from megengine.traced_module import TracedModule, lower, register_as_builtin, trace_module
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.passes import optimize
 
 X = tensor(np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype(np.float32))

@@ -11,7 +11,7 @@ from megengine.core.errors import GraphError, MegEngineError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.tensor import tensor
 from megengine.traced_module import EditLog, TracedModule, trace_module
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.ir.graph import InternalGraph
 
 X = tensor(np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype(np.float32))
 RESNET = trace_module(models.resnet18().eval(), X)

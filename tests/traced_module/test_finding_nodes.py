@@ -10,8 +10,8 @@ from megengine import traced_module as tm
 from megengine.core.errors import ArgumentError, GraphError, NameInUseError, OptionError
 from megengine.tensor import tensor
 from megengine.traced_module.formats.tm_versions import BOOKKEEPING
-from megengine.traced_module.names import identifier
-from megengine.traced_module.node import ModuleNode
+from megengine.traced_module.ir.names import identifier
+from megengine.traced_module.ir.node import ModuleNode
 from megengine.traced_module.reserved import state_names
 from megengine.traced_module.traced import TracedModule
 

@@ -35,7 +35,7 @@ import json, logging, sys
 import numpy as np
 import megengine as mge
 import megengine.traced_module as tm
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.node import TensorNode
 from generated_nets import network
 
 logging.disable(logging.CRITICAL)

@@ -18,8 +18,8 @@ from megengine.core import deep_calls
 from megengine.traced_module import trace_module
 from megengine.traced_module.comparing.diff import diff
 from megengine.traced_module.editing.linting import findings
-from megengine.traced_module.expr import CallFunction, CallMethod, is_call_module
-from megengine.traced_module.order import ExprOrder
+from megengine.traced_module.ir.expr import CallFunction, CallMethod, is_call_module
+from megengine.traced_module.ir.order import ExprOrder
 from megengine.traced_module.passes import optimize, run_passes
 from megengine.traced_module.pictures.dot import to_dot
 from megengine.traced_module.source import to_source

@@ -11,7 +11,7 @@ from megengine.core.errors import GraphError, OptionError
 from megengine.tensor import tensor
 from megengine.traced_module.editing.attaching import graphs_of
 from megengine.traced_module.editing.extracting import extract
-from megengine.traced_module.expr import CallMethod
+from megengine.traced_module.ir.expr import CallMethod
 from tests.traced_module.test_paths import MODEL, X
 
 VALUES: dict[int, list[np.ndarray]] = {}

@@ -8,7 +8,7 @@ import megengine.module as M
 from megengine import traced_module as tm
 from megengine.core.errors import GraphError, OptionError
 from megengine.tensor import tensor
-from megengine.traced_module.lookup import node_path
+from megengine.traced_module.ir.lookup import node_path
 
 X = tensor(np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32))
 

@@ -14,10 +14,10 @@ from megengine import traced_module as tm
 from megengine.convert import onnx
 from megengine.core.errors import FileFormatError
 from megengine.tensor import Parameter, tensor
+from megengine.traced_module.ir.provenance import from_plain, marked, module_path, provenance, to_plain
 from megengine.traced_module.passes import Pass, PassManager
 from megengine.traced_module.passes.rewriting import Rule
 from megengine.traced_module.patterns import any_, call
-from megengine.traced_module.provenance import from_plain, marked, module_path, provenance, to_plain
 from megengine.traced_module.source import save_source
 
 

@@ -17,7 +17,7 @@ from megengine.traced_module import TracedModule, interpret, lower, trace_module
 from megengine.traced_module.editing.attaching import graphs_of
 from megengine.traced_module.editing.extracting import extract
 from megengine.traced_module.formats import native as files
-from megengine.traced_module.node import ModuleNode, TensorNode
+from megengine.traced_module.ir.node import ModuleNode, TensorNode
 from megengine.traced_module.passes import optimize, registered_passes, run_passes
 from megengine.traced_module.passes.rewriting import Rule, rewrite
 from megengine.traced_module.patterns import any_, call

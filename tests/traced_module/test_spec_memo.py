@@ -18,7 +18,7 @@ from megengine.core.errors import GraphError, ShapeError
 from megengine.core.pytree import flatten
 from megengine.tensor import Tensor, tensor
 from megengine.traced_module import SpecializationWarning, register_as_builtin, trace_module
-from megengine.traced_module.node import Node
+from megengine.traced_module.ir.node import Node
 from megengine.traced_module.tracing import calls, spec_memo
 from megengine.traced_module.tracing.deferred import Deferring
 

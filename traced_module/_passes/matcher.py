@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 
 from megengine.traced_module._passes.pattern import CallPattern, ExprPattern, OrPattern, walk
-from megengine.traced_module.expr import Expr
+from megengine.traced_module.ir.expr import Expr
 from megengine.traced_module.patterns import match
 
 __all__ = ["PatternMatcher"]

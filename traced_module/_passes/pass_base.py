@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 from megengine.core.errors import GraphError, OptionError, nearest
 from megengine.logger import get_logger
-from megengine.traced_module.expr import Expr, Input
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.ir.expr import Expr, Input
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.queries import child_graph
 from megengine.traced_module.passes import pass_manager
 from megengine.traced_module.passes.pass_manager import Pass, registered_passes
-from megengine.traced_module.queries import child_graph
 from megengine.traced_module.traced import TracedModule
 
 MOST_SWEEPS = 100

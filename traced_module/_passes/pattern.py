@@ -12,7 +12,7 @@ from typing import Any
 
 from megengine.core.errors import GraphError
 from megengine.module import Module
-from megengine.traced_module.expr import (
+from megengine.traced_module.ir.expr import (
     Call,
     Expr,
     is_apply_def,

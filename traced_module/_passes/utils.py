@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from megengine.traced_module.expr import Constant, Expr, GetAttr
-from megengine.traced_module.node import Node, TensorNode
+from megengine.traced_module.ir.expr import Constant, Expr, GetAttr
+from megengine.traced_module.ir.node import Node, TensorNode
 
 __all__ = ["get_const_value", "register_obj"]
 

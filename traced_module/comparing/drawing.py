@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from megengine.traced_module.comparing.changes import Change, sentence
 from megengine.traced_module.comparing.matching import Matching
-from megengine.traced_module.expr import Constant, Expr, GetAttr, is_call_module
+from megengine.traced_module.ir.expr import Constant, Expr, GetAttr, is_call_module
 from megengine.traced_module.pictures.boxes import Box, box_svg, edge_svg, extent, place
 from megengine.traced_module.pictures.hierarchy import shown
 

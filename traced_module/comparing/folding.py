@@ -9,8 +9,8 @@ from typing import Any
 from megengine import module as M
 from megengine.traced_module.comparing.changes import Change
 from megengine.traced_module.comparing.matching import Matching
-from megengine.traced_module.expr import Apply, Constant, Expr, GetAttr, is_call_module
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.expr import Apply, Constant, Expr, GetAttr, is_call_module
+from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes.arithmetic_passes import step_of
 from megengine.traced_module.pictures.boxes import called_name
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from megengine.core.errors import NameInUseError
 from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.names import without_count
-from megengine.traced_module.provenance import graph_path, inside
-from megengine.traced_module.queries import traced_module_class
+from megengine.traced_module.ir.names import without_count
+from megengine.traced_module.ir.provenance import graph_path, inside
+from megengine.traced_module.ir.queries import traced_module_class
 from megengine.traced_module.reserved import state_names
 
 if TYPE_CHECKING:
-    from megengine.traced_module.expr import Expr
-    from megengine.traced_module.graph import InternalGraph
-    from megengine.traced_module.node import ModuleNode
+    from megengine.traced_module.ir.expr import Expr
+    from megengine.traced_module.ir.graph import InternalGraph
+    from megengine.traced_module.ir.node import ModuleNode
     from megengine.traced_module.traced import TracedModule
 
 

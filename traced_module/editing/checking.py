@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from megengine.core.errors import ArgumentError, GraphError, MegEngineError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, infer
-from megengine.traced_module.expr import Apply, Call, Expr
-from megengine.traced_module.node import ModuleNode, Node
+from megengine.traced_module.ir.expr import Apply, Call, Expr
+from megengine.traced_module.ir.node import ModuleNode, Node
 
 if TYPE_CHECKING:
-    from megengine.traced_module.graph import InternalGraph
+    from megengine.traced_module.ir.graph import InternalGraph
 
 
 def where_it_stands(graph: InternalGraph, part: Any) -> str:
@@ -103,7 +103,7 @@ class Checks:
 
     def lint(self: InternalGraph) -> None:  # type: ignore[misc]
         """Check ownership, order, uses both ways, names, shapes and dtypes. Raises GraphError at the first fault."""
-        from megengine.traced_module.passes.soundness import check
+        from megengine.traced_module.ir.lint import check
 
         check(self)
 

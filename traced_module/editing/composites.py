@@ -10,11 +10,11 @@ from megengine.core.pytree import flatten, unflatten
 from megengine.module import Module
 from megengine.tensor import DeferredValueError
 from megengine.traced_module.editing.attaching import all_exprs, attach, graphs_of
-from megengine.traced_module.expr import Call, GetAttr, is_call_module
+from megengine.traced_module.ir.expr import Call, GetAttr, is_call_module
+from megengine.traced_module.ir.node import ModuleNode, TensorNode
+from megengine.traced_module.ir.order import number
+from megengine.traced_module.ir.queries import traced_module_class
 from megengine.traced_module.nesting import roomy
-from megengine.traced_module.node import ModuleNode, TensorNode
-from megengine.traced_module.order import number
-from megengine.traced_module.queries import traced_module_class
 from megengine.traced_module.tracing.calls import (
     arguments_key,
     flatten_arguments,
@@ -28,7 +28,7 @@ from megengine.traced_module.tracing.capture import ModuleTracer, tracing
 from megengine.traced_module.tracing.source_lines import user_line
 
 if TYPE_CHECKING:
-    from megengine.traced_module.graph import InternalGraph
+    from megengine.traced_module.ir.graph import InternalGraph
     from megengine.traced_module.traced import TracedModule
 
 Arguments = tuple[Sequence[Any], dict[str, Any]]

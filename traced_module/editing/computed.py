@@ -11,11 +11,11 @@ import numpy as np
 
 from megengine.core.errors import FileFormatError, brief
 from megengine.tensor import Tensor
-from megengine.traced_module.expr import Apply, Call, Constant, GetAttr
+from megengine.traced_module.ir.expr import Apply, Call, Constant, GetAttr
 from megengine.traced_module.tracing.calls import result_leaves, run_call, shape_value
 
 if TYPE_CHECKING:
-    from megengine.traced_module.node import TensorNode
+    from megengine.traced_module.ir.node import TensorNode
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 F = TypeVar("F", bound=Callable[..., Any])

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.expr import GetAttr
-from megengine.traced_module.queries import child_graph, traced_module_class
+from megengine.traced_module.ir.expr import GetAttr
+from megengine.traced_module.ir.queries import child_graph, traced_module_class
 
 if TYPE_CHECKING:
-    from megengine.traced_module.graph import InternalGraph
+    from megengine.traced_module.ir.graph import InternalGraph
 
 Place = tuple[int, str]  # id of the module that holds an attribute, name
 

@@ -29,8 +29,8 @@ from megengine.core.errors import FileFormatError, GraphError, MegEngineError, b
 from megengine.traced_module.editing.edit_records import in_words
 from megengine.traced_module.editing.edit_replay import Replay
 from megengine.traced_module.formats.archives import read_archive, write_archive
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.journal import Journal, Step
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.journal import Journal, Step
 from megengine.traced_module.traced import TracedModule
 
 FORMAT, VERSION, VERSIONS = "megengine-edits", 2, (1, 2)

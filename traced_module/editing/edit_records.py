@@ -15,13 +15,13 @@ from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.composites import is_composite
 from megengine.traced_module.editing.computed import Origin, digest_of
-from megengine.traced_module.expr import Apply, Arguments, Call, Constant, Expr
 from megengine.traced_module.formats.module_writing import ModuleWriter, node_out
 from megengine.traced_module.formats.values import ValueWriter, class_path, dtype_out
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.journal import Journal
-from megengine.traced_module.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.primitives import Nodes, Places, difference
+from megengine.traced_module.ir.expr import Apply, Arguments, Call, Constant, Expr
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.journal import Journal
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.primitives import Nodes, Places, difference
 from megengine.traced_module.traced import TracedModule
 
 Address = list[Any]  # [path of the module, which of its graphs]

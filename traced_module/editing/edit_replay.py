@@ -18,14 +18,14 @@ from megengine.traced_module.editing.computed import Origin, digest_of
 from megengine.traced_module.editing.edit_records import addresses_of, weights_of
 from megengine.traced_module.editing.module_edits import note_entry
 from megengine.traced_module.editing.renaming import rename_node
-from megengine.traced_module.expr import Apply, Call, Constant, Expr, GetAttr, Input
 from megengine.traced_module.formats.module_reading import EXPRS, ModuleReader, check_attribute, count_in
 from megengine.traced_module.formats.values import ValueReader, class_path, dtype_in
-from megengine.traced_module.graph import InternalGraph, identifier
-from megengine.traced_module.lookup import own_node
-from megengine.traced_module.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.primitives import is_among
-from megengine.traced_module.queries import child_graph
+from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr, Input
+from megengine.traced_module.ir.graph import InternalGraph, identifier
+from megengine.traced_module.ir.lookup import own_node
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.primitives import is_among
+from megengine.traced_module.ir.queries import child_graph
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.calls import flatten_arguments, get_subattr
 

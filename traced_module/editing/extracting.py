@@ -8,10 +8,10 @@ from typing import Any
 from megengine.core.errors import GraphError
 from megengine.traced_module.editing.flattening import inlined
 from megengine.traced_module.editing.results import calls_to, value_in, way_along
-from megengine.traced_module.expr import Constant, GetAttr, Input
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.lookup import node_of, node_path
-from megengine.traced_module.node import Node, TensorNode
+from megengine.traced_module.ir.expr import Constant, GetAttr, Input
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.lookup import node_of, node_path
+from megengine.traced_module.ir.node import Node, TensorNode
 
 
 def extract(graph: InternalGraph, inputs: Sequence[TensorNode | str], outputs: Sequence[TensorNode | str]) -> None:

@@ -6,16 +6,16 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from megengine.traced_module.copying import Copier
 from megengine.traced_module.editing.attaching import take_in
-from megengine.traced_module.expr import Call, Constant, Expr, GetAttr, Input
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.lookup import attribute_path
-from megengine.traced_module.names import without_count
-from megengine.traced_module.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.order import renumber
-from megengine.traced_module.provenance import graph_path, meta_at
-from megengine.traced_module.queries import child_graph
+from megengine.traced_module.ir.copying import Copier
+from megengine.traced_module.ir.expr import Call, Constant, Expr, GetAttr, Input
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.lookup import attribute_path
+from megengine.traced_module.ir.names import without_count
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.order import renumber
+from megengine.traced_module.ir.provenance import graph_path, meta_at
+from megengine.traced_module.ir.queries import child_graph
 
 
 def flattened(traced: Any, graph: InternalGraph | None = None) -> Any:

@@ -18,10 +18,10 @@ from megengine.tensor import DeferredValueError, Tensor
 from megengine.traced_module.editing.attaching import attach
 from megengine.traced_module.editing.composites import is_composite, traced_for
 from megengine.traced_module.editing.module_edits import note_entry
-from megengine.traced_module.expr import CallMethod, Expr, GetAttr
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.names import identifier, without_count
-from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.expr import CallMethod, Expr, GetAttr
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.names import identifier, without_count
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.tracing.building import Builder, Read, Scope, shape_of
 from megengine.traced_module.tracing.calls import (
     alias,

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from megengine.core.errors import GraphError, MegEngineError
 from megengine.module import Module
 from megengine.module.settings import hear_settings
-from megengine.traced_module.expr import GetAttr
-from megengine.traced_module.node import ModuleNode
+from megengine.traced_module.ir.expr import GetAttr
+from megengine.traced_module.ir.node import ModuleNode
 
 if TYPE_CHECKING:
-    from megengine.traced_module.graph import InternalGraph
+    from megengine.traced_module.ir.graph import InternalGraph
 
 _graphs: weakref.WeakSet[InternalGraph] = weakref.WeakSet()  # all that are alive
 

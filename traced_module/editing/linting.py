@@ -13,10 +13,10 @@ from megengine.core.errors import MegEngineError
 from megengine.module import BatchNorm1d, BatchNorm2d, Dropout, SyncBatchNorm
 from megengine.tensor import Tensor
 from megengine.traced_module.comparing.values import children_of
-from megengine.traced_module.expr import Constant, GetAttr, Input, is_call_module
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import TensorNode
-from megengine.traced_module.provenance import module_path
+from megengine.traced_module.ir.expr import Constant, GetAttr, Input, is_call_module
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.provenance import module_path
 from megengine.traced_module.traced import TracedModule
 
 # kind of finding -> what it means

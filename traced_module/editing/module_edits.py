@@ -16,14 +16,14 @@ from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.attaching import all_exprs, free_attribute, is_of_top
 from megengine.traced_module.editing.results import set_results, value_in
-from megengine.traced_module.expr import Call, Constant, Expr, GetAttr, Input, is_call_module
-from megengine.traced_module.names import identifier
-from megengine.traced_module.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.primitives import is_among, is_unused
-from megengine.traced_module.queries import child_graph
+from megengine.traced_module.ir.expr import Call, Constant, Expr, GetAttr, Input, is_call_module
+from megengine.traced_module.ir.names import identifier
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.primitives import is_among, is_unused
+from megengine.traced_module.ir.queries import child_graph
 
 if TYPE_CHECKING:
-    from megengine.traced_module.graph import InternalGraph
+    from megengine.traced_module.ir.graph import InternalGraph
 
 
 _TOLD = ("nothing",)  # an edit log has this change as a part of another

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from megengine.core.pytree import TreeDef
 from megengine.traced_module.editing.attaching import is_of_top
-from megengine.traced_module.expr import Input
-from megengine.traced_module.node import Node, TensorNode
+from megengine.traced_module.ir.expr import Input
+from megengine.traced_module.ir.node import Node, TensorNode
 
 if TYPE_CHECKING:
-    from megengine.traced_module.graph import InternalGraph
+    from megengine.traced_module.ir.graph import InternalGraph
 
 _TOLD = ("nothing",)  # the edit log has it as a part of the renaming
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

@@ -13,14 +13,14 @@ from megengine.core.errors import GraphError
 from megengine.core.pytree import LEAF, TreeDef
 from megengine.traced_module.editing.attaching import all_exprs, is_of_top
 from megengine.traced_module.editing.checking import where_it_stands
-from megengine.traced_module.expr import Call, Expr, Input
-from megengine.traced_module.lookup import attribute_path, node_of, node_path
-from megengine.traced_module.node import Node, TensorNode
-from megengine.traced_module.primitives import is_among
-from megengine.traced_module.queries import child_graph
+from megengine.traced_module.ir.expr import Call, Expr, Input
+from megengine.traced_module.ir.lookup import attribute_path, node_of, node_path
+from megengine.traced_module.ir.node import Node, TensorNode
+from megengine.traced_module.ir.primitives import is_among
+from megengine.traced_module.ir.queries import child_graph
 
 if TYPE_CHECKING:
-    from megengine.traced_module.graph import InternalGraph
+    from megengine.traced_module.ir.graph import InternalGraph
 
 
 def set_results(graph: InternalGraph, leaves: Sequence[TensorNode], structure: TreeDef) -> None:

@@ -15,13 +15,13 @@ from megengine.core.errors import FileFormatError, brief, nearest
 from megengine.core.pytree import flatten, unflatten
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
-from megengine.traced_module.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
 from megengine.traced_module.formats.checks import check_called, check_multipliers, spec_of
 from megengine.traced_module.formats.module_writing import OWN_STATE, texts
 from megengine.traced_module.formats.values import ValueReader, count_in, dtype_in
-from megengine.traced_module.graph import InternalGraph, identifier
-from megengine.traced_module.lookup import own_node
-from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
+from megengine.traced_module.ir.graph import InternalGraph, identifier
+from megengine.traced_module.ir.lookup import own_node
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.reserved import is_special
 from megengine.traced_module.traced import STATE_NAMES, TracedModule
 from megengine.traced_module.tracing.calls import Static, flatten_arguments, function_of, get_subattr

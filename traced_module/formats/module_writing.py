@@ -18,10 +18,10 @@ from megengine.core.errors import FileFormatError
 from megengine.core.pytree import unflatten
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
-from megengine.traced_module.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
 from megengine.traced_module.formats.values import ValueWriter, dtype_out
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.traced import TracedModule
 
 # state of a traced module that is not an attribute of the user's

@@ -20,13 +20,13 @@ from megengine.core.dtype import QuantizedDType, bfloat16, storage_of
 from megengine.core.errors import FileFormatError, MegEngineError, brief
 from megengine.serialization.files import ARCHIVES, SUFFIXES
 from megengine.tensor import Tensor
-from megengine.traced_module.expr import Apply, Constant, Expr, Input
 from megengine.traced_module.formats import module_reading, module_writing
 from megengine.traced_module.formats.archives import read_archive, write_archive
 from megengine.traced_module.formats.checks import check_dtype, check_multipliers, spec_of
 from megengine.traced_module.formats.values import count_in, dtype_in, dtype_out
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.traced import TracedModule, lower
 
 FORMAT = "megengine-graph"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from megengine.traced_module.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import Node, TensorNode
+from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import Node, TensorNode
 from megengine.traced_module.traced import TracedModule, own_history
 
 # what an expression of a kind has beside its operands and results -> and how it is made from that

@@ -9,9 +9,17 @@ from megengine import functional as F
 from megengine import module as M
 from megengine.core.pytree import flatten
 from megengine.traced_module.editing.attaching import graphs_of
-from megengine.traced_module.expr import Call, CallFunction, CallMethod, Expr, GetAttr, is_call_function, is_call_module
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import ModuleNode, TensorNode
+from megengine.traced_module.ir.expr import (
+    Call,
+    CallFunction,
+    CallMethod,
+    Expr,
+    GetAttr,
+    is_call_function,
+    is_call_module,
+)
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import ModuleNode, TensorNode
 from megengine.traced_module.passes.layer_uses import has_hooks
 from megengine.traced_module.traced import TracedModule
 

@@ -25,15 +25,15 @@ from megengine.serialization.arrays import quantized_of
 from megengine.serialization.files import ROOTS
 from megengine.serialization.pickles import Global, Record, read_records
 from megengine.tensor import Parameter, Tensor
-from megengine.traced_module.expr import Apply, Arguments, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
 from megengine.traced_module.formats import tm_tensors, tm_versions
 from megengine.traced_module.formats.checks import check_called
 from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, ORIGINS
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.names import identifier
+from megengine.traced_module.ir.expr import Apply, Arguments, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.names import identifier
+from megengine.traced_module.ir.node import Node
+from megengine.traced_module.ir.provenance import from_plain
 from megengine.traced_module.nesting import AROUND
-from megengine.traced_module.node import Node
-from megengine.traced_module.provenance import from_plain
 from megengine.traced_module.reserved import is_special
 from megengine.traced_module.traced import STATE_NAMES, TracedModule
 from megengine.traced_module.tracing.calls import Static, function_of

@@ -10,7 +10,7 @@ from megengine.core.errors import FileFormatError
 from megengine.core.pytree import flatten, unflatten
 from megengine.serialization.pickles import Global
 from megengine.tensor import Tensor
-from megengine.traced_module.expr import Arguments, Call, CallFunction, Expr
+from megengine.traced_module.ir.expr import Arguments, Call, CallFunction, Expr
 from megengine.traced_module.tracing.calls import arguments_of, callee_signature
 
 METHOD = "__new__"

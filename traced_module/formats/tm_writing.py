@@ -24,15 +24,15 @@ from megengine.serialization.files import WRITERS
 from megengine.serialization.objects import module_state
 from megengine.serialization.writer import PickleWriter
 from megengine.tensor import Tensor
-from megengine.traced_module.expr import Apply, Arguments, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
 from megengine.traced_module.formats.tm_lowering import FUNCTIONS, for_megengine, results_without_tensor
 from megengine.traced_module.formats.tm_order import in_file_order
 from megengine.traced_module.formats.tm_tensors import METHOD, makes_tensor, with_class
 from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, LONGEST_NAME, ORIGINS
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.ir.expr import Apply, Arguments, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.provenance import to_plain
 from megengine.traced_module.nesting import roomy
-from megengine.traced_module.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.provenance import to_plain
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.calls import Static, is_leaf_module
 

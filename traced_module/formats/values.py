@@ -25,7 +25,7 @@ from megengine.serialization.objects import OBJECTS, AllowedClasses, module_stat
 from megengine.serialization.pickles import Global, Record
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.formats.checks import check_dtype
-from megengine.traced_module.node import Node
+from megengine.traced_module.ir.node import Node
 from megengine.traced_module.tracing.calls import function_of, qualified_name
 
 _MAX_DEPTH = 100

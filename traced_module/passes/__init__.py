@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.passes.module_passes import optimize, passes_named
 from megengine.traced_module.passes.op_passes import (
     constant_value,

@@ -18,9 +18,9 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, is_float, storage_of
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.computed import computed_again
-from megengine.traced_module.expr import Apply, Constant, Expr
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.expr import Apply, Constant, Expr
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes.op_passes import constant_value, mark, only_user, take_names
 
 _LAYERS = ("conv2d", "conv_transpose2d", "matmul")

@@ -18,9 +18,10 @@ from megengine import functional as F
 from megengine import module as M
 from megengine.core.dtype import is_float, storage_of
 from megengine.traced_module.editing.computed import computed_again, constant_of
-from megengine.traced_module.expr import CallFunction, CallMethod, Expr, GetAttr
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.expr import CallFunction, CallMethod, Expr, GetAttr
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.provenance import marked
 from megengine.traced_module.passes.batch_norm_passes import layer_kind, scaled_layer
 from megengine.traced_module.passes.constant_passes import is_known
 from megengine.traced_module.passes.layer_uses import (
@@ -32,7 +33,6 @@ from megengine.traced_module.passes.layer_uses import (
     reads_of_places,
 )
 from megengine.traced_module.passes.pass_manager import Pass
-from megengine.traced_module.provenance import marked
 
 _FUNCTIONS = "megengine.functional.elemwise."
 # what a call is, whichever way it is written -> (scale, shift) of `op(x, number)` and of `op(number, x)`

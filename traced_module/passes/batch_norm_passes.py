@@ -12,8 +12,9 @@ from megengine.kernels.memory import empty_like
 from megengine.module import Module
 from megengine.tensor import Parameter
 from megengine.traced_module.editing.computed import computed_again
-from megengine.traced_module.expr import CallMethod, Expr, GetAttr, is_call_module
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.ir.expr import CallMethod, Expr, GetAttr, is_call_module
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.provenance import marked
 from megengine.traced_module.passes.layer_uses import (
     Place,
     graphs_below,
@@ -24,7 +25,6 @@ from megengine.traced_module.passes.layer_uses import (
     reads_of_places,
 )
 from megengine.traced_module.passes.pass_manager import Pass
-from megengine.traced_module.provenance import marked
 
 _BATCH_NORMS = (M.BatchNorm1d, M.BatchNorm2d)
 # layers into which a batch norm can be folded -> axes of (groups, output channels) in their weight, without and with

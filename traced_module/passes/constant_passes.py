@@ -11,13 +11,22 @@ from megengine.dispatch import get_op
 from megengine.dispatch.public import public_functions
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.computed import constant_of
-from megengine.traced_module.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, is_call_module
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.expr import (
+    Apply,
+    Call,
+    CallFunction,
+    CallMethod,
+    Constant,
+    Expr,
+    GetAttr,
+    is_call_module,
+)
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.provenance import mark
+from megengine.traced_module.ir.queries import child_graph
 from megengine.traced_module.passes.layer_uses import all_graphs, graphs_below, has_hooks
 from megengine.traced_module.passes.pass_manager import Pass
-from megengine.traced_module.provenance import mark
-from megengine.traced_module.queries import child_graph
 from megengine.traced_module.tracing.calls import arguments_key, shape_value
 from megengine.traced_module.tracing.deferred import SHAPE_OF
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.edit_records import addresses_of
-from megengine.traced_module.graph import InternalGraph
 from megengine.traced_module.interpret import interpret
+from megengine.traced_module.ir.graph import InternalGraph
 
 Key = tuple[str, int, str]  # path of the module, which of its graphs, name of the node
 

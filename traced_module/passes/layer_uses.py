@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from megengine.module import Module
-from megengine.traced_module.expr import CallMethod, GetAttr, is_call_module
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import ModuleNode, Node
+from megengine.traced_module.ir.expr import CallMethod, GetAttr, is_call_module
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import ModuleNode, Node
 
 Place = tuple[int, str]  # id of the module that holds the attribute, name
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from megengine.core.collecting import collect_recent, collection_paused
 from megengine.core.errors import GraphError, OptionError, brief
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.passes import (
     affine_passes,
     arithmetic_passes,

@@ -8,10 +8,10 @@ from megengine.core.dtype import storage_of
 from megengine.dispatch import get_op
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.computed import computed_again, constant_of
-from megengine.traced_module.expr import Apply, Constant
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import TensorNode
-from megengine.traced_module.provenance import marked
+from megengine.traced_module.ir.expr import Apply, Constant
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.provenance import marked
 
 
 def only_user(node: TensorNode, user: Apply) -> bool:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from megengine.core.errors import GraphError
-from megengine.traced_module.expr import Constant, Expr, Input
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.expr import Constant, Expr, Input
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.provenance import marked
 from megengine.traced_module.pattern_targets import key_of
 from megengine.traced_module.patterns import CallOf, Match, OneOf, Pattern, Repeated, Where, match
-from megengine.traced_module.provenance import marked
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from html import escape
 from typing import TypeVar
 
 from megengine.core.dtype import QuantizedDType
-from megengine.traced_module.expr import Apply, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
-from megengine.traced_module.node import ModuleNode, TensorNode
+from megengine.traced_module.ir.expr import Apply, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
+from megengine.traced_module.ir.node import ModuleNode, TensorNode
 from megengine.traced_module.pictures.hierarchy import cells
 from megengine.traced_module.pictures.texts import fitted, printable, shortened
 

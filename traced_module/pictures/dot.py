@@ -12,7 +12,7 @@ import graphviz
 from megengine.core.collecting import collection_paused
 from megengine.core.errors import GraphError
 from megengine.serialization import write_atomically
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.nesting import roomy
 from megengine.traced_module.pictures.boxes import COLOURS
 from megengine.traced_module.pictures.drawing import kind, levels, texts, to_png, to_svg

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from megengine.core.errors import GraphError
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.nesting import roomy
 from megengine.traced_module.pictures.boxes import (
     BOX_HEIGHT,

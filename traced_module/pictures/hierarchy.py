@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from megengine.core.errors import GraphError
-from megengine.traced_module.expr import Constant, Expr, GetAttr, Input
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import ModuleNode, TensorNode
-from megengine.traced_module.provenance import graph_path
-from megengine.traced_module.queries import child_graph
+from megengine.traced_module.ir.expr import Constant, Expr, GetAttr, Input
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import ModuleNode, TensorNode
+from megengine.traced_module.ir.provenance import graph_path
+from megengine.traced_module.ir.queries import child_graph
 
 K = TypeVar("K", bound=Hashable)
 Paths = dict[int, tuple[str, ...]]  # of each expression, by identity

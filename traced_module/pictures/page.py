@@ -17,16 +17,16 @@ from typing import Any
 
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import GraphError
-from megengine.traced_module.expr import Constant, Expr, GetAttr, is_call_module
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.ir.expr import Constant, Expr, GetAttr, is_call_module
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.provenance import module_path, provenance
+from megengine.traced_module.ir.queries import child_graph
 from megengine.traced_module.nesting import roomy
-from megengine.traced_module.node import TensorNode
 from megengine.traced_module.pictures.boxes import called_name, kind_of
 from megengine.traced_module.pictures.hierarchy import Item, Sheet, results, sheet_of
 from megengine.traced_module.pictures.summary import Costs, Weights
 from megengine.traced_module.pictures.texts import printable
-from megengine.traced_module.provenance import module_path, provenance
-from megengine.traced_module.queries import child_graph
 from megengine.traced_module.traced import TracedModule
 
 LONGEST_TEXT, MOST_SCALES = 1000, 8

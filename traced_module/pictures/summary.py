@@ -14,17 +14,17 @@ from megengine.core.notebook import html_table, html_text
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import Op, interpose
 from megengine.tensor import Parameter, Tensor
-from megengine.traced_module.expr import Apply, Call, Constant, Expr, GetAttr, Input, is_call_module
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.lookup import node_path
+from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr, Input, is_call_module
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.lookup import node_path
+from megengine.traced_module.ir.node import ModuleNode, TensorNode
+from megengine.traced_module.ir.provenance import module_path, provenance
+from megengine.traced_module.ir.queries import child_graph
 from megengine.traced_module.nesting import roomy
-from megengine.traced_module.node import ModuleNode, TensorNode
 from megengine.traced_module.pictures.boxes import called_name
 from megengine.traced_module.pictures.hierarchy import shown
 from megengine.traced_module.pictures.tables import LONGEST_CELL, clean, table, terminal_width
 from megengine.traced_module.pictures.texts import shortened
-from megengine.traced_module.provenance import module_path, provenance
-from megengine.traced_module.queries import child_graph
 from megengine.traced_module.tracing.calls import get_subattr, run_call, stand_in, untouched
 from megengine.traced_module.tracing.deferred import Deferring
 

@@ -16,8 +16,8 @@ from typing import Any
 from megengine.core.errors import GraphError, OptionError
 from megengine.module import Module
 from megengine.serialization import save, write_atomically
-from megengine.traced_module.expr import CallFunction
-from megengine.traced_module.graph import InternalGraph
+from megengine.traced_module.ir.expr import CallFunction
+from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.nesting import roomy
 from megengine.traced_module.source.arguments import written_of_graph
 from megengine.traced_module.source.body import Imports

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from megengine.core.pytree import flatten, unflatten
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import ModuleNode, Node
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import ModuleNode, Node
 from megengine.traced_module.source.text import INDENT, WIDTH, Names, flat, literal
 
 KINDS = inspect.Parameter

@@ -13,7 +13,7 @@ from megengine.core.pytree import TreeDef, flatten, unflatten
 from megengine.dispatch import opdefs
 from megengine.dispatch.public import public_functions
 from megengine.tensor import Tensor
-from megengine.traced_module.expr import (
+from megengine.traced_module.ir.expr import (
     Apply,
     Call,
     CallFunction,
@@ -25,8 +25,8 @@ from megengine.traced_module.expr import (
     is_call_function,
     is_call_tensor_method,
 )
-from megengine.traced_module.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.primitives import is_among
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.primitives import is_among
 from megengine.traced_module.source.arguments import Entry, arguments_of_call
 from megengine.traced_module.source.layers import home_of, same_value
 from megengine.traced_module.source.ops import op_code

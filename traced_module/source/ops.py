@@ -8,7 +8,7 @@ from typing import Any
 from megengine import functional as F
 from megengine.core.errors import MegEngineError
 from megengine.tensor import Tensor
-from megengine.traced_module.expr import Apply, Input
+from megengine.traced_module.ir.expr import Apply, Input
 from megengine.traced_module.source.layers import same_value
 from megengine.traced_module.source.text import Code, Group, Labelled, called, literal
 from megengine.traced_module.tracing.record import record

@@ -11,9 +11,9 @@ import numpy as np
 from megengine.core.errors import GraphError
 from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.expr import CallMethod, Expr, GetAttr
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import ModuleNode
+from megengine.traced_module.ir.expr import CallMethod, Expr, GetAttr
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import ModuleNode
 from megengine.traced_module.passes.layer_uses import has_hooks
 from megengine.traced_module.source.layers import Layers, Made, entries
 from megengine.traced_module.source.text import attribute, flat, literal, plain
@@ -287,7 +287,7 @@ def as_tensor(value: Any) -> Tensor:
 
 def constants_of(graph: InternalGraph) -> Iterator[tuple[Any, str]]:
     """(value, name) of the constants that a graph uses: tensors, and arrays among arguments."""
-    from megengine.traced_module.expr import Call, Constant
+    from megengine.traced_module.ir.expr import Call, Constant
 
     for expr in graph.exprs(recursive=False):
         if isinstance(expr, Constant):

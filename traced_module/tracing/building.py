@@ -12,15 +12,15 @@ from megengine.core.pytree import TreeDef, flatten, unflatten
 from megengine.dispatch import apply, interpose, opdefs
 from megengine.module import Module
 from megengine.tensor import Parameter, Tensor
-from megengine.traced_module.expr import Apply, Call, CallFunction, CallMethod, Expr, GetAttr
-from megengine.traced_module.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.provenance import graph_path, meta_at
+from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Expr, GetAttr
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.provenance import graph_path, meta_at
 from megengine.traced_module.tracing.calls import alias, arguments_of, result_leaves
 from megengine.traced_module.tracing.deferred import SHAPE_OF, Deferring
 from megengine.traced_module.tracing.source_lines import user_line
 
 if TYPE_CHECKING:
-    from megengine.traced_module.graph import InternalGraph
+    from megengine.traced_module.ir.graph import InternalGraph
 
 
 @dataclass(eq=False, slots=True)

@@ -19,8 +19,8 @@ from megengine.dispatch import interpose, opdefs
 from megengine.dispatch.public import exported, in_place_methods, public_functions
 from megengine.module import Module, Sequential
 from megengine.tensor import DeferredValueError, Tensor
-from megengine.traced_module.expr import Apply, Arguments, Call, CallFunction, CallMethod, Constant
-from megengine.traced_module.node import ModuleNode, Node
+from megengine.traced_module.ir.expr import Apply, Arguments, Call, CallFunction, CallMethod, Constant
+from megengine.traced_module.ir.node import ModuleNode, Node
 from megengine.traced_module.tracing.deferred import Deferring
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -272,7 +272,7 @@ def _with_place(expr: Call, place: int, value: Any, first: int) -> tuple[tuple[A
 
 def _input_of_callee(expr: Call, name: str) -> int | None:
     """Which input of a call becomes the input of that name of the graph that it enters."""
-    from megengine.traced_module.queries import child_graph
+    from megengine.traced_module.ir.queries import child_graph
 
     child = child_graph(expr)
     names = [] if child is None else [node.name for node in child.inputs]
@@ -281,7 +281,7 @@ def _input_of_callee(expr: Call, name: str) -> int | None:
 
 def _other_ways(expr: Call, name: str, signature: inspect.Signature) -> str:
     """What was meant by an argument that a call does not take."""
-    from megengine.traced_module.queries import child_graph
+    from megengine.traced_module.ir.queries import child_graph
 
     child = child_graph(expr)
     inside = [] if child is None else [node.name for node in child.inputs[1:]]

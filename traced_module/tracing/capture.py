@@ -15,7 +15,7 @@ from megengine.dispatch import interpose
 from megengine.module import Module
 from megengine.module.paths import place_of
 from megengine.tensor import Tensor
-from megengine.traced_module.expr import (
+from megengine.traced_module.ir.expr import (
     Arguments,
     CallFunction,
     CallMethod,
@@ -23,9 +23,9 @@ from megengine.traced_module.expr import (
     GetAttr,
     Input,
 )
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.names import identifier
-from megengine.traced_module.node import ModuleNode, TensorNode
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.names import identifier
+from megengine.traced_module.ir.node import ModuleNode, TensorNode
 from megengine.traced_module.tracing.building import Builder, Read, Scope, shape_of
 from megengine.traced_module.tracing.calls import (
     alias,

@@ -15,11 +15,11 @@ from megengine.dispatch import Interposer, Op, infer, interpose
 from megengine.logger import get_logger
 from megengine.random.rng import HOME
 from megengine.tensor import Tensor
-from megengine.traced_module.expr import CallFunction, Expr
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.names import identifier
-from megengine.traced_module.node import TensorNode
-from megengine.traced_module.provenance import graph_path, module_path
+from megengine.traced_module.ir.expr import CallFunction, Expr
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.names import identifier
+from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.provenance import graph_path, module_path
 from megengine.traced_module.tracing.calls import alias, function_of, untouched
 from megengine.traced_module.tracing.deferred import SHAPE_OF
 

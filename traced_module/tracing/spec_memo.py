@@ -13,8 +13,8 @@ from megengine.dispatch.apply import active_interposers
 from megengine.dispatch.public import PublicFunction, public_functions
 from megengine.module import Module
 from megengine.tensor import DeferredValueError, Tensor
-from megengine.traced_module.expr import Call, CallFunction, CallMethod
-from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.expr import Call, CallFunction, CallMethod
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.tracing.calls import arguments_key, constant_key, stand_in
 from megengine.traced_module.tracing.deferred import Deferring, PendingCall
 

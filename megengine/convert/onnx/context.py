@@ -10,8 +10,8 @@ from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import FileFormatError, ShapeError, brief
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import TensorNode
 
 if TYPE_CHECKING:
     pass

@@ -9,10 +9,10 @@ from megengine.core.dtype import storage_of
 from megengine.core.errors import OptionError
 from megengine.core.files import replacing
 from megengine.dispatch import OnnxRule, registry
-from megengine.traced_module.expr import Apply
 from megengine.traced_module.formats.module_writing import texts
-from megengine.traced_module.graph import InternalGraph
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.expr import Apply
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.traced import lower
 
 if TYPE_CHECKING:

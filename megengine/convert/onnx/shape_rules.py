@@ -7,7 +7,7 @@ import numpy as np
 from megengine.convert.onnx.context import MAX_AXES, Call, Value, rule
 from megengine.core.dtype import as_dtype
 from megengine.core.errors import brief
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.node import TensorNode
 
 
 @rule("Reshape")

@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from megengine.convert.onnx.writing import Writer, storage, writer
-from megengine.traced_module.expr import Apply, Constant
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.expr import Apply, Constant
+from megengine.traced_module.ir.node import TensorNode
 
 
 @writer("resize")

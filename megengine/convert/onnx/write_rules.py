@@ -6,8 +6,8 @@ import numpy as np
 
 from megengine.convert.onnx.writing import Writer, quantized, storage, writer
 from megengine.core.dtype import storage_of
-from megengine.traced_module.expr import Apply, Constant
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.expr import Apply, Constant
+from megengine.traced_module.ir.node import TensorNode
 
 
 def onnx_pads(padding: tuple[tuple[int, int], ...]) -> list[int]:

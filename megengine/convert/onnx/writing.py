@@ -8,8 +8,8 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.errors import GraphError
-from megengine.traced_module.expr import Apply, Constant
-from megengine.traced_module.node import TensorNode
+from megengine.traced_module.ir.expr import Apply, Constant
+from megengine.traced_module.ir.node import TensorNode
 
 if TYPE_CHECKING:
     import onnx

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from megengine.core.errors import GraphError, OptionError, nearest
 from megengine.module import Module
-from megengine.traced_module.expr import GetAttr, Input
-from megengine.traced_module.node import ModuleNode, Node
-from megengine.traced_module.provenance import graph_path
+from megengine.traced_module.ir.expr import GetAttr, Input
+from megengine.traced_module.ir.node import ModuleNode, Node
+from megengine.traced_module.ir.provenance import graph_path
 
 if TYPE_CHECKING:
-    from megengine.traced_module.graph import InternalGraph
+    from megengine.traced_module.ir.graph import InternalGraph
 
 _PLACE = re.compile(r"(.*)\[(\d+)\]")
 

@@ -22,20 +22,20 @@ from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op
 from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.copying import Copier
 from megengine.traced_module.drawable import Drawable
 from megengine.traced_module.editing.checking import Checks, inferred
 from megengine.traced_module.editing.layer_settings import know
 from megengine.traced_module.editing.module_edits import ModuleEdits, tells_shapes
 from megengine.traced_module.editing.renaming import rename_node
-from megengine.traced_module.expr import Apply, Arguments, Constant, Expr, GetAttr, Input
-from megengine.traced_module.journal import Journal
-from megengine.traced_module.lookup import node_of
-from megengine.traced_module.names import NameSpace, identifier
-from megengine.traced_module.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.order import ExprOrder
-from megengine.traced_module.primitives import Primitives, begin_use, is_among
-from megengine.traced_module.queries import Queries, traced_module_class
+from megengine.traced_module.ir.copying import Copier
+from megengine.traced_module.ir.expr import Apply, Arguments, Constant, Expr, GetAttr, Input
+from megengine.traced_module.ir.journal import Journal
+from megengine.traced_module.ir.lookup import node_of
+from megengine.traced_module.ir.names import NameSpace, identifier
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.order import ExprOrder
+from megengine.traced_module.ir.primitives import Primitives, begin_use, is_among
+from megengine.traced_module.ir.queries import Queries, traced_module_class
 from megengine.traced_module.tracing.calls import get_subattr
 
 __all__ = ["InternalGraph", "identifier"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from megengine.core.errors import GraphError
 from megengine.core.text import one_line
 from megengine.module import Module
-from megengine.traced_module.expr import (
+from megengine.traced_module.ir.expr import (
     CallMethod,
     Expr,
     Input,
@@ -17,13 +17,13 @@ from megengine.traced_module.expr import (
     is_call_function,
     is_call_tensor_method,
 )
-from megengine.traced_module.filters import ExprFilter, NodeFilter
-from megengine.traced_module.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.filters import ExprFilter, NodeFilter
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 
 if TYPE_CHECKING:
-    from megengine.traced_module.graph import InternalGraph
-    from megengine.traced_module.names import NameSpace
-    from megengine.traced_module.order import ExprOrder
+    from megengine.traced_module.ir.graph import InternalGraph
+    from megengine.traced_module.ir.names import NameSpace
+    from megengine.traced_module.ir.order import ExprOrder
 
 
 class Queries:

@@ -6,11 +6,11 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from megengine.core.errors import GraphError
-from megengine.traced_module.expr import Expr
-from megengine.traced_module.queries import child_graph
+from megengine.traced_module.ir.expr import Expr
+from megengine.traced_module.ir.queries import child_graph
 
 if TYPE_CHECKING:
-    from megengine.traced_module.graph import InternalGraph
+    from megengine.traced_module.ir.graph import InternalGraph
 
 
 def check(graph: InternalGraph) -> None:

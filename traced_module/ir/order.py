@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from megengine.traced_module.expr import Expr
-    from megengine.traced_module.graph import InternalGraph
+    from megengine.traced_module.ir.expr import Expr
+    from megengine.traced_module.ir.graph import InternalGraph
 
 _GAP = 1 << 20  # between the keys of what is appended; halved by each insertion between the same two
 _CROWDED = 1.5  # a range of 2**n keys is numbered anew when it holds less than (2 / _CROWDED)**n members

@@ -7,13 +7,13 @@ from itertools import compress, count, repeat
 from operator import is_, is_not
 from typing import TYPE_CHECKING, Any
 
-from megengine.traced_module.expr import Apply, Call, Expr
-from megengine.traced_module.node import ModuleNode, Node
+from megengine.traced_module.ir.expr import Apply, Call, Expr
+from megengine.traced_module.ir.node import ModuleNode, Node
 from megengine.traced_module.tracing.deferred import SHAPE_OF
 
 if TYPE_CHECKING:
     from megengine.core.pytree import TreeDef
-    from megengine.traced_module.graph import InternalGraph
+    from megengine.traced_module.ir.graph import InternalGraph
 
 
 class Primitives:

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megengine.core.errors import FileFormatError, brief
-from megengine.traced_module.expr import Apply, Expr, is_call_module
+from megengine.traced_module.ir.expr import Apply, Expr, is_call_module
 
 if TYPE_CHECKING:
-    from megengine.traced_module.graph import InternalGraph
+    from megengine.traced_module.ir.graph import InternalGraph
 
 
 def graph_path(graph: InternalGraph) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from megengine.core.errors import GraphError, nearest
-from megengine.traced_module.expr import Expr
-from megengine.traced_module.lookup import known_as, node_path
-from megengine.traced_module.node import Node
+from megengine.traced_module.ir.expr import Expr
+from megengine.traced_module.ir.lookup import known_as, node_path
+from megengine.traced_module.ir.node import Node
 
 T = TypeVar("T")
 

@@ -1,0 +1,397 @@
+"""Expressions: how the values of a graph are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from megengine.core.errors import GraphError
+from megengine.core.pytree import TreeDef, unflatten
+from megengine.core.text import one_line
+from megengine.dispatch import opdefs
+
+if TYPE_CHECKING:
+    from megengine.tensor import Tensor
+    from megengine.traced_module.ir.graph import InternalGraph
+    from megengine.traced_module.ir.node import Node
+
+
+class Expr:
+    """One computation. `inputs` and `outputs` are tuples; they change through the graph only."""
+
+    __slots__ = (
+        *("_disable_remove", "_from_shapes", "_graph", "_id", "_inputs", "_key", "_next", "_outputs", "_prev", "meta"),
+    )
+    kind = "Expr"
+    _own: tuple[str, ...] = ()  # what an expression of this kind holds beside its inputs and outputs
+
+    def __init__(self, graph: InternalGraph, ident: int, meta: dict[str, Any]) -> None:
+        self._graph = graph
+        self._id = ident
+        self._inputs: tuple[Any, ...] = ()
+        self._outputs: tuple[Any, ...] = ()
+        self._prev: Expr | None = None
+        self._next: Expr | None = None
+        self._key = 0
+        self._disable_remove = False
+        self._from_shapes = False  # shapes of other values, and nothing else, say what it gives; kept by the graph
+        self.meta = meta
+
+    @property
+    def id(self) -> int:
+        """Number of the expression, unique in its graph and in the graphs of its submodules."""
+        return self._id
+
+    @property
+    def graph(self) -> InternalGraph:
+        """The graph the expression belongs to."""
+        return self._graph
+
+    @property
+    def top_graph(self) -> InternalGraph:
+        """The graph of the outermost traced module."""
+        return self._graph.top_graph
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """Nodes used, in order."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> tuple[Any, ...]:
+        """Nodes made, in order."""
+        return self._outputs
+
+    @property
+    def output(self) -> Any:
+        """The only node made. Raises GraphError when there are several."""
+        if len(self._outputs) != 1:
+            raise GraphError(f"{self!r} makes {len(self._outputs)} values; expected one; use .outputs")
+        return self._outputs[0]
+
+    @property
+    def name(self) -> str:
+        """Name of the first node made."""
+        return self._outputs[0].name if self._outputs else f"<{self.kind} {self._id}>"
+
+    def disable_remove(self) -> None:
+        """Keep the expression when unused ones are removed."""
+        self._disable_remove = True
+
+    def enable_remove(self) -> None:
+        """Let the expression be removed when it is unused."""
+        self._disable_remove = False
+
+    def replace_inputs(self, repl_dict: Mapping[Node, Node]) -> None:
+        """Use other nodes in place of some inputs; the mapping is not changed. Raises as `graph.set_inputs`."""
+        for old in repl_dict:
+            if not any(old is n for n in self._inputs):
+                used = ", ".join(n.name for n in self._inputs) or "nothing"
+                raise GraphError(f"replace_inputs: {self!r} does not use {old!r}; it uses {used}")
+        found: dict[int, Any] = {id(old): new for old, new in repl_dict.items()}
+        self._graph.set_inputs(self, tuple(found.get(id(n), n) for n in self._inputs))
+
+    def _copy(self, graph: InternalGraph) -> Expr:
+        """The expression without inputs and outputs, for another graph; what it holds of its own is never changed."""
+        new = object.__new__(type(self))
+        new._graph = graph  # one by one: tuples take longer
+        new._id = self._id
+        new._key = 0
+        new._inputs = new._outputs = ()
+        new._prev = new._next = None
+        new._disable_remove = self._disable_remove
+        new._from_shapes = False
+        new.meta = self.meta.copy()
+        for name in self._own:
+            setattr(new, name, getattr(self, name))
+        return new
+
+    def _body(self) -> str:
+        raise NotImplementedError
+
+    def _made(self) -> str:
+        names = ", ".join(n.name for n in self._outputs)
+        return names if len(self._outputs) == 1 else f"({names})"
+
+    def __repr__(self) -> str:
+        return one_line(f"%{self._id}:\t{self._made()} = {self._body()}")
+
+
+class Input(Expr):
+    """An input of the graph."""
+
+    __slots__ = ()
+    kind = "Input"
+
+    def _body(self) -> str:
+        node = self._outputs[0]
+        return f"Input({node.spec})" if hasattr(node, "spec") else "Input()"
+
+
+class Constant(Expr):
+    """A value known when the graph is built: a weight, a table."""
+
+    __slots__ = _own = ("_value",)
+    kind = "Constant"
+
+    def __init__(self, graph: InternalGraph, ident: int, meta: dict[str, Any], value: Tensor) -> None:
+        super().__init__(graph, ident, meta)
+        self._value = value
+
+    @property
+    def value(self) -> Tensor:
+        """The value."""
+        return self._value
+
+    def _body(self) -> str:
+        return "Constant() -> (Tensor)"
+
+
+class GetAttr(Expr):
+    """An attribute of a module: a submodule or a tensor; `name` is its path ("branches.0", "conv.weight")."""
+
+    __slots__ = _own = ("_path",)
+    kind = "GetAttr"
+
+    def __init__(self, graph: InternalGraph, ident: int, meta: dict[str, Any], path: str) -> None:
+        super().__init__(graph, ident, meta)
+        self._path = path
+
+    @property
+    def name(self) -> str:
+        """Path of the attribute below the module that is read."""
+        return self._path
+
+    def _body(self) -> str:
+        node = self._outputs[0]
+        kind = "Tensor" if hasattr(node, "spec") else self._graph._class_name_of(node)
+        return f'getattr({self._inputs[0].name}, "{self._path}") -> ({kind})'
+
+
+class Call(Expr):
+    """A call with arguments: nodes and constants nested in any way.
+
+    `arg_def` describes the nesting of (args, kwargs); its leaves are the inputs with each constant of `const_val`
+    inserted at its index. `out_def` describes the nesting of the results.
+    """
+
+    __slots__ = _own = ("_arg_def", "_const_val", "_out_def")
+
+    def __init__(self, graph: InternalGraph, ident: int, meta: dict[str, Any], arguments: Arguments) -> None:
+        super().__init__(graph, ident, meta)
+        self._arg_def, self._const_val = arguments
+        self._out_def: TreeDef | None = None
+
+    @property
+    def arg_def(self) -> TreeDef:
+        """Nesting of the arguments."""
+        return self._arg_def
+
+    @property
+    def out_def(self) -> TreeDef | None:
+        """Nesting of the results."""
+        return self._out_def
+
+    @property
+    def const_val(self) -> list[tuple[int, Any]]:
+        """Constants among the arguments: (index of the leaf, value)."""
+        return list(self._const_val)
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """Positional arguments; nodes stand for their values."""
+        return self.unflatten_args(self._inputs)[0]
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """Keyword arguments; nodes stand for their values."""
+        return self.unflatten_args(self._inputs)[1]
+
+    @property
+    def return_val(self) -> Any:
+        """The results as the call gives them; nodes stand for their values."""
+        return self._outputs[0] if self._out_def is None else unflatten(self._out_def, self._outputs)
+
+    @property
+    def named_args(self) -> dict[str, Any]:
+        """Arguments by parameter name."""
+        from megengine.traced_module.tracing.calls import named_arguments
+
+        return named_arguments(self)
+
+    def unflatten_args(self, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """(args, kwargs) with these values in place of the inputs."""
+        leaves = list(inputs)
+        for index, value in self._const_val:
+            leaves.insert(index, value)
+        return unflatten(self._arg_def, leaves)
+
+    def set_args_kwargs(self, *args: Any, **kwargs: Any) -> None:
+        """Call with other arguments (nodes of the graph, and constants). Raises as `graph.set_arguments`."""
+        self._graph.set_arguments(self, args, kwargs)
+
+    def set_arg(self, name: str | int, val: Any) -> None:
+        """Replace one argument: that of a parameter's name, or of a place among those given by position.
+
+        Places count from 0; of calls of modules and methods from the first behind the module or tensor. Of a module
+        that has a graph, the name of an input of that graph does too.
+        """
+        from megengine.traced_module.tracing.calls import with_argument
+
+        args, kwargs = with_argument(self, name, val)
+        self._graph.set_arguments(self, args, kwargs)
+
+    @property
+    def arguments(self) -> Arguments:
+        """(arg_def, constants)."""
+        return self._arg_def, self._const_val
+
+    def _written(self, args: Sequence[Any]) -> str:
+        """Arguments as text: positional ones, then `name=value`."""
+        return f"{', '.join(map(_text, args))}, {', '.join(f'{k}={_text(v)}' for k, v in sorted(self.kwargs.items()))}"
+
+    def _made(self) -> str:
+        value = self.return_val
+        return _text(value) if self._outputs else "_"
+
+
+Arguments = tuple[TreeDef, tuple[tuple[int, Any], ...]]
+
+
+def _text(value: Any) -> str:
+    """Values as MegEngine prints them: strings bare, containers as Python writes them."""
+    return value if isinstance(value, str) else repr(value) if not isinstance(value, type) else value.__name__
+
+
+class CallMethod(Call):
+    """A call of a module (`method` is "__call__") or of a method of a tensor; the object is the first input."""
+
+    __slots__ = ("_method",)
+    _own = (*Call._own, "_method")
+    kind = "CallMethod"
+
+    def __init__(
+        self, graph: InternalGraph, ident: int, meta: dict[str, Any], arguments: Arguments, method: str
+    ) -> None:
+        super().__init__(graph, ident, meta, arguments)
+        self._method = method
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return self._method
+
+    def _body(self) -> str:
+        target, *args = self.args
+        called = _text(target) if self._method == "__call__" else f"{_text(target)}.{self._method}"
+        return f"{called}({self._written(args)})"
+
+
+class CallFunction(Call):
+    """A call of a public or wrapped function."""
+
+    __slots__ = ("_func",)
+    _own = (*Call._own, "_func")
+    kind = "CallFunction"
+
+    def __init__(self, graph: InternalGraph, ident: int, meta: dict[str, Any], arguments: Arguments, func: str) -> None:
+        super().__init__(graph, ident, meta, arguments)
+        self._func = func
+
+    @property
+    def qualified(self) -> str:
+        """Module and name of the function, as files store it."""
+        return self._func
+
+    @property
+    def func(self) -> Callable[..., Any]:
+        """The function."""
+        from megengine.traced_module.tracing.calls import function_of
+
+        return function_of(self._func)
+
+    def _body(self) -> str:
+        home, _, name = self._func.rpartition(".")
+        return f"{home.rpartition('.')[2]}.{name}({self._written(self.args)})"
+
+
+class Apply(Expr):
+    """One op applied to values."""
+
+    __slots__ = _own = ("_attrs", "_op")
+    kind = "Apply"
+
+    def __init__(
+        self, graph: InternalGraph, ident: int, meta: dict[str, Any], op: str, attrs: Mapping[str, Any]
+    ) -> None:
+        super().__init__(graph, ident, meta)
+        self._op = op
+        self._attrs = MappingProxyType(dict(attrs))
+
+    @property
+    def op(self) -> str:
+        """Name of the op."""
+        return self._op
+
+    opdef = op
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        """Attributes of the op: a read-only mapping; `graph.set_attrs` changes it."""
+        return self._attrs
+
+    def _body(self) -> str:
+        parts = [n.name for n in self._inputs] + [f"{k}={v}" for k, v in self._attrs.items()]
+        return f"{self._op}({', '.join(parts)})"
+
+
+# ---------------------------------------------------------------- predicates
+
+
+def is_call_module(expr: Expr, module_cls: type | None = None) -> bool:
+    """True for the call of a module (of that class)."""
+    if not isinstance(expr, CallMethod) or expr.method != "__call__":
+        return False
+    return module_cls is None or issubclass(expr.inputs[0].module_type, module_cls)
+
+
+def is_call_tensor_method(expr: Expr, method: str | Iterable[str] | None = None) -> bool:
+    """True for the call of a method of a tensor (one of those names)."""
+    if not isinstance(expr, CallMethod) or expr.method == "__call__":
+        return False
+    return method is None or expr.method in ((method,) if isinstance(method, str) else tuple(method))
+
+
+def is_call_function(expr: Expr, func: Callable[..., Any] | Iterable[Callable[..., Any]] | None = None) -> bool:
+    """True for the call of a function (one of those)."""
+    if not isinstance(expr, CallFunction):
+        return False
+    if func is None:
+        return True
+    from megengine.traced_module.tracing.calls import qualified_name
+
+    wanted = (func,) if callable(func) else tuple(func)
+    return expr.qualified in map(qualified_name, wanted)
+
+
+def is_apply_def(expr: Expr, opdef: str | None = None) -> bool:
+    """True for an applied op (of that name); ops of MegEngine's that a program applied are calls of their functions."""
+    if isinstance(expr, CallFunction) and expr.qualified.startswith(opdefs.PREFIX):
+        return opdef in (None, opdefs.class_name(expr.qualified))
+    return isinstance(expr, Apply) and opdef in (None, expr.op)
+
+
+def is_constant(expr: Expr) -> bool:
+    """True for a constant."""
+    return isinstance(expr, Constant)
+
+
+def is_getattr(expr: Expr) -> bool:
+    """True for the read of an attribute."""
+    return isinstance(expr, GetAttr)
+
+
+def is_input(expr: Expr) -> bool:
+    """True for an input of the graph."""
+    return isinstance(expr, Input)

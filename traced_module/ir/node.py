@@ -1,0 +1,236 @@
+"""Nodes: the values of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from megengine.core import hooks
+from megengine.core.errors import GraphError
+from megengine.core.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from megengine.traced_module.ir.expr import Expr
+    from megengine.traced_module.ir.graph import InternalGraph
+
+
+class Node:
+    """A value: made by one expression, used by others. Its structure is changed through its graph only.
+
+    `name` is unique in the graph; `qualname` is the path by which users know the value; `meta` carries provenance:
+    "module" (module path), "source" (file:line), "passes" (names of passes that changed it).
+    """
+
+    __slots__ = ("_expr", "_graph", "_id", "_name", "_qualname", "_users")
+
+    def __init__(self, graph: InternalGraph, ident: int, name: str, qualname: str, expr: Expr) -> None:
+        self._graph = graph
+        self._id = ident
+        self._name = name
+        self._qualname = qualname
+        self._expr = expr
+        self._users: dict[Expr, int] = {}  # how often each uses it
+
+    @property
+    def id(self) -> int:
+        """Number of the node, unique in its graph and in the graphs of its submodules."""
+        return self._id
+
+    @property
+    def name(self) -> str:
+        """Unique name in the graph."""
+        return self._name
+
+    @name.setter
+    def name(self, new: str) -> None:
+        self._graph.rename(self, new)
+
+    @property
+    def qualname(self) -> str:
+        """Path of the value: module path and how it was made."""
+        return self._qualname
+
+    @property
+    def graph(self) -> InternalGraph:
+        """The graph the node belongs to."""
+        return self._graph
+
+    @property
+    def top_graph(self) -> InternalGraph:
+        """The graph of the outermost traced module."""
+        return self._graph.top_graph
+
+    @property
+    def expr(self) -> Expr:
+        """The expression that makes the value."""
+        return self._expr
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """Provenance: that of the expression."""
+        return self._expr.meta
+
+    @property
+    def users(self) -> tuple[Expr, ...]:
+        """Expressions that use the value, each once, in the order in which they began to."""
+        return tuple(self._users)
+
+    def replace_all_uses_with(self, new: Node) -> list[Expr]:
+        """Let all users of this node, and the outputs of the graph, use another one; returns those users.
+
+        Expressions that the new node itself depends on keep this one. Raises as `graph.replace_node`.
+        """
+        users = self.users
+        self._graph.replace_node({self: new})
+        return [user for user in users if self not in user.inputs]
+
+    def _copy(self, graph: InternalGraph, expr: Expr) -> Node:
+        """The node with its name and id, made by an expression of another graph."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+class TensorNode(Node):
+    """A tensor value, known by its spec.
+
+    Inside `with graph.insert_exprs():` it takes part in calls like a tensor: `node + 1`, `F.relu(node)`,
+    `node.reshape(1, -1)` add expressions to the graph and give their nodes.
+    """
+
+    __slots__ = ("_spec",)
+
+    def __init__(
+        self, graph: InternalGraph, ident: int, name: str, qualname: str, expr: Expr, spec: TensorSpec
+    ) -> None:
+        self._graph = graph  # all here: a call of the base takes as long again
+        self._id = ident
+        self._name = name
+        self._qualname = qualname
+        self._expr = expr
+        self._users = {}
+        self._spec = spec
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Shape, dtype and device."""
+        return self._spec
+
+    @property
+    def shape(self) -> Any:
+        """Lengths of the axes; while expressions are inserted, a node that holds them, as in traced code."""
+        inserting = self._graph._inserting
+        if inserting is not None and hooks.active.get() is inserting:
+            return inserting.shape(self)
+        return self._spec.shape
+
+    @property
+    def dtype(self) -> Any:
+        """Element type."""
+        return self._spec.dtype
+
+    @property
+    def device(self) -> str:
+        """Name of the device."""
+        return self._spec.device
+
+    def _copy(self, graph: InternalGraph, expr: Expr) -> TensorNode:
+        return TensorNode(graph, self._id, self._name, self._qualname, expr, self._spec)
+
+    def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        inserting = self._graph._inserting
+        if inserting is None:
+            raise GraphError(
+                f"node {self._name!r} is part of a graph and has no value; expected {method} inside "
+                "`with graph.insert_exprs():`"
+            )
+        return inserting.method(self, method, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        from megengine.tensor import Tensor
+
+        if name.startswith("_") or not callable(getattr(Tensor, name, None)):
+            raise AttributeError(f"a TensorNode has no attribute {name!r}")
+        return lambda *args, **kwargs: self._call(name, *args, **kwargs)
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._spec.shape:
+            raise TypeError(f"node {self._name!r} has no axes to iterate over")
+        return (self[i] for i in range(self._spec.shape[0]))  # type: ignore[index]
+
+
+OPERATORS = (
+    "add radd iadd sub rsub isub mul rmul imul truediv rtruediv itruediv floordiv rfloordiv ifloordiv mod rmod imod "
+    "pow rpow ipow matmul rmatmul imatmul lshift rlshift ilshift rshift rrshift irshift and rand iand or ror ior "
+    "xor rxor ixor neg pos abs invert lt le gt ge getitem setitem"
+)
+
+
+def _operator(name: str) -> Any:
+    def call(self: TensorNode, *args: Any) -> Any:
+        return self._call(name, *args)
+
+    call.__name__ = name
+    return call
+
+
+for _name in OPERATORS.split():
+    setattr(TensorNode, f"__{_name}__", _operator(f"__{_name}__"))
+
+
+class ModuleNode(Node):
+    """A module: made by reading an attribute of another one, or the module that a graph belongs to.
+
+    Inside `with graph.insert_exprs():` its attributes can be read (`self_node.conv`), set to new modules and
+    tensors, and called; each adds to the graph.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def made(cls, graph: InternalGraph, ident: int, name: str, qualname: str, expr: Expr) -> ModuleNode:
+        """A new node."""
+        node = Node(graph, ident, name, qualname, expr)  # of the base at first: setting attributes here runs Python
+        node.__class__ = cls
+        return node  # type: ignore[return-value]
+
+    def _copy(self, graph: InternalGraph, expr: Expr) -> ModuleNode:
+        return ModuleNode.made(graph, self._id, self._name, self._qualname, expr)
+
+    @property
+    def owner(self) -> Any:
+        """The module itself."""
+        return self._graph.module_of(self)
+
+    @property
+    def module_type(self) -> type:
+        """Class of the module; plain `Module` for a module that is itself a graph."""
+        return self._graph.module_type_of(self)
+
+    def __getattr__(self, name: str) -> Any:
+        inserting = None if name.startswith("__") else self._graph._inserting
+        if inserting is None:
+            raise AttributeError(
+                f"a ModuleNode has no attribute {name!r}; attributes of the module are read inside "
+                "`with graph.insert_exprs():`, or through node.owner"
+            )
+        return inserting.attribute_of(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _NODE_ATTRIBUTES:
+            object.__setattr__(self, name, value)
+            return
+        self._graph.set_attribute(self, name, value)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.__getattr__(str(index))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        inserting = self._graph._inserting
+        if inserting is None:
+            raise GraphError(f"node {self._name!r} is called outside of `with graph.insert_exprs():`; call it inside")
+        return inserting.call_module(self, args, kwargs)
+
+
+_NODE_ATTRIBUTES = frozenset((*Node.__slots__, "name"))
