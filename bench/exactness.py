@@ -24,7 +24,7 @@ from megengine.cli.networks import NETWORKS, Calibration, Network
 from megengine.cli.photos import photo_set
 from megengine.kernels import isa
 from megengine.quantization import QuantConfig, quantize_model
-from megengine.quantization.verify import eager, specification
+from megengine.quantization.checks.verify import eager, specification
 from megengine.tensor import Tensor
 from megengine.traced_module import TracedModule, lower, trace_module
 from megengine.traced_module.formats import native as files

@@ -94,7 +94,7 @@ def measure(network: Network, photos: PhotoSet, out: Output, *, verify_pictures:
     from megengine.cli.benching import interleaved
     from megengine.cli.quantizing import head, plan_runner, quantize_with_progress, sizes
     from megengine.quantization import QuantConfig
-    from megengine.quantization.verify import verify
+    from megengine.quantization.checks.verify import verify
 
     traced = network.traced(say=out.say)
     data = Calibration(photos, network.recipe)

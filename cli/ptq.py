@@ -16,8 +16,8 @@ from megengine.cli.overwriting import check_outputs, overwrite_option
 from megengine.cli.readers import Reader, Slot, kind_of, open_reader
 from megengine.core.dtype import storage_of
 from megengine.core.errors import CalibrationError, OptionError, QuantizationError
-from megengine.quantization.profiles import PROFILES
-from megengine.quantization.ranges import METHODS
+from megengine.quantization.pipeline.profiles import PROFILES
+from megengine.quantization.ranges.methods import METHODS
 from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.ir.expr import Apply, Constant
 
@@ -191,7 +191,7 @@ def check_data(made: Any, data: str) -> None:
 def _quantize(files: Files, out: Output, *, model: str, data: str, preprocess: str | None, samples: int | None,
               shapes: tuple, **choices: Any) -> dict[str, Any]:  # fmt: skip
     from megengine.cli import quantizing
-    from megengine.quantization.remaining import require_float, require_float_modules
+    from megengine.quantization.checks.remaining import require_float, require_float_modules
     from megengine.traced_module.formats import native as native
 
     config = config_of(**choices)

@@ -260,8 +260,8 @@ class Tensor(_Fields):
     def qparams(self) -> Any:
         """How the tensor is quantized: `QParams` without a scale at first, which may be updated."""
         if self._qparams is None:
-            utils: Any = late.part("megengine.quantization", "utils")
-            self._qparams = utils.create_qparams()
+            qparams: Any = late.part("megengine.quantization.ranges", "qparams")
+            self._qparams = qparams.create_qparams()
         return self._qparams
 
     @qparams.setter

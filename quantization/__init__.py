@@ -6,13 +6,12 @@ fuse -> annotate -> observe -> calibrate -> freeze -> materialize -> fold -> low
 if __name__ != "megengine.quantization":
     raise ImportError("import megengine.quantization, not quantization: a second copy has classes of its own")
 
-from megengine.quantization import file_objects
-from megengine.quantization.analysis import Analysis, EdgeReport, analyze
-from megengine.quantization.annotate import Annotation, annotate
-from megengine.quantization.config import QuantConfig, select
+from megengine.quantization.checks.analysis import Analysis, EdgeReport, analyze
+from megengine.quantization.checks.remaining import FloatOp
+from megengine.quantization.checks.verify import VerifyResult, verify
 from megengine.quantization.fake_quant import LSQ, TQT, FakeQuantize
-from megengine.quantization.graph_qat import QATGraph, prepare_qat
 from megengine.quantization.model import QuantizedModel, QuantReport, quantize_model, requantize
+from megengine.quantization.modules import file_objects
 from megengine.quantization.observer import (
     ExponentialMovingAverageObserver,
     HistogramObserver,
@@ -22,7 +21,10 @@ from megengine.quantization.observer import (
     SyncExponentialMovingAverageObserver,
     SyncMinMaxObserver,
 )
-from megengine.quantization.profiles import PROFILES, Profile
+from megengine.quantization.pipeline.annotate import Annotation, annotate
+from megengine.quantization.pipeline.config import QuantConfig, select
+from megengine.quantization.pipeline.graph_qat import QATGraph, prepare_qat
+from megengine.quantization.pipeline.profiles import PROFILES, Profile
 from megengine.quantization.qconfig import (
     QConfig,
     calibration_qconfig,
@@ -47,9 +49,8 @@ from megengine.quantization.quantize import (
     quantize_qat,
     reset_qconfig,
 )
-from megengine.quantization.ranges import RangeMethod
-from megengine.quantization.remaining import FloatOp
-from megengine.quantization.statistics import Histogram, TensorStatistics
+from megengine.quantization.ranges.methods import RangeMethod
+from megengine.quantization.ranges.statistics import Histogram, TensorStatistics
 from megengine.quantization.utils import (
     LSQParams,
     QParams,
@@ -58,7 +59,6 @@ from megengine.quantization.utils import (
     fake_quant_bias,
     fake_quant_tensor,
 )
-from megengine.quantization.verify import VerifyResult, verify
 
 file_objects.register()
 

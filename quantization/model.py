@@ -9,23 +9,23 @@ from typing import Any
 import megengine.traced_module as tm
 from megengine.core.errors import CalibrationError
 from megengine.core.notebook import html_table
-from megengine.quantization.analysis import Analysis, analyze
-from megengine.quantization.annotate import Annotation, annotate
-from megengine.quantization.bias import corrected, mean_errors
-from megengine.quantization.calibrate import Progress, calibrate, observe, require_repeatable
-from megengine.quantization.config import QuantConfig
-from megengine.quantization.freeze import Frozen, freeze
-from megengine.quantization.fuse import fuse
-from megengine.quantization.lower import lower
-from megengine.quantization.materialize import fold, materialize
-from megengine.quantization.remaining import (
+from megengine.quantization.checks.analysis import Analysis, analyze
+from megengine.quantization.checks.remaining import (
     FloatOp,
     left_in_float,
     require_float,
     require_float_modules,
     require_layers,
 )
-from megengine.quantization.statistics import TensorStatistics
+from megengine.quantization.pipeline.annotate import Annotation, annotate
+from megengine.quantization.pipeline.bias import corrected, mean_errors
+from megengine.quantization.pipeline.calibrate import Progress, calibrate, observe, require_repeatable
+from megengine.quantization.pipeline.config import QuantConfig
+from megengine.quantization.pipeline.freeze import Frozen, freeze
+from megengine.quantization.pipeline.fuse import fuse
+from megengine.quantization.pipeline.lower import lower
+from megengine.quantization.pipeline.materialize import fold, materialize
+from megengine.quantization.ranges.statistics import TensorStatistics
 from megengine.traced_module.ir.graph import InternalGraph
 
 

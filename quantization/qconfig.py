@@ -1,14 +1,19 @@
-"""QConfig and its presets: which observers and fake quantizers a QAT module gets."""
+"""MegEngine's path of QConfig and its presets."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
-
-from megengine.module import Module
-from megengine.quantization.fake_quant import TQT, FakeQuantize
-from megengine.quantization.observer import (
+from megengine.quantization.modules.fake_quant import TQT, FakeQuantize
+from megengine.quantization.modules.qconfigs import (
+    QConfig,
+    calibration_qconfig,
+    easyquant_qconfig,
+    ema_fakequant_qconfig,
+    ema_lowbit_fakequant_qconfig,
+    min_max_fakequant_qconfig,
+    passive_qconfig,
+    per_channel_fakequant_qconfig,
+    sync_ema_fakequant_qconfig,
+    tqt_qconfig,
+)
+from megengine.quantization.ranges.observers import (
     ExponentialMovingAverageObserver,
     HistogramObserver,
     MinMaxObserver,
@@ -17,59 +22,23 @@ from megengine.quantization.observer import (
     SyncMinMaxObserver,
 )
 
-Factory = Callable[..., Any] | None
-
-
-class QConfig(NamedTuple):
-    """How a module is quantized: factories (classes or partials) of its observers and fake quantizers, or None.
-
-    Two configs are equal if they make the same classes with the same arguments.
-
-    Example:
-        >>> min_max_fakequant_qconfig.act_observer.keywords
-        {'dtype': 'qint8'}
-    """
-
-    weight_observer: Factory
-    act_observer: Factory
-    weight_fake_quant: Factory
-    act_fake_quant: Factory
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, tuple) or len(other) != len(self):
-            return NotImplemented
-        return all(_parts(a) == _parts(b) for a, b in zip(self, other, strict=True))
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _parts(factory: Any) -> Any:
-    return (factory.func, factory.args, factory.keywords) if isinstance(factory, partial) else factory
-
-
-def _preset(
-    weight: Callable[..., Module] | None,
-    activation: Callable[..., Module] | None,
-    fake: Callable[..., Module] | None = FakeQuantize,
-    dtypes: tuple[str, str] = ("qint8_narrow", "qint8"),
-    **weight_options: Any,
-) -> QConfig:
-    observers = (
-        weight and partial(weight, dtype=dtypes[0], **weight_options),
-        activation and partial(activation, dtype=dtypes[1]),
-    )
-    return QConfig(*observers, *(fake and partial(fake, dtype=d) for d in dtypes))
-
-
-min_max_fakequant_qconfig = _preset(MinMaxObserver, MinMaxObserver)
-ema_fakequant_qconfig = _preset(MinMaxObserver, ExponentialMovingAverageObserver)
-sync_ema_fakequant_qconfig = _preset(SyncMinMaxObserver, SyncExponentialMovingAverageObserver)
-ema_lowbit_fakequant_qconfig = _preset(MinMaxObserver, ExponentialMovingAverageObserver, dtypes=("qint4", "qint4"))
-calibration_qconfig = _preset(MinMaxObserver, HistogramObserver, None)
-tqt_qconfig = _preset(None, None, TQT)
-passive_qconfig = _preset(PassiveObserver, PassiveObserver)
-easyquant_qconfig = passive_qconfig
-per_channel_fakequant_qconfig = _preset(MinMaxObserver, ExponentialMovingAverageObserver, channel_axis=0)
+__all__ = [
+    "ExponentialMovingAverageObserver",
+    "FakeQuantize",
+    "HistogramObserver",
+    "MinMaxObserver",
+    "PassiveObserver",
+    "QConfig",
+    "SyncExponentialMovingAverageObserver",
+    "SyncMinMaxObserver",
+    "TQT",
+    "calibration_qconfig",
+    "easyquant_qconfig",
+    "ema_fakequant_qconfig",
+    "ema_lowbit_fakequant_qconfig",
+    "min_max_fakequant_qconfig",
+    "passive_qconfig",
+    "per_channel_fakequant_qconfig",
+    "sync_ema_fakequant_qconfig",
+    "tqt_qconfig",
+]

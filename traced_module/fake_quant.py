@@ -1,5 +1,5 @@
 """MegEngine's path of fake quantizers in graphs: here they are those of `megengine.quantization`."""
 
-from megengine.quantization.fake_quant import FakeQuantize
+from megengine.quantization.modules.fake_quant import FakeQuantize
 
 __all__ = ["FakeQuantize"]

@@ -1,5 +1,5 @@
 """Functions on quantized tensors, at MegEngine's place for them."""
 
-from megengine.quantization.functional import batch_conv_bias_activation, conv_bias_activation, conv_transpose2d
+from megengine.quantization.modules.functional import batch_conv_bias_activation, conv_bias_activation, conv_transpose2d
 
 __all__ = ["batch_conv_bias_activation", "conv_bias_activation", "conv_transpose2d"]

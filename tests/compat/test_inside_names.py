@@ -43,7 +43,7 @@ from megengine.functional.inplace import _inplace_add_
 from megengine.functional.utils import _assert_equal, _sync
 from megengine.jit.tracing import exclude_from_trace, is_tracing, trace
 from megengine.module.module import _access_structure, _expand_structure
-from megengine.quantization.quantize import _get_quantable_module_names
+from megengine.quantization.modules.conversion import _get_quantable_module_names
 from megengine.traced_module.fake_quant import FakeQuantize
 from megengine.traced_module.module_tracer import active_module_tracer, module_tracer
 from megengine.traced_module.serialization import _ModuleState
@@ -241,7 +241,7 @@ def test_states_of_layers():
 
 
 def test_layers_that_are_one_call():
-    from megengine.quantization.quantize import _get_quantable_module_names
+    from megengine.quantization.modules.conversion import _get_quantable_module_names
     from megengine.traced_module import module_tracer as tracer
 
     assert tracer.active_module_tracer() is None

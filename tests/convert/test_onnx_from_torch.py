@@ -11,7 +11,7 @@ import pytest
 from megengine.convert import onnx as mge_onnx
 from megengine.convert.onnx.exporter import to_model
 from megengine.quantization import QuantConfig, quantize_model
-from megengine.quantization.verify import specification, verify
+from megengine.quantization.checks.verify import specification, verify
 
 FOLDER = Path(__file__).parent.parent / "data" / "onnx"
 EXPECTED = np.load(FOLDER / "expected.npz")

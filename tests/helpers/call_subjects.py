@@ -274,7 +274,7 @@ def _observed(name: str) -> Callable[..., Any]:
 def _simulated(name: str) -> Callable[..., Any]:
     def run(dtype: str, x: Any, scale: Any, zero: Any) -> Any:
         made = getattr(fake_quant, name)(dtype=dtype)
-        from megengine.quantization.utils import QuantMode, create_qparams
+        from megengine.quantization.ranges.qparams import QuantMode, create_qparams
 
         return made(x, create_qparams(QuantMode.ASYMMERTIC, dtype, scale, zero))
 

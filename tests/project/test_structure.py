@@ -56,7 +56,7 @@ def violations(name: str, source: str) -> list[str]:
             found.append(f"{name}:{line}: imports {target!r}: a second copy; write megengine.{target}")
         elif target.startswith("megengine.") and not is_face(name):
             other = layer_of(target)
-            if is_face(target):
+            if is_face(target) and not target.startswith(f"{name}."):  # a package shows its own
                 found.append(f"{name}:{line}: imports the face {target!r}")
             elif mine is not None and other is not None and other > mine:
                 found.append(f"{name}:{line}: layer {mine} imports {target!r} of layer {other}")

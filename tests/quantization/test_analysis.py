@@ -7,8 +7,8 @@ import pytest
 from quant_nets import Builder, residual_net
 
 from megengine.quantization import QuantConfig, RangeMethod, quantize_model
-from megengine.quantization.analysis import SOURCES, analyze
-from megengine.quantization.verify import verify
+from megengine.quantization.checks.analysis import SOURCES, analyze
+from megengine.quantization.checks.verify import verify
 
 
 def edges(model, data):

@@ -1,9 +1,9 @@
 import pytest
 
 from megengine.core.errors import OptionError
-from megengine.quantization.config import Layer, QuantConfig, select
-from megengine.quantization.profiles import PROFILES, Profile
-from megengine.quantization.scales import SCHEMES
+from megengine.quantization.pipeline.config import Layer, QuantConfig, select
+from megengine.quantization.pipeline.profiles import PROFILES, Profile
+from megengine.quantization.ranges.scales import SCHEMES
 
 LAYERS = [
     Layer("conv1", "conv2d", "features.0.conv"),

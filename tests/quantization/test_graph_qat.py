@@ -7,10 +7,10 @@ from megengine.core.errors import CalibrationError, OptionError
 from megengine.dispatch import apply
 from megengine.functional import relu
 from megengine.module import BatchNorm2d, Conv2d, Module
-from megengine.quantization import graph_qat
-from megengine.quantization.config import QuantConfig
 from megengine.quantization.model import quantize_model
-from megengine.quantization.ranges import RangeMethod
+from megengine.quantization.pipeline import graph_qat
+from megengine.quantization.pipeline.config import QuantConfig
+from megengine.quantization.ranges.methods import RangeMethod
 from megengine.tensor import Tensor
 
 CONFIGS = [

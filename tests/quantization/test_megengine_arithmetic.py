@@ -10,7 +10,7 @@ import megengine.module.quantized as QM
 from megengine.core.dtype import qint8, qint32, quint8
 from megengine.core.errors import DTypeError, OptionError
 from megengine.dispatch import apply
-from megengine.quantization.arithmetic import Product, constants, stored_result
+from megengine.quantization.modules.arithmetic import Product, constants, stored_result
 from megengine.tensor import Parameter, Tensor
 
 RECORDED = np.load(Path(__file__).parents[1] / "data" / "megengine" / "quantization.npz")

@@ -15,7 +15,7 @@ from megengine import random as mge_random
 from megengine.autodiff import GradManager
 from megengine.core.errors import CalibrationError, OptionError, QuantizationError
 from megengine.optimizer import Adam
-from megengine.quantization.layer_rules import RULES
+from megengine.quantization.modules.layer_rules import RULES
 from megengine.serialization import load
 from megengine.tensor import Tensor
 

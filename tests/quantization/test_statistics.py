@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from megengine.core.errors import CalibrationError, OptionError
-from megengine.quantization import ranges, scales
-from megengine.quantization.ranges import RangeMethod, choose_range, error_of_range, weight_reach
-from megengine.quantization.statistics import Histogram, RunningAverage, TensorStatistics
+from megengine.quantization.ranges import methods, scales
+from megengine.quantization.ranges.methods import RangeMethod, choose_range, error_of_range, weight_reach
+from megengine.quantization.ranges.statistics import Histogram, RunningAverage, TensorStatistics
 
 
 def batches(seed=0, n=20):
@@ -58,7 +58,7 @@ def test_constant_tensor(value):
     s = seen([x, x])
     assert (s.minimum, s.maximum, s.histogram.counts.sum()) == (np.float32(value), np.float32(value), 16)
     for how in (scales.UNSIGNED, scales.SIGNED, scales.ASYMMETRIC):
-        for method in ranges.METHODS:
+        for method in methods.METHODS:
             dtype = scales.quantized_dtype(*choose_range(s, RangeMethod(method), how), how)
             assert dtype.scale > 0
 

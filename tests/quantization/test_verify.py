@@ -10,8 +10,8 @@ from megengine.core.errors import OptionError
 from megengine.dispatch import get_op, reference_runner
 from megengine.kernels.registry import Kernel, family
 from megengine.quantization import QuantConfig, quantize_model
-from megengine.quantization.match import is_op
-from megengine.quantization.verify import specification, verify
+from megengine.quantization.checks.verify import specification, verify
+from megengine.quantization.pipeline.match import is_op
 
 
 def quantized(net, **settings):
@@ -72,7 +72,7 @@ def test_planted_error_is_found_and_named(op, name):
 
 def test_error_in_a_plan_is_found_and_named(monkeypatch):
     b, model = quantized(residual_net)
-    module = importlib.import_module("megengine.quantization.verify")
+    module = importlib.import_module("megengine.quantization.checks.verify")
 
     class WrongPlan:
         def __init__(self, graph):

@@ -145,7 +145,7 @@ def quantized_layer(tmp_path):
 
 
 def test_the_result_of_an_integer_layer_has_one_scale():
-    from megengine.quantization.int_modules import QuantizedElemwise
+    from megengine.quantization.modules.int_modules import QuantizedElemwise
 
     made = QuantizedElemwise("ADD", qint8(0.5))
     with pytest.raises(DTypeError, match="output_dtype is .* with scales along an axis; the result of a layer has one"):

@@ -1,5 +1,5 @@
 """QAT products of batches of matrices, at MegEngine's place for them."""
 
-from megengine.quantization.qat_modules import CLASSES
+from megengine.quantization.modules.qat_modules import CLASSES
 
 BatchMatMulActivation = CLASSES["BatchMatMulActivation"]

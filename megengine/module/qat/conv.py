@@ -1,6 +1,6 @@
 """QAT layers, at MegEngine's place for them."""
 
-from megengine.quantization.qat_modules import CLASSES
+from megengine.quantization.modules.qat_modules import CLASSES
 
 Conv2d = CLASSES["Conv2d"]
 ConvRelu2d = CLASSES["ConvRelu2d"]

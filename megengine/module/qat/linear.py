@@ -1,6 +1,6 @@
 """QAT layers, at MegEngine's place for them."""
 
-from megengine.quantization.qat_modules import CLASSES
+from megengine.quantization.modules.qat_modules import CLASSES
 
 Linear = CLASSES["Linear"]
 LinearRelu = CLASSES["LinearRelu"]

@@ -1,5 +1,5 @@
 """The base class of the layers."""
 
-from megengine.quantization.qat_modules import QATModule
+from megengine.quantization.modules.qat_modules import QATModule
 
 __all__ = ["QATModule"]

@@ -1,5 +1,5 @@
 """Quantized layers, at MegEngine's place for them."""
 
-from megengine.quantization.int_modules import CLASSES
+from megengine.quantization.modules.int_modules import CLASSES
 
 Elemwise = CLASSES["Elemwise"]

@@ -1,5 +1,5 @@
 """The base class of the layers."""
 
-from megengine.quantization.int_modules import QuantizedModule
+from megengine.quantization.modules.int_modules import QuantizedModule
 
 __all__ = ["QuantizedModule"]

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from megengine.dispatch import apply
-from megengine.quantization.annotate import Annotation
-from megengine.quantization.calibrate import Progress, stream
-from megengine.quantization.freeze import Frozen, real
+from megengine.quantization.pipeline.annotate import Annotation
+from megengine.quantization.pipeline.calibrate import Progress, stream
+from megengine.quantization.pipeline.freeze import Frozen, real
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph

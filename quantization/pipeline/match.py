@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType
-from megengine.quantization.rules import clamp_of, rule_of
+from megengine.quantization.pipeline.rules import clamp_of, rule_of
 from megengine.traced_module.ir.expr import Apply, Constant, Expr
 from megengine.traced_module.ir.node import TensorNode
 

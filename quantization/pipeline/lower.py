@@ -13,9 +13,9 @@ from megengine.core.dtype import QuantizedDType, qint8
 from megengine.core.errors import QuantizationError
 from megengine.dispatch import apply
 from megengine.kernels.reference.integer import multiplier
-from megengine.quantization.arithmetic import Product, accumulator_weight, first_axis, transposed_steps
-from megengine.quantization.epilogue import bounds, epilogue, ratio
-from megengine.quantization.match import (
+from megengine.quantization.modules.arithmetic import Product, accumulator_weight, first_axis, transposed_steps
+from megengine.quantization.pipeline.epilogue import bounds, epilogue, ratio
+from megengine.quantization.pipeline.match import (
     LayerMatch,
     Stored,
     is_op,
@@ -25,7 +25,7 @@ from megengine.quantization.match import (
     stored,
     strip_clamps,
 )
-from megengine.quantization.rules import rule_of
+from megengine.quantization.pipeline.rules import rule_of
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Expr
 from megengine.traced_module.ir.graph import InternalGraph

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from megengine.core.errors import OptionError, nearest
-from megengine.quantization.scales import Scheme, round_trip, scale_and_zero
-from megengine.quantization.statistics import Histogram, TensorStatistics
+from megengine.quantization.ranges.scales import Scheme, round_trip, scale_and_zero
+from megengine.quantization.ranges.statistics import Histogram, TensorStatistics
 
 Range = tuple[float, float]
 

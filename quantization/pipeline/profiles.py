@@ -19,7 +19,7 @@ class Profile:
         residual: "fused" (R1: the branch of a residual is not rounded) or "quantized" (R2: it is).
         quantize_outputs: outputs of the network are integers too.
 
-    The schemes are names of `megengine.quantization.scales.SCHEMES`.
+    The schemes are names of `megengine.quantization.ranges.scales.SCHEMES`.
     """
 
     name: str

@@ -11,8 +11,8 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.core.notebook import html_table
-from megengine.quantization.calibrate import Progress, as_batches, as_tensors
-from megengine.quantization.match import is_op
+from megengine.quantization.pipeline.calibrate import Progress, as_batches, as_tensors
+from megengine.quantization.pipeline.match import is_op
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
 from megengine.traced_module.ir.graph import InternalGraph

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import QuantizationError
-from megengine.quantization.annotate import Annotation
-from megengine.quantization.fake_quant import _FakeQuantize
-from megengine.quantization.match import is_op
-from megengine.quantization.rules import RULES, rule_of
+from megengine.quantization.modules.fake_quant import _FakeQuantize
+from megengine.quantization.pipeline.annotate import Annotation
+from megengine.quantization.pipeline.match import is_op
+from megengine.quantization.pipeline.rules import RULES, rule_of
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.pictures.summary import multiplications

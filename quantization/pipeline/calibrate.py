@@ -9,9 +9,9 @@ import numpy as np
 
 from megengine.core.dtype import converted, first_changed
 from megengine.core.errors import CalibrationError
-from megengine.quantization.annotate import Annotation
-from megengine.quantization.spec import Plain, Shared
-from megengine.quantization.statistics import TensorStatistics
+from megengine.quantization.pipeline.annotate import Annotation
+from megengine.quantization.pipeline.spec import Plain, Shared
+from megengine.quantization.ranges.statistics import TensorStatistics
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
 from megengine.traced_module.ir.graph import InternalGraph

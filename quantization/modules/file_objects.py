@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from megengine.module import Module
-from megengine.quantization import fake_quant, int_modules, observer, qat_modules
-from megengine.quantization.utils import LSQParams, QParams, QuantMode
+from megengine.quantization.modules import fake_quant, int_modules, qat_modules
+from megengine.quantization.ranges import observers
+from megengine.quantization.ranges.qparams import LSQParams, QParams, QuantMode
 from megengine.serialization.objects import OBJECTS, module_of, object_of
 
 MODULES: tuple[type[Module], ...] = (
     *qat_modules.CLASSES.values(),
     *int_modules.CLASSES.values(),
     *(getattr(fake_quant, name) for name in ("FakeQuantize", "LSQ", "TQT")),
-    *(kind for kind in vars(observer).values() if isinstance(kind, type) and issubclass(kind, observer.Observer)),
+    *(kind for kind in vars(observers).values() if isinstance(kind, type) and issubclass(kind, observers.Observer)),
 )
 
 

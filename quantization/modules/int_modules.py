@@ -14,9 +14,9 @@ from megengine.core.dtype import QuantizedDType, as_dtype
 from megengine.core.errors import DTypeError, OptionError
 from megengine.dispatch import apply
 from megengine.module import BatchMatMulActivation, Conv2d, ConvTranspose2d, Elemwise, Module
-from megengine.quantization.arithmetic import Constants, constants, rescaled, stored_result, to_stored
-from megengine.quantization.layer_rules import RULES, LayerRule, placed
-from megengine.quantization.qat_modules import QATModule, batch_product, padded, product_of
+from megengine.quantization.modules.arithmetic import Constants, constants, rescaled, stored_result, to_stored
+from megengine.quantization.modules.layer_rules import RULES, LayerRule, placed
+from megengine.quantization.modules.qat_modules import QATModule, batch_product, padded, product_of
 from megengine.serialization.arrays import with_metadata
 from megengine.tensor import Parameter, Tensor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from megengine.core.dtype import QuantizedDType
-from megengine.quantization.ranges import RangeMethod
+from megengine.quantization.ranges.methods import RangeMethod
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from megengine.autodiff.tape import Context, Tape
 from megengine.core.dtype import QuantizedDType
 from megengine.dispatch import get_op
 from megengine.dispatch.apply import active_interposers
-from megengine.quantization.arithmetic import Product, accumulate, constants, to_stored
+from megengine.quantization.modules.arithmetic import Product, accumulate, constants, to_stored
 from megengine.tensor import Tensor
 
 

@@ -9,14 +9,14 @@ import numpy as np
 from megengine.core.errors import CalibrationError, OptionError
 from megengine.dispatch import apply
 from megengine.module import Module
-from megengine.quantization.annotate import annotate
-from megengine.quantization.calibrate import observe
-from megengine.quantization.config import QuantConfig
-from megengine.quantization.freeze import edge_dtype, freeze, quantize_weight
-from megengine.quantization.fuse import fuse
-from megengine.quantization.lower import lower
-from megengine.quantization.materialize import fold, materialize
-from megengine.quantization.ranges import RangeMethod
+from megengine.quantization.pipeline.annotate import annotate
+from megengine.quantization.pipeline.calibrate import observe
+from megengine.quantization.pipeline.config import QuantConfig
+from megengine.quantization.pipeline.freeze import edge_dtype, freeze, quantize_weight
+from megengine.quantization.pipeline.fuse import fuse
+from megengine.quantization.pipeline.lower import lower
+from megengine.quantization.pipeline.materialize import fold, materialize
+from megengine.quantization.ranges.methods import RangeMethod
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module import TracedModule, interpret, trace_module
 from megengine.traced_module import lower as to_op_level

@@ -14,12 +14,12 @@ from megengine.core.errors import CalibrationError, OptionError
 from megengine.dispatch import apply
 from megengine.logger import get_logger
 from megengine.module import Module
-from megengine.quantization.arithmetic import Product, constants, form_of, rescaled, stored_result, to_stored
-from megengine.quantization.gradients import exact_product, with_value
-from megengine.quantization.layer_rules import RULES, LayerRule, placed
-from megengine.quantization.observer import MinMaxObserver
-from megengine.quantization.qconfig import QConfig
-from megengine.quantization.utils import QParams, QParamsModuleMixin, fake_quant_bias
+from megengine.quantization.modules.arithmetic import Product, constants, form_of, rescaled, stored_result, to_stored
+from megengine.quantization.modules.gradients import exact_product, with_value
+from megengine.quantization.modules.layer_rules import RULES, LayerRule, placed
+from megengine.quantization.modules.qconfigs import QConfig
+from megengine.quantization.ranges.observers import MinMaxObserver
+from megengine.quantization.ranges.qparams import QParams, QParamsModuleMixin, fake_quant_bias
 from megengine.tensor import Tensor
 
 _log = get_logger(__name__)

@@ -8,11 +8,11 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType, quantized
 from megengine.core.errors import CalibrationError, QuantizationError
-from megengine.quantization.annotate import Annotation
-from megengine.quantization.ranges import choose_range, weight_reach
-from megengine.quantization.scales import WEIGHT, quantized_dtype, scale_and_zero, scheme
-from megengine.quantization.spec import Fixed, Plain, Shared, Weight
-from megengine.quantization.statistics import TensorStatistics
+from megengine.quantization.pipeline.annotate import Annotation
+from megengine.quantization.pipeline.spec import Fixed, Plain, Shared, Weight
+from megengine.quantization.ranges.methods import choose_range, weight_reach
+from megengine.quantization.ranges.scales import WEIGHT, quantized_dtype, scale_and_zero, scheme
+from megengine.quantization.ranges.statistics import TensorStatistics
 from megengine.traced_module.ir.graph import InternalGraph
 
 

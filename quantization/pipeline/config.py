@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from megengine.core.errors import OptionError
-from megengine.quantization.profiles import Profile, profile
-from megengine.quantization.ranges import RangeMethod
+from megengine.quantization.pipeline.profiles import Profile, profile
+from megengine.quantization.ranges.methods import RangeMethod
 
 _WEIGHTS = ("per_channel", "per_tensor")
 _WEIGHT_METHODS = ("minmax", "mse")
@@ -24,7 +24,7 @@ class QuantConfig:
         weight_method: "minmax" or "mse".
         activations: how ranges of activations are chosen.
         bias_correction: subtract the mean error that weight and activation rounding leave per channel.
-        profile: target, a name of `megengine.quantization.profiles.PROFILES` or a `Profile`.
+        profile: target, a name of `megengine.quantization.PROFILES` or a `Profile`.
         exclude: layers left in float. Each entry selects by module path ("features.0", with all below it),
             by node name, by op ("op:sigmoid") or by regular expression over names and paths ("re:.*head.*").
 

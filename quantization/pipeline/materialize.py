@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from megengine.quantization.annotate import Annotation
-from megengine.quantization.freeze import Frozen, QuantizedWeight
+from megengine.quantization.pipeline.annotate import Annotation
+from megengine.quantization.pipeline.freeze import Frozen, QuantizedWeight
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph

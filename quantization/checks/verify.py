@@ -15,10 +15,10 @@ from megengine.core.text import one_line
 from megengine.dispatch import get_op, reference_runner
 from megengine.kernels.registry import Problem
 from megengine.plan import compile as compile_plan
-from megengine.quantization.calibrate import Progress, as_batches, as_tensors
+from megengine.quantization.checks.remaining import require_integers
+from megengine.quantization.checks.simulate import simulate
 from megengine.quantization.model import QuantizedModel, op_graph
-from megengine.quantization.remaining import require_integers
-from megengine.quantization.simulate import simulate
+from megengine.quantization.pipeline.calibrate import Progress, as_batches, as_tensors
 from megengine.tensor import Tensor
 from megengine.traced_module import TracedModule, interpret
 from megengine.traced_module.ir.expr import Apply, Constant, Input

@@ -1,6 +1,6 @@
 """Streaming, mergeable statistics of one tensor: bounded memory, the same result in any order of batches.
 
-One pass over the calibration data feeds every way of choosing a range (`megengine.quantization.ranges`), so
+One pass over the calibration data feeds every way of choosing a range (`methods.py`), so
 the data is read once and the model can be quantized again with other settings.
 """
 

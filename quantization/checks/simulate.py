@@ -8,7 +8,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.dispatch import get_op
-from megengine.quantization.freeze import real
+from megengine.quantization.pipeline.freeze import real
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from megengine.quantization.activations import name_activations
-from megengine.quantization.match import is_op
+from megengine.quantization.pipeline.activations import name_activations
+from megengine.quantization.pipeline.match import is_op
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.passes import constant_value, only_user, run_passes

@@ -1,0 +1,1 @@
+"""Layers of quantization-aware training and integer layers, by MegEngine's names."""

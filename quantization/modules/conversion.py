@@ -1,0 +1,253 @@
+"""Modules become QAT modules, and those become quantized modules: MegEngine's way, child by child."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from megengine.core.errors import OptionError, QuantizationError
+from megengine.module import Module
+from megengine.quantization.modules import int_modules, qat_modules
+from megengine.quantization.modules.int_modules import QuantizedModule
+from megengine.quantization.modules.layer_rules import RULES
+from megengine.quantization.modules.qat_modules import QATModule
+from megengine.quantization.modules.qconfigs import QConfig, ema_fakequant_qconfig
+from megengine.quantization.ranges.observers import PassiveObserver
+from megengine.tensor import Tensor
+
+Convert = Callable[[Module], Module | None]
+
+
+def quantize_qat(
+    module: Module, inplace: bool = True, qconfig: QConfig = ema_fakequant_qconfig, mapping: dict | None = None
+) -> Module:
+    """Replace float layers by their QAT forms, at any depth; a module used twice stays one module.
+
+    Modules with `quantize_disabled` stay as they are, with all below them.
+
+    Args:
+        module: float module; a single layer gives its QAT form.
+        inplace: change it; False works on a copy.
+        qconfig: observers and fake quantizers.
+        mapping: float class -> QAT class, beside the built-in kinds.
+
+    Returns:
+        The module.
+
+    Raises:
+        OptionError: module or qconfig are of the wrong type.
+
+    Example:
+        >>> from megengine.module import Conv2d
+        >>> type(quantize_qat(Conv2d(3, 8, 3))).__module__
+        'megengine.module.qat.conv'
+    """
+    _check_module("quantize_qat", module)
+    if not isinstance(qconfig, QConfig):
+        raise OptionError(
+            f"quantize_qat: qconfig is a {type(qconfig).__name__}; expected a QConfig such as ema_fakequant_qconfig"
+        )
+    table = {rule.float_class: qat_modules.CLASSES[rule.name] for rule in RULES} | (mapping or {})
+
+    def convert(child: Module) -> Module | None:
+        if child.quantize_disabled:
+            return child
+        wanted = table.get(type(child))
+        return None if wanted is None else wanted.from_float_module(child)
+
+    module = _replaced(module if inplace else copy.deepcopy(module), convert, {})
+    propagate_qconfig(module, qconfig)
+    return module
+
+
+def quantize(module: Module, inplace: bool = True, mapping: dict | None = None) -> Module:
+    """Replace QAT modules by modules that compute with integers, at any depth. Call `.eval()` before running it.
+
+    Args:
+        module: the result of `quantize_qat`, calibrated or trained.
+        inplace: change it; False works on a copy.
+        mapping: QAT class -> quantized class, beside the built-in kinds.
+
+    Returns:
+        The module.
+
+    Raises:
+        CalibrationError: an observer saw nothing; a note names its module.
+        QuantizationError: a QAT class has no quantized form.
+    """
+    _check_module("quantize", module)
+    table = {qat_modules.CLASSES[rule.name]: int_modules.CLASSES[rule.name] for rule in RULES} | (mapping or {})
+    module = module if inplace else copy.deepcopy(module)
+    names = {id(m): name for name, m in module.named_modules()}
+
+    def convert(child: Module) -> Module | None:
+        if not isinstance(child, QATModule):
+            return None
+        if type(child) not in table:
+            raise QuantizationError(
+                f"quantize: {names[id(child)] or 'the module'} is a {type(child).__module__}."
+                f"{type(child).__qualname__}, which has no quantized form; "
+                "give one with mapping={QATClass: QuantizedClass}"
+            )
+        try:
+            return table[type(child)].from_qat_module(child)
+        except QuantizationError as exc:
+            exc.add_note(f"in module {names[id(child)] or '(the network itself)'!r}")
+            raise
+
+    # all new modules are made before the first is put in place, so that an error leaves the network as it was
+    made = {id(m): new for m in module.modules() if (new := convert(m)) is not None}
+    return _replaced(module, lambda child: made.get(id(child)), {})
+
+
+def _get_quantable_module_names() -> list[str]:
+    """Names of the layers that have a form for quantization-aware training and one that computes with integers."""
+    return [rule.float_class.__name__ for rule in RULES]
+
+
+def _check_module(name: str, module: Any) -> None:
+    if not isinstance(module, Module):
+        raise OptionError(f"{name}: expected a Module, got {type(module).__name__}")
+
+
+def _replaced(module: Module, convert: Convert, done: dict[int, tuple[Module, Module]]) -> Module:
+    """What stands for a module: the converted one, or itself with its children replaced."""
+    if id(module) in done:
+        return done[id(module)][1]
+    new = convert(module)
+    done[id(module)] = (module, module if new is None else new)  # keeps the old one alive, so its id stays its own
+    if new is not None:
+        return new
+    for name, value in list(module.__dict__.items()):
+        changed = _replaced_in(value, convert, done)
+        if changed is not value:
+            setattr(module, name, changed)
+    return module
+
+
+def _replaced_in(value: Any, convert: Convert, done: dict) -> Any:
+    if isinstance(value, Module):
+        return _replaced(value, convert, done)
+    if isinstance(value, dict):
+        for key, item in value.items():
+            value[key] = _replaced_in(item, convert, done)
+    elif isinstance(value, list):
+        value[:] = [_replaced_in(item, convert, done) for item in value]
+    elif type(value) is tuple:
+        items = tuple(_replaced_in(item, convert, done) for item in value)
+        return value if all(a is b for a, b in zip(items, value, strict=True)) else items
+    return value
+
+
+def qat_children(module: Module) -> list[QATModule]:
+    """The QAT modules at or below a module."""
+    return [m for m in module.modules() if isinstance(m, QATModule)]
+
+
+def hook_qat_module(module: Module, func: Callable) -> list[Any]:
+    """Call `func(module, inputs, output)` after every QAT module at or below `module`; gives handles to remove it."""
+    return [m.register_forward_hook(func) for m in qat_children(module)]
+
+
+def propagate_qconfig(module: Module, qconfig: QConfig) -> None:
+    """Give every QAT module at or below `module` new observers and fake quantizers."""
+    for m in qat_children(module):
+        m.set_qconfig(qconfig)
+
+
+def reset_qconfig(module: Module, qconfig: QConfig, inplace: bool = True) -> Module:
+    """As `propagate_qconfig`, also on a copy; what was observed is forgotten."""
+    module = module if inplace else copy.deepcopy(module)
+    propagate_qconfig(module, qconfig)
+    return module
+
+
+def enable_observer(module: Module) -> None:
+    """Let all observers look at values, also in evaluation mode: this is how a network is calibrated."""
+    for m in qat_children(module):
+        m.set_observer(True)
+
+
+def disable_observer(module: Module) -> None:
+    """Keep all ranges as they are."""
+    for m in qat_children(module):
+        m.set_observer(False)
+
+
+def enable_fake_quant(module: Module) -> None:
+    """Round values in the forward pass."""
+    for m in qat_children(module):
+        m.set_fake_quant(True)
+
+
+def disable_fake_quant(module: Module) -> None:
+    """Compute in float in the forward pass."""
+    for m in qat_children(module):
+        m.set_fake_quant(False)
+
+
+def apply_easy_quant(module: Module, data: Tensor, start: float = 0.8, stop: float = 1.2, num: int = 40) -> Module:
+    """Search better scales of passive observers on data, layer by layer (EasyQuant, Wu et al. 2020).
+
+    Of `num` factors from `start` to `stop` of its first scale, each weight and then each activation takes the one whose
+    rounded result is most similar (by cosine) to the layer's own without rounding. For `easyquant_qconfig`; other
+    observers stay as they are.
+
+    Args:
+        module: QAT network whose passive observers have parameters (`set_qparams`).
+        data: one input of the network.
+
+    Raises:
+        CalibrationError: a passive observer has no parameters yet.
+    """
+
+    def search(layer: QATModule, inputs: tuple, _: Any) -> Tensor:
+        layer.set_fake_quant(False)
+        exact = layer.forward(*inputs).numpy()
+        for observer, fake_quant in (
+            (layer.weight_observer, layer.weight_fake_quant),
+            (layer.act_observer, layer.act_fake_quant),
+        ):
+            if isinstance(observer, PassiveObserver) and fake_quant is not None:
+                fake_quant.enable()
+                first = observer.scale.numpy()
+                scores = []
+                for factor in np.linspace(start, stop, num):
+                    observer.scale = first * np.float32(factor)
+                    scores.append((_cosine(exact, layer.forward(*inputs).numpy()), factor))
+                observer.scale = first * np.float32(max(scores)[1])
+        layer.set_fake_quant(True)
+        return layer.forward(*inputs)
+
+    handles = hook_qat_module(module, search)
+    try:
+        module(data)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return module
+
+
+def _cosine(a: np.ndarray, b: np.ndarray) -> float:
+    x, y = a.astype(np.float64).reshape(-1), b.astype(np.float64).reshape(-1)
+    length = np.sqrt((x @ x) * (y @ y))
+    return float(x @ y / length) if length else 0.0
+
+
+__all__ = [
+    "QuantizedModule",
+    "apply_easy_quant",
+    "disable_fake_quant",
+    "disable_observer",
+    "enable_fake_quant",
+    "enable_observer",
+    "hook_qat_module",
+    "propagate_qconfig",
+    "qat_children",
+    "quantize",
+    "quantize_qat",
+    "reset_qconfig",
+]

@@ -1,0 +1,1 @@
+"""The passes: fuse, annotate, observe, calibrate, freeze, materialize, fold, lower."""
