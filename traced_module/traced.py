@@ -23,7 +23,7 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.lookup import node_named
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.order import renumber
-from megengine.traced_module.nesting import roomy
+from megengine.traced_module.nesting import nests
 from megengine.traced_module.reserved import keep_in_reach, state_names
 from megengine.traced_module.tm_config import SETTINGS
 from megengine.traced_module.tracing.calls import (
@@ -403,13 +403,13 @@ def trace_module(mod: Module, *args: Any, **kwargs: Any) -> TracedModule:
         raise GraphError(f"trace_module: expected a Module, got {type(mod).__name__}; wrap a function in a Module")
     args, kwargs = _with_tensors(args, kwargs)
     with collection_paused():
-        trace = _traced_again if isinstance(mod, TracedModule) else _traced
-        traced = trace(mod, args, kwargs, user_line())
+        traced = _captured(mod, args, kwargs, user_line())
     if SETTINGS.check:
         _compare(mod, traced, args, kwargs)
     return traced
 
 
+@nests("trace_module")
 def _captured(mod: Module, args: tuple, kwargs: dict, source: str) -> TracedModule:
     tracer, graph = capture(mod, args, kwargs, source)
     from megengine.traced_module.tracing.assembly import Assembly
@@ -419,10 +419,6 @@ def _captured(mod: Module, args: tuple, kwargs: dict, source: str) -> TracedModu
     renumber(graph)
     graph._journal.recording = True
     return traced
-
-
-_traced = roomy(10, "trace_module")(_captured)
-_traced_again = roomy(20, "trace_module")(_captured)  # a graph runs between a module and the module inside it
 
 
 def _compare(mod: Module, traced: TracedModule, args: tuple, kwargs: dict) -> None:

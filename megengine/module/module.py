@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megengine.core import absent, hooks
-from megengine.core.deep_calls import MOST_CALLS, has_room_already, levels, with_room
 from megengine.core.dtype import is_quantized, storage_of
 from megengine.core.errors import (
     ArgumentError,
@@ -71,8 +70,6 @@ def _expand_structure(prefix: str, obj: Any) -> list[tuple[str, Any]]:
     return list(_walk(prefix, obj))
 
 
-_FEW_CALLS = 150  # that may still nest: a layer needs less
-_CALLS_A_LEVEL = 20  # of a module in a module: its forward, and functions of the user's between
 _OF_ALL = frozenset({"name", "training", "quantize_disabled"})  # what every module has, and no shape depends on
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 # what MegEngine keeps in the state of a module and is known here without it
@@ -145,8 +142,6 @@ class Module(_Reads):
         watcher = hooks.active.get()
         if watcher is None:
             try:
-                if _core.calls_left() < _FEW_CALLS:
-                    return self._run_deep(inputs, kwargs)
                 return self._run(inputs, kwargs)
             except Exception as exc:
                 failed = located(self, exc, inputs, kwargs)
@@ -163,13 +158,6 @@ class Module(_Reads):
         def __call__(self: _HasForward[P, R]) -> Callable[P, R]: ...  # arguments and result are those of forward
     else:
         __call__ = _call
-
-    def _run_deep(self, inputs: tuple, kwargs: dict) -> Any:
-        """Run where modules that nest deeper than Python's calls can have room."""
-        if has_room_already():  # a forward that calls itself without end is to end
-            return self._run(inputs, kwargs)
-        calls = _levels(self) * _CALLS_A_LEVEL + _FEW_CALLS
-        return with_room(min(calls, MOST_CALLS), lambda: self._run(inputs, kwargs))
 
     def _run(self, inputs: tuple, kwargs: dict) -> Any:
         if not (self._forward_pre_hooks or self._forward_hooks):
@@ -404,24 +392,12 @@ class Module(_Reads):
         return ""
 
     def __repr__(self) -> str:
-        return with_room(_levels(self) * 3 + _FEW_CALLS, self._described)
-
-    def _described(self) -> str:
         entries = ((n, v) for n, v in self._attributes(list) if isinstance(v, Module))
-        lines = [f"({one_line(name)}): " + _described(child).replace("\n", "\n  ") for name, child in entries]
+        lines = [f"({one_line(name)}): " + repr(child).replace("\n", "\n  ") for name, child in entries]
         kind, told = one_line(type(self).__name__), one_line(self._module_info_string())
         if not lines:
             return f"{kind}({told})"
         return "\n  ".join([f"{kind}(", *([told] if told else ()), *lines]) + "\n)"
-
-
-def _levels(module: Module) -> int:
-    """How many levels of modules there are, this one included."""
-    return levels(module, lambda each: list(each.children()))
-
-
-def _described(module: Module) -> str:
-    return module._described() if type(module).__repr__ is Module.__repr__ else repr(module)
 
 
 def _heard(module: Module, name: str, value: Any) -> Any:

@@ -16,7 +16,6 @@ import megengine as mge
 import megengine.functional as F
 import megengine.module as M
 from megengine import tensor
-from megengine.core import deep_calls
 from megengine.kernels import _core, forks
 from megengine.kernels.kernel import EagerKernel
 from megengine.kernels.registry import family
@@ -36,7 +35,7 @@ def test_children_of_a_process_whose_threads_run_plans_and_eager_calls():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kinds", ["plan", "python", "eager", "matmul", "svd", "loader", "train", "plan,train,deep"])
+@pytest.mark.parametrize("kinds", ["plan", "python", "eager", "matmul", "svd", "loader", "train", "plan,train,threads"])
 def test_many_forks_beside(kinds):
     assert rounds(kinds, 40) == "40 of 40"
 
@@ -140,18 +139,3 @@ def test_a_fork_does_not_wait_for_ever_for_an_import(tmp_path, monkeypatch):
     thread.join(20)
     assert time.monotonic() - start < 5
     sys.modules.pop("runs_on")
-
-
-def test_locks_of_the_parent_are_free_in_children():
-    held = threading.Event()
-
-    def hold():
-        with deep_calls._lock:
-            held.set()
-            time.sleep(0.3)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert held.wait(20)
-    assert in_child(lambda: deep_calls.with_room(5000, lambda: 3)) == 3
-    thread.join()

@@ -14,7 +14,6 @@ import pytest
 import megengine as mge
 import megengine.functional as F
 import megengine.module as M
-from megengine.core import deep_calls
 from megengine.traced_module import trace_module
 from megengine.traced_module.comparing.diff import diff
 from megengine.traced_module.editing.linting import findings
@@ -24,6 +23,7 @@ from megengine.traced_module.passes import optimize, run_passes
 from megengine.traced_module.pictures.dot import to_dot
 from megengine.traced_module.source import to_source
 from megengine.traced_module.traced import TracedModule, lower
+from megengine.utils.max_recursion_limit import max_recursion_limit
 
 SLACK = 1.25  # work may grow by a quarter more than the model does
 
@@ -232,7 +232,8 @@ def check(counts: list[int], growth: float) -> None:
 def test_work_grows_as_the_model_does(operation: str, model: str) -> None:
     ready, counted = OPERATIONS[operation]
     times = 4 if operation == "dot" else 1  # boxes are folded from some number on: to be counted in both
-    check([calls(counted, ready(traced(model, size * times))) for size in sizes(model)], 4)
+    with max_recursion_limit():
+        check([calls(counted, ready(traced(model, size * times))) for size in sizes(model)], 4)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -248,15 +249,10 @@ def test_work_of_tracing_grows_as_the_model_does(model: str) -> None:
 
 
 @pytest.mark.parametrize("operation", ["diff", "source", "lint", "clone", "flatten", "dot"])
-def test_work_on_deep_nests_grows_as_they_do(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deep_calls, "room_left", lambda: 1 << 20)  # on this thread, where calls are counted
+def test_work_on_deep_nests_grows_as_they_do(operation: str) -> None:
     ready, counted = OPERATIONS[operation]
-    limit = sys.getrecursionlimit()
-    try:
-        sys.setrecursionlimit(20_000)
+    with max_recursion_limit():
         check([calls(counted, ready(traced("Nest", size))) for size in (60, 240)], 4)
-    finally:
-        sys.setrecursionlimit(limit)
 
 
 def test_work_of_source_of_a_long_list_of_layers() -> None:

@@ -14,7 +14,7 @@ from megengine.traced_module.ir.expr import Call, GetAttr, is_call_module
 from megengine.traced_module.ir.node import ModuleNode, TensorNode
 from megengine.traced_module.ir.order import number
 from megengine.traced_module.ir.queries import traced_module_class
-from megengine.traced_module.nesting import roomy
+from megengine.traced_module.nesting import nests
 from megengine.traced_module.tracing.calls import (
     arguments_key,
     flatten_arguments,
@@ -49,7 +49,7 @@ def traced_for(module: Module, calls: Sequence[Arguments], what: str) -> TracedM
         GraphError: the module asks for values, which nodes do not have.
     """
     try:
-        made = roomy(10, "trace_module")(_traced)(module, calls)
+        made = _traced(module, calls)
     except DeferredValueError as error:
         raise GraphError(
             f"{what}: {type(module).__name__} asks for values while it is traced, and nodes have none ({error}); trace "
@@ -59,6 +59,7 @@ def traced_for(module: Module, calls: Sequence[Arguments], what: str) -> TracedM
     return made
 
 
+@nests("trace_module")
 def _traced(module: Module, calls: Sequence[Arguments]) -> TracedModule:
     from megengine.traced_module.tracing.assembly import Assembly
 

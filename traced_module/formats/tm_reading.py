@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.deep_calls import levels, with_room
 from megengine.core.errors import FileFormatError, MegEngineError, brief, nearest
 from megengine.core.pytree import TreeDef, flatten
 from megengine.core.spec import TensorSpec
@@ -33,7 +33,6 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.names import identifier
 from megengine.traced_module.ir.node import Node
 from megengine.traced_module.ir.provenance import from_plain
-from megengine.traced_module.nesting import AROUND
 from megengine.traced_module.reserved import is_special
 from megengine.traced_module.traced import STATE_NAMES, TracedModule
 from megengine.traced_module.tracing.calls import Static, function_of
@@ -41,8 +40,6 @@ from megengine.traced_module.tracing.calls import Static, function_of
 _HOME = "megengine.traced_module"
 ROOT = f"{_HOME}.traced_module.TracedModule"
 _MOST_PARTS = 1 << 20  # arguments and attributes of all graphs and modules of a file together
-_CALLS_A_LEVEL = 3  # Python calls of the reader for a module in a module
-_MODULES_DEEP = 10_000  # how deep modules nest
 _ARGUMENTS_DEEP = 100
 
 
@@ -72,16 +69,16 @@ def read_tm(root: Any, *, allow: Sequence[type] = ()) -> TracedModule:
     if _kind(root) != ROOT:
         raise FileFormatError(f"the file holds {_kind(root) or type(root).__name__}; expected a traced module")
     try:
-        deep = levels(root, _modules_in) * _CALLS_A_LEVEL + AROUND
-        return with_room(deep, lambda: _Reader(allow).traced(root))
+        return _Reader(allow).traced(root)
     except MegEngineError:
         raise
-    except (TypeError, ValueError, IndexError, KeyError, AttributeError, OverflowError, RecursionError) as exc:
+    except RecursionError as exc:
+        raise FileFormatError(
+            f"its modules nest too deep for Python's limit of recursion ({sys.getrecursionlimit():,} calls); raise it "
+            "with sys.setrecursionlimit"
+        ) from exc
+    except (TypeError, ValueError, IndexError, KeyError, AttributeError, OverflowError) as exc:
         raise FileFormatError(f"the traced module has unexpected contents: {type(exc).__name__}: {exc}"[:300]) from exc
-
-
-def _modules_in(record: Record) -> list[Record]:
-    return [v for v in _state(record).values() if _kind(v) == ROOT]
 
 
 def _kind(value: Any) -> str:
@@ -93,7 +90,6 @@ class _Reader:
         self.build = builder_of(allow)
         self.made: dict[int, Any] = {}
         self.graphs: list[InternalGraph] = []
-        self.depth = 0
         self.spent = 0
         self.used: set[int] = set()  # expressions and nodes, each of which belongs to one place
 
@@ -130,9 +126,6 @@ class _Reader:
         """A module with graphs, or a container of modules."""
         if id(record) in self.made:
             return self.made[id(record)]
-        self.depth += 1
-        if self.depth > _MODULES_DEEP:
-            raise FileFormatError(f"modules nest deeper than {_MODULES_DEEP:,}")
         state = _state(record)
         self.spend(len(state))
         made = self.made[id(record)] = TracedModule(name=_text(state.get("name")))
@@ -151,7 +144,6 @@ class _Reader:
             graph.arguments = _without_self(self.structure(key))
             graph.out_def = self.structure(state["argdef_outdef_map"][key], of_results=True)[0]
             made._add_graph(graph)
-        self.depth -= 1
         return made
 
     def child(self, name: str, value: Any) -> Any:

@@ -32,7 +32,7 @@ from megengine.traced_module.ir.expr import Apply, Arguments, Call, CallFunction
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.ir.provenance import to_plain
-from megengine.traced_module.nesting import roomy
+from megengine.traced_module.nesting import nests
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.calls import Static, is_leaf_module
 
@@ -133,7 +133,7 @@ def save_tm(traced: TracedModule, path: str | os.PathLike[str]) -> None:
     write_atomically(path, tm_content(traced))
 
 
-@roomy(12)
+@nests()
 def tm_content(traced: TracedModule) -> list[Any]:
     """The content of a `.tm` file, as buffers. Raises as `save_tm`."""
     traced = for_megengine(traced)

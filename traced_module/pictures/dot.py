@@ -13,7 +13,7 @@ from megengine.core.collecting import collection_paused
 from megengine.core.errors import GraphError
 from megengine.serialization import write_atomically
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.nesting import roomy
+from megengine.traced_module.nesting import nests
 from megengine.traced_module.pictures.boxes import COLOURS
 from megengine.traced_module.pictures.drawing import kind, levels, texts, to_png, to_svg
 from megengine.traced_module.pictures.hierarchy import Item, Sheet, sheet_of
@@ -64,7 +64,7 @@ class GraphPicture(graphviz.Digraph):
 
 
 @collection_paused()
-@roomy(12)
+@nests()
 def to_graphviz(graph: InternalGraph, *, depth: int | None = None) -> GraphPicture:
     """The graph as a `graphviz.Digraph`, hierarchy as clusters.
 

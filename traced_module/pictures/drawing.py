@@ -15,7 +15,7 @@ from typing import Any
 
 from megengine.core.errors import GraphError
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.nesting import roomy
+from megengine.traced_module.nesting import nests
 from megengine.traced_module.pictures.boxes import (
     BOX_HEIGHT,
     BOX_WIDTH,
@@ -150,7 +150,7 @@ class _Layout:
     height: float = 0
 
 
-@roomy(12)
+@nests()
 def _drawn(graph: InternalGraph, depth: int | None) -> tuple[int, int, str]:
     """Width, height and text of the picture."""
     sheet = sheet_of(graph)

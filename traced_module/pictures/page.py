@@ -22,7 +22,7 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.provenance import module_path, provenance
 from megengine.traced_module.ir.queries import child_graph
-from megengine.traced_module.nesting import roomy
+from megengine.traced_module.nesting import nests
 from megengine.traced_module.pictures.boxes import called_name, kind_of
 from megengine.traced_module.pictures.hierarchy import Item, Sheet, results, sheet_of
 from megengine.traced_module.pictures.summary import Costs, Weights
@@ -34,7 +34,7 @@ PARTS, DATA = ("page.html", "overview.js", "page.js"), "@DATA@"
 Details = list[tuple[str, str]]
 
 
-@roomy(12)
+@nests()
 def to_html(model: TracedModule | InternalGraph) -> str:
     """A self-contained page of all graphs of a model, at either level.
 

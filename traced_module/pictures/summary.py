@@ -20,7 +20,7 @@ from megengine.traced_module.ir.lookup import node_path
 from megengine.traced_module.ir.node import ModuleNode, TensorNode
 from megengine.traced_module.ir.provenance import module_path, provenance
 from megengine.traced_module.ir.queries import child_graph
-from megengine.traced_module.nesting import roomy
+from megengine.traced_module.nesting import nests
 from megengine.traced_module.pictures.boxes import called_name
 from megengine.traced_module.pictures.hierarchy import shown
 from megengine.traced_module.pictures.tables import LONGEST_CELL, clean, table, terminal_width
@@ -198,7 +198,7 @@ class Summary:
         return html_table(HEADINGS, rows, numbers=2) + html_text("\n".join(_notes(self)))
 
 
-@roomy(12)
+@nests()
 def summarize(graph: InternalGraph, *, depth: int | None = None) -> Summary:
     """What a graph costs, call by call. `depth` levels of submodules are opened; all by default.
 

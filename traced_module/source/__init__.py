@@ -18,7 +18,7 @@ from megengine.module import Module
 from megengine.serialization import save, write_atomically
 from megengine.traced_module.ir.expr import CallFunction
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.nesting import roomy
+from megengine.traced_module.nesting import nests
 from megengine.traced_module.source.arguments import written_of_graph
 from megengine.traced_module.source.body import Imports
 from megengine.traced_module.source.classes import Classes, modules_of
@@ -40,7 +40,7 @@ _USED = {  # what a file may use of MegEngine -> the line that imports it
 }
 
 
-@roomy(12)
+@nests()
 def to_source(traced: TracedModule | InternalGraph, name: str | None = None) -> str:
     """The Python source of a traced module, or of a graph of ops.
 
@@ -65,7 +65,7 @@ def source_state(traced: TracedModule | InternalGraph) -> OrderedDict[str, Any]:
     return _File(traced, None).state
 
 
-@roomy(12)
+@nests()
 def save_source(traced: TracedModule | InternalGraph, path: str | os.PathLike[str], name: str | None = None) -> None:
     """Write the source to a `.py` file and the weights beside it, under the same name with `.pkl`.
 

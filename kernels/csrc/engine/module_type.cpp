@@ -43,17 +43,7 @@ PyObject* watch_reads(PyObject*, PyObject* args) {
     Py_RETURN_NONE;
 }
 
-// How many more calls may nest here before Python raises RecursionError.
-PyObject* calls_left(PyObject*, PyObject*) {
-#if PY_VERSION_HEX < 0x030C0000
-    return PyLong_FromLong(PyThreadState_Get()->recursion_remaining);
-#else
-    return PyLong_FromLong(PyThreadState_Get()->py_recursion_remaining);
-#endif
-}
-
 PyMethodDef functions[] = {{"watch_reads", watch_reads, METH_VARARGS, nullptr},
-                           {"calls_left", calls_left, METH_NOARGS, nullptr},
                            {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot slots[] = {
