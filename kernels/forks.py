@@ -8,9 +8,9 @@ for imports too, since parts of the package are imported when they are first nee
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
+from importlib import _bootstrap  # type: ignore[attr-defined]  # of the import system itself, in all versions
 
 from megengine.kernels import _core
 
@@ -19,14 +19,12 @@ LONGEST_IMPORT = 3.0  # a module may run for ever where it is imported
 
 
 def _others_import() -> bool:
-    """Whether another thread is in the middle of an import."""
-    for thread, top in sys._current_frames().items():
-        frame = None if thread == threading.get_ident() else top
-        while frame is not None:
-            if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-                return True
-            frame = frame.f_back
-    return False
+    """Whether another thread is in the middle of an import: it holds the lock of the module.
+
+    Not by frames of other threads: those run on while they are read.
+    """
+    locks = [lock() for lock in list(_bootstrap._module_locks.values())]
+    return any(getattr(lock, "owner", None) not in (None, threading.get_ident()) for lock in locks)
 
 
 def _before() -> None:

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -17,7 +18,6 @@ import megengine.functional as F
 import megengine.module as M
 from megengine import plan
 from megengine.autodiff import GradManager
-from megengine.core import deep_calls
 from megengine.data import DataLoader
 from megengine.data.dataset import ArrayDataset
 from megengine.data.sampler import SequentialSampler
@@ -44,6 +44,16 @@ def loader() -> None:
         net(mge.tensor(batch)).numpy()
 
 
+def eager() -> None:
+    net(x).numpy()
+
+
+def in_a_thread(run: Callable[[], None]) -> None:
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+
+
 def train() -> None:
     with GradManager().attach(net.parameters()) as gm:
         gm.backward(net(x).mean())
@@ -52,12 +62,12 @@ def train() -> None:
 KINDS = {
     "plan": lambda: compiled(x.numpy()),
     "python": lambda: with_python_steps(x.numpy()),
-    "eager": lambda: net(x).numpy(),
+    "eager": eager,
     "matmul": lambda: F.matmul(square, square).numpy(),
     "svd": lambda: F.svd(square[:100, :100]),
     "loader": loader,
     "train": train,
-    "deep": lambda: deep_calls.with_room(5000, lambda: None),
+    "threads": lambda: in_a_thread(eager),
 }
 
 
@@ -82,6 +92,7 @@ def pool(kinds: list[str]) -> bool:
 
 
 def main() -> None:
+    faulthandler.enable()
     kinds, rounds = sys.argv[1].split(","), int(sys.argv[2])
     do_all(kinds)
     stop = threading.Event()
