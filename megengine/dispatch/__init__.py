@@ -18,12 +18,14 @@ from megengine.dispatch.record import (
     OnnxRule,
     Op,
     Sample,
+    ZeroGradient,
     define,
     get_op,
     no_onnx,
     not_differentiable,
     registry,
     undefine,
+    zero_gradient,
 )
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "Op",
     "PublicFunction",
     "Sample",
+    "ZeroGradient",
     "apply",
     "define",
     "exported",
@@ -53,4 +56,5 @@ __all__ = [
     "run_eager",
     "runner",
     "undefine",
+    "zero_gradient",
 ]

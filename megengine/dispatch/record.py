@@ -18,9 +18,19 @@ class NoRule:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class ZeroGradient(NoRule):
+    """No rule is needed, as no gradient passes the op."""
+
+
 def not_differentiable(reason: str) -> NoRule:
-    """The value of `vjp` for an op without a gradient."""
+    """The value of `vjp` for an op without a gradient: asking for one is an error."""
     return NoRule("gradient", reason)
+
+
+def zero_gradient(reason: str) -> ZeroGradient:
+    """The value of `vjp` for an op whose gradient is zero wherever it exists: its inputs get none."""
+    return ZeroGradient("gradient", reason)
 
 
 def no_onnx(reason: str) -> NoRule:

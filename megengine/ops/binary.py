@@ -22,6 +22,7 @@ from megengine.dispatch import (
     no_onnx,
     not_differentiable,
     public,
+    zero_gradient,
 )
 from megengine.ops.common import (
     BOOL,
@@ -193,7 +194,7 @@ binary(
     domain=(0.5, 3.0),
 )
 binary("pow", _power, _pow_vjp, onnx="Pow", domain=(0.5, 3.0))
-binary("floor_div", _floor_divide, not_differentiable("the result is piecewise constant"), domain=(0.5, 3.0))
+binary("floor_div", _floor_divide, zero_gradient("the result is piecewise constant"), domain=(0.5, 3.0))
 binary("mod", _modulo, _mod_vjp, domain=(0.5, 3.0))
 binary("maximum", np.maximum, _larger, onnx="Max")
 binary("minimum", np.minimum, _smaller, onnx="Min")

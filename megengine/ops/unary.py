@@ -22,6 +22,7 @@ from megengine.dispatch import (
     no_onnx,
     not_differentiable,
     public,
+    zero_gradient,
 )
 from megengine.ops.binary import maximum, minimum
 from megengine.ops.common import (
@@ -131,7 +132,7 @@ def _erf(x: np.ndarray) -> np.ndarray:
     return np.fromiter((math.erf(v) for v in flat), np.float64, flat.size).reshape(np.shape(x)).astype(x.dtype)
 
 
-_PIECEWISE = not_differentiable("the result is piecewise constant")
+_PIECEWISE = zero_gradient("the result is piecewise constant")
 
 # name, reference, vjp(ctx, ct), keywords
 unary("neg", np.negative, lambda ctx, ct: (-ct,), onnx="Neg", method="__neg__", integers=True)

@@ -14,7 +14,16 @@ from megengine.autodiff import GradManager, rules
 from megengine.autodiff.context import Context, pull_back
 from megengine.core.dtype import is_differentiable
 from megengine.core.errors import GradientError
-from megengine.dispatch import Interposer, Observer, apply, interpose, registry
+from megengine.dispatch import (
+    Interposer,
+    Observer,
+    ZeroGradient,
+    apply,
+    interpose,
+    not_differentiable,
+    registry,
+    zero_gradient,
+)
 from megengine.dispatch.record import NoRule, Op, define, undefine
 from megengine.kernels.kernel import EagerKernel
 from megengine.kernels.registry import family
@@ -292,3 +301,28 @@ def test_wrong_uses_of_the_native_tape():
         with pytest.raises(TypeError, match=match):
             call()
     assert tape.gradients([x], [x], [x]) == [x]
+
+
+def test_only_the_kind_of_rule_says_that_a_gradient_is_zero():
+    """The reason is for people: the same words refuse a gradient, or give none, by the kind of the rule."""
+    x = tensor([1.5, -2.5])
+    for rule in (zero_gradient, not_differentiable):
+        _define(rule("the result is piecewise constant"))
+        try:
+            if rule is zero_gradient:
+                assert _tripled(x) is None
+            else:
+                with pytest.raises(GradientError, match="test_rule has no gradient: the result is piecewise constant"):
+                    _tripled(x)
+        finally:
+            undefine("test_rule")
+
+
+@pytest.mark.parametrize("name", sorted(n for n, op in registry.items() if isinstance(op.vjp, ZeroGradient)))
+def test_zero_gradients_end_the_way_back(name):
+    op = registry[name]
+    for sample in op.samples():
+        inputs = tuple(tensors(sample))
+        outputs = results(apply(op, *inputs, **sample.attrs))
+        entry = Context(inputs, outputs, dict(sample.attrs), (True,) * len(inputs), name, op.vjp)
+        assert pull_back(entry, outputs) == [None] * len(inputs)
