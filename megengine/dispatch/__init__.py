@@ -13,9 +13,11 @@ from megengine.dispatch.apply import (
 )
 from megengine.dispatch.public import PublicFunction, exported, exports, public, public_functions, retract
 from megengine.dispatch.record import (
+    ONNX_WRITER,
     ErrorSample,
     NoRule,
     OnnxRule,
+    OnnxWriter,
     Op,
     Sample,
     ZeroGradient,
@@ -29,11 +31,13 @@ from megengine.dispatch.record import (
 )
 
 __all__ = [
+    "ONNX_WRITER",
     "ErrorSample",
     "Interposer",
     "Observer",
     "NoRule",
     "OnnxRule",
+    "OnnxWriter",
     "Op",
     "PublicFunction",
     "Sample",

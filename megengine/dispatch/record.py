@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,16 +40,25 @@ def no_onnx(reason: str) -> NoRule:
 
 @dataclass(frozen=True, slots=True)
 class OnnxRule:
-    """How an op stands in ONNX.
+    """How an op stands in ONNX, where that is the same whatever stands around it: one operator with the same inputs.
 
-    `attributes` maps our attribute names to ONNX's; `read(inputs, attributes)` builds the op from a node when the
-    plain mapping is not enough, `write(specs, attrs) -> (op_type, attributes)` the other way round.
+    `attributes` maps our attribute names to ONNX's; pairs for every axis become all begins, then all ends. `more`
+    gives the attributes that ONNX wants besides, from the specs of the inputs. With `read=False` the rule is for
+    export only, and the reader of the operator in `convert.onnx` decides what becomes this op.
     """
 
     op_type: str
     attributes: Mapping[str, str] = field(default_factory=dict)
-    read: Callable[..., Any] | None = None
-    write: Callable[..., Any] | None = None
+    more: Callable[[Sequence[TensorSpec]], Mapping[str, Any]] = field(default=lambda specs: {})
+    read: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxWriter:
+    """The value of `onnx` for an op whose form in ONNX needs the graph: `convert.onnx` has its writer and reader."""
+
+
+ONNX_WRITER = OnnxWriter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +98,7 @@ class Op:
     infer: Infer
     reference: Callable[..., Any]
     vjp: Callable[..., Any] | NoRule
-    onnx: OnnxRule | NoRule
+    onnx: OnnxRule | OnnxWriter | NoRule
     samples: Callable[[], Iterable[Sample]]
     error_samples: Callable[[], Iterable[ErrorSample]] = tuple
     needs_specs: bool = False

@@ -12,6 +12,7 @@ from megengine.core.errors import DivisionByZeroError, DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
 from megengine.dispatch import (
+    ONNX_WRITER,
     ErrorSample,
     NoRule,
     OnnxRule,
@@ -104,7 +105,7 @@ def binary(
             _binary_infer(name, logical=logical, integer=integer),
             reference,
             _unbroadcasting(vjp) if smooth else vjp,
-            no_onnx("written as a composition") if onnx is None else OnnxRule(onnx) if isinstance(onnx, str) else onnx,
+            no_onnx("ONNX has no such operator") if onnx is None else OnnxRule(onnx) if isinstance(onnx, str) else onnx,
             _shift_samples if integer else _binary_samples(*domain, smooth),
             _shift_errors(name) if integer else _binary_errors(name),
             quant=name if name in ("add", "mul") else "float",
@@ -183,21 +184,21 @@ def _mod_vjp(ctx: Any, ct: Tensor) -> tuple:
 
 _BOOLEAN = not_differentiable("booleans")
 _INTEGERS = not_differentiable("shifts of integers")
-binary("add", np.add, lambda ctx, ct: (ct, ct), onnx="Add")
+binary("add", np.add, lambda ctx, ct: (ct, ct), onnx=ONNX_WRITER)
 binary("sub", np.subtract, lambda ctx, ct: (ct, -ct), onnx="Sub")
 binary("mul", np.multiply, lambda ctx, ct: (ct * ctx.inputs[1], ct * ctx.inputs[0]), onnx="Mul")
 binary(
     "div",
     _divide,
     lambda ctx, ct: (ct / ctx.inputs[1], -ct * ctx.outputs[0] / ctx.inputs[1]),
-    onnx="Div",
+    onnx=OnnxRule("Div", read=False),
     domain=(0.5, 3.0),
 )
-binary("pow", _power, _pow_vjp, onnx="Pow", domain=(0.5, 3.0))
+binary("pow", _power, _pow_vjp, onnx=OnnxRule("Pow", read=False), domain=(0.5, 3.0))
 binary("floor_div", _floor_divide, zero_gradient("the result is piecewise constant"), domain=(0.5, 3.0))
-binary("mod", _modulo, _mod_vjp, domain=(0.5, 3.0))
-binary("maximum", np.maximum, _larger, onnx="Max")
-binary("minimum", np.minimum, _smaller, onnx="Min")
+binary("mod", _modulo, _mod_vjp, onnx=no_onnx("the sign of its results is not that of ONNX's Mod"), domain=(0.5, 3.0))
+binary("maximum", np.maximum, _larger, onnx=OnnxRule("Max", read=False))
+binary("minimum", np.minimum, _smaller, onnx=OnnxRule("Min", read=False))
 binary("atan2", np.arctan2, _atan2_vjp, domain=(0.5, 3.0))
 binary("left_shift", np.left_shift, _INTEGERS, onnx=no_onnx("BitShift is for unsigned integers"), integer=True)
 binary("right_shift", np.right_shift, _INTEGERS, onnx=no_onnx("BitShift is for unsigned integers"), integer=True)

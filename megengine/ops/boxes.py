@@ -55,7 +55,7 @@ define(
         _nms_infer,
         _nms,
         not_differentiable("returns indices"),
-        no_onnx("NonMaxSuppression works on batches of classes; written by a later rule"),
+        no_onnx("NonMaxSuppression works on batches of classes"),
         _nms_samples,
         lambda: iter([ErrorSample((np.zeros((3, 5), "f"), np.zeros(3, "f")), {"threshold": 0.5}, ShapeError, "nms")]),
     )

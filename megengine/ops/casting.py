@@ -10,7 +10,7 @@ from megengine.core.dtype import QuantizedDType, as_dtype, is_float
 from megengine.core.errors import DTypeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import DTypeLike, TensorLike
-from megengine.dispatch import OnnxRule, Op, Sample, apply, define, public
+from megengine.dispatch import ONNX_WRITER, Op, Sample, apply, define, public
 from megengine.ops.common import (
     FLOAT32,
     as_tensor,
@@ -36,7 +36,7 @@ define(
         _cast_infer,
         _cast,
         lambda ctx, ct: (apply("cast", ct, dtype=ctx.inputs[0].dtype) if is_float(ctx.inputs[0].dtype) else None,),
-        OnnxRule("Cast"),
+        ONNX_WRITER,
         lambda: iter(
             [
                 Sample((sample_values(3, 4),), {"dtype": FLOAT32}, False),

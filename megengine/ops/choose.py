@@ -44,7 +44,7 @@ define(
         _cumsum_infer,
         _cumsum,
         lambda ctx, ct: (apply("cumsum", ct, axis=ctx.attrs["axis"], reverse=not ctx.attrs["reverse"]),),
-        no_onnx("ONNX takes the axis as an input; written by a later rule"),
+        no_onnx("ONNX takes the axis as an input"),
         _cumsum_samples,
         lambda: iter(
             [ErrorSample((np.zeros(3),), {"axis": 1, "reverse": False}, IndexError, "cumsum: axis 1 is out of range")]

@@ -128,14 +128,18 @@ def _conv_errors() -> Iterator[ErrorSample]:
     yield ErrorSample((x, w), _attrs(groups=3), OptionError, "divided into 3 groups")
 
 
-_ONNX_ATTRS = {"stride": "strides", "padding": "pads", "dilation": "dilations", "groups": "group"}
+def _onnx(op_type: str, **attributes: str) -> OnnxRule:
+    names = {"stride": "strides", "padding": "pads", "dilation": "dilations", "groups": "group", **attributes}
+    return OnnxRule(op_type, names, lambda specs: {"kernel_shape": specs[1].shape[2:]}, read=False)
+
+
 define(
     Op(
         "conv2d",
         infer_conv2d,
         reference.conv2d,
         _conv_vjp,
-        OnnxRule("Conv", _ONNX_ATTRS),
+        _onnx("Conv"),
         _conv_samples,
         _conv_errors,
         quant="conv",
@@ -305,7 +309,7 @@ define(
         _infer_transpose,
         _transpose_reference,
         _transpose_vjp,
-        OnnxRule("ConvTranspose", {**_ONNX_ATTRS, "output_padding": "output_padding"}),
+        _onnx("ConvTranspose", output_padding="output_padding"),
         _transpose_samples,
     )
 )

@@ -12,7 +12,7 @@ from megengine.core.dtype import QuantizedDType, is_float, storage_of
 from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import OnnxRule, Op, Sample, apply, define, no_onnx, not_differentiable, public
+from megengine.dispatch import ONNX_WRITER, OnnxRule, Op, Sample, apply, define, no_onnx, not_differentiable, public
 from megengine.ops.common import (
     BOOL,
     INT32,
@@ -98,7 +98,7 @@ define(
         _index_infer,
         _index,
         _index_vjp,
-        no_onnx("a rule of its own writes it as Gather or GatherND"),
+        ONNX_WRITER,
         lambda: iter(
             [
                 Sample((_x(3, 4), _I), {"pattern": ("i", (None, None, 1))}),
@@ -154,7 +154,7 @@ define(
         _set_infer,
         _set,
         _set_vjp,
-        no_onnx("a rule of its own writes it as ScatterND"),
+        ONNX_WRITER,
         lambda: iter([Sample((_x(3, 4), _x(2, 1), np.array([2, 0], np.int32)), {"pattern": ("i", (0, 2, 1))})]),
     )
 )
@@ -178,7 +178,7 @@ define(
         _one_hot_infer,
         _one_hot,
         not_differentiable("the input is an index"),
-        OnnxRule("OneHot"),
+        ONNX_WRITER,
         lambda: iter([Sample((np.array([[0, 2], [1, 1]], np.int32),), {"depth": 3}, False)]),
     )
 )

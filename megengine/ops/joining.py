@@ -16,7 +16,7 @@ from megengine.core.dtype import DType
 from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, public
+from megengine.dispatch import ONNX_WRITER, ErrorSample, OnnxRule, Op, Sample, apply, define, public
 from megengine.ops.common import (
     Integers,
     as_tensor,
@@ -61,7 +61,7 @@ define(
         _concat_infer,
         lambda *xs, axis: np.concatenate(xs, axis=axis),
         _concat_vjp,
-        OnnxRule("Concat", {"axis": "axis"}),
+        OnnxRule("Concat", {"axis": "axis"}, read=False),
         lambda: iter(
             [
                 Sample((sample_values(2, 3), sample_values(2, 1)), {"axis": 1}),
@@ -98,7 +98,7 @@ define(
         _split_infer,
         _split,
         _split_vjp,
-        OnnxRule("Split", {"axis": "axis"}),
+        ONNX_WRITER,
         lambda: iter([Sample((sample_values(2, 5),), {"sections": (2, 0, 3), "axis": 1})]),
         lambda: iter([ErrorSample((np.zeros((2, 5)),), {"sections": (2, 2), "axis": 1}, ShapeError, "do not add up")]),
         quant="move",

@@ -9,7 +9,7 @@ import numpy as np
 from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, public
+from megengine.dispatch import ONNX_WRITER, ErrorSample, Op, Sample, apply, define, public
 from megengine.kernels.reference.order import in_order, in_turn, too_much
 from megengine.ops import quantized_calls
 from megengine.ops.common import (
@@ -92,7 +92,7 @@ define(
         _infer,
         _reference,
         _vjp,
-        OnnxRule("MatMul"),
+        ONNX_WRITER,
         _samples,
         lambda: iter(
             [

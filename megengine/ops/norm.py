@@ -9,7 +9,7 @@ import numpy as np
 from megengine.core.errors import ArgumentError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, public
+from megengine.dispatch import ONNX_WRITER, ErrorSample, OnnxRule, Op, Sample, apply, define, public
 from megengine.dispatch.refusal import fits, shown
 from megengine.kernels.reference.order import in_order
 from megengine.ops.common import Axes, as_tensor, choice, floating, normalize_axes, normalize_axis, refuse_quantized
@@ -71,7 +71,7 @@ for _name, _reference, _vjp, _onnx in (
             _infer(_name),
             _reference,
             _vjp,
-            OnnxRule(_onnx, {"axis": "axis"}),
+            OnnxRule(_onnx, {"axis": "axis"}, read=False),
             _samples,
             lambda _name=_name: iter(
                 [
@@ -166,7 +166,7 @@ define(
         _bn_infer,
         _bn,
         _bn_vjp,
-        OnnxRule("BatchNormalization", {"eps": "epsilon"}),
+        ONNX_WRITER,
         lambda: iter(
             [
                 Sample((_x(2, 3, 4, 4), _x(3), _x(3) * 2, _x(3) + 1, np.abs(_x(3)) + 0.5), {"eps": 1e-5}),

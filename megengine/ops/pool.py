@@ -111,7 +111,7 @@ define(
         _pool_infer("max_pool2d"),
         _max_pool,
         _max_vjp,
-        OnnxRule("MaxPool", _ONNX),
+        OnnxRule("MaxPool", _ONNX, read=False),
         lambda: iter([Sample((_x(*s),), a) for s, a in _CASES]),
         _pool_errors,
         quant="move",
@@ -171,7 +171,7 @@ define(
         _pool_infer("avg_pool2d"),
         _avg_pool,
         _avg_vjp,
-        OnnxRule("AveragePool", {**_ONNX, "count_include_pad": "count_include_pad"}),
+        OnnxRule("AveragePool", {**_ONNX, "count_include_pad": "count_include_pad"}, read=False),
         lambda: iter([Sample((_x(*s),), {**a, "count_include_pad": i}) for s, a in _CASES for i in (True, False)]),
         quant="avg_pool",
     )

@@ -13,7 +13,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, check_scales, qint8, quint8
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import ErrorSample, Op, Sample, apply, define, no_onnx, not_differentiable
+from megengine.dispatch import ONNX_WRITER, ErrorSample, Op, Sample, apply, define, no_onnx, not_differentiable
 from megengine.kernels.reference import integer
 from megengine.kernels.reference.integer import Output
 from megengine.ops.common import FLOAT32, INT32, broadcast_shapes, normalize_axes, reduced_shape
@@ -21,7 +21,7 @@ from megengine.ops.conv import check_conv, check_window
 from megengine.tensor import Tensor
 
 _NO_GRADIENT = not_differentiable("integers carry no gradient; differentiate fake_quant")
-_NO_ONNX = no_onnx("written by the QDQ and the integer export, which know the edges around it")
+_NO_ONNX = no_onnx("it is part of the integer arithmetic; export the graph with explicit pairs (export_qdq)")
 _EIGHT_BITS = (np.dtype(np.int8), np.dtype(np.uint8))
 
 # ---------------------------------------------------------------- checks
@@ -368,8 +368,10 @@ def _error(inputs: tuple, attrs: dict[str, Any], match: str) -> Any:
     return lambda: iter([ErrorSample(inputs, attrs, DTypeError, match)])
 
 
-def _record(name: str, infer: Any, reference: Any, samples: Any, errors: Any, vjp: Any = _NO_GRADIENT) -> Op:
-    return define(Op(name, infer, reference, vjp, _NO_ONNX, samples, errors, needs_specs=True, quant="integer"))
+def _record(
+    name: str, infer: Any, reference: Any, samples: Any, errors: Any, vjp: Any = _NO_GRADIENT, onnx: Any = _NO_ONNX
+) -> Op:
+    return define(Op(name, infer, reference, vjp, onnx, samples, errors, needs_specs=True, quant="integer"))
 
 
 QUANTIZE = _record(
@@ -384,6 +386,7 @@ QUANTIZE = _record(
         ]
     ),
     _error((_PLAIN,), {"dtype": "int8"}, "quantize: dtype is 'int8'; expected a quantized dtype"),
+    onnx=ONNX_WRITER,
 )
 DEQUANTIZE = _record(
     "dequantize",
@@ -391,6 +394,7 @@ DEQUANTIZE = _record(
     _dequantize,
     lambda: iter([Sample((_q(_U8, 2, 3, 5, 4),)), Sample((_q(_S8, 7),))]),
     _error((_PLAIN,), {}, "dequantize: q is float32"),
+    onnx=ONNX_WRITER,
 )
 FAKE_QUANT = _record(
     "fake_quant",

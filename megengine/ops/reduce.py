@@ -14,7 +14,7 @@ from megengine.core.dtype import bfloat16
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, not_differentiable, public
+from megengine.dispatch import ONNX_WRITER, ErrorSample, Op, Sample, apply, define, not_differentiable, public
 from megengine.kernels.reference.order import in_order
 from megengine.ops import quantized_calls
 from megengine.ops.common import (
@@ -148,7 +148,7 @@ define(
         # np.sum, and likewise np.max, takes twice as long to come to this
         lambda x, axis, keepdims: np.add.reduce(in_order(x), axis=axis, dtype=_wide(x) or x.dtype, keepdims=keepdims),
         lambda ctx, ct: (_expand(ct, ctx),),
-        OnnxRule("ReduceSum", _KEYS),
+        ONNX_WRITER,
         _samples(True),
         _errors("sum"),
     )
@@ -159,7 +159,7 @@ define(
         _infer("mean"),
         _mean,
         lambda ctx, ct: (_expand(ct, ctx) / _count(ctx),),
-        OnnxRule("ReduceMean", _KEYS),
+        ONNX_WRITER,
         _samples(False),
         _errors("mean"),
         quant="mean",
@@ -171,7 +171,7 @@ define(
         _infer("prod"),
         lambda x, axis, keepdims: np.multiply.reduce(in_order(x), axis=axis, keepdims=keepdims, dtype=x.dtype),
         _prod_vjp,
-        OnnxRule("ReduceProd", _KEYS),
+        ONNX_WRITER,
         _samples(True),
         _errors("prod"),
     )
@@ -182,7 +182,7 @@ define(
         _infer("max"),
         lambda x, axis, keepdims: np.maximum.reduce(x, axis=axis, keepdims=keepdims),
         _extremum_vjp,
-        OnnxRule("ReduceMax", _KEYS),
+        ONNX_WRITER,
         _samples(False),
         _errors("max"),
     )
@@ -193,7 +193,7 @@ define(
         _infer("min"),
         lambda x, axis, keepdims: np.minimum.reduce(x, axis=axis, keepdims=keepdims),
         _extremum_vjp,
-        OnnxRule("ReduceMin", _KEYS),
+        ONNX_WRITER,
         _samples(False),
         _errors("min"),
     )
@@ -224,7 +224,7 @@ for _name, _function, _type in (("argmax", np.argmax, "ArgMax"), ("argmin", np.a
             _arg_infer(_name),
             lambda x, axis, keepdims, _function=_function: _function(x, axis=axis, keepdims=keepdims),
             not_differentiable("returns indices"),
-            OnnxRule(_type, {"axis": "axis", "keepdims": "keepdims"}),
+            ONNX_WRITER,
             _arg_samples,
         )
     )
@@ -362,7 +362,7 @@ define(
         _topk_infer,
         _topk,
         _topk_vjp,
-        no_onnx("a rule of its own writes it as TopK"),
+        ONNX_WRITER,
         lambda: iter(
             [Sample((np.random.default_rng(1).permutation(20).reshape(4, 5) * 1.0,), {"k": 3, "descending": True})]
         ),

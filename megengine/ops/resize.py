@@ -12,7 +12,7 @@ import numpy as np
 from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, public
+from megengine.dispatch import ONNX_WRITER, ErrorSample, Op, Sample, apply, define, no_onnx, public
 from megengine.dispatch.refusal import shown
 from megengine.ops import quantized_calls
 from megengine.ops.common import FLOAT32, Integers, cast, choice, floating, refuse_quantized, rounded_to
@@ -106,7 +106,7 @@ def _errors() -> Iterator[ErrorSample]:
     yield ErrorSample((x.astype(np.int32),), {**attrs, "mode": "linear"}, DTypeError, "resize: the input is int32")
 
 
-define(Op("resize", _infer, _reference, _vjp("resize_backward"), OnnxRule("Resize"), _samples, _errors))
+define(Op("resize", _infer, _reference, _vjp("resize_backward"), ONNX_WRITER, _samples, _errors))
 define(Op("resize_backward", _infer, _adjoint, _vjp("resize"), no_onnx("gradient of resize"), _samples))
 
 _PUBLIC = {"bilinear": ("linear", 2), "nearest": ("nearest", 2), "bicubic": ("cubic", 2), "linear": ("linear", 1)}

@@ -15,7 +15,7 @@ import numpy as np
 from megengine.core.errors import ArgumentError, ShapeError, brief
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, not_differentiable, public
+from megengine.dispatch import ONNX_WRITER, ErrorSample, OnnxRule, Op, Sample, apply, define, not_differentiable, public
 from megengine.ops.common import (
     INT32,
     Axes,
@@ -40,7 +40,7 @@ define(
         lambda x: TensorSpec((x.ndim,), INT32, x.device),
         lambda x: np.array(x.shape, np.int32),
         not_differentiable("a shape is an integer"),
-        OnnxRule("Shape", write=lambda specs, attrs: ("Shape", {})),
+        OnnxRule("Shape", read=False),
         lambda: iter(
             [
                 Sample((sample_values(3, 4),), differentiable=False),
@@ -79,7 +79,7 @@ define(
         _reshape_infer,
         lambda x, shape: np.ascontiguousarray(x).reshape(shape),
         lambda ctx, ct: (apply("reshape", ct, shape=ctx.inputs[0].shape),),
-        OnnxRule("Reshape"),
+        ONNX_WRITER,
         lambda: iter(
             [
                 Sample((sample_values(2, 6),), {"shape": (3, -1)}),
@@ -175,7 +175,7 @@ define(
         _transpose_infer,
         lambda x, perm: np.require(np.transpose(x, perm), requirements="C"),
         lambda ctx, ct: (apply("transpose", ct, perm=tuple(int(i) for i in np.argsort(ctx.attrs["perm"]))),),
-        OnnxRule("Transpose", {"perm": "perm"}),
+        OnnxRule("Transpose", {"perm": "perm"}, read=False),
         lambda: iter(
             [Sample((sample_values(2, 3, 4),), {"perm": (2, 0, 1)}), Sample((sample_values(0, 3),), {"perm": (1, 0)})]
         ),
@@ -229,7 +229,7 @@ define(
         _broadcast_infer,
         _broadcast,
         lambda ctx, ct: (unbroadcast(ct, ctx.inputs[0].shape),),
-        OnnxRule("Expand"),
+        ONNX_WRITER,
         lambda: iter(
             [
                 Sample((sample_values(3, 1),), {"shape": (2, 3, 4)}),

@@ -14,7 +14,7 @@ from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError, brief
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import OnnxRule, Op, Sample, apply, define, no_onnx, public
+from megengine.dispatch import ONNX_WRITER, Op, Sample, apply, define, no_onnx, public
 from megengine.ops.common import (
     as_tensor,
     choice,
@@ -42,7 +42,7 @@ define(
         _slice_infer,
         lambda x, **attrs: x[_slices(attrs)].copy(),
         lambda ctx, ct: (apply("slice_backward", ct, shape=ctx.inputs[0].shape, **ctx.attrs),),
-        OnnxRule("Slice"),
+        ONNX_WRITER,
         lambda: iter(
             [
                 Sample((sample_values(4, 5),), {"starts": (1, None), "stops": (3, None), "steps": (1, -2)}),
@@ -115,7 +115,7 @@ define(
         _pad_infer,
         _pad,
         _pad_vjp,
-        OnnxRule("Pad", {"mode": "mode"}),
+        ONNX_WRITER,
         lambda: iter(
             [
                 Sample((sample_values(3, 4),), {**_PADS, "mode": "constant"}),

@@ -13,6 +13,7 @@ from megengine.core.errors import OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
 from megengine.dispatch import (
+    ONNX_WRITER,
     ErrorSample,
     OnnxRule,
     Op,
@@ -84,7 +85,7 @@ def unary(
             _unary_infer(name, attrs or {}),
             reference,
             vjp,
-            no_onnx("written as a composition") if onnx is None else OnnxRule(onnx) if isinstance(onnx, str) else onnx,
+            no_onnx("ONNX has no such operator") if onnx is None else OnnxRule(onnx) if isinstance(onnx, str) else onnx,
             _unary_samples(*domain, attrs or {}),
             quant=quant,
         )
@@ -150,8 +151,14 @@ unary("expm1", np.expm1, lambda ctx, ct: (ct * (ctx.outputs[0] + 1),))
 unary("log", np.log, lambda ctx, ct: (ct / ctx.inputs[0],), onnx="Log", domain=(0.1, 3.0))
 unary("log1p", np.log1p, lambda ctx, ct: (ct / (ctx.inputs[0] + 1),), domain=(-0.5, 3.0))
 unary("sqrt", np.sqrt, lambda ctx, ct: (ct * 0.5 / ctx.outputs[0],), onnx="Sqrt", domain=(0.1, 3.0))
-unary("rsqrt", lambda x: 1 / np.sqrt(x), lambda ctx, ct: (ct * -0.5 * ctx.outputs[0] / ctx.inputs[0],), domain=(0.1, 3))
-unary("square", np.square, lambda ctx, ct: (ct * ctx.inputs[0] * 2,), integers=True)
+unary(
+    "rsqrt",
+    lambda x: 1 / np.sqrt(x),
+    lambda ctx, ct: (ct * -0.5 * ctx.outputs[0] / ctx.inputs[0],),
+    onnx=ONNX_WRITER,
+    domain=(0.1, 3),
+)
+unary("square", np.square, lambda ctx, ct: (ct * ctx.inputs[0] * 2,), onnx=ONNX_WRITER, integers=True)
 unary("sin", np.sin, lambda ctx, ct: (ct * apply("cos", ctx.inputs[0]),), onnx="Sin")
 unary("cos", np.cos, lambda ctx, ct: (-ct * apply("sin", ctx.inputs[0]),), onnx="Cos")
 unary("tan", np.tan, lambda ctx, ct: (ct * (1 + ctx.outputs[0] * ctx.outputs[0]),), onnx="Tan", domain=(-1, 1))
@@ -169,7 +176,14 @@ unary("tanh", np.tanh, lambda ctx, ct: (ct * (1 - ctx.outputs[0] * ctx.outputs[0
 unary("erf", _erf, lambda ctx, ct: (ct * apply("exp", -(ctx.inputs[0] ** 2)) * (2 / np.sqrt(np.pi)),), onnx="Erf")
 unary("floor", np.floor, _PIECEWISE, onnx="Floor", method="__floor__", integers=True)
 unary("ceil", np.ceil, _PIECEWISE, onnx="Ceil", method="__ceil__", integers=True)
-unary("round", _round_half_away, _PIECEWISE, method="__round__", integers=True)  # ONNX Round is half to even
+unary(
+    "round",
+    _round_half_away,
+    _PIECEWISE,
+    onnx=no_onnx("ONNX rounds ties to even"),
+    method="__round__",
+    integers=True,
+)
 unary("sigmoid", _sigmoid, lambda ctx, ct: (ct * ctx.outputs[0] * (1 - ctx.outputs[0]),), onnx="Sigmoid", home=_NN)
 _ZEROS = {np.dtype(t): np.zeros((), t) for t in ("f2", "f4", "f8", "i1", "i4", "i8", "u1")}
 
@@ -218,6 +232,7 @@ unary(
     "relu6",
     lambda x: np.clip(x, 0, 6),
     lambda ctx, ct: (masked(ct, apply("logical_and", ctx.inputs[0] > 0, ctx.inputs[0] < 6)),),
+    onnx=ONNX_WRITER,
     quant="clamp",
     domain=(-3.0, 8.0),
     home=_NN,
@@ -227,6 +242,7 @@ unary(
     "hsigmoid",
     _hsigmoid,
     lambda ctx, ct: (masked(ct, apply("logical_and", ctx.inputs[0] > -3, ctx.inputs[0] < 3)) * (1 / 6),),
+    onnx=OnnxRule("HardSigmoid", more=lambda specs: {"alpha": 1 / 6, "beta": 0.5}, read=False),
     domain=(-5.0, 5.0),
     home=_NN,
 )
@@ -258,8 +274,8 @@ def _softplus(x: np.ndarray) -> np.ndarray:
     return np.logaddexp(x, 0).astype(x.dtype)
 
 
-unary("silu", lambda x: x * _sigmoid(x), _silu_vjp, home=_NN)
-unary("gelu", _gelu, _gelu_vjp, onnx="Gelu", home=_NN)
+unary("silu", lambda x: x * _sigmoid(x), _silu_vjp, onnx=ONNX_WRITER, home=_NN)
+unary("gelu", _gelu, _gelu_vjp, onnx=ONNX_WRITER, home=_NN)
 unary("softplus", _softplus, lambda ctx, ct: (ct * apply("sigmoid", ctx.inputs[0]),), onnx="Softplus", home="")
 unary("logical_not", np.logical_not, not_differentiable("booleans"), onnx="Not", method="__invert__", integers=True)
 unary(
@@ -281,6 +297,7 @@ unary(
     "clip",
     lambda x, lo, hi: np.clip(x, x.dtype.type(lo), x.dtype.type(hi)),
     _clip_vjp,
+    onnx=ONNX_WRITER,
     quant="clamp",
     attrs={"lo": -1.0, "hi": 1.5},
     home="",

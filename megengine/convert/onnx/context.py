@@ -29,6 +29,7 @@ def rule(*op_types: str) -> Callable[[Rule], Rule]:
 
     def declare(function: Rule) -> Rule:
         for op_type in op_types:
+            assert op_type not in RULES, f"{op_type} has two readers"
             RULES[op_type] = function
         return function
 

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megengine.convert.onnx import write_index_rules, write_rules  # noqa: F401  (they fill WRITERS)
-from megengine.convert.onnx.writing import WRITERS, Writer, quantized, utf8
+from megengine.convert.onnx.writing import WRITERS, Writer, attribute, quantized, utf8
 from megengine.core.dtype import storage_of
 from megengine.core.errors import OptionError
 from megengine.core.files import replacing
-from megengine.dispatch import OnnxRule, registry
+from megengine.dispatch import NoRule, OnnxWriter, no_onnx, registry
 from megengine.traced_module.formats.module_writing import texts
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
@@ -82,25 +82,16 @@ def _absorbed(graph: InternalGraph) -> set[int]:
 
 
 def _write_expr(w: Writer, expr: Apply) -> None:
-    rule = WRITERS.get(expr.op)
-    if rule is not None:
-        rule(w, expr)
-        return
     record = registry.get(expr.op)
-    if record is None or not isinstance(record.onnx, OnnxRule):
-        raise w.unsupported(expr, record.onnx.reason if record is not None else "the op is unknown")
-    if record.onnx.write is not None:
-        op_type, attrs = record.onnx.write([node.spec for node in expr.inputs], dict(expr.attrs))
-        w.emit(op_type, expr, **attrs)
+    rule = no_onnx("the op is unknown") if record is None else record.onnx
+    if isinstance(rule, NoRule):
+        raise w.unsupported(expr, rule.reason)
+    if isinstance(rule, OnnxWriter):
+        WRITERS[expr.op](w, expr)
         return
-    attrs = {theirs: _plain(expr.attrs[ours]) for ours, theirs in record.onnx.attributes.items() if ours in expr.attrs}
-    w.emit(record.onnx.op_type, expr, **attrs)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bool):
-        return int(value)
-    return list(value) if isinstance(value, tuple) else value
+    attrs = {theirs: expr.attrs[ours] for ours, theirs in rule.attributes.items() if ours in expr.attrs}
+    attrs.update(rule.more([node.spec for node in expr.inputs]))
+    w.emit(rule.op_type, expr, **{name: attribute(value) for name, value in attrs.items()})
 
 
 def _value_info(node: TensorNode, name: str | None = None) -> "onnx.ValueInfoProto":

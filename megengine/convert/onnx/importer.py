@@ -152,8 +152,6 @@ class _Importer:
                 self._define(name, value)
 
     def _made(self, node: "onnx.NodeProto", inputs: list[Value | None], index: int) -> Sequence[Value]:
-        if node.op_type == "Shape" and inputs and inputs[0] is not None:
-            return (_shape_of(node, tuple(inputs[0].shape)),)
         known = all(value is None or isinstance(value, np.ndarray) for value in inputs)
         if known and node.op_type != "DequantizeLinear":  # stored integers stay integers
             folded = fold(node, inputs, self.opset)  # type: ignore[arg-type]
@@ -229,11 +227,6 @@ def _input_spec(item: "onnx.ValueInfoProto", wanted: tuple[int, ...] | None) -> 
     return TensorSpec(tuple(int(size) for size in stated if size is not None), dtype)
 
 
-def _shape_of(node: "onnx.NodeProto", shape: tuple[int, ...]) -> np.ndarray:
-    attrs = _attributes(node)
-    return np.asarray(shape[attrs.get("start", 0) : attrs.get("end", len(shape))], np.int64)
-
-
 def _attributes(node: "onnx.NodeProto") -> dict[str, Any]:
     import onnx
 
@@ -248,21 +241,28 @@ def _attributes(node: "onnx.NodeProto") -> dict[str, Any]:
 
 
 def _from_record(call: Call) -> Any:
-    """An operator whose rule is in the op's record: same inputs, renamed attributes."""
+    """An operator whose rule is in the op's record: same inputs, renamed attributes, ONNX's defaults."""
     op = record_of(call.op_type)
     if op is None:  # all its inputs are stored, so folding was tried first
         raise call.fail("the operator is unknown, and its result cannot be computed from its constant inputs")
     assert isinstance(op.onnx, OnnxRule)  # record_of
     inputs = [call.input(index) for index in range(len(call.inputs))]
-    if op.onnx.read is not None:
-        attrs = op.onnx.read(inputs, call.attrs)
-    else:
-        names = op.onnx.attributes.items()
-        attrs = {ours: _plain(call.attrs[theirs]) for ours, theirs in names if theirs in call.attrs}
+    given = {**_defaults(call.op_type, call.opset), **call.attrs}
+    attrs = {ours: _plain(given[theirs]) for ours, theirs in op.onnx.attributes.items() if theirs in given}
     try:
         return call.apply(op.name, *inputs, **attrs)
-    except TypeError as error:  # an attribute that our op needs and the node leaves to its default
+    except TypeError as error:  # an attribute that our op needs and the node leaves out
         raise call.fail(f"{len(inputs)} inputs and attributes {sorted(call.attrs)} do not fit ({error})") from error
+
+
+def _defaults(op_type: str, opset: int) -> dict[str, Any]:
+    """What ONNX takes for the attributes of an operator that a node leaves out."""
+    import onnx
+
+    stated = onnx.defs.get_schema(op_type, opset).attributes.items()
+    values = {name: onnx.helper.get_attribute_value(a.default_value) for name, a in stated if a.default_value.name}
+    # the standard's 0.01 is stored as a float32, whose shortest decimal is 0.01 again
+    return {name: float(str(np.float32(v))) if isinstance(v, float) else v for name, v in values.items()}
 
 
 def _plain(value: Any) -> Any:

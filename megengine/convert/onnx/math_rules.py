@@ -47,12 +47,6 @@ def hard_sigmoid(call: Call) -> Value:
     return call.apply("clip", call.apply("add", call.apply("mul", x, alpha), beta), lo=0.0, hi=1.0)
 
 
-@rule("LeakyRelu")
-def leaky_relu(call: Call) -> Value:
-    """X where positive, slope * x elsewhere."""
-    return call.apply("leaky_relu", call.input(0), slope=float(call.attr("alpha", 0.01)))
-
-
 @rule("PRelu")
 def prelu(call: Call) -> Value:
     """A slope that is one constant is LeakyRelu; otherwise max(x, 0) + slope * min(x, 0)."""
@@ -71,7 +65,7 @@ def elu(call: Call) -> Value:
     return call.apply("add", call.apply("relu", x), call.apply("mul", tail, float(call.attr("alpha", 1.0))))
 
 
-@rule("Add", "Sub", "Mul", "Div", "Pow")
+@rule("Add", "Div", "Pow")
 def arithmetic(call: Call) -> Value:
     """Broadcasting as NumPy; Pow by 2 and by 1/2 are square and sqrt; integers divide truncating."""
     op = call.op_type.lower()

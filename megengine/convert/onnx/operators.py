@@ -10,16 +10,17 @@ from megengine.dispatch import OnnxRule, Op, registry
 if TYPE_CHECKING:
     import onnx
 
-FOLDED_ONLY = ("Shape", "Size", "ConstantOfShape", "Range", "Constant", "NonZero", "Equal", "Where", "Tile", "OneHot")
+FOLDED_ONLY = ("Size", "ConstantOfShape", "Range", "Constant", "NonZero", "Tile", "OneHot")
 LATE = "depends on the network's input"
 
 
 def record_of(op_type: str) -> Op | None:
-    """The op whose record carries the ONNX rule of this operator."""
-    for op in registry.values():
-        if isinstance(op.onnx, OnnxRule) and op.onnx.op_type == op_type:
-            return op
-    return None
+    """The op whose record says how this operator is read."""
+    return next((op for op in registry.values() if _reads(op.onnx, op_type)), None)
+
+
+def _reads(rule: object, op_type: str) -> bool:
+    return isinstance(rule, OnnxRule) and rule.read and rule.op_type == op_type
 
 
 def is_computed(op_type: str) -> bool:

@@ -10,6 +10,13 @@ from megengine.core.errors import brief
 from megengine.traced_module.ir.node import TensorNode
 
 
+@rule("Shape")
+def shape(call: Call) -> Value:
+    """The lengths of all axes, or of those from `start` to `end`: known while importing."""
+    lengths = call.shape(call.input(0))
+    return np.asarray(lengths[call.attr("start", 0) : call.attr("end", len(lengths))], np.int64)
+
+
 @rule("Reshape")
 def reshape(call: Call) -> Value:
     """A shape with 0 (same size as before) and -1 (the rest)."""

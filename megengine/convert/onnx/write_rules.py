@@ -1,35 +1,13 @@
-"""Write rules of float ops and of the quantize / dequantize pairs; one-to-one ops come from their records."""
+"""Writers of float ops and of the quantize / dequantize pairs that need the graph; the others have an `OnnxRule`."""
 
 import math
 
 import numpy as np
 
-from megengine.convert.onnx.writing import Writer, quantized, storage, writer
+from megengine.convert.onnx.writing import Writer, attribute, quantized, storage, writer
 from megengine.core.dtype import storage_of
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
-
-
-def onnx_pads(padding: tuple[tuple[int, int], ...]) -> list[int]:
-    """((top, bottom), (left, right)) in ONNX's order: all begins, then all ends."""
-    return [pair[0] for pair in padding] + [pair[1] for pair in padding]
-
-
-@writer("conv2d", "conv_transpose2d")
-def conv(w: Writer, expr: Apply) -> None:
-    """Conv and ConvTranspose."""
-    a = expr.attrs
-    attrs = {
-        "strides": list(a["stride"]),
-        "pads": onnx_pads(a["padding"]),
-        "dilations": list(a["dilation"]),
-        "group": a["groups"],
-        "kernel_shape": list(expr.inputs[1].shape[2:]),
-    }
-    if expr.op == "conv2d":
-        w.emit("Conv", expr, **attrs)
-    else:
-        w.emit("ConvTranspose", expr, output_padding=list(a["output_padding"]), **attrs)
 
 
 @writer("matmul")
@@ -94,17 +72,6 @@ def batch_norm(w: Writer, expr: Apply) -> None:
         flat = isinstance(node.expr, Constant) and len(node.shape) != 1
         names.append(w.constant(storage(node).reshape(-1), f"{node.name}_flat") if flat else w.value(node))
     w.emit("BatchNormalization", expr, names, epsilon=float(expr.attrs["eps"]))
-
-
-@writer("max_pool2d", "avg_pool2d")
-def pool(w: Writer, expr: Apply) -> None:
-    """MaxPool and AveragePool."""
-    a = expr.attrs
-    attrs = {"kernel_shape": list(a["kernel"]), "strides": list(a["stride"]), "pads": onnx_pads(a["padding"])}
-    if expr.op == "max_pool2d":
-        w.emit("MaxPool", expr, **attrs)
-    else:
-        w.emit("AveragePool", expr, count_include_pad=int(a["count_include_pad"]), **attrs)
 
 
 @writer("mean", "sum", "max", "min", "prod")
@@ -193,24 +160,6 @@ def square(w: Writer, expr: Apply) -> None:
     w.emit("Mul", expr, [x, x])
 
 
-@writer("hsigmoid")
-def hard_sigmoid(w: Writer, expr: Apply) -> None:
-    """HardSigmoid with slope 1/6."""
-    w.emit("HardSigmoid", expr, alpha=1 / 6, beta=0.5)
-
-
-@writer("leaky_relu")
-def leaky_relu(w: Writer, expr: Apply) -> None:
-    """LeakyRelu."""
-    w.emit("LeakyRelu", expr, alpha=float(expr.attrs["slope"]))
-
-
-@writer("softmax", "log_softmax")
-def softmax(w: Writer, expr: Apply) -> None:
-    """Softmax along one axis."""
-    w.emit("Softmax" if expr.op == "softmax" else "LogSoftmax", expr, axis=int(expr.attrs["axis"]))
-
-
 @writer("reshape", "broadcast_to")
 def reshape(w: Writer, expr: Apply) -> None:
     """Reshape and Expand to the stated shape."""
@@ -223,23 +172,11 @@ def reshape(w: Writer, expr: Apply) -> None:
     w.emit("Reshape" if expr.op == "reshape" else "Expand", expr, [w.value(expr.inputs[0]), name], **attrs)
 
 
-@writer("transpose")
-def transpose(w: Writer, expr: Apply) -> None:
-    """Transpose."""
-    w.emit("Transpose", expr, perm=list(expr.attrs["perm"]))
-
-
-@writer("concat")
-def concat(w: Writer, expr: Apply) -> None:
-    """Concat."""
-    w.emit("Concat", expr, axis=int(expr.attrs["axis"]))
-
-
 @writer("pad")
 def pad(w: Writer, expr: Apply) -> None:
     """Pad; the modes have ONNX's names."""
     a, name = expr.attrs, expr.outputs[0].name
-    pads = w.constant(onnx_pads(a["widths"]), f"{name}_pads", np.int64)
+    pads = w.constant(attribute(a["widths"]), f"{name}_pads", np.int64)
     inputs = [w.value(expr.inputs[0]), pads]
     if a["mode"] == "constant":
         inputs.append(w.constant(a["value"], f"{name}_value", np.float32))

@@ -8,6 +8,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.errors import GraphError
+from megengine.dispatch import ONNX_WRITER, get_op
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
 
@@ -19,10 +20,12 @@ WRITERS: dict[str, WriteRule] = {}
 
 
 def writer(*ops: str) -> Callable[[WriteRule], WriteRule]:
-    """Declare how ops of the graph become ONNX nodes."""
+    """Declare how ops of the graph become ONNX nodes. Their records say ONNX_WRITER."""
 
     def declare(function: WriteRule) -> WriteRule:
         for op in ops:
+            assert op not in WRITERS, f"{op} has two writers"
+            assert get_op(op).onnx is ONNX_WRITER, f"{op} has a writer, and its record {get_op(op).onnx}"
             WRITERS[op] = function
         return function
 
@@ -98,6 +101,19 @@ class Writer:
 def storage(node: TensorNode) -> np.ndarray:
     """The stored array of a constant, integers for quantized ones."""
     return np.asarray(node.expr.value._storage())
+
+
+def attribute(value: Any) -> Any:
+    """The value of an attribute as ONNX has it: a list, pairs for every axis as all begins, then all ends."""
+    if isinstance(value, bool):
+        return int(value)
+    if not isinstance(value, tuple):
+        return value
+    return (
+        [n for column in zip(*value, strict=True) for n in column]
+        if value and isinstance(value[0], tuple)
+        else list(value)
+    )
 
 
 def quantized(node: TensorNode) -> QuantizedDType | None:
