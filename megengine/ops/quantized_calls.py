@@ -101,8 +101,13 @@ def summed(function: Rule, inp: Any, axis: Any = None, keepdims: bool = False) -
 
 
 def multiplied(function: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
-    """Products of 8-bit tensors of one kind, as 32-bit integers whose scale is the product of both."""
+    """Products of 8-bit tensors of one kind, as 32-bit integers whose scale is the product of both.
+
+    Real numbers before a quantized tensor are brought to its dtype.
+    """
     x, y = _one_scale(a), _one_scale(b)
+    if y and y.storage != INT32 and isinstance(a, Tensor) and not isinstance(a.dtype, QuantizedDType):
+        x, a = y, apply("quantize", cast(a, FLOAT32), dtype=y)
     if x is None or y is None or x.storage != y.storage or x.storage == INT32:
         return NotImplemented
     found = function(cast(_whole(a, x), INT32), cast(_whole(b, y), INT32), *args, **kwargs)

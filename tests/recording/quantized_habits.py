@@ -127,6 +127,24 @@ def products_of_quantized_tensors(mge):
 
 
 @habit
+def real_numbers_before_a_quantized_weight(mge):
+    F, x, b = (
+        mge.functional,
+        mge.tensor(np.linspace(-3, 4, 15).reshape(3, 5).astype(np.float32)),
+        mge.tensor([0.25] * 4),
+    )
+    return both(
+        mge,
+        lambda q: F.linear(x, q(4, 5)),
+        lambda q: F.linear(x, q(4, 5), b),
+        lambda q: F.linear(x.astype("int32"), q(4, 5)),
+        lambda q: F.linear(x.astype("float16"), q(4, 5, scale=0.03), b),
+        lambda q: F.matmul(x, q(5, 4)),
+        lambda q: F.matmul(x, q(4, 5, scale=0.01), transpose_b=True),
+    )
+
+
+@habit
 def elementwise_quantized_tensors(mge):
     F, other = mge.functional, mge.tensor(np.linspace(-3, 9, 5).astype(np.float32))
     calls = [lambda q: F.relu(q(3, 5)), lambda q: -q(3, 5), lambda q: -(q(3, 5) - 8)]
