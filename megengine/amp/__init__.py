@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from megengine.autodiff import GradManager
+from megengine.autodiff.grad_manager import tensors_of
 from megengine.core.effectless import Settings, warn_once
-from megengine.core.errors import OptionError
+from megengine.core.errors import ArgumentError, OptionError
+from megengine.dispatch.refusal import constructor, explains, shown
 from megengine.module import Module
 from megengine.ops.common import choice
 from megengine.tensor import Tensor
@@ -59,6 +61,7 @@ class GradScaler:
     `growth_interval` good steps it grows by `growth_factor`. An interval of 0 keeps the scale.
     """
 
+    @constructor
     def __init__(
         self,
         init_scale: float = 2.0**4,
@@ -75,33 +78,41 @@ class GradScaler:
         self.backoff_factor, self.growth_interval = backoff_factor, growth_interval
         self._growth_tracker, self._found_non_finite = 0, False
 
+    @explains
     def backward(
         self,
         gm: GradManager,
         y: Any = None,
-        dy: Tensor | None = None,
+        dy: Any = None,
         *,
         unscale_grad: bool = True,
         update_scale: bool | str = "if_unscale_grad",
     ) -> None:
-        """`gm.backward(y)` of the scaled loss; then the gradients are scaled back, and the scale is updated."""
-        if isinstance(y, (list, tuple)):
-            raise OptionError("GradScaler.backward: y is several tensors; expected one loss")
-        given = Tensor(np.ones(y.shape, np.float32)) if dy is None and y is not None else dy
-        gm.backward(y, None if given is None else given * self.scale_factor)
+        """`gm.backward(y, dy)` of the scaled losses; then the gradients are scaled back, and the scale is updated."""
+        if not isinstance(gm, GradManager):
+            raise ArgumentError(f"GradScaler.backward: gm is {shown(gm)}; expected a GradManager")
+        targets = [] if y is None else tensors_of("y", y)
+        seeds = [Tensor(np.ones(t.shape, np.float32)) for t in targets] if dy is None else tensors_of("dy", dy)
+        gm.backward(targets, [seed * self.scale_factor for seed in seeds])
         if unscale_grad:
             self.unscale(gm.attached_tensors())
         if update_scale is True or (update_scale == "if_unscale_grad" and unscale_grad):
             self.update()
 
+    @explains
     def unscale(self, grad_tensors: Iterable[Tensor]) -> GradScaler:
         """Scale the gradients of these tensors back; all are dropped if one is not finite."""
-        tensors = [t for t in grad_tensors if t.grad is not None]
+        given = list(grad_tensors)
+        wrong = [t for t in given if not isinstance(t, Tensor)]
+        if wrong:
+            raise ArgumentError(f"GradScaler.unscale: got {shown(wrong[0])}; expected tensors")
+        tensors = [t for t in given if t.grad is not None]
         self._found_non_finite = any(not np.isfinite(t.grad.numpy()).all() for t in tensors)  # type: ignore[union-attr]
         for t in tensors:
             t.grad = None if self._found_non_finite else t.grad * (1 / self.scale_factor)  # type: ignore[operator]
         return self
 
+    @explains
     def update(self, new_scale: float | None = None) -> None:
         """Take a new scale, or the one that follows from what the last gradients were."""
         if self.growth_interval == 0:
@@ -123,8 +134,11 @@ class GradScaler:
         names = ("scale_factor", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
         return {n: getattr(self, n) for n in names}
 
+    @explains
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take what `state_dict()` gave."""
+        if not isinstance(state, Mapping):
+            raise ArgumentError(f"GradScaler.load_state_dict: state is {shown(state)}; expected a dict")
         unknown = sorted(state.keys() - self.state_dict().keys())
         if unknown:
             raise OptionError(f"GradScaler: unknown state {unknown}")

@@ -111,7 +111,7 @@ class GradManager:
         tape = self._tape
         if tape is None:
             raise GradientError("backward: nothing was recorded; use 'with gm:' or gm.record() around the computation")
-        targets = [y] if isinstance(y, Tensor) else [] if y is None else _tensors("y", y)
+        targets = [y] if isinstance(y, Tensor) else [] if y is None else tensors_of("y", y)
         seeds = self._seeds(targets, dy)
         tape.stop()  # the gradients are no part of what they are of
         token = _backwarding.set(self)
@@ -152,7 +152,7 @@ class GradManager:
     def _seeds(targets: list[Tensor], dy: Any) -> list[Tensor]:
         if dy is None:
             return list(map(_ones, targets))
-        seeds = _tensors("dy", dy)
+        seeds = tensors_of("dy", dy)
         if len(seeds) != len(targets):
             raise GradientError(f"backward: {len(targets)} targets and {len(seeds)} cotangents; expected as many")
         return seeds
@@ -174,7 +174,8 @@ def _ones(like: Tensor) -> Tensor:
     return Tensor._of_spec(np.ones(like.spec.shape, storage_of(like.dtype)), like.spec)
 
 
-def _tensors(name: str, given: Any) -> list[Tensor]:
+def tensors_of(name: str, given: Any) -> list[Tensor]:
+    """A tensor, or several, as a list. Raises ArgumentError for anything else; `name` is the argument's."""
     items = list(given) if isinstance(given, (tuple, list)) else [given]
     wrong = [t for t in items if not isinstance(t, Tensor)]
     if wrong:
