@@ -62,14 +62,20 @@ class Unfinished(M.Module):
     pass
 
 
+class Pointless(mge.data.Sampler):
+    def __init__(self):
+        super().__init__()
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [
         (lambda: Unfinished()(1), "Unfinished has no forward"),
         (lambda: mge.optimizer.LRScheduler(mge.optimizer.SGD([mge.Parameter([1.0])], 0.1)), "has no get_lr"),
-        (lambda: mge.data.dataset.Dataset()[0], "Dataset has no __getitem__"),
-        (lambda: len(mge.data.dataset.Dataset()), "Dataset has no __len__"),
-        (lambda: mge.data.transform.Transform().apply(1), "Transform has no apply"),
+        (lambda: mge.data.dataset.VisionDataset("a")[0], "VisionDataset has no __getitem__"),
+        (lambda: len(mge.data.dataset.VisionDataset("a")), "VisionDataset has no __len__"),
+        (lambda: mge.data.transform.VisionTransform().apply([[1.0]]), "VisionTransform has no _apply_image"),
+        (lambda: iter(Pointless()), "Pointless has no __iter__"),
         (lambda: mge.autodiff.Function()(mge.tensor(1.0)), "Function has no forward"),
         (lambda: mge.optimizer.SGD([mge.Parameter([1.0])], 0.1).backward(1), "gm.backward"),
     ],

@@ -52,7 +52,7 @@ def late_tracking():
         (late_tracking, "track_running_stats was False when the layer was made"),
         (lambda: megengine.autodiff.GradManager().attach(megengine.tensor([1])), "expected .* floating-point dtype"),
         (lambda: megengine.quantization.create_qparams("nonsense"), "create_qparams: mode is 'nonsense'"),
-        (lambda: copy.copy(megengine.data.Infinite(3)).nonsense, "nonsense"),
+        (lambda: copy.copy(megengine.data.Infinite([[3]])).nonsense, "nonsense"),
     ],
 )
 def test_refusals(call, text):

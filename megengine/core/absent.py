@@ -15,9 +15,8 @@ from megengine.core.old_names import OLD_NAMES
 # beginning of a name -> why it is not here; the longest one counts
 REASONS: dict[str, str] = {
     "megengine.optim": "it is called megengine.optimizer",
-    "megengine.data.dataset.": "make a Dataset with __getitem__ and __len__, or an ArrayDataset of arrays in memory",
+    "megengine.data.dataset.": "make a Dataset with __init__, __getitem__, __len__, or an ArrayDataset of arrays",
     "megengine.data.transform.": "make a VisionTransform with _apply_image, or prepare the pictures with PIL or NumPy",
-    "megengine.data.StreamSampler": "a generator of batches serves in place of a DataLoader",
     "megengine.distributed.Server": "training runs in one process",
     "megengine.distributed.Client": "training runs in one process",
     "megengine.distributed.launcher": "training runs in one process; megengine.distributed has launcher itself",

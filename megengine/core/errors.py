@@ -55,6 +55,10 @@ class ArgumentError(OptionError, TypeError):
     """An argument is of a kind that the function cannot use."""
 
 
+class UnsupportedError(OptionError, NotImplementedError):
+    """A value that MegEngine or the base class knows is not supported here."""
+
+
 class DivisionByZeroError(OptionError, ZeroDivisionError):
     """Integers are divided by zero, which has no result."""
 

@@ -13,6 +13,7 @@ from megengine.data.sampler import (
     ReplacementSampler,
     Sampler,
     SequentialSampler,
+    StreamSampler,
 )
 
 
@@ -29,6 +30,7 @@ __all__ = [
     "ReplacementSampler",
     "Sampler",
     "SequentialSampler",
+    "StreamSampler",
     "dataset",
     "transform",
 ]

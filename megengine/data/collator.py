@@ -8,13 +8,17 @@ from typing import Any
 import numpy as np
 
 from megengine.core.errors import ArgumentError
+from megengine.dispatch.refusal import explains, shown
 
 
 class Collator:
     """Stacks items: arrays and numbers along a new first axis; dicts, lists and tuples (as lists) part by part."""
 
+    @explains
     def apply(self, inputs: Sequence[Any]) -> Any:
         """Items of equal structure and shapes -> a batch of arrays."""
+        if isinstance(inputs, (str, bytes)) or not len(inputs):
+            raise ArgumentError(f"Collator: inputs is {shown(inputs)}; expected one item or more, in a list")
         first = inputs[0]
         if isinstance(first, dict):
             return {key: self.apply([item[key] for item in inputs]) for key in first}

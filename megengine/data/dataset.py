@@ -1,33 +1,68 @@
-"""Data sets: what has a length and gives an item for a number."""
+"""Data sets: what has a length and gives an item for a number; and streams, which give one item after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from megengine.core import absent
-from megengine.core.errors import IndexOutOfRangeError, MissingMethodError, OptionError, ShapeError
+from megengine.core.errors import (
+    ArgumentError,
+    IndexOutOfRangeError,
+    MissingMethodError,
+    OptionError,
+    ShapeError,
+    UnsupportedError,
+)
+from megengine.dispatch.refusal import constructor, explains
 
 
-class Dataset:
-    """Base of data sets: subclass it with `__getitem__` and `__len__`."""
+class Dataset(ABC):
+    """Base of data sets: subclass it with `__init__`, `__getitem__` and `__len__`."""
+
+    @abstractmethod
+    def __init__(self) -> None: ...
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> Any: ...
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+
+class StreamDataset(Dataset):
+    """Base of data sets that are read in their own order: subclass it with `__init__` and `__iter__`."""
+
+    @abstractmethod
+    def __init__(self) -> None: ...
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Any]: ...
 
     def __getitem__(self, index: int) -> Any:
-        raise MissingMethodError(f"{type(self).__name__} has no __getitem__; define it in the subclass")
+        raise ArgumentError(f"{type(self).__name__}: a stream has no item {index!r}; iterate over it")
 
     def __len__(self) -> int:
-        raise MissingMethodError(f"{type(self).__name__} has no __len__; define it in the subclass")
+        raise ArgumentError(f"{type(self).__name__}: a stream has no length; iterate over it")
 
 
 class ArrayDataset(Dataset):
     """Rows of arrays of one length: item i is a tuple of the i-th row of each. Raises ShapeError otherwise."""
 
+    @constructor
     def __init__(self, *arrays: Any) -> None:
+        without = [a for a in arrays if not hasattr(a, "__len__")]
+        if without:
+            raise ArgumentError(f"ArrayDataset: got a {type(without[0]).__name__}; expected arrays")
         lengths = [len(a) for a in arrays]
         if len(set(lengths)) != 1:
             raise ShapeError(f"ArrayDataset: arrays have lengths {lengths}; expected one or more of equal length")
         self.arrays = arrays
 
+    @explains
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         return tuple(a[index] for a in self.arrays)
 
@@ -38,13 +73,19 @@ class ArrayDataset(Dataset):
 class ConcatDataset(Dataset):
     """Data sets one after the other. Raises OptionError for none, IndexOutOfRangeError for an item outside."""
 
+    @constructor
     def __init__(self, datasets: Iterable[Any]) -> None:
         self.datasets = list(datasets)
         if not self.datasets:
             raise OptionError("ConcatDataset: there is no data set; expected one or more")
+        wrong = [d for d in self.datasets if isinstance(d, StreamDataset) or not hasattr(d, "__len__")]
+        if wrong:
+            raise ArgumentError(f"ConcatDataset: got a {type(wrong[0]).__name__}; expected data sets with a length")
 
+    @explains
     def __getitem__(self, index: int) -> Any:
-        at = index + len(self) if index < 0 else index
+        at = operator.index(index)
+        at = at + len(self) if at < 0 else at
         for dataset in self.datasets:
             if 0 <= at < len(dataset):
                 return dataset[at]
@@ -55,8 +96,40 @@ class ConcatDataset(Dataset):
         return sum(map(len, self.datasets))
 
 
+class VisionDataset(Dataset):
+    """Base of data sets of pictures in a folder: `order` says what the parts of an item are, `("image",)` by default.
+
+    A subclass names the parts that it can give in `supported_order`; UnsupportedError is raised for any other.
+    """
+
+    @constructor
+    def __init__(
+        self,
+        root: str | bytes | os.PathLike[str] | None,
+        *,
+        order: Sequence[str] | None = None,
+        supported_order: Sequence[str] | None = None,
+    ) -> None:
+        self.root = os.path.expanduser(root) if isinstance(root, (str, bytes)) else root
+        self.order = ("image",) if order is None else order
+        if not isinstance(self.order, Sequence):
+            raise ArgumentError(f"{type(self).__name__}: order is {order!r}; expected a sequence of names")
+        supported = self.order if supported_order is None else supported_order
+        for name in self.order:
+            if name not in supported:
+                raise UnsupportedError(
+                    f"{type(self).__name__}: order names {name!r}; supported are {', '.join(supported)}"
+                )
+
+    def __getitem__(self, index: int) -> Any:
+        raise MissingMethodError(f"{type(self).__name__} has no __getitem__; define it in the subclass")
+
+    def __len__(self) -> int:
+        raise MissingMethodError(f"{type(self).__name__} has no __len__; define it in the subclass")
+
+
 def __getattr__(name: str) -> Any:
     raise absent.missing(__name__, name)
 
 
-__all__ = ["ArrayDataset", "ConcatDataset", "Dataset"]
+__all__ = ["ArrayDataset", "ConcatDataset", "Dataset", "StreamDataset", "VisionDataset"]

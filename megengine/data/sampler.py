@@ -2,23 +2,54 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import numbers
 import sys
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from megengine import random
 from megengine.core.errors import ArgumentError, MissingMethodError, MissingNameError, OptionError
+from megengine.dispatch.refusal import constructor
 
 
-class Sampler:
-    """Base: iterating gives batches of indices."""
+class Sampler(ABC):
+    """Base: iterating gives batches of indices. Subclass it with `__init__` and `__iter__`."""
+
+    @abstractmethod
+    def __init__(self) -> None: ...
 
     def __iter__(self) -> Iterator[list[int]]:
         raise MissingMethodError(f"{type(self).__name__} has no __iter__; define it in the subclass")
+
+
+def _batch_size(name: str, given: Any) -> int:
+    if not isinstance(given, numbers.Integral) or given < 1:
+        raise ArgumentError(f"{name}: batch_size is {given!r}; expected an integer of at least 1")
+    return int(given)
+
+
+def _part(name: str, world_size: int | None, rank: int | None) -> tuple[int, int]:
+    size, place = 1 if world_size is None else world_size, 0 if rank is None else rank
+    if not all(isinstance(n, numbers.Integral) for n in (size, place)) or not 0 <= place < size:
+        raise ArgumentError(f"{name}: world_size={world_size!r}, rank={rank!r}; expected 0 <= rank < world_size")
+    return int(size), int(place)
+
+
+class StreamSampler(Sampler):
+    """Batches of `batch_size` numbers that count on without end: how many items of a StreamDataset come together."""
+
+    @constructor
+    def __init__(self, batch_size: int = 1) -> None:
+        self.batch_size = _batch_size("StreamSampler", batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for start in itertools.count(0, self.batch_size):
+            yield list(range(start, start + self.batch_size))
 
 
 class MapSampler(Sampler):
@@ -28,6 +59,7 @@ class MapSampler(Sampler):
     parts of the data, `rank` (from 0) gets every `world_size`-th index; the first ones fill up the last parts.
     """
 
+    @constructor
     def __init__(
         self,
         dataset: Any,
@@ -39,23 +71,25 @@ class MapSampler(Sampler):
         seed: int | None = None,
     ) -> None:
         name = type(self).__name__
-        if not hasattr(dataset, "__len__") or not isinstance(batch_size, numbers.Integral) or batch_size < 1:
-            raise ArgumentError(
-                f"{name}: dataset is a {type(dataset).__name__}, batch_size={batch_size!r}; "
-                "expected something with a length, and an integer of at least 1"
-            )
-        if isinstance(batch_size, bool) or not isinstance(drop_last, (bool, np.bool_)):
-            raise ArgumentError(
-                f"{name}: batch_size={batch_size!r}, drop_last={drop_last!r}; expected a number, a boolean"
-            )
-        if num_samples is not None and num_samples < 1:
-            raise OptionError(f"{name}: num_samples is {num_samples}; expected at least 1")
-        self.world_size, self.rank = 1 if world_size is None else int(world_size), 0 if rank is None else int(rank)
-        if not 0 <= self.rank < self.world_size:
-            raise OptionError(f"{name}: world_size={world_size}, rank={rank}; expected 0 <= rank < world_size")
-        self.dataset, self.batch_size, self.drop_last = dataset, int(batch_size), bool(drop_last)
+        if not hasattr(dataset, "__len__") or isinstance(dataset, (str, bytes)):
+            raise ArgumentError(f"{name}: dataset is a {type(dataset).__name__}; expected something with a length")
+        if not isinstance(drop_last, (bool, np.bool_)):
+            raise ArgumentError(f"{name}: drop_last is {drop_last!r}; expected True or False")
+        if num_samples is not None and (not isinstance(num_samples, numbers.Integral) or num_samples < 1):
+            raise ArgumentError(f"{name}: num_samples is {num_samples!r}; expected an integer of at least 1")
+        self.world_size, self.rank = _part(name, world_size, rank)
+        self.dataset, self.batch_size, self.drop_last = dataset, _batch_size(name, batch_size), bool(drop_last)
         self.num_samples = len(dataset) if num_samples is None else int(num_samples)
         self.rng = None if seed is None else np.random.default_rng(seed)
+
+    def _take(self, indices: Sequence[int] | None) -> None:
+        """Give these indices instead of all."""
+        if indices is not None and (isinstance(indices, (str, bytes)) or not hasattr(indices, "__len__")):
+            name = type(self).__name__
+            raise ArgumentError(f"{name}: indices is a {type(indices).__name__}; expected a sequence of integers")
+        self.indices = indices
+        if indices is not None:
+            self.num_samples = len(indices)
 
     def _generator(self) -> np.random.Generator:
         return random.generator() if self.rng is None else self.rng
@@ -79,6 +113,7 @@ class MapSampler(Sampler):
 class SequentialSampler(MapSampler):
     """The indices of a data set in order, or those of `indices`."""
 
+    @constructor
     def __init__(
         self,
         dataset: Any,
@@ -88,9 +123,8 @@ class SequentialSampler(MapSampler):
         world_size: int | None = None,
         rank: int | None = None,
     ) -> None:
-        count = None if indices is None else len(indices)
-        super().__init__(dataset, batch_size, drop_last, count, world_size, rank)
-        self.indices = indices
+        super().__init__(dataset, batch_size, drop_last, None, world_size, rank)
+        self._take(indices)
 
     def sample(self) -> list[int]:
         """The indices in order."""
@@ -103,6 +137,7 @@ class RandomSampler(MapSampler):
     Parts of one data set need one seed, so that they are parts of one order.
     """
 
+    @constructor
     def __init__(
         self,
         dataset: Any,
@@ -113,11 +148,10 @@ class RandomSampler(MapSampler):
         rank: int | None = None,
         seed: int | None = None,
     ) -> None:
-        count = None if indices is None else len(indices)
-        super().__init__(dataset, batch_size, drop_last, count, world_size, rank, seed)
+        super().__init__(dataset, batch_size, drop_last, None, world_size, rank, seed)
         if self.world_size > 1 and seed is None:
             raise OptionError("RandomSampler: world_size is above 1; expected a seed, the same for every rank")
-        self.indices = indices
+        self._take(indices)
 
     def sample(self) -> list[int]:
         """The indices in random order."""
@@ -128,6 +162,7 @@ class RandomSampler(MapSampler):
 class ReplacementSampler(MapSampler):
     """`num_samples` indices drawn with replacement, with probabilities in proportion to `weights`."""
 
+    @constructor
     def __init__(
         self,
         dataset: Any,
@@ -150,13 +185,14 @@ class ReplacementSampler(MapSampler):
         return self._generator().choice(len(self.dataset), self.num_samples, p=self.weights).tolist()
 
 
-class Infinite(Sampler):
+class Infinite(MapSampler):
     """The batches of a sampler again and again; other attributes (`batch_size`, `drop_last`, ...) are the sampler's.
 
     Its length is the largest that Python knows, `sys.maxsize`.
     """
 
-    def __init__(self, sampler: Sampler) -> None:
+    @constructor
+    def __init__(self, sampler: Iterable[list[int]]) -> None:
         self.sampler = sampler
 
     def __getattr__(self, name: str) -> Any:
@@ -177,4 +213,12 @@ class Infinite(Sampler):
                 raise OptionError("Infinite: the sampler gives no batch; the data set is empty or drop_last drops all")
 
 
-__all__ = ["Infinite", "MapSampler", "RandomSampler", "ReplacementSampler", "Sampler", "SequentialSampler"]
+__all__ = [
+    "Infinite",
+    "MapSampler",
+    "RandomSampler",
+    "ReplacementSampler",
+    "Sampler",
+    "SequentialSampler",
+    "StreamSampler",
+]

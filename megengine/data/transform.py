@@ -1,7 +1,9 @@
-"""Changes to pictures [H,W,C] of NumPy arrays, alone or first in a tuple with labels, which stay as they are."""
+"""Changes to pictures [H,W,C] of NumPy arrays, alone or in a tuple with their masks, boxes, points and labels."""
 
 from __future__ import annotations
 
+import numbers
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,15 +11,16 @@ import numpy as np
 
 from megengine import random
 from megengine.core import absent
-from megengine.core.errors import ArgumentError, MissingMethodError, OptionError, ShapeError
+from megengine.core.errors import ArgumentError, MissingMethodError, OptionError, ShapeError, UnsupportedError
+from megengine.dispatch.refusal import constructor, explains
 
 
-class Transform:
+class Transform(ABC):
     """Base: subclass it with `apply`, which takes and gives an item."""
 
+    @abstractmethod
     def apply(self, input: Any) -> Any:
         """One item."""
-        raise MissingMethodError(f"{type(self).__name__} has no apply; define it in the subclass")
 
     def apply_batch(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Several items, one by one."""
@@ -32,56 +35,165 @@ class PseudoTransform(Transform):
         return input
 
 
+# what a part of an item is called in `order`; those below are labels, which no transform changes
+_PARTS = ("image", "coords", "boxes", "mask", "keypoints", "polygons")
+_LABELS = ("boxes_category", "category", "image_category", "image_info", "info")
+
+
 class VisionTransform(Transform):
-    """Base for pictures: `order` says what the parts of an item are; those named "image" are changed."""
+    """Base for pictures: `order` says what the parts of an item are, `("image",)` by default.
 
+    Each part is given to the method of its name: `_apply_image` ([H,W,C]), `_apply_mask` ([H,W] or [H,W,C]) and
+    `_apply_coords` ([...,2], x before y) are a subclass's; boxes ([N,4]: left, top, right, bottom), keypoints
+    ([...,N,3]: x, y, visibility) and polygons (lists of lists of coords) follow from `_apply_coords`. Labels
+    (`boxes_category`, `category`, `image_category`, `image_info`, `info`) and further parts stay as they are.
+    """
+
+    @constructor
     def __init__(self, order: Sequence[str] | None = None) -> None:
-        self.order = ("image",) if order is None else tuple(order)
+        self.order = _checked_order(type(self).__name__, ("image",) if order is None else order)
 
+    @explains
     def apply(self, input: Any) -> Any:
         """A picture, or a tuple whose parts are named by `order`; further parts stay."""
         if not isinstance(input, tuple):
-            return self._apply_image(_picture(type(self).__name__, input))
-        names = self.order + ("other",) * (len(input) - len(self.order))
-        pairs = zip(names, input, strict=False)
-        return tuple(self._apply_image(_picture(type(self).__name__, p)) if n == "image" else p for n, p in pairs)
+            return self._changed(self.order[0] if self.order else "image", input)
+        names = tuple(self.order) + ("info",) * (len(input) - len(self.order))
+        return tuple(self._changed(name, part) for name, part in zip(names, input, strict=False))
+
+    def _changed(self, name: str, part: Any) -> Any:
+        if name in _LABELS:
+            return part
+        return getattr(self, f"_apply_{name}")(_picture(type(self).__name__, part) if name == "image" else part)
+
+    def _get_image(self, input: Any) -> np.ndarray:
+        """The picture of an item, whose size the other parts depend on."""
+        if isinstance(input, tuple):
+            if "image" not in self.order[: len(input)]:
+                raise OptionError(f"{type(self).__name__}: order is {self.order}; expected an 'image' among the parts")
+            input = input[list(self.order).index("image")]
+        return _picture(type(self).__name__, input)
+
+    def _lacks(self, name: str) -> MissingMethodError:
+        return MissingMethodError(f"{type(self).__name__} has no {name}; define it in the subclass")
 
     def _apply_image(self, image: np.ndarray) -> np.ndarray:
-        raise MissingMethodError(f"{type(self).__name__} has no _apply_image; define it in the subclass")
+        raise self._lacks("_apply_image")
+
+    def _apply_mask(self, mask: np.ndarray) -> np.ndarray:
+        raise self._lacks("_apply_mask")
+
+    def _apply_coords(self, coords: np.ndarray) -> np.ndarray:
+        raise self._lacks("_apply_coords")
+
+    def _apply_boxes(self, boxes: Any) -> np.ndarray:
+        given = np.asarray(boxes)
+        ends = self._apply_coords(given.reshape(-1, 2, 2))
+        corners = np.concatenate([ends.min(-2), ends.max(-2)], axis=-1) if len(ends) else ends
+        return corners.reshape(given.shape)
+
+    def _apply_keypoints(self, keypoints: Any) -> np.ndarray:
+        given = np.asarray(keypoints)
+        return np.concatenate([self._apply_coords(given[..., :2]), given[..., 2:]], axis=-1)
+
+    def _apply_polygons(self, polygons: Any) -> list[list[np.ndarray]]:
+        return [[self._apply_coords(np.asarray(p).reshape(-1, 2)) for p in parts] for parts in polygons]
+
+
+def _checked_order(name: str, order: Any) -> tuple[str, ...]:
+    if not isinstance(order, Sequence) or isinstance(order, (str, bytes)):
+        raise UnsupportedError(f"{name}: order is {order!r}; expected a sequence of names, such as ('image', 'boxes')")
+    for part in order:
+        if part not in (*_PARTS, *_LABELS):
+            known = ", ".join((*_PARTS, *_LABELS))
+            raise UnsupportedError(f"{name}: order names {part!r}; supported are {known}")
+    return tuple(order)
 
 
 def _picture(name: str, value: Any) -> np.ndarray:
     image = np.asarray(value)
     if image.ndim not in (2, 3):
         raise ShapeError(f"{name}: a picture has shape {image.shape}; expected [H,W,C] or [H,W]")
+    if image.dtype.kind not in "buif":
+        raise ArgumentError(f"{name}: a picture holds values of {image.dtype}; expected numbers")
     return image if image.ndim == 3 else image[..., None]
 
 
-class Compose(Transform):
-    """Transforms one after the other."""
+def _by_channel(name: str, argument: str, value: Any) -> Any:
+    if np.asarray(value).dtype.kind not in "buif" or np.ndim(value) > 1:
+        raise ArgumentError(f"{name}: {argument} is {value!r}; expected a number, or one for each channel")
+    return value
 
-    def __init__(self, transforms: Sequence[Transform] = (), order: Sequence[str] | None = None) -> None:
+
+class Compose(VisionTransform):
+    """Transforms one after the other; with `order`, each takes it.
+
+    Several items go through all transforms one by one, with `batch_compose` through each transform together.
+    `shuffle_indices` names transforms by their places from 1: those of a group change places at random in every call.
+    """
+
+    @constructor
+    @constructor
+    def __init__(
+        self,
+        transforms: Sequence[Any] = (),
+        batch_compose: bool = False,
+        shuffle_indices: Sequence[tuple[int, ...]] | None = None,
+        *,
+        order: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(order)
         wrong = [t for t in transforms if not hasattr(t, "apply")]
         if wrong:
             raise ArgumentError(f"Compose: got a {type(wrong[0]).__name__}; expected transforms")
-        self.transforms = list(transforms)
-        if order is not None:
-            for t in self.transforms:
-                t.order = tuple(order)  # type: ignore[attr-defined]
+        self.transforms, self.batch_compose, self.shuffle_indices = list(transforms), batch_compose, shuffle_indices
+        if any(not 1 <= place <= len(self.transforms) for group in shuffle_indices or () for place in group):
+            raise OptionError(f"Compose: shuffle_indices is {shuffle_indices}; expected 1 to {len(self.transforms)}")
+        for t in self.transforms if order is not None else ():
+            t.order = self.order
 
+    def _in_order(self) -> list[Any]:
+        found = list(self.transforms)
+        for group in self.shuffle_indices or ():
+            for place, source in zip(group, random.generator().permutation(group), strict=True):
+                found[place - 1] = self.transforms[source - 1]
+        return found
+
+    @explains
     def apply(self, input: Any) -> Any:
         """Through every transform in turn."""
-        for transform in self.transforms:
+        for transform in self._in_order():
             input = transform.apply(input)
         return input
 
+    @explains
+    def apply_batch(self, inputs: Sequence[Any]) -> Any:
+        """Several items: see `batch_compose`."""
+        if not self.batch_compose:
+            return super().apply_batch(inputs)
+        for transform in self._in_order():
+            inputs = transform.apply_batch(inputs)
+        return inputs
 
-class Normalize(VisionTransform):
+
+class _InPlace(VisionTransform):
+    """Transforms of values, which leave everything where it is."""
+
+    def _apply_mask(self, mask: Any) -> Any:
+        return mask
+
+    def _apply_coords(self, coords: np.ndarray) -> np.ndarray:
+        return coords
+
+
+class Normalize(_InPlace):
     """(image - mean) / std by channel, as float32."""
 
+    @constructor
     def __init__(self, mean: Any = 0.0, std: Any = 1.0, *, order: Sequence[str] | None = None) -> None:
         super().__init__(order)
-        self.mean, self.std = np.float32(mean), np.float32(std)
+        name = type(self).__name__
+        self.mean, self.std = (np.float32(_by_channel(name, n, v)) for n, v in (("mean", mean), ("std", std)))
         if np.any(self.std == 0):
             raise OptionError(f"Normalize: std is {std}; expected numbers other than 0")
 
@@ -89,9 +201,10 @@ class Normalize(VisionTransform):
         return ((image - self.mean) / self.std).astype(np.float32)
 
 
-class ToMode(VisionTransform):
+class ToMode(_InPlace):
     """[H,W,C] -> [C,H,W]."""
 
+    @constructor
     def __init__(self, mode: str = "CHW", *, order: Sequence[str] | None = None) -> None:
         super().__init__(order)
         if mode not in ("CHW",):
@@ -101,40 +214,62 @@ class ToMode(VisionTransform):
     def _apply_image(self, image: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(image.transpose(2, 0, 1))
 
-
-def _size(value: Any) -> tuple[int, int]:
-    h, w = (value, value) if isinstance(value, int) else value
-    return int(h), int(w)
+    def _apply_mask(self, mask: Any) -> Any:
+        return self._apply_image(mask) if np.ndim(mask) == 3 else mask
 
 
-def _cut(image: np.ndarray, size: tuple[int, int], top: int, left: int) -> np.ndarray:
-    return image[top : top + size[0], left : left + size[1]]
+def _size(name: str, value: Any) -> tuple[int, int]:
+    given = (value, value) if isinstance(value, numbers.Integral) else value
+    if (
+        not isinstance(given, Sequence)
+        or len(given) != 2
+        or not all(isinstance(n, numbers.Integral) and int(n) >= 0 for n in given)
+    ):
+        raise ArgumentError(f"{name}: output_size is {value!r}; expected one length or (height, width), at least 0")
+    return int(given[0]), int(given[1])
 
 
 class CenterCrop(VisionTransform):
     """The middle (height, width) of a picture. Raises ShapeError for a smaller one."""
 
+    @constructor
     def __init__(self, output_size: Any, *, order: Sequence[str] | None = None) -> None:
         super().__init__(order)
-        self.output_size = _size(output_size)
+        self.output_size = _size(type(self).__name__, output_size)
 
-    def _room(self, image: np.ndarray) -> tuple[int, int]:
-        room = image.shape[0] - self.output_size[0], image.shape[1] - self.output_size[1]
+    @explains
+    def apply(self, input: Any) -> Any:
+        """An item, cut by the size of its picture."""
+        self._top, self._left = self._corner(self._get_image(input).shape)
+        return super().apply(input)
+
+    def _corner(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        room = shape[0] - self.output_size[0], shape[1] - self.output_size[1]
         if min(room) < 0:
-            raise ShapeError(f"{type(self).__name__}: a picture {image.shape[:2]} is smaller than {self.output_size}")
-        return room
+            raise ShapeError(f"{type(self).__name__}: a picture {shape[:2]} is smaller than {self.output_size}")
+        return round(room[0] / 2), round(room[1] / 2)  # halves to the even number, as in MegEngine
+
+    def _cut(self, image: np.ndarray) -> np.ndarray:
+        (height, width), top, left = self.output_size, self._top, self._left
+        return image[top : top + height, left : left + width]
 
     def _apply_image(self, image: np.ndarray) -> np.ndarray:
-        top, left = self._room(image)
-        return _cut(image, self.output_size, top // 2, left // 2)
+        return self._cut(image)
+
+    def _apply_mask(self, mask: Any) -> np.ndarray:
+        return self._cut(np.asarray(mask))
+
+    def _apply_coords(self, coords: np.ndarray) -> np.ndarray:
+        return coords - np.asarray((self._left, self._top), coords.dtype)
 
 
 class Pad(VisionTransform):
     """A border of `value` around a picture: `size` is one width, (bottom, right), or (top, bottom, left, right).
 
-    As in MegEngine a single `value` is that of the first channel, and the others get 0.
+    As in MegEngine a single `value` is that of the first channel, and the others get 0. Masks get `mask_value`.
     """
 
+    @constructor
     def __init__(
         self, size: Any = 0, value: Any = 0, mask_value: float = 0, *, order: Sequence[str] | None = None
     ) -> None:
@@ -144,10 +279,16 @@ class Pad(VisionTransform):
             given = (0, given[0], 0, given[1])
         if len(given) != 4 or not all(isinstance(v, int) and v >= 0 for v in given):
             raise OptionError(f"{type(self).__name__}: size is {size!r}; expected one width, two or four, at least 0")
-        self.size, self.value = given, value
+        self.size, self.value, self.mask_value = given, _by_channel(type(self).__name__, "value", value), mask_value
 
     def _apply_image(self, image: np.ndarray) -> np.ndarray:
         return _padded(image, self.size, self.value)
+
+    def _apply_mask(self, mask: Any) -> np.ndarray:
+        return _padded_mask(mask, self.size, self.mask_value)
+
+    def _apply_coords(self, coords: np.ndarray) -> np.ndarray:
+        return coords + np.asarray((self.size[2], self.size[0]), coords.dtype)
 
 
 def _padded(image: np.ndarray, size: Sequence[int], value: Any) -> np.ndarray:
@@ -162,9 +303,16 @@ def _padded(image: np.ndarray, size: Sequence[int], value: Any) -> np.ndarray:
     return out
 
 
+def _padded_mask(mask: Any, size: Sequence[int], value: float) -> np.ndarray:
+    given = np.asarray(mask)
+    widths = [size[:2], size[2:], *[(0, 0)] * (given.ndim - 2)]
+    return np.pad(given, widths, constant_values=value)
+
+
 class RandomCrop(CenterCrop):
     """A part of (height, width) at a random place, after a border (see Pad); smaller pictures are filled up."""
 
+    @constructor
     def __init__(
         self,
         output_size: Any,
@@ -175,14 +323,28 @@ class RandomCrop(CenterCrop):
         order: Sequence[str] | None = None,
     ) -> None:
         super().__init__(output_size, order=order)
-        self._border, self.padding_value = Pad(padding_size, padding_value), padding_value
+        self.pad = Pad(padding_size, padding_value, padding_maskvalue, order=self.order)
+        self.padding_value = _by_channel(type(self).__name__, "padding_value", padding_value)
+        self.padding_maskvalue = padding_maskvalue
+
+    @explains
+    def apply(self, input: Any) -> Any:
+        """An item with its border, cut at a random place."""
+        self.pad.order = self.order
+        return super().apply(self.pad.apply(input))
+
+    def _corner(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        self._lacking = [max(n - have, 0) for n, have in zip(self.output_size, shape[:2], strict=True)]
+        room = [max(have - n, 0) for n, have in zip(self.output_size, shape[:2], strict=True)]
+        top, left = (int(random.generator().integers(n + 1)) for n in room)
+        return top, left
 
     def _apply_image(self, image: np.ndarray) -> np.ndarray:
-        image = self._border._apply_image(image)
-        lacking = [max(n - have, 0) for n, have in zip(self.output_size, image.shape[:2], strict=True)]
-        image = _padded(image, (0, lacking[0], 0, lacking[1]), self.padding_value)
-        top, left = (int(random.generator().integers(n + 1)) for n in self._room(image))
-        return _cut(image, self.output_size, top, left)
+        return self._cut(_padded(image, (0, self._lacking[0], 0, self._lacking[1]), self.padding_value))
+
+    def _apply_mask(self, mask: Any) -> np.ndarray:
+        size = (0, self._lacking[0], 0, self._lacking[1])
+        return self._cut(_padded_mask(mask, size, self.padding_maskvalue))
 
 
 class RandomHorizontalFlip(VisionTransform):
@@ -190,14 +352,32 @@ class RandomHorizontalFlip(VisionTransform):
 
     _axis = 1
 
+    @constructor
     def __init__(self, prob: float = 0.5, *, order: Sequence[str] | None = None) -> None:
         super().__init__(order)
         if not 0 <= prob <= 1:
             raise OptionError(f"{type(self).__name__}: prob is {prob}; expected a probability in [0, 1]")
         self.prob = prob
 
+    @explains
+    def apply(self, input: Any) -> Any:
+        """An item, of which all parts are exchanged or none."""
+        self._flipped = random.generator().random() < self.prob
+        self._length = self._get_image(input).shape[self._axis]
+        return super().apply(input)
+
     def _apply_image(self, image: np.ndarray) -> np.ndarray:
-        return np.ascontiguousarray(np.flip(image, self._axis)) if random.generator().random() < self.prob else image
+        return np.ascontiguousarray(np.flip(image, self._axis)) if self._flipped else image
+
+    def _apply_mask(self, mask: Any) -> np.ndarray:
+        return self._apply_image(np.asarray(mask))
+
+    def _apply_coords(self, coords: np.ndarray) -> np.ndarray:
+        if not self._flipped:
+            return coords
+        moved = coords.copy()
+        moved[..., 1 - self._axis] = self._length - moved[..., 1 - self._axis]
+        return moved
 
 
 class RandomVerticalFlip(RandomHorizontalFlip):

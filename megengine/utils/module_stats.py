@@ -15,8 +15,9 @@ import numpy as np
 
 from megengine import module as M
 from megengine.core.dtype import QuantizedDType
-from megengine.core.errors import OptionError
+from megengine.core.errors import ArgumentError, OptionError
 from megengine.core.tensor.dtype import get_dtype_bit
+from megengine.dispatch.refusal import checked, shown
 from megengine.module.adaptive_pooling import _AdaptivePoolNd
 from megengine.module.batchnorm import _BatchNorm
 from megengine.module.conv import _ConvNd
@@ -282,19 +283,26 @@ class _Count:
 # ---------------------------------------------------------------- the whole
 
 
+def _random_inputs(shapes: Any) -> Any:
+    """Random float32 arrays: of a shape or of several as a list, of a dict of shapes as a dict."""
+    random = np.random.default_rng(0)
+
+    def make(shape: Any) -> np.ndarray:
+        if not isinstance(shape, (tuple, list)) or not all(isinstance(n, (int, np.integer)) for n in shape):
+            raise ArgumentError(f"module_stats: input_shapes holds {shown(shape)}; expected shapes such as (1, 3)")
+        return random.standard_normal(tuple(shape)).astype(np.float32)
+
+    if isinstance(shapes, Mapping):
+        return {name: make(shape) for name, shape in shapes.items()}
+    several = isinstance(shapes, (tuple, list)) and all(isinstance(s, (tuple, list)) for s in shapes)
+    return [make(shape) for shape in (shapes if several else [shapes])]
+
+
 def _arguments(inputs: Any, input_shapes: Any) -> tuple[tuple, dict]:
-    if (inputs is None) == (input_shapes is None):
-        raise OptionError("module_stats: expected inputs or input_shapes, one of the two")
-    if input_shapes is not None:
-        shapes = input_shapes
-        if isinstance(shapes, (tuple, list)) and shapes and isinstance(shapes[0], (int, np.integer)):
-            shapes = [shapes]
-        random = np.random.default_rng(0)
-
-        def make(shape: Any) -> np.ndarray:
-            return random.standard_normal(tuple(shape)).astype(np.float32)
-
-        inputs = {k: make(v) for k, v in shapes.items()} if isinstance(shapes, Mapping) else [make(s) for s in shapes]
+    if inputs is None and input_shapes is None:
+        raise OptionError("module_stats: expected inputs or input_shapes")
+    if inputs is None:
+        inputs = _random_inputs(input_shapes)
 
     def as_tensors(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -306,6 +314,7 @@ def _arguments(inputs: Any, input_shapes: Any) -> tuple[tuple, dict]:
     return tuple(as_tensors(i) for i in (inputs if isinstance(inputs, (list, tuple)) else [inputs])), {}
 
 
+@checked
 def module_stats(
     model: M.Module,
     inputs: Any = None,
@@ -321,7 +330,7 @@ def module_stats(
     Args:
         model: the network; its mode and hooks are the same afterwards.
         inputs: an array or tensor, a list of them, or a dict that the network takes as its one argument.
-        input_shapes: instead, a shape, a list of shapes, or a dict of shapes, for random float32 inputs.
+        input_shapes: without inputs, a shape, a list of shapes, or a dict of shapes, for random float32 inputs.
         cal_params: sum parameters up; without it they have rows alone.
         cal_flops: count operations.
         cal_activations: count results.
@@ -332,10 +341,12 @@ def module_stats(
         Sums, and rows. Parameters used twice are counted once.
 
     Raises:
-        OptionError: neither or both of inputs and input_shapes are given.
+        OptionError: neither inputs nor input_shapes are given.
 
     >>> total, rows = module_stats(net, input_shapes=(1, 3, 224, 224))
     """
+    if not isinstance(model, M.Module):
+        raise ArgumentError(f"module_stats: model is {shown(model)}; expected a Module")
     args, kwargs = _arguments(inputs, input_shapes)
     count = _Count(inputs is not None)
     count.run(model, args, kwargs)

@@ -4,8 +4,7 @@ import numpy as np
 
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import infer
-from megengine.kernels.problem import Problem
-from megengine.kernels.registry import family
+from megengine.kernels.registry import Problem, family
 
 
 def rows(*shape, seed=0):

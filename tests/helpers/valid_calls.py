@@ -21,11 +21,12 @@ from recorded_calls import Listener
 import megengine as mge
 import megengine.functional as F
 import megengine.module as M
-from megengine import optimizer
+from megengine import amp, data, optimizer
 from megengine.autodiff import Function, GradManager, jvp
 from megengine.core import hooks
 from megengine.core.errors import MegEngineError
 from megengine.dispatch.public import watched_function
+from megengine.utils.module_stats import module_stats
 
 os.sys.path.insert(0, str(Path(__file__).parents[1] / "recording"))
 import nn_cases  # noqa: E402, F401
@@ -289,9 +290,72 @@ def service_calls(folder: Path) -> Iterator[Call]:
     )
 
 
+class _Counting(data.dataset.StreamDataset):
+    def __init__(self) -> None:
+        super().__init__()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5))
+
+
+def _class_calls(owner: Any, *given: tuple[str, tuple, dict]) -> Iterator[Call]:
+    for name, args, kwargs in given:
+        yield Call(name, lambda name=name: getattr(owner, name), args, kwargs)
+
+
+def data_calls() -> Iterator[Call]:
+    """Data sets, samplers, transforms and what they are given, loaders; scaled gradients; costs."""
+    rows, picture = data.dataset.ArrayDataset(np.zeros((10, 3)), np.arange(10)), np.zeros((5, 6, 3), np.uint8)
+    order, parts = ("image", "mask", "boxes"), (picture, picture[..., :1], np.array([[0.0, 1, 3, 4]]))
+    common, ranks = {"drop_last": True}, {"world_size": 2, "rank": 1}
+    yield from _class_calls(
+        data,
+        ("SequentialSampler", (rows, 2), {**common, "indices": [1, 2, 3], **ranks}),
+        ("RandomSampler", (rows, 2), {**common, "indices": [1, 2, 3], **ranks, "seed": 1}),
+        ("ReplacementSampler", (rows, 2), {**common, "num_samples": 3, "weights": [0.1] * 10, **ranks, "seed": 1}),
+        ("StreamSampler", (2,), {}),
+        ("Infinite", (data.SequentialSampler(rows),), {}),
+        ("DataLoader", (rows, data.SequentialSampler(rows)), {"collator": data.Collator(), "timeout": 0}),
+        ("DataLoader", (_Counting(), data.StreamSampler(2)), {"transform": data.transform.PseudoTransform()}),
+    )
+    yield Call("apply", lambda: data.Collator().apply, ([(picture, 1), (picture, 2)],), {})
+    yield from _class_calls(
+        data.dataset,
+        ("ConcatDataset", ([rows, rows],), {}),
+        ("VisionDataset", ("folder",), {"order": ("image",), "supported_order": ("image",)}),
+    )
+    made = {
+        "CenterCrop": ((2, 3),),
+        "Compose": ([data.transform.ToMode(), data.transform.Normalize()], False, [(1, 2)]),
+        "Normalize": ([1.0, 2.0, 3.0], 2.0),
+        "Pad": ((1, 2, 3, 4), (1, 2, 3), 9),
+        "RandomCrop": (4, 1, (0, 0, 0), 9),
+        "RandomHorizontalFlip": (0.5,),
+        "ToMode": ("CHW",),
+    }
+    yield from _class_calls(data.transform, *((name, args, {"order": order}) for name, args in made.items()))
+    for name, args in made.items():
+        kind = getattr(data.transform, name)
+        yield Call("apply", lambda k=kind, a=args: k(*a, order=order).apply, (parts,), {})
+    yield Call("GradScaler", lambda: amp.GradScaler, (16.0, 2.0, 0.5, 2000), {})
+    yield Call("backward", _scaled, (_recording()[1], mge.tensor(1.0)), {"unscale_grad": True})
+    yield Call("unscale", lambda: amp.GradScaler().unscale, ([mge.Parameter(1.0)],), {})
+    yield Call("update", lambda: amp.GradScaler().update, (2.0,), {})
+    yield Call("load_state_dict", lambda: amp.GradScaler().load_state_dict, (amp.GradScaler().state_dict(),), {})
+    options = {"input_shapes": (1, 3), "logging_to_stdout": False, "bar_length_max": 20}
+    yield Call("module_stats", lambda: module_stats, (M.Linear(3, 2),), options)
+
+
+def _scaled() -> Any:
+    """`GradScaler.backward` of a manager that has recorded."""
+    manager, _ = _recording()
+    return lambda *args, **kwargs: amp.GradScaler().backward(manager, *args, **kwargs)
+
+
 def every_call() -> Iterator[Call]:
     """All of the above."""
-    for calls in (function_calls, layer_calls, forward_calls, training_calls, random_calls, tensor_calls):
+    sources = function_calls, layer_calls, forward_calls, training_calls, data_calls, random_calls, tensor_calls
+    for calls in sources:
         yield from calls()
     with tempfile.TemporaryDirectory() as folder:
         yield from service_calls(Path(folder))

@@ -159,6 +159,7 @@ _UNREAD = {
     **{(n, w): "without affine there is none" for n in ("general_norm", "group_norm", "instance_norm", "layer_norm")
        for w in ("weight", "bias")},
     **{(n, "commit"): "of a repository, not of a folder" for n in ("help", "list", "load")},
+    ("VisionDataset", "root"): "a subclass reads the folder",
     ("save", "obj"): "a text too can be saved",
     ("Softmax", "axis"): "the number of axes is known when it is called",
 }  # fmt: skip

@@ -9,11 +9,12 @@ import json
 import sys
 from contextlib import ExitStack
 
+import data_habits
 import numpy as np
 import quantized_habits
 from idioms import plain, values
 
-HABITS = dict(quantized_habits.HABITS)
+HABITS = {**quantized_habits.HABITS, **data_habits.HABITS}
 
 
 def habit(function):
@@ -368,6 +369,7 @@ def main():
     import megengine.module
     import megengine.quantization
     import megengine.traced_module
+    import megengine.utils.module_stats
 
     megengine.config.async_level = 0
     answers = {name: plain(function(megengine)) for name, function in HABITS.items()}

@@ -16,9 +16,18 @@ import megengine.module as M
 from megengine import amp, jit
 from megengine.autodiff import GradManager
 from megengine.core.errors import DeviceError, MegEngineError, OptionError
-from megengine.data import Collator, DataLoader, Infinite, RandomSampler, ReplacementSampler, SequentialSampler
+from megengine.data import (
+    Collator,
+    DataLoader,
+    Infinite,
+    RandomSampler,
+    ReplacementSampler,
+    SequentialSampler,
+    StreamSampler,
+)
 from megengine.data import transform as T
-from megengine.data.dataset import ArrayDataset, ConcatDataset, Dataset
+from megengine.data.dataset import ArrayDataset, ConcatDataset, StreamDataset, VisionDataset
+from megengine.utils.module_stats import module_stats
 
 
 def test_a_training_script_runs():
@@ -125,6 +134,75 @@ def test_orders():
             wrong()
 
 
+class Counting(StreamDataset):
+    def __init__(self, count):
+        super().__init__()
+        self.count = count
+
+    def __iter__(self):
+        return iter(range(self.count))
+
+
+def test_the_rest_of_a_finite_stream_is_the_last_batch():
+    """And nothing is asked of the stream after its end; the next pass begins anew."""
+    loader = DataLoader(Counting(5), StreamSampler(2))
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
+    assert [len(batch) for batch in DataLoader(Counting(4), StreamSampler(2))] == [2, 2]
+    assert list(DataLoader(Counting(0))) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: Counting(2)[1], "Counting: a stream has no item 1; iterate over it"),
+        (lambda: len(Counting(2)), "Counting: a stream has no length; iterate over it"),
+        (lambda: len(DataLoader(Counting(2))), "batches of a StreamDataset have no number"),
+        (lambda: DataLoader(Counting(2), SequentialSampler([1])), "sampler of a Counting is a SequentialSampler; exp"),
+        (lambda: DataLoader([1], StreamSampler()), "sampler of a list is a StreamSampler; expected one that gives"),
+        (lambda: DataLoader([1], collator=len), "collator is a builtin_function_or_method; expected a Collator"),
+        (lambda: ConcatDataset([Counting(2)]), "got a Counting; expected data sets with a length"),
+        (lambda: ArrayDataset(3), "ArrayDataset: got a int; expected arrays"),
+        (lambda: SequentialSampler([1], indices=3), "indices is a int; expected a sequence of integers"),
+        (lambda: SequentialSampler([1], drop_last=3), "drop_last is 3; expected True or False"),
+        (lambda: ReplacementSampler([1], num_samples=2.5), "num_samples is 2.5; expected an integer of at least 1"),
+        (lambda: VisionDataset("a", order=3), "VisionDataset: order is 3; expected a sequence of names"),
+        (
+            lambda: VisionDataset("a", order=["boxes"], supported_order=["image", "mask"]),
+            "VisionDataset: order names 'boxes'; supported are image, mask",
+        ),
+        (lambda: T.Pad(order=3), "Pad: order is 3; expected a sequence of names, such as"),
+        (lambda: T.Pad(order=["label"]), "Pad: order names 'label'; supported are image, coords"),
+        (lambda: T.Pad(1, "a"), "Pad: value is 'a'; expected a number, or one for each channel"),
+        (lambda: T.CenterCrop((1, 2, 3)), r"CenterCrop: output_size is \(1, 2, 3\); expected one length or"),
+        (lambda: T.CenterCrop(1, order=["mask"]).apply(([[1.0]],)), "expected an 'image' among the parts"),
+        (lambda: T.ToMode().apply("a"), "ToMode: a picture has shape"),
+        (lambda: T.ToMode().apply([["a"]]), "ToMode: a picture holds values of <U1; expected numbers"),
+        (lambda: T.Compose([T.ToMode()], shuffle_indices=[(0, 1)]), r"shuffle_indices is .*; expected 1 to 1"),
+        (lambda: Collator().apply([]), r"Collator: inputs is \[\]; expected one item or more, in a list"),
+        (lambda: amp.GradScaler().backward(3, mge.tensor(1.0)), "backward: gm is 3; expected a GradManager"),
+        (lambda: amp.GradScaler().unscale([3]), "unscale: got 3; expected tensors"),
+        (lambda: amp.GradScaler().load_state_dict(3), "load_state_dict: state is 3; expected a dict"),
+        (lambda: module_stats(3, input_shapes=(1, 3)), "module_stats: model is 3; expected a Module"),
+        (lambda: module_stats(M.ReLU(), input_shapes=3), "input_shapes holds 3; expected shapes such as"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(call, text):
+    """By errors that are AssertionError, ValueError or TypeError where MegEngine's are (see data_habits.py)."""
+    with pytest.raises(MegEngineError, match=text) as caught:
+        call()
+    assert isinstance(caught.value, AssertionError) and isinstance(caught.value, ValueError)
+
+
+def test_masks_of_two_axes_move_with_their_picture():
+    """MegEngine refuses masks [H,W] in most transforms; here they are cut, padded and exchanged as [H,W,1] is."""
+    mask, order = np.arange(24, dtype=np.uint8).reshape(4, 6), ("image", "mask")
+    picture = np.repeat(mask[..., None], 3, axis=2)
+    for kind, args in ((T.RandomHorizontalFlip, (1,)), (T.Pad, (2, (7, 7, 7), 7)), (T.RandomCrop, (5, 1, [7] * 3, 7))):
+        moved, cut = kind(*args, order=order).apply((picture, mask))
+        np.testing.assert_array_equal(moved[..., 0], cut)
+
+
 def test_batches():
     pictures = np.arange(2 * 6 * 5 * 3, dtype=np.uint8).reshape(2, 6, 5, 3)
     flow = T.Compose([T.CenterCrop(4), T.RandomHorizontalFlip(1.0), T.Normalize(128.0, 2.0), T.ToMode()])
@@ -151,7 +229,6 @@ def test_batches():
         lambda: ConcatDataset([pictures])[2],
         lambda: T.Pad((1, 2, 3)),
         lambda: T.Pad(-1),
-        lambda: Dataset()[0],
         lambda: T.Resize,
         lambda: mge.data.dataset.MNIST,
     ):
