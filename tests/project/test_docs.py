@@ -1,6 +1,7 @@
 """The examples of the documents run: each alone, and all of a page one after the other."""
 
 import re
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -45,6 +46,14 @@ def test_examples_of_a_page_run_one_after_the_other(run, page):
 @pytest.mark.parametrize(("page", "at"), [(page, i) for page in PAGES for i in range(len(snippets(page)))])
 def test_an_example_runs_alone(run, page, at):
     run([snippets(page)[at]])
+
+
+def test_the_picture_of_the_readme_is_what_its_script_draws(tmp_path):
+    script = PROJECT / "docs" / "pictures" / "quantized.py"
+    subprocess.run([sys.executable, script, tmp_path / "new.svg"], check=True)
+    numbers = re.compile(r"\(0\.\d+")  # scales: random numbers and sums may differ from one machine to another
+    old, new = (numbers.sub("(", path.read_text()) for path in (script.with_suffix(".svg"), tmp_path / "new.svg"))
+    assert old == new
 
 
 def test_what_the_page_of_graphs_has_to_show():
