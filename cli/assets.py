@@ -220,11 +220,17 @@ def _zip_members(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
             yield name, lambda name=name: opened.read(name)
 
 
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(member)
+    assert file is not None, "only files are read"
+    return file.read()
+
+
 def _tar_members(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
     with tarfile.open(archive) as opened:
         for member in opened:
             if member.isfile():
-                yield member.name, lambda member=member: opened.extractfile(member).read()  # type: ignore[union-attr]
+                yield member.name, lambda member=member: _content(opened, member)
 
 
 def _unpack_debian(package: Path, target: Path) -> None:
@@ -239,7 +245,7 @@ def _unpack_debian(package: Path, target: Path) -> None:
             if found and member.isfile() and below.endswith(".png") and ".." not in Path(below).parts:
                 path = target / below
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(opened.extractfile(member).read())  # type: ignore[union-attr]
+                path.write_bytes(_content(opened, member))
     if process.returncode or not any(target.iterdir()):
         raise AssetError(f"{package.name} could not be unpacked: dpkg-deb ended with status {process.returncode}")
 

@@ -13,6 +13,7 @@ from megengine.cli.output import Output, counted
 from megengine.cli.ptq import data_of, data_option, preprocess_option
 from megengine.cli.readers import Reader
 from megengine.core.errors import OptionError
+from megengine.traced_module import TracedModule
 
 
 def interleaved(runs: Mapping[str, Callable[[], object]], *, rounds: int, warmup: int = 2) -> dict[str, float]:
@@ -79,11 +80,11 @@ def _first(reader: Reader) -> tuple[np.ndarray, ...]:
     raise OptionError(f"data {reader.name!r}: no batch; expected one at least")
 
 
-def random_inputs(model: object) -> list[np.ndarray]:
+def random_inputs(model: TracedModule) -> list[np.ndarray]:
     """Seeded standard normal arrays (small integers for integer inputs) of the model's input shapes."""
     rng = np.random.default_rng(0)
     arrays = []
-    for node, shape in zip(model.graph.inputs, input_shapes(model), strict=True):  # type: ignore[attr-defined]
+    for node, shape in zip(model.graph.inputs, input_shapes(model), strict=True):
         dtype = np.dtype(node.spec.dtype)
         if dtype.kind == "f":
             arrays.append(rng.standard_normal(shape).astype(dtype))

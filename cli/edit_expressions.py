@@ -107,8 +107,8 @@ class _Reader:
 class _Calls(_Reader):
     """At the level of calls: `insert_exprs` is open."""
 
-    def negative(self, value: TensorNode) -> Any:
-        return -value  # type: ignore[operator]  (nodes have operators while expressions are inserted)
+    def negative(self, value: Any) -> Any:  # nodes have operators while expressions are inserted
+        return -value
 
     def binary(self, python: Callable[[Any, Any], Any], op: str, left: Any, right: Any) -> Any:
         return python(left, right)
@@ -155,7 +155,7 @@ class _Calls(_Reader):
             at = layers[part]
         if not parts:
             raise OptionError(f"{text!r} is the whole module; expected self.NAME(_), where NAME is one of its layers")
-        return self.graph._inserting.attribute_at(".".join(parts))  # type: ignore[union-attr]
+        return self.graph._inserting.attribute_at(".".join(parts))
 
 
 class _Ops(_Reader):

@@ -191,7 +191,7 @@ def check_data(made: Any, data: str) -> None:
 def _quantize(files: Files, out: Output, *, model: str, data: str, preprocess: str | None, samples: int | None,
               shapes: tuple, **choices: Any) -> dict[str, Any]:  # fmt: skip
     from megengine.cli import quantizing
-    from megengine.quantization.checks.remaining import require_float, require_float_modules
+    from megengine.quantization.checks import require_float, require_float_modules
     from megengine.traced_module.formats import native as native
 
     config = config_of(**choices)

@@ -45,8 +45,8 @@ def verify(
     out: Output,
 ) -> None:
     """Check that specification, eager run and compiled plan of the quantized MODEL agree to zero steps."""
-    from megengine.quantization.checks.remaining import require_integers
-    from megengine.quantization.checks.verify import verify as check
+    from megengine.quantization.checks import require_integers
+    from megengine.quantization.checks import verify as check
 
     traced = load_model(model, shapes)
     remedies = f"mge-quantize ptq {shlex.quote(model)} --data ... -o q.mgt", "verify the .mgt file that ptq writes"

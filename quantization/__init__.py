@@ -7,10 +7,8 @@ if __name__ != "megengine.quantization":
     raise ImportError("import megengine.quantization, not quantization: a second copy has classes of its own")
 
 from megengine.quantization.checks.analysis import Analysis, EdgeReport, analyze
-from megengine.quantization.checks.remaining import FloatOp
 from megengine.quantization.checks.verify import VerifyResult, verify
 from megengine.quantization.fake_quant import LSQ, TQT, FakeQuantize
-from megengine.quantization.model import QuantizedModel, QuantReport, quantize_model, requantize
 from megengine.quantization.modules import file_objects
 from megengine.quantization.observer import (
     ExponentialMovingAverageObserver,
@@ -25,6 +23,8 @@ from megengine.quantization.pipeline.annotate import Annotation, annotate
 from megengine.quantization.pipeline.config import QuantConfig, select
 from megengine.quantization.pipeline.graph_qat import QATGraph, prepare_qat
 from megengine.quantization.pipeline.profiles import PROFILES, Profile
+from megengine.quantization.pipeline.quantize import QuantizedModel, QuantReport, quantize_model, requantize
+from megengine.quantization.pipeline.remaining import FloatOp
 from megengine.quantization.qconfig import (
     QConfig,
     calibration_qconfig,

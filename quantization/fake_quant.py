@@ -2,16 +2,8 @@
 
 from megengine.core.tensor.dtype import QuantDtypeMeta
 from megengine.quantization.modules.fake_quant import LSQ, TQT, FakeQuantize, _FakeQuantize
-from megengine.quantization.ranges.qparams import (
-    LSQParams,
-    QParams,
-    QParamsModuleMixin,
-    QuantMode,
-    create_qparams,
-    fake_quant_tensor,
-    lsq_forward,
-    tqt_forward,
-)
+from megengine.quantization.modules.rounding import fake_quant_tensor, lsq_forward, tqt_forward
+from megengine.quantization.ranges.qparams import LSQParams, QParams, QParamsModuleMixin, QuantMode, create_qparams
 
 __all__ = [
     "QuantDtypeMeta",

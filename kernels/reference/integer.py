@@ -25,9 +25,8 @@ def multiplier(s_x: Any, s_w: Any, s_y: Any) -> np.ndarray:
 
 
 def int_bias(bias: np.ndarray, s_x: Any, s_w: Any) -> np.ndarray:
-    """Bias in accumulator units, int32: rint(bias / (s_x * s_w)) in float64."""
-    unit = np.float64(f32(s_x)) * np.asarray(s_w, f32).astype(np.float64)
-    return np.clip(np.rint(np.asarray(bias, np.float64) / unit), -(2**30), 2**30).astype(np.int32)
+    """Bias in accumulator units: rint(bias / (s_x * s_w)), whole numbers in float64, which int32 may not hold."""
+    return np.rint(np.asarray(bias, np.float64) / (np.float64(f32(s_x)) * np.asarray(s_w, f32).astype(np.float64)))
 
 
 def float_bias(bias: np.ndarray, s_y: Any) -> np.ndarray:
@@ -39,16 +38,6 @@ def cut16(value: Any) -> np.float32:
     """A ratio rounded to 16 significant bits: its product with any 8-bit magnitude is exact in float32."""
     mantissa, exponent = np.frexp(np.float64(value))
     return f32(np.ldexp(np.rint(mantissa * 65536.0), int(exponent) - 16))
-
-
-def bounds(qmin: int, qmax: int, z_y: int, *, activation: str = "none", s_y: float = 1.0) -> tuple[int, int]:
-    """(lo, hi) of the clamp, relative to z_y. `activation`: none, relu or relu6."""
-    lo, hi = qmin - z_y, qmax - z_y
-    if activation in ("relu", "relu6"):
-        lo = max(lo, 0)
-    if activation == "relu6":
-        hi = min(hi, int(np.rint(6.0 / np.float64(f32(s_y)))))
-    return lo, hi
 
 
 # ---------------------------------------------------------------- real <-> integer

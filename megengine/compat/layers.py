@@ -271,7 +271,7 @@ class LSQ(OpDef):
 
     def run(self, x: Tensor, scale: Tensor, zero_point: Tensor, grad_scale: Tensor) -> Tensor:
         """The step gets a gradient too, times `grad_scale`."""
-        from megengine.quantization.ranges.qparams import lsq_forward
+        from megengine.quantization.modules import lsq_forward
 
         return lsq_forward(self.qmin, self.qmax, x, scale, zero_point, grad_scale)
 
@@ -284,7 +284,7 @@ class TQT(OpDef):
 
     def run(self, x: Tensor, scale: Tensor) -> Tensor:
         """The exponent gets a gradient too."""
-        from megengine.quantization.ranges.qparams import tqt_forward
+        from megengine.quantization.modules import tqt_forward
 
         return tqt_forward(self.qmin, self.qmax, x, scale)
 

@@ -159,6 +159,13 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def listed(names: Iterable[str], most: int = 5) -> str:
+    """The first names, separated by commas, and how many more there are."""
+    names = list(names)
+    more = f", and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def brief(value: object, size: int = 100) -> str:
     """Text of a value from a file for a message, in bounded time: long text is cut, nested values are named only."""
     if isinstance(value, (tuple, list)) and type(value) in (tuple, list):

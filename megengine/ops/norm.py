@@ -195,8 +195,8 @@ def _vector(p: Any, channels: int, fill: float) -> Tensor:
     return p if p.shape == (channels,) else apply("reshape", p, shape=(p.size,))
 
 
-def _updated(running: Tensor, value: Tensor, momentum: Any) -> Tensor:
-    """Momentum * running + (1 - momentum) * value, outside gradient recording."""
+def running_average(running: Tensor, value: Tensor, momentum: Any) -> Tensor:
+    """The next value of running statistics: momentum * running + (1 - momentum) * value, without a gradient."""
     return running.detach() * momentum + apply("reshape", value.detach(), shape=running.shape) * (1 - momentum)
 
 
@@ -235,9 +235,9 @@ def batch_norm(
     y, mean, var = apply("batch_norm_training", x, scale, shift, eps=float(eps))
     if running_mean is None or running_var is None:
         return y
-    new_mean = _updated(running_mean, mean, momentum)
+    new_mean = running_average(running_mean, mean, momentum)
     count = x.size // c
-    new_var = _updated(running_var, var * (count / max(1, count - 1)), momentum)
+    new_var = running_average(running_var, var * (count / max(1, count - 1)), momentum)
     if not inplace:
         return y, new_mean, new_var
     running_mean._reset(new_mean)

@@ -11,10 +11,10 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.core.notebook import html_table
-from megengine.quantization.pipeline.calibrate import Progress, as_batches, as_tensors
-from megengine.quantization.pipeline.match import is_op
+from megengine.quantization.ranges import Progress, as_batches, as_tensors
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
+from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 
 
@@ -198,7 +198,7 @@ def analyze(
         def compare(node: Any, value: Tensor, exact: dict = exact) -> None:
             if node.name in edges:
                 edges[node.name].arriving = value.numpy()
-            elif "edge" in node.meta and is_op(node.expr, "dequantize"):
+            elif "edge" in node.meta and _is(node.expr, "dequantize"):
                 name = node.meta["edge"]
                 edges[name].update(exact.pop(name), value.numpy())
 
@@ -215,7 +215,11 @@ def analyze(
 
 
 def _is_rounding(expr: Any) -> bool:
-    return is_op(expr, "quantize") and "edge" in expr.meta
+    return _is(expr, "quantize") and "edge" in expr.meta
+
+
+def _is(expr: Any, op: str) -> bool:
+    return isinstance(expr, Apply) and expr.op == op
 
 
 def _report(expr: Any, edge: _Edge) -> EdgeReport:

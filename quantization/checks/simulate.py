@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType
+from megengine.core.dtype import QuantizedDType, known_quantized
 from megengine.dispatch import get_op
-from megengine.quantization.pipeline.freeze import real
+from megengine.kernels.reference import integer
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 
@@ -40,7 +40,8 @@ def _limits(expr: Apply, dtype: QuantizedDType) -> tuple[int, int]:
 
 
 def _real(expr: Apply, arrays: list[np.ndarray], at: int) -> np.ndarray:
-    return real(arrays[at], expr.inputs[at].spec.dtype)
+    dtype = known_quantized(expr.inputs[at].spec.dtype)
+    return integer.dequantize(arrays[at], dtype.scale, dtype.zero_point, dtype.axis)
 
 
 def _reference(op: str, arrays: list[np.ndarray], attrs: dict) -> np.ndarray:

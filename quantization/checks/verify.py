@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,16 +15,21 @@ from megengine.core.text import one_line
 from megengine.dispatch import get_op, reference_runner
 from megengine.kernels.registry import Problem
 from megengine.plan import compile as compile_plan
-from megengine.quantization.checks.remaining import require_integers
+from megengine.quantization.checks.forms import require_integers
 from megengine.quantization.checks.simulate import simulate
-from megengine.quantization.model import QuantizedModel, op_graph
-from megengine.quantization.pipeline.calibrate import Progress, as_batches, as_tensors
+from megengine.quantization.ranges import Progress, as_batches, as_tensors
 from megengine.tensor import Tensor
-from megengine.traced_module import TracedModule, interpret
+from megengine.traced_module import TracedModule, interpret, lower
 from megengine.traced_module.ir.expr import Apply, Constant, Input
 from megengine.traced_module.ir.graph import InternalGraph
 
 Values = dict[str, np.ndarray]
+
+
+class IntegerNetwork(Protocol):
+    """What has an integer graph, such as the result of `quantize_model`."""
+
+    integer_graph: InternalGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,7 @@ class VerifyResult:
 
 
 def verify(
-    model: QuantizedModel | TracedModule | InternalGraph,
+    model: IntegerNetwork | TracedModule | InternalGraph,
     inputs: Iterable[Any],
     *,
     threads: Sequence[int] = (1, 2),
@@ -118,7 +123,7 @@ def verify(
         OptionError: no input was given.
         QuantizationError: the network computes nothing in integers.
     """
-    graph = model.integer_graph if isinstance(model, QuantizedModel) else op_graph(model)
+    graph = _graph_of(model)
     remedies = "quantize_model(network, data)", "verify the model that quantize_model gives"
     require_integers(graph, f"verify: network {graph.name!r}", remedies)
     plans = {f"plan, {n} thread{'s' * (n > 1)}": _PlanRun(graph, n) for n in threads}
@@ -139,6 +144,12 @@ def verify(
     if not done:
         raise OptionError("verify: no inputs; expected at least one input of the model")
     return VerifyResult(tuple(found.values()), float_steps, done)
+
+
+def _graph_of(model: IntegerNetwork | TracedModule | InternalGraph) -> InternalGraph:
+    if isinstance(model, InternalGraph):
+        return model
+    return lower(model).graph if isinstance(model, TracedModule) else model.integer_graph
 
 
 def specification(graph: InternalGraph, inputs: Sequence[np.ndarray]) -> Values:

@@ -12,8 +12,8 @@ import numpy as np
 
 from megengine import functional as F
 from megengine.core.dtype import QuantizedDType, known_quantized
+from megengine.core.tensor.dtype import create_quantized_dtype, meta_of
 from megengine.dispatch import apply
-from megengine.kernels.reference import integer
 from megengine.tensor import Tensor
 
 Pairs = tuple[tuple[int, int], tuple[int, int]]
@@ -112,12 +112,17 @@ class Constants:
     factor: float | None = None
 
 
-def bias_steps(bias: np.ndarray | None, product_scale: np.ndarray) -> np.ndarray:
-    """Int32 bias of each output channel, in steps of s_x * s_w."""
+def bias_dtype(s_x: Any, s_w: Any) -> QuantizedDType:
+    """Dtype of a bias: 32-bit integers of scale fl32(s_x * s_w), one or one per output channel."""
+    scale = np.float32(s_x) * np.asarray(s_w, np.float32)
+    return create_quantized_dtype(meta_of("qint32"), scale if scale.size > 1 else scale.reshape(()), None)
+
+
+def bias_steps(bias: np.ndarray | None, s_x: Any, s_w: np.ndarray) -> np.ndarray:
+    """Int32 bias of each output channel, as `fake_quant_bias` rounds it."""
     if bias is None:
-        return np.zeros(product_scale.shape, np.int32)
-    inverse = np.float32(1) / product_scale
-    return integer.convert(bias.reshape(-1), inverse, 0, -(2**31), 2**31 - 1, np.int32)
+        return np.zeros(s_w.shape, np.int32)
+    return to_stored(Tensor(bias.reshape(-1)), bias_dtype(s_x, s_w)).numpy()
 
 
 def form_of(product: Product, w: np.ndarray, *, relu: bool) -> str:
@@ -141,15 +146,16 @@ def constants(
     relu: bool = False,
     target: QuantizedDType | None = None,
 ) -> Constants:
-    """Constants of a layer with p = s_x * s_w (float32):
+    """Constants of a layer with p = s_x * s_w (float32), by MegEngine's rules; `pipeline/epilogue.py` has ours:
 
     * products: t = acc * p + b * p, converted with 1 / s_y (also the real values, target None)
     * sum: t = (acc + b) * p, converted with 1 / s_y
     * scaled: t = (acc + b) * (p / s_y), converted as it is
     """
     w = accumulator_weight(product, weight.numpy())
-    p = np.float32(source.only_scale) * np.broadcast_to(np.asarray(weight.dtype.scale, np.float32), (len(w),))
-    steps = bias_steps(bias, p)
+    s_w = np.broadcast_to(np.asarray(weight.dtype.scale, np.float32), (len(w),))
+    p = np.float32(source.only_scale) * s_w
+    steps = bias_steps(bias, source.only_scale, s_w)
     form = "products" if target is None else form_of(product, w, relu=relu)
     none = np.zeros(len(w), np.float32)
     stored = Tensor._wrap(np.ascontiguousarray(w), first_axis(known_quantized(weight.dtype)))

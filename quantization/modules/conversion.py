@@ -15,7 +15,7 @@ from megengine.quantization.modules.int_modules import QuantizedModule
 from megengine.quantization.modules.layer_rules import RULES
 from megengine.quantization.modules.qat_modules import QATModule
 from megengine.quantization.modules.qconfigs import QConfig, ema_fakequant_qconfig
-from megengine.quantization.ranges.observers import PassiveObserver
+from megengine.quantization.ranges import PassiveObserver
 from megengine.tensor import Tensor
 
 Convert = Callable[[Module], Module | None]

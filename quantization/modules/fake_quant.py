@@ -10,17 +10,8 @@ import numpy as np
 from megengine.core.errors import OptionError
 from megengine.core.tensor.dtype import QuantDtypeMeta, meta_of
 from megengine.module import Module
-from megengine.quantization.ranges.places import at
-from megengine.quantization.ranges.qparams import (
-    LSQParams,
-    QParams,
-    QParamsModuleMixin,
-    QuantMode,
-    create_qparams,
-    fake_quant_tensor,
-    lsq_forward,
-    tqt_forward,
-)
+from megengine.quantization.modules.rounding import fake_quant_tensor, lsq_forward, tqt_forward
+from megengine.quantization.ranges import LSQParams, QParams, QParamsModuleMixin, QuantMode, at, create_qparams
 from megengine.tensor import Parameter, Tensor
 
 _HOME = "megengine.quantization.fake_quant"
@@ -129,7 +120,7 @@ class LSQ(_FakeQuantize, QParamsModuleMixin):
         self.mode: QuantMode | None = None
         self.zero_point, self.grad_scale = Tensor(0.0), Tensor(1.0)
 
-    def set_qparams(self, qparams: LSQParams) -> None:  # type: ignore[override]
+    def set_qparams(self, qparams: LSQParams) -> None:
         """Start from these parameters, given with `grad_scale`.
 
         Raises:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from megengine.module import Module
 from megengine.quantization.modules import fake_quant, int_modules, qat_modules
-from megengine.quantization.ranges import observers
-from megengine.quantization.ranges.qparams import LSQParams, QParams, QuantMode
+from megengine.quantization.ranges import LSQParams, QParams, QuantMode, observers
 from megengine.serialization.objects import OBJECTS, module_of, object_of
 
 MODULES: tuple[type[Module], ...] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from megengine import functional as F
-from megengine.core.dtype import QuantizedDType, as_dtype
+from megengine.core.dtype import QuantizedDType, as_dtype, known_quantized
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.dispatch import apply, public
 from megengine.quantization.modules.arithmetic import Pairs, Product, accumulator_weight, constants, stored_result
@@ -40,7 +40,7 @@ def _run(
     if bias is not None and isinstance(bias.dtype, QuantizedDType):
         bias = apply("dequantize", bias)
     steps = None if bias is None else bias.numpy()
-    c = constants(product, weight, steps, inp.dtype, relu=relu, target=target)  # type: ignore[arg-type]
+    c = constants(product, weight, steps, known_quantized(inp.dtype), relu=relu, target=target)
     return stored_result(product, inp, c, target, relu=relu)
 
 

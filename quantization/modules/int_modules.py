@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from megengine import functional as F
-from megengine.core.dtype import QuantizedDType, as_dtype
+from megengine.core.dtype import QuantizedDType, as_dtype, known_quantized
 from megengine.core.errors import DTypeError, OptionError
 from megengine.dispatch import apply
 from megengine.module import BatchMatMulActivation, Conv2d, ConvTranspose2d, Elemwise, Module
@@ -32,7 +32,7 @@ class QuantizedModule(Module):
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         super().__setstate__(state)
         if (stated := state.get("output_dtype")) is not None:
-            self.output_dtype = as_dtype(stated)  # type: ignore[assignment]
+            self.output_dtype = as_dtype(stated)
             if isinstance(self.output_dtype, QuantizedDType) and self.output_dtype.axis is not None:
                 raise DTypeError(
                     f"{type(self).__name__}: output_dtype is {self.output_dtype}, with scales along an axis; "
@@ -73,8 +73,9 @@ class QuantizedModule(Module):
     def _saved(self, tensor: Tensor) -> np.ndarray:
         array = np.array(tensor.numpy())
         dtype = tensor.dtype
-        per_tensor = isinstance(dtype, QuantizedDType) and dtype.axis is None
-        return array.view(with_metadata(dtype)) if per_tensor else array  # type: ignore[arg-type]
+        if not isinstance(dtype, QuantizedDType) or dtype.axis is not None:
+            return array
+        return array.view(with_metadata(dtype))
 
     def _integers(self, inp: Tensor) -> Tensor:
         if not isinstance(inp.dtype, QuantizedDType):
@@ -144,7 +145,7 @@ class WeightedQuantized(QuantizedModule):
                 f"{type(self).__name__}: nonlinear_mode is {nonlinear_mode!r}; expected 'identity' or 'relu'"
             )
         relu, x = nonlinear_mode == "relu", padded(self, self._integers(inp))
-        c = self._constants(x.dtype, relu=relu)  # type: ignore[arg-type]
+        c = self._constants(known_quantized(x.dtype), relu=relu)
         return stored_result(product_of(self.rule.op, self), x, c, self.target, relu=relu)
 
     def forward(self, inp: Tensor) -> Tensor:
@@ -170,7 +171,7 @@ class _QuantizedConv2d(WeightedQuantized, Conv2d):
     ) -> None:
         geometry = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups, True)
         Conv2d.__init__(self, *geometry, conv_mode, compute_mode, padding_mode, **kwargs)
-        self.output_dtype = None if dtype is None else as_dtype(dtype)  # type: ignore[assignment]
+        self.output_dtype = None if dtype is None else as_dtype(dtype)
 
 
 class _QuantizedConvTranspose2d(WeightedQuantized, ConvTranspose2d):
@@ -192,14 +193,14 @@ class _QuantizedConvTranspose2d(WeightedQuantized, ConvTranspose2d):
     ) -> None:
         geometry = (in_channels, out_channels, kernel_size, stride, padding, output_padding, dilation, groups, bias)
         ConvTranspose2d.__init__(self, *geometry, conv_mode=conv_mode, compute_mode=compute_mode, **kwargs)
-        self.output_dtype = None if dtype is None else as_dtype(dtype)  # type: ignore[assignment]
+        self.output_dtype = None if dtype is None else as_dtype(dtype)
 
 
 class _QuantizedLinear(WeightedQuantized):
     def __init__(self, dtype: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.weight = self.bias = None
-        self.output_dtype = None if dtype is None else as_dtype(dtype)  # type: ignore[assignment]
+        self.output_dtype = None if dtype is None else as_dtype(dtype)
 
 
 class QuantizedBatchMatMul(QuantizedModule, BatchMatMulActivation):
@@ -219,7 +220,7 @@ class QuantizedBatchMatMul(QuantizedModule, BatchMatMulActivation):
         **kwargs: Any,
     ) -> None:
         BatchMatMulActivation.__init__(self, batch, in_features, out_features, bias, nonlinear_mode, **kwargs)
-        self.output_dtype = None if dtype is None else as_dtype(dtype)  # type: ignore[assignment]
+        self.output_dtype = None if dtype is None else as_dtype(dtype)
 
     def _take(self, qat_module: Any) -> None:
         super()._take(qat_module)
@@ -244,7 +245,7 @@ class _OfDtype(QuantizedModule):
 
     def __init__(self, dtype: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.output_dtype = None if dtype is None else as_dtype(dtype)  # type: ignore[assignment]
+        self.output_dtype = None if dtype is None else as_dtype(dtype)
 
 
 class QuantizedElemwise(_OfDtype):

@@ -14,12 +14,13 @@ from megengine.core.errors import CalibrationError, OptionError
 from megengine.dispatch import apply
 from megengine.logger import get_logger
 from megengine.module import Module
+from megengine.ops.norm import running_average
 from megengine.quantization.modules.arithmetic import Product, constants, form_of, rescaled, stored_result, to_stored
 from megengine.quantization.modules.gradients import exact_product, with_value
 from megengine.quantization.modules.layer_rules import RULES, LayerRule, placed
 from megengine.quantization.modules.qconfigs import QConfig
-from megengine.quantization.ranges.observers import MinMaxObserver
-from megengine.quantization.ranges.qparams import QParams, QParamsModuleMixin, fake_quant_bias
+from megengine.quantization.modules.rounding import fake_quant_bias
+from megengine.quantization.ranges import MinMaxObserver, QParams, QParamsModuleMixin
 from megengine.tensor import Tensor
 
 _log = get_logger(__name__)
@@ -212,16 +213,15 @@ class WeightedQAT(QATModule):
     def rounded(self, inp: Tensor, w: Tensor, b: Tensor | None, y: Tensor) -> Tensor:
         """Y observed and rounded, to exactly the integers that the quantized layer gives."""
         out = self.apply_quant_activation(y)
-        dtypes = [quantized_dtype_of(t) for t in (inp, w, out)]
-        if any(d is None for d in dtypes):
+        source, w_dtype, target = (quantized_dtype_of(t) for t in (inp, w, out))
+        if source is None or w_dtype is None or target is None:
             return out
-        source, w_dtype, target = dtypes
-        weight = to_stored(w, w_dtype)  # type: ignore[arg-type]
+        weight = to_stored(w, w_dtype)
         if form_of(self.product, weight.numpy(), relu=self.rule.relu) == "products":
             return out
         bias = None if b is None else b.numpy()
-        c = constants(self.product, weight, bias, source, relu=self.rule.relu, target=target)  # type: ignore[arg-type]
-        q = stored_result(self.product, to_stored(inp, source), c, target, relu=self.rule.relu)  # type: ignore[arg-type]
+        c = constants(self.product, weight, bias, source, relu=self.rule.relu, target=target)
+        q = stored_result(self.product, to_stored(inp, source), c, target, relu=self.rule.relu)
         return with_value(out, apply("dequantize", q))
 
 
@@ -312,10 +312,9 @@ class BnQAT(WeightedQAT):
         self, bn_mean: Tensor, bn_var: Tensor, num_elements_per_channel: int
     ) -> None:
         """Move the running statistics towards those of a batch."""
-        old = self.bn.momentum
-        unbiased = bn_var.detach() * (num_elements_per_channel / max(num_elements_per_channel - 1, 1))
-        for running, new in ((self.bn.running_mean, bn_mean.detach()), (self.bn.running_var, unbiased)):
-            running._reset((running.detach() * old + new.reshape(running.shape) * (1 - old)).detach())
+        unbiased = bn_var * (num_elements_per_channel / max(num_elements_per_channel - 1, 1))
+        for running, new in ((self.bn.running_mean, bn_mean), (self.bn.running_var, unbiased)):
+            running._reset(running_average(running, new, self.bn.momentum))
 
     def _training_result(self, inp: Tensor, *, approx: bool = True) -> Tensor:
         inp = padded(self.layer, inp)
@@ -394,9 +393,10 @@ class ConcatQAT(QATModule):
         """Tensors one after the other."""
         out = self.apply_quant_activation(super().forward(inps, axis))
         target, sources = quantized_dtype_of(out), [quantized_dtype_of(t) for t in inps]
-        if target is None or any(s is None for s in sources):
+        known = [s for s in sources if s is not None]
+        if target is None or len(known) < len(sources):
             return out
-        parts = [rescaled(to_stored(t, s), target) for t, s in zip(inps, sources, strict=True)]  # type: ignore[arg-type]
+        parts = [rescaled(to_stored(t, s), target) for t, s in zip(inps, known, strict=True)]
         return with_value(out, apply("dequantize", apply("concat", *parts, axis=axis)))
 
 

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 from megengine.module import Module
 from megengine.quantization.modules.fake_quant import TQT, FakeQuantize
-from megengine.quantization.ranges.observers import (
+from megengine.quantization.ranges import (
     ExponentialMovingAverageObserver,
     HistogramObserver,
     MinMaxObserver,
     PassiveObserver,
     SyncExponentialMovingAverageObserver,
     SyncMinMaxObserver,
+    at,
 )
-from megengine.quantization.ranges.places import at
 
 Factory = Callable[..., Any] | None
 
@@ -45,7 +45,8 @@ class QConfig(NamedTuple):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        return hash(tuple(getattr(factory, "func", factory) for factory in self))
 
 
 def _parts(factory: Any) -> Any:

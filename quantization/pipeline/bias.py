@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from megengine.dispatch import apply
+from megengine.kernels.reference import integer
 from megengine.quantization.pipeline.annotate import Annotation
-from megengine.quantization.pipeline.calibrate import Progress, stream
-from megengine.quantization.pipeline.freeze import Frozen, real
+from megengine.quantization.pipeline.freeze import Frozen
+from megengine.quantization.ranges import Progress, stream
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
@@ -74,9 +75,8 @@ def _error(layer: Apply, means: InputMeans, frozen: Frozen) -> np.ndarray:
     weight = frozen.weights[layer.outputs[0].name]
     w = layer.inputs[1].expr.value.numpy()
     exact = apply(layer.op, Tensor(means.exact.value), Tensor(w), **layer.attrs).numpy()
-    rounded = apply(
-        layer.op, Tensor(means.rounded.value), Tensor(real(weight.values, weight.dtype)), **layer.attrs
-    ).numpy()
+    kept = integer.dequantize(weight.values, weight.dtype.scale, weight.dtype.zero_point, weight.dtype.axis)
+    rounded = apply(layer.op, Tensor(means.rounded.value), Tensor(kept), **layer.attrs).numpy()
     channel = exact.ndim - 1 if layer.op == "matmul" else 1
     axes = tuple(i for i in range(exact.ndim) if i != channel)
     return (exact.astype(np.float64) - rounded).mean(axis=axes)

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from megengine.core.dtype import converted, first_changed
-from megengine.core.errors import CalibrationError
-from megengine.quantization.pipeline.annotate import Annotation
+from megengine.quantization.pipeline.annotate import Annotation, annotate
+from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.spec import Plain, Shared
-from megengine.quantization.ranges.statistics import TensorStatistics
+from megengine.quantization.ranges import Progress, TensorStatistics, stream
 from megengine.tensor import Tensor
-from megengine.traced_module import interpret
 from megengine.traced_module.ir.graph import InternalGraph
 
-Progress = Callable[[str, int, int | None], None]
-OnValue = Callable[[Any, Tensor], Tensor | None]
-Batch = tuple[np.ndarray, ...]
+
+def observe(*annotations: Annotation) -> dict[str, TensorStatistics]:
+    """Empty statistics for every edge that takes its scale from data by one of the annotations."""
+    specs = [(name, spec) for a in annotations for name, spec in a.edges.items()]
+    plain = {name for name, spec in specs if isinstance(spec, Plain)}
+    shared = {spec.source for _, spec in specs if isinstance(spec, Shared)}
+    return {name: TensorStatistics(name) for name in sorted(plain | shared)}
 
 
-def observed(annotation: Annotation) -> list[str]:
-    """Names of the edges whose statistics are needed."""
-    wanted = {name for name, spec in annotation.edges.items() if isinstance(spec, Plain)}
-    wanted |= {spec.source for spec in annotation.edges.values() if isinstance(spec, Shared)}
-    return sorted(wanted)
-
-
-def observe(annotation: Annotation) -> dict[str, TensorStatistics]:
-    """Empty statistics for every edge that takes its scale from data."""
-    return {name: TensorStatistics(name) for name in observed(annotation)}
+def observe_all(graph: InternalGraph, config: QuantConfig) -> dict[str, TensorStatistics]:
+    """Empty statistics for every edge that any settings could quantize, so that data is read once."""
+    targets = [replace(config.target, residual=kind, quantize_outputs=True) for kind in ("fused", "quantized")]
+    every = [config, *(config.changed(exclude=(), profile=target) for target in targets)]
+    return observe(*(annotate(graph, one) for one in every))
 
 
 def calibrate(
@@ -60,75 +56,3 @@ def calibrate(
 
     stream(graph, batches, look, stage="calibrate", progress=progress)
     return stats
-
-
-def stream(
-    graph: InternalGraph,
-    batches: Iterable[Any],
-    look: OnValue,
-    *,
-    stage: str,
-    progress: Progress | None = None,
-) -> int:
-    """Interpret the graph on every batch, showing each value to `look`; returns the number of batches."""
-    total = len(batches) if hasattr(batches, "__len__") else None  # type: ignore[arg-type]
-    done = 0
-    for arrays in as_batches(batches, graph):
-        interpret(graph, as_tensors(arrays, graph), on_value=look)
-        done += 1
-        if progress is not None:
-            progress(stage, done, total)
-    if not done:
-        raise CalibrationError("calibration: the data has no batch; expected at least one input of the model")
-    return done
-
-
-def as_batches(batches: Iterable[Any], graph: InternalGraph) -> Iterator[Batch]:
-    """Each item as a tuple of arrays of the inputs' shapes and dtypes.
-
-    Raises:
-        CalibrationError: wrong number of inputs, a shape that does not fit, or values that the dtype does not hold.
-    """
-    for number, item in enumerate(batches):
-        parts: Sequence[Any] = item if isinstance(item, (tuple, list)) else (item,)
-        arrays = [np.asarray(p.numpy() if isinstance(p, Tensor) else p) for p in parts]
-        if len(arrays) != len(graph.inputs):
-            raise CalibrationError(
-                f"data: batch {number} has {len(arrays)} arrays; the model has {len(graph.inputs)} inputs "
-                f"({', '.join(n.name for n in graph.inputs)})"
-            )
-        yield tuple(_fitted(number, node, array) for node, array in zip(graph.inputs, arrays, strict=True))
-
-
-def _fitted(number: int, node: Any, array: np.ndarray) -> np.ndarray:
-    """The array in the dtype of an input."""
-    if tuple(array.shape) != tuple(node.spec.shape):
-        raise CalibrationError(
-            f"data: batch {number}, input {node.name!r}: expected shape {tuple(node.spec.shape)}, "
-            f"got {tuple(array.shape)}; trace the model with the shape that the data has"
-        )
-    made = converted(array, node.spec.dtype)
-    if made is None:
-        raise CalibrationError(
-            f"data: batch {number}, input {node.name!r}: expected {node.spec.dtype}, got {array.dtype} with values "
-            f"such as {first_changed(array, node.spec.dtype)}, which cannot be converted exactly"
-        )
-    return made
-
-
-def as_tensors(arrays: Iterable[np.ndarray], graph: InternalGraph) -> list[Tensor]:
-    """Arrays from `as_batches` as tensors of the inputs' own dtypes."""
-    return [Tensor._wrap(a, node.spec.dtype) for a, node in zip(arrays, graph.inputs, strict=True)]
-
-
-def require_repeatable(batches: Iterable[Any], why: str) -> None:
-    """Refuse a one-shot iterator where the data is read more than once.
-
-    Raises:
-        CalibrationError: the iterator would be empty the second time.
-    """
-    if iter(batches) is batches:
-        raise CalibrationError(
-            f"calibration: {why} reads the data a second time, and this iterator can be read once; "
-            "give a list or an object with __iter__, or set bias_correction=False"
-        )

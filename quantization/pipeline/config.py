@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from megengine.core.errors import OptionError
 from megengine.quantization.pipeline.profiles import Profile, profile
-from megengine.quantization.ranges.methods import RangeMethod
+from megengine.quantization.ranges import RangeMethod
 
 _WEIGHTS = ("per_channel", "per_tensor")
 _WEIGHT_METHODS = ("minmax", "mse")
@@ -53,7 +53,7 @@ class QuantConfig:
 
     def changed(self, **settings: object) -> QuantConfig:
         """A copy with some settings changed."""
-        return replace(self, **settings)  # type: ignore[arg-type]
+        return replace(self, **settings)
 
 
 def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""The numbers of an integer kernel's epilogue, computed and checked where the graph is lowered."""
+"""The numbers of an integer kernel's epilogue, by the integer specification, checked where they are put in a graph."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import QuantizationError
-from megengine.kernels.reference.integer import cut16, multiplier
+from megengine.kernels.reference import integer
 
 _SMALLEST_NORMAL = np.finfo(np.float32).tiny
 _INT32 = 2**31 - 1
@@ -25,17 +25,16 @@ class Epilogue:
 
 def bounds(dtype: QuantizedDType, clamp: tuple[float | None, float | None] = (None, None)) -> tuple[int, int]:
     """Lo and hi relative to the zero point, with the real bounds of a clamp."""
-    lo, hi = dtype.qmin - dtype.zero_point, dtype.qmax - dtype.zero_point
-    if clamp[0] is not None:
-        lo = max(lo, int(np.rint(np.clip(clamp[0] / dtype.only_scale, -(2**20), 2**20))))
-    if clamp[1] is not None:
-        hi = min(hi, int(np.rint(np.clip(clamp[1] / dtype.only_scale, -(2**20), 2**20))))
+    ends = dtype.qmin - dtype.zero_point, dtype.qmax - dtype.zero_point
+    steps = [None if end is None else int(np.rint(np.clip(end / dtype.only_scale, -(2**20), 2**20))) for end in clamp]
+    lo = ends[0] if steps[0] is None else max(ends[0], steps[0])
+    hi = ends[1] if steps[1] is None else min(ends[1], steps[1])
     return min(lo, hi), hi
 
 
 def ratio(source: QuantizedDType, target: QuantizedDType) -> float:
     """s_source / s_target with 16 significant bits."""
-    return float(cut16(source.only_scale / target.only_scale))
+    return float(integer.cut16(source.only_scale / target.only_scale))
 
 
 def epilogue(
@@ -64,14 +63,12 @@ def epilogue(
     """
     channels = weight.shape[0]
     s_w = np.broadcast_to(np.asarray(weight_dtype.scale, np.float32), (channels,))
-    M = multiplier(data.scale, s_w, 1.0 if output is None else output.scale).astype(np.float32)
-    exact = np.zeros(channels) if bias is None else bias.astype(np.float64)
-    if int_bias:
-        steps = np.rint(exact / (np.float64(np.float32(data.only_scale)) * s_w.astype(np.float64)))
-        B = np.zeros(channels, np.float32)
-    else:
-        steps = np.zeros(channels)
-        B = (exact if output is None else exact / np.float64(np.float32(output.only_scale))).astype(np.float32)
+    s_y = 1.0 if output is None else output.only_scale
+    M = integer.multiplier(data.scale, s_w, s_y).astype(np.float32)
+    none = np.zeros(channels)
+    real = none if bias is None else bias
+    steps = integer.int_bias(real, data.only_scale, s_w) if int_bias else none
+    B = integer.float_bias(none if int_bias else real, s_y)
     _check(name, weight, data, M, B, steps)
     return Epilogue(steps.astype(np.int32), np.ascontiguousarray(M), np.ascontiguousarray(B))
 

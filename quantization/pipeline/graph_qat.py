@@ -16,7 +16,7 @@ from megengine.quantization.pipeline.freeze import edge_dtype, freeze, quantize_
 from megengine.quantization.pipeline.fuse import fuse
 from megengine.quantization.pipeline.lower import lower
 from megengine.quantization.pipeline.materialize import fold, materialize
-from megengine.quantization.ranges.methods import RangeMethod
+from megengine.quantization.ranges import RangeMethod
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module import TracedModule, interpret, trace_module
 from megengine.traced_module import lower as to_op_level

@@ -13,7 +13,7 @@ from megengine.core.dtype import QuantizedDType, qint8
 from megengine.core.errors import QuantizationError
 from megengine.dispatch import apply
 from megengine.kernels.reference.integer import multiplier
-from megengine.quantization.modules.arithmetic import Product, accumulator_weight, first_axis, transposed_steps
+from megengine.quantization.modules import Product, accumulator_weight, first_axis, transposed_steps
 from megengine.quantization.pipeline.epilogue import bounds, epilogue, ratio
 from megengine.quantization.pipeline.match import (
     LayerMatch,

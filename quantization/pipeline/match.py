@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType
+from megengine.core.dtype import QuantizedDType, known_quantized
 from megengine.quantization.pipeline.rules import clamp_of, rule_of
 from megengine.traced_module.ir.expr import Apply, Constant, Expr
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.passes import constant_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Stored:
     @property
     def dtype(self) -> QuantizedDType:
         """Its quantized dtype."""
-        return self.node.spec.dtype  # type: ignore[return-value]
+        return known_quantized(self.node.spec.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,14 @@ def layer(node: TensorNode) -> LayerMatch | None:
     if is_op(expr, "add"):
         for product, bias in (expr.inputs, expr.inputs[::-1]):
             found = layer(product) if is_op(product.expr, "matmul") else None
-            value = float_constant(bias)
+            value = constant_value(bias)
             if found is not None and value is not None and value.ndim == 1 and found.bias is None:
                 return LayerMatch(found.expr, found.data, found.weight, value)
         return None
     if not isinstance(expr, Apply) or (rule := rule_of(expr.op)) is None or rule.kind != "weighted":
         return None
     data, weight = stored(expr.inputs[0]), stored(expr.inputs[1])
-    bias = float_constant(expr.inputs[2]) if len(expr.inputs) > 2 else None
+    bias = constant_value(expr.inputs[2]) if len(expr.inputs) > 2 else None
     if data is None or weight is None or not isinstance(weight.node.expr, Constant):
         return None
     if len(expr.inputs) > 2 and bias is None:
@@ -83,18 +84,6 @@ def layer_with_residual(node: TensorNode) -> LayerMatch | None:
             if found is not None and residual is not None:
                 return LayerMatch(found.expr, found.data, found.weight, found.bias, residual)
     return layer(node)
-
-
-def float_constant(node: TensorNode) -> np.ndarray | None:
-    """Real values of a constant: a float one, or a dequantized integer one."""
-    expr = node.expr
-    if isinstance(expr, Constant):
-        return expr.value.numpy()
-    if is_op(expr, "dequantize") and isinstance(expr.inputs[0].expr, Constant):
-        value = expr.inputs[0].expr.value
-        scale = np.asarray(value.dtype.scale, np.float32)
-        return ((value.numpy().astype(np.float64) - value.dtype.zero_point) * scale).astype(np.float32)
-    return None
 
 
 def strip_clamps(node: TensorNode) -> tuple[TensorNode, tuple[float | None, float | None]]:

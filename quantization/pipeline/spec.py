@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from megengine.core.dtype import QuantizedDType
-from megengine.quantization.ranges.methods import RangeMethod
+from megengine.quantization.ranges import RangeMethod
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,6 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True)
-class Derived:
-    """The scale is computed from others: the bias of a layer has s_x * s_w, in 32 bits."""
-
-    sources: tuple[str, ...]
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Weight:
     """A constant quantized from its own values."""
 
@@ -50,4 +42,4 @@ class Weight:
     reason: str = ""
 
 
-QSpec = Plain | Shared | Fixed | Derived | Weight
+QSpec = Plain | Shared | Fixed | Weight

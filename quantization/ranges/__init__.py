@@ -1,1 +1,16 @@
-"""Ranges: what was seen of a tensor, and the scale and zero point that follow from it."""
+"""Ranges: batches of data, what was seen of a tensor, and the scale and zero point that follow from it."""
+
+from megengine.quantization.ranges.batches import Progress, as_batches, as_tensors, require_repeatable, stream
+from megengine.quantization.ranges.methods import METHODS, RangeMethod, activation_dtype, weight_dtype
+from megengine.quantization.ranges.observers import (
+    ExponentialMovingAverageObserver,
+    HistogramObserver,
+    MinMaxObserver,
+    Observer,
+    PassiveObserver,
+    SyncExponentialMovingAverageObserver,
+    SyncMinMaxObserver,
+)
+from megengine.quantization.ranges.places import at
+from megengine.quantization.ranges.qparams import LSQParams, QParams, QParamsModuleMixin, QuantMode, create_qparams
+from megengine.quantization.ranges.statistics import Histogram, TensorStatistics

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import OptionError, nearest
-from megengine.quantization.ranges.scales import Scheme, round_trip, scale_and_zero
+from megengine.quantization.ranges.scales import WEIGHT, Scheme, quantized_dtype, round_trip, scale_and_zero, scheme
 from megengine.quantization.ranges.statistics import Histogram, TensorStatistics
 
 Range = tuple[float, float]
@@ -138,6 +139,24 @@ METHODS: dict[str, Callable[[TensorStatistics, RangeMethod, Scheme], Range]] = {
     "mse": _mse,
     "kl": _kl,
 }
+
+
+def activation_dtype(stats: TensorStatistics, method: RangeMethod, name: str) -> QuantizedDType:
+    """The dtype of a tensor: the range that the method takes, as integers of the scheme of that name.
+
+    Raises:
+        CalibrationError: the statistics saw no value.
+    """
+    how = scheme(name)
+    return quantized_dtype(*choose_range(stats, method, how), how)
+
+
+def weight_dtype(w: np.ndarray, axis: int | None, method: str) -> QuantizedDType:
+    """The dtype of a weight, from its own values; an all-zero channel takes the largest scale of the others."""
+    reach = weight_reach(w, axis, method, WEIGHT)
+    if axis is not None and reach.max(initial=0.0) > 0:
+        reach = np.where(reach > 0, reach, reach.max())
+    return quantized_dtype(-reach, reach, WEIGHT, axis=axis)
 
 
 def weight_reach(w: np.ndarray, axis: int | None, method: str, how: Scheme) -> np.ndarray:

@@ -161,7 +161,11 @@ class MinMaxObserver(Observer):
 
 @at(_HOME)
 class ExponentialMovingAverageObserver(MinMaxObserver):
-    """Moving averages of the batches' smallest and largest values; the first batch counts in full."""
+    """Moving averages of the batches' smallest and largest values; the first batch counts in full.
+
+    The averages are MegEngine's, and so is their state, which checkpoints hold. `RunningAverage` gives the first batch
+    no such weight, and can be merged.
+    """
 
     def __init__(
         self,
@@ -283,7 +287,9 @@ class PassiveObserver(Observer):
     @property
     def scale(self) -> Tensor:
         """The scale; assignable. Raises CalibrationError before parameters were set."""
-        return self.get_qparams().scale  # type: ignore[return-value]
+        scale = self.get_qparams().scale
+        assert scale is not None, "set_qparams takes none without a scale"
+        return scale
 
     @scale.setter
     def scale(self, value: Any) -> None:

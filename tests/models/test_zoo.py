@@ -12,7 +12,7 @@ import megengine as mge
 import megengine.functional as F
 import megengine.module as M
 from megengine.core.pytree import flatten
-from megengine.quantization.model import quantize_model
+from megengine.quantization.pipeline.quantize import quantize_model
 from megengine.tensor import Tensor
 from megengine.traced_module import SpecializationWarning, interpret, lower, trace_module
 from megengine.traced_module.passes import optimize

@@ -7,9 +7,9 @@ from megengine.core.errors import CalibrationError, OptionError
 from megengine.dispatch import apply
 from megengine.functional import relu
 from megengine.module import BatchNorm2d, Conv2d, Module
-from megengine.quantization.model import quantize_model
 from megengine.quantization.pipeline import graph_qat
 from megengine.quantization.pipeline.config import QuantConfig
+from megengine.quantization.pipeline.quantize import quantize_model
 from megengine.quantization.ranges.methods import RangeMethod
 from megengine.tensor import Tensor
 

@@ -1,5 +1,6 @@
 """Quantization as MegEngine's users script it: qparams of any tensor, integer types of their own, order of parts."""
 
+import importlib
 from functools import partial
 
 import numpy as np
@@ -83,3 +84,37 @@ def test_traced_code_may_update_qparams():
             return x * 2
 
     assert mge.traced_module.trace_module(Net(), tensor(X))(tensor(X)).shape == (7,)
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    {
+        "observer": "MinMaxObserver HistogramObserver PassiveObserver QuantMode QParams create_qparams",
+        "fake_quant": "FakeQuantize LSQ TQT LSQParams QParamsModuleMixin fake_quant_tensor tqt_forward lsq_forward",
+        "qconfig": "QConfig ema_fakequant_qconfig tqt_qconfig MinMaxObserver FakeQuantize",
+        "quantize": "quantize quantize_qat apply_easy_quant reset_qconfig QATModule QuantizedModule QConfig",
+        "utils": "QParams QuantMode QuantDtypeMeta create_qparams fake_quant_bias Round register_method_to_class",
+    }.items(),
+)
+def test_names_are_found_at_megengines_paths(path, names):
+    module = importlib.import_module(f"megengine.quantization.{path}")
+    assert [name for name in names.split() if not hasattr(module, name)] == []
+
+
+@pytest.mark.parametrize(
+    ("cls", "path"),
+    [
+        (Q.MinMaxObserver, "megengine.quantization.observer"),
+        (Q.LSQ, "megengine.quantization.fake_quant"),
+        (Q.QConfig, "megengine.quantization.qconfig"),
+        (Q.LSQParams, "megengine.quantization.utils"),
+        (Q.QuantMode, "megengine.quantization.utils"),
+    ],
+)
+def test_files_know_classes_by_megengines_paths(cls, path):
+    assert cls.__module__ == path and getattr(importlib.import_module(path), cls.__name__) is cls
+
+
+def test_equal_configs_have_equal_hashes():
+    config, other = (Q.QConfig(partial(Q.MinMaxObserver, dtype="qint8"), None, None, None) for _ in range(2))
+    assert config == other and hash(config) == hash(other)

@@ -10,13 +10,13 @@ from megengine.core.dtype import QuantizedDType, qint8, quint8
 from megengine.core.errors import CalibrationError, OptionError, QuantizationError
 from megengine.plan import compile
 from megengine.quantization.checks.verify import verify
-from megengine.quantization.model import quantize_model, requantize
 from megengine.quantization.pipeline.annotate import annotate
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.epilogue import epilogue
 from megengine.quantization.pipeline.freeze import quantize_weight
 from megengine.quantization.pipeline.fuse import fuse
 from megengine.quantization.pipeline.profiles import Profile
+from megengine.quantization.pipeline.quantize import quantize_model, requantize
 from megengine.quantization.pipeline.spec import Fixed, Plain, Shared, Weight
 from megengine.quantization.ranges.methods import RangeMethod
 from megengine.tensor import Tensor

@@ -20,7 +20,7 @@ import megengine.functional as F
 import megengine.module as M
 from megengine.core.errors import GraphError, OptionError
 from megengine.core.pytree import TreeDef
-from megengine.quantization.model import quantize_model
+from megengine.quantization.pipeline.quantize import quantize_model
 from megengine.tensor import Tensor
 from megengine.traced_module import TracedModule, lower, register_as_builtin, trace_module, wrap
 from megengine.traced_module.passes import optimize

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import megengine.traced_module as tm
 from megengine.core.errors import CalibrationError
 from megengine.core.notebook import html_table
-from megengine.quantization.checks.analysis import Analysis, analyze
-from megengine.quantization.checks.remaining import (
-    FloatOp,
-    left_in_float,
-    require_float,
-    require_float_modules,
-    require_layers,
-)
+from megengine.quantization.checks import Analysis, analyze, require_float, require_float_modules
 from megengine.quantization.pipeline.annotate import Annotation, annotate
 from megengine.quantization.pipeline.bias import corrected, mean_errors
-from megengine.quantization.pipeline.calibrate import Progress, calibrate, observe, require_repeatable
+from megengine.quantization.pipeline.calibrate import calibrate, observe_all
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.freeze import Frozen, freeze
 from megengine.quantization.pipeline.fuse import fuse
 from megengine.quantization.pipeline.lower import lower
 from megengine.quantization.pipeline.materialize import fold, materialize
-from megengine.quantization.ranges.statistics import TensorStatistics
+from megengine.quantization.pipeline.remaining import FloatOp, left_in_float, require_layers
+from megengine.quantization.ranges import Progress, TensorStatistics, require_repeatable
 from megengine.traced_module.ir.graph import InternalGraph
 
 
@@ -118,15 +112,6 @@ def quantize_model(
     require_layers(graph, annotation)
     stats = calibrate(graph, observe_all(graph, config), calibration, progress=progress)
     return convert(graph, annotation, stats, config, calibration, progress=progress)
-
-
-def observe_all(graph: InternalGraph, config: QuantConfig) -> dict[str, TensorStatistics]:
-    """Empty statistics for every edge that any settings could quantize, so that data is read once."""
-    stats = {}
-    for residual in ("fused", "quantized"):
-        target = replace(config.target, residual=residual, quantize_outputs=True)
-        stats.update(observe(annotate(graph, config.changed(exclude=(), profile=target))))
-    return {**stats, **observe(annotate(graph, config))}
 
 
 def requantize(

@@ -1,0 +1,94 @@
+"""What a network computes in: float, integers, or float with rounded values; and refusals of the wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from megengine.core.dtype import QuantizedDType
+from megengine.core.errors import QuantizationError, listed
+from megengine.quantization.modules import _FakeQuantize
+from megengine.traced_module import TracedModule
+from megengine.traced_module.ir.expr import Apply
+from megengine.traced_module.ir.graph import InternalGraph
+
+
+def integer_form(graph: InternalGraph) -> str:
+    """What an op-level graph is: "float", "integer", "qdq" (pairs around float layers) or "qat" (fake quantization)."""
+    exprs = [expr for expr in graph.exprs() if isinstance(expr, Apply)]
+    if any(map(_fake_quantizes, exprs)):
+        return "qat"
+    stored = {
+        expr.op
+        for expr in exprs
+        if any(isinstance(n.spec.dtype, QuantizedDType) for n in (*expr.inputs, *expr.outputs))
+    }
+    if stored - {"quantize", "dequantize"}:
+        return "integer"
+    return "qdq" if stored else "float"
+
+
+def _fake_quantizes(expr: object) -> bool:
+    return isinstance(expr, Apply) and expr.op.startswith("fake_quant")
+
+
+_FORMS = {
+    "integer": "it computes in integers",
+    "qdq": "it holds quantize / dequantize pairs around its layers",
+    "qat": "it holds fake quantization, as quantization-aware training leaves it",
+}
+
+
+def require_float_modules(model: TracedModule) -> None:
+    """Refuse a traced module with fake quantizers that are on, of any kind (the learnt ones are ordinary ops).
+
+    Raises:
+        QuantizationError: says where, and what to do.
+    """
+    found = [path for path, m in model.named_modules() if isinstance(m, _FakeQuantize) and m.enabled]
+    if found:
+        raise _quantized_already(model.graphs[0].name if model.graphs else "", "qat", found)
+
+
+def require_float(graph: InternalGraph) -> None:
+    """Refuse a network that is quantized.
+
+    Raises:
+        QuantizationError: says how it is quantized, where, and what to do.
+    """
+    form = integer_form(graph)
+    if form == "float":
+        return
+    nodes = [
+        n.name
+        for expr in graph.exprs()
+        for n in expr.outputs
+        if isinstance(n.spec.dtype, QuantizedDType) or _fake_quantizes(expr)
+    ]
+    raise _quantized_already(graph.name, form, nodes)
+
+
+def _quantized_already(name: str, form: str, nodes: Iterable[str]) -> QuantizationError:
+    return QuantizationError(
+        f"quantize: network {name!r} is quantized already: {_FORMS[form]} ({listed(nodes)}); "
+        "quantize the float network that it was made from"
+    )
+
+
+def require_integers(graph: InternalGraph, what: str, remedies: tuple[str, str]) -> None:
+    """Refuse a network that computes nothing in integers.
+
+    Args:
+        graph: op-level.
+        what: begins the message.
+        remedies: what to do with a float network, and with one of quantize / dequantize pairs.
+
+    Raises:
+        QuantizationError: a float network, or one with pairs around float layers.
+    """
+    form = integer_form(graph)
+    if form == "float":
+        raise QuantizationError(f"{what} has no integer value; quantize it first: {remedies[0]}")
+    if form == "qdq":
+        raise QuantizationError(
+            f"{what} has quantize / dequantize pairs around float layers (the form for other runtimes); {remedies[1]}"
+        )

@@ -1,0 +1,90 @@
+"""Batches of data, fed to a graph: their shapes and dtypes are checked, and each value is shown to who looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import converted, first_changed
+from megengine.core.errors import CalibrationError
+from megengine.tensor import Tensor
+from megengine.traced_module import interpret
+from megengine.traced_module.ir.graph import InternalGraph
+
+Progress = Callable[[str, int, int | None], None]
+OnValue = Callable[[Any, Tensor], Tensor | None]
+Batch = tuple[np.ndarray, ...]
+
+
+def stream(
+    graph: InternalGraph,
+    batches: Iterable[Any],
+    look: OnValue,
+    *,
+    stage: str,
+    progress: Progress | None = None,
+) -> int:
+    """Interpret the graph on every batch, showing each value to `look`; returns the number of batches."""
+    total = len(batches) if isinstance(batches, Sized) else None
+    done = 0
+    for arrays in as_batches(batches, graph):
+        interpret(graph, as_tensors(arrays, graph), on_value=look)
+        done += 1
+        if progress is not None:
+            progress(stage, done, total)
+    if not done:
+        raise CalibrationError("calibration: the data has no batch; expected at least one input of the model")
+    return done
+
+
+def as_batches(batches: Iterable[Any], graph: InternalGraph) -> Iterator[Batch]:
+    """Each item as a tuple of arrays of the inputs' shapes and dtypes.
+
+    Raises:
+        CalibrationError: wrong number of inputs, a shape that does not fit, or values that the dtype does not hold.
+    """
+    for number, item in enumerate(batches):
+        parts: Sequence[Any] = item if isinstance(item, (tuple, list)) else (item,)
+        arrays = [np.asarray(p.numpy() if isinstance(p, Tensor) else p) for p in parts]
+        if len(arrays) != len(graph.inputs):
+            raise CalibrationError(
+                f"data: batch {number} has {len(arrays)} arrays; the model has {len(graph.inputs)} inputs "
+                f"({', '.join(n.name for n in graph.inputs)})"
+            )
+        yield tuple(_fitted(number, node, array) for node, array in zip(graph.inputs, arrays, strict=True))
+
+
+def _fitted(number: int, node: Any, array: np.ndarray) -> np.ndarray:
+    """The array in the dtype of an input."""
+    if tuple(array.shape) != tuple(node.spec.shape):
+        raise CalibrationError(
+            f"data: batch {number}, input {node.name!r}: expected shape {tuple(node.spec.shape)}, "
+            f"got {tuple(array.shape)}; trace the model with the shape that the data has"
+        )
+    made = converted(array, node.spec.dtype)
+    if made is None:
+        raise CalibrationError(
+            f"data: batch {number}, input {node.name!r}: expected {node.spec.dtype}, got {array.dtype} with values "
+            f"such as {first_changed(array, node.spec.dtype)}, which cannot be converted exactly"
+        )
+    return made
+
+
+def as_tensors(arrays: Iterable[np.ndarray], graph: InternalGraph) -> list[Tensor]:
+    """Arrays from `as_batches` as tensors of the inputs' own dtypes."""
+    return [Tensor._wrap(a, node.spec.dtype) for a, node in zip(arrays, graph.inputs, strict=True)]
+
+
+def require_repeatable(batches: Iterable[Any], why: str) -> None:
+    """Refuse a one-shot iterator where the data is read more than once.
+
+    Raises:
+        CalibrationError: the iterator would be empty the second time.
+    """
+    if iter(batches) is batches:
+        raise CalibrationError(
+            f"calibration: {why} reads the data a second time, and this iterator can be read once; "
+            "give a list or an object with __iter__, or set bias_correction=False"
+        )
