@@ -15,7 +15,8 @@ from megengine.core.dtype import quint8
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import infer
 from megengine.kernels import _core
-from megengine.kernels.registry import Problem, family
+from megengine.kernels.problem import Problem
+from megengine.kernels.registry import family
 
 # name, input channels, size, output channels, kernel, stride, residual; depthwise where output channels is 0
 LAYERS = [

@@ -9,7 +9,3 @@ if find_spec("megengine.kernels._core") is None:
         f"{__file__} is source that was not built; run Python from another folder to use an installed megengine, "
         "or build this one: make setup"
     )
-
-from megengine.kernels import filling, floating, forks, int8, onednn, small, strided, training, updates
-
-__all__ = ["filling", "floating", "forks", "int8", "onednn", "small", "strided", "training", "updates"]

@@ -9,8 +9,9 @@ import numpy as np
 
 from megengine.core.dtype import storage_of
 from megengine.kernels import _core
-from megengine.kernels.native import eager
-from megengine.kernels.registry import Kernel, Problem, family
+from megengine.kernels.kernel import StepKernel
+from megengine.kernels.native import step_kernel
+from megengine.kernels.problem import Problem
 
 _F32 = np.dtype(np.float32)
 _ACTIVATIONS = ("sigmoid", "silu", "hsigmoid", "hswish", "tanh")  # in the order of the native enumeration
@@ -103,22 +104,21 @@ def _channel_step(problem: Problem, constants: dict[int, np.ndarray], threads: i
     return _core.channel_step(n, h * w, c, c if b[0] == n else 0, problem.op == "add")
 
 
-for _op, _usable, _make in (
-    ("max_pool2d", _float32, _pool_step),
-    ("avg_pool2d", _float32, _pool_step),
-    ("mean", _spatial_mean, _mean_step),
-    ("relu", _float32, _clamp_step),
-    ("relu6", _float32, _clamp_step),
-    ("clip", _float32, _clamp_step),
-    ("add", _same_shape, _binary_step),
-    ("mul", _same_shape, _binary_step),
-    ("concat", _concat_usable, _concat_step),
-    *((op, _float32, _activate_step) for op in _ACTIVATIONS),
-    ("softmax", _softmax_usable, _softmax_step),
-):
-    _pooling = _make is _pool_step  # eager elementwise calls are faster in NumPy: no copies to channels-last
-    _run = eager(_make, ()) if _pooling else None
-    family(_op).add(Kernel(f"own_{_op}", usable=_usable, run=_run, make_step=_make))
-
-for _op in ("add", "mul"):
-    family(_op).add(Kernel(f"own_channel_{_op}", usable=_per_channel, make_step=_channel_step))
+own_max_pool2d = step_kernel("own_max_pool2d", _pool_step, _float32)
+own_avg_pool2d = step_kernel("own_avg_pool2d", _pool_step, _float32)
+# the others have no eager form: NumPy is faster, since nothing is copied to channels-last
+own_mean = StepKernel("own_mean", _mean_step, _spatial_mean)
+own_relu = StepKernel("own_relu", _clamp_step, _float32)
+own_relu6 = StepKernel("own_relu6", _clamp_step, _float32)
+own_clip = StepKernel("own_clip", _clamp_step, _float32)
+own_add = StepKernel("own_add", _binary_step, _same_shape)
+own_mul = StepKernel("own_mul", _binary_step, _same_shape)
+own_channel_add = StepKernel("own_channel_add", _channel_step, _per_channel)
+own_channel_mul = StepKernel("own_channel_mul", _channel_step, _per_channel)
+own_concat = StepKernel("own_concat", _concat_step, _concat_usable)
+own_sigmoid = StepKernel("own_sigmoid", _activate_step, _float32)
+own_silu = StepKernel("own_silu", _activate_step, _float32)
+own_hsigmoid = StepKernel("own_hsigmoid", _activate_step, _float32)
+own_hswish = StepKernel("own_hswish", _activate_step, _float32)
+own_tanh = StepKernel("own_tanh", _activate_step, _float32)
+own_softmax = StepKernel("own_softmax", _softmax_step, _softmax_usable)

@@ -38,9 +38,11 @@ def _before() -> None:
         _core.after_fork_in_parent()  # what is imported may run kernels
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before,
-        after_in_parent=_core.after_fork_in_parent,
-        after_in_child=_core.after_fork_in_child,
-    )
+def register() -> None:
+    """From here on a fork of the process waits, where the platform has forks. Called once."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(
+            before=_before,
+            after_in_parent=_core.after_fork_in_parent,
+            after_in_child=_core.after_fork_in_child,
+        )

@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from megengine.core.dtype import DType, QuantizedDType, known_quantized
 from megengine.core.spec import TensorSpec
-from megengine.kernels import _core, isa, onednn
-from megengine.kernels.native import eager, empty_for_step, from_step, linear_rank, long_steps, to_step
-from megengine.kernels.registry import Kernel, Problem, Usable, accept_all, family
+from megengine.kernels import _core, isa
+from megengine.kernels.kernel import EagerKernel, StepKernel
+from megengine.kernels.native import (
+    eager,
+    empty_for_step,
+    from_step,
+    linear_rank,
+    long_steps,
+    step_kernel,
+    to_step,
+)
+from megengine.kernels.problem import Problem
 
 Constants = dict[int, np.ndarray]
-Maker = Callable[[Problem, Constants, int], Any]
 _ADD, _REQUANTIZE, _QUANTIZE, _DEQUANTIZE, _MULTIPLY = range(5)
 _WEIGHTS = (1, 2, 3, 4)  # w, b, M, B of qconv2d and qlinear
 
@@ -311,7 +318,7 @@ def _run_quantize(problem: Problem, x: np.ndarray) -> np.ndarray:
     return from_step(out)
 
 
-_quantize_any = eager(_quantize_step, ())
+_quantize_any = eager(_quantize_step)
 
 
 def fake_quant_observe(x: np.ndarray, dtype: QuantizedDType) -> tuple[np.ndarray, float, float]:
@@ -335,46 +342,24 @@ def _fake_quant_usable(problem: Problem) -> str | None:
     return _no_elements(problem)
 
 
-# ---------------------------------------------------------------- lists
+# ---------------------------------------------------------------- kernels
 
+_depthwise_step = functools.partial(_conv_step, depthwise=True)
+_dense_step = functools.partial(_conv_step, depthwise=False)
 
-def _needs(constants: tuple[int, ...]) -> Callable[[Problem, Constants], str | None]:
-    def accepts(problem: Problem, given: Constants) -> str | None:
-        missing = [i for i in constants if i not in given]
-        return f"inputs {missing} are not constants" if missing else None
-
-    return accepts
-
-
-def _own(
-    op: str, name: str, make: Maker, usable: Usable, constants: tuple[int, ...] = (), before: str | None = None
-) -> None:
-    accepts = _needs(constants) if constants else accept_all
-    entry = Kernel(name, usable=usable, run=eager(make, constants), make_step=make, accepts=accepts, packs=constants)
-    family(op).add(entry, before=before)
-
-
-def register() -> None:
-    """Enter the kernels into their lists; oneDNN's come first where they were measured to be faster."""
-    depthwise = functools.partial(_conv_step, depthwise=True)
-    product = functools.partial(_conv_step, depthwise=False)
-    assert onednn.__name__  # imported first: this list is written around its entries
-    _own("qconv2d", "int8_depthwise_full", depthwise, _depthwise_full, _WEIGHTS, before="onednn_qconv2d")
-    _own("qconv2d", "int8_conv_full", product, _product_full, _WEIGHTS, before="onednn_qconv2d")
-    _own("qconv2d", "int8_depthwise", depthwise, _depthwise_usable, _WEIGHTS)
-    _own("qconv2d", "int8_conv", product, _product_usable, _WEIGHTS)
-    _own("qlinear", "int8_linear", _linear_step, _linear_usable, _WEIGHTS)
-    _own("qadd", "int8_add", _add_step, _add_usable)
-    _own("qmul", "int8_multiply", _multiply_step, _add_usable)
-    _own("qmul", "int8_gate", _gate_step, _gate_usable)
-    _own("requantize", "int8_requantize", _requantize_step, _to_eight_bits)
-    family("quantize").add(Kernel("int8_quantize", usable=_to_eight_bits, run=_run_quantize, make_step=_quantize_step))
-    _own("dequantize", "int8_dequantize", _dequantize_step, _from_eight_bits)
-    _own("qtable", "int8_table", _table_step, _to_eight_bits, (1,))
-    _own("qavg_pool2d", "int8_avg_pool2d", _average_step, _to_eight_bits)
-    _own("qmean", "int8_mean", _mean_step, _mean_usable)
-    _own("max_pool2d", "int8_max_pool2d", _maximum_step, _from_eight_bits)
-    family("fake_quant").add(Kernel("int8_fake_quant", usable=_fake_quant_usable, run=_fake_quant))
-
-
-register()
+int8_depthwise_full = step_kernel("int8_depthwise_full", _depthwise_step, _depthwise_full, packs=_WEIGHTS)
+int8_conv_full = step_kernel("int8_conv_full", _dense_step, _product_full, packs=_WEIGHTS)
+int8_depthwise = step_kernel("int8_depthwise", _depthwise_step, _depthwise_usable, packs=_WEIGHTS)
+int8_conv = step_kernel("int8_conv", _dense_step, _product_usable, packs=_WEIGHTS)
+int8_linear = step_kernel("int8_linear", _linear_step, _linear_usable, packs=_WEIGHTS)
+int8_add = step_kernel("int8_add", _add_step, _add_usable)
+int8_multiply = step_kernel("int8_multiply", _multiply_step, _add_usable)
+int8_gate = step_kernel("int8_gate", _gate_step, _gate_usable)
+int8_requantize = step_kernel("int8_requantize", _requantize_step, _to_eight_bits)
+int8_quantize = StepKernel("int8_quantize", _quantize_step, _to_eight_bits, _run_quantize)
+int8_dequantize = step_kernel("int8_dequantize", _dequantize_step, _from_eight_bits)
+int8_table = step_kernel("int8_table", _table_step, _to_eight_bits, packs=(1,))
+int8_avg_pool2d = step_kernel("int8_avg_pool2d", _average_step, _to_eight_bits)
+int8_mean = step_kernel("int8_mean", _mean_step, _mean_usable)
+int8_max_pool2d = step_kernel("int8_max_pool2d", _maximum_step, _from_eight_bits)
+int8_fake_quant = EagerKernel("int8_fake_quant", _fake_quant, _fake_quant_usable)

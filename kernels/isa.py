@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from megengine.core.errors import OptionError, nearest
+from megengine.kernels import _core
 
 LEVELS = ("base", "sse41", "avx2", "avx512", "vnni", "amx")
 _ONEDNN = {
@@ -37,11 +38,6 @@ def _from_environment() -> None:
         raise
     if cap in _ONEDNN:  # oneDNN reads its own variable once, when it is loaded
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", _ONEDNN[cap])
-
-
-_from_environment()
-
-from megengine.kernels import _core  # noqa: E402  (the variable must be checked first)
 
 
 def detected() -> str:
@@ -85,3 +81,6 @@ def capped(name: str) -> Iterator[None]:
         yield
     finally:
         set_cap(before)
+
+
+_from_environment()

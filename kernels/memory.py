@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from megengine.kernels import _core
-from megengine.kernels.registry import Kernel, Problem, family
 
 LARGE = 1 << 20  # bytes; smaller arrays come from NumPy, whose allocator reuses them
 
@@ -34,26 +32,3 @@ def empty_like(array: np.ndarray) -> np.ndarray:
 def release() -> int:
     """Give kept blocks back to the system; returns their bytes."""
     return _core.clear_kept()
-
-
-# ---------------------------------------------------------------- large elementwise results
-
-
-def _large(problem: Problem) -> str | None:
-    shapes = {s.shape for s in problem.inputs}
-    if len(shapes) > 1 or any(s.dtype != np.float32 for s in problem.inputs):
-        return "not float32 operands of one shape"
-    return None if problem.inputs[0].size * 4 >= LARGE else f"less than {LARGE} bytes"
-
-
-def _into_kept(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
-    return lambda problem, *arrays: function(*arrays, out=empty_like(arrays[0]))
-
-
-for _op, _function in (
-    ("add", np.add),
-    ("sub", np.subtract),
-    ("mul", np.multiply),
-    ("relu", lambda x, out: np.maximum(x, 0, out=out)),
-):
-    family(_op).add(Kernel(f"numpy_large_{_op}", usable=_large, run=_into_kept(_function)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,9 @@ import numpy as np
 from megengine.core.dtype import storage_of
 from megengine.core.spec import TensorSpec
 from megengine.kernels import _core, isa, memory
-from megengine.kernels.registry import Problem
+from megengine.kernels.kernel import Accepts, FlatKernel, MakeFlat, MakeStep, Run, StepKernel, Usable, accept_all
+from megengine.kernels.problem import Problem
 
-MakeStep = Callable[[Problem, dict[int, np.ndarray], int], Any]
 _PACKED_LIMIT = 8  # shapes of inputs for which packed copies of one weight are kept
 _LIMIT = 512  # steps of one kernel without weights
 
@@ -86,12 +85,26 @@ def long_steps(problem: Problem) -> str | None:
     return f"a step of {longest} is left to the reference" if longest >= 1 << 24 else None
 
 
-def eager(make: MakeStep, constants: tuple[int, ...], *, inplace_input: int | None = None) -> Callable[..., np.ndarray]:
-    """`run(problem, *arrays)` of a kernel that has `make_step`. `constants` are input positions a step packs."""
+def step_kernel(
+    name: str,
+    make: MakeStep,
+    usable: Usable,
+    *,
+    packs: tuple[int, ...] = (),
+    accepts: Accepts = accept_all,
+    inplace_input: int | None = None,
+) -> StepKernel:
+    """A kernel that runs one native step in plans and in eager calls."""
+    run = eager(make, packs, inplace_input=inplace_input)
+    return StepKernel(name, make, usable, run, packs, accepts, inplace_input)
+
+
+def eager(make: MakeStep, packs: tuple[int, ...] = (), *, inplace_input: int | None = None) -> Run:
+    """`run(problem, *arrays)` of a step; `packs` are the inputs that it packs."""
     cache = _StepCache(make)
 
     def run(problem: Problem, *arrays: np.ndarray) -> np.ndarray:
-        fixed = {i: arrays[i] for i in constants if i < len(arrays)}
+        fixed = {i: arrays[i] for i in packs if i < len(arrays)}
         step = cache.get(problem, fixed)
         out = empty_for_step(problem.outputs[0])
         moving = []
@@ -110,8 +123,8 @@ def eager(make: MakeStep, constants: tuple[int, ...], *, inplace_input: int | No
     return run
 
 
-def flat(make: Callable[[Problem], Any]) -> Callable[..., Any]:
-    """`run(problem, *arrays)` of a kernel that has `make_flat`."""
+def flat_kernel(name: str, make: MakeFlat, usable: Usable) -> FlatKernel:
+    """A kernel of small eager calls, with a `run` that does the same from Python."""
     cache = _StepCache(lambda problem, constants, threads: make(problem))
 
     def run(problem: Problem, *arrays: np.ndarray) -> Any:
@@ -119,7 +132,7 @@ def flat(make: Callable[[Problem], Any]) -> Callable[..., Any]:
         _core.run_step(cache.get(problem, {}), [*map(_c_contiguous, arrays), *outs])
         return outs[0] if len(outs) == 1 else outs
 
-    return run
+    return FlatKernel(name, make, usable, run)
 
 
 def _c_contiguous(array: np.ndarray) -> np.ndarray:

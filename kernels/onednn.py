@@ -17,10 +17,12 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.kernels import _core, isa, memory
-from megengine.kernels.native import eager, empty_for_step, from_step, linear_rank, long_steps, to_step
-from megengine.kernels.registry import Kernel, Problem, family
+from megengine.kernels.kernel import EagerKernel
+from megengine.kernels.native import empty_for_step, from_step, linear_rank, long_steps, step_kernel, to_step
+from megengine.kernels.problem import Problem
 
 _F32 = np.dtype(np.float32)
+_WEIGHTS, _INTEGER_WEIGHTS = (1, 2), (1, 2, 3, 4)  # the inputs w, b and w, b, M, B
 _FLOAT_ACTIVATIONS = ("none", "relu", "relu6")
 
 
@@ -228,27 +230,25 @@ def _qlinear_step(problem: Problem, constants: dict[int, np.ndarray], threads: i
     return _module.linear_step(problem.inputs[0].size // k, k, n, *types, *_integer_arguments(problem, constants))
 
 
-def _list(op: str, name: str, usable: Any, make: Any, constants: tuple[int, ...], **extra: Any) -> None:
-    run = eager(make, constants, inplace_input=extra.get("inplace_input"))
-    family(op).add(Kernel(name, usable=usable, run=run, make_step=make, packs=constants, **extra))
-
-
-_list("conv2d", "onednn_conv2d", _float_usable, _conv_step, (1, 2), exact=False)
-for _op, _run in (("conv2d_backward_weight", _weight_gradient), ("conv2d_backward_data", _data_gradient)):
-    family(_op).add(Kernel(f"onednn_{_op}", usable=_float_usable, run=_run, exact=False))
-family("conv_transpose2d").add(
-    Kernel("onednn_conv_transpose2d", usable=_transposed_usable, run=_transposed_convolution, exact=False)
-)
-_list("fused_conv2d", "onednn_fused_conv2d", _float_usable, _conv_step, (1, 2), exact=False, inplace_input=3)
-_list("fused_linear", "onednn_fused_linear", _float_usable, _linear_step, (1, 2), exact=False)
-_INTEGER = (1, 2, 3, 4)
-_list("qconv2d", "onednn_qconv2d", _integer_usable, _qconv_step, _INTEGER, inplace_input=5, accepts=_no_integer_bias)
-_list(
-    "qlinear",
-    "onednn_qlinear",
-    _linear_usable,
-    _qlinear_step,
-    _INTEGER,
-    inplace_input=5,
+onednn_conv2d = step_kernel("onednn_conv2d", _conv_step, _float_usable, packs=_WEIGHTS)
+onednn_conv2d_backward_weight = EagerKernel("onednn_conv2d_backward_weight", _weight_gradient, _float_usable)
+onednn_conv2d_backward_data = EagerKernel("onednn_conv2d_backward_data", _data_gradient, _float_usable)
+onednn_conv_transpose2d = EagerKernel("onednn_conv_transpose2d", _transposed_convolution, _transposed_usable)
+onednn_fused_conv2d = step_kernel("onednn_fused_conv2d", _conv_step, _float_usable, packs=_WEIGHTS, inplace_input=3)
+onednn_fused_linear = step_kernel("onednn_fused_linear", _linear_step, _float_usable, packs=_WEIGHTS)
+onednn_qconv2d = step_kernel(
+    "onednn_qconv2d",
+    _qconv_step,
+    _integer_usable,
+    packs=_INTEGER_WEIGHTS,
     accepts=_no_integer_bias,
+    inplace_input=5,
+)
+onednn_qlinear = step_kernel(
+    "onednn_qlinear",
+    _qlinear_step,
+    _linear_usable,
+    packs=_INTEGER_WEIGHTS,
+    accepts=_no_integer_bias,
+    inplace_input=5,
 )

@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from megengine.kernels import (
-    _core,
-    training,  # noqa: F401  (its kernels stand behind ours)
-)
-from megengine.kernels.native import flat
+from megengine.kernels import _core
+from megengine.kernels.kernel import EagerKernel, FlatKernel
+from megengine.kernels.native import flat_kernel
+from megengine.kernels.problem import Problem
 from megengine.kernels.reference.order import too_much
-from megengine.kernels.registry import Kernel, Problem, family
-from megengine.kernels.strided import BINARY, MOVES, flat_step
+from megengine.kernels.strided import MOVES, flat_step
 
 _F32 = np.dtype(np.float32)
 _MOST_ELEMENTS = 1 << 14  # of a result, or a sum: beyond, the work takes longer than NumPy's call
@@ -120,20 +118,27 @@ def _reshaped(problem: Problem, x: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(x).reshape(problem.outputs[0].shape)
 
 
-family("conv2d").add(
-    Kernel("own_small_conv2d", usable=_small_conv, run=flat(_conv_step), make_flat=_conv_step, exact=False),
-    before="onednn_conv2d",
-)
-family("matmul").add(Kernel("own_small_matmul", usable=_small_matmul, run=flat(_matmul_step), make_flat=_matmul_step))
-for _op in ("sum", "mean"):
-    family(_op).add(Kernel(f"own_small_{_op}", usable=_few_summed, run=flat(_sum_step), make_flat=_sum_step))
-family("relu").add(Kernel("own_small_relu", usable=_few, run=flat(_relu_step), make_flat=_relu_step))
-family("relu_backward").add(
-    Kernel("own_small_relu_backward", usable=_few, run=flat(_relu_step), make_flat=_relu_step),
-    before="own_relu_backward",
-)
-for _op in BINARY[:4]:  # of the others the sign of a zero may differ from NumPy's
-    family(_op).add(Kernel(f"own_small_{_op}", usable=_few, run=flat(flat_step), make_flat=flat_step))
-for _op in MOVES:
-    family(_op).add(Kernel(f"own_small_{_op}", usable=_few_moved, run=flat(flat_step), make_flat=flat_step))
-family("reshape").add(Kernel("view_reshape", run=_reshaped, reshapes=True))
+def _move(op: str) -> FlatKernel:
+    return flat_kernel(f"own_small_{op}", flat_step, _few_moved)
+
+
+own_small_conv2d = flat_kernel("own_small_conv2d", _conv_step, _small_conv)
+own_small_matmul = flat_kernel("own_small_matmul", _matmul_step, _small_matmul)
+own_small_sum = flat_kernel("own_small_sum", _sum_step, _few_summed)
+own_small_mean = flat_kernel("own_small_mean", _sum_step, _few_summed)
+own_small_relu = flat_kernel("own_small_relu", _relu_step, _few)
+own_small_relu_backward = flat_kernel("own_small_relu_backward", _relu_step, _few)
+# none for maximum and minimum: the sign of a zero may differ from NumPy's
+own_small_add = flat_kernel("own_small_add", flat_step, _few)
+own_small_sub = flat_kernel("own_small_sub", flat_step, _few)
+own_small_mul = flat_kernel("own_small_mul", flat_step, _few)
+own_small_div = flat_kernel("own_small_div", flat_step, _few)
+own_small_transpose = _move("transpose")
+own_small_slice = _move("slice")
+own_small_broadcast_to = _move("broadcast_to")
+own_small_copy = _move("copy")
+own_small_concat = _move("concat")
+own_small_split = _move("split")
+own_small_pad = _move("pad")
+own_small_set_index = _move("set_index")
+view_reshape = EagerKernel("view_reshape", _reshaped, reshapes=True)

@@ -15,7 +15,8 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.spec import TensorSpec
 from megengine.kernels import _core
-from megengine.kernels.registry import Kernel, MakeStep, Problem, family
+from megengine.kernels.kernel import MakeStep, StepKernel
+from megengine.kernels.problem import Problem
 
 _F32 = np.dtype(np.float32)
 BINARY = ("add", "sub", "mul", "div", "maximum", "minimum")  # in the order of the native enumeration
@@ -220,8 +221,26 @@ def flat_step(problem: Problem) -> Any:
     return (_broadcast_step if problem.op in BINARY else MOVES[problem.op][1])(problem, _dense)
 
 
-for _op, (_usable, _make) in MOVES.items():
-    family(_op).add(Kernel(f"own_strided_{_op}", usable=_usable, make_step=_in_plan(_make)))
+def _move(op: str) -> StepKernel:
+    usable, make = MOVES[op]
+    return StepKernel(f"own_strided_{op}", _in_plan(make), usable)
 
-for _op in BINARY:
-    family(_op).add(Kernel(f"own_broadcast_{_op}", usable=_float32, make_step=_in_plan(_broadcast_step)))
+
+def _broadcast(op: str) -> StepKernel:
+    return StepKernel(f"own_broadcast_{op}", _in_plan(_broadcast_step), _float32)
+
+
+own_strided_transpose = _move("transpose")
+own_strided_slice = _move("slice")
+own_strided_broadcast_to = _move("broadcast_to")
+own_strided_copy = _move("copy")
+own_strided_concat = _move("concat")
+own_strided_split = _move("split")
+own_strided_pad = _move("pad")
+own_strided_set_index = _move("set_index")
+own_broadcast_add = _broadcast("add")
+own_broadcast_sub = _broadcast("sub")
+own_broadcast_mul = _broadcast("mul")
+own_broadcast_div = _broadcast("div")
+own_broadcast_maximum = _broadcast("maximum")
+own_broadcast_minimum = _broadcast("minimum")

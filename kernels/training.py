@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from megengine.kernels import _core, memory
+from megengine.kernels.kernel import EagerKernel
 from megengine.kernels.native import empty_for_step, from_step, to_step
-from megengine.kernels.registry import Kernel, Problem, family
+from megengine.kernels.problem import Problem
 
 _F32 = np.dtype(np.float32)
 
@@ -56,10 +57,7 @@ def _max_pool_backward(problem: Problem, ct: np.ndarray, x: np.ndarray) -> np.nd
     return from_step(dx)
 
 
-for _op, _usable, _run in (
-    ("batch_norm_training", _channels_last, _batch_norm),
-    ("batch_norm_training_backward", _channels_last, _batch_norm_backward),
-    ("relu_backward", _float32, _relu_backward),
-    ("max_pool2d_backward", _float32, _max_pool_backward),
-):
-    family(_op).add(Kernel(f"own_{_op}", usable=_usable, run=_run))
+own_batch_norm_training = EagerKernel("own_batch_norm_training", _batch_norm, _channels_last)
+own_batch_norm_training_backward = EagerKernel("own_batch_norm_training_backward", _batch_norm_backward, _channels_last)
+own_relu_backward = EagerKernel("own_relu_backward", _relu_backward, _float32)
+own_max_pool2d_backward = EagerKernel("own_max_pool2d_backward", _max_pool_backward, _float32)

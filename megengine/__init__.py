@@ -29,6 +29,7 @@ from megengine.device import (
     set_default_device,
     set_prealloc_config,
 )
+from megengine.kernels import forks as _forks
 from megengine.logger import enable_debug_log, get_logger, set_log_file, set_log_level
 from megengine.random import seed
 from megengine.serialization import load, save
@@ -46,6 +47,7 @@ for _prefix, _home in {
     late.provide(_prefix, lambda home=_home: importlib.import_module(home))
 
 absent.explain_modules()
+_forks.register()
 
 
 def _full_sync() -> None:

@@ -17,7 +17,9 @@ from megengine.core.limits import refuse_oversized
 from megengine.core.spec import TensorSpec, interned
 from megengine.dispatch.record import Op, get_op, registry
 from megengine.kernels import _core
-from megengine.kernels import registry as kernel_registry
+from megengine.kernels.kernel import EagerKernel, FlatKernel, Kernel
+from megengine.kernels.problem import Problem
+from megengine.kernels.registry import depends_on_values, family, on_change
 from megengine.tensor import Tensor
 
 Result = Tensor | tuple[Tensor, ...]
@@ -195,31 +197,31 @@ def _prepare(op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> tupl
     outputs = tuple(interned(s.shape, s.dtype, s.device) for s in ((outputs,) if single else outputs))
     for spec in outputs:
         refuse_oversized(op.name, spec.shape, storage_of(spec.dtype).itemsize)
-    problem = kernel_registry.Problem(op.name, tuple(specs), outputs, attrs)
+    problem = Problem(op.name, tuple(specs), outputs, attrs)
     # rounded values that are only moved (pooled, reshaped) still lie on their grid
     moves = op.quant == "move" and all(spec.dtype == specs[0].dtype for spec in outputs)
     kernel = _kernel_runner(op, problem, single)
     results = tuple((s, storage_of(s.dtype)) for s in outputs)
     chosen = _unconditional(problem)
-    step = None if chosen is None or chosen.make_flat is None else chosen.make_flat(problem)
-    reshapes = chosen is not None and chosen.reshapes
+    step = chosen.make_flat(problem) if isinstance(chosen, FlatKernel) else None
+    reshapes = isinstance(chosen, EagerKernel) and chosen.reshapes
     recorded = any(is_differentiable(s.dtype) for s in outputs)
     return kernel or _reference(op, problem), results, single, moves, kernel is None, step, reshapes, recorded
 
 
-def _unconditional(problem: kernel_registry.Problem) -> kernel_registry.Kernel | None:
+def _unconditional(problem: Problem) -> Kernel | None:
     """The selected kernel, if the choice does not depend on values."""
-    found = kernel_registry.family(problem.op).candidates(problem)
-    return found[0] if found and found[0].accepts is kernel_registry.accept_all else None
+    found = family(problem.op).candidates(problem)
+    return found[0] if found and not depends_on_values(found[0]) else None
 
 
-def _kernel_runner(op: Op, problem: kernel_registry.Problem, single: bool) -> Callable[..., Any] | None:
+def _kernel_runner(op: Op, problem: Problem, single: bool) -> Callable[..., Any] | None:
     """The selected kernel as a function of storage arrays; None where none is usable."""
-    family = kernel_registry.family(op.name)
-    found = family.candidates(problem)
+    listed = family(op.name)
+    found = listed.candidates(problem)
     if not found:
         return None
-    if found[0].accepts is kernel_registry.accept_all:
+    if not depends_on_values(found[0]):
         assert found[0].run is not None
         return functools.partial(found[0].run, problem)
 
@@ -227,18 +229,18 @@ def _kernel_runner(op: Op, problem: kernel_registry.Problem, single: bool) -> Ca
 
     def run(*arrays: np.ndarray) -> Any:
         """Kernels that look at values are asked with the arrays of the call."""
-        kernel = family.select(problem, dict(enumerate(arrays)))
+        kernel = listed.select(problem, dict(enumerate(arrays)))
         return fallback(*arrays) if kernel is None or kernel.run is None else kernel.run(problem, *arrays)
 
     return run
 
 
-def runner(op: Op, problem: kernel_registry.Problem, single: bool) -> Callable[..., Any]:
+def runner(op: Op, problem: Problem, single: bool) -> Callable[..., Any]:
     """The selected kernel, or the reference where none is usable, as a function of storage arrays."""
     return _kernel_runner(op, problem, single) or reference_runner(op, problem, single)
 
 
-def _reference(op: Op, problem: kernel_registry.Problem) -> Callable[..., Any]:
+def _reference(op: Op, problem: Problem) -> Callable[..., Any]:
     """The op's NumPy reference as a function of storage arrays; its results may have other dtypes than inferred."""
     extra = dict(problem.attrs)
     if op.needs_specs:
@@ -261,7 +263,7 @@ def _quiet_state() -> tuple[ContextVar[Any], Any] | None:
     return changed[0] if len(changed) == 1 else None
 
 
-def reference_runner(op: Op, problem: kernel_registry.Problem, single: bool) -> Callable[..., Any]:
+def reference_runner(op: Op, problem: Problem, single: bool) -> Callable[..., Any]:
     """The op's NumPy reference as a function of storage arrays, results cast to the inferred dtypes."""
     reference, dtypes = _quiet(_reference(op, problem)), [storage_of(s.dtype) for s in problem.outputs]
 
@@ -287,4 +289,4 @@ _core.set_dispatch(
     watcher=hooks.active,
     quiet=_quiet_state(),
 )
-kernel_registry.on_change(_core.forget_calls)
+on_change(_core.forget_calls)

@@ -17,8 +17,10 @@ from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, runner
 from megengine.kernels import _core
 from megengine.kernels.int8 import quantize_planes_step
+from megengine.kernels.kernel import StepKernel
 from megengine.kernels.native import empty_for_step, to_step
-from megengine.kernels.registry import Kernel, Problem, family
+from megengine.kernels.problem import Problem
+from megengine.kernels.registry import family
 from megengine.plan.fuse import fuse
 from megengine.plan.memory import Lifetime, place
 from megengine.traced_module import InternalGraph, TracedModule, lower
@@ -71,7 +73,7 @@ def _same_bytes_in_both_layouts(spec: TensorSpec) -> bool:
 _SPILL = 1 << 22  # bytes; more than a core's second-level cache
 
 
-def _fastest(kernels: Sequence[Kernel], problem: Problem, constants: dict[int, np.ndarray]) -> Kernel | None:
+def _fastest(kernels: Sequence[StepKernel], problem: Problem, constants: dict[int, np.ndarray]) -> StepKernel | None:
     """The kernel with the least median CPU time on zeros, in rounds of all.
 
     As in a network, inputs are in the core's caches when a step begins, and weights are not.
@@ -94,10 +96,9 @@ def _fastest(kernels: Sequence[Kernel], problem: Problem, constants: dict[int, n
 
 
 def _trial(
-    kernel: Kernel, problem: Problem, constants: dict[int, np.ndarray]
+    kernel: StepKernel, problem: Problem, constants: dict[int, np.ndarray]
 ) -> tuple[Any, list[np.ndarray], list[np.ndarray]]:
     """A step of the kernel with zeros for what moves, and room for its outputs."""
-    assert kernel.make_step is not None
     capsule = kernel.make_step(problem, constants, 1)
     out = [np.zeros(empty_for_step(s).shape, storage_of(s.dtype)) for s in problem.outputs]
     moving = []
@@ -193,7 +194,7 @@ class _Builder:
         info.kernel = kernel.name
         self._native(expr, problem, constants, kernel, info, outputs)
 
-    def choose(self, problem: Problem, constants: dict[int, np.ndarray]) -> Kernel | None:
+    def choose(self, problem: Problem, constants: dict[int, np.ndarray]) -> StepKernel | None:
         """The first usable kernel, or the fastest one here when tuning."""
         found = family(problem.op).for_plan(problem, constants)
         if not self.tune:
@@ -205,11 +206,10 @@ class _Builder:
         expr: Apply,
         problem: Problem,
         constants: dict[int, np.ndarray],
-        kernel: Kernel,
+        kernel: StepKernel,
         info: StepInfo,
         outputs: list[int],
     ) -> None:
-        assert kernel.make_step is not None
         capsule = kernel.make_step(problem, constants, self.threads)
         reads = []
         for i, node in enumerate(expr.inputs):

@@ -13,7 +13,7 @@ from megengine.core.errors import OptionError
 from megengine.core.notebook import html_text
 from megengine.core.text import one_line
 from megengine.dispatch import get_op, reference_runner
-from megengine.kernels.registry import Problem
+from megengine.kernels.problem import Problem
 from megengine.plan import compile as compile_plan
 from megengine.quantization.checks.forms import require_integers
 from megengine.quantization.checks.simulate import simulate

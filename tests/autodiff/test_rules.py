@@ -25,7 +25,8 @@ from megengine.dispatch import (
     zero_gradient,
 )
 from megengine.dispatch.record import NoRule, Op, define, undefine
-from megengine.kernels.registry import Kernel, family
+from megengine.kernels.kernel import EagerKernel
+from megengine.kernels.registry import family
 from megengine.tensor import Tensor, tensor
 
 SMOOTH = sorted(name for name, op in registry.items() if not isinstance(op.vjp, NoRule))
@@ -212,12 +213,8 @@ def test_an_error_of_a_kernel_in_a_rule_names_the_op():
 
     for _ in range(3):
         step()
-    family("mul").add(Kernel("test_failing", run=fail), before="own_small_mul")
-    try:
-        with pytest.raises(Exception, match="no room") as caught:
-            step()
-    finally:
-        family("mul").remove("test_failing")
+    with family("mul").planted(EagerKernel("test_failing", fail)), pytest.raises(Exception, match="no room") as caught:
+        step()
     assert "while computing the gradient of exp" in getattr(caught.value, "__notes__", []) + getattr(
         caught.value.__cause__, "__notes__", []
     )
@@ -239,15 +236,12 @@ def test_an_interrupt_in_a_repeated_rule_ends_the_sweep():
             raise KeyboardInterrupt
         return a * b
 
-    family("mul").add(Kernel("test_interrupted", run=interrupted), before="own_small_mul")
-    try:
+    with family("mul").planted(EagerKernel("test_interrupted", interrupted)):
         for _ in range(4):  # in Python, written down, repeated
             step()
         with pytest.raises(KeyboardInterrupt):
             step()
         assert len(calls) == 5
-    finally:
-        family("mul").remove("test_interrupted")
     step()
 
 

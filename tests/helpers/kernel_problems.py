@@ -4,7 +4,8 @@ import numpy as np
 
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import infer
-from megengine.kernels.registry import Problem, family
+from megengine.kernels.problem import Problem
+from megengine.kernels.registry import family
 
 
 def rows(*shape, seed=0):

@@ -7,7 +7,8 @@ from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, infer
 from megengine.kernels import _core, isa
 from megengine.kernels.native import empty_for_step, to_step
-from megengine.kernels.registry import Problem, family
+from megengine.kernels.problem import Problem
+from megengine.kernels.registry import family
 
 POOL = {"kernel": (3, 3), "stride": (2, 2), "padding": ((1, 1), (0, 1))}
 CHANNELS = [1, 7, 8, 15, 16, 17, 33]

@@ -17,7 +17,8 @@ import megengine.functional as F
 import megengine.module as M
 from megengine import tensor
 from megengine.kernels import _core, forks
-from megengine.kernels.registry import Kernel, family
+from megengine.kernels.kernel import EagerKernel
+from megengine.kernels.registry import family
 from megengine.traced_module import trace_module
 
 ROUNDS = Path(__file__).parent.parent / "helpers" / "fork_rounds.py"
@@ -59,10 +60,9 @@ def slow_exp():
         assert go_on.wait(20)
         return np.exp(x)
 
-    family("exp").add(Kernel("waiting_exp", run=run), before=next(iter(family("exp").kernels), None))
-    yield began, go_on
-    go_on.set()
-    family("exp").remove("waiting_exp")
+    with family("exp").planted(EagerKernel("waiting_exp", run)):
+        yield began, go_on
+        go_on.set()
 
 
 def in_child(work) -> int:
@@ -109,11 +109,8 @@ def test_a_kernel_may_fork():
         forked.append(in_child(lambda: int((tensor([1.0]) * 5 + F.sqrt(tensor([4.0]))).item())))
         return np.exp(x)
 
-    family("exp").add(Kernel("forking_exp", run=run), before=next(iter(family("exp").kernels), None))
-    try:
+    with family("exp").planted(EagerKernel("forking_exp", run)):
         F.exp(tensor([0.0]))
-    finally:
-        family("exp").remove("forking_exp")
     assert forked == [7]
 
 

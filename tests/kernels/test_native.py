@@ -7,7 +7,7 @@ import megengine.module as M
 from megengine.core.spec import TensorSpec
 from megengine.kernels import native, onednn, registry
 from megengine.kernels.native import _StepCache
-from megengine.kernels.registry import Problem
+from megengine.kernels.problem import Problem
 from megengine.tensor import tensor
 
 

@@ -13,8 +13,9 @@ from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, infer, reference_runner
 from megengine.kernels import isa, onednn
 from megengine.kernels.native import to_step
+from megengine.kernels.problem import Problem
 from megengine.kernels.reference.integer import cut16
-from megengine.kernels.registry import Problem, family
+from megengine.kernels.registry import family
 
 pytestmark = pytest.mark.skipif(not onednn.available(), reason=onednn.unavailable_reason())
 
@@ -202,7 +203,7 @@ _REASON = """
 from megengine.core.dtype import quint8
 from megengine.core.spec import TensorSpec
 from megengine.kernels import onednn
-from megengine.kernels.registry import Problem
+from megengine.kernels.problem import Problem
 spec = TensorSpec((1, 8), quint8(0.1))
 print(onednn._integer_usable(Problem("qlinear", [spec], [spec], {})))
 """

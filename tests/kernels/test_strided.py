@@ -9,7 +9,8 @@ from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, infer, reference_runner
 from megengine.kernels import _core
 from megengine.kernels.native import empty_for_step, from_step, to_step
-from megengine.kernels.registry import Problem, family
+from megengine.kernels.problem import Problem
+from megengine.kernels.registry import family
 
 DTYPES = {"f4": np.dtype("f4"), "u1": np.dtype("u1"), "i8": np.dtype("i8"), "f2": np.dtype("f2"), "q": quint8(0.5, 7)}
 GUARD = 64

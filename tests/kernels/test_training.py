@@ -10,7 +10,8 @@ from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, infer
 from megengine.kernels import _core, isa, memory
 from megengine.kernels.native import to_step
-from megengine.kernels.registry import Problem, family
+from megengine.kernels.problem import Problem
+from megengine.kernels.registry import family
 
 GUARD = 16
 

@@ -1,14 +1,18 @@
 """The examples of the documents run: each alone, and all of a page one after the other."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from megengine.core import effectless
+from megengine.kernels import _core
 
 PROJECT = Path(__file__).parent.parent.parent
 PAGES = ["README.md", "docs/names.md", "docs/traced-module.md"]
@@ -66,3 +70,43 @@ def test_what_the_page_of_graphs_has_to_show():
         'call("+"',
     ):
         assert shown in text, shown
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """A copy of the package, to which files are added."""
+    folder = tmp_path_factory.mktemp("copy")
+    shutil.copytree(PROJECT / "megengine", folder / "megengine", ignore=shutil.ignore_patterns("csrc", "__pycache__"))
+    built = Path(_core.__file__).parents[2]
+    for library in (built / "megengine").rglob("*.so*"):
+        (folder / library.relative_to(built)).symlink_to(library)
+    return folder
+
+
+def passed(package, *arguments):
+    """The number of tests that pass with the copy; the editable install is out of sight."""
+    paths = [package, Path(np.__file__).parent.parent]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-S", "-m", "pytest", "-p", "no:cacheprovider", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=package)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return int(re.search(r"(\d+) passed", done.stdout)[1])
+
+
+@pytest.mark.slow
+def test_the_page_of_ops_adds_an_op(package):
+    (source,) = snippets("docs/adding-an-op.md")
+    (package / "megengine/ops/thresholded_relu.py").write_text(source)
+    assert passed(package, PROJECT / "tests/ops/test_contract.py", "-k", "thresholded_relu") >= 4
+
+
+@pytest.mark.slow
+def test_the_page_of_kernels_adds_a_kernel(package):
+    source, test = snippets("docs/adding-a-kernel.md")
+    (package / "megengine/kernels/small_relu6.py").write_text(source)
+    lists = package / "megengine/kernels/lists.py"
+    for before, after in re.findall(r"```diff\n-(.*\n)\+(.*\n)```", (PROJECT / "docs/adding-a-kernel.md").read_text()):
+        assert lists.read_text().count(before) == 1, before
+        lists.write_text(lists.read_text().replace(before, after))
+    (package / "test_small_relu6.py").write_text(test)
+    assert passed(package, "test_small_relu6.py", PROJECT / "tests/kernels/test_lists.py") > 12

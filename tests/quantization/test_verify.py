@@ -1,4 +1,3 @@
-import contextlib
 import importlib
 import json
 
@@ -8,7 +7,8 @@ from quant_nets import concat_net, residual_net, transposed_net
 
 from megengine.core.errors import OptionError
 from megengine.dispatch import get_op, reference_runner
-from megengine.kernels.registry import Kernel, family
+from megengine.kernels.kernel import EagerKernel
+from megengine.kernels.registry import family
 from megengine.quantization import QuantConfig, quantize_model
 from megengine.quantization.checks.verify import specification, verify
 from megengine.quantization.pipeline.match import is_op
@@ -34,7 +34,6 @@ def test_specification_eager_run_and_plans_agree(net, profile):
     json.dumps(result.to_json(), allow_nan=False)
 
 
-@contextlib.contextmanager
 def one_step_error(op, where):
     """An eager kernel of `op` that is one step too high in one value of the problem `where` selects."""
 
@@ -45,13 +44,7 @@ def one_step_error(op, where):
         flat[at] += 1
         return out
 
-    first = family(op).kernels[0].name if family(op).kernels else None
-    kernel = Kernel("planted", usable=lambda p: None if where(p) else "not the planted problem", run=run)
-    family(op).add(kernel, before=first)
-    try:
-        yield
-    finally:
-        family(op).remove("planted")
+    return family(op).planted(EagerKernel("planted", run, lambda p: None if where(p) else "not the planted problem"))
 
 
 @pytest.mark.parametrize(("op", "name"), [("qconv2d", "sum"), ("qmean", "pool")])

@@ -1,0 +1,85 @@
+"""The list of every op that has kernels, best first: the first usable one runs.
+
+The NumPy reference of the op's record stands behind the last entry.
+"""
+
+from __future__ import annotations
+
+from megengine.kernels import floating, int8, large, onednn, small, strided, training
+from megengine.kernels.kernel import Kernel
+
+LISTS: dict[str, tuple[Kernel, ...]] = {
+    # ---------------------------------------------------------------- arithmetic
+    "add": (
+        large.numpy_large_add,
+        floating.own_add,
+        floating.own_channel_add,
+        strided.own_broadcast_add,
+        small.own_small_add,
+    ),
+    "sub": (large.numpy_large_sub, strided.own_broadcast_sub, small.own_small_sub),
+    "mul": (
+        large.numpy_large_mul,
+        floating.own_mul,
+        floating.own_channel_mul,
+        strided.own_broadcast_mul,
+        small.own_small_mul,
+    ),
+    "div": (strided.own_broadcast_div, small.own_small_div),
+    "maximum": (strided.own_broadcast_maximum,),
+    "minimum": (strided.own_broadcast_minimum,),
+    "sum": (small.own_small_sum,),
+    "mean": (floating.own_mean, small.own_small_mean),
+    "matmul": (small.own_small_matmul,),
+    # ---------------------------------------------------------------- activations
+    "relu": (large.numpy_large_relu, floating.own_relu, small.own_small_relu),
+    "relu_backward": (small.own_small_relu_backward, training.own_relu_backward),
+    "relu6": (floating.own_relu6,),
+    "clip": (floating.own_clip,),
+    "sigmoid": (floating.own_sigmoid,),
+    "silu": (floating.own_silu,),
+    "hsigmoid": (floating.own_hsigmoid,),
+    "hswish": (floating.own_hswish,),
+    "tanh": (floating.own_tanh,),
+    "softmax": (floating.own_softmax,),
+    # ---------------------------------------------------------------- convolution, pooling, normalisation
+    "conv2d": (small.own_small_conv2d, onednn.onednn_conv2d),
+    "conv2d_backward_weight": (onednn.onednn_conv2d_backward_weight,),
+    "conv2d_backward_data": (onednn.onednn_conv2d_backward_data,),
+    "conv_transpose2d": (onednn.onednn_conv_transpose2d,),
+    "fused_conv2d": (onednn.onednn_fused_conv2d,),
+    "fused_linear": (onednn.onednn_fused_linear,),
+    "max_pool2d": (floating.own_max_pool2d, int8.int8_max_pool2d),
+    "max_pool2d_backward": (training.own_max_pool2d_backward,),
+    "avg_pool2d": (floating.own_avg_pool2d,),
+    "batch_norm_training": (training.own_batch_norm_training,),
+    "batch_norm_training_backward": (training.own_batch_norm_training_backward,),
+    # ---------------------------------------------------------------- moves
+    "reshape": (small.view_reshape,),
+    "transpose": (strided.own_strided_transpose, small.own_small_transpose),
+    "slice": (strided.own_strided_slice, small.own_small_slice),
+    "broadcast_to": (strided.own_strided_broadcast_to, small.own_small_broadcast_to),
+    "copy": (strided.own_strided_copy, small.own_small_copy),
+    "concat": (floating.own_concat, strided.own_strided_concat, small.own_small_concat),
+    "split": (strided.own_strided_split, small.own_small_split),
+    "pad": (strided.own_strided_pad, small.own_small_pad),
+    "set_index": (strided.own_strided_set_index, small.own_small_set_index),
+    # ---------------------------------------------------------------- integers
+    "qconv2d": (
+        int8.int8_depthwise_full,  # the two that were measured to be faster than oneDNN's come first
+        int8.int8_conv_full,
+        onednn.onednn_qconv2d,
+        int8.int8_depthwise,
+        int8.int8_conv,
+    ),
+    "qlinear": (onednn.onednn_qlinear, int8.int8_linear),
+    "qadd": (int8.int8_add,),
+    "qmul": (int8.int8_multiply, int8.int8_gate),
+    "qavg_pool2d": (int8.int8_avg_pool2d,),
+    "qmean": (int8.int8_mean,),
+    "qtable": (int8.int8_table,),
+    "quantize": (int8.int8_quantize,),
+    "requantize": (int8.int8_requantize,),
+    "dequantize": (int8.int8_dequantize,),
+    "fake_quant": (int8.int8_fake_quant,),
+}

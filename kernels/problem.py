@@ -1,0 +1,69 @@
+"""What a kernel is asked to compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from megengine.core.spec import TensorSpec
+
+
+class Attrs(Mapping[str, Any]):
+    """Attributes of a problem: frozen, hashable, readable as items and as Python attributes."""
+
+    __slots__ = ("_hash", "_items")
+
+    def __init__(self, items: Mapping[str, Any]) -> None:
+        object.__setattr__(self, "_items", dict(items))
+        object.__setattr__(self, "_hash", hash(tuple(sorted(self._items.items(), key=lambda kv: kv[0]))))
+
+    def __getitem__(self, name: str) -> Any:
+        return self._items[name]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._items[name]
+        except KeyError:
+            raise AttributeError(f"no attribute {name!r}; there are {sorted(self._items)}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError("attributes of a problem are frozen")
+
+    def __iter__(self):
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Attrs) and self._items == other._items
+
+    def __repr__(self) -> str:
+        return repr(self._items)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Problem:
+    """What a kernel is asked to compute: the op, specs of inputs and outputs, attributes."""
+
+    op: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    attrs: Attrs
+    _hash: int = field(compare=False, repr=False)  # asked for by every eager call of a step
+
+    def __init__(
+        self, op: str, inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec], attrs: Mapping[str, Any]
+    ) -> None:
+        object.__setattr__(self, "op", op)
+        object.__setattr__(self, "inputs", tuple(inputs))
+        object.__setattr__(self, "outputs", tuple(outputs))
+        object.__setattr__(self, "attrs", attrs if isinstance(attrs, Attrs) else Attrs(attrs))
+        object.__setattr__(self, "_hash", hash((op, self.inputs, self.outputs, self.attrs)))
+
+    def __hash__(self) -> int:
+        return self._hash
