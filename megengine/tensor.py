@@ -12,6 +12,7 @@ import numpy as np
 
 from megengine import device as devices
 from megengine.core import absent, hooks, late
+from megengine.core.calls import called
 from megengine.core.dtype import DType, QuantizedDType, as_dtype, bfloat16, storage_of
 from megengine.core.effectless import warn_once
 from megengine.core.errors import (
@@ -25,6 +26,7 @@ from megengine.core.errors import (
     brief,
     nearest,
 )
+from megengine.core.exports import exported
 from megengine.core.notebook import html_text
 from megengine.core.spec import TensorSpec, interned
 from megengine.kernels import _core
@@ -132,8 +134,6 @@ class Tensor(_Fields):
                 self._value, self._dtype, self._device = built._value, built._dtype, built._device
                 self._spec, self._thunk = built._spec, built._thunk
         except MegEngineError as exc:
-            from megengine.dispatch.refusal import called
-
             exc.add_note(f"while calling {called(_called(type(self)), (data,), {'dtype': dtype, 'device': device})}")
             raise
         if name is not None:
@@ -185,6 +185,10 @@ class Tensor(_Fields):
             watcher.rebind(self, other)
         self._value, self._dtype, self._device = other._value, other._dtype, other._device
         self._spec, self._thunk = other._spec, other._thunk
+
+    def _in_words(self) -> str:
+        """As errors show an argument, without reading the value."""
+        return f"tensor {self.dtype}{self.spec.shape}"
 
     @property
     def spec(self) -> TensorSpec:
@@ -279,8 +283,6 @@ class Tensor(_Fields):
 
     def reset_zero(self) -> None:
         """Take the value zero everywhere."""
-        from megengine.dispatch.public import exported
-
         self._reset(exported("megengine.functional.tensor", "zeros_like")(self))
 
     def numel(self) -> int:

@@ -13,10 +13,11 @@ import numpy as np
 
 from megengine.autodiff.context import Context, pull_back
 from megengine.autodiff.tape import Tape
+from megengine.core.calls import shown
 from megengine.core.dtype import is_differentiable, storage_of
 from megengine.core.errors import ArgumentError, GradientError, ShapeError
 from megengine.dispatch import Interposer, Op, apply, interpose
-from megengine.dispatch.refusal import checked, shown
+from megengine.dispatch.refusal import checked
 from megengine.tensor import Tensor
 
 

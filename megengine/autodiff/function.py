@@ -6,9 +6,9 @@ from typing import Any
 
 from megengine.autodiff.forward import Forward
 from megengine.autodiff.tape import Tape
+from megengine.core.calls import shown
 from megengine.core.errors import ArgumentError, GradientError, MissingMethodError
 from megengine.dispatch.apply import active_interposers, no_interposers
-from megengine.dispatch.refusal import shown
 from megengine.tensor import Tensor
 
 

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from megengine.autodiff.tape import Tape
+from megengine.core.calls import shown
 from megengine.core.dtype import is_differentiable, storage_of
 from megengine.core.errors import ArgumentError, GradientError
 from megengine.dispatch import apply
 from megengine.dispatch.apply import begin, hidden
-from megengine.dispatch.refusal import explains, shown
+from megengine.dispatch.refusal import explains
 from megengine.kernels import _core
 from megengine.logger import get_logger
 from megengine.tensor import Tensor

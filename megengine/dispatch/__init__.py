@@ -11,7 +11,7 @@ from megengine.dispatch.apply import (
     run_eager,
     runner,
 )
-from megengine.dispatch.public import PublicFunction, exported, exports, public, public_functions, retract
+from megengine.dispatch.public import PublicFunction, public, public_functions, retract
 from megengine.dispatch.record import (
     ONNX_WRITER,
     ErrorSample,
@@ -44,8 +44,6 @@ __all__ = [
     "ZeroGradient",
     "apply",
     "define",
-    "exported",
-    "exports",
     "get_op",
     "infer",
     "interpose",

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from megengine.core import absent, hooks
+from megengine.core import hooks
+from megengine.core.calls import called
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import MegEngineError, OptionError
+from megengine.core.exports import export, withdraw
 from megengine.dispatch.apply import active_interposers, interpose, no_interposers
 from megengine.dispatch.notes import SpecNotes, stand_in
-from megengine.dispatch.refusal import FOREIGN, called, explained
+from megengine.dispatch.refusal import FOREIGN, explained
 from megengine.kernels import _core
 from megengine.tensor import Tensor
 
@@ -42,7 +44,6 @@ class PublicFunction:
 
 
 public_functions: dict[str, PublicFunction] = {}
-_exported: dict[str, Callable[..., Any]] = {}
 in_place_methods: set[str] = set()
 
 
@@ -210,8 +211,7 @@ def public(
             call = watched_function(method)
             setattr(Tensor, name, _assigning(call) if method.in_place else call)
         in_place_methods.update(in_place)
-        _exported[record.qualified] = watched_function(record)
-        return _exported[record.qualified]  # type: ignore[return-value]
+        return export(home, record.name, watched_function(record))  # type: ignore[return-value]
 
     return declare
 
@@ -219,19 +219,6 @@ def public(
 def retract(qualified: str) -> None:
     """Take a public function and its Tensor methods away: for tests that add one at run time."""
     record = public_functions.pop(qualified)
-    del _exported[qualified]
+    withdraw(record.home, record.name)
     for name in record.methods:
         delattr(Tensor, name)
-
-
-def exports(home: str) -> dict[str, Callable[..., Any]]:
-    """Name -> function of everything declared for a module: what its face exports."""
-    return {r.name: _exported[r.qualified] for r in public_functions.values() if r.home == home}
-
-
-def exported(home: str, name: str) -> Callable[..., Any]:
-    """One function of a face, also if it was declared after the face was imported. Raises AttributeError."""
-    found = exports(home)
-    if name not in found:
-        raise absent.missing(home, name, lambda: found)
-    return found[name]

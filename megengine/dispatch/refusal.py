@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from megengine.core.calls import called, shown
 from megengine.core.errors import (
     ArgumentError,
     IndexOutOfRangeError,
@@ -30,31 +31,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # what Python, NumPy and native code raise when an argument is not what a function was written for
 FOREIGN = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
-_LONGEST = 60
 # what people write who come from PyTorch or NumPy -> MegEngine's word
 _WORDS = {"dim": "axis", "dims": "axis", "keepdim": "keepdims", "input": "inp", "tensors": "inps", "target": "label"}
-
-
-def shown(value: Any) -> str:
-    """An argument in words, without reading the values of tensors."""
-    if isinstance(value, Tensor):
-        return f"tensor {value.dtype}{value.spec.shape}"
-    if isinstance(value, np.ndarray):
-        return f"array {value.dtype}{value.shape}"
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
-        text = repr(value) if not isinstance(value, int) or value.bit_length() < 4 * _LONGEST else "a huge integer"
-        return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
-    if isinstance(value, (tuple, list)) and all(v is None or isinstance(v, (bool, int, float)) for v in value[:9]):
-        parts = [*map(shown, value[:8]), *(["..."] if len(value) > 8 else [])]
-        return f"[{', '.join(parts)}]" if isinstance(value, list) else f"({', '.join(parts)}{',' * (len(parts) == 1)})"
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    return type(value).__name__
-
-
-def called(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """A call as the user wrote it, with tensors as their specs."""
-    return f"{name}({', '.join([*map(shown, args), *(f'{k}={shown(v)}' for k, v in kwargs.items())])})"
 
 
 def explained(

@@ -3,7 +3,7 @@
 from functools import partial
 
 from megengine import ops  # noqa: F401  (declares them)
-from megengine.dispatch import exported, exports
+from megengine.core.exports import exported, exports
 
 __getattr__ = partial(exported, __name__)  # what was declared later
 globals().update(exports(__name__))

@@ -3,7 +3,7 @@
 from functools import partial
 
 from megengine import ops  # noqa: F401  (declares them)
-from megengine.dispatch import exported, exports
+from megengine.core.exports import exported, exports
 from megengine.functional import helpers as _helpers
 from megengine.functional import loss as _loss
 from megengine.functional import math as _math

@@ -3,7 +3,7 @@
 from functools import partial
 
 from megengine import ops  # noqa: F401  (declares them)
-from megengine.dispatch import exported, exports
+from megengine.core.exports import exported, exports
 from megengine.functional.helpers import (  # noqa: F401  (MegEngine has these here too)
     broadcast_cpp,
     expand_dims_cpp,

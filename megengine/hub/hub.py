@@ -14,8 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from megengine.core.calls import shown
 from megengine.core.errors import ArgumentError, FileFormatError, OptionError, nearest
-from megengine.dispatch.refusal import checked, shown
+from megengine.dispatch.refusal import checked
 from megengine.hub.exceptions import InvalidProtocol, InvalidRepo
 from megengine.hub.fetcher import GitHTTPSFetcher, GitSSHFetcher, RepoFetcherBase, check_host, is_repository
 from megengine.hub.tools import cache_folder, check_module_exists, load_module

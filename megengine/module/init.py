@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 
+from megengine.core.calls import shown
 from megengine.core.dtype import storage_of
 from megengine.core.errors import ArgumentError, OptionError, ShapeError, nearest
 from megengine.core.limits import refuse_oversized
-from megengine.dispatch.refusal import checked, shown
+from megengine.dispatch.refusal import checked
 from megengine.random.rng import draw
 from megengine.tensor import Parameter, Tensor
 

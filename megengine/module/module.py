@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megengine.core import absent, hooks
+from megengine.core.calls import shown
 from megengine.core.dtype import is_quantized, storage_of
 from megengine.core.errors import (
     ArgumentError,
@@ -20,7 +21,7 @@ from megengine.core.errors import (
     nearest,
 )
 from megengine.core.text import one_line
-from megengine.dispatch.refusal import constructor, explains, own, shown
+from megengine.dispatch.refusal import constructor, explains, own
 from megengine.kernels import _core
 from megengine.logger import get_logger
 from megengine.module import paths

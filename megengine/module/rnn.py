@@ -7,10 +7,10 @@ import numbers
 from typing import Any, ClassVar
 
 from megengine import functional as F
+from megengine.core.calls import shown
 from megengine.core.effectless import warn_once
 from megengine.core.errors import ArgumentError, MissingMethodError, OptionError, ShapeError
 from megengine.core.limits import refuse_oversized
-from megengine.dispatch.refusal import shown
 from megengine.module import init
 from megengine.module.module import Module
 from megengine.ops.common import choice

@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
+from megengine.core.calls import shown
 from megengine.core.errors import ArgumentError
-from megengine.dispatch.refusal import shown
 from megengine.module.module import Module
 
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.calls import shown
 from megengine.core.errors import ArgumentError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
 from megengine.dispatch import ONNX_WRITER, ErrorSample, OnnxRule, Op, Sample, apply, define, public
-from megengine.dispatch.refusal import fits, shown
+from megengine.dispatch.refusal import fits
 from megengine.kernels.reference.order import in_order
 from megengine.ops.common import Axes, as_tensor, choice, floating, normalize_axes, normalize_axis, refuse_quantized
 from megengine.ops.reduce import reduce

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.calls import shown
 from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
 from megengine.dispatch import ONNX_WRITER, ErrorSample, Op, Sample, apply, define, no_onnx, public
-from megengine.dispatch.refusal import shown
 from megengine.ops import quantized_calls
 from megengine.ops.common import FLOAT32, Integers, cast, choice, floating, refuse_quantized, rounded_to
 from megengine.tensor import Tensor

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from megengine.core.calls import shown
 from megengine.core.errors import ArgumentError, OptionError
-from megengine.dispatch.refusal import checked, shown
+from megengine.dispatch.refusal import checked
 from megengine.tensor import Tensor
 
 

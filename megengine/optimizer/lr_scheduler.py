@@ -5,8 +5,9 @@ from __future__ import annotations
 import numbers
 from typing import Any
 
+from megengine.core.calls import shown
 from megengine.core.errors import ArgumentError, MissingMethodError, StateDictError
-from megengine.dispatch.refusal import constructor, explains, own, shown
+from megengine.dispatch.refusal import constructor, explains, own
 from megengine.optimizer.optimizer import Optimizer
 
 

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from megengine.core.calls import shown
 from megengine.core.errors import ArgumentError, MissingMethodError, OptionError, ShapeError, StateDictError
-from megengine.dispatch.refusal import constructor, explains, own, shown
+from megengine.dispatch.refusal import constructor, explains, own
 from megengine.kernels import updates
 from megengine.tensor import Parameter, Tensor
 

@@ -12,12 +12,13 @@ import numpy as np
 
 from megengine import device as devices
 from megengine.core import hooks
+from megengine.core.calls import shown
 from megengine.core.dtype import as_dtype, storage_of
 from megengine.core.errors import ArgumentError, DTypeError, GraphError, OptionError, ShapeError
 from megengine.core.limits import refuse_oversized
 from megengine.dispatch.apply import active_interposers
 from megengine.dispatch.public import public
-from megengine.dispatch.refusal import checked, constructor, explains, shown
+from megengine.dispatch.refusal import checked, constructor, explains
 from megengine.kernels import _core, filling
 from megengine.tensor import Tensor
 

@@ -10,10 +10,11 @@ from contextvars import ContextVar, Token
 from typing import IO, TYPE_CHECKING, Any
 
 from megengine.core import late
+from megengine.core.calls import shown
 from megengine.core.collecting import collect_recent, collection_paused
 from megengine.core.errors import ArgumentError, FileFormatError, MissingFileError, OptionError, nearest
 from megengine.core.files import replacing
-from megengine.dispatch.refusal import checked, shown
+from megengine.dispatch.refusal import checked
 from megengine.serialization.arrays import ARRAY_NAMES, ARRAYS
 from megengine.serialization.mge_file import HEAD, refuse_mge
 from megengine.serialization.objects import OBJECT_NAMES, OBJECTS, AllowedClasses

@@ -1,6 +1,7 @@
 """The shape of the project: layers, links, one copy of every module, texts free of machine paths."""
 
 import ast
+import graphlib
 import importlib
 import os
 import re
@@ -74,6 +75,49 @@ def test_module_imports_only_lower_layers(name, path):
 )
 def test_layer_check_can_fail(source):
     assert violations("megengine.core.something", source)
+
+
+def import_graph(sources):
+    """Module -> the modules it imports, also inside functions and under TYPE_CHECKING."""
+    graph = {}
+    for name, source in sources.items():
+        nodes = list(ast.walk(ast.parse(source)))
+        froms = [(n.module or "", a.name) for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names]
+        found = {f"{base}.{alias}" if f"{base}.{alias}" in sources else base for base, alias in froms}
+        found |= {a.name for n in nodes if isinstance(n, ast.Import) for a in n.names}
+        graph[name] = (found & sources.keys()) - {name}
+    return graph
+
+
+def circle(graph):
+    """Modules that import each other in a circle; empty if there are none."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
+CROOKED = "megengine.traced_module."  # its files still import each other
+
+
+def test_no_circle_of_imports():
+    graph = import_graph({name: path.read_text() for name, path in MODULES})
+    inside = {name for name in graph if name.startswith(CROOKED)}
+    assert circle({name: found - inside if name in inside else found for name, found in graph.items()}) == []
+
+
+def test_a_circle_is_seen():
+    """Of imports inside functions and under TYPE_CHECKING too; the package of a module does not count."""
+    sources = {
+        "m": "",
+        "m.a": "from m import b\nimport m",
+        "m.b": "def f():\n    from m.c import x",
+        "m.c": "if TYPE_CHECKING:\n    from m import d, a",
+        "m.d": "import math",
+    }
+    assert set(circle(import_graph(sources))) == {"m.a", "m.b", "m.c"}
+    assert circle(import_graph(sources | {"m.c": "from m import d"})) == []
 
 
 def test_every_module_has_a_layer():

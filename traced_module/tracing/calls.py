@@ -13,10 +13,11 @@ import numpy as np
 
 from megengine.core import hooks
 from megengine.core.errors import GraphError, MegEngineError, OptionError, nearest
+from megengine.core.exports import exported
 from megengine.core.pytree import LEAF, TreeDef, flatten, register_pytree_node
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import interpose, opdefs
-from megengine.dispatch.public import exported, in_place_methods, public_functions
+from megengine.dispatch.public import in_place_methods, public_functions
 from megengine.module import Module, Sequential
 from megengine.tensor import DeferredValueError, Tensor
 from megengine.traced_module.ir.expr import Apply, Arguments, Call, CallFunction, CallMethod, Constant

@@ -1,0 +1,35 @@
+"""The public functions that have been declared, by the module whose face shows them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from megengine.core import absent
+
+_homes: defaultdict[str, dict[str, Callable[..., Any]]] = defaultdict(dict)
+
+
+def export(home: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Enter a function of a module."""
+    _homes[home][name] = function
+    return function
+
+
+def withdraw(home: str, name: str) -> None:
+    """Take a function out again."""
+    del _homes[home][name]
+
+
+def exports(home: str) -> dict[str, Callable[..., Any]]:
+    """Name -> function of everything declared for a module: what its face exports."""
+    return dict(_homes.get(home, {}))
+
+
+def exported(home: str, name: str) -> Callable[..., Any]:
+    """One function of a face, also if it was declared after the face was imported. Raises AttributeError."""
+    found = exports(home)
+    if name not in found:
+        raise absent.missing(home, name, lambda: found)
+    return found[name]
