@@ -13,12 +13,15 @@ from megengine.dispatch.apply import (
 )
 from megengine.dispatch.public import PublicFunction, public, public_functions, retract
 from megengine.dispatch.record import (
+    FLOAT_ONLY,
+    MOVES_INTEGERS,
     ONNX_WRITER,
     ErrorSample,
     NoRule,
     OnnxRule,
     OnnxWriter,
     Op,
+    QuantRule,
     Sample,
     ZeroGradient,
     define,
@@ -26,11 +29,14 @@ from megengine.dispatch.record import (
     no_onnx,
     not_differentiable,
     registry,
+    stays_float,
     undefine,
     zero_gradient,
 )
 
 __all__ = [
+    "FLOAT_ONLY",
+    "MOVES_INTEGERS",
     "ONNX_WRITER",
     "ErrorSample",
     "Interposer",
@@ -40,6 +46,7 @@ __all__ = [
     "OnnxWriter",
     "Op",
     "PublicFunction",
+    "QuantRule",
     "Sample",
     "ZeroGradient",
     "apply",
@@ -57,6 +64,7 @@ __all__ = [
     "retract",
     "run_eager",
     "runner",
+    "stays_float",
     "undefine",
     "zero_gradient",
 ]

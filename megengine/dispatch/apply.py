@@ -199,7 +199,7 @@ def _prepare(op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> tupl
         refuse_oversized(op.name, spec.shape, storage_of(spec.dtype).itemsize)
     problem = Problem(op.name, tuple(specs), outputs, attrs)
     # rounded values that are only moved (pooled, reshaped) still lie on their grid
-    moves = op.quant == "move" and all(spec.dtype == specs[0].dtype for spec in outputs)
+    moves = op.moves and all(spec.dtype == specs[0].dtype for spec in outputs)
     kernel = _kernel_runner(op, problem, single)
     results = tuple((s, storage_of(s.dtype)) for s in outputs)
     chosen = _unconditional(problem)

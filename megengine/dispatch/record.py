@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import OptionError, nearest
 from megengine.core.spec import TensorSpec
+
+Attrs = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,43 @@ class OnnxWriter:
 ONNX_WRITER = OnnxWriter()
 
 
+def stays_float(reason: str) -> NoRule:
+    """The value of `quant` for an op that no integer network computes in integers."""
+    return NoRule("quantization rule", reason)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantRule:
+    """How an op takes part in an integer network.
+
+    Args:
+        kind: "weighted" (a layer with constant weights: the anchor of a group), "add", "mul" (a product of two
+            computed tensors), "pool" (a mean with a scale of its own), "clamp" (absorbed by what stands before it),
+            "shape" (moves integers, keeps the scale), "concat" (its inputs take its scale) or "table" (any function
+            of one value).
+        integer: the op that computes it on integers, where that is one op.
+        weight_axis: output-channel axis of the weight, from the attributes; None if it has none of its own.
+        transposed: the weight's first axis counts inputs.
+        clamp: real bounds (lo, hi) of a clamp, None where open.
+        fixed: dtype of the output whatever the data says.
+        non_negative: "always", "inherit" (if all inputs are), or "never" known to be.
+        usable: attributes -> None, or why this form stays in float.
+    """
+
+    kind: str
+    integer: str = ""
+    weight_axis: Callable[[Attrs], int | None] | None = None
+    transposed: bool = False
+    clamp: Callable[[Attrs], tuple[float | None, float | None]] | None = None
+    fixed: QuantizedDType | None = None
+    non_negative: str = "never"
+    usable: Callable[[Attrs], str | None] = field(default=lambda attrs: None)
+
+
+MOVES_INTEGERS = QuantRule("shape", non_negative="inherit")
+FLOAT_ONLY = stays_float("no integer form of it is known")
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One call for the contract test: input arrays (or quantized tensors) and attributes."""
@@ -81,6 +121,12 @@ class ErrorSample:
 
 
 Infer = Callable[..., TensorSpec | tuple[TensorSpec, ...]]
+Macs = Callable[[Sequence[TensorSpec], TensorSpec, Attrs], int]
+
+
+def no_macs(inputs: Sequence[TensorSpec], result: TensorSpec, attrs: Attrs) -> int:
+    """The value of `macs` for an op that multiplies no matrices."""
+    return 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,7 +137,9 @@ class Op:
     `reference(*arrays, **attrs)` computes it in NumPy; with `needs_specs` it is called as
     `reference(*arrays, in_specs=..., out_specs=..., **attrs)`, which quantized ops need for scales and zero points.
     `vjp(ctx, *cotangents)` gives one gradient (or None) per input, written in ops; `ctx` has `inputs`, `outputs`,
-    `attrs` and `needs` (which inputs want a gradient). `quant` hints how the op behaves under quantization.
+    `attrs` and `needs` (which inputs want a gradient). `quant` says how it takes part in an integer
+    network. With `moves` the result holds nothing but elements of the first input. `macs(inputs, result, attrs)` counts
+    the multiply-accumulates of a convolution or matrix product from specs.
     """
 
     name: str
@@ -102,7 +150,9 @@ class Op:
     samples: Callable[[], Iterable[Sample]]
     error_samples: Callable[[], Iterable[ErrorSample]] = tuple
     needs_specs: bool = False
-    quant: str = "float"
+    quant: QuantRule | NoRule = FLOAT_ONLY
+    moves: bool = False
+    macs: Macs = no_macs
     random: bool = False
 
     def __repr__(self) -> str:

@@ -12,11 +12,13 @@ from megengine.core.errors import DivisionByZeroError, DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
 from megengine.dispatch import (
+    FLOAT_ONLY,
     ONNX_WRITER,
     ErrorSample,
     NoRule,
     OnnxRule,
     Op,
+    QuantRule,
     Sample,
     apply,
     define,
@@ -96,6 +98,7 @@ def binary(
     domain: tuple[float, float] = (-3.0, 3.0),
     logical: bool = False,
     integer: bool = False,
+    quant: QuantRule | NoRule = FLOAT_ONLY,
 ) -> Op:
     """Define an elementwise op of two operands that broadcast; `integer` ones refuse floats."""
     smooth = not isinstance(vjp, NoRule)
@@ -108,7 +111,7 @@ def binary(
             no_onnx("ONNX has no such operator") if onnx is None else OnnxRule(onnx) if isinstance(onnx, str) else onnx,
             _shift_samples if integer else _binary_samples(*domain, smooth),
             _shift_errors(name) if integer else _binary_errors(name),
-            quant=name if name in ("add", "mul") else "float",
+            quant=quant,
         )
     )
 
@@ -182,11 +185,15 @@ def _mod_vjp(ctx: Any, ct: Tensor) -> tuple:
     return ct, -ct * apply("round", whole)
 
 
+def _pair(kind: str) -> QuantRule:
+    return QuantRule(kind, f"q{kind}", non_negative="inherit")
+
+
 _BOOLEAN = not_differentiable("booleans")
 _INTEGERS = not_differentiable("shifts of integers")
-binary("add", np.add, lambda ctx, ct: (ct, ct), onnx=ONNX_WRITER)
+binary("add", np.add, lambda ctx, ct: (ct, ct), onnx=ONNX_WRITER, quant=_pair("add"))
 binary("sub", np.subtract, lambda ctx, ct: (ct, -ct), onnx="Sub")
-binary("mul", np.multiply, lambda ctx, ct: (ct * ctx.inputs[1], ct * ctx.inputs[0]), onnx="Mul")
+binary("mul", np.multiply, lambda ctx, ct: (ct * ctx.inputs[1], ct * ctx.inputs[0]), onnx="Mul", quant=_pair("mul"))
 binary(
     "div",
     _divide,

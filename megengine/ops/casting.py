@@ -43,7 +43,7 @@ define(
                 Sample((sample_values(0, 4),), {"dtype": FLOAT32}, False),
             ]
         ),
-        quant="move",
+        moves=True,
     )
 )
 

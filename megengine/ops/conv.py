@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, public
+from megengine.dispatch import ErrorSample, OnnxRule, Op, QuantRule, Sample, apply, define, no_onnx, public
 from megengine.kernels.reference import conv as reference
 from megengine.ops.common import Integers, as_tensor, check_modes, pad_pairs, pair, promote, refuse_quantized
 from megengine.tensor import Tensor
@@ -128,6 +129,11 @@ def _conv_errors() -> Iterator[ErrorSample]:
     yield ErrorSample((x, w), _attrs(groups=3), OptionError, "divided into 3 groups")
 
 
+def window_macs(inputs: Sequence[TensorSpec], result: TensorSpec, attrs: Mapping[str, Any]) -> int:
+    """Multiply-accumulates of a convolution: places of the result x elements of the weight, with groups or without."""
+    return result.shape[0] * math.prod(result.shape[2:]) * math.prod(inputs[1].shape)
+
+
 def _onnx(op_type: str, **attributes: str) -> OnnxRule:
     names = {"stride": "strides", "padding": "pads", "dilation": "dilations", "groups": "group", **attributes}
     return OnnxRule(op_type, names, lambda specs: {"kernel_shape": specs[1].shape[2:]}, read=False)
@@ -142,7 +148,8 @@ define(
         _onnx("Conv"),
         _conv_samples,
         _conv_errors,
-        quant="conv",
+        quant=QuantRule("weighted", "qconv2d", weight_axis=lambda attrs: 0),
+        macs=window_macs,
     )
 )
 
@@ -303,6 +310,10 @@ def _transpose_samples() -> Iterator[Sample]:
     yield Sample((_random(*x), _random(*w), _random(6)), {"output_padding": extra, **attrs})
 
 
+def _transposed_axis(attrs: Mapping[str, Any]) -> int | None:
+    return 1 if attrs.get("groups", 1) == 1 else None  # [I, O/groups, kh, kw]: groups share the axis
+
+
 define(
     Op(
         "conv_transpose2d",
@@ -311,6 +322,8 @@ define(
         _transpose_vjp,
         _onnx("ConvTranspose", output_padding="output_padding"),
         _transpose_samples,
+        quant=QuantRule("weighted", weight_axis=_transposed_axis, transposed=True),
+        macs=lambda inputs, result, attrs: window_macs(inputs, inputs[0], attrs),
     )
 )
 

@@ -123,7 +123,6 @@ define(
         _samples,
         _errors("quantize_away", factor=None),
         needs_specs=True,
-        quant="integer",
     )
 )
 define(

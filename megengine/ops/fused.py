@@ -13,7 +13,8 @@ from megengine.dispatch import Op, Sample, define, no_onnx, not_differentiable, 
 from megengine.kernels.reference import conv as reference
 from megengine.kernels.reference.order import in_order
 from megengine.ops.common import refuse_quantized
-from megengine.ops.conv import infer_conv2d
+from megengine.ops.conv import infer_conv2d, window_macs
+from megengine.ops.matmul import product_macs
 
 ACTIVATIONS = ("none", "relu", "relu6", "hswish", "silu", "sigmoid")
 _MADE_BY_PASSES = not_differentiable("fused ops are made by passes for inference; differentiate the unfused graph")
@@ -73,6 +74,7 @@ define(
         _MADE_BY_PASSES,
         no_onnx("exported before fusion"),
         _conv_samples,
+        macs=window_macs,
     )
 )
 define(
@@ -83,5 +85,6 @@ define(
         _MADE_BY_PASSES,
         no_onnx("exported before fusion"),
         lambda: iter([Sample((_x(3, 5), _x(4, 5), _x(4)), {"activation": a}, False) for a in ACTIVATIONS]),
+        macs=product_macs,
     )
 )

@@ -16,7 +16,7 @@ from megengine.core.dtype import DType
 from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import ONNX_WRITER, ErrorSample, OnnxRule, Op, Sample, apply, define, public
+from megengine.dispatch import ONNX_WRITER, ErrorSample, OnnxRule, Op, QuantRule, Sample, apply, define, public
 from megengine.ops.common import (
     Integers,
     as_tensor,
@@ -71,7 +71,7 @@ define(
         lambda: iter(
             [ErrorSample((np.zeros((2, 3)), np.zeros((3, 3))), {"axis": 1}, ShapeError, "concat: input 1 has shape")]
         ),
-        quant="concat",
+        quant=QuantRule("concat", non_negative="inherit"),
     )
 )
 
@@ -101,7 +101,7 @@ define(
         ONNX_WRITER,
         lambda: iter([Sample((sample_values(2, 5),), {"sections": (2, 0, 3), "axis": 1})]),
         lambda: iter([ErrorSample((np.zeros((2, 5)),), {"sections": (2, 2), "axis": 1}, ShapeError, "do not add up")]),
-        quant="move",
+        moves=True,
     )
 )
 

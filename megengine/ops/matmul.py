@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import numpy as np
 from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import ONNX_WRITER, ErrorSample, Op, Sample, apply, define, public
+from megengine.dispatch import ONNX_WRITER, ErrorSample, Op, QuantRule, Sample, apply, define, public
 from megengine.kernels.reference.order import in_order, in_turn, too_much
 from megengine.ops import quantized_calls
 from megengine.ops.common import (
@@ -86,6 +88,19 @@ def _samples():
     yield Sample((_x(0, 4), _x(4, 2)), plain)
 
 
+def product_macs(inputs: Sequence[TensorSpec], result: TensorSpec, attrs: Mapping[str, Any]) -> int:
+    """Multiply-accumulates of a matrix product: elements of the result x inner size."""
+    return math.prod(result.shape) * inputs[0].shape[-2 if attrs.get("transpose_a") else -1]
+
+
+def _weight_axis(attrs: Mapping[str, Any]) -> int:
+    return 0 if attrs.get("transpose_b") else 1
+
+
+def _plain_data(attrs: Mapping[str, Any]) -> str | None:
+    return "its first operand is transposed" if attrs.get("transpose_a") else None
+
+
 define(
     Op(
         "matmul",
@@ -104,7 +119,8 @@ define(
                 )
             ]
         ),
-        quant="linear",
+        quant=QuantRule("weighted", "qlinear", weight_axis=_weight_axis, usable=_plain_data),
+        macs=product_macs,
     )
 )
 

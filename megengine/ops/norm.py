@@ -184,7 +184,6 @@ define(
                 )
             ]
         ),
-        quant="batch_norm",
     )
 )
 

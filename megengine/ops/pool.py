@@ -11,7 +11,18 @@ import numpy as np
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import ErrorSample, OnnxRule, Op, Sample, apply, define, no_onnx, public
+from megengine.dispatch import (
+    MOVES_INTEGERS,
+    ErrorSample,
+    OnnxRule,
+    Op,
+    QuantRule,
+    Sample,
+    apply,
+    define,
+    no_onnx,
+    public,
+)
 from megengine.kernels.reference import conv as reference
 from megengine.kernels.reference.order import in_order
 from megengine.ops import quantized_calls
@@ -114,7 +125,8 @@ define(
         OnnxRule("MaxPool", _ONNX, read=False),
         lambda: iter([Sample((_x(*s),), a) for s, a in _CASES]),
         _pool_errors,
-        quant="move",
+        quant=MOVES_INTEGERS,
+        moves=True,
     )
 )
 
@@ -173,7 +185,7 @@ define(
         _avg_vjp,
         OnnxRule("AveragePool", {**_ONNX, "count_include_pad": "count_include_pad"}, read=False),
         lambda: iter([Sample((_x(*s),), {**a, "count_include_pad": i}) for s, a in _CASES for i in (True, False)]),
-        quant="avg_pool",
+        quant=QuantRule("pool", "qavg_pool2d", non_negative="inherit"),
     )
 )
 

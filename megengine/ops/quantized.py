@@ -13,15 +13,27 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, check_scales, qint8, quint8
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import ONNX_WRITER, ErrorSample, Op, Sample, apply, define, no_onnx, not_differentiable
+from megengine.dispatch import (
+    ONNX_WRITER,
+    ErrorSample,
+    Op,
+    Sample,
+    apply,
+    define,
+    no_onnx,
+    not_differentiable,
+    stays_float,
+)
 from megengine.kernels.reference import integer
 from megengine.kernels.reference.integer import Output
 from megengine.ops.common import FLOAT32, INT32, broadcast_shapes, normalize_axes, reduced_shape
-from megengine.ops.conv import check_conv, check_window
+from megengine.ops.conv import check_conv, check_window, window_macs
+from megengine.ops.matmul import product_macs
 from megengine.tensor import Tensor
 
 _NO_GRADIENT = not_differentiable("integers carry no gradient; differentiate fake_quant")
 _NO_ONNX = no_onnx("it is part of the integer arithmetic; export the graph with explicit pairs (export_qdq)")
+_INTEGER = stays_float("it is integer arithmetic itself")
 _EIGHT_BITS = (np.dtype(np.int8), np.dtype(np.uint8))
 
 # ---------------------------------------------------------------- checks
@@ -369,9 +381,10 @@ def _error(inputs: tuple, attrs: dict[str, Any], match: str) -> Any:
 
 
 def _record(
-    name: str, infer: Any, reference: Any, samples: Any, errors: Any, vjp: Any = _NO_GRADIENT, onnx: Any = _NO_ONNX
+    name: str, infer: Any, reference: Any, samples: Any, errors: Any, vjp: Any = _NO_GRADIENT, **more: Any
 ) -> Op:
-    return define(Op(name, infer, reference, vjp, onnx, samples, errors, needs_specs=True, quant="integer"))
+    more = {"onnx": _NO_ONNX, "quant": _INTEGER, **more}
+    return define(Op(name, infer, reference, vjp, samples=samples, error_samples=errors, needs_specs=True, **more))
 
 
 QUANTIZE = _record(
@@ -409,8 +422,8 @@ FAKE_QUANT = _record(
     _error((_PLAIN,), {"dtype": "int8"}, "fake_quant: dtype is 'int8'"),
     _fake_quant_vjp,
 )
-QCONV2D = _record("qconv2d", _qconv_infer, _qconv, _qconv_samples, _conv_errors)
-QLINEAR = _record("qlinear", _qlinear_infer, _qlinear, _qlinear_samples, _linear_errors)
+QCONV2D = _record("qconv2d", _qconv_infer, _qconv, _qconv_samples, _conv_errors, macs=window_macs)
+QLINEAR = _record("qlinear", _qlinear_infer, _qlinear, _qlinear_samples, _linear_errors, macs=product_macs)
 QADD = _record(
     "qadd",
     _qadd_infer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import numbers
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,17 @@ from megengine.core.dtype import bfloat16
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import ONNX_WRITER, ErrorSample, Op, Sample, apply, define, not_differentiable, public
+from megengine.dispatch import (
+    ONNX_WRITER,
+    ErrorSample,
+    Op,
+    QuantRule,
+    Sample,
+    apply,
+    define,
+    not_differentiable,
+    public,
+)
 from megengine.kernels.reference.order import in_order
 from megengine.ops import quantized_calls
 from megengine.ops.common import (
@@ -153,6 +163,12 @@ define(
         _errors("sum"),
     )
 )
+
+
+def _some_axes(attrs: Mapping[str, Any]) -> str | None:
+    return None if attrs.get("axis") is not None else "it takes the mean over all axes"
+
+
 define(
     Op(
         "mean",
@@ -162,7 +178,7 @@ define(
         ONNX_WRITER,
         _samples(False),
         _errors("mean"),
-        quant="mean",
+        quant=QuantRule("pool", "qmean", non_negative="inherit", usable=_some_axes),
     )
 )
 define(

@@ -15,7 +15,18 @@ import numpy as np
 from megengine.core.errors import ArgumentError, ShapeError, brief
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import ONNX_WRITER, ErrorSample, OnnxRule, Op, Sample, apply, define, not_differentiable, public
+from megengine.dispatch import (
+    MOVES_INTEGERS,
+    ONNX_WRITER,
+    ErrorSample,
+    OnnxRule,
+    Op,
+    Sample,
+    apply,
+    define,
+    not_differentiable,
+    public,
+)
 from megengine.ops.common import (
     INT32,
     Axes,
@@ -90,7 +101,8 @@ define(
         lambda: iter(
             [ErrorSample((np.zeros(6, np.float32),), {"shape": (4,)}, ShapeError, "reshape: shape .* holds 4")]
         ),
-        quant="move",
+        quant=MOVES_INTEGERS,
+        moves=True,
     )
 )
 
@@ -180,7 +192,8 @@ define(
             [Sample((sample_values(2, 3, 4),), {"perm": (2, 0, 1)}), Sample((sample_values(0, 3),), {"perm": (1, 0)})]
         ),
         lambda: iter([ErrorSample((np.zeros((2, 3), np.float32),), {"perm": (0, 0)}, ShapeError, "not a permutation")]),
-        quant="move",
+        quant=MOVES_INTEGERS,
+        moves=True,
     )
 )
 
@@ -243,7 +256,7 @@ define(
                 ),
             ]
         ),
-        quant="move",
+        moves=True,
     )
 )
 

@@ -5,7 +5,7 @@ They accept quantized tensors and keep their dtype: the stored integers are move
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError, brief
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import ONNX_WRITER, Op, Sample, apply, define, no_onnx, public
+from megengine.dispatch import MOVES_INTEGERS, ONNX_WRITER, Op, QuantRule, Sample, apply, define, no_onnx, public
 from megengine.ops.common import (
     as_tensor,
     choice,
@@ -49,7 +49,8 @@ define(
                 Sample((sample_values(4, 5),), {"starts": (3, 0), "stops": (3, 2), "steps": (1, 1)}),
             ]
         ),
-        quant="move",
+        quant=MOVES_INTEGERS,
+        moves=True,
     )
 )
 
@@ -109,6 +110,14 @@ def _pad_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
 
 
 _PADS = {"widths": ((1, 0), (0, 2)), "value": 0.5}
+
+
+def _pads_with_zero(attrs: Mapping[str, Any]) -> str | None:
+    if attrs.get("mode", "constant") != "constant":
+        return None
+    return None if attrs.get("value", 0) == 0 else f"it pads with {attrs.get('value')}"
+
+
 define(
     Op(
         "pad",
@@ -124,7 +133,8 @@ define(
             ]
         ),
         needs_specs=True,
-        quant="move",
+        quant=QuantRule("shape", non_negative="inherit", usable=_pads_with_zero),
+        moves=True,
     )
 )
 

@@ -9,14 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.dtype import QuantizedDType, qint8, quint8
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
 from megengine.dispatch import (
+    FLOAT_ONLY,
     ONNX_WRITER,
     ErrorSample,
+    NoRule,
     OnnxRule,
     Op,
+    QuantRule,
     Sample,
     apply,
     define,
@@ -69,7 +73,7 @@ def unary(
     *,
     onnx: Any = None,
     domain: tuple[float, float] = (-3.0, 3.0),
-    quant: str = "table",
+    quant: QuantRule | NoRule = FLOAT_ONLY,
     attrs: dict[str, Any] | None = None,
     home: str = _HOME,
     method: str = "",
@@ -133,6 +137,11 @@ def _erf(x: np.ndarray) -> np.ndarray:
     return np.fromiter((math.erf(v) for v in flat), np.float64, flat.size).reshape(np.shape(x)).astype(x.dtype)
 
 
+def _fixed(dtype: QuantizedDType) -> QuantRule:
+    return QuantRule("table", "qtable", fixed=dtype, non_negative="always")
+
+
+_TABLE = QuantRule("table", "qtable")
 _PIECEWISE = zero_gradient("the result is piecewise constant")
 
 # name, reference, vjp(ctx, ct), keywords
@@ -172,7 +181,13 @@ unary("cosh", np.cosh, lambda ctx, ct: (ct * apply("sinh", ctx.inputs[0]),), onn
 unary("asinh", np.arcsinh, lambda ctx, ct: (ct / apply("sqrt", ctx.inputs[0] ** 2 + 1),), onnx="Asinh")
 unary("acosh", np.arccosh, lambda ctx, ct: (ct / apply("sqrt", ctx.inputs[0] ** 2 - 1),), onnx="Acosh", domain=(1.2, 3))
 unary("atanh", np.arctanh, lambda ctx, ct: (ct / (1 - ctx.inputs[0] ** 2),), onnx="Atanh", domain=(-0.9, 0.9))
-unary("tanh", np.tanh, lambda ctx, ct: (ct * (1 - ctx.outputs[0] * ctx.outputs[0]),), onnx="Tanh")
+unary(
+    "tanh",
+    np.tanh,
+    lambda ctx, ct: (ct * (1 - ctx.outputs[0] * ctx.outputs[0]),),
+    onnx="Tanh",
+    quant=QuantRule("table", "qtable", fixed=qint8(1 / 128)),
+)
 unary("erf", _erf, lambda ctx, ct: (ct * apply("exp", -(ctx.inputs[0] ** 2)) * (2 / np.sqrt(np.pi)),), onnx="Erf")
 unary("floor", np.floor, _PIECEWISE, onnx="Floor", method="__floor__", integers=True)
 unary("ceil", np.ceil, _PIECEWISE, onnx="Ceil", method="__ceil__", integers=True)
@@ -184,7 +199,14 @@ unary(
     method="__round__",
     integers=True,
 )
-unary("sigmoid", _sigmoid, lambda ctx, ct: (ct * ctx.outputs[0] * (1 - ctx.outputs[0]),), onnx="Sigmoid", home=_NN)
+unary(
+    "sigmoid",
+    _sigmoid,
+    lambda ctx, ct: (ct * ctx.outputs[0] * (1 - ctx.outputs[0]),),
+    onnx="Sigmoid",
+    quant=_fixed(quint8(1 / 256)),
+    home=_NN,
+)
 _ZEROS = {np.dtype(t): np.zeros((), t) for t in ("f2", "f4", "f8", "i1", "i4", "i8", "u1")}
 
 
@@ -197,7 +219,7 @@ unary(
     _relu,
     lambda ctx, ct: (apply("relu_backward", ct, ctx.outputs[0]),),
     onnx="Relu",
-    quant="clamp",
+    quant=QuantRule("clamp", clamp=lambda attrs: (0.0, None), non_negative="always"),
     home=_NN,
     integers=True,
 )
@@ -233,7 +255,7 @@ unary(
     lambda x: np.clip(x, 0, 6),
     lambda ctx, ct: (masked(ct, apply("logical_and", ctx.inputs[0] > 0, ctx.inputs[0] < 6)),),
     onnx=ONNX_WRITER,
-    quant="clamp",
+    quant=QuantRule("clamp", clamp=lambda attrs: (0.0, 6.0), non_negative="always"),
     domain=(-3.0, 8.0),
     home=_NN,
     integers=True,
@@ -243,6 +265,7 @@ unary(
     _hsigmoid,
     lambda ctx, ct: (masked(ct, apply("logical_and", ctx.inputs[0] > -3, ctx.inputs[0] < 3)) * (1 / 6),),
     onnx=OnnxRule("HardSigmoid", more=lambda specs: {"alpha": 1 / 6, "beta": 0.5}, read=False),
+    quant=_fixed(quint8(1 / 255)),
     domain=(-5.0, 5.0),
     home=_NN,
 )
@@ -254,6 +277,7 @@ unary(
         + ctx.inputs[0] * masked(ct, apply("logical_and", ctx.inputs[0] > -3, ctx.inputs[0] < 3)) * (1 / 6),
     ),
     onnx="HardSwish",
+    quant=_TABLE,
     domain=(-5.0, 5.0),
     home=_NN,
 )
@@ -274,8 +298,8 @@ def _softplus(x: np.ndarray) -> np.ndarray:
     return np.logaddexp(x, 0).astype(x.dtype)
 
 
-unary("silu", lambda x: x * _sigmoid(x), _silu_vjp, onnx=ONNX_WRITER, home=_NN)
-unary("gelu", _gelu, _gelu_vjp, onnx=ONNX_WRITER, home=_NN)
+unary("silu", lambda x: x * _sigmoid(x), _silu_vjp, onnx=ONNX_WRITER, quant=_TABLE, home=_NN)
+unary("gelu", _gelu, _gelu_vjp, onnx=ONNX_WRITER, quant=_TABLE, home=_NN)
 unary("softplus", _softplus, lambda ctx, ct: (ct * apply("sigmoid", ctx.inputs[0]),), onnx="Softplus", home="")
 unary("logical_not", np.logical_not, not_differentiable("booleans"), onnx="Not", method="__invert__", integers=True)
 unary(
@@ -283,6 +307,7 @@ unary(
     lambda x, slope: np.where(x > 0, x, x * x.dtype.type(slope)),
     lambda ctx, ct: (masked(ct, ctx.inputs[0] >= 0) + masked(ct, ctx.inputs[0] < 0) * ctx.attrs["slope"],),
     onnx=OnnxRule("LeakyRelu", {"slope": "alpha"}),
+    quant=_TABLE,
     attrs={"slope": 0.1},
     home="",
 )
@@ -298,7 +323,7 @@ unary(
     lambda x, lo, hi: np.clip(x, x.dtype.type(lo), x.dtype.type(hi)),
     _clip_vjp,
     onnx=ONNX_WRITER,
-    quant="clamp",
+    quant=QuantRule("clamp", clamp=lambda attrs: (attrs.get("lo"), attrs.get("hi"))),
     attrs={"lo": -1.0, "hi": 1.5},
     home="",
 )

@@ -7,9 +7,10 @@ from difflib import get_close_matches
 
 from megengine.core.dtype import is_float
 from megengine.core.errors import OptionError
+from megengine.dispatch import QuantRule
 from megengine.quantization.pipeline.config import Layer, QuantConfig, select
 from megengine.quantization.pipeline.match import mean_over_picture
-from megengine.quantization.pipeline.rules import QuantRule, clamp_of, rule_of
+from megengine.quantization.pipeline.rules import clamp_of, rule_of
 from megengine.quantization.pipeline.spec import Fixed, Plain, QSpec, Shared, Weight
 from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph

@@ -25,7 +25,7 @@ from megengine.quantization.pipeline.match import (
     stored,
     strip_clamps,
 )
-from megengine.quantization.pipeline.rules import rule_of
+from megengine.quantization.pipeline.rules import is_weighted, rule_of
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Expr
 from megengine.traced_module.ir.graph import InternalGraph
@@ -87,9 +87,9 @@ def lower(graph: InternalGraph, *, int_bias: bool = False) -> InternalGraph:
     for expr in g.exprs():
         if not isinstance(expr, Apply):
             continue
-        if expr.op in ("conv2d", "conv_transpose2d", "matmul"):
+        if is_weighted(expr.op):
             _lower_float_layer(g, expr, int_bias)
-        elif expr.op == "mean":
+        elif mean_over_picture(expr):
             _lower_float_mean(g, expr)
     g.remove_dead()
     return g
@@ -204,15 +204,12 @@ def _rescale(site: Site, value: Stored) -> TensorNode:
     )
 
 
-_POOLS = {"mean": "qmean", "avg_pool2d": "qavg_pool2d"}
-
-
 def _pool(site: Site) -> TensorNode | None:
     expr = site.value.expr
-    source = stored(expr.inputs[0])
-    if source is None or site.clamp != (None, None):
+    source, rule = stored(expr.inputs[0]), rule_of(expr.op)
+    if source is None or rule is None or site.clamp != (None, None):
         return None
-    return site.emit(_POOLS[expr.op], source.node, **expr.attrs, dtype=site.dtype)
+    return site.emit(rule.integer, source.node, **expr.attrs, dtype=site.dtype)
 
 
 def _shape(site: Site) -> TensorNode | None:
@@ -285,7 +282,7 @@ def _lower_float_layer(g: InternalGraph, expr: Apply, int_bias: bool) -> None:
 def _lower_float_mean(g: InternalGraph, expr: Apply) -> None:
     """A mean over the picture whose result is wanted in float: a depthwise layer of ones, summed in integers."""
     out, source = expr.outputs[0], stored(expr.inputs[0])
-    if source is None or not mean_over_picture(expr):
+    if source is None:
         return
     _, c, h, w = source.node.shape
     site = Site(g, expr, out, out, (None, None), None, False)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import QuantizationError, listed
+from megengine.dispatch import get_op, registry
 from megengine.quantization.pipeline.annotate import Annotation
 from megengine.quantization.pipeline.match import is_op
-from megengine.quantization.pipeline.rules import RULES, rule_of
+from megengine.quantization.pipeline.rules import is_weighted, rule_of
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.pictures.summary import multiplications
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def left_in_float(float_graph: InternalGraph, integer_graph: InternalGraph, anno
 def _macs(expr: object) -> int:
     if not isinstance(expr, Apply):
         return 0
-    return multiplications(expr.op, [n.spec for n in expr.inputs], expr.outputs[0].spec, expr.attrs)
+    return get_op(expr.op).macs([n.spec for n in expr.inputs], expr.outputs[0].spec, expr.attrs)
 
 
 def _computes_in_float(expr: Apply) -> bool:
@@ -69,7 +69,7 @@ def require_layers(graph: InternalGraph, annotation: Annotation) -> None:
     """
     if annotation.weights:
         return
-    kinds = [op for op, rule in RULES.items() if rule.kind == "weighted"]
+    kinds = [op for op in registry if is_weighted(op)]
     layers = [e.outputs[0].name for e in graph.exprs() if isinstance(e, Apply) and e.op in kinds]
     if not layers:
         held = sorted({e.op for e in graph.exprs() if isinstance(e, Apply)})

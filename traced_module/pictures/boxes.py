@@ -11,6 +11,7 @@ from html import escape
 from typing import TypeVar
 
 from megengine.core.dtype import QuantizedDType
+from megengine.dispatch.record import no_macs, registry
 from megengine.traced_module.ir.expr import Apply, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
 from megengine.traced_module.ir.node import ModuleNode, TensorNode
 from megengine.traced_module.pictures.hierarchy import cells
@@ -35,11 +36,7 @@ MEANINGS = {  # in the legend
     "other": "other",
     "fold": "holds more",
 }
-WEIGHTED = (
-    *("conv2d", "conv_transpose2d", "matmul", "linear", "fused_conv2d", "fused_linear", "qconv2d", "qlinear"),
-    *("Conv2d", "ConvTranspose2d", "Linear", "ConvRelu2d", "ConvBn2d", "ConvBnRelu2d", "LinearRelu"),
-)
-MOVES = ("reshape", "transpose", "concat", "slice", "pad", "broadcast_to", "split", "cast")
+LAYERS = ("linear", "Conv2d", "ConvTranspose2d", "Linear", "ConvRelu2d", "ConvBn2d", "ConvBnRelu2d", "LinearRelu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +154,11 @@ def kind_of(expr: Expr) -> str:
     if any(isinstance(n.spec.dtype, QuantizedDType) for n in tensors):
         return "integer"
     called = called_name(expr)
-    return "weighted" if called in WEIGHTED else "move" if called in MOVES else "other"
+    record = registry.get(called)
+    if called in LAYERS or (record is not None and record.macs is not no_macs):
+        return "weighted"
+    moves = record is not None and record.moves and called != "max_pool2d"  # which chooses what it moves
+    return "move" if moves or called == "concat" else "other"
 
 
 def called_name(expr: Expr) -> str:

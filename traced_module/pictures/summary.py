@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from megengine.core.dtype import storage_of
 from megengine.core.errors import GraphError
 from megengine.core.notebook import html_table, html_text
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import Op, interpose
+from megengine.dispatch import Op, get_op, interpose
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr, Input, is_call_module
 from megengine.traced_module.ir.graph import InternalGraph
@@ -31,20 +31,6 @@ from megengine.traced_module.tracing.deferred import Deferring
 Weights = dict[int, tuple[int, int]]  # of each tensor, by identity: elements and bytes
 
 
-def multiplications(op: str, inputs: Sequence[TensorSpec], result: TensorSpec, attrs: Mapping[str, Any]) -> int:
-    """Multiply-accumulates of a convolution or matrix product, 0 for other ops.
-
-    A convolution takes (elements of the result) x (elements of the weight) / (channels of the result), with groups
-    or without; a transposed one the same of its input; a matrix product (elements of the result) x (inner size).
-    """
-    if op in ("conv2d", "qconv2d", "fused_conv2d", "conv_transpose2d"):
-        dense = (inputs[0] if op == "conv_transpose2d" else result).shape
-        return dense[0] * math.prod(dense[2:]) * math.prod(inputs[1].shape)
-    if op in ("matmul", "qlinear", "fused_linear"):
-        return math.prod(result.shape) * inputs[0].shape[-2 if attrs.get("transpose_a") else -1]
-    return 0
-
-
 class _Counting(Deferring):
     """Computes nothing, and counts the multiply-accumulates of what is applied."""
 
@@ -55,7 +41,7 @@ class _Counting(Deferring):
         """Count, and go on with specs only."""
         made = super().apply(op, tensors, attrs, proceed)
         if not isinstance(made, tuple):
-            self.macs += multiplications(op.name, [t.spec for t in tensors], made.spec, attrs)
+            self.macs += op.macs([t.spec for t in tensors], made.spec, attrs)
         return made
 
 
@@ -84,7 +70,7 @@ class Costs:
     def _count(self, expr: Expr) -> int | None:
         if isinstance(expr, Apply):
             specs = [n.spec for n in expr.inputs]
-            return multiplications(expr.op, specs, expr.outputs[0].spec, expr.attrs)
+            return get_op(expr.op).macs(specs, expr.outputs[0].spec, expr.attrs)
         if not isinstance(expr, Call):
             return 0
         counting = _Counting()
