@@ -1,27 +1,34 @@
-"""The one file that docs/adding-an-op.md shows, run as it stands there, gives everything that the page promises."""
+"""What docs/adding-an-op.md shows, run as it stands there, gives everything that the page promises."""
 
+import dataclasses
 import re
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from op_contract import check_error, check_gradient, check_reference, check_spec, check_strided
 
 import megengine.functional as F
 import megengine.module as M
 from megengine.autodiff import GradManager
-from megengine.dispatch import registry, retract, undefine
+from megengine.convert.onnx import context, export, load, math_rules, write_rules, writing
+from megengine.convert.onnx.exporter import to_model
+from megengine.core.errors import FileFormatError
+from megengine.dispatch import ONNX_WRITER, registry, retract, undefine
+from megengine.quantization import quantize_model
 from megengine.tensor import Tensor, tensor
+from megengine.traced_module import InternalGraph, lower, trace_module
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding-an-op.md"
+SOURCES = re.findall(r"```py(?:thon)?\n(.*?)```", PAGE.read_text(), re.DOTALL)  # an op, a reader, a writer
 NAME = "thresholded_relu"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def added():
-    source = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[1]
     assert not hasattr(F, NAME)
-    exec(compile(source, str(PAGE), "exec"), {"__name__": "megengine.ops.added"})
+    exec(compile(SOURCES[0], str(PAGE), "exec"), {"__name__": "megengine.ops.added"})
     yield
     undefine(NAME)
     retract(f"megengine.functional.nn.{NAME}")
@@ -52,8 +59,6 @@ def test_contract():
 
 def test_a_wrong_gradient_is_noticed():
     """The check can fail: a rule that is off by a factor does."""
-    import dataclasses
-
     wrong = dataclasses.replace(registry[NAME], vjp=lambda ctx, ct: (ct,))
     with pytest.raises(AssertionError):
         for sample in wrong.samples():
@@ -74,14 +79,10 @@ class Net(M.Module):
 
 
 def traced():
-    from megengine.traced_module import trace_module
-
     return trace_module(Net(), x(2, 3))
 
 
 def test_tracing():
-    from megengine.traced_module import lower
-
     net, a = traced(), x(2, 3)
     assert f"megengine.functional.nn.{NAME}" in [getattr(e, "qualified", "") for e in net.graph.exprs()]
     assert NAME in [getattr(e, "op", "") for e in lower(net).graph.exprs()]
@@ -90,15 +91,56 @@ def test_tracing():
 
 def test_onnx_both_ways(tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
-    from megengine.convert.onnx import export, load
-    from megengine.traced_module import lower
-
     path, a = tmp_path / "net.onnx", x(2, 3)
     export(lower(traced()), path)
     session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {session.get_inputs()[0].name: a.numpy()})
     np.testing.assert_array_equal(found, Net()(a).numpy())
     np.testing.assert_array_equal(load(path)(a).numpy(), Net()(a).numpy())
+
+
+def test_integers():
+    """The rule of the record is all that quantization needs: a table between two integer layers."""
+    net = M.Sequential(M.Conv2d(2, 4, 3), Net(), M.Conv2d(4, 2, 1))
+    images = [x(1, 2, 6, 6)]
+    made = quantize_model(trace_module(net, images[0]), images)
+    ops = [getattr(e, "op", "") for e in made.integer_graph.exprs()]
+    assert "qtable" in ops
+    assert NAME not in ops
+
+
+def found(model, **inputs):
+    """What ONNX Runtime computes."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, inputs)[0]
+
+
+def test_the_reader_of_an_operator():
+    node = onnx.helper.make_node("Celu", ["x"], ["y"], alpha=0.5)
+    values = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [2, 3]) for n in "xy"]
+    graph = onnx.helper.make_graph([node], "celu", values[:1], values[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(FileFormatError, match="'Celu'"):
+        load(model.SerializeToString())
+    exec(SOURCES[1], vars(math_rules).copy())
+    try:
+        a = x(2, 3)
+        np.testing.assert_allclose(load(model.SerializeToString())(a).numpy(), found(model, x=a.numpy()), rtol=1e-6)
+    finally:
+        del context.RULES["Celu"]
+
+
+def test_the_writer_of_an_op(monkeypatch):
+    record = dataclasses.replace(registry["expm1"], onnx=ONNX_WRITER)
+    monkeypatch.setitem(registry, "expm1", record)
+    exec(SOURCES[2], vars(write_rules).copy())
+    try:
+        graph, a = InternalGraph(name="g"), x(2, 3)
+        graph.set_outputs([graph.apply("expm1", graph.add_input("x", a.spec), name="y")])
+        np.testing.assert_allclose(found(to_model(graph), x=a.numpy()), np.expm1(a.numpy()), rtol=1e-5, atol=1e-6)
+    finally:
+        del writing.WRITERS["expm1"]
 
 
 def test_unknown_function_gives_the_nearest_name():

@@ -13,7 +13,8 @@ from op_contract import (
 
 import megengine.functional  # noqa: F401
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import NoRule, OnnxRule, OnnxWriter, infer, registry
+from megengine.dispatch import NoRule, OnnxRule, OnnxWriter, QuantRule, infer, registry
+from megengine.dispatch.record import no_macs
 
 OPS = sorted(registry)
 CASES = [(name, i, s) for name in OPS for i, s in enumerate(registry[name].samples())]
@@ -79,9 +80,20 @@ def test_rules_are_present_or_give_a_reason(name):
     op = registry[name]
     assert isinstance(op.onnx, (OnnxRule, OnnxWriter)) or (isinstance(op.onnx, NoRule) and op.onnx.reason)
     assert callable(op.vjp) or (isinstance(op.vjp, NoRule) and op.vjp.reason)
+    assert isinstance(op.quant, QuantRule) or (isinstance(op.quant, NoRule) and op.quant.reason)
     assert list(op.samples()), "an op needs at least one sample"
 
 
 def test_infer_needs_no_data():
     spec = TensorSpec((4, 3, 1 << 20, 1 << 20), np.dtype(np.float32))
     assert infer("relu", [spec], {}) == spec
+
+
+@pytest.mark.parametrize("name", [name for name in OPS if isinstance(registry[name].quant, QuantRule)])
+def test_quantization_rules_are_of_known_kinds_and_ops(name):
+    rule = registry[name].quant
+    assert rule.kind in {"weighted", "add", "mul", "pool", "clamp", "shape", "concat", "table"}
+    assert not rule.integer or isinstance(registry[rule.integer].quant, NoRule)
+    assert (rule.kind == "clamp") == (rule.clamp is not None)
+    assert (rule.kind == "weighted") == (rule.weight_axis is not None)
+    assert (rule.kind == "weighted") == (registry[name].macs is not no_macs)
