@@ -102,7 +102,7 @@ def set_argument(session: Session, text: str) -> None:
         if argument not in expr.attrs:
             known = ", ".join(expr.attrs) or "none"
             raise OptionError(f"{expr.op} has no attribute {argument!r}{nearest(argument, expr.attrs)}; it has {known}")
-        expr.graph.set_attrs(expr, {argument: literal})
+        expr.top_graph.set_attrs(expr, {argument: literal})
     elif isinstance(expr, Call):
         expr.set_arg(argument, literal)
     else:

@@ -42,6 +42,6 @@ def _ends(exprs: list[Expr]) -> tuple[list[TensorNode], list[TensorNode]]:
     taken = [node for expr in exprs for node in expr.inputs if id(node.expr) not in here]
     inputs = [node for node in taken if isinstance(node, TensorNode) and not isinstance(node.expr, Constant | GetAttr)]
     made = [node for expr in exprs for node in expr.outputs if isinstance(node, TensorNode)]
-    returned = {id(node) for expr in exprs for node in expr.graph.outputs}
+    returned = {id(node) for expr in exprs for node in expr.top_graph.outputs}
     outputs = [n for n in made if id(n) in returned or any(id(user) not in here for user in n.users)]
     return list({id(node): node for node in inputs}.values()), outputs

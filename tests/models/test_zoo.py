@@ -127,8 +127,8 @@ def test_edited(name):
         calls = [e for e in calls if type(e.inputs[0].owner) in WEIGHTED]
         with module.graph.transaction():
             for expr in calls:
-                with expr.graph.insert_exprs():
-                    expr.graph.replace_node({expr.output: doubled(None, None, expr.output)})
+                with expr.top_graph.insert_exprs():
+                    expr.top_graph.replace_node({expr.output: doubled(None, None, expr.output)})
         model.check(module, want=want)
         assert bool(calls) == module.graph.undo() == bool(hooked)
         model.compare(module(*model.args, **model.kwargs))

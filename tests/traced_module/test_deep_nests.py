@@ -61,8 +61,8 @@ def test_it_runs_and_is_flattened(deep: TracedModule) -> None:
 def test_edits_are_undone(deep: TracedModule) -> None:
     net, before = deep.clone(), list(map(repr, deep.graph.exprs()))
     for expr in net.graph.get_method_by_type("__mul__"):
-        with expr.graph.insert_exprs():
-            expr.graph.replace_node({expr.output: F.exp(expr.output)})
+        with expr.top_graph.insert_exprs():
+            expr.top_graph.replace_node({expr.output: F.exp(expr.output)})
     net.graph.lint()
     assert len(net.graph.get_function_by_type(F.exp)) == 400
     while net.graph.undo():

@@ -109,14 +109,14 @@ def functions(net: TracedModule) -> list[Any]:
 
 def insert(net: TracedModule) -> None:
     for expr in functions(net):
-        with expr.graph.insert_exprs():
-            expr.graph.replace_node({expr.output: F.sigmoid(expr.output)})
+        with expr.top_graph.insert_exprs():
+            expr.top_graph.replace_node({expr.output: F.sigmoid(expr.output)})
 
 
 def insert_at(net: TracedModule) -> None:
     for expr in functions(net):
-        with expr.graph.insert_exprs(expr):
-            expr.graph.replace_node({expr.output: F.sigmoid(expr.output)})
+        with expr.top_graph.insert_exprs(expr):
+            expr.top_graph.replace_node({expr.output: F.sigmoid(expr.output)})
 
 
 def insert_many_at_once(net: TracedModule) -> None:
@@ -128,8 +128,8 @@ def insert_many_at_once(net: TracedModule) -> None:
 
 def delete(net: TracedModule) -> None:
     for expr in net.graph.get_function_by_type(F.relu):
-        expr.graph.replace_node({expr.output: expr.inputs[0]})
-        expr.graph.erase(expr)
+        expr.top_graph.replace_node({expr.output: expr.inputs[0]})
+        expr.top_graph.erase(expr)
 
 
 def undo(net: TracedModule) -> None:

@@ -170,7 +170,7 @@ class Scaled(BackwardPass):
 
     def run_transform(self, expr):
         if expr.kind == "CallMethod" and isinstance(expr.inputs[0].owner, M.Linear):
-            doubled(expr.graph)
+            doubled(expr.top_graph)
         return expr
 
 

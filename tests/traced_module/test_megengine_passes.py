@@ -218,8 +218,8 @@ def test_a_pass_of_the_users_rewrites_through_submodules(registry):
             if not matcher.match(self.pattern, expr):
                 return expr
             first = matcher.matched_exprs[self.first]
-            expr.graph.replace_node({expr.outputs[0]: first.outputs[0]})
-            expr.graph.compile()
+            expr.top_graph.replace_node({expr.outputs[0]: first.outputs[0]})
+            expr.top_graph.compile()
             return first
 
     x = values(2, 3)

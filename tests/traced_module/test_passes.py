@@ -443,8 +443,8 @@ def test_the_reproducer_of_a_planted_pass_has_at_most_five_nodes(tmp_path):
     def wrong(graph):
         """The third ReLU of the model gets half of its value."""
         expr = graph.get_calls_of(M.ReLU)[2]
-        with expr.graph.insert_exprs():
-            expr.graph.replace_node({expr.inputs[1]: expr.inputs[1] * 0.5})
+        with expr.top_graph.insert_exprs():
+            expr.top_graph.replace_node({expr.inputs[1]: expr.inputs[1] * 0.5})
         return True
 
     ops = lower(module).graph

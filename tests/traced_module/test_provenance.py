@@ -182,7 +182,7 @@ def test_lowering_and_its_files_and_onnx_keep_it(tmp_path):
 
 
 def test_a_lowered_part_counts_paths_from_itself():
-    part = MODEL.graph.get_function_by_type(F.relu)[0].graph
+    part = MODEL.graph.get_function_by_type(F.relu)[0].top_graph
     found = origins(tm.lower(part))
     assert found["relu_out"] == ("", RELU, ()) and found["conv_conv2d_out"] == ("conv", RELU, ())
 

@@ -60,6 +60,35 @@ def test_needed_calls_before_the_new_value_are_an_error(flat):
         graph.replace_node({old: behind})
 
 
+def test_a_call_between_users_of_a_value_gets_those_behind_it(flat):
+    graph = flat.graph
+    first, second = graph.get_calls_of(M.Conv2d)[:2]
+    old = first.inputs[1]
+    graph.set_input(second, 1, old)
+    with graph.insert_exprs(first):
+        new = F.relu(old)
+    graph.replace_node({old: new})
+    assert first.inputs[1] is old and second.inputs[1] is new
+    graph.lint()
+
+
+def test_top_graph_holds_an_expression_and_graph_is_the_one_that_its_call_enters():
+    model = trace_module(M.Sequential(Block(), M.ReLU()).eval(), X)
+    graph, inner = model.graph, model.graph.child_graphs()[0]
+    block, layer = graph.get_method_by_type("__call__", recursive=False)
+    assert block.graph is inner and layer.graph is None  # of a layer of the package, as of a tensor's method
+    assert inner.get_method_by_type("__mul__")[0].graph is None
+    assert {e.top_graph for e in inner.exprs()} == {inner} == {n.top_graph for n in inner.nodes()}
+    assert block.top_graph is graph is block.outputs[0].top_graph is inner.top_graph and graph.top_graph is None
+
+
+def test_expressions_that_call_no_module_have_no_graph_to_enter(flat):
+    read = flat.graph.get_module_by_type(M.Conv2d)[0].expr
+    assert not hasattr(read, "graph")
+    with pytest.raises(AttributeError, match=r"calls no module, so it enters no graph; \.top_graph is the one"):
+        read.graph
+
+
 def test_inside_names_of_graphs_can_be_read(flat):
     graph = flat.graph
     nodes, exprs = graph._total_ids

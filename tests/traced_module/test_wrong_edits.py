@@ -56,7 +56,7 @@ WRONG = {
     ),
     "erase in the graph around": (
         lambda m: m.graph.erase(m.graph.child_graphs()[0].outputs[0].expr),
-        r"it stands in the graph of Net\.blocks\.0: edit that one, as \.graph of the node gives it",
+        r"it stands in the graph of Net\.blocks\.0: edit that one, as its \.top_graph gives it",
     ),
     "set outputs of another graph": (lambda m: m.graph.reset_outputs([first(module(), "mul_out")]), "does not belong"),
     "set outputs to a module": (

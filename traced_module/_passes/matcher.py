@@ -70,7 +70,7 @@ class PatternMatcher:
         for part, expr in self.matched_exprs.items():
             if part is root or not part._check_users or not uses[id(part)]:
                 continue
-            returned = any(node is out for node in expr.outputs for out in expr.graph.outputs)
+            returned = any(node is out for node in expr.outputs for out in expr.top_graph.outputs)
             users = [node._users for node in expr.outputs]
             times = sum(sum(used.values()) for used in users)
             if returned or times != uses[id(part)] or any(id(u) not in calls for used in users for u in used):

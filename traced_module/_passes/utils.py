@@ -18,7 +18,7 @@ def get_const_value(expr: Expr | Node, fall_back: Any = None) -> Any:
     if isinstance(expr, Constant):
         return expr.value
     if isinstance(expr, GetAttr) and isinstance(expr.outputs[0], TensorNode):
-        return expr.graph.module_of(expr.outputs[0])
+        return expr.top_graph.module_of(expr.outputs[0])
     return fall_back
 
 

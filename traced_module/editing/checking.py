@@ -19,10 +19,10 @@ def where_it_stands(graph: InternalGraph, part: Any) -> str:
     """Where a node or expression that a graph does not have stands, and what to do."""
     if not isinstance(part, (Node, Expr)):
         return f"; it is a {type(part).__name__}, expected a part of the graph"
-    if part.graph is graph:
+    if part._graph is graph:
         return "; it was taken out of it"
-    if part.top_graph is graph.top_graph:
-        return f"; it stands in the graph of {part.graph.qualname}: edit that one, as .graph of the node gives it"
+    if part._graph._top is graph._top:
+        return f"; it stands in the graph of {part._graph.qualname}: edit that one, as its .top_graph gives it"
     return "; it stands in a graph of another model"
 
 

@@ -77,7 +77,7 @@ def _value_of(node: TensorNode) -> Tensor:
 def _applied(expr: Apply, given: list[Tensor]) -> Tensor:
     from megengine.traced_module.interpret import interpret
 
-    small = type(expr.graph)("constant")
+    small = type(expr.top_graph)("constant")
     inputs = [small.constant(value) for value in given]
     small.set_outputs([small.apply(expr.op, *inputs, attrs=expr.attrs)])
     return interpret(small, [])[0]

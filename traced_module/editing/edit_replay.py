@@ -161,8 +161,8 @@ class _Changes:
     def finish(self) -> None:
         """Check what was touched, and count on as the session did."""
         for expr in self.touched.values():
-            if expr.graph._names.get(expr.outputs[0].name) is expr.outputs[0]:
-                expr.graph._check_same(expr, expr.inputs)
+            if expr.top_graph._names.get(expr.outputs[0].name) is expr.outputs[0]:
+                expr.top_graph._check_same(expr, expr.inputs)
                 note_entry(expr)
         journal = self.replay.top._journal
         journal.next_node = max(journal.next_node, self.after.after[0] + self.shift[0])

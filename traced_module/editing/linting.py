@@ -84,7 +84,7 @@ def _broken(graph: InternalGraph) -> Iterator[Finding]:
 
 
 def _path(graph: InternalGraph) -> str:
-    return graph.qualname[len(graph.top_graph.qualname) + 1 :]
+    return graph.qualname[len(graph._top.qualname) + 1 :]
 
 
 def _of_graph(graph: InternalGraph) -> Iterator[Finding]:
@@ -122,7 +122,7 @@ def _not_finite(value: Tensor) -> str:
 def _of_modules(model: TracedModule) -> Iterator[Finding]:
     """Weights of every module, and layers that no graph reads."""
     exprs = [e for g in model.graphs for e in g.exprs()]
-    read = {id(e.graph.module_of(e.outputs[0])) for e in exprs if isinstance(e, GetAttr) and e.outputs[0].users}
+    read = {id(e.top_graph.module_of(e.outputs[0])) for e in exprs if isinstance(e, GetAttr) and e.outputs[0].users}
     seen: set[int] = set()
     todo: list[tuple[str, Any, bool]] = [("", model, True)]
     while todo:

@@ -19,7 +19,7 @@ from megengine.traced_module.editing.results import set_results, value_in
 from megengine.traced_module.ir.expr import Call, Constant, Expr, GetAttr, Input, is_call_module
 from megengine.traced_module.ir.names import identifier
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.ir.primitives import is_among, is_unused
+from megengine.traced_module.ir.primitives import is_among
 from megengine.traced_module.ir.queries import child_graph
 
 if TYPE_CHECKING:
@@ -63,11 +63,12 @@ class ModuleEdits:
     def replace_node(self: InternalGraph, repl_dict: Mapping[Any, Any]) -> None:  # type: ignore[misc]
         """Let the users of each old node (and the graph's outputs) use its new node instead.
 
-        Expressions that the new node itself depends on keep the old one. Shapes and dtypes behind may change; they
-        are inferred again, and an edit that makes a call impossible is refused.
+        Users that stand before the new node, those that it depends on among them, keep the old one: new nodes for
+        all users are made right behind the old node. Shapes and dtypes behind may change; they are inferred again,
+        and an edit that makes a call impossible is refused.
 
         Raises:
-            GraphError: a node is of another graph or kind, or the old node is used before the new one is made.
+            GraphError: a node is of another graph or kind, or every user of the old node stands before the new one.
             ShapeError, DTypeError, ...: what the call that becomes impossible raises.
         """
         if not isinstance(repl_dict, Mapping):
@@ -86,20 +87,19 @@ class ModuleEdits:
     def _replace_one(self: InternalGraph, old: Node, new: Node) -> None:  # type: ignore[misc]
         if old is new:
             return
-        needed = {id(e) for e in self._between(old, new)}
-        users = [u for u in old.users if id(u) not in needed]
+        users = [u for u in old.users if u._key > new.expr._key]
         if old.users and not users and not is_among(old, self._outputs):
+            needed = {id(e) for e in self._between(old, new)}
+            early = next((u for u in old.users if id(u) not in needed), None)
             raise GraphError(
                 f"replace_node: nothing is left that could use {new.name!r} for {old.name!r}; "
-                f"every user of {old.name!r} is needed to make {new.name!r}"
-            )
-        users = [u for u in users if u._key > new.expr._key or not is_unused(u, self._outputs)] or users
-        for user in users:
-            if user._key < new.expr._key:
-                raise GraphError(
-                    f"replace_node: {user!r} uses {old.name!r} before {new.name!r} is made; "
+                + (
+                    f"every user of {old.name!r} is needed to make {new.name!r}"
+                    if early is None
+                    else f"{early!r} uses {old.name!r} before {new.name!r} is made; "
                     f"insert what makes {new.name!r} right behind {old.name!r}"
                 )
+            )
         for user in users:
             self._exchange(user, old, new)
         self._exchange_outputs(old, new)
@@ -480,7 +480,7 @@ def _enters_otherwise(expr: Expr) -> bool:
 def note_entry(expr: Expr) -> None:
     """Remember if there is such a call."""
     if _enters_otherwise(expr):
-        expr.graph._top._entered_otherwise = True
+        expr.top_graph._top._entered_otherwise = True
 
 
 def _may_change_shapes(old: Any, new: Any) -> bool:

@@ -44,14 +44,16 @@ class Expr:
         return self._id
 
     @property
-    def graph(self) -> InternalGraph:
-        """The graph the expression belongs to."""
+    def top_graph(self) -> InternalGraph:
+        """The graph that the expression belongs to. (`graph` of a call of a module is the one that it enters.)"""
         return self._graph
 
     @property
-    def top_graph(self) -> InternalGraph:
-        """The graph of the outermost traced module."""
-        return self._graph.top_graph
+    def graph(self) -> InternalGraph | None:
+        """Of a call of a module: the graph that it enters. Raises AttributeError for anything else, as MegEngine."""
+        raise AttributeError(
+            f"{self!r} calls no module, so it enters no graph; .top_graph is the one that it stands in"
+        )
 
     @property
     def inputs(self) -> tuple[Any, ...]:
@@ -281,6 +283,13 @@ class CallMethod(Call):
     def method(self) -> str:
         """Name of the method."""
         return self._method
+
+    @property
+    def graph(self) -> InternalGraph | None:
+        """The graph that a call of a traced submodule enters; None for a call of a layer or of a tensor's method."""
+        module = self._graph.module_of(self._inputs[0]) if self._method == "__call__" else None
+        enter = getattr(type(module), "graph_of_call", None)
+        return None if enter is None else enter(module, self)
 
     def _body(self) -> str:
         target, *args = self.args

@@ -97,7 +97,7 @@ def settle(journal: Journal) -> None:
     while step.postponed and step.postponed.keys() != before:
         before = set(step.postponed)
         for expr in list(before):
-            expr.graph._retry(expr)
+            expr.top_graph._retry(expr)
     if not step.postponed:
         return
     expr, (_, error) = min(step.postponed.items(), key=lambda item: item[1][0])
@@ -110,14 +110,14 @@ def _unrepaired(step: Step) -> str:
     """The first edit that made a call impossible."""
     expr, (number, _) = min(step.postponed.items(), key=lambda item: item[1][0])
     if not step.edits:
-        return f"{step.what} makes {expr.name!r} of {expr.graph.qualname} impossible"
+        return f"{step.what} makes {expr.name!r} of {expr.top_graph.qualname} impossible"
     what, start = step.edits[number]
     end = step.edits[number + 1][1] if number + 1 < len(step.edits) else None
     words = "" if step.recorder is None else step.recorder.in_words(start, end)
     told = f" ({words})" if words else ""
     return (
         f"edit {number + 1} of {len(step.edits)} in this transaction, {what}{told}, makes {expr.name!r} of "
-        f"{expr.graph.qualname} impossible, and no later edit repairs it"
+        f"{expr.top_graph.qualname} impossible, and no later edit repairs it"
     )
 
 

@@ -57,8 +57,8 @@ class Node:
 
     @property
     def top_graph(self) -> InternalGraph:
-        """The graph of the outermost traced module."""
-        return self._graph.top_graph
+        """The graph that the node belongs to: MegEngine's name."""
+        return self._graph
 
     @property
     def expr(self) -> Expr:
@@ -78,7 +78,7 @@ class Node:
     def replace_all_uses_with(self, new: Node) -> list[Expr]:
         """Let all users of this node, and the outputs of the graph, use another one; returns those users.
 
-        Expressions that the new node itself depends on keep this one. Raises as `graph.replace_node`.
+        Users that stand before the new node keep this one. Raises as `graph.replace_node`.
         """
         users = self.users
         self._graph.replace_node({self: new})

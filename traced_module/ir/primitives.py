@@ -256,16 +256,3 @@ def _follows_from_shapes(expr: Expr) -> bool:
         if isinstance(n, ModuleNode) or not n._expr._from_shapes:
             return False
     return True
-
-
-def is_unused(expr: Expr, results: Sequence[Node]) -> bool:
-    """True if none of these results needs what an expression makes."""
-    todo, seen = [expr], {id(expr)}
-    while todo:
-        for node in todo.pop().outputs:
-            if is_among(node, results):
-                return False
-            fresh = [u for u in node.users if id(u) not in seen]
-            seen.update(map(id, fresh))
-            todo += fresh
-    return True

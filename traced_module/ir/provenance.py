@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 def graph_path(graph: InternalGraph) -> str:
     """Path of the module that a graph belongs to, below the outermost one; "" for that."""
-    return graph.qualname[len(graph.top_graph.qualname) + 1 :]
+    return graph.qualname[len(graph._top.qualname) + 1 :]
 
 
 def module_path(expr: Expr) -> str:
     """Path of the layer that an expression calls, or else of the module whose forward made it; "" for the outermost."""
     if is_call_module(expr):
-        return expr.inputs[0].qualname[len(expr.top_graph.qualname) + 1 :]
-    noted, own = str(expr.meta.get("module") or ""), graph_path(expr.graph)
-    if isinstance(expr, Apply) and not expr.graph._inputs_self():
+        return expr.inputs[0].qualname[len(expr.top_graph._top.qualname) + 1 :]
+    noted, own = str(expr.meta.get("module") or ""), graph_path(expr.top_graph)
+    if isinstance(expr, Apply) and not expr.top_graph._inputs_self():
         return noted
     return noted if not own or noted == own or noted.startswith(f"{own}.") else own
 
@@ -63,7 +63,7 @@ def meta_at(expr: Expr, path: str) -> dict[str, Any]:
 
     An expression of a graph that is flat already knows the path below it better.
     """
-    own, at = graph_path(expr.graph), str(expr.meta.get("module") or "")
+    own, at = graph_path(expr.top_graph), str(expr.meta.get("module") or "")
     below = at[len(own) :].strip(".") if at.startswith(own) else ""
     return inside({**expr.meta, "module": below}, path)
 
@@ -80,7 +80,7 @@ def marked(meta: Mapping[str, Any], *names: str) -> dict[str, Any]:
 def mark(exprs: Sequence[Expr], name: str) -> None:
     """Note a pass at those of these expressions that still stand, as a change that can be undone."""
     for expr in {id(e): e for e in exprs}.values():
-        stands = bool(expr.outputs) and expr.graph._names.get(expr.outputs[0].name) is expr.outputs[0]
+        stands = bool(expr.outputs) and expr.top_graph._names.get(expr.outputs[0].name) is expr.outputs[0]
         meta = marked(expr.meta, name)
         if stands and meta != expr.meta:
-            expr.graph._set(expr, "meta", meta)
+            expr.top_graph._set(expr, "meta", meta)

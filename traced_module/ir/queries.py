@@ -47,9 +47,9 @@ class Queries:
         return self._outputs
 
     @property
-    def top_graph(self) -> InternalGraph:
-        """The graph of the outermost traced module."""
-        return self._top
+    def top_graph(self) -> InternalGraph | None:
+        """The graph with the first call that enters this one; None for that of the outermost module."""
+        return next((expr._graph for expr in self._top.exprs() if child_graph(expr) is self), None)
 
     @property
     def _exprs(self) -> list[Expr]:
@@ -189,7 +189,7 @@ def _fitting(module_cls: Any) -> Callable[[Any], bool]:
 
 def child_graph(expr: Expr) -> InternalGraph | None:
     """The graph that the call of a traced submodule enters."""
-    return _graph_of(_called_module(expr), expr)
+    return expr.graph if isinstance(expr, CallMethod) else None
 
 
 def _called_module(expr: Expr) -> Any:

@@ -197,7 +197,7 @@ def _fold_all(graph: InternalGraph, norm_of: Any, folded: Any, rewire: Any) -> b
 
 
 def _stands(expr: Expr) -> bool:
-    return expr.graph._names.get(expr.outputs[0].name) is expr.outputs[0]
+    return expr.top_graph._names.get(expr.outputs[0].name) is expr.outputs[0]
 
 
 def _folds_everywhere(
@@ -215,7 +215,7 @@ def _folds_everywhere(
 
 
 def _without_norm_behind(layer_call: CallMethod, norm_call: CallMethod) -> None:
-    graph = layer_call.graph
+    graph = layer_call.top_graph
     layer_node, *values = layer_call.inputs
     name = layer_call.output.name
     with graph.insert_exprs():  # a new call, right behind what it needs: where MegEngine puts it
@@ -228,14 +228,14 @@ def _without_norm_behind(layer_call: CallMethod, norm_call: CallMethod) -> None:
 
 
 def _without_norm_before(layer_call: CallMethod, norm_call: CallMethod) -> None:
-    graph = layer_call.graph
+    graph = layer_call.top_graph
     graph.set_inputs(layer_call, [layer_call.inputs[0], norm_call.inputs[1]])
     graph.erase(norm_call)
     _note(layer_call, layer_call, "FuseBnConv")
 
 
 def _note(expr: Any, origin: Expr, name: str) -> None:
-    expr.graph._set(expr, "meta", marked(origin.meta, name))
+    expr.top_graph._set(expr, "meta", marked(origin.meta, name))
 
 
 FUSE_CONV_BN = Pass("FuseConvBn", fuse_conv_bn)

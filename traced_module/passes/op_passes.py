@@ -134,8 +134,8 @@ _NEUTRAL = {"add": (0, (0, 1)), "sub": (0, (1,)), "mul": (1, (0, 1)), "div": (1,
 def _note_value(expr: Apply, node: TensorNode, value: np.ndarray) -> None:
     """Put the value of a parameter into the log of edits: other weights may do something where these do nothing."""
     written_out = value.ndim == 0 and str(node.expr.meta.get("parameter", node.name)).startswith("const_tensor")
-    if expr.graph._journal.recording and not written_out:
-        expr.graph.constant(value.copy(), "neutral", before=expr)
+    if expr.top_graph._journal.recording and not written_out:
+        expr.top_graph.constant(value.copy(), "neutral", before=expr)
 
 
 def _kept(expr: Apply) -> TensorNode | None:

@@ -175,7 +175,7 @@ def results(item: Item) -> list[TensorNode]:
     if item.shown is not None:
         return [n for n in item.shown.outputs if isinstance(n, TensorNode)]
     here = {id(expr) for expr in item.made}
-    returned = {id(n) for n in item.made[0].graph.outputs}
+    returned = {id(n) for n in item.made[0].top_graph.outputs}
     nodes = [n for expr in item.made for n in expr.outputs if isinstance(n, TensorNode)]
     return [n for n in nodes if id(n) in returned or any(id(user) not in here for user in n.users)]
 

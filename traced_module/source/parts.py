@@ -168,7 +168,7 @@ class Parts:
         if isinstance(module, TracedModule):
             graph = module.graph_of_call(expr)
             if graph is None:
-                raise GraphError(f"{expr!r} of {expr.graph.qualname} fits no graph of the module that it calls")
+                raise GraphError(f"{expr!r} of {expr.top_graph.qualname} fits no graph of the module that it calls")
             self._enter(module, graph)
 
     def _use(self, owner: Any, names: list[str]) -> None:
