@@ -1,4 +1,4 @@
-"""MegEngine's path of what its files hold of a layer."""
+"""MegEngine's path of what its files hold of a layer, and of what brings calls of its files up to date."""
 
 from __future__ import annotations
 
@@ -11,8 +11,21 @@ from typing import Any
 from megengine.core import absent
 from megengine.core.errors import ArgumentError, FileFormatError
 from megengine.module import Module
+from megengine.traced_module.formats.tm_loaders import (
+    register_functional_loader,
+    register_module_loader,
+    register_opdef_loader,
+    register_tensor_method_loader,
+)
 
-__all__ = ["_ModuleState", "_convert_kwargs_to_args"]
+__all__ = [
+    "_ModuleState",
+    "_convert_kwargs_to_args",
+    "register_functional_loader",
+    "register_module_loader",
+    "register_opdef_loader",
+    "register_tensor_method_loader",
+]
 
 
 @dataclass(eq=False)

@@ -25,10 +25,20 @@ from megengine.serialization.arrays import quantized_of
 from megengine.serialization.files import ROOTS
 from megengine.serialization.pickles import Global, Record, read_records
 from megengine.tensor import Parameter, Tensor
-from megengine.traced_module.formats import tm_tensors, tm_versions
+from megengine.traced_module.formats import tm_loaders, tm_tensors, tm_versions
 from megengine.traced_module.formats.checks import check_called
 from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, ORIGINS
-from megengine.traced_module.ir.expr import Apply, Arguments, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
+from megengine.traced_module.ir.expr import (
+    Apply,
+    Arguments,
+    Call,
+    CallFunction,
+    CallMethod,
+    Constant,
+    Expr,
+    GetAttr,
+    Input,
+)
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.names import identifier
 from megengine.traced_module.ir.node import Node
@@ -91,6 +101,7 @@ class _Reader:
         self.made: dict[int, Any] = {}
         self.graphs: list[InternalGraph] = []
         self.spent = 0
+        self.renewed: list[Expr] = []  # calls that loaders changed
         self.used: set[int] = set()  # expressions and nodes, each of which belongs to one place
 
     def spend(self, count: int) -> None:
@@ -119,6 +130,8 @@ class _Reader:
         for graph in self.graphs:
             graph._journal, graph._top = top._journal, top
         top._journal.next_expr, top._journal.next_node = max(exprs) + 1, max(nodes) + 1
+        for expr in self.renewed:
+            expr.top_graph._infer_again([expr])
         top._journal.recording = True
         return module
 
@@ -230,21 +243,29 @@ class _Reader:
         make = _EXPRS.get(kind.removeprefix(f"{_HOME}.expr."))
         if make is None:
             raise FileFormatError(f"an expression of the unknown kind {kind[:80]!r}")
+        self.spend(len(state.get("inputs", ())) + len(state["outputs"]))
+        state = {**state, "inputs": self.inputs(state, nodes)}
         expr = make(self, graph, state)
         expr._disable_remove = bool(state.get("_disable_remove", False))
-        inputs = []
-        self.spend(len(state.get("inputs", ())) + len(state["outputs"]))
-        for node in state.get("inputs", ()):
-            if id(node) not in nodes:
-                raise FileFormatError(f"{kind} {state.get('_id')} uses a node that is not made before it")
-            inputs.append(nodes[id(node)])
+        expr._inputs = tuple(state["inputs"])
         made = []
         for node in state["outputs"]:
             nodes[id(node)] = new = self.node(graph, expr, node)
             graph._names.take(new._name, new)
             made.append(new)
         expr._outputs = tuple(made)
-        graph._link(expr, inputs, None)
+        if isinstance(expr, Call):
+            before, expr = expr, tm_loaders.loaded(expr, _stored_name(state), _text(state.get("version")))
+            _check_callee(expr)
+            self.renewed += [expr] if expr is not before else []
+        graph._link(expr, expr._inputs, None)
+
+    def inputs(self, state: dict[str, Any], nodes: dict[int, Node]) -> list[Node]:
+        """The nodes that an expression uses."""
+        for node in state.get("inputs", ()):
+            if id(node) not in nodes:
+                raise FileFormatError(f"the expression {state.get('_id')} uses a node that is not made before it")
+        return [nodes[id(node)] for node in state.get("inputs", ())]
 
     def node(self, graph: InternalGraph, expr: Expr, record: Record) -> Node:
         """A node with the name and id that the file gives it."""
@@ -317,11 +338,6 @@ class _Reader:
         method = _word(state["method"])
         if method == tm_tensors.METHOD:
             return self.tensor(graph, state)
-        if method != "__call__" and getattr(getattr(Tensor, method, None), "__public__", None) is None:
-            known = [m for m in dir(Tensor) if hasattr(getattr(Tensor, m), "__public__")]
-            raise FileFormatError(
-                f"the file calls the tensor method {brief(method)}, unknown here{nearest(method, known)}"
-            )
         expr = CallMethod(graph, int(state["_id"]), {}, self.arguments(state), method)
         expr._out_def = self.out_def(state)
         return expr
@@ -334,12 +350,7 @@ class _Reader:
 
     def call_function(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
         """A call of a public or wrapped function."""
-        home, name = state["func"]
-        qualified = tm_versions.current_name(f"{_word(home)}.{_word(name)}")
-        try:
-            function_of(qualified)
-        except MegEngineError as exc:
-            raise FileFormatError(f"the file calls {exc!s}") from None
+        qualified = tm_versions.current_name(_stored_name(state))
         arguments = tm_versions.upgrade_call(qualified, self.arguments(state), _text(state.get("version")) or "")
         expr = CallFunction(graph, int(state["_id"]), {}, arguments, qualified)
         expr._out_def = self.out_def(state)
@@ -380,6 +391,7 @@ class _Reader:
         ):
             return Apply(graph, int(state["_id"]), {}, name, tm_versions.OPDEFS[name](described))
         options = {key: self.constant(value) for key, value in described.items() if key != "comp_node"}
+        options = tm_loaders.loaded_op(name, options, state["inputs"], _text(state.get("version")))
         try:
             qualified, options = opdefs.call_of(name, options)
         except MegEngineError as exc:
@@ -408,6 +420,26 @@ _EXPRS: dict[str, Callable[[_Reader, InternalGraph, dict[str, Any]], Expr]] = {
     "Constant": _Reader.constant_expr,
     "Apply": _Reader.apply,
 }
+
+
+def _check_callee(expr: Call) -> None:
+    """Refuse functions and methods that are not known: nothing is ever imported for a file."""
+    if isinstance(expr, CallFunction):
+        try:
+            function_of(expr.qualified)
+        except MegEngineError as exc:
+            raise FileFormatError(f"the file calls {exc!s}") from None
+        return
+    method = expr.method if isinstance(expr, CallMethod) else "__call__"
+    if method != "__call__" and getattr(getattr(Tensor, method, None), "__public__", None) is None:
+        known = [m for m in dir(Tensor) if hasattr(getattr(Tensor, m), "__public__")]
+        raise FileFormatError(f"the file calls the tensor method {brief(method)}, unknown here{nearest(method, known)}")
+
+
+def _stored_name(state: dict[str, Any]) -> str:
+    """The function that a call names, as the file has it; "" for calls of methods and ops."""
+    home, name = state.get("func", ("", ""))
+    return f"{_word(home)}.{_word(name)}" if home else ""
 
 
 def _state(record: Any) -> dict[str, Any]:
