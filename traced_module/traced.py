@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from megengine.dispatch.public import PublicFunction, watched_function
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.drawable import Drawable
+from megengine.traced_module.editing.assigning import assigned, check_deletable
 from megengine.traced_module.interpret import OnValue, interpret
 from megengine.traced_module.ir.copying import Copier, holds
 from megengine.traced_module.ir.expr import Constant
@@ -62,8 +63,15 @@ class TracedModule(Module, Drawable):
         if graph is not None:
             self._add_graph(graph)
 
-    if not TYPE_CHECKING:
-        __setattr__ = object.__setattr__  # its own state is none of the settings that graphs hear of
+    def __setattr__(self, name: str, value: Any) -> None:
+        old = object.__getattribute__(self, "__dict__").get(name)
+        if not holds(old) or old is value or not assigned(self, name, old, value):
+            object.__setattr__(self, name, value)  # its own state is none of the settings that graphs hear of
+
+    def __delattr__(self, name: str) -> None:
+        if holds(object.__getattribute__(self, "__dict__").get(name)):
+            check_deletable(self, name)
+        object.__delattr__(self, name)
 
     @classmethod
     def from_graph(cls, graph: InternalGraph) -> TracedModule:

@@ -128,7 +128,7 @@ class Module(_Reads):
         self._forward_hooks: OrderedDict[int, Callable] = OrderedDict()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not is_heard(self, name, value, _OF_ALL):
+        if not is_heard(self, name, value, _OF_ALL, Module):
             object.__setattr__(self, name, value)
             if isinstance(value, (Module, list, tuple, dict)):
                 paths.note(self, name, value, Module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from megengine.quantization.modules.qat_modules import QATModule
 from megengine.quantization.modules.qconfigs import QConfig, ema_fakequant_qconfig
 from megengine.quantization.ranges import PassiveObserver
 from megengine.tensor import Tensor
+from megengine.traced_module.traced import TracedModule
 
 Convert = Callable[[Module], Module | None]
 
@@ -58,7 +60,7 @@ def quantize_qat(
         wanted = table.get(type(child))
         return None if wanted is None else wanted.from_float_module(child)
 
-    module = _replaced(module if inplace else copy.deepcopy(module), convert, {})
+    module = _replaced("quantize_qat", module if inplace else copy.deepcopy(module), convert)
     propagate_qconfig(module, qconfig)
     return module
 
@@ -100,7 +102,7 @@ def quantize(module: Module, inplace: bool = True, mapping: dict | None = None) 
 
     # all new modules are made before the first is put in place, so that an error leaves the network as it was
     made = {id(m): new for m in module.modules() if (new := convert(m)) is not None}
-    return _replaced(module, lambda child: made.get(id(child)), {})
+    return _replaced("quantize", module, lambda child: made.get(id(child)))
 
 
 def _get_quantable_module_names() -> list[str]:
@@ -113,7 +115,16 @@ def _check_module(name: str, module: Any) -> None:
         raise OptionError(f"{name}: expected a Module, got {type(module).__name__}")
 
 
-def _replaced(module: Module, convert: Convert, done: dict[int, tuple[Module, Module]]) -> Module:
+def _replaced(what: str, module: Module, convert: Convert) -> Module:
+    """What stands for a module (`_replacement`); in each traced model that it is or holds, one edit."""
+    with ExitStack() as edits:
+        for part in module.modules():
+            if isinstance(part, TracedModule) and part.graphs:
+                edits.enter_context(part.graphs[0].transaction(what))
+        return _replacement(module, convert, {})
+
+
+def _replacement(module: Module, convert: Convert, done: dict[int, tuple[Module, Module]]) -> Module:
     """What stands for a module: the converted one, or itself with its children replaced."""
     if id(module) in done:
         return done[id(module)][1]
@@ -130,7 +141,7 @@ def _replaced(module: Module, convert: Convert, done: dict[int, tuple[Module, Mo
 
 def _replaced_in(value: Any, convert: Convert, done: dict) -> Any:
     if isinstance(value, Module):
-        return _replaced(value, convert, done)
+        return _replacement(value, convert, done)
     if isinstance(value, dict):
         for key, item in value.items():
             value[key] = _replaced_in(item, convert, done)

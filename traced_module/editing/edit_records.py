@@ -265,7 +265,8 @@ class Recorder:
         """A setting of a layer, or of one inside of it."""
         inner = next(path for path, module in node.owner.named_modules() if module is layer)
         out = self.writer.values.value
-        was = out(object.__getattribute__(layer, "__dict__")[name], name)
+        old = object.__getattribute__(layer, "__dict__")[name]
+        was = class_path(old) if isinstance(old, (Module, Tensor)) else out(old, name)
         place = {"graph": self._at(graph), "node": node.name, "inner": inner, "name": name}
         return {"do": "setting", **place, "was": was, "value": out(value, name)}
 

@@ -385,10 +385,14 @@ class _Changes:
         state = {} if layer is None else object.__getattribute__(layer, "__dict__")
         if name not in state or isinstance(layer, TracedModule):
             raise GraphError(f"{edit['node']!r} has no layer {brief(edit['inner'])} with a setting {brief(name)}")
-        was, value = self.values.value(edit["was"]), self.values.value(edit["value"])
-        if isinstance(value, (Module, Tensor, Node)):
-            raise FileFormatError(f"{brief(name)} is a {type(value).__name__}; expected a plain value")
-        _expect(f"{name!r} of {edit['node']!r}", state.get(name), was)
+        value, old = self.values.value(edit["value"]), state.get(name)
+        part = next((kind for kind in (Module, Tensor) if isinstance(old, kind)), None)
+        if isinstance(value, (Module, Tensor, Node)) and not (part and isinstance(value, part)):
+            raise FileFormatError(f"{brief(name)} is a {type(value).__name__}; expected another kind of value")
+        if part is None:
+            _expect(f"{name!r} of {edit['node']!r}", old, self.values.value(edit["was"]))
+        else:
+            _expect(f"{name!r} of {edit['node']!r}", class_path(old), edit["was"])
         graph._set(layer, name, value, ("setting", graph, node, layer, name, value))
         for user in node.users:
             self._touch(user)

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from megengine.core.errors import GraphError, MegEngineError
 from megengine.module import Module
 from megengine.module.settings import hear_settings
+from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import GetAttr
 from megengine.traced_module.ir.node import ModuleNode
+from megengine.traced_module.tracing.calls import is_leaf_module
 
 if TYPE_CHECKING:
     from megengine.traced_module.ir.graph import InternalGraph
@@ -24,12 +26,23 @@ def know(graph: InternalGraph) -> None:
     _graphs.add(graph)
 
 
+def graphs_of_modules() -> list[InternalGraph]:
+    """Graphs that belong to a module, of all models."""
+    return [graph for graph in list(_graphs) if graph._owner is not None]
+
+
+def add_remedy(error: MegEngineError, what: str) -> None:
+    """Say in an error what was refused, and what to do."""
+    error.args = (
+        f"{what}: {error.args[0] if error.args else error}; nothing was changed; set it with what depends on it in "
+        "`with graph.transaction():`, or in a copy (traced.clone())",
+    )
+
+
 def _uses(layer: Module) -> list[ModuleNode]:
     """Nodes of all graphs that stand for a layer, or for one that holds it."""
     found = []
-    for graph in list(_graphs):
-        if graph._owner is None:
-            continue
+    for graph in graphs_of_modules():
         reads = [expr.output for expr in graph._order if isinstance(expr, GetAttr)]
         found += [n for n in reads if isinstance(n, ModuleNode) and _is_in(layer, _module_of(n))]
     return found
@@ -59,6 +72,8 @@ def set_in_graphs(layer: Module, name: str, value: Any) -> bool:
 
     Raises what the call that becomes impossible raises; nothing is changed then.
     """
+    if isinstance(value, Module) and not is_leaf_module(layer):
+        return False  # graphs call layers only
     if not _is_done(layer, name, value):
         gc.collect()  # models that nobody has any more do not count
     uses = _uses(layer)
@@ -70,11 +85,8 @@ def set_in_graphs(layer: Module, name: str, value: Any) -> bool:
         _set(layer, name, value, uses)
     except MegEngineError as error:
         where = ", ".join(dict.fromkeys(node.qualname for node in uses))
-        error.args = (
-            f"{name} = {value!r} of {where}, a {type(layer).__name__} that a traced module calls: "
-            f"{error.args[0] if error.args else error}; nothing was changed; set it with what depends on it in "
-            "`with graph.transaction():`, or in a copy (traced.clone())",
-        )
+        shown = type(value).__name__ if isinstance(value, (Module, Tensor)) else repr(value)
+        add_remedy(error, f"{name} = {shown} of {where}, a {type(layer).__name__} that a traced module calls")
         raise
     return True
 
