@@ -264,3 +264,10 @@ def test_methods_of_megengine():
 def test_errors_come_at_the_call(call, error, match):
     with pytest.raises(error, match=match):
         call()
+
+
+def test_moved_values_get_no_quantization_parameters_of_their_own():
+    """They were made for both, as one object: an update of one was an update of the other."""
+    x = F.zeros((2, 3))
+    y = x.reshape(3, 2)
+    assert not x.__dict__ and not y.__dict__ and x.qparams is not y.qparams

@@ -235,7 +235,7 @@ PyObject* made_many(PyObject* arrays, const PreparedCall& call) {
 
 // Rounded values that are only moved (pooled, reshaped) still lie on their grid.
 int take_grid(PyObject* from, PyObject* out) {
-    static PyObject* name = interned("qparams");
+    static PyObject* name = interned("_qparams");  // to read `qparams` makes some
     const Ref grid(PyObject_GetAttr(from, name));
     if (!grid) return -1;
     if (grid.get() == Py_None) return 0;
