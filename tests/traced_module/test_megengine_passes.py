@@ -95,9 +95,10 @@ IN_LAYERS = [
     (lambda: is_op("sum")(v()), "sum_out", ["sum", "var", "sum(var)"]),
     (lambda: conv().has_attr(stride=(1, 1)), "conv_out", ["Conv2d"]),
     (lambda: conv().has_attr(stride=(2, 2)), "conv_out", False),
-    (lambda: conv().has_attr(nosuch=1), "conv_out", False),
+    (lambda: conv().has_attr(stride=1, kernel_size=3), "conv_out", ["Conv2d"]),  # as the op reads them
     (lambda: is_op(F.concat).has_params(axis=1), "concat_out", ["concat"]),
     (lambda: is_op(F.concat).has_params(axis=2), "concat_out", False),
+    (lambda: is_op(F.concat).has_param(axis=-3), "concat_out", ["concat"]),  # from either end
     (lambda: v(), "w", ["var"]),
     (lambda: a(), "conv", ["any"]),
     (lambda: c(), "w", False),
@@ -145,6 +146,24 @@ def test_wrong_patterns():
         is_var() + 2
     with pytest.raises(GraphError, match="5 is a int; expected a pattern"):
         is_op(F.relu)(5)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: conv().has_attr(kernal_size=3),
+            r"Conv2d has no attribute 'kernal_size'; did you mean 'kernel_size'\?",
+        ),
+        (lambda: conv().has_attr(nosuch=1), "Conv2d has no attribute 'nosuch'"),
+        (lambda: is_op(F.concat).has_params(dim=1), "concat has no attribute 'dim'"),
+        (lambda: is_op("reshap"), r"tensors have no method '\.reshap'; did you mean '\.reshape'\?"),
+    ],
+    ids=["attribute", "unlike_any", "parameter", "method"],
+)
+def test_misspelt_names_in_patterns_are_errors(make, message):
+    with pytest.raises(GraphError, match=message):
+        make()
 
 
 # ---------------------------------------------------------------- passes

@@ -21,9 +21,10 @@ from megengine.traced_module.ir.expr import (
     is_call_tensor_method,
     is_constant,
 )
-from megengine.traced_module.pattern_targets import Target
+from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.pattern_targets import Target, check_attributes, fits, target_of
 from megengine.traced_module.patterns import CallOf, Pattern, any_, rest
-from megengine.traced_module.tracing.calls import named_arguments
+from megengine.traced_module.tracing.calls import named_arguments, qualified_name
 
 
 class ExprPattern:
@@ -174,7 +175,11 @@ class ModulePattern(ExprPattern):
         self.target, self.attrs = module_cls, {}
 
     def has_attr(self, **attrs: Any) -> ModulePattern:
-        """Attributes of the module that have to be equal; returns the pattern."""
+        """Attributes of the module that have to be equal, as its ops read them; returns the pattern.
+
+        Raises GraphError for one that no module of the class has.
+        """
+        check_attributes(self.target, target_of(self.target), attrs)
         self.attrs.update(attrs)
         return self
 
@@ -183,7 +188,7 @@ class ModulePattern(ExprPattern):
         if not is_call_module(expr, self.target):
             return False
         own = object.__getattribute__(expr.inputs[0].owner, "__dict__")
-        return all(name in own and own[name] == value for name, value in self.attrs.items())
+        return all(name in own and fits(name, own[name], value, _rank(expr)) for name, value in self.attrs.items())
 
     def __repr__(self) -> str:
         return self.target.__name__
@@ -196,7 +201,11 @@ class FunctionPattern(ExprPattern):
         self.target, self.params = func, {}
 
     def has_params(self, **params: Any) -> FunctionPattern:
-        """Arguments that have to be equal; returns the pattern."""
+        """Arguments that have to be equal, as the function reads them; returns the pattern.
+
+        Raises GraphError for one that the function does not have.
+        """
+        check_attributes(self.target, Target("function", qualified_name(self.target)), params)
         self.params.update(params)
         return self
 
@@ -208,16 +217,22 @@ class FunctionPattern(ExprPattern):
             return False
         assert isinstance(expr, Call)
         given = named_arguments(expr)
-        return all(name in given and given[name] == value for name, value in self.params.items())
+        return all(name in given and fits(name, given[name], value, _rank(expr)) for name, value in self.params.items())
 
     def __repr__(self) -> str:
         return self.target.__name__
+
+
+def _rank(expr: Expr) -> int:
+    """How many axes a call's first tensor has, from whose end an axis may count."""
+    return next((n.spec.ndim for n in expr.inputs if isinstance(n, TensorNode)), 0)
 
 
 class TensorMethodPattern(ExprPattern):
     """The call of a tensor's method."""
 
     def __init__(self, method: str) -> None:
+        target_of(f".{method}")  # there has to be one
         self.target = method
 
     def fits(self, expr: Expr) -> bool:
@@ -276,7 +291,7 @@ class ConstantPattern(ExprPattern):
 def is_op(target: Any) -> ExprPattern:
     """A pattern for a call: of a module of a class, a function, or a tensor's method by name ("sum", "__add__").
 
-    Raises GraphError for anything else.
+    Raises GraphError for anything else, and for a method that tensors do not have.
     """
     if isinstance(target, type) and issubclass(target, Module):
         return ModulePattern(target)
