@@ -9,10 +9,11 @@ import numpy as np
 
 from megengine.cli.app import common
 from megengine.cli.models import input_shapes, load_model, shape_option
-from megengine.cli.output import Output, counted
+from megengine.cli.output import Output
 from megengine.cli.ptq import data_of, data_option, preprocess_option
 from megengine.cli.readers import Reader
 from megengine.core.errors import OptionError
+from megengine.core.text import counted
 from megengine.traced_module import TracedModule
 
 

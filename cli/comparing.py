@@ -8,9 +8,10 @@ import click
 
 from megengine.cli.app import EXIT_BAD, EXIT_USAGE, common
 from megengine.cli.models import load_calls, shape_option
-from megengine.cli.output import Output, check_suffix, counted, output_file
+from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option
 from megengine.core.errors import FileFormatError
+from megengine.core.text import counted
 from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.ir.node import ModuleNode
 

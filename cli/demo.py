@@ -14,6 +14,7 @@ from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option
 from megengine.cli.photos import PhotoSet, photo_set
 from megengine.cli.verifying import verify_line
+from megengine.core.text import counted
 
 HEADER = ("network", "top-1", "top-5", "agrees with float", "logit SQNR dB", "MB", "ms")
 
@@ -103,7 +104,7 @@ def measure(network: Network, photos: PhotoSet, out: Output, *, verify_pictures:
     views = photos.evaluation
     logits = []
     for kind, compiled in zip(("float", "int8"), plans, strict=True):
-        with out.progress(f"{network.title}: {kind} on {len(views)} pictures", len(views)) as bar:
+        with out.progress(f"{network.title}: {kind} on {counted(len(views), 'picture')}", len(views)) as bar:
             inputs = (view.array(network.recipe) for view in views)
             logits.append(logits_of(plan_runner(compiled), inputs, bar.step))
     labels = [view.photo.ids for view in views]
@@ -139,7 +140,9 @@ def _page(measured: list[Measured], photos: PhotoSet) -> str:
         scores = [HEADER, *one.rows()]
         more = {"scores": scores, "plan": one.plan, "verify": verify_line(one.verify), "exact": one.verify.exact}
         sections.append(quantizing.section(one.network.title, one.model, one.analysis, facts=facts, **more))
-    recipe = quantizing.recipe_of(QuantConfig(), f"{len(photos.calibration)} photographs, disjoint from the evaluated")
+    recipe = quantizing.recipe_of(
+        QuantConfig(), f"{counted(len(photos.calibration), 'photograph')}, disjoint from the evaluated"
+    )
     prepared = {f"pictures of {m.network.title}": str(m.network.recipe.describe()) for m in measured}
-    noise = f"{len(photos.evaluation)} pictures: read top-1 together with the agreement and the SQNR"
+    noise = f"{counted(len(photos.evaluation), 'picture')}: read top-1 together with the agreement and the SQNR"
     return report.render("Float and exact int8", sections, recipe={**recipe, **prepared}, lines=[photos.line, noise])

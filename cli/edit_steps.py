@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from megengine.cli.edit_expressions import made
-from megengine.cli.output import counted
 from megengine.cli.readers import load_function
 from megengine.core.errors import GraphError, MegEngineError, OptionError, nearest
+from megengine.core.text import counted
 from megengine.traced_module import TracedModule
 from megengine.traced_module.editing.results import way_along
 from megengine.traced_module.ir.expr import Apply, Call, GetAttr

@@ -12,9 +12,10 @@ from megengine.cli.app import common, examples
 from megengine.cli.edit_steps import STEPS, Session, Step, take
 from megengine.cli.inspecting import interface
 from megengine.cli.models import chosen_graph, graph_option, load_calls, shape_option
-from megengine.cli.output import Output, check_folder, check_suffix, counted, output_file
+from megengine.cli.output import Output, check_folder, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option
 from megengine.core.errors import OptionError
+from megengine.core.text import counted
 from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.editing.flattening import flattened
 from megengine.traced_module.ir.node import TensorNode

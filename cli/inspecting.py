@@ -10,12 +10,13 @@ import click
 
 from megengine.cli.app import common, examples
 from megengine.cli.models import chosen_graph, graph_option, load_calls, load_model, shape_option
-from megengine.cli.output import Output, check_suffix, counted, output_file
+from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option
 from megengine.cli.parts import part_at
 from megengine.cli.pictures import METADATA, from_metadata
 from megengine.core.dtype import storage_of
 from megengine.core.errors import MegEngineError, OptionError, nearest
+from megengine.core.text import counted
 from megengine.traced_module import InternalGraph, TracedModule, lower
 from megengine.traced_module.ir.expr import Constant
 from megengine.traced_module.ir.node import TensorNode
@@ -102,7 +103,7 @@ def inspect(model: str, calls: bool, find: str | None, number: int | None, shape
     counts = ", ".join(f"{count} {op}" for op, count in found["ops"].items())
     out.say(f"{counted(len(found['layers']), 'layer')}: {counts}")
     out.say(
-        f"{found['parameters']:,} parameters, {found['weight_bytes'] / 1e6:.2f} MB, "
+        f"{counted(found['parameters'], 'parameter', spec=',')}, {found['weight_bytes'] / 1e6:.2f} MB, "
         f"{found['macs'] / 1e6:,.1f} million multiply-accumulates ({found['flops'] / 1e6:,.1f} million FLOPs)"
     )
     if METADATA in graph.metadata:

@@ -8,9 +8,9 @@ from typing import Any
 import click
 import numpy as np
 
-from megengine.cli.output import counted
 from megengine.cli.readers import load_function
 from megengine.core.errors import FileFormatError, OptionError, ShapeError, nearest
+from megengine.core.text import counted
 from megengine.serialization.mge_file import ADVICE as MGE_ADVICE
 from megengine.traced_module import InternalGraph, TracedModule, lower, trace_module
 from megengine.traced_module.ir.node import TensorNode

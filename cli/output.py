@@ -113,11 +113,6 @@ def printable(text: str) -> str:
     return text_module.printable(str(text).replace("\t", " "))
 
 
-def counted(count: int, word: str, words: str = "") -> str:
-    """1 layer, 2 layers."""
-    return f"{count} {word if count == 1 else words or word + 's'}"
-
-
 def cell_text(cell: Any) -> str:
     """A table cell: floats with four significant digits, None as a dash."""
     if cell is None:

@@ -1,6 +1,7 @@
 """The part of a model that stands at a module path: the graphs of a submodule, or the calls of a flat graph."""
 
 from megengine.core.errors import OptionError, nearest
+from megengine.core.text import counted
 from megengine.traced_module import InternalGraph
 from megengine.traced_module.editing.extracting import extract
 from megengine.traced_module.ir.expr import Constant, Expr, GetAttr, Input
@@ -18,7 +19,8 @@ def part_at(graph: InternalGraph, path: str) -> InternalGraph:
     found = graphs_at(graph, path)
     if len(found) > 1:
         raise OptionError(
-            f"--module {path!r}: it has {len(found)} graphs; give one of {path}[0] to {path}[{len(found) - 1}]"
+            f"--module {path!r}: it has {counted(len(found), 'graph')}; "
+            f"give one of {path}[0] to {path}[{len(found) - 1}]"
         )
     if found:
         return found[0]

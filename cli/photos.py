@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from megengine.cli import assets
-from megengine.cli.output import counted
 from megengine.cli.pictures import Recipe, load
+from megengine.core.text import counted
 
 WHITE, GREY = (255, 255, 255), (128, 128, 128)
 
@@ -79,7 +79,7 @@ def tuxpaint(folder: Path, *, calibration: int = 100, views: str = "plain") -> P
     shown = [View(photo) for photo in labelled] if views == "plain" else [v for p in labelled for v in _eight(p)]
     line = (
         f"photographs: Tux Paint stamps (Debian package {assets.STAMPS_PACKAGE}), {len(labelled)} labelled, "
-        f"{len(shown)} views; calibrated on {len(others[:calibration])} others"
+        f"{counted(len(shown), 'view')}; calibrated on {counted(len(others[:calibration]), 'other')}"
     )
     return PhotoSet("tuxpaint", line, tuple(others[:calibration]), tuple(shown))
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from megengine.cli.output import counted
 from megengine.core.errors import FileFormatError, OptionError, nearest
+from megengine.core.text import counted
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm")
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
@@ -64,7 +64,7 @@ class Recipe:
             if len(getattr(self, name)) not in (1, self.channels):
                 raise OptionError(
                     f"recipe: {name} has {counted(len(getattr(self, name)), 'number')}; "
-                    f"{self.colour} pictures need 1 or {self.channels}"
+                    f"pictures in {self.colour} need 1 or {self.channels}"
                 )
         if 0 in self.std:
             raise OptionError("recipe: std holds a zero; expected the divisor of each channel")

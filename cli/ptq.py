@@ -11,11 +11,12 @@ import numpy as np
 from megengine.cli import pictures
 from megengine.cli.app import common
 from megengine.cli.models import chosen_graph, load_calls, shape_option
-from megengine.cli.output import Output, check_suffix, counted, output_file
+from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option
 from megengine.cli.readers import Reader, Slot, kind_of, open_reader
 from megengine.core.dtype import storage_of
 from megengine.core.errors import CalibrationError, OptionError, QuantizationError
+from megengine.core.text import counted
 from megengine.quantization.pipeline.profiles import PROFILES
 from megengine.quantization.ranges.methods import METHODS
 from megengine.traced_module import TracedModule, lower
@@ -168,7 +169,8 @@ def check_weights(model: TracedModule) -> None:
         bad = int((~np.isfinite(value) if weight else np.isnan(value)).sum())
         if bad:
             raise QuantizationError(
-                f"constant {expr.outputs[0].name!r}: {bad} of {value.size} values are NaN or infinite, read by "
+                f"constant {expr.outputs[0].name!r}: "
+                f"{bad} of {counted(value.size, 'value')} are NaN or infinite, read by "
                 f"{layers[0].outputs[0].name if layers else 'nothing'!r}; train or export the model again"
             )
 
@@ -183,7 +185,8 @@ def check_data(made: Any, data: str) -> None:
         seen = made.stats.get(node.name)
         if seen is not None and seen.count > 1 and seen.minimum == seen.maximum:
             raise CalibrationError(
-                f"data {data!r}: all {seen.count} values of input {node.name!r} are {seen.minimum + 0.0:g}, so no "
+                f"data {data!r}: all {counted(seen.count, 'value')} of "
+                f"input {node.name!r} are {seen.minimum + 0.0:g}, so no "
                 "range can be learnt from them; give samples of what the network will see"
             )
 
@@ -258,7 +261,7 @@ def _show(out: Output, made: Any, analysis: Any, small: tuple[int, int]) -> None
     out.say(quantizing.floating_line(made))
     out.say(
         f"outputs: SQNR {analysis.output_sqnr_db:.1f} dB, cosine {analysis.output_cosine:.5f} "
-        f"on {counted(analysis.batches, 'batch', 'batches')}; "
+        f"on {counted(analysis.batches, 'batch')}; "
         f"weights {small[0] / 1e6:.2f} MB -> {small[1] / 1e6:.2f} MB"
     )
 

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from megengine.cli.inspecting import weight_bytes
-from megengine.cli.output import Output, counted
+from megengine.cli.output import Output
 from megengine.cli.report import Section
+from megengine.core.text import counted
 from megengine.quantization import QuantConfig, quantize_model
 from megengine.traced_module import TracedModule
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from megengine.cli.output import counted
 from megengine.cli.pictures import PRESETS, SUFFIXES, Recipe, load, pictures_in
 from megengine.core.dtype import converted, first_changed
 from megengine.core.errors import DTypeError, FileFormatError, OptionError, ShapeError, nearest
+from megengine.core.text import counted
 
 Batch = tuple[np.ndarray, ...]
 _ALWAYS_UNPACKED = 1 << 30  # bytes that a .npz file may unpack to, however small it is
@@ -124,7 +124,7 @@ def _checked_array(array: Any, slot: Slot, where: str) -> np.ndarray:
         raise ShapeError(f"{where}: shape {array.shape}; expected {slot.shape} (scale, crop or reshape the data)")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         bad = int(array.size - np.isfinite(array).sum())
-        raise FileFormatError(f"{where}: {bad} values are NaN or infinite; remove or repair this input")
+        raise FileFormatError(f"{where}: {counted(bad, 'NaN or infinite value')}; remove or repair this input")
     made = converted(array, slot.dtype)
     if made is None:
         example = first_changed(array, slot.dtype)
@@ -176,10 +176,12 @@ def _array_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> Rea
     arrays = _npy(path) if path.suffix == ".npy" else _npz(path, len(slots))
     counts = {len(array) for array in arrays}
     if len(counts) != 1:
-        raise ShapeError(f"data {path}: arrays of {sorted(counts)} samples; expected the same number in each")
+        raise ShapeError(f"data {path}: unequal numbers of samples, {sorted(counts)}; expected one")
     samples, batch = counts.pop(), slots[0].shape[0] if slots and slots[0].shape else 1
     if samples < batch:
-        raise ShapeError(f"data {path}: {samples} samples, the network takes {batch} at once; give more data")
+        raise ShapeError(
+            f"data {path}: {counted(samples, 'sample')}, the network takes {batch} at once; give more data"
+        )
 
     def start() -> Iterator[Batch]:
         for first in range(0, samples - batch + 1, batch):
@@ -204,7 +206,8 @@ def _npz(path: Path, inputs: int) -> list[np.ndarray]:
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(info.file_size for info in archive.infolist())
         if unpacked > max(_ALWAYS_UNPACKED, _MOST_PACKED * path.stat().st_size):
-            raise FileFormatError(f"unpacks to {unpacked} bytes, over {_MOST_PACKED} times its size; use .npy")  # noqa: TRY301
+            text = f"unpacks to {counted(unpacked, 'byte')}, over {_MOST_PACKED} times its size; use .npy"
+            raise FileFormatError(text)  # noqa: TRY301
         with np.load(path, allow_pickle=False) as opened:
             arrays = [opened[name] for name in opened.files]
     except Exception as error:  # of zip, of its packers, of NumPy's parser

@@ -7,8 +7,9 @@ import click
 
 from megengine.cli.app import FailedError, common
 from megengine.cli.models import load_model, shape_option
-from megengine.cli.output import Output, counted
+from megengine.cli.output import Output
 from megengine.cli.ptq import data_of, data_option, preprocess_option, samples_option
+from megengine.core.text import counted
 
 
 def verify_line(result: Any) -> str:

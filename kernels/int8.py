@@ -13,6 +13,7 @@ import numpy as np
 
 from megengine.core.dtype import DType, QuantizedDType, known_quantized
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.kernels import _core, isa
 from megengine.kernels.kernel import EagerKernel, StepKernel
 from megengine.kernels.native import (
@@ -114,7 +115,7 @@ def _linear_step(problem: Problem, constants: Constants, threads: int) -> Any:
 def _product_usable(problem: Problem) -> str | None:
     depth = math.prod(problem.inputs[1].shape[1:])
     if 255 * 128 * depth >= 2**31:
-        return f"sums of {depth} products may not fit int32"
+        return f"sums of {counted(depth, 'product')} may not fit int32"
     return long_steps(problem) or _no_elements(problem)
 
 
@@ -149,7 +150,7 @@ def _depthwise_full(problem: Problem) -> str | None:
     if w[2:] != (3, 3) or problem.attrs.stride != (1, 1):
         return "oneDNN is faster where it is usable (not 3x3 with stride 1)"
     if channels < 0.8 * (-(-channels // 64) * 64):
-        return f"oneDNN is faster where it is usable ({channels} channels fill blocks of 64 badly)"
+        return f"oneDNN is faster where it is usable ({counted(channels, 'channel')} fill blocks of 64 badly)"
     return _depthwise_usable(problem)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.text import counted
 from megengine.kernels import _core
 from megengine.kernels.kernel import EagerKernel, FlatKernel
 from megengine.kernels.native import flat_kernel
@@ -30,14 +31,14 @@ def _float32(problem: Problem) -> str | None:
 
 def _few(problem: Problem) -> str | None:
     size = problem.outputs[0].size
-    return f"{size} elements" if size > _MOST_ELEMENTS else _float32(problem)
+    return counted(size, "element") if size > _MOST_ELEMENTS else _float32(problem)
 
 
 def _small_conv(problem: Problem) -> str | None:
     out, weight, stride = problem.outputs[0], problem.inputs[1], problem.attrs.stride
     products = out.size * (weight.size // max(weight.shape[0], 1))
     if products > _MOST_PRODUCTS:
-        return f"{products} products"
+        return counted(products, "product")
     if problem.inputs[0].size > _MOST_PRODUCTS:
         return f"x of shape {problem.inputs[0].shape}"
     return f"stride {stride}" if stride[1] > _MOST_STRIDE else _float32(problem)
@@ -57,7 +58,7 @@ def _relu_step(problem: Problem) -> Any:
 
 def _few_summed(problem: Problem) -> str | None:
     size = problem.inputs[0].size
-    return f"{size} elements" if size > _MOST_ELEMENTS else _float32(problem)
+    return counted(size, "element") if size > _MOST_ELEMENTS else _float32(problem)
 
 
 def _sum_step(problem: Problem) -> Any:
@@ -107,10 +108,10 @@ def _matmul_step(problem: Problem) -> Any:
 def _few_moved(problem: Problem) -> str | None:
     size = max(s.size for s in (*problem.inputs, *problem.outputs))
     if size > _MOST_ELEMENTS:
-        return f"{size} elements"
+        return counted(size, "element")
     parts = len(problem.outputs) if problem.op == "split" else len(problem.inputs)
     if parts > _MOST_PARTS or (problem.op == "split" and parts == 1):
-        return f"{parts} parts"
+        return counted(parts, "part")
     return MOVES[problem.op][0](problem)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.kernels import _core
 from megengine.kernels.kernel import MakeStep, StepKernel
 from megengine.kernels.problem import Problem
@@ -154,13 +155,13 @@ def _sizes(problem: Problem) -> str | None:
         if spec.size == 0:
             return "no elements"
         if storage_of(spec.dtype).itemsize not in (1, 2, 4, 8):
-            return f"elements of {storage_of(spec.dtype).itemsize} bytes"
+            return f"elements of {counted(storage_of(spec.dtype).itemsize, 'byte')}"
     return None
 
 
 def _few(problem: Problem) -> str | None:
     parts = max(len(problem.inputs), len(problem.outputs))
-    return _sizes(problem) if parts <= _MOST_MOVES else f"{parts} parts"
+    return _sizes(problem) if parts <= _MOST_MOVES else counted(parts, "part")
 
 
 def _same_types(problem: Problem) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from megengine.core.text import counted
 from megengine.kernels import _core, memory
 from megengine.kernels.kernel import EagerKernel
 from megengine.kernels.native import empty_for_step, from_step, to_step
@@ -21,7 +22,7 @@ def _float32(problem: Problem) -> str | None:
 
 def _channels_last(problem: Problem) -> str | None:
     if problem.inputs[0].ndim not in (2, 4):
-        return f"{problem.inputs[0].ndim} axes; only [N,C] and [N,C,H,W] have channels last in a step"
+        return f"{counted(problem.inputs[0].ndim, 'axis')}; only [N,C] and [N,C,H,W] have channels last in a step"
     return _float32(problem)
 
 

@@ -29,6 +29,7 @@ from megengine.core.errors import (
 from megengine.core.exports import exported
 from megengine.core.notebook import html_text
 from megengine.core.spec import TensorSpec, interned
+from megengine.core.text import counted
 from megengine.kernels import _core
 
 _INT32 = np.iinfo(np.int32)
@@ -302,7 +303,9 @@ class Tensor(_Fields):
         """
         if not index and self.spec.size != 1:
             shape, size = self.spec.shape, self.spec.size
-            raise ShapeError(f"item(): a tensor of shape {shape} has {size} elements; expected one, or an index")
+            raise ShapeError(
+                f"item(): a tensor of shape {shape} has {counted(size, 'element')}; expected one, or an index"
+            )
         try:
             return self._read("item()").item(*index)
         except IndexError as exc:

@@ -239,7 +239,7 @@ def test_infinities_give_no_warning_and_numpy_is_left_as_it_was():
 
 def test_wrong_kernels_are_refused():
     kernel = EagerKernel("test_short", lambda problem, x: (x,))
-    with family("split").planted(kernel), pytest.raises(ValueError, match="a kernel gave 1 results; expected 2"):
+    with family("split").planted(kernel), pytest.raises(ValueError, match="of a kernel is 1; expected 2"):
         F.split(tensor(rows(4)), 2)
 
 

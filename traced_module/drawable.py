@@ -6,6 +6,7 @@ from typing import Any
 
 from megengine.core.errors import GraphError
 from megengine.core.notebook import html_picture
+from megengine.core.text import counted
 
 
 class Drawable:
@@ -24,7 +25,9 @@ class Drawable:
 
         graphs = self._graphs_to_draw()
         if len(graphs) != 1:
-            raise GraphError(f"to_graphviz: there are {len(graphs)} graphs; expected one; draw each one of .graphs")
+            raise GraphError(
+                f"to_graphviz: there are {counted(len(graphs), 'graph')}; expected one; draw each one of .graphs"
+            )
         return to_graphviz(graphs[0], depth=depth)
 
     def _repr_svg_(self) -> str | None:

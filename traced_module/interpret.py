@@ -11,7 +11,7 @@ import numpy as np
 from megengine.core import hooks
 from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.pytree import flatten
-from megengine.core.text import one_line
+from megengine.core.text import counted, one_line
 from megengine.dispatch import apply
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr
@@ -28,7 +28,7 @@ def check_inputs(graph: InternalGraph, inputs: Sequence[Any]) -> list[Tensor]:
     """Inputs as tensors, their number checked; shapes and dtypes too at op level, where they are fixed."""
     wanted = [n for n in graph.inputs if isinstance(n, TensorNode)]
     if len(inputs) != len(wanted):
-        raise ShapeError(f"graph {graph.name!r} takes {len(wanted)} inputs, got {len(inputs)}")
+        raise ShapeError(f"graph {graph.name!r} takes {counted(len(wanted), 'input')}, got {len(inputs)}")
     tensors = [_as_input(node, x) for node, x in zip(wanted, inputs, strict=True)]
     if graph._inputs_self():
         return tensors

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from megengine.core.errors import GraphError
+from megengine.core.text import counted
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,7 +28,8 @@ def nests(name: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
             except RecursionError as exc:
                 raise GraphError(
                     f"{name or function.__name__}: modules nest too deep for Python's limit of recursion "
-                    f"({sys.getrecursionlimit():,} calls); nest them less, or, where one calls itself, let it loop, or "
+                    f"({counted(sys.getrecursionlimit(), 'call', spec=',')}); "
+                    "nest them less, or, where one calls itself, let it loop, or "
                     "raise the limit with sys.setrecursionlimit"
                 ) from exc
 

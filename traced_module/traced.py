@@ -11,6 +11,7 @@ import numpy as np
 from megengine.core.collecting import collection_paused
 from megengine.core.errors import ArgumentError, GraphError
 from megengine.core.pytree import flatten, flatten_as, unflatten
+from megengine.core.text import counted
 from megengine.dispatch.public import PublicFunction, watched_function
 from megengine.module import Module
 from megengine.tensor import Tensor
@@ -86,7 +87,7 @@ class TracedModule(Module, Drawable):
         """The graph, to read and to edit. Raises GraphError when there are several or none (see `graphs`)."""
         if len(self._graphs) != 1:
             raise GraphError(
-                f"{self.name or 'the module'} has {len(self._graphs)} graphs; expected one; "
+                f"{self.name or 'the module'} has {counted(len(self._graphs), 'graph')}; expected one; "
                 "use .graphs, one for each nesting of arguments it was called with"
             )
         return next(iter(self._graphs.values()))

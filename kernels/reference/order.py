@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 
+from megengine.core.text import counted
+
 
 def in_order(x: np.ndarray) -> np.ndarray:
     """The values C-contiguous: what is summed up of them is the same for every layout they come in."""
@@ -21,8 +23,8 @@ def too_much(leading: tuple[int, ...], rows: int, depth: int, cols: int) -> str 
     """Why products of [*leading, rows, depth] and [*leading, depth, cols] are left to BLAS; None for few of them."""
     work = math.prod(leading) * (rows + _MOVE) * depth * cols
     if work > _MOST_WORK:
-        return f"{work} products and moves"
-    return f"sums of {depth} products" if depth > _LONGEST else None
+        return f"{counted(work, 'product')} and moves"
+    return f"sums of {counted(depth, 'product')}" if depth > _LONGEST else None
 
 
 def in_turn(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ from megengine.autodiff.tape import Tape
 from megengine.core.calls import shown
 from megengine.core.dtype import is_differentiable, storage_of
 from megengine.core.errors import ArgumentError, GradientError, ShapeError
+from megengine.core.text import counted
 from megengine.dispatch import Interposer, Op, apply, interpose
 from megengine.dispatch.refusal import checked
 from megengine.tensor import Tensor
@@ -102,7 +103,9 @@ def jvp(function: Callable[..., Any], primals: Sequence[Tensor], tangents: Seque
         if wrong:
             raise ArgumentError(f"jvp: {name} hold {wrong[0]}; expected tensors")
     if len(primals) != len(tangents):
-        raise GradientError(f"jvp: {len(primals)} primals and {len(tangents)} tangents; expected as many")
+        raise GradientError(
+            f"jvp: {counted(len(primals), 'primal')} and {counted(len(tangents), 'tangent')}; expected as many"
+        )
     forward = Forward()
     # values of their own, since one tensor may be given twice; tapes outside see where they come from
     inputs = [apply("reshape", p, shape=p.spec.shape) for p in primals]

@@ -8,6 +8,7 @@ from megengine.autodiff.forward import Forward
 from megengine.autodiff.tape import Tape
 from megengine.core.calls import shown
 from megengine.core.errors import ArgumentError, GradientError, MissingMethodError
+from megengine.core.text import counted
 from megengine.dispatch.apply import active_interposers, no_interposers
 from megengine.tensor import Tensor
 
@@ -57,7 +58,8 @@ class Function:
         name, wanted = type(self).__name__, len(ctx.inputs)
         if len(grads) != wanted:
             raise GradientError(
-                f"{name}.backward returned {len(grads)} gradients for {wanted} tensors; expected one (or None) for each"
+                f"{name}.backward returned {counted(len(grads), 'gradient')} for {counted(wanted, 'tensor')}; "
+                "expected one (or None) for each"
             )
         wrong = [shown(g) for g in grads if g is not None and not isinstance(g, Tensor)]
         if wrong:

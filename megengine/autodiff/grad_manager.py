@@ -15,6 +15,7 @@ from megengine.autodiff.tape import Tape
 from megengine.core.calls import shown
 from megengine.core.dtype import is_differentiable, storage_of
 from megengine.core.errors import ArgumentError, GradientError
+from megengine.core.text import counted
 from megengine.dispatch import apply
 from megengine.dispatch.apply import begin, hidden
 from megengine.dispatch.refusal import explains
@@ -155,7 +156,9 @@ class GradManager:
             return list(map(_ones, targets))
         seeds = tensors_of("dy", dy)
         if len(seeds) != len(targets):
-            raise GradientError(f"backward: {len(targets)} targets and {len(seeds)} cotangents; expected as many")
+            raise GradientError(
+                f"backward: {counted(len(targets), 'target')} and {counted(len(seeds), 'cotangent')}; expected as many"
+            )
         return seeds
 
     def __enter__(self) -> GradManager:

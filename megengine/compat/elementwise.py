@@ -10,6 +10,7 @@ from megengine import dispatch
 from megengine import functional as F
 from megengine.compat.opdef import LARGEST, OpDef, choice, integers
 from megengine.core.errors import OptionError
+from megengine.core.text import counted
 from megengine.functional.utils import _assert_equal
 from megengine.module.elemwise import MODES
 from megengine.tensor import Tensor
@@ -40,7 +41,7 @@ def _called(mode: str, inputs: tuple[Tensor, ...]) -> Tensor:
         return MODES[mode](*inputs)
     except TypeError as exc:
         if exc.__traceback__ is not None and exc.__traceback__.tb_next is None:  # of this very call
-            raise OptionError(f"{mode}: got {len(inputs)} tensors, which it does not take: {exc}") from None
+            raise OptionError(f"{mode}: got {counted(len(inputs), 'tensor')}, which it does not take: {exc}") from None
         raise
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from megengine.autodiff.tape import Tape
 from megengine.core.errors import ArgumentError, GradientError, brief
+from megengine.core.text import counted
 from megengine.dispatch.apply import begin, end
 from megengine.functional import ones_like  # pyright: ignore[reportAttributeAccessIssue]
 from megengine.tensor import Tensor
@@ -67,7 +68,9 @@ class Grad:
         targets = [ys] if isinstance(ys, Tensor) else list(ys)
         seeds = [ones_like(y) for y in targets] if dys is None else [dys] if isinstance(dys, Tensor) else list(dys)
         if len(seeds) != len(targets):
-            raise GradientError(f"Grad: {len(targets)} targets and {len(seeds)} cotangents; expected as many")
+            raise GradientError(
+                f"Grad: {counted(len(targets), 'target')} and {counted(len(seeds), 'cotangent')}; expected as many"
+            )
         self._close()
         grads = tape.gradients(targets, seeds, [tensor for tensor, _ in self._wanted])
         for (_, callback), grad in zip(self._wanted, grads, strict=True):

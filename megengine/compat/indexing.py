@@ -13,6 +13,7 @@ import numpy as np
 from megengine import functional as F
 from megengine.compat.opdef import LARGEST, OpDef, integers
 from megengine.core.errors import ArgumentError, IndexOutOfRangeError
+from megengine.core.text import counted
 from megengine.tensor import Tensor
 
 
@@ -25,12 +26,12 @@ class _Items(OpDef):
         values = iter(given)
         for k, (axis, *flags) in enumerate(self.items):
             if not -x.ndim <= axis < x.ndim:
-                raise IndexOutOfRangeError(f"{self!r}: axis {axis} of a tensor with {x.ndim} axes")
+                raise IndexOutOfRangeError(f"{self!r}: axis {axis} of a tensor with {counted(x.ndim, 'axis')}")
             fixed = numbers[k] if k < len(numbers) else (LARGEST,) * 4
             parts = [self._part(flag, number, values) for flag, number in zip(flags, fixed, strict=True)]
             key[axis] = slice(*map(self._number, parts[:3])) if parts[3] is None else parts[3]
         if next(values, None) is not None:
-            raise ArgumentError(f"{self!r}: got {len(given)} positions; items name fewer")
+            raise ArgumentError(f"{self!r}: got {counted(len(given), 'position')}; items name fewer")
         return tuple(key)
 
     def _part(self, flag: bool, number: int, values: Any) -> Any:

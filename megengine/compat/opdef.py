@@ -19,6 +19,7 @@ import numpy as np
 
 from megengine.core.dtype import DType, as_dtype
 from megengine.core.errors import ArgumentError, OptionError, ShapeError, brief, nearest
+from megengine.core.text import counted
 from megengine.dispatch import opdefs
 from megengine.tensor import Tensor
 
@@ -215,7 +216,7 @@ def _check_arity(op: OpDef, given: int) -> None:
     needed = sum(p.default is p.empty for p in parameters)
     if not needed <= given <= len(parameters):
         names = ", ".join(p.name if p.default is p.empty else f"[{p.name}]" for p in parameters)
-        raise ArgumentError(f"{op!r}: got {given} tensors; expected {names or 'none'}")
+        raise ArgumentError(f"{op!r}: got {counted(given, 'tensor')}; expected {names or 'none'}")
 
 
 def integers(what: str, tensor: Tensor) -> list[int]:

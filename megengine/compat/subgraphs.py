@@ -17,6 +17,7 @@ from megengine.compat.indexing import Subtensor
 from megengine.compat.opdef import OpDef, apply, as_tensor
 from megengine.compat.tensors import Const
 from megengine.core.errors import ArgumentError, OptionError, nearest
+from megengine.core.text import counted
 from megengine.tensor import Tensor
 
 Formula = Callable[..., Any]
@@ -46,7 +47,8 @@ def _operator(name: str) -> Callable[..., Any]:
             if key not in OPERATORS:
                 signs = sorted({sign for sign, _ in OPERATORS})
                 raise OptionError(
-                    f"{name}: no operator {op!r} of {len(tensors)} tensors; expected one of {', '.join(signs)}, or an "
+                    f"{name}: no operator {op!r} of {counted(len(tensors), 'tensor')}; "
+                    f"expected one of {', '.join(signs)}, or an "
                     f"op class (megengine.core.ops.builtin){nearest(str(op), signs)}"
                 )
             op = OPERATORS[key]
@@ -69,7 +71,7 @@ class Subgraph:
     def run(self, *inputs: Any) -> tuple[Any, ...]:
         """The outputs."""
         if len(inputs) < self.nr_inputs:
-            raise ArgumentError(f"{self.name}: got {len(inputs)} tensors; expected {self.nr_inputs}")
+            raise ArgumentError(f"{self.name}: got {counted(len(inputs), 'tensor')}; expected {self.nr_inputs}")
         tensors = tuple(map(as_tensor, inputs))
         if self.custom_grad:
             out = _WithGradient(self)(*tensors)

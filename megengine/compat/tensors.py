@@ -11,6 +11,7 @@ import numpy as np
 from megengine import functional as F
 from megengine.core.dtype import as_dtype, storage_of
 from megengine.core.errors import ArgumentError, AxisError, ShapeError, brief
+from megengine.core.text import counted
 from megengine.device import CompNode
 from megengine.functional.helpers import dtype_promotion
 from megengine.tensor import Tensor
@@ -46,7 +47,7 @@ def astensor1d(x: Any, *reference: Tensor, dtype: Any = None, device: Any = None
     """
     if isinstance(x, (Tensor, np.ndarray)):
         if x.ndim > 1:
-            raise ShapeError(f"astensor1d: got {x.ndim} axes, shape {tuple(x.shape)}; expected at most one")
+            raise ShapeError(f"astensor1d: got {counted(x.ndim, 'axis')}, shape {tuple(x.shape)}; expected at most one")
         flat = Tensor(x, device=device) if isinstance(x, np.ndarray) else x
     elif not isinstance(x, Sequence):
         raise ArgumentError(f"astensor1d: got {brief(x)}; expected a tensor, or a list of numbers and tensors")

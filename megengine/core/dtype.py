@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from megengine.core.errors import DTypeError, ShapeError, brief, nearest
+from megengine.core.text import counted
 
 _SMALLEST_SCALE = np.finfo(np.float32).tiny  # 1 / s of a smaller one may be infinite
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
@@ -68,7 +69,7 @@ class QuantizedDType:
         return self.storage.itemsize
 
     def __str__(self) -> str:
-        scale = f"{self.scale:.6g}" if not isinstance(self.scale, tuple) else f"<{len(self.scale)} scales>"
+        scale = f"{self.scale:.6g}" if not isinstance(self.scale, tuple) else f"<{counted(len(self.scale), 'scale')}>"
         return f"{self.name}({scale}, {self.zero_point})" if self.zero_point else f"{self.name}({scale})"
 
 
@@ -108,9 +109,11 @@ def quantized(
     if not np.all(np.isfinite(values) & (values >= _SMALLEST_SCALE)):
         raise DTypeError(f"{name}: scale must be a positive, normal, finite float32, got {brief(scale)}")
     if axis is None and values.size != 1:
-        raise DTypeError(f"{name}: {values.size} scales need an axis")
+        raise DTypeError(f"{name}: {counted(values.size, 'scale')} need an axis")
     if axis is not None and (type(axis) is bool or not isinstance(axis, numbers.Integral) or not values.size):
-        raise DTypeError(f"{name}: {values.size} scales along axis {brief(axis)}; expected some, and an integer axis")
+        raise DTypeError(
+            f"{name}: {counted(values.size, 'scale')} along axis {brief(axis)}; expected some, and an integer axis"
+        )
     if not qmin <= zero_point <= qmax:
         raise DTypeError(f"{name}: zero point {zero_point} is outside [{qmin}, {qmax}]")
     exact = float(values[0]) if axis is None else tuple(float(v) for v in values)
@@ -123,7 +126,9 @@ def check_scales(op: str, dtype: QuantizedDType, shape: tuple[int, ...]) -> None
     if axis is None or not isinstance(dtype.scale, tuple):
         return
     if not -len(shape) <= axis < len(shape) or len(dtype.scale) not in (1, shape[axis]):
-        raise ShapeError(f"{op}: {dtype} has {len(dtype.scale)} scales along axis {axis}; the shape is {shape}")
+        raise ShapeError(
+            f"{op}: {dtype} has {counted(len(dtype.scale), 'scale')} along axis {axis}; the shape is {shape}"
+        )
 
 
 def qint8(scale: Any, zero_point: int = 0, axis: int | None = None) -> QuantizedDType:

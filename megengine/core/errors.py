@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable, Iterable
 from pickle import UnpicklingError
 
-from megengine.core.text import one_line, printable
+from megengine.core.text import counted, one_line, printable
 
 
 class MegEngineError(Exception):
@@ -180,7 +180,7 @@ def _plain(value: object, size: int) -> str:
     if isinstance(value, (str, bytes)):
         return repr(value[:size])
     if isinstance(value, int) and value.bit_length() > 64:
-        return f"an integer of {value.bit_length()} bits"
+        return f"an integer of {counted(value.bit_length(), 'bit')}"
     if value is None or isinstance(value, (int, float)):
         return repr(value)
     return f"a {type(value).__name__}"

@@ -19,5 +19,18 @@ def one_line(text: str) -> str:
     return printable(text, keep="\t")
 
 
+def plural(word: str) -> str:
+    """`axes` for `axis`: the word for several."""
+    for ending, several in (("is", "es"), ("ex", "ices"), ("ch", "ches"), ("ss", "sses"), ("x", "xes")):
+        if word.endswith(ending):
+            return word.removesuffix(ending) + several
+    return word[:-1] + "ies" if word.endswith("y") and word[-2] not in "aeiou" else word + "s"
+
+
+def counted(count: float, word: str, spec: str = "") -> str:
+    """1 layer, 2 layers: a number, formatted by `spec`, and what there are so many of."""
+    return f"{count:{spec}} {word if count == 1 else plural(word)}"
+
+
 def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")

@@ -17,6 +17,7 @@ from megengine.core.errors import (
     ShapeError,
     UnsupportedError,
 )
+from megengine.core.text import counted
 from megengine.dispatch.refusal import constructor, explains
 
 
@@ -90,7 +91,7 @@ class ConcatDataset(Dataset):
             if 0 <= at < len(dataset):
                 return dataset[at]
             at -= len(dataset)
-        raise IndexOutOfRangeError(f"ConcatDataset: item {index} is out of range for {len(self)} items")
+        raise IndexOutOfRangeError(f"ConcatDataset: item {index} is out of range for {counted(len(self), 'item')}")
 
     def __len__(self) -> int:
         return sum(map(len, self.datasets))

@@ -14,6 +14,7 @@ import numpy as np
 
 from megengine import random
 from megengine.core.errors import ArgumentError, MissingMethodError, MissingNameError, OptionError
+from megengine.core.text import counted
 from megengine.dispatch.refusal import constructor
 
 
@@ -177,7 +178,9 @@ class ReplacementSampler(MapSampler):
         super().__init__(dataset, batch_size, drop_last, num_samples, world_size, rank, seed)
         given = None if weights is None else np.asarray(weights, np.float64)
         if given is not None and (given.shape != (len(dataset),) or given.min() < 0 or not given.sum() > 0):
-            raise OptionError(f"ReplacementSampler: weights are {given.shape}; expected {len(dataset)} numbers >= 0")
+            raise OptionError(
+                f"ReplacementSampler: weights are {given.shape}; expected {counted(len(dataset), 'number')} >= 0"
+            )
         self.weights = None if given is None else given / given.sum()
 
     def sample(self) -> list[int]:

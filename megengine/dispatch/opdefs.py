@@ -11,6 +11,7 @@ from typing import Any
 
 from megengine.core import late
 from megengine.core.errors import OptionError, nearest
+from megengine.core.text import counted
 from megengine.dispatch.public import PublicFunction, watched_function
 
 HOME = "megengine.core._imperative_rt.ops"  # where MegEngine's files find the classes
@@ -64,5 +65,5 @@ def call_of(name: str, state: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     if name not in _calls:
         late.ensure(f"{PREFIX}{name}")
     if name not in _calls:
-        raise OptionError(f"expected one of {len(_calls)} op classes{nearest(name, _calls)}")
+        raise OptionError(f"expected one of {counted(len(_calls), 'op class')}{nearest(name, _calls)}")
     return _calls[name](state)

@@ -12,6 +12,7 @@ from typing import Any
 from megengine.core import absent, hooks
 from megengine.core.effectless import warn_once
 from megengine.core.errors import ArgumentError, OptionError, nearest
+from megengine.core.text import counted
 from megengine.jit.options import (
     NO_EFFECT,
     DTRConfig,
@@ -43,7 +44,9 @@ class trace:  # noqa: N801 (MegEngine's name)
 
     def __init__(self, function: Callable[..., Any], *placed: Any, **options: Any) -> None:
         if len(placed) > len(_OPTIONS):
-            raise ArgumentError(f"trace: got {len(placed)} options by place; expected at most {len(_OPTIONS)}")
+            raise ArgumentError(
+                f"trace: got {counted(len(placed), 'option')} by place; expected at most {len(_OPTIONS)}"
+            )
         options |= dict(zip(_OPTIONS, placed, strict=False))
         unknown = sorted(options.keys() - set(_OPTIONS))
         if unknown:

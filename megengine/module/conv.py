@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from megengine import functional as F
 from megengine.core.errors import OptionError
+from megengine.core.text import counted
 from megengine.module import init
 from megengine.module.module import Module
 from megengine.ops.common import check_modes, choice
@@ -21,7 +22,7 @@ def _tuple(value: Any, length: int) -> tuple[int, ...]:
         return (int(value),) * length
     given = tuple(map(int, value))  # type: ignore[arg-type]
     if len(given) != length:
-        raise OptionError(f"convolution: {value} has {len(given)} numbers; expected one, or {length}")
+        raise OptionError(f"convolution: {value} has {counted(len(given), 'number')}; expected one, or {length}")
     return given
 
 

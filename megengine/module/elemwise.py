@@ -11,6 +11,7 @@ import numpy as np
 
 from megengine import functional as F
 from megengine.core.errors import ArgumentError, DTypeError, OptionError, nearest
+from megengine.core.text import counted
 from megengine.module.module import Module
 from megengine.tensor import Tensor
 
@@ -165,5 +166,6 @@ class Elemwise(Module):
             if len(inps) == len(wanted):
                 raise
             raise ArgumentError(
-                f"Elemwise: {self.method} got {len(inps)} tensors; expected {len(wanted)}: {', '.join(wanted)}"
+                f"Elemwise: {self.method} got {counted(len(inps), 'tensor')}; "
+                f"expected {len(wanted)}: {', '.join(wanted)}"
             ) from exc

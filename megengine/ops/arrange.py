@@ -10,6 +10,7 @@ import numpy as np
 from megengine import device as devices
 from megengine.core.errors import OptionError, brief
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import OnnxRule, Op, Sample, apply, define, public
 from megengine.ops.common import Axes, Integers, as_tensor, floating, normalize_axes, normalize_axis
@@ -94,7 +95,7 @@ def roll(inp: TensorLike, shift: Integers, axis: Axes = None) -> Tensor:
     shifts: list[Any] = [shift] if isinstance(shift, numbers.Integral) else list(shift)  # type: ignore[arg-type]
     axes = [axis] if isinstance(axis, numbers.Integral) else list(axis)  # type: ignore[arg-type]
     if len(shifts) != len(axes):
-        raise OptionError(f"roll: {len(shifts)} shifts for {len(axes)} axes; expected as many")
+        raise OptionError(f"roll: {counted(len(shifts), 'shift')} for {counted(len(axes), 'axis')}; expected as many")
     for one, a in zip(shifts, axes, strict=True):
         found = normalize_axes("roll", a, x.ndim)
         if len(found) != 1:

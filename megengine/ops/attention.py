@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.errors import OptionError, ShapeError
+from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
 from megengine.ops.common import BOOL, as_tensor, floating
@@ -26,7 +27,9 @@ class _Packed:
         total = sum(lengths)
         if (0 if tensor is None else tensor.size) != total:
             shape = None if tensor is None else tensor.shape
-            raise ShapeError(f"{_OP}: io_weight_bias has shape {shape}; the projections take {total} numbers")
+            raise ShapeError(
+                f"{_OP}: io_weight_bias has shape {shape}; the projections take {counted(total, 'number')}"
+            )
         parts = [] if tensor is None else apply("split", tensor.reshape(-1), sections=tuple(lengths), axis=0)
         supply = iter(parts)
         self.weights = [None if s is None else apply("reshape", next(supply), shape=s[::-1]) for s in sizes]
@@ -43,7 +46,7 @@ def _heads(x: Tensor, count: int) -> Tensor:
     """[N,L,E] -> [N,heads,L,E/heads]."""
     n, length, size = x.shape
     if size % count:
-        raise ShapeError(f"{_OP}: {size} features cannot be divided into {count} heads")
+        raise ShapeError(f"{_OP}: {counted(size, 'feature')} cannot be divided into {counted(count, 'head')}")
     return apply("transpose", apply("reshape", x, shape=(n, length, count, size // count)), perm=(0, 2, 1, 3))
 
 

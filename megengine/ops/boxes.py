@@ -9,6 +9,7 @@ import numpy as np
 
 from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import ErrorSample, Op, Sample, apply, define, no_onnx, not_differentiable, public
 from megengine.kernels.reference.order import in_order
@@ -123,7 +124,9 @@ def _parts(rois: np.ndarray, cells: np.ndarray, size: tuple[int, int]) -> Iterat
 def _pool(x: np.ndarray, rois: np.ndarray, size: tuple[int, int], mode: str, scale: float) -> tuple:
     pictures = rois[:, 0].astype(np.int64)
     if pictures.size and (pictures.min() < 0 or pictures.max() >= len(x)):
-        raise IndexOutOfRangeError(f"roi_pooling: picture {int(pictures.max())} is out of range for {len(x)} pictures")
+        raise IndexOutOfRangeError(
+            f"roi_pooling: picture {int(pictures.max())} is out of range for {counted(len(x), 'picture')}"
+        )
     cells = _cells(rois, size, scale, (x.shape[2], x.shape[3]))
     out = np.zeros((len(rois), x.shape[1], *size), x.dtype)
     for place, region in _parts(rois, cells, size):

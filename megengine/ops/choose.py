@@ -10,6 +10,7 @@ import numpy as np
 from megengine.core.dtype import storage_of
 from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import ErrorSample, Op, Sample, apply, define, no_onnx, public
 from megengine.ops.common import BOOL, as_tensor, cast, choice, normalize_axis, refuse_quantized
@@ -87,7 +88,9 @@ def scatter(inp: TensorLike, axis: int, index: TensorLike, source: TensorLike) -
     if i.shape != s.shape:
         raise ShapeError(f"scatter: index has shape {i.shape}, source {s.shape}; expected one shape")
     if i.ndim != x.ndim or any(a > b for k, (a, b) in enumerate(zip(i.shape, x.shape, strict=True)) if k != axis):
-        raise ShapeError(f"scatter: index has shape {i.shape}, inp {x.shape}; expected {x.ndim} axes, none longer")
+        raise ShapeError(
+            f"scatter: index has shape {i.shape}, inp {x.shape}; expected {counted(x.ndim, 'axis')}, none longer"
+        )
     grids = np.indices(i.shape, dtype=np.int32, sparse=True)
     indices = [i if k == axis else Tensor._wrap(np.array(g), None, x.device) for k, g in enumerate(grids)]
     return apply("set_index", x, cast(s, x.dtype), *indices, pattern=("i",) * x.ndim)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from megengine.core.errors import DTypeError, ShapeError
+from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
 from megengine.ops.common import FLOAT32, as_tensor, cast, choice
@@ -109,7 +110,7 @@ def cvt_color(inp: TensorLike, mode: str = "") -> Tensor:
         return _subsampled(x, mode)
     matrix = _MATRICES.get(mode, _FROM_YUV)
     if x.shape[3] != len(matrix):
-        raise ShapeError(f"cvt_color: {mode} got {x.shape[3]} channels; expected {len(matrix)}")
+        raise ShapeError(f"cvt_color: {mode} got {counted(x.shape[3], 'channel')}; expected {len(matrix)}")
     middle, y = 128.0 if x.dtype == np.uint8 else 0.5, cast(x, FLOAT32)
     if mode == "RGB2YUV":
         y = _to_yuv(y, middle)

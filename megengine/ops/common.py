@@ -19,6 +19,7 @@ from megengine.core.errors import (
     nearest,
 )
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.dispatch import apply
 from megengine.tensor import Tensor
 
@@ -128,7 +129,7 @@ def normalize_axis(op: str, axis: int, ndim: int) -> int:
     if not isinstance(axis, numbers.Integral):
         raise ArgumentError(f"{op}: axis is {brief(axis)}; expected an integer")
     if not -ndim <= axis < ndim:
-        raise AxisError(f"{op}: axis {axis} is out of range for {ndim} axes; expected {-ndim}..{ndim - 1}")
+        raise AxisError(f"{op}: axis {axis} is out of range for {counted(ndim, 'axis')}; expected {-ndim}..{ndim - 1}")
     return int(axis) % ndim
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import ErrorSample, OnnxRule, Op, QuantRule, Sample, apply, define, no_onnx, public
 from megengine.kernels.reference import conv as reference
@@ -54,10 +55,13 @@ def check_conv(op: str, x: TensorSpec, w: TensorSpec, groups: int) -> None:
     if x.ndim != 4 or w.ndim != 4:
         raise ShapeError(f"{op}: x has shape {x.shape}, w {w.shape}; expected x [N,C,H,W] and w [O,C/groups,kh,kw]")
     if groups < 1 or w.shape[0] % groups:
-        raise OptionError(f"{op}: {w.shape[0]} output channels cannot be divided into {groups} groups")
+        raise OptionError(
+            f"{op}: {counted(w.shape[0], 'output channel')} cannot be divided into {counted(groups, 'group')}"
+        )
     if x.shape[1] != w.shape[1] * groups:
         raise ShapeError(
-            f"{op}: x has {x.shape[1]} channels, w {w.shape} with groups={groups} takes {w.shape[1] * groups}"
+            f"{op}: x has {counted(x.shape[1], 'channel')}, "
+            f"w {w.shape} with groups={groups} takes {w.shape[1] * groups}"
         )
 
 
@@ -343,7 +347,9 @@ def _weight4(op: str, w: Tensor, groups: int) -> Tensor:
     if w.ndim != 5:
         return w
     if w.shape[0] != groups:
-        raise ShapeError(f"{op}: a 5-d weight of shape {w.shape} has {w.shape[0]} groups, got groups={groups}")
+        raise ShapeError(
+            f"{op}: a 5-d weight of shape {w.shape} has {counted(w.shape[0], 'group')}, got groups={groups}"
+        )
     return apply("reshape", w, shape=(w.shape[0] * w.shape[1], *w.shape[2:]))
 
 

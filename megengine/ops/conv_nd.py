@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from megengine.core.errors import OptionError, ShapeError
+from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
 from megengine.ops.common import Integers, as_tensor, check_modes, floating, operands, pad_pairs, pair, tuple_of
@@ -16,7 +17,7 @@ _HOME = "megengine.functional.nn"
 
 def _axes(op: str, x: Tensor, n: int) -> None:
     if x.ndim != n:
-        raise ShapeError(f"{op}: inp has shape {x.shape}; expected {n} axes: N, C and {n - 2} of space")
+        raise ShapeError(f"{op}: inp has shape {x.shape}; expected {counted(n, 'axis')}: N, C and {n - 2} of space")
 
 
 @public(home=_HOME, by_spec=True)
@@ -53,7 +54,9 @@ def _weight5(op: str, w: Tensor, groups: int) -> Tensor:
     """MegEngine's grouped weight (G, O/G, I/G, ...) as [O, I/G, ...]."""
     if w.ndim == 6:
         if w.shape[0] != groups:
-            raise ShapeError(f"{op}: a weight of shape {w.shape} has {w.shape[0]} groups, got groups={groups}")
+            raise ShapeError(
+                f"{op}: a weight of shape {w.shape} has {counted(w.shape[0], 'group')}, got groups={groups}"
+            )
         return apply("reshape", w, shape=(w.shape[0] * w.shape[1], *w.shape[2:]))
     if w.ndim != 5:
         raise ShapeError(f"{op}: weight has shape {w.shape}; expected 5 axes, or 6 with groups")
@@ -232,7 +235,7 @@ def local_conv2d(
     windows = _unfold(op, x, (kh, kw), padding, stride, dilation)
     n = x.shape[0]
     if windows.shape[2:4] != (oh, ow):
-        raise ShapeError(f"{op}: weight is for {oh}x{ow} positions, inp {x.shape} gives {windows.shape[2:4]}")
+        raise ShapeError(f"{op}: weight is for positions {oh}x{ow}, inp {x.shape} gives {windows.shape[2:4]}")
     split = apply("reshape", windows, shape=(n, g, c, oh, ow, kh, kw))
     rows = apply("reshape", apply("transpose", split, perm=(1, 3, 4, 0, 2, 5, 6)), shape=(g, oh, ow, n, c * kh * kw))
     flat = apply("reshape", w, shape=(g, oh, ow, c * kh * kw, o))

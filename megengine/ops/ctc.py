@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from megengine.core.errors import OptionError, ShapeError
+from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
 from megengine.ops.binary import logaddexp
@@ -22,7 +23,7 @@ def _rows(label: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         return label
     if label.ndim != 1 or label.size != lengths.sum():
         raise ShapeError(
-            f"ctc_loss: label has shape {label.shape}; expected [N, S], or {lengths.sum()} labels in a row"
+            f"ctc_loss: label has shape {label.shape}; expected [N, S], or {counted(lengths.sum(), 'label')} in a row"
         )
     rows = np.zeros((len(lengths), int(lengths.max(initial=0))), label.dtype)
     rows[np.arange(rows.shape[1]) < lengths[:, None]] = label

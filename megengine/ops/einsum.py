@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.errors import OptionError, ShapeError
+from megengine.core.text import counted
 from megengine.dispatch import apply, public
 from megengine.ops.common import as_tensor, operands
 from megengine.tensor import Tensor
@@ -23,7 +24,7 @@ def _terms(equation: Any, count: int) -> tuple[list[str], str | None]:
         if not all(c in string.ascii_letters for c in letters):
             raise OptionError(f"einsum: {equation!r} holds {term!r}; expected letters, and '...' at most once")
     if len(terms) != count:
-        raise OptionError(f"einsum: {equation!r} names {len(terms)} tensors; got {count}")
+        raise OptionError(f"einsum: {equation!r} names {counted(len(terms), 'tensor')}; got {count}")
     return terms, output if arrow else None
 
 
@@ -32,7 +33,7 @@ def _spelt(term: str, ndim: int, rest: str) -> str:
     letters = term.replace("...", "")
     extra = ndim - len(letters)
     if extra < 0 or (extra and "..." not in term) or extra > len(rest):
-        raise ShapeError(f"einsum: {term!r} names {len(letters)} axes; got a tensor of {ndim}")
+        raise ShapeError(f"einsum: {term!r} names {counted(len(letters), 'axis')}; got a tensor of {ndim}")
     return term.replace("...", rest[len(rest) - extra :])
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, is_float, storage_of
 from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import ONNX_WRITER, OnnxRule, Op, Sample, apply, define, no_onnx, not_differentiable, public
 from megengine.ops.common import (
@@ -47,7 +48,9 @@ def _check_bounds(op: str, shape: tuple[int, ...], pattern: Pattern, indices: tu
 
 def _index_infer(x: TensorSpec, *indices: TensorSpec, pattern: Pattern) -> TensorSpec:
     if len(pattern) != x.ndim:
-        raise ShapeError(f"index: a pattern of {len(pattern)} entries for shape {x.shape}; expected one per axis")
+        raise ShapeError(
+            f"index: a pattern of {counted(len(pattern), 'entry')} for shape {x.shape}; expected one per axis"
+        )
     for s in indices:
         if np.dtype(s.dtype).kind not in "iu":  # type: ignore[arg-type]
             raise DTypeError(f"index: an index tensor is {s.dtype}; expected integers")
@@ -168,7 +171,7 @@ def _one_hot_infer(x: TensorSpec, *, depth: int) -> TensorSpec:
 
 def _one_hot(x: np.ndarray, depth: int) -> np.ndarray:
     if x.size and (x.min() < 0 or x.max() >= depth):
-        raise IndexOutOfRangeError(f"one_hot: index {int(x.max())} is out of range for {depth} classes")
+        raise IndexOutOfRangeError(f"one_hot: index {int(x.max())} is out of range for {counted(depth, 'class')}")
     return (x[..., None] == np.arange(depth)).astype(np.int32)
 
 
@@ -220,7 +223,9 @@ def _expand_items(shape: tuple[int, ...], key: Any) -> tuple[list[Any], list[int
     items = [np.asarray(i) if isinstance(i, (list, np.ndarray)) else i for i in items]
     used = sum(_width(i) for i in items)
     if used > len(shape):
-        raise IndexOutOfRangeError(f"getitem: {used} indices for a tensor of {len(shape)} axes, shape {shape}")
+        raise IndexOutOfRangeError(
+            f"getitem: {counted(used, 'index')} for a tensor of {counted(len(shape), 'axis')}, shape {shape}"
+        )
     if any(i is Ellipsis for i in items):
         at = next(k for k, i in enumerate(items) if i is Ellipsis)
         items[at : at + 1] = [slice(None)] * (len(shape) - used)
@@ -408,7 +413,9 @@ def gather(inp: TensorLike, axis: int, index: TensorLike) -> Tensor:
     x, i = as_tensor(inp), as_tensor(index)
     axis = normalize_axis("gather", axis, x.ndim)
     if i.ndim != x.ndim or any(a > b for k, (a, b) in enumerate(zip(i.shape, x.shape, strict=True)) if k != axis):
-        raise ShapeError(f"gather: index has shape {i.shape}, inp {x.shape}; expected {x.ndim} axes, none longer")
+        raise ShapeError(
+            f"gather: index has shape {i.shape}, inp {x.shape}; expected {counted(x.ndim, 'axis')}, none longer"
+        )
     grids = np.indices(i.shape, dtype=np.int32, sparse=True)
     indices = [i if k == axis else Tensor._wrap(np.array(g)) for k, g in enumerate(grids)]
     return apply("index", x, *indices, pattern=("i",) * x.ndim)

@@ -15,6 +15,7 @@ import numpy as np
 from megengine.core.dtype import DType
 from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import ONNX_WRITER, ErrorSample, OnnxRule, Op, QuantRule, Sample, apply, define, public
 from megengine.ops.common import (
@@ -150,7 +151,7 @@ def split(inp: TensorLike, nsplits_or_sections: Integers, axis: int = 0) -> tupl
     ):
         n = int(nsplits_or_sections)
         if n <= 0 or length < n:
-            raise OptionError(f"split: {n} parts of length {length} on axis {axis}; expected 1..{length}")
+            raise OptionError(f"split: {counted(n, 'part')} of length {length} on axis {axis}; expected 1..{length}")
         base, more = divmod(length, n)
         sections = tuple(base + (i < more) for i in range(n))
     else:

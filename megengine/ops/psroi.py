@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from megengine.core.errors import OptionError, ShapeError
+from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
 from megengine.ops.common import INT32, cast, floating
@@ -55,7 +56,7 @@ def deformable_psroi_pooling(
     (n, c), (h, w), k = (r.shape[0], x.shape[1]), x.shape[2:], sample_per_part
     classes = 1 if no_trans or t.ndim != 4 else t.shape[1] // 2
     if not classes or c % classes:
-        raise ShapeError(f"{op}: {c} channels cannot be divided among trans {t.shape}")
+        raise ShapeError(f"{op}: {counted(c, 'channel')} cannot be divided among trans {t.shape}")
     moves = None if no_trans else _moves(t, n, classes, part_size, (pooled_h, pooled_w))
     points = []
     grid = np.indices((pooled_h, pooled_w, k, k)).reshape(4, pooled_h * pooled_w, k * k)
@@ -79,8 +80,8 @@ def deformable_psroi_pooling(
     batch = apply("reshape", cast(r[:, 0:1], INT32) * classes + numbers, shape=(n * classes, 1))
     pixels = sample(pictures, batch, ys, xs, border="replicate")
     cells = (n, classes, pooled_h * pooled_w, k * k)
-    counted = apply("reshape", seen, shape=(*cells, 1))
-    total = apply("sum", apply("reshape", pixels, shape=(*cells, -1)) * counted, axis=(3,), keepdims=False)
-    count = apply("clip", apply("sum", counted, axis=(3,), keepdims=False), lo=1.0, hi=float("inf"))
+    inside = apply("reshape", seen, shape=(*cells, 1))
+    total = apply("sum", apply("reshape", pixels, shape=(*cells, -1)) * inside, axis=(3,), keepdims=False)
+    count = apply("clip", apply("sum", inside, axis=(3,), keepdims=False), lo=1.0, hi=float("inf"))
     y = apply("transpose", total / count, perm=(0, 1, 3, 2))
     return apply("reshape", y, shape=(n, c, pooled_h, pooled_w))

@@ -12,6 +12,7 @@ import numpy as np
 from megengine.core.calls import shown
 from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import ONNX_WRITER, ErrorSample, Op, Sample, apply, define, no_onnx, public
 from megengine.ops import quantized_calls
@@ -150,7 +151,9 @@ def interpolate(
     x = floating(inp)
     x = cast(x, FLOAT32) if x.dtype == np.float16 else x
     if x.ndim != n + 2:
-        raise ShapeError(f"interpolate: inp has shape {x.shape}; mode {mode!r} expects N, C and {n} axes of space")
+        raise ShapeError(
+            f"interpolate: inp has shape {x.shape}; mode {mode!r} expects N, C and {counted(n, 'axis')} of space"
+        )
     out = apply("resize", x, size=_target(x, n, size, scale_factor), mode=kind, corners=bool(align_corners))
     given = inp.dtype if isinstance(inp, Tensor) else None
     return rounded_to(out, given) if given in (np.uint8, np.int8) else out

@@ -14,6 +14,7 @@ import numpy as np
 
 from megengine.core.errors import ArgumentError, ShapeError, brief
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import (
     MOVES_INTEGERS,
@@ -73,10 +74,10 @@ def resolve_shape(op: str, size: int, shape: Sequence[int]) -> tuple[int, ...]:
         raise ShapeError(f"{op}: target shape {shape} is not valid; expected lengths >= 0 and at most one -1")
     if unknown:
         if known == 0 or size % known:
-            raise ShapeError(f"{op}: {size} elements do not fill shape {shape}")
+            raise ShapeError(f"{op}: {counted(size, 'element')} do not fill shape {shape}")
         return tuple(size // known if n == -1 else n for n in shape)
     if known != size:
-        raise ShapeError(f"{op}: shape {shape} holds {known} elements, the input has {size}")
+        raise ShapeError(f"{op}: shape {shape} holds {counted(known, 'element')}, the input has {size}")
     return shape
 
 
@@ -177,7 +178,7 @@ def squeeze(inp: TensorLike, axis: Axes = None) -> Tensor:
 
 def _transpose_infer(x: TensorSpec, *, perm: tuple[int, ...]) -> TensorSpec:
     if sorted(perm) != list(range(x.ndim)):
-        raise ShapeError(f"transpose: {perm} is not a permutation of the {x.ndim} axes of shape {x.shape}")
+        raise ShapeError(f"transpose: {perm} is not a permutation of the {counted(x.ndim, 'axis')} of shape {x.shape}")
     return TensorSpec(tuple(x.shape[p] for p in perm), x.dtype, x.device)
 
 

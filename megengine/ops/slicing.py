@@ -13,6 +13,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError, brief
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import MOVES_INTEGERS, ONNX_WRITER, Op, QuantRule, Sample, apply, define, no_onnx, public
 from megengine.ops.common import (
@@ -25,7 +26,7 @@ from megengine.tensor import Tensor
 
 def _slice_infer(x: TensorSpec, *, starts: tuple, stops: tuple, steps: tuple) -> TensorSpec:
     if not len(starts) == len(stops) == len(steps) == x.ndim:
-        raise ShapeError(f"slice: {len(starts)} ranges for {x.ndim} axes; expected one per axis")
+        raise ShapeError(f"slice: {counted(len(starts), 'range')} for {counted(x.ndim, 'axis')}; expected one per axis")
     if 0 in steps:
         raise OptionError("slice: a step is 0; expected a non-zero step")
     lengths = [len(range(*slice(a, b, c).indices(n))) for n, a, b, c in zip(x.shape, starts, stops, steps, strict=True)]
@@ -77,7 +78,9 @@ define(
 
 def _pad_infer(x: TensorSpec, *, widths: tuple, mode: str, value: float) -> TensorSpec:
     if len(widths) != x.ndim or any(w < 0 for pair in widths for w in pair):
-        raise ShapeError(f"pad: widths {widths} for shape {x.shape}; expected {x.ndim} pairs of numbers >= 0")
+        raise ShapeError(
+            f"pad: widths {widths} for shape {x.shape}; expected {counted(x.ndim, 'pair')} of numbers >= 0"
+        )
     choice("pad", "mode", mode, ("constant", "edge", "reflect"))
     if mode == "reflect" and any(max(p) >= n for p, n in zip(widths, x.shape, strict=True) if max(p)):
         raise ShapeError(f"pad: reflect widths {widths} must be smaller than the lengths {x.shape}")

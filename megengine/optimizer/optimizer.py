@@ -270,7 +270,7 @@ class Optimizer:
         theirs, arrays = _parts_of(state, f"{name}.load_state_dict")
         have, got = [len(g["params"]) for g in self.param_groups], [len(g["params"]) for g in theirs]
         if have != got:
-            raise OptionError(f"{name}: the state has groups of {got} parameters; this optimizer has {have}")
+            raise OptionError(f"{name}: the numbers of parameters in the groups are {got}; this optimizer has {have}")
         ours = [p for group in self.param_groups for p in group["params"]]
         numbers = [number for group in theirs for number in group["params"]]
         loaded = {p: self._loaded(arrays.get(n, {}), p, n) for p, n in zip(ours, numbers, strict=True)}

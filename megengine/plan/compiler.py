@@ -14,6 +14,7 @@ import numpy as np
 from megengine.core.dtype import converted, storage_of
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.dispatch import get_op, runner
 from megengine.kernels import _core
 from megengine.kernels.int8 import quantize_planes_step
@@ -347,7 +348,7 @@ class Plan:
     def _arrays(self, inputs: Sequence[Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:
         nodes = self.graph.inputs
         if len(inputs) != len(nodes):
-            raise ShapeError(f"plan of {self.graph.name!r} takes {len(nodes)} inputs, got {len(inputs)}")
+            raise ShapeError(f"plan of {self.graph.name!r} takes {counted(len(nodes), 'input')}, got {len(inputs)}")
         arrays = []
         for node, value in zip(nodes, inputs, strict=True):
             array, dtype = np.asarray(value), storage_of(node.dtype)
@@ -383,7 +384,9 @@ class Plan:
 
     def describe(self) -> str:
         """One line per step: op, value, kernel, module, and why better kernels were rejected."""
-        lines = [f"plan of {self.graph.name}: {len(self.steps)} steps, arena {self.arena_bytes} bytes"]
+        lines = [
+            f"plan of {self.graph.name}: {counted(len(self.steps), 'step')}, arena {counted(self.arena_bytes, 'byte')}"
+        ]
         for s in self.steps:
             why = "; ".join(f"not {name}: {reason}" for name, reason in s.rejected) if s.kernel == "reference" else ""
             lines.append(f"  {s.op:18} {s.name:32} {s.kernel:24} {s.module} {why}".rstrip())

@@ -9,6 +9,7 @@ import numpy as np
 
 from megengine.core.dtype import MEGENGINE_NAMES, QuantizedDType, bfloat16, from_metadata
 from megengine.core.errors import DTypeError, FileFormatError, brief
+from megengine.core.text import counted
 from megengine.serialization.pickles import PLAIN, Blob, Builder, Global, Owning, Record
 
 _CODES = frozenset(
@@ -74,7 +75,7 @@ def array_from(raw: bytes | Blob, dtype: Any, shape: Any, *, fortran: bool = Fal
     if not all(isinstance(n, int) and n >= 0 for n in shape):
         raise FileFormatError(f"pickle: an array of shape {brief(shape)}; expected non-negative sizes")
     if not isinstance(raw, (bytes, Blob)) or math.prod(shape) * dtype.itemsize != len(raw):
-        got = f"{len(raw)} bytes" if isinstance(raw, (bytes, Blob)) else f"a {type(raw).__name__}"
+        got = counted(len(raw), "byte") if isinstance(raw, (bytes, Blob)) else f"a {type(raw).__name__}"
         raise FileFormatError(f"pickle: an array of shape {brief(shape)} and {dtype} has {got}")
     memory = raw.take() if isinstance(raw, Blob) else np.frombuffer(raw, np.uint8).copy()
     array = memory.view(dtype).reshape(shape, order="F" if fortran else "C")

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from megengine.core.errors import FileFormatError
+from megengine.core.text import counted
 
 ATOMS = (str, int, float, bool, bytes, type(None))
 _CHUNK = 1 << 14
@@ -139,7 +140,7 @@ class Machine:
         have = self.end - at + self.left
         if not 0 <= count <= have:
             raise FileFormatError(
-                f"not a readable pickle: {count} bytes of text or data expected, {max(have, 0)} are left"
+                f"not a readable pickle: {counted(count, 'byte')} of text or data expected, {max(have, 0)} are left"
             )
 
     def take(self, at: int, count: int) -> tuple[bytes, int]:

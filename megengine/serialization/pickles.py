@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.errors import FileFormatError, MegEngineError, brief
+from megengine.core.text import counted
 from megengine.serialization.pickle_opcodes import read_records
 from megengine.serialization.pickle_stream import ATOMS, Blob, Global, Persistent, Record
 
@@ -156,7 +157,7 @@ class Thaw:
     def owned(self, values: Any, depth: int) -> Any:
         """Arguments or state of an owning builder."""
         if isinstance(values, tuple) and len(values) > _MAX_OWNED:
-            raise FileFormatError(f"pickle: an array or tensor of {len(values)} parts; the file is damaged")
+            raise FileFormatError(f"pickle: an array or tensor of {counted(len(values), 'part')}; the file is damaged")
         return tuple([self.own(v, depth) for v in values]) if isinstance(values, tuple) else self(values, depth)
 
     def own(self, value: Any, depth: int) -> Any:

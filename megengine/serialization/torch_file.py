@@ -16,6 +16,7 @@ import numpy as np
 
 from megengine.core.dtype import bfloat16
 from megengine.core.errors import FileFormatError, brief
+from megengine.core.text import counted
 from megengine.serialization.pickles import PLAIN, Builder, Global, Record, read_records, thaw
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
@@ -126,7 +127,8 @@ def _resolve(value: Any, load: Callable[[_Storage], np.ndarray], budget: int) ->
                 used += item.nbytes
                 if used > budget:
                     raise FileFormatError(
-                        f"torch file: its tensors take more than {budget} bytes, over four times the file itself"
+                        f"torch file: its tensors take more than {counted(budget, 'byte')}, "
+                        "over four times the file itself"
                     )
                 done[id(item)] = item.array(load(item.storage))
             return done[id(item)]
@@ -165,7 +167,7 @@ def _read_zip(file: Any, size: int) -> Any:
         raise FileFormatError("torch file: its entries are together larger than the file")
     roots = [name.removesuffix("data.pkl") for name in entries if name.endswith("/data.pkl")]
     if len(roots) != 1:
-        raise FileFormatError(f"torch file: {len(roots)} entries named data.pkl; expected one")
+        raise FileFormatError(f"torch file: {counted(len(roots), 'entry')} named data.pkl; expected one")
 
     def read(name: str, limit: int) -> bytes:
         info = entries.get(roots[0] + name)
@@ -187,7 +189,8 @@ def _read_zip(file: Any, size: int) -> Any:
             raw = loaded[storage.key] = read(f"data/{storage.key}", size)
         if len(raw) < storage.count * storage.dtype.itemsize:
             raise FileFormatError(
-                f"torch file: storage {storage.key[:40]!r} has {len(raw)} bytes; expected {storage.count} elements "
+                f"torch file: storage {storage.key[:40]!r} has {counted(len(raw), 'byte')}; "
+                f"expected {counted(storage.count, 'element')} "
                 f"of {storage.dtype}"
             )
         return np.frombuffer(raw, storage.dtype, storage.count)
@@ -239,7 +242,8 @@ def _legacy_storage(file: Any, storage: _Storage, size: int) -> np.ndarray:
     need = count * storage.dtype.itemsize
     if len(head) < 8 or count != storage.count or need > size - file.tell():
         raise FileFormatError(
-            f"torch file: storage {storage.key[:40]!r} should hold {storage.count} elements of {storage.dtype}; "
+            f"torch file: storage {storage.key[:40]!r} should hold "
+            f"{counted(storage.count, 'element')} of {storage.dtype}; "
             "the file is truncated or damaged"
         )
     return np.frombuffer(file.read(need), storage.dtype)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from megengine.core.absent import reason
+from megengine.core.text import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
     for f in findings:
         print(f"{f.name} {f.problem}: {f.reason or 'NO REASON GIVEN'}")
     unexplained = sum(not f.reason for f in findings)
-    print(f"{len(api)} names, {len(findings)} differ, {unexplained} without a reason")
+    print(f"{counted(len(api), 'name')}, {len(findings)} differ, {unexplained} without a reason")
     return 1 if unexplained else 0
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from megengine.core import absent
 from megengine.core.errors import GraphError, nearest
+from megengine.core.text import counted
 
 Var = Any
 Opr = Any
@@ -107,7 +108,8 @@ def replace_oprs(dst: Sequence[Var], oprmap: Mapping[Opr, Opr]) -> list[Var]:
     for old, new in oprmap.items():
         if len(old.outputs) != len(new.outputs):
             raise GraphError(
-                f"replace_oprs: {old.name!r} has {len(old.outputs)} results and {new.name!r} {len(new.outputs)}; "
+                f"replace_oprs: {old.name!r} has {counted(len(old.outputs), 'result')} "
+                f"and {new.name!r} {len(new.outputs)}; "
                 "expected as many"
             )
     pairs = [p for old, new in oprmap.items() for p in zip(old.outputs, new.outputs, strict=True)]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from megengine.core.errors import OptionError
+from megengine.core.text import counted
 from megengine.serialization import write_atomically
 
 CHUNK_SIZE = 64 * 1024
@@ -45,7 +46,7 @@ def _chunks(response: Any, url: str) -> Iterator[bytes]:
         bar(len(chunk))
         yield chunk
     if expected and got != expected:
-        raise HTTPDownloadError(f"download: {url} ended after {got} of {expected} bytes; try again")
+        raise HTTPDownloadError(f"download: {url} ended after {got} of {counted(expected, 'byte')}; try again")
 
 
 def download_from_url(url: str, dst: str | os.PathLike[str]) -> None:

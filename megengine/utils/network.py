@@ -10,6 +10,7 @@ from typing import Any
 from megengine.core import absent
 from megengine.core.effectless import warn_once
 from megengine.core.errors import GraphError
+from megengine.core.text import counted
 from megengine.utils.comp_graph_tools import get_opr_type, get_oprs_seq
 
 Type = str | type
@@ -43,7 +44,9 @@ def as_varnode(obj: Any) -> Any:
         return obj
     outputs = as_oprnode(obj).outputs
     if len(outputs) != 1:
-        raise GraphError(f"as_varnode: {obj.name!r} has {len(outputs)} results; expected one: choose from .outputs")
+        raise GraphError(
+            f"as_varnode: {obj.name!r} has {counted(len(outputs), 'result')}; expected one: choose from .outputs"
+        )
     return outputs[0]
 
 
@@ -113,7 +116,9 @@ class NodeFilter:
         found = self.as_list()
         if len(found) != 1:
             names = ", ".join(node.name for node in found[:5])
-            raise GraphError(f"as_unique: {len(found)} expressions{f' ({names})' if names else ''}; expected one")
+            raise GraphError(
+                f"as_unique: {counted(len(found), 'expression')}{f' ({names})' if names else ''}; expected one"
+            )
         return found[0]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from megengine.core.errors import ShapeError
+from megengine.core.text import counted
 
 
 def get_ndtuple(value: int | Iterable[int], *, n: int, allow_zero: bool = True) -> tuple[int, ...]:
@@ -15,7 +16,7 @@ def get_ndtuple(value: int | Iterable[int], *, n: int, allow_zero: bool = True) 
     """
     items = tuple(int(v) for v in value) if isinstance(value, Iterable) else (int(value),) * n
     if len(items) != n:
-        raise ShapeError(f"get_ndtuple: got {len(items)} numbers {items}; expected {n}, or one for all")
+        raise ShapeError(f"get_ndtuple: got {counted(len(items), 'number')} {items}; expected {n}, or one for all")
     if min(items, default=1) < (0 if allow_zero else 1):
         raise ShapeError(
             f"get_ndtuple: got {items}; expected {'0 or more' if allow_zero else 'more than 0'} everywhere"

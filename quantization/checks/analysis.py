@@ -11,6 +11,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.core.notebook import html_table
+from megengine.core.text import counted
 from megengine.quantization.ranges import Progress, as_batches, as_tensors
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
@@ -120,7 +121,10 @@ class Analysis:
             (e.name, e.op, e.module, e.dtype, e.noise_from, f"{e.cut:.2%}", f"{e.cosine:.4f}", f"{e.sqnr_db:.1f}")
             for e in self.edges
         ]
-        title = f"output: SQNR {self.output_sqnr_db:.1f} dB, cosine {self.output_cosine:.4f}, {self.batches} batches"
+        title = (
+            f"output: SQNR {self.output_sqnr_db:.1f} dB, "
+            f"cosine {self.output_cosine:.4f}, {counted(self.batches, 'batch')}"
+        )
         headings = ("edge", "op", "module", "dtype", "noise from", "cut", "cosine", "SQNR dB")
         return html_table(headings, rows, numbers=3, title=title)
 

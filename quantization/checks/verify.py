@@ -11,7 +11,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import OptionError
 from megengine.core.notebook import html_text
-from megengine.core.text import one_line
+from megengine.core.text import counted, one_line
 from megengine.dispatch import get_op, reference_runner
 from megengine.kernels.problem import Problem
 from megengine.plan import compile as compile_plan
@@ -85,11 +85,14 @@ class VerifyResult:
         return {**asdict(self), "exact": self.exact, "float_largest": self.float_largest}
 
     def __str__(self) -> str:
-        lines = [f"{self.batches} inputs compared with the specification"]
+        lines = [f"{counted(self.batches, 'input')} compared with the specification"]
         for r in self.runs:
-            where = f"{r.values} values differ, at most {r.steps:g}; first at {r.node} ({r.op} {one_line(r.module)})"
+            where = (
+                f"{counted(r.values, 'differing value')}, at most {r.steps:g}; "
+                f"first at {r.node} ({r.op} {one_line(r.module)})"
+            )
             lines.append(f"  {r.run:18} {'equal' if not r.values else where}")
-        lines.append(f"  float evaluation   at most {self.float_largest:g} steps in one node")
+        lines.append(f"  float evaluation   at most {counted(self.float_largest, 'step', spec='g')} in one node")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from megengine.core.errors import OptionError
+from megengine.core.text import counted
 from megengine.quantization.pipeline.profiles import Profile, profile
 from megengine.quantization.ranges import RangeMethod
 
@@ -111,4 +112,4 @@ def _nearest(rule: str, layers: list[Layer]) -> str:
     prefix, _, text = rule.partition(":") if rule.startswith(("op:", "re:")) else ("", "", rule)
     words = {f"op:{x.op}" for x in layers} if prefix == "op" else {n for x in layers for n in (x.name, x.module) if n}
     close = difflib.get_close_matches(rule if prefix == "op" else text, sorted(words), n=3, cutoff=0.4)
-    return f"; nearest: {', '.join(close)}" if close else f"; the model has {len(layers)} layers"
+    return f"; nearest: {', '.join(close)}" if close else f"; the model has {counted(len(layers), 'layer')}"

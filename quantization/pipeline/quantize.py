@@ -9,6 +9,7 @@ from typing import Any
 import megengine.traced_module as tm
 from megengine.core.errors import CalibrationError
 from megengine.core.notebook import html_table
+from megengine.core.text import counted
 from megengine.quantization.checks import Analysis, analyze, require_float, require_float_modules
 from megengine.quantization.pipeline.annotate import Annotation, annotate
 from megengine.quantization.pipeline.bias import corrected, mean_errors
@@ -40,7 +41,7 @@ class QuantReport:
     def _repr_html_(self) -> str:
         """What notebooks show."""
         rows = [(one.name, one.op, one.module, one.reason, f"{one.share:.1%}") for one in self.floating]
-        title = f"{self.integer_layers} layers in integers, {len(rows)} ops in float"
+        title = f"{counted(self.integer_layers, 'layer')} in integers, {counted(len(rows), 'op')} in float"
         return html_table(("in float", "op", "module", "reason", "share"), rows, numbers=1, title=title)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import QuantizationError, listed
+from megengine.core.text import counted
 from megengine.dispatch import get_op, registry
 from megengine.quantization.pipeline.annotate import Annotation
 from megengine.quantization.pipeline.match import is_op
@@ -79,6 +80,6 @@ def require_layers(graph: InternalGraph, annotation: Annotation) -> None:
         )
     reasons = [f"{name} ({annotation.floating.get(name, 'no integer rule')})" for name in layers]
     raise QuantizationError(
-        f"quantize: network {graph.name!r} would stay in float, all {len(layers)} layers with weights: "
+        f"quantize: network {graph.name!r} would stay in float, all {counted(len(layers), 'layer')} with weights: "
         f"{listed(reasons)}; exclude fewer layers, or use it as it is"
     )

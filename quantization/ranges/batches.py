@@ -9,6 +9,7 @@ import numpy as np
 
 from megengine.core.dtype import converted, first_changed
 from megengine.core.errors import CalibrationError
+from megengine.core.text import counted
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret
 from megengine.traced_module.ir.graph import InternalGraph
@@ -50,7 +51,8 @@ def as_batches(batches: Iterable[Any], graph: InternalGraph) -> Iterator[Batch]:
         arrays = [np.asarray(p.numpy() if isinstance(p, Tensor) else p) for p in parts]
         if len(arrays) != len(graph.inputs):
             raise CalibrationError(
-                f"data: batch {number} has {len(arrays)} arrays; the model has {len(graph.inputs)} inputs "
+                f"data: batch {number} has {counted(len(arrays), 'array')}; "
+                f"the model has {counted(len(graph.inputs), 'input')} "
                 f"({', '.join(n.name for n in graph.inputs)})"
             )
         yield tuple(_fitted(number, node, array) for node, array in zip(graph.inputs, arrays, strict=True))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from megengine.core.errors import CalibrationError
+from megengine.core.text import counted
 
 BINS = 4096
 MANTISSA_BITS = 24
@@ -212,7 +213,7 @@ class TensorStatistics:
             self.channel_maximum = np.maximum(self.channel_maximum, hi)
         else:
             raise CalibrationError(
-                f"calibration: {self.name!r} has {lo.size} channels in one batch and "
+                f"calibration: {self.name!r} has {counted(lo.size, 'channel')} in one batch and "
                 f"{self.channel_minimum.size} in another; expected the same number in all"
             )
 
@@ -244,6 +245,6 @@ class TensorStatistics:
         bad = int(np.size(x) - np.isfinite(x).sum())
         kind = "NaN" if np.isnan(x).any() else "infinity"
         return (
-            f"calibration: {bad} of {x.size} values of {self.name!r} are {kind}; expected finite values. "
+            f"calibration: {bad} of {counted(x.size, 'value')} of {self.name!r} are {kind}; expected finite values. "
             "Check the calibration data and the float model's weights"
         )

@@ -131,7 +131,7 @@ def test_custom_functions_have_tangents():
 
 def test_wrong_directions():
     x = tensor([1.0, 2.0])
-    with pytest.raises(GradientError, match="1 primals and 2 tangents"):
+    with pytest.raises(GradientError, match="1 primal and 2 tangents"):
         jvp(F.exp, [x], [x, x])
     with pytest.raises(ShapeError, match=r"tangent has shape \(3,\); expected \(2,\)"):
         jvp(F.exp, [x], [tensor([1.0, 2.0, 3.0])])

@@ -76,7 +76,7 @@ def test_custom_function():
     ("action", "match"),
     [
         (lambda gm, x: gm.record(), "records already"),
-        (lambda gm, x: gm.backward([x.sum()], [x, x]), "1 targets and 2 cotangents"),
+        (lambda gm, x: gm.backward([x.sum()], [x, x]), "1 target and 2 cotangents"),
         (lambda gm, x: gm.attach([1]), "got 1; expected tensors"),
     ],
 )

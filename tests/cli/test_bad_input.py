@@ -69,7 +69,7 @@ MODELS = {
     "pictures": "expected .onnx, .tm, .mgt or module.py:function",
 }
 DATASETS = {
-    "nan.npy": "nan.npy, batch 1: 1 values are NaN or infinite",
+    "nan.npy": "nan.npy, batch 1: 1 NaN or infinite value",
     "zero.npy": "all 2304 values of input 'x' are 0, so no range can be learnt from them",
     "small.npy": "shape (1, 3, 8, 16); expected (1, 3, 16, 16)",
     "cut.npy": "not a readable .npy array",

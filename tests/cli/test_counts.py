@@ -3,19 +3,7 @@
 import re
 from pathlib import Path
 
-import pytest
-
-from megengine.cli.output import counted
-
 CLI = Path(__file__).resolve().parents[2] / "cli"
-
-
-@pytest.mark.parametrize(
-    ("count", "word", "expected"),
-    [(0, ("layer",), "0 layers"), (1, ("layer",), "1 layer"), (2, ("batch", "batches"), "2 batches")],
-)
-def test_counted(count, word, expected):
-    assert counted(count, *word) == expected
 
 
 def test_no_message_leaves_the_choice_to_its_reader():

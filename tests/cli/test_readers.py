@@ -80,7 +80,7 @@ def test_values_that_are_not_finite(tmp_path, bad):
     data = np.zeros((2, 3, 4, 4), np.float32)
     data[1, 0, 0, 0] = bad
     np.save(tmp_path / "x.npy", data)
-    with pytest.raises(FileFormatError, match=r"x\.npy, batch 0: 1 values are NaN or infinite"):
+    with pytest.raises(FileFormatError, match=r"x\.npy, batch 0: 1 NaN or infinite value"):
         list(open_reader(str(tmp_path / "x.npy"), SHAPE))
 
 
@@ -94,7 +94,7 @@ def test_arrays_that_do_not_fit(tmp_path):
     with pytest.raises(ShapeError, match="a single number"):
         open_reader(str(tmp_path / "n.npy"), SHAPE)
     np.savez(tmp_path / "x.npz", a=np.zeros((2, 1)), b=np.zeros((3, 1)))
-    with pytest.raises(ShapeError, match=r"arrays of \[2, 3\] samples"):
+    with pytest.raises(ShapeError, match=r"unequal numbers of samples, \[2, 3\]"):
         open_reader(str(tmp_path / "x.npz"), slots((1, 1), (1, 1)))
     with pytest.raises(ShapeError, match="2 arrays; expected 1"):
         open_reader(str(tmp_path / "x.npz"), slots((1, 1)))

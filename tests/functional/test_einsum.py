@@ -101,7 +101,7 @@ def test_dtypes():
         ("ij,jk->ik", [(2, 3), (4, 5)], "'j' stands for axes of length 3 and 4"),
         ("ii->i", [(2, 3)], "'i' stands for axes of length 2 and 3"),
         ("ij->i", [(2,)], "names 2 axes; got a tensor of 1"),
-        ("i->i", [(2, 3)], "names 1 axes; got a tensor of 2"),
+        ("i->i", [(2, 3)], "names 1 axis; got a tensor of 2"),
         ("ij->ik", [(2, 3)], "'ik'; expected letters of the terms"),
         ("ij->ii", [(2, 3)], "'ii'; expected letters of the terms"),
         ("i1->i", [(2, 3)], "expected letters, and '...' at most once"),

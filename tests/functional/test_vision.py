@@ -103,7 +103,7 @@ PICTURE = tensor(X)
         (lambda: V.interpolate(PICTURE, (3, 3), mode="bilnear"), "did you mean 'bilinear'"),
         (lambda: V.interpolate(PICTURE), "give either size or scale_factor"),
         (lambda: V.interpolate(PICTURE, (3, 3), mode="nearest", align_corners=True), "align_corners has no meaning"),
-        (lambda: V.interpolate(PICTURE, 3, mode="linear"), "expects N, C and 1 axes of space"),
+        (lambda: V.interpolate(PICTURE, 3, mode="linear"), "expects N, C and 1 axis of space"),
         (lambda: V.interpolate(PICTURE, (0, 3)), "expected a positive number"),
         (lambda: V.remap(PICTURE, tensor(np.zeros((2, 2, 3)))), "map_xy has shape"),
         (lambda: V.remap(PICTURE, tensor(np.zeros((2, 2, 3, 2))), "replicat"), "did you mean 'replicate'"),

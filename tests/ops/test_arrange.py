@@ -73,7 +73,7 @@ def test_gradient_through_a_copy_to_another_device():
     [
         (lambda x: F.tile(x, (-1, 1)), OptionError, "expected numbers of at least 0"),
         (lambda x: F.repeat(x, -1), OptionError, "repeats is -1"),
-        (lambda x: F.roll(x, (1, 2), 0), OptionError, "2 shifts for 1 axes"),
+        (lambda x: F.roll(x, (1, 2), 0), OptionError, "2 shifts for 1 axis"),
         (lambda x: F.pixel_shuffle(x, 2), ShapeError, "expected .*upscale_factor 2"),
     ],
 )

@@ -150,7 +150,7 @@ def test_wrong_arguments():
         optim.SGD(params, lr=1).add_param_group({"lr": 1})
     optimizer = optim.Adam(params, lr=1)
     state = optimizer.state_dict()
-    with pytest.raises(OptionError, match=r"groups of \[2\] parameters; this optimizer has \[1\]"):
+    with pytest.raises(OptionError, match=r"in the groups are \[2\]; this optimizer has \[1\]"):
         optim.Adam(params[:1], lr=1).load_state_dict(state)
     state["state"][1]["exp_avg"] = np.zeros(7)
     with pytest.raises(ShapeError, match="exp_avg of parameter 1"):

@@ -91,7 +91,7 @@ def test_a_forked_child_runs_the_plan(net):
 
 def test_wrong_inputs(net):
     compiled = plan.compile(trace_module(net, picture()))
-    with pytest.raises(ShapeError, match="takes 1 inputs, got 2"):
+    with pytest.raises(ShapeError, match="takes 1 input, got 2"):
         compiled(picture(), picture())
     with pytest.raises(ShapeError, match=r"input 'x' has shape \(2, 3, 32, 32\); expected \(1, 3, 32, 32\)"):
         compiled(picture(2))

@@ -272,7 +272,7 @@ def test_data_that_can_be_read_once():
     [
         ([], "the data has no batch"),
         ([np.zeros((1, 3, 8, 8), np.float32)], r"expected shape \(2, 3, 8, 8\), got \(1, 3, 8, 8\)"),
-        ([(np.zeros((2, 3, 8, 8), np.float32),) * 2], "batch 0 has 2 arrays; the model has 1 inputs"),
+        ([(np.zeros((2, 3, 8, 8), np.float32),) * 2], "batch 0 has 2 arrays; the model has 1 input"),
         ([np.full((2, 3, 8, 8), np.nan, np.float32)], "values of 'x' are NaN"),
     ],
 )

@@ -152,7 +152,7 @@ def test_edits_of_a_part_that_is_called_with_several_shapes_fit_all_of_them():
     with head.insert_exprs():
         head.replace_node({head.outputs[0]: head.outputs[0].reshape(2, 3, -1)})
     assert [n.spec.shape for n in m.graph.outputs] == [(2, 3, 36), (2, 3, 18)]
-    with pytest.raises(GraphError, match=r"Pyramid.head is called by another graph, which uses 1 results; got 2"):
+    with pytest.raises(GraphError, match=r"Pyramid.head is called by another graph, which uses 1 result; got 2"):
         head.set_outputs([head.outputs[0], head.outputs[0]])
     m.graph.lint()
 

@@ -194,7 +194,7 @@ def test_the_guilty_pass_is_named_and_reproduced(tmp_path):
 def test_a_pass_that_drops_a_result_is_named():
     graph = record(lambda a: (F.exp(a), F.sin(a)), [TensorSpec((4,), np.dtype(np.float32))])
     drops = Pass("drops", lambda g: g.set_outputs(g.outputs[:1]) is None)
-    with pytest.raises(GraphError, match="pass 'drops' leaves 1 results; expected 2"):
+    with pytest.raises(GraphError, match="pass 'drops' leaves 1 result; expected 2"):
         PassManager([drops], [np.ones(4, np.float32)]).run(graph)
 
 

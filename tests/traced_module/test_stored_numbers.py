@@ -187,5 +187,5 @@ def test_scales_in_pickles(scale, suffix, tmp_path):
 
 
 def test_elemwise_names_its_operands():
-    with pytest.raises(TypeError, match="Elemwise: FUSE_ADD_RELU got 1 tensors; expected 2: x, y"):
+    with pytest.raises(TypeError, match="Elemwise: FUSE_ADD_RELU got 1 tensor; expected 2: x, y"):
         M.Elemwise("FUSE_ADD_RELU")(mge.Tensor([1.0]))

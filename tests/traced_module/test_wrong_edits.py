@@ -89,7 +89,7 @@ WRONG = {
     ),
     "too many inputs": (
         lambda m: m.graph.set_inputs(first(m, "mul_out").expr, [first(m, "x"), first(m, "x")]),
-        "has 1 inputs, got 2",
+        "has 1 input, got 2",
     ),
     "replace an input that is not one": (
         lambda m: first(m, "mul_out").expr.replace_inputs({first(m, "x"): first(m, "stem_out")}),

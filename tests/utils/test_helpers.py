@@ -71,7 +71,7 @@ def test_tuples():
     assert get_ndtuple(3, n=2) == (3, 3)
     assert get_ndtuple([3, 4], n=2) == (3, 4)
     for value, options, text in (
-        ((3,), {"n": 2}, "got 1 numbers"),
+        ((3,), {"n": 2}, "got 1 number"),
         (0, {"n": 2, "allow_zero": False}, "more than 0"),
         (-1, {"n": 1}, "0 or more"),
     ):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType
+from megengine.core.text import counted
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.comparing.changes import Change, short
@@ -55,7 +56,7 @@ def _value_changes(a: Tensor, b: Tensor) -> list[dict[str, Any]]:
     if x.dtype != y.dtype and count == 0:
         return []  # said by their dtypes
     relative = worst / largest if largest else 0.0
-    text = f"{count} of {x.size} values" if count else "the sign of zeros, or bits of NaN"
+    text = f"{count} of {counted(x.size, 'value')}" if count else "the sign of zeros, or bits of NaN"
     return [
         {"what": "values", "after": text, "before": text, "distance": worst, "relative": relative, "norm": squares**0.5}
     ]

@@ -11,6 +11,7 @@ import numpy as np
 
 from megengine.core.errors import FileFormatError, GraphError, brief
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.attaching import graphs_of, join
@@ -238,7 +239,9 @@ class _Changes:
         expr = self.expr(edit)
         inputs = self._exchanged(f"the operands of {edit['expr']!r}", expr.inputs, edit, "inputs")
         if len(inputs) != len(expr.inputs):
-            raise FileFormatError(f"{edit['expr']!r} has {len(expr.inputs)} operands, the log gives {len(inputs)}")
+            raise FileFormatError(
+                f"{edit['expr']!r} has {counted(len(expr.inputs), 'operand')}, the log gives {len(inputs)}"
+            )
         graph._check_kinds("use", expr.inputs, inputs)
         graph._check_before("use", inputs, expr)
         graph._use(expr, inputs)
@@ -249,7 +252,9 @@ class _Changes:
         new = self.nodes(edit[key])
         places = range(len(old)) if "places" not in edit else list(map(count_in, edit["places"]))
         if "places" in edit and not (len(places) == len(new) and max(places, default=-1) < len(old)):
-            raise FileFormatError(f"{what}: {len(new)} nodes for the places {_shown(edit['places'])} of {len(old)}")
+            raise FileFormatError(
+                f"{what}: {counted(len(new), 'node')} for the places {_shown(edit['places'])} of {len(old)}"
+            )
         _expect(what, [old[i].name for i in places], list(edit["was"]))
         if "places" not in edit:
             return tuple(new)
@@ -282,7 +287,7 @@ class _Changes:
         made = [have.get(item["name"]) or self._made(graph, expr, item) for item in edit["outputs"]]
         structure = None
         if not made or not all(isinstance(n, TensorNode) for n in made):
-            raise FileFormatError(f"a call makes tensors, one or more; the log gives {len(made)} results")
+            raise FileFormatError(f"a call makes tensors, one or more; the log gives {counted(len(made), 'result')}")
         if "value" in edit:
             found, structure = self.reader.result(edit["value"])
             if list(map(id, found)) != list(map(id, made)):

@@ -10,6 +10,7 @@ import numpy as np
 
 from megengine.core.dtype import storage_of
 from megengine.core.errors import MegEngineError
+from megengine.core.text import counted
 from megengine.module import BatchNorm1d, BatchNorm2d, Dropout, SyncBatchNorm
 from megengine.tensor import Tensor
 from megengine.traced_module.comparing.values import children_of
@@ -116,7 +117,7 @@ def _not_finite(value: Tensor) -> str:
         return ""
     array = np.asarray(value.numpy())
     bad = int(array.size - np.count_nonzero(np.isfinite(array)))
-    return f"{bad} of {array.size} values are NaN or infinite" if bad else ""
+    return f"{bad} of {counted(array.size, 'value')} are NaN or infinite" if bad else ""
 
 
 def _of_modules(model: TracedModule) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from megengine.core.dtype import as_dtype
 from megengine.core.errors import ArgumentError, GraphError, MegEngineError, ShapeError
 from megengine.core.pytree import flatten, unflatten
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.attaching import all_exprs, free_attribute, is_of_top
@@ -180,7 +181,7 @@ class ModuleEdits:
     def _possible_specs(self: InternalGraph, expr: Expr) -> tuple[TensorSpec, ...] | None:  # type: ignore[misc]
         specs = self._specs_of(expr, expr.inputs)
         if specs is not None and len(specs) != len(expr.outputs):
-            raise ShapeError(f"{expr!r} would make {len(specs)} values; it makes {len(expr.outputs)}")
+            raise ShapeError(f"{expr!r} would make {counted(len(specs), 'value')}; it makes {len(expr.outputs)}")
         return specs
 
     def _retry(self: InternalGraph, expr: Expr) -> None:  # type: ignore[misc]
@@ -205,7 +206,7 @@ class ModuleEdits:
         self._check_expr("set_inputs", expr)
         self._check_owned("set_inputs", inputs)
         if len(inputs) != len(expr.inputs):
-            raise GraphError(f"set_inputs: {expr!r} has {len(expr.inputs)} inputs, got {len(inputs)}")
+            raise GraphError(f"set_inputs: {expr!r} has {counted(len(expr.inputs), 'input')}, got {len(inputs)}")
         self._check_kinds("set_inputs", expr.inputs, inputs)
         self._check_before("set_inputs", inputs, expr)
         with self._edit("set_inputs"):

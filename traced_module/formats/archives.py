@@ -14,6 +14,7 @@ import numpy as np
 
 from megengine.core.errors import FileFormatError, brief
 from megengine.core.files import replacing
+from megengine.core.text import counted
 from megengine.serialization.mge_file import HEAD, refuse_mge
 from megengine.traced_module.formats.safetensors import bytes_of, layout, read_arrays
 
@@ -96,7 +97,7 @@ def _check_entries(archive: zipfile.ZipFile, size: int, name: str) -> None:
         raise FileFormatError(f"holds {sorted(entries)[:5]}; expected {name} and {WEIGHTS}")
     text = entries[name]
     if text.file_size > min(MAX_TEXT, MAX_RATIO * min(text.compress_size, size) + 4096):
-        raise FileFormatError(f"{name} unpacks to {text.file_size} bytes; refused")
+        raise FileFormatError(f"{name} unpacks to {counted(text.file_size, 'byte')}; refused")
     weights = entries[WEIGHTS]
     packed = weights.compress_type != zipfile.ZIP_STORED or weights.compress_size != weights.file_size
     if packed or weights.file_size > size or weights.flag_bits & 1:

@@ -18,6 +18,7 @@ import numpy as np
 from megengine.core.collecting import collect_recent, collection_paused
 from megengine.core.dtype import QuantizedDType, bfloat16, storage_of
 from megengine.core.errors import FileFormatError, MegEngineError, brief
+from megengine.core.text import counted
 from megengine.serialization.files import ARCHIVES, SUFFIXES
 from megengine.tensor import Tensor
 from megengine.traced_module.formats import module_reading, module_writing
@@ -199,7 +200,9 @@ class _Reader:
         stated = item["outputs"]
         nodes = self._nodes(item, stated[0])
         if len(nodes) != len(stated):
-            raise FileFormatError(f"{stated[0]['name']!r} makes {len(nodes)} values; {len(stated)} are stated")
+            raise FileFormatError(
+                f"{stated[0]['name']!r} makes {counted(len(nodes), 'value')}; {len(stated)} are stated"
+            )
         for node, wanted in zip(nodes, stated, strict=True):
             if node.name != wanted["name"]:
                 self.made.rename(node, wanted["name"])

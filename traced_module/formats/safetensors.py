@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from megengine.core.errors import FileFormatError, brief
+from megengine.core.text import counted
 
 # in the order of the values in a file: the library's
 _TYPES = {
@@ -77,7 +78,7 @@ def read_arrays(source: Source, size: int) -> dict[str, np.ndarray]:
     """
     length = int.from_bytes(source.read(8), "little") if size >= 8 else size
     if length > min(_MAX_HEADER, size - 8):
-        raise _damaged(f"a header of {length} bytes among {size}")
+        raise _damaged(f"a header of {counted(length, 'byte')} among {size}")
     header = json.loads(source.read(length))
     if not isinstance(header, dict):
         raise _damaged(f"its header is a {type(header).__name__}; expected an object")
@@ -89,7 +90,7 @@ def read_arrays(source: Source, size: int) -> dict[str, np.ndarray]:
             raise _damaged(f"{brief(name)} begins at byte {start}; expected {end}")
         end = stop
     if end != size - 8 - length:
-        raise _damaged(f"its arrays take {end} bytes of {size - 8 - length}")
+        raise _damaged(f"its arrays take {counted(end, 'byte')} of {size - 8 - length}")
     made = {}
     for *_, name, kind, shape in places:
         array = made[name] = np.empty(shape, _TYPES[kind])
@@ -106,7 +107,7 @@ def _place(name: str, entry: Any) -> tuple[int, int, str, str, list[int]]:
     if not numbers or len(shape) > _MAX_AXES:
         raise _damaged(f"{brief(name)} has the shape {brief(shape)} at {brief([start, stop])}")
     if stop - start != math.prod(shape) * np.dtype(_TYPES[kind]).itemsize:
-        raise _damaged(f"{brief(name)} of {kind} and the shape {brief(shape)} has {stop - start} bytes")
+        raise _damaged(f"{brief(name)} of {kind} and the shape {brief(shape)} has {counted(stop - start, 'byte')}")
     return start, stop, name, kind, shape
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from megengine.core.errors import FileFormatError, MegEngineError, brief, nearest
 from megengine.core.pytree import TreeDef, flatten
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.dispatch import opdefs, registry
 from megengine.module import Module
 from megengine.serialization import builder_of
@@ -84,7 +85,8 @@ def read_tm(root: Any, *, allow: Sequence[type] = ()) -> TracedModule:
         raise
     except RecursionError as exc:
         raise FileFormatError(
-            f"its modules nest too deep for Python's limit of recursion ({sys.getrecursionlimit():,} calls); raise it "
+            "its modules nest too deep for Python's limit of recursion "
+            f"({counted(sys.getrecursionlimit(), 'call', spec=',')}); raise it "
             "with sys.setrecursionlimit"
         ) from exc
     except (TypeError, ValueError, IndexError, KeyError, AttributeError, OverflowError) as exc:
@@ -293,8 +295,8 @@ class _Reader:
         self.spend(len(state["const_val"]))
         constants = tuple((int(i), self.constant(v)) for i, v in state["const_val"])
         if structure.num_leaves != len(state["inputs"]) + len(constants):
-            given = f"{len(state['inputs'])} inputs and {len(constants)} constants"
-            raise FileFormatError(f"a call has {given}; its arguments nest {structure.num_leaves} values")
+            given = f"{counted(len(state['inputs']), 'input')} and {counted(len(constants), 'constant')}"
+            raise FileFormatError(f"a call has {given}; its arguments nest {counted(structure.num_leaves, 'value')}")
         return structure, constants
 
     def constant(self, value: Any) -> Any:

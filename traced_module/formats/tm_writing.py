@@ -15,6 +15,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import GraphError, brief
 from megengine.core.pytree import TreeDef
+from megengine.core.text import counted
 from megengine.dispatch import opdefs
 from megengine.logger import get_logger
 from megengine.module import Module
@@ -408,7 +409,9 @@ def _type(value: Any) -> Any:
 
 def _named(name: str) -> str:
     if len(name) > LONGEST_NAME:
-        raise GraphError(f".tm: the name {brief(name)} has {len(name)} characters; expected at most {LONGEST_NAME}")
+        raise GraphError(
+            f".tm: the name {brief(name)} has {counted(len(name), 'character')}; expected at most {LONGEST_NAME}"
+        )
     return name
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from megengine.core.errors import GraphError
 from megengine.core.pytree import TreeDef, unflatten
-from megengine.core.text import one_line
+from megengine.core.text import counted, one_line
 from megengine.dispatch import opdefs
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Expr:
     def output(self) -> Any:
         """The only node made. Raises GraphError when there are several."""
         if len(self._outputs) != 1:
-            raise GraphError(f"{self!r} makes {len(self._outputs)} values; expected one; use .outputs")
+            raise GraphError(f"{self!r} makes {counted(len(self._outputs), 'value')}; expected one; use .outputs")
         return self._outputs[0]
 
     @property

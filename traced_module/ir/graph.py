@@ -19,6 +19,7 @@ from megengine.core.dtype import storage_of
 from megengine.core.errors import GraphError, NameInUseError, ShapeError
 from megengine.core.pytree import TreeDef
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.dispatch import get_op
 from megengine.module import Module
 from megengine.tensor import Tensor
@@ -225,7 +226,8 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits, Drawable):
             raise GraphError(f"set_outputs: got {list(nodes)}; expected one tensor node or more")
         if self._top is not self and len(nodes) != len(self._outputs):
             raise GraphError(
-                f"set_outputs: {self.qualname} is called by another graph, which uses {len(self._outputs)} results; "
+                f"set_outputs: {self.qualname} is called by another graph, "
+                f"which uses {counted(len(self._outputs), 'result')}; "
                 f"got {len(nodes)}"
             )
         results = self._result_specs()
@@ -253,7 +255,7 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits, Drawable):
         self._check_expr("set_input", expr)
         self._check_owned("set_input", [node])
         if not 0 <= index < len(expr.inputs):
-            raise GraphError(f"set_input: {expr!r} has {len(expr.inputs)} inputs, so none of number {index}")
+            raise GraphError(f"set_input: {expr!r} has {counted(len(expr.inputs), 'input')}, so none of number {index}")
         new = (*expr.inputs[:index], node, *expr.inputs[index + 1 :])
         self._check_kinds("set_input", expr.inputs, new)
         self._check_before("set_input", [node], expr)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megengine.core.errors import GraphError, OptionError, nearest
+from megengine.core.text import counted
 from megengine.module import Module
 from megengine.traced_module.ir.expr import GetAttr, Input
 from megengine.traced_module.ir.node import ModuleNode, Node
@@ -144,7 +145,7 @@ def node_named(graphs: Sequence[InternalGraph], name: str, first: InternalGraph 
 
 def _ambiguous(name: str, found: Sequence[Node]) -> str:
     paths = ", ".join(dict.fromkeys(map(node_path, found[:6])))
-    return f"{len(found)} values are called {name!r}; give one by its path: {paths}"
+    return f"{counted(len(found), 'value')} are called {name!r}; give one by its path: {paths}"
 
 
 def nearest_node(graph: InternalGraph, name: str) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from megengine.core.collecting import collection_paused
 from megengine.core.errors import GraphError, OptionError, nearest
 from megengine.core.pytree import tree_map
+from megengine.core.text import counted
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.interpret import interpret
@@ -167,7 +168,7 @@ class PassManager:
     ) -> None:
         got = interpret(after, inputs)
         if len(got) != len(expected):
-            raise GraphError(f"pass {one.name!r} leaves {len(got)} results; expected {len(expected)}")
+            raise GraphError(f"pass {one.name!r} leaves {counted(len(got), 'result')}; expected {len(expected)}")
         worst = max(map(difference, expected, got), default=0.0)
         if worst <= self.tolerance:
             return

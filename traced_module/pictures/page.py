@@ -17,6 +17,7 @@ from typing import Any
 
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import GraphError
+from megengine.core.text import counted
 from megengine.traced_module.ir.expr import Constant, Expr, GetAttr, is_call_module
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
@@ -81,10 +82,10 @@ def page_data(roots: Sequence[InternalGraph]) -> dict[str, Any]:
                 index[id(item.inside)] = len(index)
                 todo.append((item.inside, costs))
         graphs.append(_sheet(sheet, costs, index))
-    counted, stored = _sizes(weights)
-    totals = f"{counted:,} parameters ({stored / 1e6:.2f} MB), {macs:,} MACs"
+    elements, stored = _sizes(weights)
+    totals = f"{counted(elements, 'parameter', spec=',')} ({stored / 1e6:.2f} MB), {macs:,} MACs"
     details = [("inputs", _interface(roots[0].inputs)), ("outputs", _interface(roots[0].outputs))]
-    details += [("parameters", f"{counted:,} ({stored / 1e6:.2f} MB)"), ("MACs", f"{macs:,}")]
+    details += [("parameters", f"{elements:,} ({stored / 1e6:.2f} MB)"), ("MACs", f"{macs:,}")]
     details += [("FLOPs", f"{2 * macs:,}"), ("boxes", f"{sum(len(g['nodes']) for g in graphs):,}")]
     name = _text(roots[0].name)
     return {"name": name, "totals": totals, "details": details, "roots": list(range(len(roots))), "graphs": graphs}
@@ -135,12 +136,12 @@ def _fold(item: Item, costs: Costs) -> dict[str, Any]:
     for expr in item.made:
         weights |= costs.weights(expr)
     macs = sum(costs.macs(expr) or 0 for expr in item.made)
-    made, counted = results(item), _sizes(weights)
+    made, sizes = results(item), _sizes(weights)
     called = Counter(map(called_name, item.made))
     details = [
         ("results", "\n".join(f"{n.name}: {_spec(n)}" for n in made)),
         ("holds", f"{len(item.made):,}: " + ", ".join(f"{count} {name}" for name, count in called.most_common())),
-        *_cost_lines(macs, counted),
+        *_cost_lines(macs, sizes),
     ]
     return {
         "title": _text(item.title),
@@ -151,7 +152,7 @@ def _fold(item: Item, costs: Costs) -> dict[str, Any]:
         "outside": False,
         "spec": _text(", ".join(map(_spec, made))),
         "macs": macs,
-        "parameters": counted[0],
+        "parameters": sizes[0],
         "details": [(label, _text(value)) for label, value in details if value],
     }
 
@@ -197,7 +198,9 @@ def _quantization(dtype: QuantizedDType) -> str:
         some = ", ".join(f"{s:.6g}" for s in dtype.scale[:MOST_SCALES])
         more = ", …" if len(dtype.scale) > MOST_SCALES else ""
         low, high = min(dtype.scale, default=math.nan), max(dtype.scale, default=math.nan)
-        lines.append(f"{len(dtype.scale)} scales along axis {dtype.axis}: {low:.6g} to {high:.6g}\n{some}{more}")
+        lines.append(
+            f"{counted(len(dtype.scale), 'scale')} along axis {dtype.axis}: {low:.6g} to {high:.6g}\n{some}{more}"
+        )
     else:
         lines.append(f"scale {dtype.scale:.9g}")
     return "\n".join([*lines, f"zero point {dtype.zero_point}"])

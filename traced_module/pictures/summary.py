@@ -12,6 +12,7 @@ from megengine.core.dtype import storage_of
 from megengine.core.errors import GraphError
 from megengine.core.notebook import html_table, html_text
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.dispatch import Op, get_op, interpose
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr, Input, is_call_module
@@ -227,12 +228,15 @@ def as_text(found: Summary, width: int | None = None) -> str:
 
 def _notes(found: Summary) -> list[str]:
     notes = [
-        f"{shortened(clean(found.name), LONGEST_CELL)}: {len(found.rows)} calls, {found.parameters:,} parameters "
+        f"{shortened(clean(found.name), LONGEST_CELL)}: "
+        f"{counted(len(found.rows), 'call')}, {counted(found.parameters, 'parameter', spec=',')} "
         f"({found.weight_bytes / 1e6:.2f} MB), {found.macs:,} multiply-accumulates ({2 * found.macs:,} FLOPs)",
     ]
     if found.unknown:
         names = shortened(", ".join(map(clean, found.unknown)), 3 * LONGEST_CELL)
-        notes.append(f"without {len(found.unknown)} calls whose multiply-accumulates need real values: {names}")
+        notes.append(
+            f"without {counted(len(found.unknown), 'call')} whose multiply-accumulates need real values: {names}"
+        )
     return notes
 
 

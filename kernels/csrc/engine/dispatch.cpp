@@ -221,7 +221,7 @@ PyObject* made_many(PyObject* arrays, const PreparedCall& call) {
     if (!items) return nullptr;
     const auto count = static_cast<Py_ssize_t>(call.outputs.size());
     if (PyTuple_GET_SIZE(items.get()) != count)
-        return PyErr_Format(PyExc_ValueError, "a kernel gave %zd results; expected %zd",
+        return PyErr_Format(PyExc_ValueError, "the number of results of a kernel is %zd; expected %zd",
                             PyTuple_GET_SIZE(items.get()), count);
     Ref tensors(PyTuple_New(count));
     for (Py_ssize_t i = 0; tensors && i < count; ++i) {

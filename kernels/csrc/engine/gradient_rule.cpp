@@ -70,7 +70,7 @@ Ref in_python(const TapeEntry& entry, const Cotangents& cotangents) {
     grads = Ref(PySequence_Tuple(grads.get()));
     const auto wanted = static_cast<Py_ssize_t>(entry.needs.size());
     if (grads && PyTuple_GET_SIZE(grads.get()) != wanted) {
-        PyErr_Format(PyExc_ValueError, "a gradient rule gave %zd gradients; expected %zd",
+        PyErr_Format(PyExc_ValueError, "the number of gradients of a rule is %zd; expected %zd",
                      PyTuple_GET_SIZE(grads.get()), wanted);
         return {};
     }

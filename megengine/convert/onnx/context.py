@@ -9,6 +9,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import FileFormatError, ShapeError, brief
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
@@ -97,7 +98,7 @@ class Call:
     def axis(self, axis: int, rank: int) -> int:
         """An axis as a number from 0; ONNX counts from the end too."""
         if not -rank <= axis < rank:
-            raise self.fail(f"axis {axis} does not exist in a tensor of {rank} dimensions")
+            raise self.fail(f"axis {axis} does not exist in a tensor of {counted(rank, 'dimension')}")
         return axis % rank
 
     def node(self, value: Value | float, like: Value | None = None) -> TensorNode:

@@ -7,6 +7,7 @@ import numpy as np
 
 from megengine.convert.onnx.reading import array_of
 from megengine.core.errors import FileFormatError
+from megengine.core.text import counted
 
 if TYPE_CHECKING:
     import onnx
@@ -80,6 +81,6 @@ def _check_growth(node: "onnx.NodeProto", inputs: list[np.ndarray | None]) -> No
         count = abs((limit - start) / delta) if delta else math.inf
     if count > MAX_VALUES:
         raise FileFormatError(
-            f"{node.op_type} node {node.name!r}: makes a constant of {count:.0f} values; "
+            f"{node.op_type} node {node.name!r}: makes a constant of {counted(count, 'value', spec='.0f')}; "
             f"at most {MAX_VALUES} are accepted"
         )

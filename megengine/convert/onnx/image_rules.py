@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from megengine.convert.onnx.context import Call, Value, rule
+from megengine.core.text import counted
 
 MAX_WEIGHTS = 1 << 26  # of the matrix that resizes an axis
 NEAREST = {
@@ -62,7 +63,9 @@ def _resized(call: Call, shape: tuple[int, ...]) -> tuple[list[float], list[int]
         raise call.fail("keep_aspect_ratio_policy is not supported; give the sizes themselves")
     given = sizes if sizes else [] if scales is None else scales.reshape(-1).tolist()
     if len(given) != len(axes):
-        raise call.fail(f"{len(given)} scales or sizes for {len(axes)} axes; expected one for each")
+        raise call.fail(
+            f"{counted(len(given), 'scale')} or sizes for {counted(len(axes), 'axis')}; expected one for each"
+        )
     for axis, value in zip(axes, given, strict=True):
         lengths[axis] = int(value) if sizes else math.floor(shape[axis] * value)
         factors[axis] = value / shape[axis] if sizes else value
@@ -165,7 +168,7 @@ def group_norm(call: Call) -> Value:
     x, groups = call.input(0), int(call.attr("num_groups", 0))
     shape = call.shape(x)
     if len(shape) < 3 or groups < 1 or shape[1] % groups:
-        raise call.fail(f"{groups} groups do not divide the channels of {shape}")
+        raise call.fail(f"{counted(groups, 'group')} do not divide the channels of {shape}")
     grouped = call.reshape(x, (shape[0], groups, math.prod(shape[1:]) // groups))
     y, _, _ = _standard(call, grouped, (2,), float(call.attr("epsilon", 1e-5)))
     if call.opset < 21:

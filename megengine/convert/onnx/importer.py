@@ -15,6 +15,7 @@ from megengine.convert.onnx.operators import LATE, is_computed, record_of, refus
 from megengine.convert.onnx.reading import OpenShapeError, initializers, opset_of, read_model
 from megengine.core.errors import FileFormatError, MegEngineError, OptionError, ShapeError, brief, nearest
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.dispatch import OnnxRule
 from megengine.traced_module import InternalGraph, TracedModule
 
@@ -146,7 +147,9 @@ class _Importer:
         inputs = [self._input(name, node) for name in node.input]
         made = self._made(node, inputs, index)
         if any(name in self.used for name in node.output[len(made) :]):
-            raise FileFormatError(f"{node.op_type} node {node.name!r}: {len(node.output)} outputs are not supported")
+            raise FileFormatError(
+                f"{node.op_type} node {node.name!r}: {counted(len(node.output), 'output')} are not supported"
+            )
         for name, value in zip(node.output, made, strict=False):
             if name:
                 self._define(name, value)
@@ -252,7 +255,9 @@ def _from_record(call: Call) -> Any:
     try:
         return call.apply(op.name, *inputs, **attrs)
     except TypeError as error:  # an attribute that our op needs and the node leaves out
-        raise call.fail(f"{len(inputs)} inputs and attributes {sorted(call.attrs)} do not fit ({error})") from error
+        raise call.fail(
+            f"{counted(len(inputs), 'input')} and attributes {sorted(call.attrs)} do not fit ({error})"
+        ) from error
 
 
 def _defaults(op_type: str, opset: int) -> dict[str, Any]:

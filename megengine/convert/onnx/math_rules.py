@@ -7,6 +7,7 @@ import numpy as np
 from megengine.convert.onnx.context import Call, Value, rule, spec_of
 from megengine.core.dtype import QuantizedDType, quantized, storage_of
 from megengine.core.errors import brief
+from megengine.core.text import counted
 
 
 @rule("Clip")
@@ -173,7 +174,9 @@ def _stored_integers(call: Call, x: np.ndarray, scale: np.ndarray, zero: np.ndar
     if scale.size != 1:
         axis = call.axis(int(call.attr("axis", 1)), x.ndim)
         if scale.size != x.shape[axis]:
-            raise call.fail(f"{scale.size} scales for an axis of {x.shape[axis]}; blocked scales are not supported")
+            raise call.fail(
+                f"{counted(scale.size, 'scale')} for an axis of {x.shape[axis]}; blocked scales are not supported"
+            )
     offset = np.zeros(1, np.int32) if zero is None else zero.astype(np.int32).reshape(-1)
     if x.dtype in (np.int8, np.uint8) and np.unique(offset).size == 1:
         name = "qint8" if x.dtype == np.int8 else "quint8"

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from megengine.convert.onnx.context import Call, Value, rule
+from megengine.core.text import counted
 
 MAX_SIZE = (1 << 31) - 1  # of a window, in any direction
 Padding = tuple[tuple[int, int], ...]
@@ -18,7 +19,7 @@ def window_padding(call: Call, size: tuple[int, ...], kernel: tuple[int, ...], s
     if mode in ("NOTSET", ""):
         pads = call.ints("pads", (0,) * 2 * dims)
         if pads is None or len(pads) != 2 * dims:
-            raise call.fail(f"pads is {pads}; expected {2 * dims} integers")
+            raise call.fail(f"pads is {pads}; expected {counted(2 * dims, 'integer')}")
         if min(pads) < 0:
             raise call.fail(f"pads is {pads}; negative padding is not supported")
         if max(pads) > MAX_SIZE:
@@ -40,7 +41,7 @@ def per_axis(call: Call, name: str, dims: int, default: tuple[int, ...] | None =
     """An attribute of one positive integer a spatial axis."""
     value = call.ints(name, default or (1,) * dims)
     if value is None or len(value) != dims or min(value) < 1 or max(value) > MAX_SIZE:
-        raise call.fail(f"{name} is {value}; expected {dims} positive integers of at most {MAX_SIZE}")
+        raise call.fail(f"{name} is {value}; expected {counted(dims, 'positive integer')} of at most {MAX_SIZE}")
     return value
 
 
@@ -167,7 +168,7 @@ def pool(call: Call) -> Value:
     given = call.ints("kernel_shape")
     kernel, stride = given and per_axis(call, "kernel_shape", dims), per_axis(call, "strides", dims)
     if kernel is None:
-        raise call.fail(f"kernel_shape is missing; expected {dims} integers")
+        raise call.fail(f"kernel_shape is missing; expected {counted(dims, 'integer')}")
     if set(per_axis(call, "dilations", dims)) != {1}:
         raise call.fail("dilations other than 1 are not supported")
     if any(call.outputs[1:]) or call.attr("storage_order", 0):
@@ -179,11 +180,11 @@ def pool(call: Call) -> Value:
     options = {"kernel": two(kernel), "stride": two(stride)}
     if call.op_type == "MaxPool":
         return like_input(call, call.apply("max_pool2d", image, padding=two_pads(wide), **options), x)
-    counted = bool(call.attr("count_include_pad", 0))
-    if counted and any(more):  # declared padding counts, the extension does not: pad by hand first
+    borders = bool(call.attr("count_include_pad", 0))
+    if borders and any(more):  # declared padding counts, the extension does not: pad by hand first
         image = call.apply("pad", image, widths=((0, 0), (0, 0), *two_pads(padding)), mode="constant", value=0.0)
-        wide, counted = tuple((0, extra) for extra in more), False
-    y = call.apply("avg_pool2d", image, padding=two_pads(wide), count_include_pad=counted, **options)
+        wide, borders = tuple((0, extra) for extra in more), False
+    y = call.apply("avg_pool2d", image, padding=two_pads(wide), count_include_pad=borders, **options)
     return like_input(call, y, x)
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from megengine.convert.onnx.context import RULES
 from megengine.core.errors import FileFormatError, nearest
+from megengine.core.text import counted
 from megengine.dispatch import OnnxRule, Op, registry
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def _branches(node: "onnx.NodeProto") -> bool:
 
 
 def _told(full: str, nodes: list["onnx.NodeProto"]) -> str:
-    count = f"{len(nodes)} nodes, first" if len(nodes) > 1 else "node"
+    count = f"{counted(len(nodes), 'node')}, first" if len(nodes) > 1 else "node"
     name = nodes[0].name or (nodes[0].output[0] if nodes[0].output else "")
     return f"{full!r} ({count} {name!r}; {_reason(full, nodes[0])})"
 

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING
 import numpy as np
 
 from megengine.core.errors import FileFormatError, brief
+from megengine.core.text import counted
 
 if TYPE_CHECKING:
     import onnx
@@ -73,7 +74,9 @@ def _content(path: Path) -> bytes:
     try:
         size = path.stat().st_size
         if size > MAX_FILE:
-            raise FileFormatError(f"{path}: {size} bytes; an ONNX model has at most 2 GiB (weights may lie beside it)")
+            raise FileFormatError(
+                f"{path}: {counted(size, 'byte')}; an ONNX model has at most 2 GiB (weights may lie beside it)"
+            )
         return path.read_bytes()
     except FileNotFoundError:
         raise FileFormatError(f"{path}: no such file") from None
@@ -156,10 +159,11 @@ def array_of(tensor: "onnx.TensorProto", folder: Path | None = None) -> np.ndarr
         return _external(tensor, dtype, shape, folder)
     if tensor.HasField("raw_data") and _bits(tensor.data_type) >= 8 and len(tensor.raw_data) != count * dtype.itemsize:
         raise FileFormatError(
-            f"{where}: {len(tensor.raw_data)} bytes of data; shape {shape} and {dtype} need {count * dtype.itemsize}"
+            f"{where}: {counted(len(tensor.raw_data), 'byte')} of data; "
+            f"shape {shape} and {dtype} need {count * dtype.itemsize}"
         )
     if not tensor.HasField("raw_data") and count > 16 * max(1, tensor.ByteSize()):
-        raise FileFormatError(f"{where}: shape {shape} needs {count} values and the file holds fewer")
+        raise FileFormatError(f"{where}: shape {shape} needs {counted(count, 'value')} and the file holds fewer")
     try:
         array = onnx.numpy_helper.to_array(tensor)
     except Exception as error:
@@ -191,7 +195,8 @@ def _external(tensor: "onnx.TensorProto", dtype: np.dtype, shape: tuple[int, ...
             size = os.fstat(file.fileno()).st_size
             if length != needed or offset < 0 or offset + needed > size:
                 raise FileFormatError(
-                    f"{where}: needs {needed} bytes at offset {offset} of {brief(location)} ({length} declared), "
+                    f"{where}: needs {counted(needed, 'byte')} at offset "
+                    f"{offset} of {brief(location)} ({length} declared), "
                     f"the file has {size}"
                 )
             file.seek(offset)

@@ -7,6 +7,7 @@ import numpy as np
 from megengine.convert.onnx.context import MAX_AXES, Call, Value, rule
 from megengine.core.dtype import as_dtype
 from megengine.core.errors import brief
+from megengine.core.text import counted
 from megengine.traced_module.ir.node import TensorNode
 
 
@@ -35,7 +36,7 @@ def reshape(call: Call) -> Value:
     if -1 in wanted and known and count % known == 0:
         wanted = tuple(count // known if size == -1 else size for size in wanted)
     if -1 in wanted or math.prod(wanted) != count:
-        raise call.fail(f"{count} values of shape {old} do not fit shape {wanted}")
+        raise call.fail(f"{counted(count, 'value')} of shape {old} do not fit shape {wanted}")
     return call.reshape(x, wanted)
 
 
@@ -47,7 +48,7 @@ def flatten(call: Call) -> Value:
     axis = int(call.attr("axis", 1))
     axis = axis + len(shape) if axis < 0 else axis
     if not 0 <= axis <= len(shape):
-        raise call.fail(f"axis {axis} does not exist in a tensor of {len(shape)} dimensions")
+        raise call.fail(f"axis {axis} does not exist in a tensor of {counted(len(shape), 'dimension')}")
     return call.reshape(x, (math.prod(shape[:axis]), math.prod(shape[axis:])))
 
 
@@ -58,7 +59,7 @@ def transpose(call: Call) -> Value:
     rank = len(call.shape(x))
     perm = call.ints("perm", tuple(reversed(range(rank)))) or ()
     if sorted(perm) != list(range(rank)):
-        raise call.fail(f"perm {perm} is no permutation of {rank} axes")
+        raise call.fail(f"perm {perm} is no permutation of {counted(rank, 'axis')}")
     return x if perm == tuple(range(rank)) else call.apply("transpose", x, perm=perm)
 
 
@@ -110,7 +111,7 @@ def split(call: Call) -> tuple[Value, ...]:
         step = -(-shape[axis] // parts)
         sizes = tuple(min(step, shape[axis] - step * i) for i in range(parts))
     if sum(sizes) != shape[axis] or min(sizes) < 0 or len(sizes) < len(call.outputs):
-        raise call.fail(f"sizes {sizes} do not make up axis {axis} of {shape} in {len(call.outputs)} parts")
+        raise call.fail(f"sizes {sizes} do not make up axis {axis} of {shape} in {counted(len(call.outputs), 'part')}")
     made, start = [], 0
     for size in sizes:
         made.append(_cut(call, x, {axis: (start, start + size, 1)}))
@@ -227,7 +228,7 @@ def pad(call: Call) -> Value:
     axes = call.const_ints(3, "axes") if call.opset >= 18 else None
     axes = tuple(call.axis(a, rank) for a in axes) if axes is not None else tuple(range(rank))
     if pads is None or len(pads) != 2 * len(axes):
-        raise call.fail(f"pads is {pads}; expected {2 * len(axes)} integers")
+        raise call.fail(f"pads is {pads}; expected {counted(2 * len(axes), 'integer')}")
     mode = call.attr("mode", "constant")
     if mode not in ("constant", "reflect", "edge"):
         raise call.fail(f"mode {mode!r} is not supported; expected constant, reflect or edge")

@@ -76,7 +76,7 @@ def _to(name: str) -> Callable[[np.ndarray, Any], np.ndarray]:
         return _with_metadata(np.clip(stored, dtype.qmin, dtype.qmax).astype(dtype.storage), dtype)
 
     convert.__name__ = convert.__qualname__ = f"convert_to_{name}"
-    convert.__doc__ = f"Real values as {name} integers, ties to even. Raises DTypeError unless `q` is of that type."
+    convert.__doc__ = f"Real values as integers of {name}, ties to even. Raises DTypeError unless `q` is of that type."
     return convert
 
 
@@ -86,7 +86,7 @@ def _from(name: str) -> Callable[[np.ndarray], np.ndarray]:
         return (np.asarray(arr, np.float32) - np.float32(dtype.zero_point)) * np.float32(dtype.only_scale)
 
     convert.__name__ = convert.__qualname__ = f"convert_from_{name}"
-    convert.__doc__ = f"Real values of {name} integers. Raises DTypeError unless the array has such a dtype."
+    convert.__doc__ = f"Real values of integers of {name}. Raises DTypeError unless the array has such a dtype."
     return convert
 
 
