@@ -1,5 +1,8 @@
 """MegEngine's path of expressions."""
 
+from typing import Any
+
+from megengine.core import absent
 from megengine.traced_module.ir.expr import (
     Apply,
     CallFunction,
@@ -16,6 +19,11 @@ from megengine.traced_module.ir.expr import (
     is_getattr,
     is_input,
 )
+
+
+def __getattr__(name: str) -> Any:
+    raise absent.missing(__name__, name)
+
 
 __all__ = [
     "Apply",

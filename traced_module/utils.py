@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from megengine.core import absent
 from megengine.core.errors import NameInUseError
 from megengine.module import Module
 from megengine.tensor import Tensor
@@ -12,9 +13,9 @@ from megengine.traced_module.tracing.calls import get_subattr as _get_subattr
 __all__ = ["assign_attr", "get_subattr"]
 
 
-def get_subattr(obj: Any, target: str) -> Any:
+def get_subattr(module: Any, target: str) -> Any:
     """The attribute of a module at a dotted path; the module itself at an empty one. Raises GraphError otherwise."""
-    return _get_subattr(obj, target) if target else obj
+    return _get_subattr(module, target) if target else module
 
 
 def assign_attr(obj: Module | Tensor, module: Module, target: str) -> None:
@@ -28,3 +29,7 @@ def assign_attr(obj: Module | Tensor, module: Module, target: str) -> None:
     if have is not None and not isinstance(have, (Module, Tensor)):
         raise NameInUseError(f"assign_attr: {target!r} is a {type(have).__name__}; choose another name")
     setattr(owner, name, obj)
+
+
+def __getattr__(name: str) -> Any:
+    raise absent.missing(__name__, name)

@@ -20,7 +20,24 @@ REASONS: dict[str, str] = {
     "megengine.distributed.Server": "training runs in one process",
     "megengine.distributed.Client": "training runs in one process",
     "megengine.distributed.launcher": "training runs in one process; megengine.distributed has launcher itself",
+    "megengine.distributed.Group.": "training runs in one process, which is the group megengine.distributed.WORLD",
+    **{
+        f"megengine.distributed.{name}": "training runs in one process, which sends no messages"
+        for name in (
+            *("functional.collective_comm", "functional.remote_recv", "functional.remote_send", "helper.TensorFuture"),
+            *("helper.get_offsets", "helper.pack_allreduce_split"),
+            *("helper.param_pack_concat", "helper.param_pack_split"),
+        )
+    },
+    "megengine.data.DataLoader.": "batches are made in this process",
+    "megengine.jit.trace.": "functions run as they are written, and megengine.plan.compile makes models fast",
+    "megengine.jit.xla_trace": "megengine.plan.compile makes models fast",
+    "megengine.traced_module.TracedModule": "trace_module makes it, and megengine.load reads it",
+    "megengine.traced_module.expr.": "a Graph makes its expressions and changes them: insert_exprs, replace_node",
+    "megengine.traced_module.node.": "a Graph makes its nodes: see insert_exprs and add_input_node",
+    "megengine.traced_module.utils.replace_container_with_module_container": "lists and dicts of modules are traced",
     "megengine.lite": "megengine.plan runs models",
+    "megenginelite": "a package of its own, of which nothing is here; megengine.plan runs models",
     "megengine.tools.network_visualize": "megengine.traced_module.pictures draws graphs, and so does mge-quantize draw",
     "megengine.xla": "jit.trace and megengine.plan compile graphs",
     "megengine.experimental": "what became useful of it is in megengine.quantization",
@@ -88,10 +105,10 @@ _IMPORT_FROM = opcode.opmap["IMPORT_FROM"]
 
 
 class _Reasons:
-    """The last finder of modules: of those of MegEngine that are not here it says why."""
+    """The last finder of modules: of those of MegEngine and MegEngine Lite that are not here it says why."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        why = reason(fullname) if fullname.startswith("megengine.") else ""
+        why = reason(fullname) if fullname.partition(".")[0] in ("megengine", "megenginelite") else ""
         if why:
             raise MissingModuleError(f"No module named {fullname!r}: {why}", name=fullname)
 

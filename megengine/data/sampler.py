@@ -48,9 +48,18 @@ class StreamSampler(Sampler):
     def __init__(self, batch_size: int = 1) -> None:
         self.batch_size = _batch_size("StreamSampler", batch_size)
 
+    def sample(self) -> Iterator[int]:
+        """0, 1, 2, ..."""
+        return itertools.count()
+
+    def batch(self) -> Iterator[list[int]]:
+        """The numbers of `sample()`, together."""
+        numbers = iter(self.sample())
+        while found := list(itertools.islice(numbers, self.batch_size)):
+            yield found
+
     def __iter__(self) -> Iterator[list[int]]:
-        for start in itertools.count(0, self.batch_size):
-            yield list(range(start, start + self.batch_size))
+        return self.batch()
 
 
 class MapSampler(Sampler):
@@ -103,12 +112,19 @@ class MapSampler(Sampler):
         full, rest = divmod(math.ceil(self.num_samples / self.world_size), self.batch_size)
         return full + bool(rest and not self.drop_last)
 
-    def __iter__(self) -> Iterator[list[int]]:
-        indices = list(self.sample())
-        indices += indices[: -len(indices) % self.world_size]
-        indices = indices[self.rank :: self.world_size]
+    def scatter(self, indices: Sequence[int]) -> list[int]:
+        """The part of `rank` of the indices."""
+        found = list(indices)
+        return (found + found[: -len(found) % self.world_size])[self.rank :: self.world_size]
+
+    def batch(self) -> Iterator[list[int]]:
+        """The part of `rank` of `sample()`, cut into batches."""
+        indices = self.scatter(self.sample())
         for at in range(len(self)):
             yield indices[at * self.batch_size : (at + 1) * self.batch_size]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.batch())
 
 
 class SequentialSampler(MapSampler):

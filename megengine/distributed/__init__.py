@@ -68,6 +68,14 @@ def bcast_params(params: Iterable[Tensor]) -> None:
     """Every process, this one, has the parameters already."""
 
 
+def group_start() -> None:
+    """Begin a group of messages, of which one process sends none."""
+
+
+def group_end() -> None:
+    """End the group."""
+
+
 def __getattr__(name: str) -> Any:
     raise absent.missing(__name__, name)
 
@@ -80,6 +88,8 @@ __all__ = [
     "get_rank",
     "get_world_size",
     "group_barrier",
+    "group_end",
+    "group_start",
     "helper",
     "init_process_group",
     "is_distributed",

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from megengine.core import absent
 from megengine.tensor import Tensor
 
 
 def _alone(inp: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """The result over one process: the input itself. Group, device and axis have no effect."""
     return inp
+
+
+def __getattr__(name: str) -> Any:
+    raise absent.missing(__name__, name)
 
 
 _NAMES = """all_gather all_reduce_max all_reduce_min all_reduce_sum all_to_all broadcast gather reduce_scatter_sum

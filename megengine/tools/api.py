@@ -35,12 +35,15 @@ def resolve(name: str) -> Any:
     parts = name.split(".")
     found: Any = importlib.import_module(parts[0])
     for i, part in enumerate(parts[1:], 2):
+        path = ".".join(parts[:i])
+        # `package.quantize` is the function; in `package.quantize.quantize_qat` it is the module that stands first
+        inside = i < len(parts) and sys.modules.get(path)
         try:
-            found = getattr(found, part)
+            found = inside or getattr(found, part)
         except AttributeError:
             if not inspect.ismodule(found):
                 raise
-            found = importlib.import_module(".".join(parts[:i]))
+            found = importlib.import_module(path)
     return found
 
 

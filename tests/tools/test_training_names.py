@@ -134,6 +134,27 @@ def test_orders():
             wrong()
 
 
+class Backwards(SequentialSampler):
+    def scatter(self, indices):
+        return super().scatter(indices)[::-1]
+
+
+class InOne(SequentialSampler):
+    def batch(self):
+        return [list(self.sample())]
+
+
+def test_samplers_are_changed_by_their_parts():
+    """`sample`, `scatter` and `batch` are what subclasses override, as in MegEngine."""
+    assert list(Backwards(range(5), 2)) == [[4, 3], [2, 1], [0]]
+    assert list(InOne(range(3))) == [[0, 1, 2]]
+    assert SequentialSampler(range(10), 3, world_size=3, rank=1).scatter(list(range(10))) == [1, 4, 7, 0]
+    sampler = StreamSampler(2)
+    assert [next(sampler.sample()), next(sampler.batch())] == [0, [0, 1]]
+    assert dist.helper.synchronized(len)([1]) == 1
+    assert dist.group_start() is dist.group_end() is None
+
+
 class Counting(StreamDataset):
     def __init__(self, count):
         super().__init__()
