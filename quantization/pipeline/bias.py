@@ -12,28 +12,11 @@ from megengine.dispatch import apply
 from megengine.kernels.reference import integer
 from megengine.quantization.pipeline.annotate import Annotation
 from megengine.quantization.pipeline.freeze import Frozen
-from megengine.quantization.ranges import Progress, stream
+from megengine.quantization.pipeline.match import is_op
+from megengine.quantization.ranges import MeanValue, Progress, stream
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
-
-
-@dataclass(slots=True)
-class MeanValue:
-    """Mean over pictures of one edge, float64, of the shape of one picture."""
-
-    pictures: int = 0
-    total: np.ndarray | float = 0.0
-
-    def update(self, x: np.ndarray) -> None:
-        """Take a batch; axis 0 counts pictures."""
-        self.total = self.total + x.sum(axis=0, dtype=np.float64, keepdims=True)
-        self.pictures += len(x)
-
-    @property
-    def value(self) -> np.ndarray:
-        """Float32 mean with a first axis of 1."""
-        return np.asarray(self.total / self.pictures, np.float32)
 
 
 @dataclass(slots=True)
@@ -61,13 +44,11 @@ def mean_errors(
     layers = [e for e in graph.exprs() if isinstance(e, Apply) and e.outputs[0].name in frozen.weights]
     means = {e.inputs[0].name: InputMeans() for e in layers}
 
-    def look(node: Any, value: Tensor) -> None:
-        if node.name in means:
-            means[node.name].exact.update(value.numpy())
-        elif node.meta.get("edge") in means and node.expr.op == "dequantize":
-            means[node.meta["edge"]].rounded.update(value.numpy())
-
-    stream(qdq, batches, look, stage="bias correction", progress=progress)
+    sinks = {name: one.exact for name, one in means.items()}
+    for expr in qdq.exprs():
+        if is_op(expr, "dequantize") and (edge := expr.meta.get("edge")) in means:
+            sinks[expr.outputs[0].name] = means[edge].rounded
+    stream(qdq, batches, sinks, stage="bias correction", progress=progress)
     return {e.outputs[0].name: _error(e, means[e.inputs[0].name], frozen) for e in layers}
 
 

@@ -10,7 +10,6 @@ from megengine.quantization.pipeline.annotate import Annotation, annotate
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.spec import Plain, Shared
 from megengine.quantization.ranges import Progress, TensorStatistics, stream
-from megengine.tensor import Tensor
 from megengine.traced_module.ir.graph import InternalGraph
 
 
@@ -49,10 +48,5 @@ def calibrate(
     Raises:
         CalibrationError: no batch at all; NaN or infinity at a node, which is named.
     """
-
-    def look(node: Any, value: Tensor) -> None:
-        if node.name in stats:
-            stats[node.name].update(value.numpy())
-
-    stream(graph, batches, look, stage="calibrate", progress=progress)
+    stream(graph, batches, stats, stage="calibrate", progress=progress)
     return stats

@@ -13,4 +13,4 @@ from megengine.quantization.ranges.observers import (
 )
 from megengine.quantization.ranges.places import at
 from megengine.quantization.ranges.qparams import LSQParams, QParams, QParamsModuleMixin, QuantMode, create_qparams
-from megengine.quantization.ranges.statistics import Histogram, TensorStatistics
+from megengine.quantization.ranges.statistics import Histogram, MeanValue, TensorStatistics

@@ -1,9 +1,9 @@
-"""Batches of data, fed to a graph: their shapes and dtypes are checked, and each value is shown to who looks."""
+"""Batches of data, fed to a graph: their shapes and dtypes are checked, and values of nodes go to sinks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,19 +15,35 @@ from megengine.traced_module import interpret
 from megengine.traced_module.ir.graph import InternalGraph
 
 Progress = Callable[[str, int, int | None], None]
-OnValue = Callable[[Any, Tensor], Tensor | None]
 Batch = tuple[np.ndarray, ...]
+
+
+class Sink(Protocol):
+    """What takes the values of a node, batch by batch."""
+
+    def update(self, x: np.ndarray, /) -> None:
+        """Take a batch."""
 
 
 def stream(
     graph: InternalGraph,
     batches: Iterable[Any],
-    look: OnValue,
+    sinks: Mapping[str, Sink],
     *,
     stage: str,
     progress: Progress | None = None,
-) -> int:
-    """Interpret the graph on every batch, showing each value to `look`; returns the number of batches."""
+) -> None:
+    """Interpret the graph on every batch; the values of a node go to the sink of its name.
+
+    Raises:
+        CalibrationError: there is no batch, or one does not fit.
+    """
+
+    def look(node: Any, value: Tensor) -> None:
+        sink = sinks.get(node.name)
+        if sink is not None:
+            sink.update(value.numpy())
+
     total = len(batches) if isinstance(batches, Sized) else None
     done = 0
     for arrays in as_batches(batches, graph):
@@ -37,7 +53,6 @@ def stream(
             progress(stage, done, total)
     if not done:
         raise CalibrationError("calibration: the data has no batch; expected at least one input of the model")
-    return done
 
 
 def as_batches(batches: Iterable[Any], graph: InternalGraph) -> Iterator[Batch]:

@@ -151,6 +151,24 @@ class RunningAverage:
 
 
 @dataclass(slots=True)
+class MeanValue:
+    """Mean over pictures of one edge, float64, of the shape of one picture."""
+
+    pictures: int = 0
+    total: np.ndarray | float = 0.0
+
+    def update(self, x: np.ndarray) -> None:
+        """Take a batch; axis 0 counts pictures."""
+        self.total = self.total + x.sum(axis=0, dtype=np.float64, keepdims=True)
+        self.pictures += len(x)
+
+    @property
+    def value(self) -> np.ndarray:
+        """Float32 mean with a first axis of 1."""
+        return np.asarray(self.total / self.pictures, np.float32)
+
+
+@dataclass(slots=True)
 class TensorStatistics:
     """Everything the observers need to know about one tensor; about 40 kB whatever the amount of data.
 

@@ -48,6 +48,15 @@ def test_the_traced_and_quantized_parts_come_when_they_are_named():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_pooling_floats_does_not_import_quantization():
+    code = (
+        "import sys, megengine as mge, megengine.functional as F\n"
+        "F.max_pool2d(mge.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), 2).reshape(-1)\n"
+        "assert 'megengine.quantization' not in sys.modules\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_source_that_was_not_built_says_so(tmp_path):
     """Python in the repository finds the sources before an installed package."""
     sources = Path(megengine.__file__).parent

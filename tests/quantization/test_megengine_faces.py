@@ -25,6 +25,13 @@ def test_qparams_of_any_tensor_can_be_updated():
     assert other.qparams.scale is None  # each tensor has its own
 
 
+def test_a_moved_tensor_has_qparams_of_its_own():
+    x = tensor(X)
+    y = x.reshape(1, -1)
+    y.qparams.update(Q.create_qparams(Q.QuantMode.SYMMERTIC, "qint8", tensor(0.5)))
+    assert x.qparams.scale is None
+
+
 @pytest.mark.parametrize(
     ("mode", "zero_point", "want"),
     [
