@@ -41,7 +41,7 @@ class InOrder(click.Command):
         return rest
 
 
-def _in_order(given: Mapping[str, Any], order: Sequence[click.Parameter]) -> Iterator[tuple[Step, Any]]:
+def _in_order(options: Mapping[str, Any], order: Sequence[click.Parameter]) -> Iterator[tuple[Step, Any]]:
     """(step, value); values of steps that are made together as a list."""
     steps = {_parameter(step): step for step in STEPS}
     seen: Counter[str] = Counter()
@@ -51,7 +51,7 @@ def _in_order(given: Mapping[str, Any], order: Sequence[click.Parameter]) -> Ite
         if name not in steps:
             continue
         step = steps[name]
-        value = given[name][seen[name]] if step.value else None
+        value = options[name][seen[name]] if step.value else None
         seen[name] += 1
         if not step.together:
             yield step, value
@@ -139,9 +139,9 @@ def _weights_of(output: Path | None) -> Path | None:
     return output.with_suffix(".pkl") if output is not None and output.suffix == ".py" else None
 
 
-def _read_by(given: Sequence[tuple[Step, Any]]) -> Iterator[str]:
+def _read_by(steps: Sequence[tuple[Step, Any]]) -> Iterator[str]:
     """The files that steps read: logs, and modules with layers."""
-    for step, value in given:
+    for step, value in steps:
         if step.value.endswith("FILE"):
             yield value
         elif "FILE.py:" in step.value:

@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from megengine.cli.app import common, examples
+from megengine.cli.images import METADATA, from_metadata
 from megengine.cli.models import chosen_graph, graph_option, load_calls, load_model, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option
 from megengine.cli.parts import part_at
-from megengine.cli.pictures import METADATA, from_metadata
 from megengine.core.dtype import storage_of
 from megengine.core.errors import MegEngineError, OptionError, nearest
 from megengine.core.text import counted
@@ -122,7 +122,7 @@ def _preparation(graph: InternalGraph) -> str:
         return str(error)
 
 
-def _show_matches(found: dict[str, Any], pattern: str, out: Output) -> None:
+def _show_matches(facts: dict[str, Any], pattern: str, out: Output) -> None:
     """The layers that match, with where they come from.
 
     Raises:
@@ -131,16 +131,16 @@ def _show_matches(found: dict[str, Any], pattern: str, out: Output) -> None:
     words = ("name", "node", "path", "module", "op")
     wanted = pattern.lower()
     hits = [
-        x for x in found["layers"] if any(w == wanted or fnmatchcase(w, wanted) for w in (x[k].lower() for k in words))
+        x for x in facts["layers"] if any(w == wanted or fnmatchcase(w, wanted) for w in (x[k].lower() for k in words))
     ]
     if not hits:
-        known = [text for x in found["layers"] for text in (x["name"], x["node"], x["module"], x["op"])]
-        raise OptionError(f"--find {pattern!r}: no layer of {found['name']} matches{nearest(pattern, known)}")
+        known = [text for x in facts["layers"] for text in (x["name"], x["node"], x["module"], x["op"])]
+        raise OptionError(f"--find {pattern!r}: no layer of {facts['name']} matches{nearest(pattern, known)}")
     keys = ("node", "op", "module", "path", "source")
     rows = [(*(x[k] for k in keys), ", ".join(x["passes"]), shape_text(x["shape"]), x["macs"] or None) for x in hits]
-    out.table(found["name"], ("layer", "op", "module", "path", "source", "passes", "shape", "MACs"), rows)
-    out.say(f"{len(hits)} of {counted(len(found['layers']), 'layer')} match{'es' * (len(hits) == 1)} {pattern!r}")
-    out.result({**found, "layers": hits})
+    out.table(facts["name"], ("layer", "op", "module", "path", "source", "passes", "shape", "MACs"), rows)
+    out.say(f"{len(hits)} of {counted(len(facts['layers']), 'layer')} match{'es' * (len(hits) == 1)} {pattern!r}")
+    out.result({**facts, "layers": hits})
 
 
 KINDS = {

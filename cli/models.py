@@ -131,13 +131,13 @@ def _models_beside(path: Path) -> list[str]:
         return []
 
 
-def _from_onnx(path: Path, given: Shapes) -> TracedModule:
+def _from_onnx(path: Path, shapes: Shapes) -> TracedModule:
     """The model; what is wrong with its shapes is said in options of the command line."""
     from megengine.convert import onnx
     from megengine.convert.onnx.reading import OpenShapeError
 
     try:
-        return onnx.load(path, _onnx_shapes(given))
+        return onnx.load(path, _onnx_shapes(shapes))
     except OpenShapeError as error:
         sizes = error.shape.replace(" ", "").replace("?", "224") or "1,3,224,224"
         raise FileFormatError(
@@ -148,13 +148,13 @@ def _from_onnx(path: Path, given: Shapes) -> TracedModule:
         raise type(error)(str(error).replace("input_shapes:", "--input-shape:", 1)) from error
 
 
-def _onnx_shapes(given: Mapping[str, tuple[int, ...]]) -> Any:
-    if not given:
+def _onnx_shapes(shapes: Mapping[str, tuple[int, ...]]) -> Any:
+    if not shapes:
         return None
-    return given[""] if list(given) == [""] else dict(given)
+    return shapes[""] if list(shapes) == [""] else dict(shapes)
 
 
-def _from_function(source: str, given: Shapes) -> TracedModule:
+def _from_function(source: str, shapes: Shapes) -> TracedModule:
     """The function gives a TracedModule, a Module (with --input-shape), or a Module and its example inputs."""
     from megengine.module import Module
     from megengine.tensor import Tensor
@@ -170,9 +170,9 @@ def _from_function(source: str, given: Shapes) -> TracedModule:
     if not isinstance(module, Module):
         raise OptionError(f"model {source!r}: gave {type(module).__name__}; expected a Module, or (Module, *inputs)")
     if not inputs:
-        if not given:
+        if not shapes:
             raise OptionError(f"model {source!r}: gave no example input; add --input-shape 1,3,224,224")
-        inputs = [Tensor(np.zeros(shape, np.float32)) for shape in given.values()]
+        inputs = [Tensor(np.zeros(shape, np.float32)) for shape in shapes.values()]
     module.eval()
     tensors = [one if isinstance(one, Tensor) else Tensor(np.asarray(one)) for one in inputs]
     return trace_module(module, *tensors)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from megengine.cli import assets
+from megengine.cli.images import PRESETS, Recipe, to_metadata
 from megengine.cli.photos import PhotoSet
-from megengine.cli.pictures import PRESETS, Recipe, to_metadata
 
 if TYPE_CHECKING:
     from megengine.traced_module import TracedModule

@@ -79,16 +79,16 @@ class Output:
 class Bar:
     """Counts steps of one piece of work."""
 
-    def __init__(self, shown: Progress, task: Any) -> None:
-        self._shown, self._task = shown, task
+    def __init__(self, progress: Progress, task: Any) -> None:
+        self._progress, self._task = progress, task
 
     def step(self, count: int = 1) -> None:
         """So many steps are done."""
-        self._shown.advance(self._task, count)
+        self._progress.advance(self._task, count)
 
     def show(self, what: str, done: int, total: int | None) -> None:
         """State the stage and how far it is."""
-        self._shown.update(self._task, description=printable(what), completed=done, total=total)
+        self._progress.update(self._task, description=printable(what), completed=done, total=total)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from megengine.cli.pictures import SUFFIXES
+from megengine.cli.images import SUFFIXES
 from megengine.core.errors import OptionError
 
 overwrite_option = click.option("--overwrite", is_flag=True, help="Let what is written replace what is read.")

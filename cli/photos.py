@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from megengine.cli import assets
-from megengine.cli.pictures import Recipe, load
+from megengine.cli.images import Recipe, load
 from megengine.core.text import counted
 
 WHITE, GREY = (255, 255, 255), (128, 128, 128)

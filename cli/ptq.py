@@ -8,7 +8,7 @@ from typing import Any
 import click
 import numpy as np
 
-from megengine.cli import pictures
+from megengine.cli import images
 from megengine.cli.app import common
 from megengine.cli.models import chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
@@ -45,7 +45,7 @@ preprocess_option = click.option(
     "--preprocess",
     default=None,
     metavar="RECIPE",
-    help=f"For pictures: a preset ({', '.join(pictures.PRESETS)}), a .json file, or preset,key=value,... "
+    help=f"For pictures: a preset ({', '.join(images.PRESETS)}), a .json file, or preset,key=value,... "
     "Needed unless the model stores one.",
 )
 samples_option = click.option("--samples", type=click.IntRange(1), default=None, help="Use at most this many batches.")
@@ -62,7 +62,7 @@ class Data:
     """
 
     reader: Reader
-    how: pictures.Recipe | None
+    how: images.Recipe | None
     origin: str = ""
 
     def describe(self) -> dict[str, Any] | None:
@@ -85,10 +85,10 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
     slots = [Slot(node.name, tuple(node.shape), node.spec.dtype) for node in model.graph.inputs]
     pictured = kind_of(data) == "pictures"
     shape = slots[0].shape if len(slots) == 1 and len(slots[0].shape) == 4 else None
-    stored = pictures.from_metadata(model.graph.metadata, shape) if pictured and shape else None
+    stored = images.from_metadata(model.graph.metadata, shape) if pictured and shape else None
     how, origin = stored, "the model"
     if preprocess is not None:
-        how, origin = pictures.recipe(preprocess, shape if pictured else None), "--preprocess"
+        how, origin = images.recipe(preprocess, shape if pictured else None), "--preprocess"
     found = Data(open_reader(data, slots, how=how, limit=samples), how, origin)
     if how is not None:
         out.say(f"pictures: {found}")
@@ -142,7 +142,7 @@ def ptq(
                 "--output and --onnx both name a .onnx file; give --output a .mgt file, or leave out --onnx"
             )
         wanted |= {"model": None, "onnx": output}
-    given = [options["model"], options["data"], *pictures.recipe_files(options["preprocess"])]
+    given = [options["model"], options["data"], *images.recipe_files(options["preprocess"])]
     check_outputs([("--output", output), ("--onnx", onnx_path), ("--report", report_path)], given, overwrite=overwrite)
     with ExitStack() as stack:
         files = Files(
@@ -206,7 +206,7 @@ def _quantize(files: Files, out: Output, *, model: str, data: str, preprocess: s
     given = data_of(data, preprocess, samples, source, out)
     reader = given.reader
     if given.how is not None:
-        source.graph.metadata.update(pictures.to_metadata(given.how))
+        source.graph.metadata.update(images.to_metadata(given.how))
     made = quantizing.quantize_with_progress(source, reader, config, out, "quantize")
     check_data(made, reader.name)
     if files.model:
@@ -267,7 +267,7 @@ def _show(out: Output, made: Any, analysis: Any, small: tuple[int, int]) -> None
 
 
 def _write_report(
-    path: Path, name: str, made: Any, analysis: Any, config: Any, given: Data, small: tuple[int, int]
+    path: Path, name: str, made: Any, analysis: Any, config: Any, data: Data, small: tuple[int, int]
 ) -> None:
     from megengine.cli import quantizing, report
 
@@ -277,6 +277,6 @@ def _write_report(
         "weights": f"{small[0] / 1e6:.2f} → {small[1] / 1e6:.2f} MB",
     }
     section = quantizing.section(Path(name).name, made, analysis, facts=facts)
-    more = {"pictures": str(given)} if given.how is not None else {}
-    recipe = quantizing.recipe_of(config, given.reader.name, more)
+    more = {"pictures": str(data)} if data.how is not None else {}
+    recipe = quantizing.recipe_of(config, data.reader.name, more)
     path.write_text(report.render(f"{Path(name).name} in int8", [section], recipe=recipe), encoding="utf-8")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.cli.pictures import PRESETS, SUFFIXES, Recipe, load, pictures_in
+from megengine.cli.images import PRESETS, SUFFIXES, Recipe, images_in, load
 from megengine.core.dtype import converted, first_changed
 from megengine.core.errors import DTypeError, FileFormatError, OptionError, ShapeError, nearest
 from megengine.core.text import counted
@@ -136,7 +136,7 @@ def _checked_array(array: Any, slot: Slot, where: str) -> np.ndarray:
 
 def _picture_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> Reader:
     path = Path(source)
-    paths = pictures_in(path) if path.is_dir() else [path]
+    paths = images_in(path) if path.is_dir() else [path]
     if not paths:
         raise OptionError(f"data {path}: no pictures below this folder (looked for {', '.join(SUFFIXES)})")
     _check_takes_pictures(path, slots)

@@ -1,6 +1,6 @@
 """Quantization: a pipeline of graph transforms.
 
-fuse -> annotate -> observe -> calibrate -> freeze -> materialize -> fold -> lower
+canonicalize -> annotate -> observe -> calibrate -> freeze -> materialize -> fold -> integerize
 """
 
 if __name__ != "megengine.quantization":

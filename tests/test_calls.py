@@ -16,7 +16,7 @@ import megengine.functional as F
 from megengine.autodiff import GradManager
 from megengine.core.errors import DTypeError, MegEngineError
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import Interposer, Observer, apply, interpose, public, public_functions
+from megengine.dispatch import Interposer, Listener, apply, interpose, public, public_functions
 from megengine.dispatch.apply import run_eager
 from megengine.dispatch.public import retract, watched_function
 from megengine.kernels.kernel import EagerKernel
@@ -130,7 +130,7 @@ def test_a_kernel_that_is_added_or_removed_is_noticed():
     np.testing.assert_array_equal((x * x).numpy(), [1, 4])
 
 
-class Counting(Observer):
+class Counting(Listener):
     def __init__(self):
         self.seen = []
 
@@ -143,7 +143,7 @@ class Doubling(Interposer):
         return proceed(tuple(apply("add", t, t) for t in tensors))
 
 
-def test_observers_see_every_op_of_a_repeated_call():
+def test_listeners_see_every_op_of_a_repeated_call():
     x, w, b = tensor(rows(1, 2, 3, 3)), tensor(rows(4, 2, 1, 1)), tensor(rows(1, 4, 1, 1))
     for _ in range(4):
         with interpose(Counting()) as outer, interpose(Counting()) as inner:
@@ -163,8 +163,8 @@ def test_other_interposers_are_asked_also_after_calls_were_repeated():
         assert [name for name, *_ in counting.seen] == ["add", "relu"]
 
 
-def test_an_observer_that_raises_ends_the_call():
-    class Refusing(Observer):
+def test_a_listener_that_raises_ends_the_call():
+    class Refusing(Listener):
         def observe(self, op, tensors, attrs, out):
             raise DTypeError("not here")
 
@@ -175,8 +175,8 @@ def test_an_observer_that_raises_ends_the_call():
             F.exp(x)
 
 
-def test_attributes_that_an_observer_changes_are_its_own():
-    class Spoiling(Observer):
+def test_attributes_that_a_listener_changes_are_its_own():
+    class Spoiling(Listener):
         def observe(self, op, tensors, attrs, out):
             attrs.clear()
 

@@ -9,7 +9,7 @@ from megengine.autodiff.context import Context, pull_back
 from megengine.core import hooks
 from megengine.dispatch import Op
 from megengine.dispatch.apply import interpose, no_interposers
-from megengine.dispatch.notes import SpecNotes, stand_in
+from megengine.dispatch.notes import SpecNotes, valueless
 from megengine.tensor import Tensor
 
 
@@ -18,7 +18,7 @@ def learn(op: Op, inputs: tuple, outputs: tuple, attrs: dict[str, Any], needs: t
 
     It holds for all tensors of these specs. None for a rule that reads a value, or fails: it is called each time.
     """
-    groups = [tuple(map(stand_in, group)) for group in (inputs, outputs, cts)]
+    groups = [tuple(map(valueless, group)) for group in (inputs, outputs, cts)]
     notes = SpecNotes([t for group in groups for t in group])
     token = hooks.active.set(None)
     try:

@@ -9,7 +9,7 @@ from megengine.autodiff.context import Context, pull_back
 from megengine.autodiff.rules import learn
 from megengine.core.dtype import is_differentiable
 from megengine.core.errors import GradientError
-from megengine.dispatch import Observer, Op
+from megengine.dispatch import Listener, Op
 from megengine.dispatch.apply import end
 from megengine.kernels import _core
 from megengine.tensor import Tensor
@@ -30,7 +30,7 @@ else:
     _Base = _core.TapeBase
 
 
-class Tape(_Base, Observer):
+class Tape(_Base, Listener):
     """Records every op that touches a watched tensor; several tapes can record at once (higher order).
 
     `gradients` uses the tape up: values and cotangents that no earlier entry needs are let go on the way.

@@ -2,7 +2,7 @@
 
 from megengine.dispatch.apply import (
     Interposer,
-    Observer,
+    Listener,
     apply,
     infer,
     interpose,
@@ -40,7 +40,7 @@ __all__ = [
     "ONNX_WRITER",
     "ErrorSample",
     "Interposer",
-    "Observer",
+    "Listener",
     "NoRule",
     "OnnxRule",
     "OnnxWriter",

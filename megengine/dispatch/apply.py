@@ -43,10 +43,10 @@ class Interposer:
         """`tensor` is about to take the value `new` (item assignment): what was known of it is of its old value."""
 
 
-class Observer(Interposer):
+class Listener(Interposer):
     """An interposer that lets every op run as it is and is shown the result: a tape, a counter.
 
-    With observers alone nothing stands between `apply` and the kernels, so calls stay on the native path.
+    With listeners alone nothing stands between `apply` and the kernels, so calls stay on the native path.
     """
 
     def observe(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], out: Result) -> None:
@@ -279,7 +279,7 @@ def reference_runner(op: Op, problem: Problem, single: bool) -> Callable[..., An
 _core.set_dispatch(
     interposers=_stack,
     tensor=Tensor,
-    observer=Observer,
+    listener=Listener,
     op=Op,
     registry=registry,
     get_op=get_op,

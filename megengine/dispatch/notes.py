@@ -69,7 +69,7 @@ class Notes(Interposer):
 
 
 class SpecNotes(Notes):
-    """Notes of ops that are not run: what comes to its end with `stand_in`s for tensors asks for no value."""
+    """Notes of ops that are not run: what comes to its end with `valueless` tensors asks for no value."""
 
     LARGEST = 1 << 12  # elements of a constant; it is kept as long as what is known of the call
 
@@ -83,9 +83,9 @@ class SpecNotes(Notes):
         return all(c._value is not None and c.spec.size <= self.LARGEST for c in self.constants)
 
 
-def stand_in(given: Any) -> Any:
+def valueless(value: Any) -> Any:
     """A tensor of the same spec without a value for a tensor, anything else itself."""
-    return _without_value(given.spec) if isinstance(given, Tensor) else given
+    return _without_value(value.spec) if isinstance(value, Tensor) else value
 
 
 def _without_value(spec: TensorSpec) -> Tensor:

@@ -14,7 +14,7 @@ from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import MegEngineError, OptionError
 from megengine.core.exports import export, withdraw
 from megengine.dispatch.apply import active_interposers, interpose, no_interposers
-from megengine.dispatch.notes import SpecNotes, stand_in
+from megengine.dispatch.notes import SpecNotes, valueless
 from megengine.dispatch.refusal import FOREIGN, explained
 from megengine.kernels import _core
 from megengine.tensor import Tensor
@@ -120,7 +120,7 @@ def _repeating(record: PublicFunction, call: Callable[..., Any]) -> Callable[...
     """
 
     def learn(*args: Any, **kwargs: Any) -> tuple | None:
-        given = list(map(stand_in, (*args, *kwargs.values())))
+        given = list(map(valueless, (*args, *kwargs.values())))
         notes = SpecNotes(given)
         try:
             with no_interposers(), interpose(notes):

@@ -185,7 +185,7 @@ def analyze(
     """Run both graphs on the batches and compare every rounded edge with its float value.
 
     Args:
-        float_graph: the fused float graph.
+        float_graph: the float graph in its canonical form.
         qdq_graph: its quantize / dequantize form, with the same node names.
         batches: inputs, as for calibration.
         progress: called with ("analyze", batches done, None).

@@ -13,7 +13,7 @@ from megengine.core.errors import OptionError, QuantizationError
 from megengine.module import Module
 from megengine.quantization.modules import int_modules, qat_modules
 from megengine.quantization.modules.int_modules import QuantizedModule
-from megengine.quantization.modules.layer_rules import RULES
+from megengine.quantization.modules.layer_rules import LAYER_RULES
 from megengine.quantization.modules.qat_modules import QATModule
 from megengine.quantization.modules.qconfigs import QConfig, ema_fakequant_qconfig
 from megengine.quantization.ranges import PassiveObserver
@@ -52,7 +52,7 @@ def quantize_qat(
         raise OptionError(
             f"quantize_qat: qconfig is a {type(qconfig).__name__}; expected a QConfig such as ema_fakequant_qconfig"
         )
-    table = {rule.float_class: qat_modules.CLASSES[rule.name] for rule in RULES} | (mapping or {})
+    table = {rule.float_class: qat_modules.CLASSES[rule.name] for rule in LAYER_RULES} | (mapping or {})
 
     def convert(child: Module) -> Module | None:
         if child.quantize_disabled:
@@ -81,7 +81,7 @@ def quantize(module: Module, inplace: bool = True, mapping: dict | None = None) 
         QuantizationError: a QAT class has no quantized form.
     """
     _check_module("quantize", module)
-    table = {qat_modules.CLASSES[rule.name]: int_modules.CLASSES[rule.name] for rule in RULES} | (mapping or {})
+    table = {qat_modules.CLASSES[rule.name]: int_modules.CLASSES[rule.name] for rule in LAYER_RULES} | (mapping or {})
     module = module if inplace else copy.deepcopy(module)
     names = {id(m): name for name, m in module.named_modules()}
 
@@ -107,7 +107,7 @@ def quantize(module: Module, inplace: bool = True, mapping: dict | None = None) 
 
 def _get_quantable_module_names() -> list[str]:
     """Names of the layers that have a form for quantization-aware training and one that computes with integers."""
-    return [rule.float_class.__name__ for rule in RULES]
+    return [rule.float_class.__name__ for rule in LAYER_RULES]
 
 
 def _check_module(name: str, module: Any) -> None:

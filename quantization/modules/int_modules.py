@@ -15,7 +15,7 @@ from megengine.core.errors import DTypeError, OptionError
 from megengine.dispatch import apply
 from megengine.module import BatchMatMulActivation, Conv2d, ConvTranspose2d, Elemwise, Module
 from megengine.quantization.modules.arithmetic import Constants, constants, rescaled, stored_result, to_stored
-from megengine.quantization.modules.layer_rules import RULES, LayerRule, placed
+from megengine.quantization.modules.layer_rules import LAYER_RULES, LayerRule, placed
 from megengine.quantization.modules.qat_modules import QATModule, batch_product, padded, product_of
 from megengine.serialization.arrays import with_metadata
 from megengine.tensor import Parameter, Tensor
@@ -313,11 +313,11 @@ def _quantized_class(rule: LayerRule) -> type[QuantizedModule]:
     names: dict[str, Any] = {"rule": rule} if rule.has_weight else {}
     if rule.has_weight:
         names[f"{rule.calc.removesuffix('_bn')}_quantized"] = WeightedQuantized.before_activation
-    base = next((CLASSES[r.name] for r in RULES if r.op == rule.op and r.name in CLASSES), _KINDS[rule.op])
+    base = next((CLASSES[r.name] for r in LAYER_RULES if r.op == rule.op and r.name in CLASSES), _KINDS[rule.op])
     return placed(type(rule.name, (base,), names), "quantized", rule)
 
 
 CLASSES: dict[str, type[QuantizedModule]] = {}
 """Quantized classes by name."""
-for _rule in RULES:
+for _rule in LAYER_RULES:
     CLASSES[_rule.name] = _quantized_class(_rule)

@@ -39,7 +39,7 @@ class LayerRule:
         return bool(self.calc)
 
 
-RULES = (
+LAYER_RULES = (
     LayerRule("Conv2d", "conv", "conv2d", "", "calc_conv"),
     LayerRule("ConvRelu2d", "conv", "conv2d", "", "calc_conv", relu=True),
     LayerRule("ConvBn2d", "conv_bn", "conv2d", "conv", "calc_conv_bn"),

@@ -17,7 +17,7 @@ from megengine.module import Module
 from megengine.ops.norm import running_average
 from megengine.quantization.modules.arithmetic import Product, constants, form_of, rescaled, stored_result, to_stored
 from megengine.quantization.modules.gradients import exact_product, with_value
-from megengine.quantization.modules.layer_rules import RULES, LayerRule, placed
+from megengine.quantization.modules.layer_rules import LAYER_RULES, LayerRule, placed
 from megengine.quantization.modules.qconfigs import QConfig
 from megengine.quantization.modules.rounding import fake_quant_bias
 from megengine.quantization.ranges import MinMaxObserver, QParams, QParamsModuleMixin
@@ -435,12 +435,12 @@ def _qat_class(rule: LayerRule) -> type[QATModule]:
         return placed(type(rule.name, (_KINDS[rule.op], rule.float_class), {}), "qat", rule)
     kind = BnQAT if rule.part else WeightedQAT
     names = {"rule": rule, f"{rule.calc}_qat": kind.before_activation}
-    plain = (CLASSES[r.name] for r in RULES if r.op == rule.op and r.name in CLASSES)
+    plain = (CLASSES[r.name] for r in LAYER_RULES if r.op == rule.op and r.name in CLASSES)
     base = kind if rule.part else next(plain, kind)  # as in MegEngine: ConvRelu2d is a Conv2d, ConvBnRelu2d no ConvBn2d
     return placed(type(rule.name, (base, rule.float_class), names), "qat", rule)
 
 
 CLASSES: dict[str, type[QATModule]] = {}
 """QAT classes by name."""
-for _rule in RULES:
+for _rule in LAYER_RULES:
     CLASSES[_rule.name] = _qat_class(_rule)

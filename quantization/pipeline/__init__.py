@@ -1,1 +1,1 @@
-"""The passes: fuse, annotate, observe, calibrate, freeze, materialize, fold, lower."""
+"""The passes from a float network to integers, and `quantize_model`, which calls them in order."""

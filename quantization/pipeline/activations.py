@@ -40,7 +40,7 @@ def _named(op: str, pattern: Pattern) -> Rule:
     return Rule(op, pattern, build, when=lambda m: m[_X].shape == m.root.shape)
 
 
-RULES = (
+ACTIVATIONS = (
     _named("hswish", _sixth(call("mul", _X, _RAMP))),
     _named("hsigmoid", _sixth(_RAMP)),
     _named("hswish", call("mul", _X, call("hsigmoid", _X))),
@@ -53,4 +53,4 @@ def name_activations(graph: InternalGraph) -> bool:
 
     Float results change by rounding only.
     """
-    return bool(rewrite(graph, RULES))
+    return bool(rewrite(graph, ACTIVATIONS))

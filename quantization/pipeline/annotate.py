@@ -56,7 +56,7 @@ class Annotation:
 
 
 def annotate(graph: InternalGraph, config: QuantConfig) -> Annotation:
-    """Decide for every edge of a fused float graph whether and how it is quantized.
+    """Decide for every edge of a canonical float graph whether and how it is quantized.
 
     Raises:
         OptionError: an exclude rule selects no layer.

@@ -11,15 +11,14 @@ from megengine.dispatch import apply
 from megengine.module import Module
 from megengine.quantization.pipeline.annotate import annotate
 from megengine.quantization.pipeline.calibrate import observe
+from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.freeze import edge_dtype, freeze, quantize_weight
-from megengine.quantization.pipeline.fuse import fuse
-from megengine.quantization.pipeline.lower import lower
+from megengine.quantization.pipeline.integerize import integerize
 from megengine.quantization.pipeline.materialize import fold, materialize
 from megengine.quantization.ranges import RangeMethod
 from megengine.tensor import Parameter, Tensor
-from megengine.traced_module import TracedModule, interpret, trace_module
-from megengine.traced_module import lower as to_op_level
+from megengine.traced_module import TracedModule, interpret, lower, trace_module
 from megengine.traced_module.ir.expr import Constant
 from megengine.traced_module.ir.graph import InternalGraph
 
@@ -35,7 +34,7 @@ class QATGraph(Module):
 
     def __init__(self, graph: InternalGraph, config: QuantConfig) -> None:
         super().__init__(graph.name)
-        self._graph, self.config = fuse(graph), config
+        self._graph, self.config = canonicalize(graph), config
         self._annotation = annotate(self._graph, config)
         self._stats = observe(self._annotation)
         self.weights = {
@@ -97,7 +96,9 @@ class QATGraph(Module):
         graph = self.trained_graph()
         frozen = freeze(graph, self._annotation, self._stats)
         int_bias = self.config.target.bias == "int32"
-        return TracedModule.from_graph(lower(fold(materialize(graph, self._annotation, frozen)), int_bias=int_bias))
+        return TracedModule.from_graph(
+            integerize(fold(materialize(graph, self._annotation, frozen)), int_bias=int_bias)
+        )
 
 
 TRAINING = QuantConfig(activations=RangeMethod("ema"), bias_correction=False)
@@ -125,4 +126,4 @@ def prepare_qat(module: Module | InternalGraph, *inputs: Any, config: QuantConfi
             )
         module.eval()
         module = trace_module(module, *inputs)
-    return QATGraph(to_op_level(module).graph, config)
+    return QATGraph(lower(module).graph, config)

@@ -14,10 +14,10 @@ from megengine.quantization.checks import Analysis, analyze, require_float, requ
 from megengine.quantization.pipeline.annotate import Annotation, annotate
 from megengine.quantization.pipeline.bias import corrected, mean_errors
 from megengine.quantization.pipeline.calibrate import calibrate, observe_all
+from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.freeze import Frozen, freeze
-from megengine.quantization.pipeline.fuse import fuse
-from megengine.quantization.pipeline.lower import lower
+from megengine.quantization.pipeline.integerize import integerize
 from megengine.quantization.pipeline.materialize import fold, materialize
 from megengine.quantization.pipeline.remaining import FloatOp, left_in_float, require_layers
 from megengine.quantization.ranges import Progress, TensorStatistics, require_repeatable
@@ -52,7 +52,7 @@ class QuantizedModel:
     Call it on tensors or arrays to run the integer graph op by op; `megengine.plan.compile` makes it fast.
 
     Args:
-        float_graph: the fused float graph that was quantized.
+        float_graph: the float graph that was quantized, in its canonical form.
         qdq_graph: the same with explicit quantize / dequantize exprs (what QDQ export writes).
         integer_graph: integer ops.
         stats: calibration statistics by edge; enough to quantize again with other settings.
@@ -88,7 +88,7 @@ def quantize_model(
 ) -> QuantizedModel:
     """Quantize a float network with the help of sample inputs.
 
-    fuse -> annotate -> observe -> calibrate -> freeze -> (bias correction) -> materialize -> fold -> lower
+    canonicalize -> annotate -> observe -> calibrate -> freeze -> (bias correction) -> materialize -> fold -> integerize
 
     Args:
         model: a traced module, or an op-level graph.
@@ -108,7 +108,7 @@ def quantize_model(
     require_float(source)
     if config.bias_correction:
         require_repeatable(calibration, "bias correction")
-    graph = fuse(source)
+    graph = canonicalize(source)
     annotation = annotate(graph, config)
     require_layers(graph, annotation)
     stats = calibrate(graph, observe_all(graph, config), calibration, progress=progress)
@@ -144,13 +144,13 @@ def convert(
     *,
     progress: Progress | None = None,
 ) -> QuantizedModel:
-    """The passes after calibration: freeze, bias correction, materialize, fold, lower."""
+    """The passes after calibration: freeze, bias correction, materialize, fold, integerize."""
     frozen = freeze(graph, annotation, stats)
     qdq = materialize(graph, annotation, frozen)
     if config.bias_correction and frozen.weights:
         errors = mean_errors(graph, qdq, frozen, calibration, progress=progress)
         qdq = materialize(corrected(graph, annotation, errors), annotation, frozen)
-    integer = lower(fold(qdq), int_bias=config.target.bias == "int32")
+    integer = integerize(fold(qdq), int_bias=config.target.bias == "int32")
     report = QuantReport(
         integer_layers=len(frozen.weights),
         floating=tuple(left_in_float(graph, integer, annotation)),

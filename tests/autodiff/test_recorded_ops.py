@@ -15,7 +15,7 @@ import megengine.functional as F
 from megengine.autodiff import GradManager, jvp
 from megengine.core.errors import MegEngineError
 from megengine.dispatch import Sample, apply, registry
-from megengine.dispatch.apply import Observer, interpose
+from megengine.dispatch.apply import Listener, interpose
 from megengine.tensor import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recording"))
@@ -30,7 +30,7 @@ RARE = {"imag", "real", "resize_backward", "roi_pooling_backward", "roi_pooling_
 STEEP = {"batch_norm"}  # with integers for variances, some of them 0
 
 
-class Calls(Observer):
+class Calls(Listener):
     """Notes one call of each op for each combination of attributes, dtypes and numbers of axes."""
 
     def __init__(self):

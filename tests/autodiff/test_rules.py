@@ -16,7 +16,7 @@ from megengine.core.dtype import is_differentiable
 from megengine.core.errors import GradientError
 from megengine.dispatch import (
     Interposer,
-    Observer,
+    Listener,
     ZeroGradient,
     apply,
     interpose,
@@ -127,7 +127,7 @@ def test_only_some_inputs_or_outputs():
         x.grad = w.grad = None
 
 
-class _Watcher(Observer):
+class _Counting(Listener):
     def __init__(self):
         self.seen = []
 
@@ -140,7 +140,7 @@ class _Between(Interposer):
         return proceed()
 
 
-@pytest.mark.parametrize("standing", [_Watcher, _Between])
+@pytest.mark.parametrize("standing", [_Counting, _Between])
 def test_others_on_the_stack_see_the_ops_of_rules(standing):
     x, seen = tensor(rows(4)), []
     for _ in range(5):

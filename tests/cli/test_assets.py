@@ -12,7 +12,7 @@ from PIL import Image
 
 from megengine.cli import assets, photos
 from megengine.cli.assets import AssetError
-from megengine.cli.pictures import Recipe
+from megengine.cli.images import Recipe
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from megengine.cli.app import group
-from megengine.cli.pictures import METADATA
+from megengine.cli.images import METADATA
 from megengine.convert import onnx as converting
 from megengine.traced_module.formats import native
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from megengine.cli.pictures import Recipe
+from megengine.cli.images import Recipe
 from megengine.cli.readers import Slot, load_function, open_reader
 from megengine.core.errors import DTypeError, FileFormatError, OptionError, ShapeError
 

@@ -143,7 +143,7 @@ def _plain_pickles() -> list[bytes]:
 
 
 def _recipes() -> list[bytes]:
-    from megengine.cli.pictures import PRESETS
+    from megengine.cli.images import PRESETS
 
     return [json.dumps(preset.describe()).encode() for preset in PRESETS.values()]
 
@@ -267,7 +267,7 @@ def _models() -> list[Any]:
 
 
 def _load_picture(path: Path) -> Any:
-    from megengine.cli.pictures import Recipe, load
+    from megengine.cli.images import Recipe, load
 
     return load(path, Recipe(size=(8, 8)))
 
@@ -276,7 +276,7 @@ def _load_recipe(path: Path) -> Any:
     """A recipe is read and used."""
     from PIL import Image
 
-    from megengine.cli.pictures import prepare, recipe
+    from megengine.cli.images import prepare, recipe
 
     return prepare(Image.new("RGB", (12, 9)), recipe(str(path)))
 

@@ -15,7 +15,7 @@ from megengine import random as mge_random
 from megengine.autodiff import GradManager
 from megengine.core.errors import CalibrationError, OptionError, QuantizationError
 from megengine.optimizer import Adam
-from megengine.quantization.modules.layer_rules import RULES
+from megengine.quantization.modules.layer_rules import LAYER_RULES
 from megengine.serialization import load
 from megengine.tensor import Tensor
 
@@ -271,7 +271,7 @@ def test_children_anywhere_are_replaced_and_sharing_is_kept():
     assert Q.quantize_qat(net).one.weight is weight
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.name)
+@pytest.mark.parametrize("rule", LAYER_RULES, ids=lambda r: r.name)
 @pytest.mark.parametrize(("family", "base"), [("qat", QAT.QATModule), ("quantized", QM.QuantizedModule)])
 def test_classes_are_where_files_name_them(rule, family, base):
     kind = getattr(getattr(M, family), rule.name)

@@ -11,10 +11,10 @@ from megengine.core.errors import CalibrationError, OptionError, QuantizationErr
 from megengine.plan import compile
 from megengine.quantization.checks.verify import verify
 from megengine.quantization.pipeline.annotate import annotate
+from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.config import QuantConfig
 from megengine.quantization.pipeline.epilogue import epilogue
 from megengine.quantization.pipeline.freeze import quantize_weight
-from megengine.quantization.pipeline.fuse import fuse
 from megengine.quantization.pipeline.profiles import Profile
 from megengine.quantization.pipeline.quantize import quantize_model, requantize
 from megengine.quantization.pipeline.spec import Fixed, Plain, Shared, Weight
@@ -347,10 +347,10 @@ def test_batch_norm_is_folded(bias, gamma):
     numbers = [b.constant((4,)), b.constant((4,)), b.g.constant(np.array([0.5, 1, 2, 3], np.float32))]
     scale = b.g.constant(np.full(4, gamma, np.float32))
     graph = b.done(b.relu(b.op("batch_norm", y, scale, *numbers, eps=1e-5), label="act"))
-    fused = fuse(graph)
-    assert ops(fused) == ["conv2d", "relu"]
+    canonical = canonicalize(graph)
+    assert ops(canonical) == ["conv2d", "relu"]
     x = b.data(1)[0]
-    np.testing.assert_allclose(run(fused, x)[0], run(graph, x)[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run(canonical, x)[0], run(graph, x)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_batch_norm_of_a_convolution_read_twice_is_not_folded():
@@ -358,9 +358,9 @@ def test_batch_norm_of_a_convolution_read_twice_is_not_folded():
     y = b.conv(b.x, 4, label="layer")
     one = [b.g.constant(np.ones(4, np.float32)) for _ in range(4)]
     graph = b.done(b.op("batch_norm", y, *one, eps=1e-5), b.relu(y))
-    assert ops(fuse(graph)).count("conv2d") == 2
+    assert ops(canonicalize(graph)).count("conv2d") == 2
     x = b.data(1)[0]
-    for want, got in zip(run(graph, x), run(fuse(graph), x), strict=True):
+    for want, got in zip(run(graph, x), run(canonicalize(graph), x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
@@ -370,10 +370,10 @@ def test_bias_added_after_a_grouped_convolution_with_reshaped_weight():
     attrs = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 2}
     y = b.op("conv2d", b.x, w, label="layer", **attrs)
     graph = b.done(b.op("add", y, b.constant((1, 6, 1, 1)), label="biased"))
-    fused = fuse(graph)
-    assert ops(fused) == ["conv2d"]
+    canonical = canonicalize(graph)
+    assert ops(canonical) == ["conv2d"]
     x = b.data(1)[0]
-    np.testing.assert_allclose(run(fused, x)[0], run(graph, x)[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(run(canonical, x)[0], run(graph, x)[0], rtol=1e-5, atol=1e-6)
 
 
 def test_memory_does_not_grow_with_the_data():

@@ -296,17 +296,17 @@ PyObject* py_run_eager(PyObject*, PyObject* const* args, Py_ssize_t count) {
 }
 
 PyObject* py_set_dispatch(PyObject*, PyObject* args, PyObject* kwargs) {
-    static const char* names[] = {"interposers", "tensor",  "observer", "op",      "registry", "get_op",
+    static const char* names[] = {"interposers", "tensor",  "listener", "op",      "registry", "get_op",
                                   "through",     "prepare", "asarray",  "watcher", "quiet",    nullptr};
     DispatchParts p{};
     PyObject* quiet;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OO!O!O!O!OOOOOO", const_cast<char**>(names),
-                                     &p.interposers, &PyType_Type, &p.tensor, &PyType_Type, &p.observer,
+                                     &p.interposers, &PyType_Type, &p.tensor, &PyType_Type, &p.listener,
                                      &PyType_Type, &p.op, &PyDict_Type, &p.registry, &p.get_op, &p.through,
                                      &p.prepare, &p.asarray, &p.watcher, &quiet))
         return nullptr;
     if (quiet != Py_None && !PyArg_ParseTuple(quiet, "OO", &p.quiet_variable, &p.quiet_value)) return nullptr;
-    for (PyObject* part : {p.interposers, p.tensor, p.observer, p.op, p.registry, p.get_op, p.through,
+    for (PyObject* part : {p.interposers, p.tensor, p.listener, p.op, p.registry, p.get_op, p.through,
                            p.prepare, p.asarray, p.watcher, p.quiet_variable, p.quiet_value})
         Py_XINCREF(part);  // for ever, as the module
     dispatch_parts = p;
@@ -337,11 +337,11 @@ PyMethodDef methods[] = {
 Ref interposers(Watch* watch) {
     PyObject* stack = nullptr;
     if (PyContextVar_Get(dispatch_parts.interposers, nullptr, &stack) < 0) return {};
-    auto* observer = reinterpret_cast<PyTypeObject*>(dispatch_parts.observer);
+    auto* listener = reinterpret_cast<PyTypeObject*>(dispatch_parts.listener);
     const Py_ssize_t count = PyTuple_GET_SIZE(stack);
     *watch = count ? Watch::kObservers : Watch::kNobody;
     for (Py_ssize_t i = 0; i < count; ++i)
-        if (!PyObject_TypeCheck(PyTuple_GET_ITEM(stack, i), observer)) *watch = Watch::kOthers;
+        if (!PyObject_TypeCheck(PyTuple_GET_ITEM(stack, i), listener)) *watch = Watch::kOthers;
     return Ref(stack);
 }
 
@@ -383,14 +383,14 @@ PyObject* execute(const PreparedCall& call, PyObject* const* tensors, Py_ssize_t
 int show(PyObject* stack, const OpCall& op, const std::shared_ptr<PreparedCall>& call, PyObject* out) {
     static PyObject* name = interned("observe");
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(stack); ++i) {
-        PyObject* observer = PyTuple_GET_ITEM(stack, i);
-        if (is_tape(observer)) {
-            if (record(observer, op, call, out) < 0) return -1;
+        PyObject* listener = PyTuple_GET_ITEM(stack, i);
+        if (is_tape(listener)) {
+            if (record(listener, op, call, out) < 0) return -1;
             continue;
         }
         const Ref tensors = tuple_of(op.tensors, op.count), attrs = attributes(op);
         if (!tensors || !attrs) return -1;
-        PyObject* args[] = {observer, op.op, tensors.get(), attrs.get(), out};
+        PyObject* args[] = {listener, op.op, tensors.get(), attrs.get(), out};
         if (!Ref(PyObject_VectorcallMethod(name, args, 5, nullptr))) return -1;
     }
     return 0;

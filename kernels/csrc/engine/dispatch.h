@@ -36,7 +36,7 @@ class Ref {
 
 // What Python told by `set_dispatch`: see megengine/dispatch/apply.py.
 struct DispatchParts {
-    PyObject *interposers, *tensor, *observer, *op, *registry, *get_op, *through, *prepare, *asarray;
+    PyObject *interposers, *tensor, *listener, *op, *registry, *get_op, *through, *prepare, *asarray;
     PyObject* watcher;                       // the context variable of who listens to public functions
     PyObject *quiet_variable, *quiet_value;  // what keeps NumPy from warnings; null where nothing does
 };
@@ -91,10 +91,10 @@ std::shared_ptr<PreparedCall> prepared(const OpCall& call);
 // Runs the kernel. A tensor or a tuple of tensors; null with an error set.
 PyObject* execute(const PreparedCall& call, PyObject* const* tensors, Py_ssize_t count);
 
-// Shows one op that was run to every observer on the stack. -1 with an error set.
+// Shows one op that was run to every listener on the stack. -1 with an error set.
 int show(PyObject* stack, const OpCall& op, const std::shared_ptr<PreparedCall>& call, PyObject* out);
 
-// `apply`: through what stands on the stack, or with its observers shown the result. Null with an error set.
+// `apply`: through what stands on the stack, or with its listeners shown the result. Null with an error set.
 PyObject* apply_op(const OpCall& op);
 
 // 1 if a tracer listens to public functions, 0 if not, -1 with an error set.

@@ -1,4 +1,4 @@
-"""lower: chains between dequantize and quantize become integer ops; what has no rule stays in float."""
+"""integerize: chains between dequantize and quantize become integer ops; what has no rule stays in float."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Site:
         return self.graph.constant(value, name=f"{self.name}_{label}", before=self.before)
 
 
-def lower(graph: InternalGraph, *, int_bias: bool = False) -> InternalGraph:
+def integerize(graph: InternalGraph, *, int_bias: bool = False) -> InternalGraph:
     """A copy of a QDQ graph in which every known chain is an integer op.
 
     Layers whose float result goes on in float give float32 directly (`dtype="float32"`).
@@ -102,7 +102,7 @@ def _lower_quantize(g: InternalGraph, expr: Apply, int_bias: bool) -> None:
         try:
             result = build(site)
         except QuantizationError as exc:
-            exc.add_note(f"while lowering {site.name!r}")
+            exc.add_note(f"while making integers of {site.name!r}")
             raise
         if result is not None:
             g.replace_all_uses(expr.outputs[0], result)
@@ -114,27 +114,27 @@ def _from_layer(site: Site) -> TensorNode | None:
     return None if found is None else _emit_layer(site, found, site.dtype)
 
 
-def _emit_layer(site: Site, found: LayerMatch, dtype: QuantizedDType | None) -> TensorNode:
-    w, w_dtype = _rows_first(found)
-    numbers = epilogue(site.name, w, w_dtype, found.data.dtype, found.bias, dtype, int_bias=site.int_bias)
+def _emit_layer(site: Site, match: LayerMatch, dtype: QuantizedDType | None) -> TensorNode:
+    w, w_dtype = _rows_first(match)
+    numbers = epilogue(site.name, w, w_dtype, match.data.dtype, match.bias, dtype, int_bias=site.int_bias)
     lo, hi = (0, 0) if dtype is None else bounds(dtype, site.clamp)
     inputs = [
-        found.data.node,
+        match.data.node,
         site.constant(Tensor._wrap(w, w_dtype), "w"),
         site.constant(numbers.b, "b"),
         site.constant(numbers.M, "M"),
         site.constant(numbers.B, "B"),
     ]
     attrs = {"lo": lo, "hi": hi, "ratio": 0.0, "dtype": "float32" if dtype is None else dtype}
-    if found.residual is not None:
+    if match.residual is not None:
         assert dtype is not None, "a residual is summed in steps of the output"
-        inputs.append(found.residual.node)
-        attrs["ratio"] = ratio(found.residual.dtype, dtype)
-    if found.expr.op == "matmul":
+        inputs.append(match.residual.node)
+        attrs["ratio"] = ratio(match.residual.dtype, dtype)
+    if match.expr.op == "matmul":
         return _emit_linear(site, inputs, attrs)
-    window = {k: found.expr.attrs[k] for k in ("stride", "padding", "dilation", "groups")}
-    if found.expr.op == "conv_transpose2d":
-        steps, window["padding"] = transposed_steps(_product(found.expr), found.data.node.shape, w.shape[2:])
+    window = {k: match.expr.attrs[k] for k in ("stride", "padding", "dilation", "groups")}
+    if match.expr.op == "conv_transpose2d":
+        steps, window["padding"] = transposed_steps(_product(match.expr), match.data.node.shape, w.shape[2:])
         window["stride"] = (1, 1)
         for i, (op, step) in enumerate(steps):
             inputs[0] = site.emit(op, inputs[0], label=f"spread{i}", **step)
@@ -157,14 +157,14 @@ def _product(expr: Apply) -> Product:
     return Product(expr.op, **{k: expr.attrs[k] for k in ("stride", "padding", "dilation", "groups", "output_padding")})
 
 
-def _rows_first(found: LayerMatch) -> tuple[np.ndarray, QuantizedDType]:
+def _rows_first(match: LayerMatch) -> tuple[np.ndarray, QuantizedDType]:
     """Weights with output channels first, as integer kernels take them."""
-    value = found.weight.node.expr.value
-    w, dtype = value.numpy(), found.weight.dtype
-    if found.expr.op == "matmul" and not found.expr.attrs.get("transpose_b"):
+    value = match.weight.node.expr.value
+    w, dtype = value.numpy(), match.weight.dtype
+    if match.expr.op == "matmul" and not match.expr.attrs.get("transpose_b"):
         return np.ascontiguousarray(w.T), first_axis(dtype)
-    if found.expr.op == "conv_transpose2d":
-        return accumulator_weight(_product(found.expr), w), first_axis(dtype)
+    if match.expr.op == "conv_transpose2d":
+        return accumulator_weight(_product(match.expr), w), first_axis(dtype)
     return w, dtype
 
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from megengine.cli.pictures import (
+from megengine.cli.images import (
     METADATA,
     PRESETS,
     Recipe,
     from_metadata,
+    images_in,
     load,
     open_picture,
-    pictures_in,
     recipe,
     to_metadata,
 )
@@ -103,7 +103,7 @@ def test_pictures_come_in_path_order(tmp_path):
         (tmp_path / name).touch()
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "d.png").touch()
-    assert [path.name for path in pictures_in(tmp_path)] == ["a.JPG", "b.png", "d.png"]
+    assert [path.name for path in images_in(tmp_path)] == ["a.JPG", "b.png", "d.png"]
 
 
 def test_recipes_from_text(tmp_path):

@@ -1,4 +1,4 @@
-"""fuse: bring a float graph into the form the other passes read (constants folded into layers)."""
+"""canonicalize: bring a float graph into the form the other passes read (constants folded into layers)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.passes import constant_value, only_user, run_passes
 
 
-def fuse(graph: InternalGraph) -> InternalGraph:
+def canonicalize(graph: InternalGraph) -> InternalGraph:
     """A copy with constants computed, batch norms and constant additions folded into convolutions, and activations
     that are spelled out named.
     """

@@ -324,7 +324,7 @@ def load(path: Path, how: Recipe) -> np.ndarray:
         raise FileFormatError(f"picture {path}: {error}") from error
 
 
-def pictures_in(folder: Path) -> list[Path]:
+def images_in(folder: Path) -> list[Path]:
     """Picture files below a folder, in path order."""
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
 
