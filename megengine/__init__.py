@@ -1,9 +1,17 @@
 """MegEngine for today's Python."""
 
 import importlib
+from importlib.util import find_spec
 from typing import Any
 
 import megengine._early
+
+if find_spec("megengine._engine") is None:
+    raise ImportError(
+        f"{__file__} is source that was not built; run Python from another folder to use an installed megengine, "
+        "or build this one: make setup"
+    )
+
 from megengine import autodiff, core, device, dispatch, functional, logger, module, ops, optimizer, serialization
 from megengine.core import absent, late
 from megengine.device import (

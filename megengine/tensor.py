@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megengine import _engine
 from megengine import device as devices
 from megengine.core import absent, hooks, late
 from megengine.core.calls import called
@@ -30,7 +31,6 @@ from megengine.core.exports import exported
 from megengine.core.notebook import html_text
 from megengine.core.spec import TensorSpec, interned
 from megengine.core.text import counted
-from megengine.kernels import _core
 
 _INT32 = np.iinfo(np.int32)
 
@@ -38,7 +38,7 @@ _INT32 = np.iinfo(np.int32)
 if TYPE_CHECKING:
     from megengine.tensor_methods import TensorMethods as _Fields  # a stub: what the op records attach
 else:
-    _Fields = _core.TensorBase  # native, so that native code reads and makes tensors without Python
+    _Fields = _engine.TensorBase  # native, so that native code reads and makes tensors without Python
 
 
 class DeferredValueError(MegEngineError, RuntimeError):

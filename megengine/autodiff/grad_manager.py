@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine import _engine
 from megengine.autodiff.tape import Tape
 from megengine.core.calls import shown
 from megengine.core.dtype import is_differentiable, storage_of
@@ -19,7 +20,6 @@ from megengine.core.text import counted
 from megengine.dispatch import apply
 from megengine.dispatch.apply import begin, hidden
 from megengine.dispatch.refusal import explains
-from megengine.kernels import _core
 from megengine.logger import get_logger
 from megengine.tensor import Tensor
 
@@ -174,7 +174,7 @@ class GradManager:
 
 def _ones(like: Tensor) -> Tensor:
     if like._value is not None:
-        return _core.ones_like(like)
+        return _engine.ones_like(like)
     return Tensor._of_spec(np.ones(like.spec.shape, storage_of(like.dtype)), like.spec)
 
 

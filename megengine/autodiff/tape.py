@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from megengine import _engine
 from megengine.autodiff.context import Context, pull_back
 from megengine.autodiff.rules import learn
 from megengine.core.dtype import is_differentiable
 from megengine.core.errors import GradientError
 from megengine.dispatch import Listener, Op
 from megengine.dispatch.apply import end
-from megengine.kernels import _core
 from megengine.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         def _add(self, entry: Context) -> None: ...
         def _rebind(self, tensor: Tensor, new: Tensor, old: Tensor) -> None: ...
 else:
-    _Base = _core.TapeBase
+    _Base = _engine.TapeBase
 
 
 class Tape(_Base, Listener):
@@ -78,4 +78,4 @@ def _refuse(grad: Tensor, tensor: Tensor) -> None:
         raise GradientError(f"a gradient has shape {grad.shape}; expected {tensor.shape} of the value it belongs to")
 
 
-_core.set_tape(learn=learn, pull_back=_pull_back, refuse=_refuse)
+_engine.set_tape(learn=learn, pull_back=_pull_back, refuse=_refuse)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
+from megengine import _engine
 from megengine.core import hooks
 from megengine.core.dtype import is_differentiable, storage_of
 from megengine.core.errors import DeviceError, MegEngineError
 from megengine.core.limits import refuse_oversized
 from megengine.core.spec import TensorSpec, interned
 from megengine.dispatch.record import Op, get_op, registry
-from megengine.kernels import _core
 from megengine.kernels.kernel import EagerKernel, FlatKernel, Kernel
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import depends_on_values, family, on_change
@@ -148,7 +148,7 @@ if TYPE_CHECKING:
         ...
 
 else:
-    apply, run_eager = _core.apply, _core.run_eager
+    apply, run_eager = _engine.apply, _engine.run_eager
 
 
 def _through(stack: Sequence[Interposer], op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> Result:
@@ -276,7 +276,7 @@ def reference_runner(op: Op, problem: Problem, single: bool) -> Callable[..., An
     return run
 
 
-_core.set_dispatch(
+_engine.set_dispatch(
     interposers=_stack,
     tensor=Tensor,
     listener=Listener,
@@ -289,4 +289,4 @@ _core.set_dispatch(
     watcher=hooks.active,
     quiet=_quiet_state(),
 )
-on_change(_core.forget_calls)
+on_change(_engine.forget_calls)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from megengine import _engine
 from megengine.core import hooks
 from megengine.core.calls import called
 from megengine.core.dtype import QuantizedDType
@@ -16,7 +17,6 @@ from megengine.core.exports import export, withdraw
 from megengine.dispatch.apply import active_interposers, interpose, no_interposers
 from megengine.dispatch.notes import SpecNotes, valueless
 from megengine.dispatch.refusal import FOREIGN, explained
-from megengine.kernels import _core
 from megengine.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -132,7 +132,7 @@ def _repeating(record: PublicFunction, call: Callable[..., Any]) -> Callable[...
     def fail(exc: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         raise _named(record, exc, args, kwargs) if isinstance(exc, Exception) else exc
 
-    return _core.PublicCall(call, learn, fail)
+    return _engine.PublicCall(call, learn, fail)
 
 
 def _recipe(notes: SpecNotes, out: Any) -> tuple | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megengine import _engine
 from megengine.core import absent, hooks
 from megengine.core.calls import shown
 from megengine.core.dtype import is_quantized, storage_of
@@ -22,7 +23,6 @@ from megengine.core.errors import (
 )
 from megengine.core.text import one_line
 from megengine.dispatch.refusal import constructor, explains, own
-from megengine.kernels import _core
 from megengine.logger import get_logger
 from megengine.module import paths
 from megengine.module.location import located
@@ -100,7 +100,7 @@ if TYPE_CHECKING:
 
     _Reads = object
 else:
-    _Reads = _core.WatchedReads  # native: a layer reads a dozen of its attributes at every call
+    _Reads = _engine.WatchedReads  # native: a layer reads a dozen of its attributes at every call
 
 
 class Module(_Reads):
@@ -420,5 +420,5 @@ def _missing(module: Module, name: str) -> Any:
     raise absent.attribute(module, name, absent.MODULE_WORDS)
 
 
-_core.watch_reads(hooks.active, _heard, _missing)
+_engine.watch_reads(hooks.active, _heard, _missing)
 paths.keep_in(Module)

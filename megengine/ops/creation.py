@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from megengine import _engine
 from megengine import device as devices
 from megengine.core.dtype import as_dtype, storage_of
 from megengine.core.errors import ArgumentError, OptionError, ShapeError, brief
 from megengine.core.limits import refuse_oversized
 from megengine.core.types import DTypeLike, TensorLike
 from megengine.dispatch import public
-from megengine.kernels import _core
 from megengine.ops.common import (
     FLOAT32,
     Integers,
@@ -28,7 +28,7 @@ _HOME = "megengine.functional.tensor"
 
 def _made(array: np.ndarray, device: str | None = None) -> Tensor:
     """A tensor of an array that nobody else has."""
-    return _core.wrap(array, None, _place(device))
+    return _engine.wrap(array, None, _place(device))
 
 
 def _place(device: str | None) -> str:
@@ -37,7 +37,7 @@ def _place(device: str | None) -> str:
 
 def _filled(op: str, shape: Any, dtype: Any, value: float | None, device: str | None) -> Tensor:
     """A tensor with one number everywhere that every dtype has; None for zero."""
-    return _core.filled(_lengths(op, shape), storage_of(as_dtype(dtype)), value, _place(device))
+    return _engine.filled(_lengths(op, shape), storage_of(as_dtype(dtype)), value, _place(device))
 
 
 def _fill_dtype(value: Any, dtype: Any) -> np.dtype:
@@ -67,7 +67,7 @@ def full(shape: Integers, value: float, *, dtype: DTypeLike | None = None, devic
         raise ArgumentError(f"full: value is {brief(value)}; expected a number of at most 64 bits")
     kind = _fill_dtype(value, dtype)
     if type(value) is float and kind == FLOAT32:
-        return _core.filled(_lengths("full", shape), kind, value, _place(device))
+        return _engine.filled(_lengths("full", shape), kind, value, _place(device))
     return _made(np.full(_lengths("full", shape), value, kind), device)
 
 
@@ -87,14 +87,14 @@ def ones(shape: Integers, *, dtype: DTypeLike = "float32", device: str | None = 
 def zeros_like(inp: TensorLike) -> Tensor:
     """Zeros with the shape and dtype of `inp`."""
     x = as_tensor(inp)
-    return _core.filled(x.spec.shape, storage_of(x.dtype), None, x.device)
+    return _engine.filled(x.spec.shape, storage_of(x.dtype), None, x.device)
 
 
 @public(home=_HOME)
 def ones_like(inp: TensorLike) -> Tensor:
     """Ones with the shape and dtype of `inp`."""
     x = as_tensor(inp)
-    return _core.filled(x.spec.shape, storage_of(x.dtype), 1, x.device)
+    return _engine.filled(x.spec.shape, storage_of(x.dtype), 1, x.device)
 
 
 @public(home=_HOME)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from megengine import _engine
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
-from megengine.kernels import _core
 from megengine.ops.common import BOOL, as_tensor, choice, floating, normalize_axis, operands
 from megengine.ops.index import indexing_one_hot
 from megengine.ops.reduce import mean
@@ -94,7 +94,7 @@ def dropout(inp: TensorLike, drop_prob: float, training: bool = True) -> Tensor:
         return x
     keep = _generator().random(x.shape) >= drop_prob
     factors = keep * np.float32(1 / (1 - drop_prob))
-    return x * (_core.wrap(factors, None, x.device) if x.dtype == np.float32 else Tensor(factors, dtype=x.dtype))
+    return x * (_engine.wrap(factors, None, x.device) if x.dtype == np.float32 else Tensor(factors, dtype=x.dtype))
 
 
 def _generator() -> np.random.Generator:

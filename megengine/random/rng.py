@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine import _engine
 from megengine import device as devices
 from megengine.core import hooks
 from megengine.core.calls import shown
@@ -19,7 +20,7 @@ from megengine.core.limits import refuse_oversized
 from megengine.dispatch.apply import active_interposers
 from megengine.dispatch.public import public
 from megengine.dispatch.refusal import checked, constructor, explains
-from megengine.kernels import _core, filling
+from megengine.kernels import filling
 from megengine.tensor import Tensor
 
 Size = Iterable[int] | int | None
@@ -131,7 +132,7 @@ class RNG:
     def _made(self, array: Any, dtype: Any = np.float32) -> Tensor:
         """A tensor of an array that nobody else has."""
         device = devices.default_device() if self._device is None else self._device
-        return _core.wrap(np.asarray(array, dtype), None, device)
+        return _engine.wrap(np.asarray(array, dtype), None, device)
 
     def draw(self, shape: tuple[int, ...], *, normal: bool, scale: float = 1.0, shift: float = 0.0) -> np.ndarray:
         """float32 array of x * scale + shift: x standard normal, or uniform in [0, 1).

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from kernel_problems import kernel_of, problem_of, rows
 
 import megengine.functional as F
+from megengine import _engine
 from megengine.dispatch import apply, get_op
 from megengine.kernels import _core, isa
 from megengine.kernels.registry import family
@@ -219,17 +220,17 @@ def test_relu_and_its_gradient_give_the_bits_of_numpy(shape):
 
 def test_native_creation_refuses_what_is_no_shape():
     for call, match in (
-        (lambda: _core.filled([2], np.dtype("f4"), None, "cpu0"), "a shape, a dtype"),
-        (lambda: _core.filled((2,), "f4", None, "cpu0"), "a NumPy dtype"),
-        (lambda: _core.filled(("a",), np.dtype("f4"), None, "cpu0"), "integer"),
-        (lambda: _core.filled((1,) * 70, np.dtype("f4"), None, "cpu0"), "a shape"),
-        (lambda: _core.wrap([1], None, "cpu0"), "expected an array"),
-        (lambda: _core.ones_like(3), "expected a tensor"),
+        (lambda: _engine.filled([2], np.dtype("f4"), None, "cpu0"), "a shape, a dtype"),
+        (lambda: _engine.filled((2,), "f4", None, "cpu0"), "a NumPy dtype"),
+        (lambda: _engine.filled(("a",), np.dtype("f4"), None, "cpu0"), "integer"),
+        (lambda: _engine.filled((1,) * 70, np.dtype("f4"), None, "cpu0"), "a shape"),
+        (lambda: _engine.wrap([1], None, "cpu0"), "expected an array"),
+        (lambda: _engine.ones_like(3), "expected a tensor"),
     ):
         with pytest.raises(TypeError, match=match):
             call()
     with pytest.raises(ValueError, match="negative"):
-        _core.filled((-1,), np.dtype("f4"), None, "cpu0")
+        _engine.filled((-1,), np.dtype("f4"), None, "cpu0")
 
 
 def test_parts_joined_in_any_layout():

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from megengine import _engine
 from megengine.core import effectless
-from megengine.kernels import _core
 
 PROJECT = Path(__file__).parent.parent.parent
 PAGES = ["README.md", "docs/names.md", "docs/traced-module.md"]
@@ -77,9 +77,9 @@ def package(tmp_path_factory):
     """A copy of the package, to which files are added."""
     folder = tmp_path_factory.mktemp("copy")
     shutil.copytree(PROJECT / "megengine", folder / "megengine", ignore=shutil.ignore_patterns("csrc", "__pycache__"))
-    built = Path(_core.__file__).parents[2]
-    for library in (built / "megengine").rglob("*.so*"):
-        (folder / library.relative_to(built)).symlink_to(library)
+    built = Path(_engine.__file__).parent
+    for library in built.rglob("*.so*"):
+        (folder / "megengine" / library.relative_to(built)).symlink_to(library)
     return folder
 
 

@@ -83,7 +83,8 @@ def import_graph(sources):
     for name, source in sources.items():
         nodes = list(ast.walk(ast.parse(source)))
         froms = [(n.module or "", a.name) for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names]
-        found = {f"{base}.{alias}" if f"{base}.{alias}" in sources else base for base, alias in froms}
+        modules = sources.keys() | LAYERS  # the table names the native module of the engine too
+        found = {f"{base}.{alias}" if f"{base}.{alias}" in modules else base for base, alias in froms}
         found |= {a.name for n in nodes if isinstance(n, ast.Import) for a in n.names}
         graph[name] = (found & sources.keys()) - {name}
     return graph

@@ -1,14 +1,10 @@
 // New tensors with one number in every place.
-#include <nanobind/nanobind.h>
-
 #include <array>
 
 #include "engine/dispatch.h"
 #include "engine/numpy_api.h"
+#include "engine/parts.h"
 #include "engine/tensor_type.h"
-#include "runtime/bind.h"
-
-namespace nb = nanobind;
 
 namespace mge {
 namespace {
@@ -75,18 +71,15 @@ PyObject* py_ones_like(PyObject*, PyObject* tensor) {
 }
 
 PyMethodDef functions[] = {
-    {"filled", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(py_filled)), METH_FASTCALL,
+    {"filled", as_c(py_filled), METH_FASTCALL,
      "filled(shape, dtype, value, device): a tensor; value None for zeros."},
-    {"wrap", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(py_wrap)), METH_FASTCALL,
-     "wrap(array, dtype, device): a tensor that takes over an array."},
+    {"wrap", as_c(py_wrap), METH_FASTCALL, "wrap(array, dtype, device): a tensor that takes over an array."},
     {"ones_like", py_ones_like, METH_O, "A tensor of ones with the spec of another one."},
     {nullptr, nullptr, 0, nullptr},
 };
 
 }  // namespace
 
-void bind_creation(nb::module_& m) {
-    if (PyModule_AddFunctions(m.ptr(), functions) < 0) nb::raise_python_error();
-}
+bool add_creation(PyObject* module) { return PyModule_AddFunctions(module, functions) == 0; }
 
 }  // namespace mge

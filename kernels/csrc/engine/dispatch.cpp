@@ -1,20 +1,15 @@
-#define MGE_IMPORTS_NUMPY
-#include "engine/numpy_api.h"
-// (NumPy's table is imported here)
-#include <nanobind/nanobind.h>
+#include "engine/dispatch.h"
 
 #include <array>
 #include <cstdlib>
 #include <utility>
 
-#include "engine/dispatch.h"
+#include "common/fork_gate.h"
 #include "engine/gradient_rule.h"
+#include "engine/numpy_api.h"
+#include "engine/parts.h"
 #include "engine/tape.h"
 #include "engine/tensor_type.h"
-#include "runtime/bind.h"
-#include "runtime/fork_gate.h"
-
-namespace nb = nanobind;
 
 namespace mge {
 
@@ -41,12 +36,6 @@ Ref attributes(const OpCall& call) {
     for (Py_ssize_t i = 0; attrs && i < call.named; ++i)
         if (PyDict_SetItem(attrs.get(), call.names[i], call.values[i]) < 0) return {};
     return attrs;
-}
-
-Ref tuple_of(PyObject* const* items, Py_ssize_t count) {
-    Ref tuple(PyTuple_New(count));
-    for (Py_ssize_t i = 0; tuple && i < count; ++i) PyTuple_SET_ITEM(tuple.get(), i, Py_NewRef(items[i]));
-    return tuple;
 }
 
 bool read_shape(Output& out) {
@@ -319,11 +308,6 @@ PyObject* py_forget_calls(PyObject*, PyObject*) {
     Py_RETURN_NONE;
 }
 
-template <class F>
-PyCFunction as_c(F* function) {
-    return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
-}
-
 PyMethodDef methods[] = {
     {"apply", as_c(py_apply), METH_FASTCALL | METH_KEYWORDS, nullptr},
     {"run_eager", as_c(py_run_eager), METH_FASTCALL, nullptr},
@@ -429,9 +413,6 @@ int watched() {
 
 std::uint64_t dispatch_generation() { return generation; }
 
-void bind_dispatch(nb::module_& m) {
-    if (PyArray_ImportNumPyAPI() < 0) nb::raise_python_error();
-    if (PyModule_AddFunctions(m.ptr(), methods) < 0) nb::raise_python_error();
-}
+bool add_dispatch(PyObject* module) { return PyModule_AddFunctions(module, methods) == 0; }
 
 }  // namespace mge

@@ -4,35 +4,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "common/step.h"
 #include "engine/call_memo.h"
+#include "engine/object.h"
 
 namespace mge {
-
-// An owned reference.
-class Ref {
-  public:
-    Ref() = default;
-    explicit Ref(PyObject* stolen) : object_(stolen) {}
-    Ref(const Ref& other) : object_(Py_XNewRef(other.object_)) {}
-    Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
-    Ref& operator=(Ref other) noexcept {
-        std::swap(object_, other.object_);
-        return *this;
-    }
-    ~Ref() { Py_XDECREF(object_); }
-    static Ref borrowed(PyObject* object) { return Ref(Py_XNewRef(object)); }
-
-    PyObject* get() const { return object_; }
-    PyObject* release() { return std::exchange(object_, nullptr); }
-    explicit operator bool() const { return object_ != nullptr; }
-
-  private:
-    PyObject* object_ = nullptr;
-};
 
 // What Python told by `set_dispatch`: see megengine/dispatch/apply.py.
 struct DispatchParts {

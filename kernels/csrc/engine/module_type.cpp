@@ -1,10 +1,7 @@
 // The base class of megengine.module.Module: attributes are read without Python while no tracer listens to
 // it.
-#include <nanobind/nanobind.h>
-
-#include "runtime/bind.h"
-
-namespace nb = nanobind;
+#include "engine/object.h"
+#include "engine/parts.h"
 
 namespace mge {
 namespace {
@@ -52,15 +49,13 @@ PyType_Slot slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec type_spec = {"megengine.kernels._core.WatchedReads", sizeof(PyObject), 0,
+PyType_Spec type_spec = {"megengine._engine.WatchedReads", sizeof(PyObject), 0,
                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
 
 }  // namespace
 
-void bind_module_type(nb::module_& m) {
-    const nb::object type = nb::steal(PyType_FromSpec(&type_spec));
-    if (!type.is_valid() || PyModule_AddFunctions(m.ptr(), functions) < 0) nb::raise_python_error();
-    m.attr("WatchedReads") = type;
+bool add_module_type(PyObject* module) {
+    return add_type(module, type_spec, "WatchedReads") && PyModule_AddFunctions(module, functions) == 0;
 }
 
 }  // namespace mge

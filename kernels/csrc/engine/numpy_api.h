@@ -1,4 +1,4 @@
-// NumPy's C interface, for what is too small to be asked for in Python. dispatch.cpp imports the table.
+// NumPy's C interface, for what is too small to be asked for in Python. module.cpp imports the table.
 #pragma once
 #include <Python.h>
 

@@ -1,16 +1,14 @@
 // Public functions whose ops depend on nothing but the specs of their tensors and their other arguments: what
 // one call of them did is written down, and calls alike go from the arguments to the kernels without Python.
-#include <nanobind/nanobind.h>
+#include <Python.h>
 #include <structmember.h>
 
 #include <algorithm>
 
 #include "engine/dispatch.h"
+#include "engine/parts.h"
 #include "engine/recipe.h"
 #include "engine/tensor_type.h"
-#include "runtime/bind.h"
-
-namespace nb = nanobind;
 
 namespace mge {
 namespace {
@@ -227,16 +225,12 @@ PyType_Slot slots[] = {
 };
 
 PyType_Spec type_spec = {
-    "megengine.kernels._core.PublicCall", sizeof(PublicCall), 0,
+    "megengine._engine.PublicCall", sizeof(PublicCall), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
     slots};
 
 }  // namespace
 
-void bind_public_call(nb::module_& m) {
-    const nb::object type = nb::steal(PyType_FromSpec(&type_spec));
-    if (!type.is_valid()) nb::raise_python_error();
-    m.attr("PublicCall") = type;
-}
+bool add_public_call(PyObject* module) { return add_type(module, type_spec, "PublicCall"); }
 
 }  // namespace mge

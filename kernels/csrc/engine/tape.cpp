@@ -1,16 +1,12 @@
 #include "engine/tape.h"
 
-#include <nanobind/nanobind.h>
-
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "engine/gradient_rule.h"
+#include "engine/parts.h"
 #include "engine/tensor_type.h"
-#include "runtime/bind.h"
-
-namespace nb = nanobind;
 
 namespace mge {
 namespace {
@@ -39,12 +35,6 @@ PyObject* lookup(const Tensors& tensors, PyObject* tensor) {
 void keep(Tensors& tensors, PyObject* key, PyObject* tensor) { tensors[key] = Ref::borrowed(tensor); }
 
 // ---------------------------------------------------------------- recording
-
-Ref tuple_of(PyObject* const* items, Py_ssize_t count) {
-    Ref tuple(PyTuple_New(count));
-    for (Py_ssize_t i = 0; tuple && i < count; ++i) PyTuple_SET_ITEM(tuple.get(), i, Py_NewRef(items[i]));
-    return tuple;
-}
 
 void enter(Tape& tape, TapeEntry entry) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entry.outputs.get()); ++i) {
@@ -302,11 +292,6 @@ void dealloc(PyObject* object) {
     Py_DECREF(type);
 }
 
-template <class F>
-PyCFunction as_c(F* function) {
-    return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
-}
-
 PyMethodDef methods[] = {
     {"watch", py_watch, METH_O, "Record what is computed from the tensor."},
     {"watches", py_watches, METH_O, "Whether what is computed from the tensor is recorded."},
@@ -331,7 +316,7 @@ PyType_Slot slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec type_spec = {"megengine.kernels._core.TapeBase", sizeof(TapeObject), 0,
+PyType_Spec type_spec = {"megengine._engine.TapeBase", sizeof(TapeObject), 0,
                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
 
 }  // namespace
@@ -344,7 +329,10 @@ int record(PyObject* object, const OpCall& op, const std::shared_ptr<PreparedCal
     std::string needs(static_cast<std::size_t>(op.count), '\0');
     bool any = false;
     for (Py_ssize_t i = 0; i < op.count; ++i)
-        if (lookup(tape.watched, op.tensors[i])) any = needs[static_cast<std::size_t>(i)] = 1;
+        if (lookup(tape.watched, op.tensors[i])) {
+            needs[static_cast<std::size_t>(i)] = 1;
+            any = true;
+        }
     if (!any) return 0;
     Ref inputs = tuple_of(op.tensors, op.count);
     Ref outputs = PyTuple_CheckExact(out) ? Ref::borrowed(out) : tuple_of(&out, 1);
@@ -353,11 +341,9 @@ int record(PyObject* object, const OpCall& op, const std::shared_ptr<PreparedCal
     return 0;
 }
 
-void bind_tape(nb::module_& m) {
-    tape_base = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&type_spec));
-    if (!tape_base) nb::raise_python_error();
-    m.attr("TapeBase") = nb::borrow(reinterpret_cast<PyObject*>(tape_base));
-    if (PyModule_AddFunctions(m.ptr(), functions) < 0) nb::raise_python_error();
+bool add_tape(PyObject* module) {
+    tape_base = add_type(module, type_spec, "TapeBase");
+    return tape_base && PyModule_AddFunctions(module, functions) == 0;
 }
 
 }  // namespace mge

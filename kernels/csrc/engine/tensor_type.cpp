@@ -1,11 +1,10 @@
 #include "engine/tensor_type.h"
 
-#include <nanobind/nanobind.h>
+#include <Python.h>
 #include <structmember.h>
 
-#include "runtime/bind.h"
-
-namespace nb = nanobind;
+#include "engine/object.h"
+#include "engine/parts.h"
 
 namespace mge {
 
@@ -60,7 +59,7 @@ PyType_Slot slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec type_spec = {"megengine.kernels._core.TensorBase", sizeof(TensorObject), 0,
+PyType_Spec type_spec = {"megengine._engine.TensorBase", sizeof(TensorObject), 0,
                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
 
 }  // namespace
@@ -86,10 +85,9 @@ PyObject* storage_of(PyObject* tensor) {
     return PyObject_CallMethodNoArgs(tensor, name);
 }
 
-void bind_tensor_type(nb::module_& m) {
-    tensor_base = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&type_spec));
-    if (!tensor_base) nb::raise_python_error();
-    m.attr("TensorBase") = nb::borrow(reinterpret_cast<PyObject*>(tensor_base));
+bool add_tensor_type(PyObject* module) {
+    tensor_base = add_type(module, type_spec, "TensorBase");
+    return tensor_base != nullptr;
 }
 
 }  // namespace mge

@@ -12,10 +12,11 @@
 #include <stdexcept>
 #include <vector>
 
+#include "common/fork_gate.h"
 #include "common/step.h"
 #include "plan/thread_pool.h"
 #include "runtime/bind.h"
-#include "runtime/fork_gate.h"
+#include "runtime/fork_mutex.h"
 #include "runtime/memory.h"
 
 namespace nb = nanobind;

@@ -4,8 +4,6 @@
 
 namespace mge {
 
-void bind_creation(nanobind::module_& m);
-void bind_dispatch(nanobind::module_& m);
 void bind_executor(nanobind::module_& m);
 void bind_flat(nanobind::module_& m);
 void bind_float(nanobind::module_& m);
@@ -13,18 +11,12 @@ void bind_fork_gate(nanobind::module_& m);
 void bind_int8(nanobind::module_& m);
 void bind_layout(nanobind::module_& m);
 void bind_memory(nanobind::module_& m);
-void bind_module_type(nanobind::module_& m);
-void bind_public_call(nanobind::module_& m);
 void bind_random(nanobind::module_& m);
 void bind_strided(nanobind::module_& m);
-void bind_tape(nanobind::module_& m);
-void bind_tensor_type(nanobind::module_& m);
 void bind_training(nanobind::module_& m);
 void bind_update(nanobind::module_& m);
 
 inline void bind_all(nanobind::module_& m) {
-    bind_creation(m);
-    bind_dispatch(m);
     bind_executor(m);
     bind_flat(m);
     bind_float(m);
@@ -32,12 +24,8 @@ inline void bind_all(nanobind::module_& m) {
     bind_int8(m);
     bind_layout(m);
     bind_memory(m);
-    bind_module_type(m);
-    bind_public_call(m);
     bind_random(m);
     bind_strided(m);
-    bind_tape(m);
-    bind_tensor_type(m);
     bind_training(m);
     bind_update(m);
 }

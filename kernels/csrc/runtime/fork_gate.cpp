@@ -1,4 +1,4 @@
-#include "runtime/fork_gate.h"
+#include "common/fork_gate.h"
 
 #include <nanobind/nanobind.h>
 
@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "runtime/bind.h"
+#include "runtime/fork_mutex.h"
 
 namespace nb = nanobind;
 
@@ -31,7 +32,7 @@ std::unordered_set<ForkMutex*>& mutexes() {
     return *all;
 }
 
-void leave() {
+void withdraw() {
     inside.fetch_sub(1);
     if (closing.load() == 0) return;
     const std::lock_guard lock(waiting->mutex);
@@ -44,6 +45,20 @@ void wait_until_open() {
     std::unique_lock lock(waiting->mutex);
     waiting->changed.wait(lock, [] { return closing.load() == 0; });
 }
+
+void enter() {
+    if (depth++ > 0) return;
+    for (inside.fetch_add(1); closing.load() != 0; inside.fetch_add(1)) {
+        withdraw();
+        wait_until_open();
+    }
+}
+
+void leave() {
+    if (--depth == 0) withdraw();
+}
+
+constexpr ForkGate kGate{enter, leave};
 
 // Before fork(): returns when no other thread runs a kernel. A kernel that does not end within the limit is
 // not waited for any longer: it may wait for a thread that wants to start one.
@@ -72,17 +87,7 @@ void begin_child() {
 
 }  // namespace
 
-InKernel::InKernel() {
-    if (depth++ > 0) return;
-    for (inside.fetch_add(1); closing.load() != 0; inside.fetch_add(1)) {
-        leave();
-        wait_until_open();
-    }
-}
-
-InKernel::~InKernel() {
-    if (--depth == 0) leave();
-}
+const ForkGate* fork_gate = &kGate;
 
 ForkMutex::ForkMutex() {
     const std::lock_guard lock(*mutexes_lock);
@@ -101,6 +106,7 @@ void bind_fork_gate(nb::module_& m) {
     m.def("before_fork", &close, nb::arg("seconds"));
     m.def("after_fork_in_parent", &open);
     m.def("after_fork_in_child", &begin_child);
+    m.attr("fork_gate") = nb::capsule(fork_gate, kForkGate);
 }
 
 }  // namespace mge

@@ -1,19 +1,9 @@
-// Keeps fork() out of running kernels: a child has only the thread that forked, so locks that other threads
-// held would stay locked in it for ever (oneDNN's, those of NumPy's BLAS, ours).
+// Locks that stay usable in the child of a fork.
 #pragma once
 #include <mutex>
 #include <thread>
 
 namespace mge {
-
-// Held while a kernel runs. Waits while another thread forks; may nest.
-class InKernel {
-  public:
-    InKernel();
-    ~InKernel();
-    InKernel(const InKernel&) = delete;
-    InKernel& operator=(const InKernel&) = delete;
-};
 
 // A mutex for what takes longer than one kernel: it may be held while another thread forks, and is free in
 // the child.
