@@ -199,6 +199,25 @@ def test_bounds_of_a_narrow_type_are_kept():
     np.testing.assert_array_equal(got, reference_runner(get_op("qconv2d"), problem, True)(*arrays))
 
 
+@pytest.mark.parametrize("op", ["conv2d_backward_data", "conv2d_backward_weight"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_threads_run_one_gradient_step_at_the_same_time(op, groups):
+    """The step is made by one thread and kept; its scratch memory is the caller's."""
+    rng = np.random.default_rng(0)
+    shapes = (1, 32, 9, 9), (32, 32 // groups, 3, 3), (1, 32, 7, 7)
+    x, w, ct = (rng.standard_normal(s).astype(np.float32) for s in shapes)
+    arrays, attrs = ([ct, w], {"size": (9, 9)}) if op.endswith("data") else ([x, ct], {"kernel": (3, 3)})
+    attrs |= {"stride": (1, 1), "padding": ((0, 0),) * 2, "dilation": (1, 1), "groups": groups}
+    specs = [TensorSpec(a.shape, a.dtype) for a in arrays]
+    problem = Problem(op, specs, [infer(op, specs, attrs)], attrs)
+    kernel = family(op).select(problem, {})
+    assert kernel.name == f"onednn_{op}"
+    want = kernel.run(problem, *arrays)
+    with ThreadPoolExecutor(8) as threads:
+        for got in threads.map(lambda _: kernel.run(problem, *arrays), range(64)):
+            np.testing.assert_array_equal(got, want)
+
+
 _REASON = """
 from megengine.core.dtype import quint8
 from megengine.core.spec import TensorSpec

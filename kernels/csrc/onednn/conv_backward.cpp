@@ -85,11 +85,14 @@ class BackwardStep final : public Step {
         if (blocked_ == d_.plain_weights) return;
         const auto& from = of_weights ? blocked_ : d_.plain_weights;
         const auto& to = of_weights ? d_.plain_weights : blocked_;
-        reorder_ = dnnl::reorder({cpu_engine(), from, cpu_engine(), to});
+        const dnnl::reorder::primitive_desc pd(cpu_engine(), from, cpu_engine(), to, d_.attr);
+        reorder_ = dnnl::reorder(pd);
+        reorder_scratch_ = pd.scratchpad_desc();
     }
 
+    // That of the primitive, that of the reorder, and the weights in the form that the primitive wants.
     std::size_t scratch_bytes() const override {
-        return aligned(scratch_.get_size()) + (reorder_ ? aligned(blocked_.get_size()) : 0);
+        return blocked_at() + (reorder_ ? aligned(blocked_.get_size()) : 0);
     }
 
     void run(int, std::byte* const* buffers, std::byte* scratch) const noexcept override {
@@ -97,13 +100,18 @@ class BackwardStep final : public Step {
             OneOmpThread one;
             auto& stream = this_thread_stream();
             std::byte* plain = buffers[of_weights_ ? 2 : 1];
-            std::byte* blocked = reorder_ ? scratch + aligned(scratch_.get_size()) : plain;
-            dnnl::memory mine(blocked_, cpu_engine(), blocked), theirs(d_.plain_weights, cpu_engine(), plain);
-            if (reorder_ && !of_weights_)
-                reorder_.execute(stream, {{DNNL_ARG_FROM, theirs}, {DNNL_ARG_TO, mine}});
+            std::byte* blocked = reorder_ ? scratch + blocked_at() : plain;
+            const dnnl::memory mine(blocked_, cpu_engine(), blocked),
+                theirs(d_.plain_weights, cpu_engine(), plain);
+            const auto change = [&](const dnnl::memory& from, const dnnl::memory& to) {
+                const dnnl::memory pad(reorder_scratch_, cpu_engine(),
+                                       scratch + aligned(scratch_.get_size()));
+                reorder_.execute(stream,
+                                 {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}, {DNNL_ARG_SCRATCHPAD, pad}});
+            };
+            if (reorder_ && !of_weights_) change(theirs, mine);
             primitive_.execute(stream, arguments(buffers, mine, scratch));
-            if (reorder_ && of_weights_)
-                reorder_.execute(stream, {{DNNL_ARG_FROM, mine}, {DNNL_ARG_TO, theirs}});
+            if (reorder_ && of_weights_) change(mine, theirs);
         } catch (const dnnl::error&
                      e) {  // cannot happen for a primitive that was made; say so rather than hide it
             std::fprintf(stderr, "megengine: oneDNN step failed: %s\n", e.what());
@@ -111,6 +119,10 @@ class BackwardStep final : public Step {
     }
 
   private:
+    std::size_t blocked_at() const {
+        return aligned(scratch_.get_size()) + (reorder_ ? aligned(reorder_scratch_.get_size()) : 0);
+    }
+
     std::unordered_map<int, dnnl::memory> arguments(std::byte* const* buffers, const dnnl::memory& weights,
                                                     std::byte* scratch) const {
         const dnnl::memory pad(scratch_, cpu_engine(), scratch);
@@ -129,7 +141,7 @@ class BackwardStep final : public Step {
     Descriptions d_;
     dnnl::primitive primitive_;
     dnnl::reorder reorder_;
-    dnnl::memory::desc scratch_, blocked_;
+    dnnl::memory::desc scratch_, reorder_scratch_, blocked_;
 };
 
 nb::object conv_backward_step(const std::vector<dim>& shape, const std::vector<dim>& geometry,

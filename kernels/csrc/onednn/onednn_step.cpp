@@ -69,6 +69,7 @@ dnnl::primitive_attr make_attr(const Epilogue& e, int scale_mask) {
     return attr;
 }
 
+// The library keeps the scratchpad of this reorder for the thread that makes it, which runs it too.
 dnnl::memory packed(const dnnl::memory::desc& plain, const void* data, const dnnl::memory::desc& wanted) {
     dnnl::memory from(plain, cpu_engine(), const_cast<void*>(data)), to(wanted, cpu_engine());
     dnnl::reorder(from, to).execute(this_thread_stream(), from, to);
