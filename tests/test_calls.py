@@ -396,6 +396,25 @@ def test_one_tensor_given_twice_and_results_of_several():
         assert [p.shape for p in F.split(x, 2, axis=1)] == [(3, 2)] * 2
 
 
+def test_a_tuple_of_results_of_several_ops_is_repeated():
+    home, ran = "megengine.test_home", []
+
+    @public(home=home, by_spec=True)
+    def both(x, y):
+        ran.append(1)
+        first, _ = F.split(x, 2)
+        return x * y, first, x * y
+
+    try:
+        for i in range(6):
+            a, b = rows(4, 2, seed=i), rows(4, 2, seed=i + 9)
+            for got, want in zip(both(tensor(a), tensor(b)), (a * b, a[:2], a * b), strict=True):
+                np.testing.assert_array_equal(got.numpy(), want)
+    finally:
+        retract(f"{home}.both")
+    assert len(ran) == 2  # called, and written down
+
+
 def test_gradients_stop_at_values_that_repeated_calls_detach():
     weight = Parameter(rows(4, 2))
     for i in range(5):

@@ -15,7 +15,7 @@ from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import MegEngineError, OptionError
 from megengine.core.exports import export, withdraw
 from megengine.dispatch.apply import active_interposers, interpose, no_interposers
-from megengine.dispatch.notes import SpecNotes, valueless
+from megengine.dispatch.notes import Notes, without_value
 from megengine.dispatch.refusal import FOREIGN, explained
 from megengine.tensor import Tensor
 
@@ -120,35 +120,20 @@ def _repeating(record: PublicFunction, call: Callable[..., Any]) -> Callable[...
     """
 
     def learn(*args: Any, **kwargs: Any) -> tuple | None:
-        given = list(map(valueless, (*args, *kwargs.values())))
-        notes = SpecNotes(given)
+        given = list(map(without_value, (*args, *kwargs.values())))
+        notes = Notes(given)
         try:
             with no_interposers(), interpose(notes):
                 out = record.function(*given[: len(args)], **dict(zip(kwargs, given[len(args) :], strict=True)))
         except Exception:  # it asks for a value, or is wrong: the function is called each time
             return None
-        return _recipe(notes, out)
+        results = {id(t) for t in out} if type(out) is tuple else {id(out)}
+        return notes.recipe(out) if results and results <= notes.made else None
 
     def fail(exc: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         raise _named(record, exc, args, kwargs) if isinstance(exc, Exception) else exc
 
     return _engine.PublicCall(call, learn, fail)
-
-
-def _recipe(notes: SpecNotes, out: Any) -> tuple | None:
-    """(constants, ops as `Notes` write them, the one with the result, which of its results or -1 for what it gave).
-
-    None for a call that cannot be repeated so.
-    """
-    if not notes.can_be_kept():
-        return None
-    for step, found in enumerate(notes.results):
-        if found is out:
-            return tuple(notes.constants), notes.written(), step, -1
-        items = [id(r) for r in found] if isinstance(found, tuple) else []
-        if id(out) in items:
-            return tuple(notes.constants), notes.written(), step, items.index(id(out))
-    return None
 
 
 def _with_rule(function: F, rule: Callable[..., Any]) -> F:

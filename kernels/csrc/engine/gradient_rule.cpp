@@ -87,42 +87,11 @@ Ref in_python(const TapeEntry& entry, const Cotangents& cotangents) {
 
 // ---------------------------------------------------------------- learning
 
-// From None, or (constants, steps, the places of the gradients). False with an error set.
-bool read_rule(PyObject* found, const TapeEntry& entry, std::size_t given, GradientRule& rule) {
-    rule.state = GradientRule::State::kNever;
-    if (found == Py_None) return true;
-    PyObject *constants, *steps, *places;
-    if (!PyArg_ParseTuple(found, "O!O!O!", &PyTuple_Type, &constants, &PyTuple_Type, &steps, &PyTuple_Type,
-                          &places))
-        return false;
-    const Reading reading = read_recipe(constants, steps, given, rule.recipe);
-    if (reading != Reading::kDone) return reading == Reading::kTooLong;
-    const std::size_t end = rule.recipe.place_of(rule.recipe.steps.size());
-    std::vector<std::size_t> wanted;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(places); ++i) {
-        PyObject* place = PyTuple_GET_ITEM(places, i);
-        rule.gradients.push_back(place == Py_None ? kNowhere : PyLong_AsSize_t(place));
-        if (PyErr_Occurred()) return false;
-        if (place != Py_None && rule.gradients.back() >= end) {
-            PyErr_SetString(PyExc_ValueError, "a gradient has a place that the recipe does not have");
-            return false;
-        }
-        if (place != Py_None) wanted.push_back(rule.recipe.step_of(rule.gradients.back()));
-    }
-    if (rule.gradients.size() != entry.needs.size()) return true;
-    plan_release(rule.recipe, wanted);
-    rule.state = GradientRule::State::kRecipe;
-    return true;
-}
-
-bool learn(const TapeEntry& entry, const Cotangents& cotangents, GradientRule& rule) {
-    const Ref found = call_python(tape_parts.learn, entry, cotangents);
-    GradientRule fresh;
-    fresh.needs = rule.needs;
-    fresh.given = rule.given;
-    if (!found || !read_rule(found.get(), entry, entry.needs.size() + 2 * cotangents.size(), fresh))
-        return false;
-    if (rule.state == GradientRule::State::kSeen) rule = std::move(fresh);
+bool learn(const TapeEntry& entry, const Cotangents& cotangents, Known& known) {
+    const Ref written = call_python(tape_parts.learn, entry, cotangents);
+    if (!written || !known.learn(written.get(), entry.needs.size() + 2 * cotangents.size())) return false;
+    if (known.state == Known::State::kRecipe && known.recipe.results.size() != entry.needs.size())
+        known.state = Known::State::kNever;
     return true;
 }
 
@@ -143,22 +112,14 @@ std::shared_ptr<GradientRule> rule_of(const TapeEntry& entry, const Cotangents& 
 
 // ---------------------------------------------------------------- replaying
 
-Ref replay(GradientRule& rule, const TapeEntry& entry, const Cotangents& cotangents, PyObject* stack,
-           Watch watch) {
-    Replay run(rule.recipe);
+Ref replay(Known& known, const TapeEntry& entry, const Cotangents& cotangents, PyObject* stack, Watch watch) {
+    Replay run(known.recipe);
     PyObject** given = run.given();
     for (const Ref* tensors : {&entry.inputs, &entry.outputs})
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors->get()); ++i)
             *given++ = PyTuple_GET_ITEM(tensors->get(), i);
     for (const Ref& ct : cotangents) *given++ = ct.get();
-    if (!run.run(stack, watch)) return {};
-    Ref grads(PyTuple_New(static_cast<Py_ssize_t>(rule.gradients.size())));
-    for (std::size_t i = 0; grads && i < rule.gradients.size(); ++i) {
-        const std::size_t place = rule.gradients[i];
-        PyTuple_SET_ITEM(grads.get(), static_cast<Py_ssize_t>(i),
-                         Py_NewRef(place == kNowhere ? Py_None : run.at(place)));
-    }
-    return grads;
+    return run.run(stack, watch);
 }
 
 }  // namespace
@@ -173,9 +134,9 @@ Ref pull_back(const TapeEntry& entry, const Cotangents& cotangents) {
     if (!stack) return {};
     if (listened || !fit || watch == Watch::kOthers) return in_python(entry, cotangents);
     const std::shared_ptr<GradientRule> rule = rule_of(entry, cotangents);
-    if (rule && rule->state == GradientRule::State::kSeen && !learn(entry, cotangents, *rule)) return {};
-    if (rule && rule->state == GradientRule::State::kRecipe) {
-        if (Ref grads = replay(*rule, entry, cotangents, stack.get(), watch)) return grads;
+    if (rule && rule->known.state == Known::State::kSeen && !learn(entry, cotangents, rule->known)) return {};
+    if (rule && rule->known.state == Known::State::kRecipe) {
+        if (Ref grads = replay(rule->known, entry, cotangents, stack.get(), watch)) return grads;
         if (!PyErr_ExceptionMatches(PyExc_Exception)) return {};  // an interrupt
         PyErr_Clear();                                            // Python says it in its words
     }

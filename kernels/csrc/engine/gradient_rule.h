@@ -22,10 +22,8 @@ struct TapeEntry {
 // What is known of the rule of a prepared call, for the inputs that want gradients and the cotangents there
 // are.
 struct GradientRule {
-    enum class State { kSeen, kNever, kRecipe } state = State::kSeen;
     std::string needs, given;
-    Recipe recipe;
-    std::vector<std::size_t> gradients;  // their places; kNowhere for none
+    Known known;
 };
 
 // Told by `set_tape`: see megengine/autodiff/tape.py.

@@ -15,14 +15,6 @@ namespace {
 
 constexpr std::size_t kCalls = 256;  // remembered per function
 
-// What is known of calls alike.
-struct Known {
-    enum class State { kSeen, kNever, kRecipe } state = State::kSeen;
-    Recipe recipe;
-    std::size_t result = 0;  // the step whose result is returned
-    Py_ssize_t item = -1;    // of a tuple, where only that is; else -1
-};
-
 struct PublicCall {
     PyObject_HEAD vectorcallfunc vectorcall;
     PyObject *dict, *weak;
@@ -32,50 +24,19 @@ struct PublicCall {
 
 PublicCall* self_of(PyObject* object) { return reinterpret_cast<PublicCall*>(object); }
 
-// ---------------------------------------------------------------- learning
-
-// From (constants, steps, the step that gives the result, which one of several or -1 for all).
-bool read_known(PyObject* written, std::size_t arguments, Known& known) {
-    PyObject *constants, *steps;
-    Py_ssize_t result;
-    if (!PyArg_ParseTuple(written, "O!O!nn", &PyTuple_Type, &constants, &PyTuple_Type, &steps, &result,
-                          &known.item))
-        return false;
-    const Reading reading = read_recipe(constants, steps, arguments, known.recipe);
-    if (reading != Reading::kDone) return reading == Reading::kTooLong;
-    known.result = static_cast<std::size_t>(result);
-    if (known.result >= known.recipe.steps.size() ||
-        known.item >= static_cast<Py_ssize_t>(known.recipe.steps[known.result].results)) {
-        PyErr_SetString(PyExc_ValueError, "a recipe has no such result");
-        return false;
-    }
-    plan_release(known.recipe, {known.result});
-    known.state = Known::State::kRecipe;
-    return true;
-}
+// ---------------------------------------------------------------- learning and replaying
 
 // Notes down what the function does for calls alike. False with an error set.
 bool learn(PublicCall* self, const Given& given, Known& known, PyObject* kwnames) {
-    const Ref recipe(
+    const Ref written(
         PyObject_Vectorcall(self->learn, given.positional, static_cast<std::size_t>(given.count), kwnames));
-    if (!recipe) return false;
-    Known fresh;
-    fresh.state = Known::State::kNever;
-    if (recipe.get() != Py_None &&
-        !read_known(recipe.get(), static_cast<std::size_t>(given.count + given.named), fresh))
-        return false;
-    if (known.state == Known::State::kSeen) known = std::move(fresh);  // another thread may have been faster
-    return true;
+    return written && known.learn(written.get(), static_cast<std::size_t>(given.count + given.named));
 }
-
-// ---------------------------------------------------------------- replaying
 
 PyObject* replay(Known& known, const Given& given, PyObject* stack, Watch watch) {
     Replay run(known.recipe);
     std::copy_n(given.values, given.named, std::copy_n(given.positional, given.count, run.given()));
-    if (!run.run(stack, watch)) return nullptr;
-    PyObject* out = run.of_step(known.result);
-    return Py_NewRef(known.item < 0 ? out : PyTuple_GET_ITEM(out, known.item));  // counted when it was run
+    return run.run(stack, watch).release();
 }
 
 PyObject* fail(PublicCall* self, const Given& given) {
@@ -84,10 +45,8 @@ PyObject* fail(PublicCall* self, const Given& given) {
     PyErr_NormalizeException(&type, &value, &traceback);
     const Ref owned_type(type), error(value), owned_traceback(traceback);
     if (traceback) PyException_SetTraceback(value, traceback);
-    const Ref args(PyTuple_New(given.count)), kwargs(PyDict_New());
+    const Ref args = tuple_of(given.positional, given.count), kwargs(PyDict_New());
     if (!args || !kwargs) return nullptr;
-    for (Py_ssize_t i = 0; i < given.count; ++i)
-        PyTuple_SET_ITEM(args.get(), i, Py_NewRef(given.positional[i]));
     for (Py_ssize_t i = 0; i < given.named; ++i)
         if (PyDict_SetItem(kwargs.get(), given.names[i], given.values[i]) < 0) return nullptr;
     PyObject* parts[] = {error.get(), args.get(), kwargs.get()};

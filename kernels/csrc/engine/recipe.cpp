@@ -1,21 +1,15 @@
 #include "engine/recipe.h"
 
-#include <algorithm>
-
 namespace mge {
 namespace {
 
-bool read_inputs(PyObject* inputs, std::size_t places, RecipeStep& step) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); ++i) {
-        const std::size_t place = PyLong_AsSize_t(PyTuple_GET_ITEM(inputs, i));
-        if (PyErr_Occurred()) return false;
-        if (place >= places) {
-            PyErr_SetString(PyExc_ValueError, "a recipe refers to a place that it does not have");
-            return false;
-        }
-        step.inputs.push_back(place);
-    }
-    return true;
+// Appends a place among the first `places`. False with an error set.
+bool read_place(PyObject* number, std::size_t places, std::vector<std::size_t>& all) {
+    all.push_back(PyLong_AsSize_t(number));
+    if (PyErr_Occurred()) return false;
+    if (all.back() < places) return true;
+    PyErr_SetString(PyExc_ValueError, "a recipe refers to a place that it does not have");
+    return false;
 }
 
 bool read_step(PyObject* item, std::size_t places, RecipeStep& step) {
@@ -33,30 +27,18 @@ bool read_step(PyObject* item, std::size_t places, RecipeStep& step) {
         step.names.push_back(name);
         step.values.push_back(value);
     }
-    return read_inputs(inputs, places, step);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); ++i)
+        if (!read_place(PyTuple_GET_ITEM(inputs, i), places, step.inputs)) return false;
+    return true;
 }
 
-}  // namespace
+enum class Reading { kDone, kTooLong, kError };
 
-std::size_t Recipe::place_of(std::size_t step) const {
-    std::size_t place = given + constants.size();
-    for (std::size_t i = 0; i < step; ++i) place += steps[i].results;
-    return place;
-}
-
-std::size_t Recipe::step_of(std::size_t place) const {
-    std::size_t end = given + constants.size();
-    if (place < end) return kNowhere;
-    for (std::size_t i = 0; i < steps.size(); ++i)
-        if (place < (end += steps[i].results)) return i;
-    return kNowhere;
-}
-
-Reading read_recipe(PyObject* constants, PyObject* steps, std::size_t given, Recipe& recipe) {
+// `places` becomes the number of places.
+Reading read_steps(PyObject* constants, PyObject* steps, std::size_t& places, Recipe& recipe) {
     const auto count = static_cast<std::size_t>(PyTuple_GET_SIZE(steps));
-    std::size_t places = given + static_cast<std::size_t>(PyTuple_GET_SIZE(constants));
+    places = recipe.given + static_cast<std::size_t>(PyTuple_GET_SIZE(constants));
     if (count > Recipe::kMostSteps) return Reading::kTooLong;
-    recipe.given = given;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(constants); ++i)
         recipe.constants.push_back(Ref::borrowed(PyTuple_GET_ITEM(constants, i)));
     for (std::size_t i = 0; i < count; ++i) {
@@ -71,19 +53,71 @@ Reading read_recipe(PyObject* constants, PyObject* steps, std::size_t given, Rec
     return places > Recipe::kMostPlaces ? Reading::kTooLong : Reading::kDone;
 }
 
-void plan_release(Recipe& recipe, const std::vector<std::size_t>& wanted) {
+bool read_results(PyObject* results, std::size_t places, Recipe& recipe) {
+    recipe.single = !PyTuple_Check(results);
+    if (recipe.single) return read_place(results, places, recipe.results);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(results); ++i) {
+        PyObject* place = PyTuple_GET_ITEM(results, i);
+        if (place == Py_None)
+            recipe.results.push_back(kNowhere);
+        else if (!read_place(place, places, recipe.results))
+            return false;
+    }
+    return true;
+}
+
+// Notes after which step the results of each can be let go: those of the call never.
+void plan_release(Recipe& recipe) {
+    std::vector<std::size_t> maker(recipe.given + recipe.constants.size(), kNowhere);  // of each place
     std::vector<std::size_t> last(recipe.steps.size());
     for (std::size_t i = 0; i < recipe.steps.size(); ++i) {
         last[i] = i;
         for (const std::size_t place : recipe.steps[i].inputs)
-            if (const std::size_t from = recipe.step_of(place); from != kNowhere) last[from] = i;
+            if (maker[place] != kNowhere) last[maker[place]] = i;
+        maker.insert(maker.end(), recipe.steps[i].results, i);
     }
+    for (const std::size_t place : recipe.results)
+        if (place != kNowhere && maker[place] != kNowhere) last[maker[place]] = kNowhere;
     for (std::size_t i = 0; i < last.size(); ++i)
-        if (std::find(wanted.begin(), wanted.end(), i) == wanted.end())
-            recipe.steps[last[i]].done.push_back(i);
+        if (last[i] != kNowhere) recipe.steps[last[i]].done.push_back(i);
 }
 
-bool Replay::run(PyObject* stack, Watch watch) {
+}  // namespace
+
+bool Known::learn(PyObject* written, std::size_t given) {
+    Known fresh;
+    fresh.state = State::kNever;
+    fresh.recipe.given = given;
+    if (written != Py_None) {
+        PyObject *constants, *steps, *results;
+        if (!PyArg_ParseTuple(written, "O!O!O", &PyTuple_Type, &constants, &PyTuple_Type, &steps, &results))
+            return false;
+        std::size_t places;
+        const Reading reading = read_steps(constants, steps, places, fresh.recipe);
+        if (reading == Reading::kError) return false;
+        if (reading == Reading::kDone) {
+            if (!read_results(results, places, fresh.recipe)) return false;
+            plan_release(fresh.recipe);
+            fresh.state = State::kRecipe;
+        }
+    }
+    if (state == State::kSeen) *this = std::move(fresh);  // another thread may have been faster
+    return true;
+}
+
+Ref Replay::run(PyObject* stack, Watch watch) {
+    if (!run_steps(stack, watch)) return {};
+    if (recipe_.single) return Ref::borrowed(places_[recipe_.results[0]]);
+    Ref all(PyTuple_New(static_cast<Py_ssize_t>(recipe_.results.size())));
+    for (std::size_t i = 0; all && i < recipe_.results.size(); ++i) {
+        const std::size_t place = recipe_.results[i];
+        PyTuple_SET_ITEM(all.get(), static_cast<Py_ssize_t>(i),
+                         Py_NewRef(place == kNowhere ? Py_None : places_[place]));
+    }
+    return all;
+}
+
+bool Replay::run_steps(PyObject* stack, Watch watch) {
     PyObject** end = places_.data() + recipe_.given;
     for (const Ref& constant : recipe_.constants) *end++ = constant.get();
     std::size_t place = recipe_.given + recipe_.constants.size();

@@ -1,4 +1,5 @@
-// Ops that were written down once, and are applied again without the Python that applied them first.
+// Ops that were written down once, and are applied again without the Python that applied them first: those of
+// public functions and of gradient rules.
 #pragma once
 #include <Python.h>
 
@@ -30,29 +31,27 @@ struct RecipeStep {
     }
 };
 
+inline constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
+
 struct Recipe {
     static constexpr std::size_t kMostSteps = 32, kMostPlaces = 2 * Given::kMost + 48;
 
     std::size_t given = 0;
     std::vector<Ref> constants;
     std::vector<RecipeStep> steps;
-
-    // The first place of the results of a step.
-    std::size_t place_of(std::size_t step) const;
-    // The step with the result at a place; none for places in front of all results.
-    std::size_t step_of(std::size_t place) const;
+    std::vector<std::size_t> results;  // places of what the call gives; kNowhere for None
+    bool single = false;               // it gives the only result itself, no tuple
 };
 
-inline constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
+// What is known of calls alike.
+struct Known {
+    enum class State { kSeen, kNever, kRecipe } state = State::kSeen;
+    Recipe recipe;
 
-enum class Reading { kDone, kTooLong, kError };
-
-// From tuples of constants and of (op, attributes, places of the inputs, number of results or None for one
-// that is no tuple). kError comes with a Python error set.
-Reading read_recipe(PyObject* constants, PyObject* steps, std::size_t given, Recipe& recipe);
-
-// Notes which results can be let go and when; those of the steps `wanted` are kept.
-void plan_release(Recipe& recipe, const std::vector<std::size_t>& wanted);
+    // Reads what megengine.dispatch.notes wrote down for a call that is given so many things, None for one
+    // that cannot be repeated. False with a Python error set.
+    bool learn(PyObject* written, std::size_t given);
+};
 
 // One run of a recipe.
 class Replay {
@@ -62,14 +61,11 @@ class Replay {
     // Where what is given has to be put; borrowed, null for what no step takes.
     PyObject** given() { return places_.data(); }
 
-    // False with a Python error set. Observers on the stack are shown every op.
-    bool run(PyObject* stack, Watch watch);
-
-    // Borrowed: a place, or what a whole step gave.
-    PyObject* at(std::size_t place) const { return places_[place]; }
-    PyObject* of_step(std::size_t step) const { return results_[step].get(); }
+    // What the call gives; null with a Python error set. Observers on the stack are shown every op.
+    Ref run(PyObject* stack, Watch watch);
 
   private:
+    bool run_steps(PyObject* stack, Watch watch);
     bool run_step(std::size_t number, PyObject* stack, Watch watch);
     bool put(std::size_t number, std::size_t place);
 
