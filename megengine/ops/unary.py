@@ -128,10 +128,6 @@ def _gelu(x: np.ndarray) -> np.ndarray:
     return (x * 0.5 * (1 + _erf(x / np.sqrt(2.0)))).astype(x.dtype)
 
 
-def _sign(x: np.ndarray) -> np.ndarray:
-    return x if x.dtype == bool else np.sign(x)
-
-
 def _erf(x: np.ndarray) -> np.ndarray:
     flat = np.asarray(x, np.float64).ravel()
     return np.fromiter((math.erf(v) for v in flat), np.float64, flat.size).reshape(np.shape(x)).astype(x.dtype)
