@@ -70,7 +70,7 @@ class Replay {
     bool put(std::size_t number, std::size_t place);
 
     Recipe& recipe_;
-    std::array<PyObject*, Recipe::kMostPlaces> places_{};
+    std::array<PyObject*, Recipe::kMostPlaces> places_;  // each is set before it is read
     std::array<Ref, Recipe::kMostSteps> results_;
 };
 
