@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import OnnxRule, Op, Sample, apply, define, public
-from megengine.ops.common import Axes, Integers, as_tensor, floating, normalize_axes, normalize_axis
+from megengine.ops.common import Axes, Integers, as_tensor, floating, listed, normalize_axes, normalize_axis
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.tensor"
@@ -92,8 +91,7 @@ def roll(inp: TensorLike, shift: Integers, axis: Axes = None) -> Tensor:
     x = as_tensor(inp)
     if axis is None:
         return roll(apply("reshape", x, shape=(x.size,)), shift, 0).reshape(x.shape)
-    shifts: list[Any] = [shift] if isinstance(shift, numbers.Integral) else list(shift)  # type: ignore[arg-type]
-    axes = [axis] if isinstance(axis, numbers.Integral) else list(axis)  # type: ignore[arg-type]
+    shifts, axes = listed(shift), listed(axis)
     if len(shifts) != len(axes):
         raise OptionError(f"roll: {counted(len(shifts), 'shift')} for {counted(len(axes), 'axis')}; expected as many")
     for one, a in zip(shifts, axes, strict=True):

@@ -71,6 +71,23 @@ def _masked(scores: Tensor, attn_mask: Any, key_padding_mask: Any, is_causal: bo
     return scores
 
 
+def _operands(query: Any, key: Any, value: Any) -> list[Tensor]:
+    """Query, key and value as floats [N, length, features]."""
+    inputs = [floating(v) for v in (query, key, value)]
+    for name, x in zip(("query", "key", "value"), inputs, strict=True):
+        if x.ndim != 3 or x.shape[0] != inputs[0].shape[0]:
+            raise ShapeError(f"{_OP}: {name} has shape {x.shape}; expected [N, length, features]")
+    return inputs
+
+
+def _returned(weights: Tensor, average: bool) -> Tensor:
+    """Weights [N,heads,L,S] as they are returned: their average over the heads, or [N*heads,L,S]."""
+    if average:
+        return apply("mean", weights, axis=(1,), keepdims=False)
+    n, heads, *rest = weights.shape
+    return apply("reshape", weights, shape=(n * heads, *rest))
+
+
 @public(home="megengine.functional.nn")
 def multi_head_attention(
     query: TensorLike,
@@ -112,10 +129,7 @@ def multi_head_attention(
     for name, given in (("bias_k", bias_k), ("bias_v", bias_v), ("add_zero_attn", add_zero_attn or None)):
         if given is not None:
             raise OptionError(f"{_OP}: {name} is not supported, as in MegEngine; leave it out, extend key and value")
-    inputs = [floating(v) for v in (query, key, value)]
-    for name, x in zip(("query", "key", "value"), inputs, strict=True):
-        if x.ndim != 3 or x.shape[0] != inputs[0].shape[0]:
-            raise ShapeError(f"{_OP}: {name} has shape {x.shape}; expected [N, length, features]")
+    inputs = _operands(query, key, value)
     proj = (qproj_size, kproj_size, vproj_size)
     sizes = [(int(p), x.shape[2]) if p else None for p, x in zip(proj, inputs, strict=True)]
     sizes.append((int(oproj_size), int(vproj_size or inputs[2].shape[2])) if oproj_size else None)
@@ -133,9 +147,4 @@ def multi_head_attention(
     y = through.project(3, apply("reshape", y, shape=(*y.shape[:2], y.shape[2] * y.shape[3])))
     y = dropout(y, out_drop, training)
     y = y + inputs[0] if reslink else y
-    if not need_weights:
-        return y, None
-    if average_attn_weights:
-        return y, apply("mean", weights, axis=(1,), keepdims=False)
-    n, heads, *rest = weights.shape
-    return y, apply("reshape", weights, shape=(n * heads, *rest))
+    return y, _returned(weights, average_attn_weights) if need_weights else None

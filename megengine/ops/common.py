@@ -138,7 +138,7 @@ def normalize_axes(op: str, axis: Any, ndim: int) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(ndim))
     if isinstance(axis, numbers.Integral):
-        return (normalize_axis(op, axis, ndim),)  # type: ignore[arg-type]
+        return (normalize_axis(op, int(axis), ndim),)
     items = axis.reshape(-1).tolist() if isinstance(axis, (Tensor, np.ndarray)) else axis
     if not isinstance(items, (tuple, list)):
         raise ArgumentError(f"{op}: axis is {brief(axis)}; expected an integer or several")
@@ -146,6 +146,11 @@ def normalize_axes(op: str, axis: Any, ndim: int) -> tuple[int, ...]:
     if len(set(axes)) != len(axes):
         raise OptionError(f"{op}: axis {axis} names one axis twice")
     return tuple(axes)
+
+
+def listed(value: Integers) -> list[Any]:
+    """One integer, or several, as a list."""
+    return [value] if isinstance(value, (int, numbers.Integral)) else list(value)
 
 
 def reduced_shape(shape: Sequence[int], axes: Sequence[int], keepdims: bool) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -133,10 +134,10 @@ def linspace(start: float, stop: float, num: int, dtype: DTypeLike = "float32", 
 @public(home=_HOME)
 def eye(N: Integers, M: int | None = None, *, dtype: DTypeLike = "float32", device: str | None = None) -> Tensor:
     """The N x M matrix with ones on its diagonal; N may be the shape, (rows, columns) or (rows,)."""
-    if isinstance(N, (tuple, list)) or (isinstance(N, (Tensor, np.ndarray)) and N.ndim):
+    if isinstance(N, Sequence) or (isinstance(N, (Tensor, np.ndarray)) and N.ndim):
         given = shape_argument((N,))
         if M is not None or len(given) not in (1, 2):
             raise ShapeError(f"eye: N is {brief(given)}, M is {M}; expected integers, or a shape alone as N")
         N, M = given[0], given[-1]
-    rows, columns = _lengths("eye", (int(N), int(N if M is None else M)))  # type: ignore[arg-type]
+    rows, columns = _lengths("eye", (int(N), int(N if M is None else M)))
     return _made(np.eye(rows, columns, dtype=storage_of(as_dtype(dtype))), device)

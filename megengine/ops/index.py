@@ -52,7 +52,7 @@ def _index_infer(x: TensorSpec, *indices: TensorSpec, pattern: Pattern) -> Tenso
             f"index: a pattern of {counted(len(pattern), 'entry')} for shape {x.shape}; expected one per axis"
         )
     for s in indices:
-        if np.dtype(s.dtype).kind not in "iu":  # type: ignore[arg-type]
+        if storage_of(s.dtype).kind not in "iu" or isinstance(s.dtype, QuantizedDType):
             raise DTypeError(f"index: an index tensor is {s.dtype}; expected integers")
     broadcast_shapes("index", *[s.shape for s in indices])
     probe = np.lib.stride_tricks.as_strided(np.zeros(1, bool), x.shape, (0,) * x.ndim)
@@ -297,7 +297,7 @@ def _advanced(x: Tensor, items: list[Any]) -> tuple[Pattern, list[Tensor]]:
             indices += _places(array, rest[: array.ndim], rest)
             pattern += ["i"] * array.ndim
         elif array.dtype.kind in "iu" or array.size == 0:
-            keep = isinstance(item, Tensor) and item.dtype.kind in "iu"  # type: ignore[union-attr]
+            keep = isinstance(item, Tensor) and array.dtype.kind in "iu"
             indices.append(item if keep else Tensor._wrap(array.astype(np.int32)))
             pattern.append("i")
         else:

@@ -146,7 +146,7 @@ def split(inp: TensorLike, nsplits_or_sections: Integers, axis: int = 0) -> tupl
     x = as_tensor(inp)
     axis = normalize_axis("split", axis, x.ndim)
     length = x.shape[axis]
-    if isinstance(nsplits_or_sections, numbers.Integral) or (
+    if isinstance(nsplits_or_sections, (int, numbers.Integral)) or (
         isinstance(nsplits_or_sections, float) and nsplits_or_sections.is_integer()
     ):
         n = int(nsplits_or_sections)
@@ -155,6 +155,6 @@ def split(inp: TensorLike, nsplits_or_sections: Integers, axis: int = 0) -> tupl
         base, more = divmod(length, n)
         sections = tuple(base + (i < more) for i in range(n))
     else:
-        cuts = [0, *map(int, nsplits_or_sections), length]  # type: ignore[arg-type]
+        cuts = [0, *map(int, nsplits_or_sections), length]
         sections = tuple(b - a for a, b in itertools.pairwise(cuts))
     return apply("split", x, sections=sections, axis=axis)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.dtype import DType
 from megengine.core.errors import DTypeError, GradientError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
@@ -77,10 +78,10 @@ define(
 )
 
 
-def _solvable(inp: Any) -> tuple[Tensor, np.dtype]:
+def _solvable(inp: Any) -> tuple[Tensor, DType]:
     """A tensor of a dtype that has linear algebra (float16 and bfloat16 as float32), and the dtype of the results."""
     x = floating(inp)
-    return (x if x.dtype in _COMPLEX else cast(x, FLOAT32)), x.dtype  # type: ignore[return-value]
+    return (x if x.dtype in _COMPLEX else cast(x, FLOAT32)), x.dtype
 
 
 @public(home=_MATH)
@@ -95,7 +96,8 @@ def _svd_infer(x: TensorSpec, *, full: bool) -> tuple[TensorSpec, TensorSpec, Te
     *lead, m, n = x.shape
     k = min(m, n)
     shapes = (*lead, m, m if full else k), (*lead, k), (*lead, n if full else k, n)
-    return tuple(TensorSpec(s, x.dtype, x.device) for s in shapes)  # type: ignore[return-value]
+    u, s, v = (TensorSpec(shape, x.dtype, x.device) for shape in shapes)
+    return u, s, v
 
 
 def _product(a: Tensor, b: Tensor, *, ta: bool = False, tb: bool = False) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.calls import shown
+from megengine.core.dtype import storage_of
 from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
@@ -54,7 +55,7 @@ def taps(n: int, out: int, mode: str, corners: bool) -> tuple[np.ndarray, np.nda
 def _infer(x: TensorSpec, *, size: tuple[int, ...], mode: str, corners: bool) -> TensorSpec:
     refuse_quantized("resize", x)
     choice("resize", "mode", mode, _MODES)
-    if x.dtype.kind != "f":  # type: ignore[union-attr]
+    if storage_of(x.dtype).kind != "f":
         raise DTypeError(f"resize: the input is {x.dtype}; expected floats; use .astype")
     if x.ndim != len(size) + 2 or min(x.shape[2:], default=0) < 1 or min(size) < 1:
         raise ShapeError(f"resize: input {x.shape} to size {size}; expected N, C and as many axes, none of them empty")

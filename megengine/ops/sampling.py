@@ -152,7 +152,8 @@ def _size(op: str, value: Any) -> tuple[int, int]:
 def _grid(oh: int, ow: int, like: Tensor) -> tuple[Tensor, Tensor]:
     """Rows and columns of a picture as floats, [1, oh*ow] each."""
     rows, columns = np.divmod(np.arange(oh * ow, dtype=np.float32).reshape(1, -1), max(ow, 1))
-    return tuple(Tensor._wrap(v.astype(np.float32), None, like.device) for v in (rows, columns))  # type: ignore
+    ys, xs = (Tensor._wrap(v.astype(np.float32), None, like.device) for v in (rows, columns))
+    return ys, xs
 
 
 def _warp(x: Tensor, points: tuple[Tensor, Tensor], batch: Tensor, size: tuple[int, int], **options: Any) -> Tensor:

@@ -34,6 +34,7 @@ from megengine.ops.common import (
     Integers,
     as_tensor,
     broadcast_shapes,
+    listed,
     normalize_axes,
     normalize_axis,
     sample_values,
@@ -155,7 +156,7 @@ def flatten(inp: TensorLike, start_axis: int = 0, end_axis: int = -1) -> Tensor:
 def expand_dims(inp: TensorLike, axis: Integers) -> Tensor:
     """New axes of length 1 at the positions `axis` (an integer or several) of the result."""
     x = as_tensor(inp)
-    items = [axis] if isinstance(axis, numbers.Integral) else list(axis)  # type: ignore[arg-type]
+    items = listed(axis)
     ndim = x.ndim + len(items)
     axes = normalize_axes("expand_dims", items, ndim)
     lengths = iter(x.shape)

@@ -6,7 +6,7 @@ They accept quantized tensors and keep their dtype: the stored integers are move
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from megengine.ops.common import (
     sample_values,
 )
 from megengine.tensor import Tensor
+
+_Mode = Literal["constant", "edge", "reflect"]
 
 
 def _slice_infer(x: TensorSpec, *, starts: tuple, stops: tuple, steps: tuple) -> TensorSpec:
@@ -81,7 +83,7 @@ def _pad_infer(x: TensorSpec, *, widths: tuple, mode: str, value: float) -> Tens
         raise ShapeError(
             f"pad: widths {widths} for shape {x.shape}; expected {counted(x.ndim, 'pair')} of numbers >= 0"
         )
-    choice("pad", "mode", mode, ("constant", "edge", "reflect"))
+    choice("pad", "mode", mode, get_args(_Mode))
     if mode == "reflect" and any(max(p) >= n for p, n in zip(widths, x.shape, strict=True) if max(p)):
         raise ShapeError(f"pad: reflect widths {widths} must be smaller than the lengths {x.shape}")
     if mode == "edge" and any(n == 0 and max(p) for p, n in zip(widths, x.shape, strict=True)):
@@ -89,9 +91,9 @@ def _pad_infer(x: TensorSpec, *, widths: tuple, mode: str, value: float) -> Tens
     return TensorSpec(tuple(n + a + b for n, (a, b) in zip(x.shape, widths, strict=True)), x.dtype, x.device)
 
 
-def _pad(x: np.ndarray, widths: tuple, mode: str, value: float, in_specs: tuple, out_specs: tuple) -> np.ndarray:
+def _pad(x: np.ndarray, widths: tuple, mode: _Mode, value: float, in_specs: tuple, out_specs: tuple) -> np.ndarray:
     if mode != "constant":
-        return np.pad(x, widths, mode=mode)  # type: ignore[call-overload]
+        return np.pad(x, widths, mode=mode)
     dtype = in_specs[0].dtype
     if isinstance(dtype, QuantizedDType):
         if isinstance(dtype.scale, tuple):

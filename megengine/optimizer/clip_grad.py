@@ -12,12 +12,13 @@ from megengine.dispatch.refusal import checked
 from megengine.tensor import Tensor
 
 
-def _gradients(tensors: Tensor | Iterable[Tensor]) -> list[Tensor]:
+def _gradients(tensors: Tensor | Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """The tensors that have a gradient, with it."""
     items = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     wrong = [shown(t) for t in items if not isinstance(t, Tensor)]
     if wrong:
         raise ArgumentError(f"tensors holds {wrong[0]}; expected parameters")
-    return [t for t in items if t.grad is not None]
+    return [(t, t.grad) for t in items if t.grad is not None]
 
 
 @checked
@@ -28,11 +29,11 @@ def clip_grad_norm(tensors: Tensor | Iterable[Tensor], max_norm: float, ord: flo
     owners = _gradients(tensors)
     if not owners:
         return Tensor(0.0)
-    norms = [np.linalg.norm(t.grad.numpy().astype(np.float64).reshape(-1), ord) for t in owners]  # type: ignore[union-attr]
+    norms = [np.linalg.norm(g.numpy().astype(np.float64).reshape(-1), ord) for _, g in owners]
     total = float(np.linalg.norm(norms, ord))
     if total > max_norm:
-        for t in owners:
-            _set(t, t.grad.numpy() * np.float32(max_norm / (total + 1e-6)))  # type: ignore[union-attr]
+        for t, g in owners:
+            _set(t, g, g.numpy() * np.float32(max_norm / (total + 1e-6)))
     return Tensor(total)
 
 
@@ -41,9 +42,9 @@ def clip_grad_value(tensors: Tensor | Iterable[Tensor], lower: float, upper: flo
     """Limit every element of the gradients to [lower, upper]."""
     if lower > upper:
         raise OptionError(f"clip_grad_value: lower={lower} is above upper={upper}")
-    for t in _gradients(tensors):
-        _set(t, np.clip(t.grad.numpy(), lower, upper))  # type: ignore[union-attr]
+    for t, g in _gradients(tensors):
+        _set(t, g, np.clip(g.numpy(), lower, upper))
 
 
-def _set(owner: Tensor, value: np.ndarray) -> None:
-    owner.grad = Tensor._wrap(np.asarray(value, owner.grad.numpy().dtype), owner.dtype, owner.device)  # type: ignore[union-attr]
+def _set(owner: Tensor, gradient: Tensor, value: np.ndarray) -> None:
+    owner.grad = Tensor._wrap(np.asarray(value, gradient.numpy().dtype), owner.dtype, owner.device)

@@ -49,7 +49,7 @@ class LRScheduler:
             raise ArgumentError(
                 f"{type(self).__name__}: epoch is {shown(epoch)}; expected a number, or None for the next"
             )
-        self.current_epoch = self.current_epoch + 1 if epoch is None else epoch  # type: ignore[assignment]
+        self.current_epoch = self.current_epoch + 1 if epoch is None else epoch
         for group, lr in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
             group["lr"] = lr
 

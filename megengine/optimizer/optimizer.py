@@ -16,6 +16,7 @@ from megengine.kernels import updates
 from megengine.tensor import Parameter, Tensor
 
 Parameters = Iterable[Parameter] | Iterable[dict[str, Any]] | dict[str, Any] | Parameter
+_Given = tuple[Parameter, Tensor]  # a parameter and its gradient
 State = dict[str, Any]  # arrays of the rules here, tensors of rules that users write
 
 
@@ -58,18 +59,17 @@ class Optimizer:
         self._state: dict[Tensor, State] = {}
         self._memory: dict[int, np.ndarray] = {}  # of the values that this optimizer wrote
         self.param_groups: list[dict[str, Any]] = []
-        if isinstance(params, (Parameter, dict)):
-            params = [params]  # type: ignore[list-item]
-        if not isinstance(params, Iterable) or isinstance(params, (str, Tensor)):
+        given = [params] if isinstance(params, (Parameter, dict)) else params
+        if not isinstance(given, Iterable) or isinstance(given, (str, Tensor)):
             raise ArgumentError(
                 f"{type(self).__name__}: params is {shown(params)}; expected parameters, such as net.parameters()"
             )
-        items = list(params)
+        items: list[Any] = list(given)
         if not items:
             raise OptionError(f"{type(self).__name__}: no parameters to optimize; is net.parameters() exhausted?")
         groups = items if isinstance(items[0], dict) else [{"params": items}]
         for group in groups:
-            self.add_param_group(group)  # type: ignore[arg-type]
+            self.add_param_group(group)
 
     @explains
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -164,16 +164,16 @@ class Optimizer:
         if memory is None or not ours or _holders(p) > _ALONE:
             memory = self._memory[id(p)] = np.empty(p._storage().shape, np.float32)
         # a view through a buffer counts as an owner of its own
-        return np.asarray(memoryview(memory))  # type: ignore[arg-type]
+        return np.asarray(memory.data)
 
     def step(self) -> Optimizer:
         """Update every parameter that has a gradient. Returns the optimizer: `optimizer.step().clear_grad()`."""
         for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
             if not isinstance(p.grad, Tensor):
                 raise ArgumentError(f"{type(self).__name__}: a gradient is {shown(p.grad)}; expected a tensor")
-            if p.grad._storage().shape != p._storage().shape:  # type: ignore[union-attr]
+            if p.grad._storage().shape != p._storage().shape:
                 raise ShapeError(
-                    f"{type(self).__name__}: a gradient has shape {p.grad.shape}; expected {p.shape} of its parameter"  # type: ignore[union-attr]
+                    f"{type(self).__name__}: a gradient has shape {p.grad.shape}; expected {p.shape} of its parameter"
                 )
         for group in self.param_groups:
             self._updates(group)
@@ -181,22 +181,22 @@ class Optimizer:
 
     def _updates(self, param_group: dict[str, Any]) -> None:
         """Update the parameters of a group that have a gradient."""
-        given = [p for p in param_group["params"] if p.grad is not None]
+        given = [(p, p.grad) for p in param_group["params"] if p.grad is not None]
         param_group = {**param_group, "lr": _number(param_group["lr"])}
-        for p in self._step_together(given, param_group):
-            self._step_alone(p, param_group)
+        for p, gradient in self._step_together(given, param_group):
+            self._step_alone(p, gradient, param_group)
 
-    def _step_together(self, params: list[Parameter], group: dict[str, Any]) -> list[Parameter]:
+    def _step_together(self, params: list[_Given], group: dict[str, Any]) -> list[_Given]:
         """Update by one native call (one for each count of past steps) what that can do. Returns the others."""
         twin = updates.twin_of(self._update)
         if twin is None or type(self)._write_new is not Optimizer._write_new:
             return params
         batches: dict[Any, updates.Batch] = {}
         done, others = [], []
-        for p in params:
-            state, w, g = self._state[p], p._storage(), p.grad._storage()  # type: ignore[union-attr]
+        for p, gradient in params:
+            state, w, g = self._state[p], p._storage(), gradient._storage()
             if not updates.fits(w, g):
-                others.append(p)
+                others.append((p, gradient))
                 continue
             count, steps = None, state.get("step")
             if steps is not None:
@@ -215,9 +215,9 @@ class Optimizer:
             p._value = out
         return others
 
-    def _step_alone(self, p: Parameter, group: dict[str, Any]) -> None:
+    def _step_alone(self, p: Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
         out = self._place(p) if p.dtype == np.float32 else None
-        w, g = p.numpy(), p.grad.numpy()  # type: ignore[union-attr]
+        w, g = p.numpy(), gradient.numpy()
         single = _single(w)  # the arithmetic is in float32 also for half precision
         if out is None:
             out = np.empty(w.shape, single.dtype)

@@ -353,29 +353,39 @@ def module_stats(
     for name, parameter in model.named_parameters():  # those of layers that were not counted
         path, _, last = name.rpartition(".")
         count.param(f"{path}-{last[0] if last in ('weight', 'bias') else last}", parameter)
+    sums, rows, summary = _summed(
+        count, bar_length_max, params=cal_params, flops=cal_flops, activations=cal_activations
+    )
+    if logging_to_stdout:
+        _print_all(rows, inputs is not None)
+    print_summary(**summary)
+    return TotalStats(**sums), ModuleStats(**rows)
+
+
+def _summed(
+    count: _Count, bar_length_max: int, params: bool, flops: bool, activations: bool
+) -> tuple[dict[str, int], dict[str, list[Row]], dict[str, Any]]:
+    """The sums of `TotalStats`, the rows of `ModuleStats`, and the lines of the summary."""
     sums = dict.fromkeys(TotalStats._fields, 0)
     rows: dict[str, list[Row]] = {"params": count.params, "flops": [], "activations": []}
     summary: dict[str, Any] = {}
-    if cal_params:
+    if params:
         summary["#params"] = len(count.params)
         sums["param_dims"], sums["param_size"], rows["params"] = sum_param_stats(count.params, bar_length_max)
         summary["total_param_dims"] = sizeof_fmt(sums["param_dims"], "")
         summary["total_param_size"] = sizeof_fmt(sums["param_size"])
-    if cal_flops:
+    if flops:
         sums["flops"], rows["flops"] = sum_op_stats(count.flops, bar_length_max)
         summary["total_flops"] = sizeof_fmt(sums["flops"], "OPs")
-    if cal_activations:
+    if activations:
         sums["act_dims"], sums["act_size"], rows["activations"] = sum_activations_stats(
             count.activations, bar_length_max
         )
         summary["total_act_dims"] = sizeof_fmt(sums["act_dims"], "")
         summary["total_act_size"] = sizeof_fmt(sums["act_size"])
-    if cal_flops and sums["param_size"]:
+    if flops and sums["param_size"]:
         summary["flops/param_size"] = f"{sums['flops'] / sums['param_size']:3.3f}"
-    if logging_to_stdout:
-        _print_all(rows, inputs is not None)
-    print_summary(**summary)
-    return TotalStats(**sums), ModuleStats(**rows)
+    return sums, rows, summary
 
 
 def _print_all(rows: dict[str, list[Row]], has_input: bool) -> None:
