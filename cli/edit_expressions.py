@@ -15,13 +15,11 @@ from megengine.dispatch.public import public_functions, watched_function
 from megengine.module import Module
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, TensorNode
+from megengine.traced_module.operators import STEMS, op_of
 
+SIGNS: dict[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
 OPERATORS: dict[type, tuple[Callable[[Any, Any], Any], str]] = {  # of calls, and the op that does the same
-    ast.Add: (operator.add, "add"),
-    ast.Sub: (operator.sub, "sub"),
-    ast.Mult: (operator.mul, "mul"),
-    ast.Div: (operator.truediv, "div"),
-    ast.Pow: (operator.pow, "pow"),
+    kind: (getattr(operator, STEMS[sign]), op_of(sign)) for kind, sign in SIGNS.items()
 }
 HOME = "megengine.functional"
 SCALARS = (bool, int, float, str, type(None))

@@ -17,6 +17,7 @@ from megengine.cli.readers import Reader, Slot, kind_of, open_reader
 from megengine.core.dtype import storage_of
 from megengine.core.errors import CalibrationError, OptionError, QuantizationError
 from megengine.core.text import counted
+from megengine.dispatch import get_op
 from megengine.quantization.pipeline.profiles import PROFILES
 from megengine.quantization.ranges.methods import METHODS
 from megengine.traced_module import TracedModule, lower
@@ -165,7 +166,7 @@ def check_weights(model: TracedModule) -> None:
             continue
         value = np.asarray(expr.value.numpy())
         layers = [use for use in expr.outputs[0].users if isinstance(use, Apply)]
-        weight = value.ndim > 1 and any(use.op in ("conv2d", "conv_transpose2d", "matmul") for use in layers)
+        weight = value.ndim > 1 and any(get_op(use.op).weighted for use in layers)
         bad = int((~np.isfinite(value) if weight else np.isnan(value)).sum())
         if bad:
             raise QuantizationError(

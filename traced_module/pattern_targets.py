@@ -20,14 +20,10 @@ from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, CallFunction, CallMethod, Constant, Expr
 from megengine.traced_module.ir.node import Node
+from megengine.traced_module.operators import BINARY, COMMUTATIVE, COMPARED
 from megengine.traced_module.tracing.calls import qualified_name, signature_of, wrapped_functions
 
 Key = tuple[str, Any]
-COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "and", "or", "xor", "eq", "ne"})
-# operators of Python by the names of their methods, for those whose sign two of them do not share
-_SIGNS = {"+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul"}
-_SIGNS |= {"&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift", "~": "invert"}
-_SIGNS |= {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
 
 
 def key_of(expr: Expr) -> Key:
@@ -179,7 +175,7 @@ def _operators() -> dict[str, Operator]:
     for record in public_functions.values():
         for base in {method.strip("_") for method in record.methods if method.startswith("__")}:
             bases.setdefault(base, []).append(record)
-    signs = {base: sign for sign, base in _SIGNS.items()}
+    signs = {**BINARY, **COMPARED, "invert": "~"}  # not the minus and plus of one operand, which share their signs
     found: dict[str, Operator] = {}
     for base in bases:
         if f"r{base}" in bases or base in signs or base in registry:

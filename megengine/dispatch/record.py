@@ -155,6 +155,16 @@ class Op:
     macs: Macs = no_macs
     random: bool = False
 
+    @property
+    def weighted(self) -> bool:
+        """True for layers with weights: convolutions and matrix products."""
+        return isinstance(self.quant, QuantRule) and self.quant.kind == "weighted"
+
+    @property
+    def transposed(self) -> bool:
+        """True for layers whose weight counts inputs along its first axis."""
+        return isinstance(self.quant, QuantRule) and self.quant.transposed
+
     def __repr__(self) -> str:
         return f"<op {self.name}>"
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from megengine.ops.fused import ACTIVATIONS
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes import constant_value, mark, only_user
 
-_FUSED_ACTIVATIONS = ("relu", "relu6", "hswish", "silu", "sigmoid")
-
 
 def _activation(expr: Apply) -> str | None:
     """The fused name of an activation expression, None for others."""
-    if expr.op in _FUSED_ACTIVATIONS:
+    if expr.op in ACTIVATIONS:
         return expr.op
     if expr.op == "clip" and expr.attrs["lo"] == 0:
         return {6.0: "relu6", float("inf"): "relu"}.get(expr.attrs["hi"])

@@ -13,7 +13,7 @@ import numpy as np
 from megengine import functional as F
 from megengine.core.dtype import QuantizedDType, known_quantized
 from megengine.core.tensor.dtype import create_quantized_dtype, meta_of
-from megengine.dispatch import apply
+from megengine.dispatch import apply, get_op
 from megengine.tensor import Tensor
 
 Pairs = tuple[tuple[int, int], tuple[int, int]]
@@ -44,12 +44,17 @@ class Product:
         return "matmul" if self.op == "linear" else self.op
 
     @property
+    def transposed(self) -> bool:
+        """True for a transposed convolution."""
+        return get_op(self.float_op).transposed
+
+    @property
     def float_attrs(self) -> dict[str, Any]:
         """Attributes of `float_op`."""
         if self.op == "linear":
             return {"transpose_a": False, "transpose_b": True}
         attrs = {"stride": self.stride, "padding": self.padding, "dilation": self.dilation}
-        if self.op == "conv_transpose2d":
+        if self.transposed:
             attrs["output_padding"] = self.output_padding
         return {**attrs, "groups": self.groups}
 
@@ -179,7 +184,7 @@ def accumulate(product: Product, x: Tensor, c: Constants) -> Tensor:
     if product.op == "linear":
         return apply("qlinear", x, *operands, **_FLOAT)
     stride, padding = product.stride, product.padding
-    if product.op == "conv_transpose2d":
+    if product.transposed:
         steps, padding = transposed_steps(product, x.shape, c.weight.shape[2:])
         stride = (1, 1)
         for op, attrs in steps:

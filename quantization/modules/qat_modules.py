@@ -176,7 +176,7 @@ class WeightedQAT(QATModule):
     def set_qconfig(self, qconfig: QConfig) -> None:
         """Make observers and fake quantizers anew; observers per channel look along the weight's output channels."""
         super().set_qconfig(qconfig)
-        if self.rule.op == "conv_transpose2d" and getattr(self.weight_observer, "channel_axis", None) is not None:
+        if self.product.transposed and getattr(self.weight_observer, "channel_axis", None) is not None:
             raise OptionError("a transposed convolution has no scales per channel; use a qconfig without channel_axis")
 
     def parameters_for(self, inp: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -230,7 +230,7 @@ def product_of(op: str, layer: Any) -> Product:
     if op == "linear":
         return Product(op)
     h, w = (0, 0) if _pads_apart(layer) else _pair(layer.padding)
-    extra = _pair(layer.output_padding) if op == "conv_transpose2d" else (0, 0)
+    extra = _pair(getattr(layer, "output_padding", 0))
     return Product(op, _pair(layer.stride), ((h, h), (w, w)), _pair(layer.dilation), layer.groups, extra)
 
 
@@ -290,7 +290,7 @@ class BnQAT(WeightedQAT):
 
     def _scaled_weight(self, factor: Tensor) -> Tensor:
         weight, g = self.layer.weight, getattr(self.layer, "groups", 1)
-        if self.rule.op == "conv_transpose2d":
+        if self.product.transposed:
             return weight * (factor.reshape(g, 1, -1, 1, 1) if g > 1 else factor.reshape(1, -1, 1, 1))
         return weight * factor.reshape(*weight.shape[: weight.ndim - 3 if weight.ndim > 2 else 1], *self._ones(weight))
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType, qint8
 from megengine.core.errors import QuantizationError
-from megengine.dispatch import apply
+from megengine.dispatch import apply, get_op
 from megengine.kernels.reference.integer import multiplier
 from megengine.quantization.modules import Product, accumulator_weight, first_axis, transposed_steps
 from megengine.quantization.pipeline.epilogue import bounds, epilogue, ratio
@@ -25,7 +25,7 @@ from megengine.quantization.pipeline.match import (
     stored,
     strip_clamps,
 )
-from megengine.quantization.pipeline.rules import is_weighted, rule_of
+from megengine.quantization.pipeline.rules import rule_of
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Expr
 from megengine.traced_module.ir.graph import InternalGraph
@@ -87,7 +87,7 @@ def integerize(graph: InternalGraph, *, int_bias: bool = False) -> InternalGraph
     for expr in g.exprs():
         if not isinstance(expr, Apply):
             continue
-        if is_weighted(expr.op):
+        if get_op(expr.op).weighted:
             _lower_float_layer(g, expr, int_bias)
         elif mean_over_picture(expr):
             _lower_float_mean(g, expr)
@@ -133,7 +133,7 @@ def _emit_layer(site: Site, match: LayerMatch, dtype: QuantizedDType | None) -> 
     if match.expr.op == "matmul":
         return _emit_linear(site, inputs, attrs)
     window = {k: match.expr.attrs[k] for k in ("stride", "padding", "dilation", "groups")}
-    if match.expr.op == "conv_transpose2d":
+    if get_op(match.expr.op).transposed:
         steps, window["padding"] = transposed_steps(_product(match.expr), match.data.node.shape, w.shape[2:])
         window["stride"] = (1, 1)
         for i, (op, step) in enumerate(steps):
@@ -163,7 +163,7 @@ def _rows_first(match: LayerMatch) -> tuple[np.ndarray, QuantizedDType]:
     w, dtype = value.numpy(), match.weight.dtype
     if match.expr.op == "matmul" and not match.expr.attrs.get("transpose_b"):
         return np.ascontiguousarray(w.T), first_axis(dtype)
-    if match.expr.op == "conv_transpose2d":
+    if get_op(match.expr.op).transposed:
         return accumulator_weight(_product(match.expr), w), first_axis(dtype)
     return w, dtype
 

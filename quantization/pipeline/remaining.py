@@ -10,7 +10,7 @@ from megengine.core.text import counted
 from megengine.dispatch import get_op, registry
 from megengine.quantization.pipeline.annotate import Annotation
 from megengine.quantization.pipeline.match import is_op
-from megengine.quantization.pipeline.rules import is_weighted, rule_of
+from megengine.quantization.pipeline.rules import rule_of
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 
@@ -70,7 +70,7 @@ def require_layers(graph: InternalGraph, annotation: Annotation) -> None:
     """
     if annotation.weights:
         return
-    kinds = [op for op in registry if is_weighted(op)]
+    kinds = [name for name, op in registry.items() if op.weighted]
     layers = [e.outputs[0].name for e in graph.exprs() if isinstance(e, Apply) and e.op in kinds]
     if not layers:
         held = sorted({e.op for e in graph.exprs() if isinstance(e, Apply)})

@@ -12,12 +12,6 @@ def rule_of(op: str) -> QuantRule | None:
     return record.quant if record is not None and isinstance(record.quant, QuantRule) else None
 
 
-def is_weighted(op: str) -> bool:
-    """True for layers with weights: convolutions and matrix products."""
-    rule = rule_of(op)
-    return rule is not None and rule.kind == "weighted"
-
-
 def clamp_of(op: str, attrs: Attrs) -> tuple[float | None, float | None] | None:
     """Real bounds if the op is a clamp, else None."""
     rule = rule_of(op)

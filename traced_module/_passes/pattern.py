@@ -22,6 +22,7 @@ from megengine.traced_module.ir.expr import (
     is_constant,
 )
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.operators import ARITHMETIC
 from megengine.traced_module.pattern_targets import Target, check_attributes, fits, target_of
 from megengine.traced_module.patterns import CallOf, Pattern, any_, rest
 from megengine.traced_module.tracing.calls import named_arguments, qualified_name
@@ -80,7 +81,7 @@ def _binary(method: str, *, turned: bool = False) -> Callable[[ExprPattern, Any]
     return make
 
 
-for _name in ("add", "sub", "mul", "truediv"):
+for _name in ARITHMETIC:
     setattr(ExprPattern, f"__{_name}__", _binary(f"__{_name}__"))
     setattr(ExprPattern, f"__r{_name}__", _binary(f"__{_name}__", turned=True))
     setattr(ExprPattern, f"__i{_name}__", _binary(f"__i{_name}__"))

@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, is_float, storage_of
+from megengine.dispatch import get_op
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.computed import computed_again
 from megengine.traced_module.ir.expr import Apply, Constant, Expr
@@ -23,7 +24,6 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes.op_passes import constant_value, mark, only_user, take_names
 
-_LAYERS = ("conv2d", "conv_transpose2d", "matmul")
 _SCALING = ("mul", "div", "neg")
 _NAME = "fold_affine"
 
@@ -134,7 +134,7 @@ def _output_axis(layer: Apply) -> int:
 
 def _is_layer(expr: Expr) -> bool:
     """True for a layer with constant weights, of floats."""
-    if not isinstance(expr, Apply) or expr.op not in _LAYERS or not is_float(expr.output.dtype):
+    if not isinstance(expr, Apply) or not get_op(expr.op).weighted or not is_float(expr.output.dtype):
         return False
     if expr.op == "matmul" and (expr.inputs[1].spec.ndim != 2 or expr.inputs[0].spec.ndim < 2):
         return False
@@ -194,7 +194,7 @@ def affine_layer(
     assert found is not None
     scale, shift = found
     folded = _scaled(weight, op, groups, transposed, scale, side)
-    outputs = weight.shape[1] * groups if op == "conv_transpose2d" else weight.shape[0]
+    outputs = weight.shape[1] * groups if get_op(op).transposed else weight.shape[0]
     outputs = outputs if op != "matmul" else weight.shape[0 if transposed else 1]
     offset = bias[0] if bias else np.zeros(outputs)
     if side == "out":

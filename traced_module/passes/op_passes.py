@@ -44,7 +44,9 @@ def take_names(graph: InternalGraph, made: Renaming) -> None:
 
 def _fold_one(graph: InternalGraph, bn: Apply) -> Renaming:
     conv = bn.inputs[0].expr
-    if not isinstance(conv, Apply) or conv.op not in ("conv2d", "conv_transpose2d") or not only_user(bn.inputs[0], bn):
+    if not isinstance(conv, Apply) or not get_op(conv.op).weighted or not only_user(bn.inputs[0], bn):
+        return []
+    if "groups" not in conv.attrs:  # a matrix product
         return []
     fixed = [*conv.inputs[1:], *bn.inputs[1:]]
     variance = constant_value(fixed[-1])
@@ -68,7 +70,7 @@ def folded_constants(op: str, groups: int, eps: float, fixed: list[TensorNode]) 
     scale, shift, mean, var = rest[-4:]
     bias = rest[0] if len(rest) == 5 else 0.0
     factor = scale / np.sqrt(var + eps)
-    if op == "conv2d":
+    if not get_op(op).transposed:
         folded = w * factor[:, None, None, None]
     else:  # weight [I, O/g, kh, kw]: output channel = group * O/g + column
         per_group = factor.reshape(groups, 1, w.shape[1], 1, 1)

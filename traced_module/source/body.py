@@ -27,6 +27,7 @@ from megengine.traced_module.ir.expr import (
 )
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.ir.primitives import is_among
+from megengine.traced_module.operators import BINARY, COMPARED, UNARY
 from megengine.traced_module.source.arguments import Entry, arguments_of_call
 from megengine.traced_module.source.layers import home_of, same_value
 from megengine.traced_module.source.ops import op_code
@@ -47,13 +48,6 @@ from megengine.traced_module.source.text import (
 )
 from megengine.traced_module.tracing.calls import Static, callee_signature, function_of, shape_value, wrapped_functions
 from megengine.traced_module.tracing.deferred import SHAPE_OF
-
-BINARY = {
-    **{"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@"},
-    **{"lshift": "<<", "rshift": ">>", "and": "&", "or": "|", "xor": "^"},
-}
-COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
-UNARY = {"neg": "-", "pos": "+", "invert": "~"}
 
 
 class Imports:

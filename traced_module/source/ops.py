@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,15 +10,13 @@ from megengine import functional as F
 from megengine.core.errors import MegEngineError
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Input
+from megengine.traced_module.operators import ARITHMETIC, BINARY, op_of
 from megengine.traced_module.source.layers import same_value
 from megengine.traced_module.source.text import Code, Group, Labelled, called, literal
 from megengine.traced_module.tracing.record import record
 
 OPERATORS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
-    "add": ("+", lambda a, b: a + b),
-    "sub": ("-", lambda a, b: a - b),
-    "mul": ("*", lambda a, b: a * b),
-    "div": ("/", lambda a, b: a / b),
+    op_of(BINARY[stem]): (BINARY[stem], getattr(operator, stem)) for stem in ARITHMETIC
 }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from megengine.convert.onnx.context import Call, Value, rule
+from megengine.convert.onnx.operators import exported_as
 from megengine.core.text import counted
 
 MAX_SIZE = (1 << 31) - 1  # of a window, in any direction
@@ -99,13 +100,13 @@ def _window(call: Call) -> Window:
     return Window(size, reach, stride, dilation)
 
 
-def _convolved(call: Call, op: str, window: Window, padding: Padding, **more: Any) -> Value:
+def _convolved(call: Call, window: Window, padding: Padding, **more: Any) -> Value:
     """The op on images; one spatial axis gets a second of size 1 and loses it again."""
     inputs = [as_image(call, call.input(0)), as_image(call, call.input(1))]
     if (bias := call.optional(2)) is not None:
         inputs.append(bias)
     options = {"stride": two(window.stride), "padding": two_pads(padding), "dilation": two(window.dilation)}
-    y = call.apply(op, *inputs, **options, groups=int(call.attr("group", 1)), **more)
+    y = call.apply(exported_as(call.op_type).name, *inputs, **options, groups=int(call.attr("group", 1)), **more)
     return like_input(call, y, call.input(0))
 
 
@@ -113,7 +114,7 @@ def _convolved(call: Call, op: str, window: Window, padding: Padding, **more: An
 def conv(call: Call) -> Value:
     """Conv 1-D and 2-D."""
     window = _window(call)
-    return _convolved(call, "conv2d", window, window_padding(call, window.size, window.reach, window.stride))
+    return _convolved(call, window, window_padding(call, window.size, window.reach, window.stride))
 
 
 @rule("ConvTranspose")
@@ -123,7 +124,7 @@ def conv_transpose(call: Call) -> Value:
     dims = len(window.size)
     extra = call.ints("output_padding", (0,) * dims) or (0,) * dims
     padding, extra = _transposed_padding(call, window.size, window.reach, window.stride, extra)
-    return _convolved(call, "conv_transpose2d", window, padding, output_padding=two(extra, 0))
+    return _convolved(call, window, padding, output_padding=two(extra, 0))
 
 
 def _transposed_padding(

@@ -20,6 +20,11 @@ def record_of(op_type: str) -> Op | None:
     return next((op for op in registry.values() if _reads(op.onnx, op_type)), None)
 
 
+def exported_as(op_type: str) -> Op:
+    """The op whose record writes this operator, for readers that bring nodes into its form."""
+    return next(op for op in registry.values() if isinstance(op.onnx, OnnxRule) and op.onnx.op_type == op_type)
+
+
 def _reads(rule: object, op_type: str) -> bool:
     return isinstance(rule, OnnxRule) and rule.read and rule.op_type == op_type
 
