@@ -10,6 +10,7 @@ from megengine import functional as F
 from megengine import random
 from megengine.compat.opdef import OpDef, choice, integers
 from megengine.core.errors import OptionError
+from megengine.quantization.modules import lsq_forward, tqt_forward
 from megengine.tensor import Tensor
 
 FWD_MODE = choice("BatchNorm.FwdMode", "TRAINING INFERENCE")
@@ -271,8 +272,6 @@ class LSQ(OpDef):
 
     def run(self, x: Tensor, scale: Tensor, zero_point: Tensor, grad_scale: Tensor) -> Tensor:
         """The step gets a gradient too, times `grad_scale`."""
-        from megengine.quantization.modules import lsq_forward
-
         return lsq_forward(self.qmin, self.qmax, x, scale, zero_point, grad_scale)
 
 
@@ -284,8 +283,6 @@ class TQT(OpDef):
 
     def run(self, x: Tensor, scale: Tensor) -> Tensor:
         """The exponent gets a gradient too."""
-        from megengine.quantization.modules import tqt_forward
-
         return tqt_forward(self.qmin, self.qmax, x, scale)
 
 

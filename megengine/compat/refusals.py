@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from megengine.core import absent
 from megengine.core.errors import OptionError
 
 _GRAPHS = "graphs of version 1 are not here; trace a module with megengine.traced_module, run it with megengine.plan"
@@ -55,8 +56,6 @@ def refused(name: str) -> type | None:
 
 def find(module: str, name: str) -> Any:
     """For `__getattr__` of a face: a refused name, or the error that says what to use."""
-    from megengine.core import absent
-
     found = refused(name)
     if found is None:
         raise absent.missing(module, name)

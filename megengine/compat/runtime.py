@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from megengine.core import hooks
 from megengine.core.errors import MegEngineError, OptionError
 from megengine.core.options import get_option, set_option  # noqa: F401  (faces give them)
+from megengine.functional import split
 from megengine.tensor import Tensor
 from megengine.utils.dlpack import from_dlpack, to_dlpack
 
@@ -61,8 +63,6 @@ def add_backward_callback(function: Any) -> None:
 
 def is_tracing_module() -> bool:
     """True while traced_module.trace_module runs."""
-    from megengine.core import hooks
-
     return hooks.active.get() is not None
 
 
@@ -87,8 +87,6 @@ def set_jit_enabled(flag: bool) -> bool:
 
 def split_cpp(x: Tensor, nsplits_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
     """`megengine.functional.split`."""
-    from megengine.functional import split
-
     return split(x, nsplits_or_sections, axis)
 
 

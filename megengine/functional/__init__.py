@@ -3,6 +3,7 @@
 from typing import Any
 
 from megengine.core import absent, late
+from megengine.dispatch import public_functions as _public_functions
 from megengine.functional import elemwise, loss, math, metric, nn, tensor, vision
 
 _MODULES = (elemwise, loss, math, metric, nn, tensor, vision)
@@ -14,14 +15,12 @@ del _module
 
 def __getattr__(name: str) -> Any:
     """A part that was not named before, or a function that was declared after this module was imported."""
-    from megengine.dispatch import public_functions
-
     found = late.part(__name__, name)
     if found is not None:
         return found
-    for record in list(public_functions.values()):
+    for record in list(_public_functions.values()):
         for module in _MODULES:
             if record.name == name and record.home == module.__name__:
                 return getattr(module, name)
-    known = {r.name for r in public_functions.values() if r.home.startswith(__name__)}
+    known = {r.name for r in _public_functions.values() if r.home.startswith(__name__)}
     raise absent.missing(__name__, name, lambda: known)

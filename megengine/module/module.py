@@ -21,6 +21,7 @@ from megengine.core.errors import (
     StateDictError,
     nearest,
 )
+from megengine.core.hook_handler import HookHandler
 from megengine.core.text import one_line
 from megengine.dispatch.refusal import constructor, explains, own
 from megengine.logger import get_logger
@@ -28,7 +29,6 @@ from megengine.module import paths
 from megengine.module.location import located
 from megengine.module.settings import is_heard
 from megengine.tensor import Parameter, Tensor
-from megengine.utils.hook import HookHandler
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:

@@ -11,6 +11,7 @@ from megengine.dispatch import apply, public
 from megengine.ops.common import BOOL, as_tensor, choice, floating, normalize_axis, operands
 from megengine.ops.index import indexing_one_hot
 from megengine.ops.reduce import mean
+from megengine.random.rng import generator
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.loss"
@@ -92,12 +93,6 @@ def dropout(inp: TensorLike, drop_prob: float, training: bool = True) -> Tensor:
     x = as_tensor(inp)
     if not training or drop_prob == 0:
         return x
-    keep = _generator().random(x.shape) >= drop_prob
+    keep = generator().random(x.shape) >= drop_prob
     factors = keep * np.float32(1 / (1 - drop_prob))
     return x * (_engine.wrap(factors, None, x.device) if x.dtype == np.float32 else Tensor(factors, dtype=x.dtype))
-
-
-def _generator() -> np.random.Generator:
-    from megengine import random
-
-    return random.generator()

@@ -1,11 +1,11 @@
 """Reading and writing of weights and checkpoints."""
 
+from megengine.core.recursion import max_recursion_limit
 from megengine.device import get_default_device
 from megengine.serialization.files import builder_of, dmap, load, save, write_atomically
 from megengine.serialization.numpy_pickle import read_numpy_pickle
 from megengine.serialization.torch_file import read_pth
 from megengine.tensor import Tensor
-from megengine.utils.max_recursion_limit import max_recursion_limit
 
 __all__ = [
     "Tensor",

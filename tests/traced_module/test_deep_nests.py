@@ -13,12 +13,12 @@ import megengine as mge
 import megengine.functional as F
 import megengine.module as M
 from megengine.core.errors import FileFormatError, GraphError
+from megengine.core.recursion import max_recursion_limit
 from megengine.traced_module import trace_module
 from megengine.traced_module.passes import optimize
 from megengine.traced_module.pictures.dot import to_dot
 from megengine.traced_module.source import to_source
 from megengine.traced_module.traced import TracedModule, lower
-from megengine.utils.max_recursion_limit import max_recursion_limit
 
 X = np.array([[1, -2, 3]], np.float32)
 

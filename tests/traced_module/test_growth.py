@@ -14,6 +14,7 @@ import pytest
 import megengine as mge
 import megengine.functional as F
 import megengine.module as M
+from megengine.core.recursion import max_recursion_limit
 from megengine.traced_module import trace_module
 from megengine.traced_module.comparing.diff import diff
 from megengine.traced_module.editing.linting import findings
@@ -23,7 +24,6 @@ from megengine.traced_module.passes import optimize, run_passes
 from megengine.traced_module.pictures.dot import to_dot
 from megengine.traced_module.source import to_source
 from megengine.traced_module.traced import TracedModule, lower
-from megengine.utils.max_recursion_limit import max_recursion_limit
 
 SLACK = 1.25  # work may grow by a quarter more than the model does
 
