@@ -3,41 +3,26 @@
 # folders at the root that links inside megengine/ give their import names
 LINKED = ("kernels", "traced_module", "quantization", "cli")
 
-# The longest matching prefix wins; a module imports only modules of its own layer or a lower one.
-LAYERS = {
-    "megengine._early": 0,
-    "megengine.core": 0,
-    "megengine.kernels": 1,
-    "megengine._engine": 2,
-    "megengine.tensor": 3,
-    "megengine.autodiff": 3,
-    "megengine.device": 3,
-    "megengine.dispatch": 3,
-    "megengine.random": 3,
-    "megengine.logger": 3,
-    "megengine.ops": 4,
-    "megengine.functional": 5,
-    "megengine.module": 5,
-    "megengine.models": 5,
-    "megengine.optimizer": 5,
-    "megengine.amp": 5,
-    "megengine.data": 5,
-    "megengine.hub": 5,
-    "megengine.serialization": 5,
-    "megengine.distributed": 5,
-    "megengine.dtr": 5,
-    "megengine.config": 5,
-    "megengine.utils": 5,
-    "megengine.tools": 5,
-    "megengine.traced_module": 6,
-    "megengine.jit": 7,
-    "megengine.plan": 7,
-    "megengine.lite": 7,
-    "megengine.quantization": 8,
-    "megengine.compat": 8,
-    "megengine.convert": 9,
-    "megengine.cli": 9,
-}
+# From the lowest level to the highest; packages of one level do not import each other. The longest matching prefix wins.
+LEVELS = (
+    ("megengine._early",),
+    ("megengine.core", "megengine.logger"),
+    ("megengine.kernels", "megengine.config", "megengine.dtr"),
+    ("megengine.device", "megengine._engine"),
+    ("megengine.tensor",),
+    ("megengine.dispatch", "megengine.distributed"),
+    ("megengine.autodiff", "megengine.random", "megengine.optimizer"),
+    ("megengine.ops", "megengine.data"),
+    ("megengine.functional",),
+    ("megengine.module", "megengine.tools"),
+    ("megengine.serialization", "megengine.amp"),
+    ("megengine.utils", "megengine.models"),
+    ("megengine.hub", "megengine.jit", "megengine.traced_module"),
+    ("megengine.plan", "megengine.convert"),
+    ("megengine.quantization",),
+    ("megengine.compat", "megengine.cli"),
+)
+LAYERS = {package: level for level, packages in enumerate(LEVELS) for package in packages}
 
 # Re-exports only: they may import any layer, and nothing imports them.
 FACES = (
@@ -68,10 +53,9 @@ FACES = (
 )
 
 
-def layer_of(name: str) -> int | None:
-    """The layer of an import name, or None for a name outside the table (the face `megengine` itself)."""
-    best = max((p for p in LAYERS if name == p or name.startswith(p + ".")), key=len, default=None)
-    return None if best is None else LAYERS[best]
+def package_of(name: str) -> str | None:
+    """The entry of the table for an import name, or None for a name outside it (the face `megengine` itself)."""
+    return max((p for p in LAYERS if name == p or name.startswith(p + ".")), key=len, default=None)
 
 
 def is_face(name: str) -> bool:

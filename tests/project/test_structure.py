@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from layer_table import LAYERS, LINKED, is_face, layer_of
+from layer_table import LAYERS, LINKED, is_face, package_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,18 +49,18 @@ MODULES = list(source_modules())
 
 
 def violations(name: str, source: str) -> list[str]:
-    mine, found = layer_of(name), []
+    mine, found = package_of(name), []
     for line, target in imported_names(ast.parse(source)):
         if target.startswith("."):
             found.append(f"{name}:{line}: relative import {target!r}; write it absolutely")
         elif target.split(".")[0] in LINKED:
             found.append(f"{name}:{line}: imports {target!r}: a second copy; write megengine.{target}")
         elif target.startswith("megengine.") and not is_face(name):
-            other = layer_of(target)
+            other = package_of(target)
             if is_face(target) and not target.startswith(f"{name}."):  # a package shows its own
                 found.append(f"{name}:{line}: imports the face {target!r}")
-            elif mine is not None and other is not None and other > mine:
-                found.append(f"{name}:{line}: layer {mine} imports {target!r} of layer {other}")
+            elif mine is not None and other not in (None, mine) and LAYERS[other] >= LAYERS[mine]:
+                found.append(f"{name}:{line}: level {LAYERS[mine]} imports {target!r} of level {LAYERS[other]}")
     return found
 
 
@@ -122,8 +122,15 @@ def test_a_circle_is_seen():
 
 
 def test_every_module_has_a_layer():
-    unknown = [name for name, _ in MODULES if layer_of(name) is None and not is_face(name)]
-    assert unknown == [], f"name a layer for these in LAYERS ({len(LAYERS)} prefixes)"
+    unknown = [name for name, _ in MODULES if package_of(name) is None and not is_face(name)]
+    assert unknown == [], "name a level for these in LEVELS"
+    assert set(LAYERS) <= {name for name, _ in MODULES} | {"megengine._engine"}
+
+
+def test_the_page_shows_the_table():
+    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)
+    shown = {f"megengine.{name}": int(level) for level, names in rows for name in re.findall(r"`([^`]+)`", names)}
+    assert shown == LAYERS
 
 
 @pytest.mark.parametrize("folder", LINKED)
