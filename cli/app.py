@@ -17,7 +17,8 @@ from typing import Any
 import click
 
 from megengine._early import interrupts
-from megengine.core.errors import MegEngineError
+from megengine.cli.output import Output, printable
+from megengine.core.errors import MegEngineError, nearest
 
 EXIT_BAD, EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 1, 2, 70, 130
 LONGEST_MESSAGE = 3000
@@ -62,8 +63,6 @@ class LazyGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Unknown names get the nearest one in the message."""
-        from megengine.core.errors import nearest
-
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -89,8 +88,6 @@ def common(function: Callable[..., None], *, bad: int = EXIT_BAD) -> Callable[..
     @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
     @functools.wraps(function)
     def call(*, as_json: bool, debug: bool, **options: Any) -> None:
-        from megengine.cli.output import Output
-
         try:
             function(out=Output(as_json=as_json), **options)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
@@ -126,8 +123,6 @@ def _report(error: BaseException, *, as_json: bool, debug: bool) -> None:
 
 
 def _tell(text: str) -> None:
-    from megengine.cli.output import printable
-
     print(f"mge-quantize: {printable(text)}", file=sys.stderr, flush=True)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import click
 import numpy as np
 
+from megengine import plan
 from megengine.cli.app import common
 from megengine.cli.models import input_shapes, load_model, shape_option
 from megengine.cli.output import Output
@@ -52,8 +53,6 @@ def bench(
 
     The input is the first batch of --data, or random.
     """
-    from megengine import plan
-
     if preprocess is not None and data is None:
         raise OptionError("--preprocess: there is no --data to prepare; give both, or none for random input")
     runs, plans = {}, {}

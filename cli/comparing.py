@@ -13,6 +13,9 @@ from megengine.cli.overwriting import check_outputs, overwrite_option
 from megengine.core.errors import FileFormatError
 from megengine.core.text import counted
 from megengine.traced_module import TracedModule, lower
+from megengine.traced_module.comparing.diff import diff as compare
+from megengine.traced_module.comparing.report import lines
+from megengine.traced_module.editing.linting import findings
 from megengine.traced_module.ir.node import ModuleNode
 
 COLOURS = {
@@ -37,8 +40,6 @@ def lint(model: str, shapes: tuple, out: Output) -> None:
     Graphs that contradict themselves, weights that are not finite, layers in training mode, values that were fixed by
     tracing, and what nothing uses. Exit code 1 if anything is found.
     """
-    from megengine.traced_module.editing.linting import findings
-
     found = findings(load_calls(model, shapes))
     if found:
         out.table(model, ("kind", "module", "name", "finding"), [(f.kind, f.module, f.name, f.text) for f in found])
@@ -61,9 +62,6 @@ def diff(old: str, new: str, output: Path | None, overwrite: bool, shapes: tuple
     If one of them has calls of layers and the other ops only, ops are compared. Exit code 0 if they are equal, 1 if
     they differ, 2 if they cannot be compared.
     """
-    from megengine.traced_module.comparing.diff import diff as compare
-    from megengine.traced_module.comparing.report import lines
-
     check_suffix("--output", output, KINDS)
     check_outputs([("--output", output)], [old, new], overwrite=overwrite)
     models = [load_calls(source, shapes) for source in (old, new)]

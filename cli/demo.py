@@ -6,15 +6,21 @@ from typing import Any
 
 import click
 
+from megengine import plan
+from megengine.cli import quantizing, report
 from megengine.cli.app import FailedError, common
 from megengine.cli.assets import downloaded
+from megengine.cli.benching import interleaved
 from megengine.cli.evaluation import Score, logits_of, score
 from megengine.cli.networks import NETWORKS, Calibration, Network
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option
 from megengine.cli.photos import PhotoSet, photo_set
+from megengine.cli.quantizing import head, plan_runner, quantize_with_progress, sizes
 from megengine.cli.verifying import verify_line
 from megengine.core.text import counted
+from megengine.quantization import QuantConfig
+from megengine.quantization.checks.verify import verify
 
 HEADER = ("network", "top-1", "top-5", "agrees with float", "logit SQNR dB", "MB", "ms")
 
@@ -91,12 +97,6 @@ def demo(output: Path, names: tuple[str, ...], views: str, overwrite: bool, out:
 
 def measure(network: Network, photos: PhotoSet, out: Output, *, verify_pictures: int, rounds: int) -> Measured:
     """Quantize one network and measure both forms."""
-    from megengine import plan
-    from megengine.cli.benching import interleaved
-    from megengine.cli.quantizing import head, plan_runner, quantize_with_progress, sizes
-    from megengine.quantization import QuantConfig
-    from megengine.quantization.checks.verify import verify
-
     traced = network.traced(say=out.say)
     data = Calibration(photos, network.recipe)
     model = quantize_with_progress(traced, data, QuantConfig(), out, network.title)
@@ -124,9 +124,6 @@ def measure(network: Network, photos: PhotoSet, out: Output, *, verify_pictures:
 
 
 def _page(measured: list[Measured], photos: PhotoSet) -> str:
-    from megengine.cli import quantizing, report
-    from megengine.quantization import QuantConfig
-
     sections = []
     for one in measured:
         low = one.scores[1]

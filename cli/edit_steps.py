@@ -11,11 +11,14 @@ from megengine.cli.readers import load_function
 from megengine.core.errors import GraphError, MegEngineError, OptionError, nearest
 from megengine.core.text import counted
 from megengine.traced_module import TracedModule
+from megengine.traced_module.editing.edit_log import EditLog
+from megengine.traced_module.editing.extracting import drop_unused_inputs, extract
 from megengine.traced_module.editing.results import way_along
 from megengine.traced_module.ir.expr import Apply, Call, GetAttr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.lookup import node_named
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.passes import PassManager, passes_named
 
 
 @dataclass
@@ -170,8 +173,6 @@ def drop_output(session: Session, name: str) -> None:
 
 def cut(session: Session, text: str) -> None:
     """A part from these inputs to those outputs."""
-    from megengine.traced_module.editing.extracting import extract
-
     sources, found, results = text.partition(":")
     if not found or not results:
         raise OptionError("expected IN,...:OUT,..., names of values; nothing before the colon keeps the inputs")
@@ -182,8 +183,6 @@ def cut(session: Session, text: str) -> None:
 
 def prune(session: Session, _: Any) -> None:
     """Calls and inputs that nothing uses go."""
-    from megengine.traced_module.editing.extracting import drop_unused_inputs
-
     with session.graph.transaction("prune"):
         session.graph.compile()
         drop_unused_inputs(session.graph)
@@ -202,8 +201,6 @@ def undo(session: Session, text: str) -> None:
 
 def replay(session: Session, path: str) -> None:
     """A log is replayed."""
-    from megengine.traced_module.editing.edit_log import EditLog
-
     log = EditLog.load(Path(path))
     try:
         log.replay(session.model)
@@ -213,8 +210,6 @@ def replay(session: Session, path: str) -> None:
 
 def run_passes(session: Session, text: str) -> None:
     """Passes for the level of the graph: calls, or ops."""
-    from megengine.traced_module.passes import PassManager, passes_named
-
     names = text if text == "all" else [name.strip() for name in text.split(",")]
     PassManager(passes_named(names, "ops" if session.graph.arguments is None else "calls")).run(session.graph)
 

@@ -14,11 +14,15 @@ from megengine.cli.inspecting import interface
 from megengine.cli.models import chosen_graph, graph_option, load_calls, shape_option
 from megengine.cli.output import Output, check_folder, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option
+from megengine.convert import onnx
 from megengine.core.errors import OptionError
 from megengine.core.text import counted
 from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.editing.flattening import flattened
+from megengine.traced_module.formats import native as files
+from megengine.traced_module.formats.tm_writing import save_tm
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.source import save_source
 
 KINDS = {
     ".mgt": "our format",
@@ -171,21 +175,13 @@ def _finish(model: str, made: TracedModule, output: Path | None, save_log: Path 
 def _save(model: TracedModule, output: Path, opened: ExitStack) -> None:
     """Write the model to a temporary file that takes its place when `opened` is left."""
     if output.suffix == ".py":
-        from megengine.traced_module.source import save_source
-
         check_folder(output)
         save_source(model, output)
         return
     path = opened.enter_context(output_file(output))
     if output.suffix == ".mgt":
-        from megengine.traced_module.formats import native as files
-
         files.save(model, path)
     elif output.suffix == ".tm":
-        from megengine.traced_module.formats.tm_writing import save_tm
-
         save_tm(model, path)
     else:
-        from megengine.convert import onnx
-
         onnx.export(model, path)

@@ -20,6 +20,7 @@ from megengine.core.text import counted
 from megengine.traced_module import InternalGraph, TracedModule, lower
 from megengine.traced_module.ir.expr import Constant
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.pictures import dot, drawing, page
 from megengine.traced_module.pictures.summary import summarize
 
 COSTS = ("parameters", "macs")
@@ -215,8 +216,6 @@ def draw(
 
 def _drawn(made: TracedModule | InternalGraph, depth: int | None, suffix: str, engine: str | None) -> bytes:
     """The file; pages hold all graphs of a module."""
-    from megengine.traced_module.pictures import dot, drawing, page
-
     if suffix == ".html":
         return page.to_html(made).encode()
     graph = made.graph if isinstance(made, TracedModule) else made

@@ -9,10 +9,16 @@ import click
 import numpy as np
 
 from megengine.cli.readers import load_function
+from megengine.convert import onnx
+from megengine.convert.onnx.reading import OpenShapeError
 from megengine.core.errors import FileFormatError, OptionError, ShapeError, nearest
 from megengine.core.text import counted
+from megengine.module import Module
 from megengine.serialization.mge_file import ADVICE as MGE_ADVICE
+from megengine.tensor import Tensor
 from megengine.traced_module import InternalGraph, TracedModule, lower, trace_module
+from megengine.traced_module.formats import native as files
+from megengine.traced_module.formats.tm_reading import load_tm
 from megengine.traced_module.ir.node import TensorNode
 
 SUFFIXES = (".onnx", ".tm", ".mgt")
@@ -115,11 +121,7 @@ def load_calls(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     if path.suffix == ".onnx":
         return _from_onnx(path, given)
     if path.suffix == ".tm":
-        from megengine.traced_module.formats.tm_reading import load_tm
-
         return load_tm(path)
-    from megengine.traced_module.formats import native as files
-
     return files.load(path)
 
 
@@ -133,9 +135,6 @@ def _models_beside(path: Path) -> list[str]:
 
 def _from_onnx(path: Path, shapes: Shapes) -> TracedModule:
     """The model; what is wrong with its shapes is said in options of the command line."""
-    from megengine.convert import onnx
-    from megengine.convert.onnx.reading import OpenShapeError
-
     try:
         return onnx.load(path, _onnx_shapes(shapes))
     except OpenShapeError as error:
@@ -156,9 +155,6 @@ def _onnx_shapes(shapes: Mapping[str, tuple[int, ...]]) -> Any:
 
 def _from_function(source: str, shapes: Shapes) -> TracedModule:
     """The function gives a TracedModule, a Module (with --input-shape), or a Module and its example inputs."""
-    from megengine.module import Module
-    from megengine.tensor import Tensor
-
     function = load_function(source)
     try:
         made = function()

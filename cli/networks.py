@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from megengine import models
 from megengine.cli import assets
 from megengine.cli.images import PRESETS, Recipe, to_metadata
 from megengine.cli.photos import PhotoSet
-
-if TYPE_CHECKING:
-    from megengine.traced_module import TracedModule
+from megengine.tensor import Tensor
+from megengine.traced_module import TracedModule, lower, trace_module
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +34,6 @@ class Network:
 
     def traced(self, *, say: Callable[[str], None] = print) -> "TracedModule":
         """The network with its published weights, captured as a graph."""
-        from megengine import models
-        from megengine.tensor import Tensor
-        from megengine.traced_module import lower, trace_module
-
         (weights,) = assets.pip_asset(self.name, say=say)
         module = getattr(models, self.name)()
         models.load_published(module, self.name, weights)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from megengine.cli.images import SUFFIXES
+from megengine.convert.onnx.reading import external_files
 from megengine.core.errors import OptionError
 
 overwrite_option = click.option("--overwrite", is_flag=True, help="Let what is written replace what is read.")
@@ -53,8 +54,6 @@ def _read_for(source: str, output: Path) -> Iterator[Path]:
 
 def _weights_beside(path: Path) -> Iterator[Path]:
     """Files that hold weights of an ONNX model; none if it cannot be read, which its reader says better."""
-    from megengine.convert.onnx.reading import external_files
-
     for name in external_files(path):
         yield path.parent / name
 

@@ -8,19 +8,23 @@ from typing import Any
 import click
 import numpy as np
 
-from megengine.cli import images
+from megengine.cli import images, quantizing, report
 from megengine.cli.app import common
 from megengine.cli.models import chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option
 from megengine.cli.readers import Reader, Slot, kind_of, open_reader
+from megengine.convert import onnx
 from megengine.core.dtype import storage_of
 from megengine.core.errors import CalibrationError, OptionError, QuantizationError
 from megengine.core.text import counted
 from megengine.dispatch import get_op
+from megengine.quantization import QuantConfig, RangeMethod
+from megengine.quantization.checks import require_float, require_float_modules
 from megengine.quantization.pipeline.profiles import PROFILES
 from megengine.quantization.ranges.methods import METHODS
 from megengine.traced_module import TracedModule, lower
+from megengine.traced_module.formats import native as native
 from megengine.traced_module.ir.expr import Apply, Constant
 
 
@@ -194,10 +198,6 @@ def check_data(made: Any, data: str) -> None:
 
 def _quantize(files: Files, out: Output, *, model: str, data: str, preprocess: str | None, samples: int | None,
               shapes: tuple, **choices: Any) -> dict[str, Any]:  # fmt: skip
-    from megengine.cli import quantizing
-    from megengine.quantization.checks import require_float, require_float_modules
-    from megengine.traced_module.formats import native as native
-
     config = config_of(**choices)
     calls = load_calls(model, shapes)
     require_float_modules(calls)
@@ -213,8 +213,6 @@ def _quantize(files: Files, out: Output, *, model: str, data: str, preprocess: s
     if files.model:
         native.save(TracedModule.from_graph(made.integer_graph), files.model)
     if files.onnx:
-        from megengine.convert import onnx
-
         onnx.export_qdq(made, files.onnx)
     looked = quantizing.head(reader, 8)
     analysis = made.analyze(looked)
@@ -236,8 +234,6 @@ def _quantize(files: Files, out: Output, *, model: str, data: str, preprocess: s
 def config_of(*, weights: str, activations: str, percentile: float, bias_correction: bool, profile: str,
               exclude: tuple[str, ...]) -> Any:  # fmt: skip
     """The settings of the command line as a `QuantConfig`."""
-    from megengine.quantization import QuantConfig, RangeMethod
-
     return QuantConfig(
         weights=weights,
         activations=RangeMethod(activations, percentile),
@@ -248,8 +244,6 @@ def config_of(*, weights: str, activations: str, percentile: float, bias_correct
 
 
 def _show(out: Output, made: Any, analysis: Any, small: tuple[int, int]) -> None:
-    from megengine.cli import quantizing
-
     rows = [
         (edge.name, edge.op, edge.dtype, edge.sqnr_db, edge.cosine, 100 * edge.cut, edge.noise_from or None)
         for edge in analysis.worst(8)
@@ -270,8 +264,6 @@ def _show(out: Output, made: Any, analysis: Any, small: tuple[int, int]) -> None
 def _write_report(
     path: Path, name: str, made: Any, analysis: Any, config: Any, data: Data, small: tuple[int, int]
 ) -> None:
-    from megengine.cli import quantizing, report
-
     facts = {
         "output SQNR": f"{report.decibel(analysis.output_sqnr_db)} dB",
         "output cosine": f"{analysis.output_cosine:.5f}",

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine.kernels import isa
 from megengine.traced_module import InternalGraph
 from megengine.traced_module.pictures.page import embedded, hash_of, page_data, viewer
 from megengine.traced_module.pictures.texts import printable
@@ -52,8 +53,6 @@ class Section:
 
 def environment() -> dict[str, str]:
     """What the numbers depend on: versions, processor, instruction set."""
-    from megengine.kernels import isa
-
     packages = {name: _version(name) for name in ("megengine", "numpy", "onnx", "onnxruntime", "onednn-cpu-gomp")}
     return {
         "python": platform.python_version(),

@@ -10,6 +10,8 @@ from megengine.cli.models import load_model, shape_option
 from megengine.cli.output import Output
 from megengine.cli.ptq import data_of, data_option, preprocess_option, samples_option
 from megengine.core.text import counted
+from megengine.quantization.checks import require_integers
+from megengine.quantization.checks import verify as check
 
 
 def verify_line(result: Any) -> str:
@@ -46,9 +48,6 @@ def verify(
     out: Output,
 ) -> None:
     """Check that specification, eager run and compiled plan of the quantized MODEL agree to zero steps."""
-    from megengine.quantization.checks import require_integers
-    from megengine.quantization.checks import verify as check
-
     traced = load_model(model, shapes)
     remedies = f"mge-quantize ptq {shlex.quote(model)} --data ... -o q.mgt", "verify the .mgt file that ptq writes"
     require_integers(traced.graph, f"model {model!r}", remedies)

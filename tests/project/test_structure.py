@@ -11,25 +11,9 @@ from pathlib import Path
 
 import pytest
 from layer_table import LAYERS, LINKED, is_face, package_of
+from source_modules import MODULES
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def source_modules():
-    """(import name, path) of every Python file of the package, each real file once."""
-    for path in sorted((ROOT / "megengine").rglob("*.py")):
-        if not any(part in LINKED for part in path.relative_to(ROOT / "megengine").parts[:1]):
-            yield module_name("megengine", path.relative_to(ROOT / "megengine")), path
-    for folder in LINKED:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            yield module_name(f"megengine.{folder}", path.relative_to(ROOT / folder)), path
-
-
-def module_name(package: str, relative: Path) -> str:
-    parts = list(relative.with_suffix("").parts)
-    if parts[-1] == "__init__":
-        parts.pop()
-    return ".".join([package, *parts])
 
 
 def imported_names(tree: ast.AST):
@@ -43,9 +27,6 @@ def imported_names(tree: ast.AST):
             yield node.lineno, base
             for alias in node.names:
                 yield node.lineno, f"{base}.{alias.name}"
-
-
-MODULES = list(source_modules())
 
 
 def violations(name: str, source: str) -> list[str]:
