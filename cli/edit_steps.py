@@ -269,7 +269,7 @@ STEPS = (
     Step(("--add-output",), "NODE", "Return one more node.", add_output),
     Step(("--drop-output",), "NODE", "No longer return a node.", drop_output),
     Step(("--prune",), "", "Remove calls and inputs that nothing uses.", prune),
-    Step(("--undo",), "N", "Take back so many of the steps before.", undo),
+    Step(("--undo",), "N", "Undo the last N steps.", undo),
 )
 
 

@@ -167,7 +167,7 @@ ENGINES = ("own", "dot", "neato", "fdp", "sfdp", "circo", "twopi")  # our layout
 @click.option(
     "--module", "path", metavar="PATH", help="Draw only the submodule or the calls at a path such as layer1.0."
 )
-@click.option("--depth", type=click.IntRange(0), metavar="N", help="Open so many levels of modules; not in .html.")
+@click.option("--depth", type=click.IntRange(0), metavar="N", help="Levels of modules to open; not for .html.")
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),

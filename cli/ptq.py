@@ -79,7 +79,7 @@ class Data:
 
 
 def data_of(data: str, preprocess: str | None, samples: int | None, model: TracedModule, out: Output) -> Data:
-    """The data source for a model's inputs; the recipe of pictures is told.
+    """The data source for a model's inputs; prints the recipe of pictures.
 
     It is that of `--preprocess`, else the one that the model stores. Pictures take the size of the network's input
     unless `--preprocess` sets one.

@@ -79,7 +79,7 @@ def linear_rank(problem: Problem) -> str | None:
 
 
 def long_steps(problem: Problem) -> str | None:
-    """Strides and dilations beyond any picture, which native code cannot hold; they mean something all the same."""
+    """Strides and dilations beyond any picture, which native code cannot hold, but which are valid."""
     attrs = problem.attrs
     longest = max((*attrs.get("stride", (1,)), *attrs.get("dilation", (1,))))
     return f"a step of {longest} is left to the reference" if longest >= 1 << 24 else None

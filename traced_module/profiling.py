@@ -62,7 +62,7 @@ class Profile:
         return {"name": self.name, "seconds": self.seconds, "runs": self.runs, "timings": rows}
 
     def to_text(self, width: int | None = None) -> str:
-        """The table, in lines of so many characters; None for as many as it takes."""
+        """The table, in lines of at most `width` characters; None for no limit."""
         return "\n".join([*table(HEADINGS, self._rows(), numbers=3, width=width), "", self._total()])
 
     def _rows(self) -> list[tuple[str, ...]]:

@@ -34,7 +34,7 @@ def _refuse(op: OpDef) -> None:
     refuse_other_formats(op, "NCHW", "NCDHW")
     if getattr(op, "mode") != "CROSS_CORRELATION":  # noqa: B009
         raise OptionError(
-            f"{op!r}: mode is CONVOLUTION, for which MegEngine 1 computes a cross-correlation all the same; "
+            f"{op!r}: mode is CONVOLUTION, for which MegEngine 1 computes a cross-correlation too; "
             "write CROSS_CORRELATION, or turn the weights"
         )
 

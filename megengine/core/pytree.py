@@ -108,7 +108,7 @@ _NO_KEYS = TreeDef(dict, ())
 
 @functools.lru_cache(maxsize=64)
 def _of_call(count: int) -> TreeDef:
-    """Arguments of a call: so many by position, none by name."""
+    """Arguments of a call: `count` by position, none by name."""
     return TreeDef(tuple, None, (_of_leaves(tuple, count), _NO_KEYS))
 
 

@@ -46,7 +46,7 @@ class RNNCellBase(Module):
         self.gate_hidden_size = num_chunks * hidden_size
         self.weight_ih = init.parameter((self.gate_hidden_size, input_size))
         self.weight_hh = init.parameter((self.gate_hidden_size, hidden_size))
-        kind = Parameter if bias else Tensor  # without bias these stay 0: state dicts have them all the same
+        kind = Parameter if bias else Tensor  # without bias these stay 0, but state dicts hold them
         self.bias_ih = kind(init.parameter((self.gate_hidden_size,)))
         self.bias_hh = kind(init.parameter((self.gate_hidden_size,)))
         self.reset_parameters()
@@ -143,7 +143,7 @@ class RNNBase(Module):
         if not 0 <= dropout <= 1:
             raise OptionError(f"{type(self).__name__}: dropout is {dropout}; expected a probability in [0, 1]")
         if proj_size:
-            warn_once(f"{type(self).__name__}(proj_size=...)", "nor has it in MegEngine")
+            warn_once(f"{type(self).__name__}(proj_size=...)", "it has none in MegEngine either")
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bool(bias), batch_first, float(dropout)
         self.bidirectional, self.num_directions, self.proj_size = bidirectional, 2 if bidirectional else 1, proj_size

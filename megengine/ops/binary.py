@@ -150,7 +150,7 @@ def _floor_divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _modulo(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Of floats the sign is the dividend's (C), of integers the divisor's (Python): so has it MegEngine."""
+    """The sign is the dividend's for floats (as in C), the divisor's for integers (as in Python), as in MegEngine."""
     _check_divisor("mod", y)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.mod(x, y) if y.dtype.kind in "iub" else np.fmod(x, y)

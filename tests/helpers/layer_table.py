@@ -3,7 +3,7 @@
 # folders at the root that links inside megengine/ give their import names
 LINKED = ("kernels", "traced_module", "quantization", "cli")
 
-# From the lowest level to the highest; packages of one level do not import each other. The longest matching prefix wins.
+# From the lowest level to the highest; packages of one level do not import each other. The longest prefix wins.
 LEVELS = (
     ("megengine._early",),
     ("megengine.core", "megengine.logger"),

@@ -20,7 +20,7 @@ _SCALES = ("batch_norm", "mul", "div")  # ops
 def folded(changes: list[Change], matchings: Sequence[tuple[str, Matching]]) -> list[Change]:
     """The changes, with those told as one that say that a scale is gone and a layer beside it has other weights.
 
-    What is gone in one direction is new in the other: layers that were split are told in the same way.
+    What is gone in one direction is new in the other, so split layers are found in the same way.
     """
     changes = _told(changes, matchings)
     turned = _told([c.reversed() for c in changes], [(where, m.exchanged()) for where, m in matchings])

@@ -15,7 +15,7 @@ from megengine.traced_module.pictures.texts import printable
 
 
 class Differences(Protocol):
-    """What is told of a `GraphDiff`."""
+    """Texts of a `GraphDiff`."""
 
     @property
     def changes(self) -> tuple[Change, ...]:

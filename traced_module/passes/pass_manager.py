@@ -160,7 +160,7 @@ class PassManager:
                 graph.lint()
             if before is not None:
                 self._compare(one, before, graph, expected, inputs or ())
-        if not checked:  # what a pass breaks behind the graph's back is found all the same
+        if not checked:  # finds what a pass breaks without the graph's methods
             graph.lint()
 
     def _compare(

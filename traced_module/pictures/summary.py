@@ -171,7 +171,7 @@ class Summary:
     unknown: tuple[str, ...] = ()
 
     def to_text(self, width: int | None = None) -> str:
-        """The table, in lines of so many characters; None for as many as it takes."""
+        """The table, in lines of at most `width` characters; None for no limit."""
         if width is not None and (not isinstance(width, int) or isinstance(width, bool) or width < 1):
             raise GraphError(f"summary: width is {width!r}; expected None or a count of characters, 1 or more")
         return as_text(self, width)

@@ -12,7 +12,7 @@ from megengine.core.text import counted
 if TYPE_CHECKING:
     import onnx
 
-MAX_VALUES = 1 << 28  # a folded constant may have so many values: a few bytes of file must not fill the memory
+MAX_VALUES = 1 << 28  # most values of a folded constant: a few bytes of a file must not fill the memory
 
 
 def constant_of(node: "onnx.NodeProto") -> np.ndarray:
