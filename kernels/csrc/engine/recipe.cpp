@@ -124,7 +124,7 @@ bool Replay::run_steps(PyObject* stack, Watch watch) {
     for (std::size_t i = 0; i < recipe_.steps.size(); ++i) {
         if (!run_step(i, stack, watch) || !put(i, place)) return false;
         place += recipe_.steps[i].results;
-        for (const std::size_t done : recipe_.steps[i].done) results_[done] = Ref();
+        for (const std::size_t done : recipe_.steps[i].done) Py_CLEAR(results_[done]);
     }
     return true;
 }
@@ -144,12 +144,12 @@ bool Replay::run_step(std::size_t number, PyObject* stack, Watch watch) {
     }
     Ref out(execute(*call, op.tensors, op.count));
     if (!out || (watch == Watch::kObservers && show(stack, op, call, out.get()) < 0)) return false;
-    results_[number] = std::move(out);
+    results_[ran_++] = out.release();
     return true;
 }
 
 bool Replay::put(std::size_t number, std::size_t place) {
-    PyObject* out = results_[number].get();
+    PyObject* out = results_[number];
     const RecipeStep& step = recipe_.steps[number];
     if (!step.several) {
         places_[place] = out;

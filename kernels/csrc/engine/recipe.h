@@ -57,6 +57,11 @@ struct Known {
 class Replay {
   public:
     explicit Replay(Recipe& recipe) : recipe_(recipe) {}
+    ~Replay() {
+        for (std::size_t i = 0; i < ran_; ++i) Py_XDECREF(results_[i]);
+    }
+    Replay(const Replay&) = delete;
+    Replay& operator=(const Replay&) = delete;
 
     // Where what is given has to be put; borrowed, null for what no step takes.
     PyObject** given() { return places_.data(); }
@@ -71,7 +76,8 @@ class Replay {
 
     Recipe& recipe_;
     std::array<PyObject*, Recipe::kMostPlaces> places_;  // each is set before it is read
-    std::array<Ref, Recipe::kMostSteps> results_;
+    std::array<PyObject*, Recipe::kMostSteps> results_;  // of the steps that ran; owned, null once let go
+    std::size_t ran_ = 0;
 };
 
 }  // namespace mge
