@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from megengine import functional as F
-from megengine.compat.opdef import OpDef, choice, integers
+from megengine.compat.opdef import OpDef, choice, integers, word_of
 from megengine.compat.shapes import STRATEGY
 from megengine.core.errors import OptionError, ShapeError
 from megengine.tensor import Tensor
@@ -24,7 +25,7 @@ _AFTER = {"IDENTITY": lambda y: y, "RELU": F.relu, "SIGMOID": F.sigmoid, "H_SWIS
 
 def refuse_other_formats(op: OpDef, *known: str) -> str:
     """The order of the axes in lower case. Raises OptionError for one that is not known here."""
-    word = str(getattr(op, "format").value)  # noqa: B009
+    word = word_of(getattr(op, "format"))  # noqa: B009
     if word not in known:
         raise OptionError(f"{op!r}: format is {word}; expected {' or '.join(known)}: layouts are chosen by plans here")
     return word
@@ -107,7 +108,7 @@ class ConvBias(OpDef):
         y = Convolution(**options).run(x.astype("float32"), weight.astype("float32"))
         for summand in (bias, z):
             y = y if summand is None else y + summand.astype("float32")
-        y = _AFTER[str(self.nonlineMode.value)](y)  # type: ignore[attr-defined]
+        y = _AFTER[word_of(self.nonlineMode)](y)
         return y if self.dtype is None else y.astype(self.dtype)
 
 
@@ -265,7 +266,7 @@ class Pooling(OpDef):
         window = (self.window_h, self.window_w), (self.stride_h, self.stride_w), (self.pad_h, self.pad_w)
         if self.mode == "MAX":
             return F.max_pool2d(x, *window)
-        return F.avg_pool2d(x, *window, mode=str(self.mode.value).lower())  # type: ignore[attr-defined]
+        return F.avg_pool2d(x, *window, mode=word_of(self.mode).lower())
 
 
 class AdaptivePooling(OpDef):
@@ -274,12 +275,12 @@ class AdaptivePooling(OpDef):
     Mode, Format = Pooling.Mode, FORMAT
     mode: str = Pooling.Mode.MAX
     format: str = FORMAT.NCHW
-    shape: list[int] = ()  # type: ignore[assignment]
+    shape: Sequence[int] = ()
 
     def run(self, x: Tensor, shape: Tensor | None = None) -> Tensor:
         """Of [N,C,H,W]."""
         refuse_other_formats(self, "NCHW")
-        size = integers("AdaptivePooling", shape) if shape is not None else self.shape
+        size = integers("AdaptivePooling", shape) if shape is not None else list(self.shape)
         size = size * 2 if len(size) == 1 else size
         return (F.adaptive_max_pool2d if self.mode == "MAX" else F.adaptive_avg_pool2d)(x, tuple(size))
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from megengine import dispatch
 from megengine import functional as F
-from megengine.compat.opdef import LARGEST, OpDef, choice, integers
+from megengine.compat.opdef import LARGEST, OpDef, choice, integers, word_of
 from megengine.core.errors import OptionError
 from megengine.core.text import counted
 from megengine.functional.utils import _assert_equal
@@ -65,7 +65,7 @@ class ElemwiseMultiType(OpDef):
 
     def run(self, *inputs: Tensor) -> Tensor:
         """Computes with real values, and rounds to `dtype` at the end."""
-        mode = str(self.mode.value)  # type: ignore[attr-defined]
+        mode = word_of(self.mode)
         if mode in MODES:
             out = _called(mode, inputs)
         elif mode.removeprefix("Q") in MODES:

@@ -18,7 +18,7 @@ from megengine.tensor import Tensor
 
 
 class _Items(OpDef):
-    items: list[Any] = ()  # type: ignore[assignment]
+    items: Sequence[Any] = ()
 
     def key(self, x: Tensor, given: Sequence[Tensor], *, numbers: Sequence[Sequence[int]] = ()) -> tuple[Any, ...]:
         """The index that `x[key]` takes."""
@@ -61,7 +61,7 @@ def _written(x: Tensor, key: tuple[Any, ...], value: Tensor) -> Tensor:
 class Subtensor(_Items):
     """`x[key]` of slices and single positions; those that are numbers may stand in `slice_items`."""
 
-    slice_items: list[Any] = ()  # type: ignore[assignment]
+    slice_items: Sequence[Any] = ()
 
     def run(self, x: Tensor, *given: Tensor) -> Tensor:
         """Positions become no axes."""

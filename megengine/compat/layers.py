@@ -8,7 +8,7 @@ import numpy as np
 
 from megengine import functional as F
 from megengine import random
-from megengine.compat.opdef import OpDef, choice, integers
+from megengine.compat.opdef import OpDef, choice, integers, word_of
 from megengine.core.errors import OptionError
 from megengine.quantization.modules import lsq_forward, tqt_forward
 from megengine.tensor import Tensor
@@ -156,7 +156,7 @@ class RNNCell(OpDef):
     ) -> Tensor:
         """The new state."""
         y = F.linear(x, weight_ih) + bias_ih + F.linear(h, weight_hh) + bias_hh
-        word = str(self.nonlineMode.value)  # type: ignore[attr-defined]
+        word = word_of(self.nonlineMode)
         return y if word == "IDENTITY" else getattr(F, word.lower())(y)
 
 

@@ -21,6 +21,7 @@ from megengine.core.dtype import DType, as_dtype
 from megengine.core.errors import ArgumentError, OptionError, ShapeError, brief, nearest
 from megengine.core.text import counted
 from megengine.dispatch import opdefs
+from megengine.dispatch.public import Exported
 from megengine.tensor import Tensor
 
 LARGEST = 2**31 - 1  # an axis or a bound that was not given
@@ -43,7 +44,12 @@ class Choice(enum.StrEnum):
 
 def choice(name: str, words: str) -> Any:
     """A class of choices, named as MegEngine prints it."""
-    return Choice(name.rpartition(".")[2], [(w, w) for w in words.split()], qualname=name)  # type: ignore[call-overload]
+    return Choice(name.rpartition(".")[2], [(w, w) for w in words.split()], qualname=name)
+
+
+def word_of(option: str) -> str:
+    """The word of an option that is a choice, as plain text."""
+    return str(option.value) if isinstance(option, Choice) else option
 
 
 @dataclass_transform(eq_default=False)
@@ -55,10 +61,11 @@ class OpDef:
     random: ClassVar[bool] = False
     run: Callable[..., Any]
     _defaults: ClassVar[dict[str, Any]] = {}
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     def __init_subclass__(cls) -> None:
         made = dataclasses.dataclass(eq=False, repr=False)(cls)
-        cls._defaults = {field.name: field.default for field in dataclasses.fields(made)}  # type: ignore[arg-type]
+        cls._defaults = {field.name: field.default for field in dataclasses.fields(made)}
         if not cls.__name__.startswith("_"):
             cls.__qualname__ = cls.__name__
             CLASSES[cls.__name__] = cls
@@ -176,17 +183,17 @@ def _differs(value: Any, default: Any) -> bool:
     return (tuple(value) if isinstance(value, list) else value) != default
 
 
-def function_of(op: OpDef) -> Callable[..., Any]:
+def function_of(op: OpDef) -> Exported:
     """The function that graphs call for an op."""
     return _function(type(op), None if op.modes is None else getattr(op, "mode").value)  # noqa: B009
 
 
 @functools.cache
-def _function(kind: type[OpDef], mode: str | None) -> Callable[..., Any]:
+def _function(kind: type[OpDef], mode: str | None) -> Exported:
     fixed = {} if mode is None else {"mode": mode}
 
     def call(*inputs: Tensor, **options: Any) -> Any:
-        op = kind(**fixed, **options)  # type: ignore[arg-type]
+        op = kind(**fixed, **options)
         _check_arity(op, len(inputs))
         return op.run(*inputs)
 
@@ -198,7 +205,7 @@ def _function(kind: type[OpDef], mode: str | None) -> Callable[..., Any]:
     ]
     # a function of its own, which `inspect` sees with the options of the class
     made = types.FunctionType(call.__code__, call.__globals__, mode or kind.__name__, None, call.__closure__)
-    made.__signature__ = inspect.Signature([inputs, *options])  # type: ignore[attr-defined]
+    made.__signature__ = inspect.Signature([inputs, *options])
     home = opdefs.HOME if mode is None else f"{opdefs.PREFIX}{kind.__name__}"
     return opdefs.declare(home, mode or kind.__name__, made, state=lambda given: stored(kind, {**fixed, **given}))
 
@@ -231,7 +238,7 @@ def _call_of(kind: type[OpDef], state: dict[str, Any]) -> tuple[str, dict[str, A
     """Name of the function and options of the call that an op's state in a file stands for."""
     made = kind.__new__(kind)
     made.__setstate__(state)
-    record = function_of(made).__public__  # type: ignore[attr-defined]
+    record = function_of(made).__public__
     bound = record.signature.bind(**_options(made))
     bound.apply_defaults()
     return record.qualified, bound.kwargs

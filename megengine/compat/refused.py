@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from megengine.compat.opdef import OpDef, choice
@@ -49,7 +50,7 @@ class ExternOpr(_Refused):
     """An op of a library that was loaded."""
 
     why: ClassVar[str] = _ENGINES
-    output_shapes: list[list[int]] = ()  # type: ignore[assignment]
+    output_shapes: Sequence[Sequence[int]] = ()
     name: str = ""
     data: str = ""
     data_len: int = 0
@@ -98,7 +99,7 @@ class RemoteRecv(_Refused):
     port: int = 0
     rank_from: int = 0
     cn: str = ""
-    shape: list[int] = ()  # type: ignore[assignment]
+    shape: Sequence[int] = ()
     dtype: Any = None
     backend: str = ""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from megengine import functional as F
-from megengine.compat.opdef import LARGEST, OpDef, choice, integers
+from megengine.compat.opdef import LARGEST, OpDef, choice, integers, word_of
 from megengine.core.errors import OptionError, ShapeError
 from megengine.tensor import Tensor
 
@@ -17,7 +18,7 @@ STRATEGY = choice("Convolution.Strategy", "HEURISTIC PROFILE REPRODUCIBLE OPTIMI
 class AddAxis(OpDef):
     """New axes of length 1; each position counts those put in before it."""
 
-    axis: list[int] = ()  # type: ignore[assignment]
+    axis: Sequence[int] = ()
 
     def run(self, x: Tensor) -> Tensor:
         """The same elements."""
@@ -29,7 +30,7 @@ class AddAxis(OpDef):
 class RemoveAxis(OpDef):
     """Axes of length 1 go; each position counts without those taken before it."""
 
-    axis: list[int] = ()  # type: ignore[assignment]
+    axis: Sequence[int] = ()
 
     def run(self, x: Tensor) -> Tensor:
         """The same elements."""
@@ -38,19 +39,19 @@ class RemoveAxis(OpDef):
         return x
 
 
-def _lengths(what: str, given: list[int], shape: Tensor | None) -> list[int]:
+def _lengths(what: str, given: Sequence[int], shape: Tensor | None) -> list[int]:
     if shape is not None:
         return integers(what, shape)
     if not given:
         raise ShapeError(f"{what}: got no shape; expected a second tensor, or shape=[...]")
-    return given
+    return list(given)
 
 
 class Reshape(OpDef):
     """The elements in another shape, which is a tensor or an option; the length at `axis` is what is left."""
 
     axis: int = 7
-    shape: list[int] = ()  # type: ignore[assignment]
+    shape: Sequence[int] = ()
 
     def run(self, x: Tensor, shape: Tensor | None = None) -> Tensor:
         """As many elements."""
@@ -63,7 +64,7 @@ class Reshape(OpDef):
 class Broadcast(OpDef):
     """The tensor repeated to a shape, which is a tensor or an option."""
 
-    shape: list[int] = ()  # type: ignore[assignment]
+    shape: Sequence[int] = ()
 
     def run(self, x: Tensor, shape: Tensor | None = None) -> Tensor:
         """Axes are added in front."""
@@ -73,7 +74,7 @@ class Broadcast(OpDef):
 class Dimshuffle(OpDef):
     """Axes in another order; -1 makes a new one of length 1."""
 
-    pattern: list[int] = ()  # type: ignore[assignment]
+    pattern: Sequence[int] = ()
 
     def run(self, x: Tensor) -> Tensor:
         """The same elements."""
@@ -170,13 +171,13 @@ class Padding(OpDef):
     def run(self, x: Tensor) -> Tensor:
         """`REPLICATE` repeats the edge, `REFLECT` mirrors without it."""
         widths = [(getattr(self, f"front_offset_dim{k}"), getattr(self, f"back_offset_dim{k}")) for k in range(x.ndim)]
-        return F.nn.pad(x, widths, str(self.padding_mode.value).lower(), self.padding_val)  # type: ignore[attr-defined]
+        return F.nn.pad(x, widths, word_of(self.padding_mode).lower(), self.padding_val)
 
 
 class ParamPackConcat(OpDef):
     """Tensors flattened into one; `offsets` are first and last position of each. The last input is `offsets` again."""
 
-    offsets: list[int] = ()  # type: ignore[assignment]
+    offsets: Sequence[int] = ()
 
     def run(self, *inputs: Tensor) -> Tensor:
         """Gaps, which alignment leaves, are zeros."""
@@ -192,8 +193,8 @@ class ParamPackConcat(OpDef):
 class ParamPackSplit(OpDef):
     """What `ParamPackConcat` packed, with `shapes`."""
 
-    offsets: list[int] = ()  # type: ignore[assignment]
-    shapes: list[list[int]] = ()  # type: ignore[assignment]
+    offsets: Sequence[int] = ()
+    shapes: Sequence[Sequence[int]] = ()
 
     def run(self, x: Tensor) -> tuple[Tensor, ...]:
         """One tensor for each shape."""
@@ -232,7 +233,7 @@ class Reduce(OpDef):
         return x
 
     def _over(self, x: Tensor, axis: int | None, *, keep: bool) -> Tensor:
-        mode = str(self.mode.value)  # type: ignore[attr-defined]
+        mode = word_of(self.mode)
         name = {"SUM_SQR": "sum", "PRODUCT": "prod"}.get(mode, mode.lower())
         return getattr(F, name)(x * x if mode == "SUM_SQR" else x, axis=axis, keepdims=keep)
 

@@ -145,4 +145,4 @@ def subgraph_fn(
 
 def interpret_subgraph(func: Formula, dtype: Any, device: Any) -> Callable[..., list[Any]]:
     """The function of tensors that runs the graph each time."""
-    return subgraph_fn(func.__name__, dtype, device, 0, interpret=True)(func)  # type: ignore[return-value]
+    return subgraph_fn(func.__name__, dtype, device, 0, interpret=True)(func)

@@ -65,10 +65,10 @@ def Const(value: Any, dtype: Any = None, device: Any = None) -> Tensor:  # noqa:
     return Tensor(np.asarray(value), dtype=dtype, device=device)
 
 
-def convert_single_value(v: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+def convert_single_value(v: Any, *, dtype: Any = None, device: Any = None) -> Tensor | None:
     """A tensor of that dtype; None stays None."""
     if v is None:
-        return v  # type: ignore[return-value]
+        return None
     if isinstance(v, Tensor):
         return v if dtype is None else v.astype(dtype)
     return Const(v, dtype, device)
@@ -94,12 +94,12 @@ def result_type(*args: Any) -> np.dtype:
 
 def normalize_axis(ndim: int, axis: int | Iterable[int], reverse: bool = False) -> int | list[int]:
     """Axes counted from the front, in order. Raises AxisError for one that does not exist or is named twice."""
-    single = isinstance(axis, numbers.Integral)
-    items = [axis] if single else list(axis)  # type: ignore[arg-type]
+    single = isinstance(axis, (int, numbers.Integral))
+    items = [axis] if single else list(axis)
     for item in items:
-        if not -ndim <= item < ndim:  # type: ignore[operator]
+        if not -ndim <= item < ndim:
             raise AxisError(f"axis {item} is out of bounds for tensor of dimension {ndim}")
-    found = sorted((int(item) % ndim for item in items), reverse=reverse)  # type: ignore[arg-type]
+    found = sorted((int(item) % ndim for item in items), reverse=reverse)
     if len(set(found)) != len(found):
         raise AxisError(f"axis {items} contains duplicated indices")
     return found[0] if single else found
@@ -148,6 +148,8 @@ def transpose_cpp(x: Tensor, *pattern: Any) -> Tensor:
     return x.transpose(*pattern)
 
 
-def matmul_cpp(a: Any, b: Any, *options: Any) -> Tensor:
-    """The product of two matrices; of the options, which follow the numbers of axes, the third and fourth transpose."""
-    return F.matmul(a, b, *(bool(flag) for flag in options[2:4]))  # type: ignore[arg-type]
+def matmul_cpp(
+    a: Any, b: Any, a_ndim: Any = None, b_ndim: Any = None, transpose_a: Any = False, transpose_b: Any = False, *_: Any
+) -> Tensor:
+    """The product of two matrices, each transposed if asked for; the numbers of axes are known from the matrices."""
+    return F.matmul(a, b, bool(transpose_a), bool(transpose_b))

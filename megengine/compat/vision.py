@@ -6,7 +6,7 @@ from typing import Any
 
 from megengine import functional as F
 from megengine.compat.convolutions import FORMAT, refuse_other_formats
-from megengine.compat.opdef import OpDef, choice, integers
+from megengine.compat.opdef import OpDef, choice, integers, word_of
 from megengine.core.errors import OptionError
 from megengine.tensor import Tensor
 
@@ -35,7 +35,7 @@ class Resize(OpDef):
         modes = {"LINEAR": "bilinear", "NEAREST": "nearest", "CUBIC": "bicubic"}
         if self.imode not in modes:
             raise OptionError(f"Resize: imode is {_word(self.imode).upper()}; expected one of {', '.join(modes)}")
-        mode = modes[str(self.imode.value)]  # type: ignore[attr-defined]
+        mode = modes[word_of(self.imode)]
         last = refuse_other_formats(self, "NCHW", "NHWC") == "NHWC"
         x = F.transpose(x, (0, 3, 1, 2)) if last else x
         corners = None if mode == "nearest" else False
@@ -233,7 +233,7 @@ class CvtColor(OpDef):
 
     def run(self, x: Tensor) -> Tensor:
         """`mode` names both systems."""
-        return F.vision.cvt_color(x, str(self.mode.value))  # type: ignore[attr-defined]
+        return F.vision.cvt_color(x, word_of(self.mode))
 
 
 class NMSKeep(OpDef):
