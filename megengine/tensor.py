@@ -153,8 +153,8 @@ class Tensor(_Fields):
         return self
 
     @classmethod
-    def _of_spec(cls, value: np.ndarray, spec: TensorSpec) -> Tensor:
-        """Take over storage whose spec is known."""
+    def _of_spec(cls, value: np.ndarray | None, spec: TensorSpec) -> Tensor:
+        """Take over storage whose spec is known; None if there is none yet."""
         self = Tensor.__new__(Tensor)
         self._value = value
         self._spec = spec
@@ -165,8 +165,8 @@ class Tensor(_Fields):
     @classmethod
     def _deferred(cls, spec: TensorSpec, thunk: Callable[[], np.ndarray] | None = None) -> Tensor:
         """A tensor whose value is computed by `thunk` when it is asked for; without one, asking is an error."""
-        self = Tensor._wrap(None, spec.dtype, spec.device)  # type: ignore[arg-type]
-        self._spec, self._thunk = spec, thunk
+        self = Tensor._of_spec(None, spec)
+        self._thunk = thunk
         return self
 
     def _storage(self) -> np.ndarray:
@@ -345,7 +345,7 @@ class Tensor(_Fields):
         return self.spec.shape[0]
 
     def __iter__(self):
-        return (self[i] for i in range(len(self)))  # type: ignore[index]
+        return (self[i] for i in range(len(self)))
 
     def __bool__(self) -> bool:
         if self.spec.size != 1:

@@ -46,10 +46,10 @@ _NARROWED = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.float64): np.dt
 def _as_input(node: TensorNode, x: Any) -> Tensor:
     """A tensor for an input; arrays of wide numbers make narrow tensors, and a graph read from a file may want wide."""
     tensor = x if isinstance(x, Tensor) else Tensor(x)
-    if node.spec is None or tensor.dtype == node.dtype or tensor.dtype != _NARROWED.get(node.dtype):  # type: ignore[arg-type]
+    if node.spec is None or tensor.dtype == node.dtype or tensor.dtype != _NARROWED.get(node.dtype):
         return tensor
     exact = tensor.numpy() if isinstance(x, Tensor) else np.asarray(x)
-    return Tensor._wrap(exact.astype(node.dtype))  # type: ignore[arg-type]
+    return Tensor._wrap(exact.astype(node.dtype))
 
 
 def _default_run(expr: Apply, tensors: tuple[Tensor, ...]) -> Any:

@@ -18,7 +18,7 @@ from megengine.dispatch import get_op, registry
 from megengine.dispatch.public import PublicFunction, public_functions
 from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.ir.expr import Apply, CallFunction, CallMethod, Constant, Expr
+from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr
 from megengine.traced_module.ir.node import Node
 from megengine.traced_module.operators import BINARY, COMMUTATIVE, COMPARED
 from megengine.traced_module.tracing.calls import qualified_name, signature_of, wrapped_functions
@@ -103,7 +103,7 @@ class Operator(Target):
 
     def operands(self, expr: Expr) -> tuple[Any, ...] | None:
         """Operands as they are written."""
-        given = expr.inputs if isinstance(expr, Apply) else tuple(expr.named_args.values())  # type: ignore[attr-defined]
+        given = tuple(expr.named_args.values()) if isinstance(expr, Call) else expr.inputs
         given = given[: len(self.parameters)]
         return tuple(reversed(given)) if self.spelt[key_of(expr)] else tuple(given)
 

@@ -204,8 +204,10 @@ class _State:
 
 def match(pattern: Pattern, node: Node) -> Match | None:
     """The first way in which a node (and what is before it) matches, or None."""
+    if not isinstance(node, TensorNode):
+        return None
     for state in _ways(pattern, node, _State({})):
-        return Match(node, state.bindings, state.exprs)  # type: ignore[arg-type]
+        return Match(node, state.bindings, state.exprs)
     return None
 
 

@@ -106,10 +106,10 @@ class GradScaler:
         wrong = [t for t in given if not isinstance(t, Tensor)]
         if wrong:
             raise ArgumentError(f"GradScaler.unscale: got {shown(wrong[0])}; expected tensors")
-        tensors = [t for t in given if t.grad is not None]
-        self._found_non_finite = any(not np.isfinite(t.grad.numpy()).all() for t in tensors)  # type: ignore[union-attr]
-        for t in tensors:
-            t.grad = None if self._found_non_finite else t.grad * (1 / self.scale_factor)  # type: ignore[operator]
+        owners = [(t, t.grad) for t in given if t.grad is not None]
+        self._found_non_finite = any(not np.isfinite(gradient.numpy()).all() for _, gradient in owners)
+        for t, gradient in owners:
+            t.grad = None if self._found_non_finite else gradient * (1 / self.scale_factor)
         return self
 
     @explains

@@ -13,7 +13,8 @@ import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, TYPE_CHECKING
+from io import BufferedIOBase
+from typing import IO, TYPE_CHECKING, cast
 
 from megengine.core.errors import MegEngineError, MissingFileError, WriteError
 
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 _locks: dict[str, int] = {}  # temporary files of this process -> the open file that holds the lock
 _STEM, _SUFFIX = 32, 16  # characters that a temporary file shows of a name and a suffix: names are bounded
 _TRIES = 100
+
+
+def read_into(file: IO[bytes], memory: memoryview) -> bool:
+    """Fill memory with the next bytes of a file; False if the file ends before."""
+    return cast(BufferedIOBase, file).readinto(memory) == memory.nbytes  # which `IO`, the type of users' files, omits
 
 
 @contextmanager

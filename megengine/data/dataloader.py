@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from megengine.core.effectless import warn_once
 from megengine.core.errors import ArgumentError, OptionError
@@ -57,7 +57,7 @@ class DataLoader:
     def __len__(self) -> int:
         if isinstance(self.dataset, StreamDataset):
             raise ArgumentError("DataLoader: the batches of a StreamDataset have no number; iterate over them")
-        return len(self.sampler)  # type: ignore[arg-type]
+        return len(cast(Sized, self.sampler))  # samplers of data sets with items have a length
 
     def __iter__(self) -> Iterator[Any]:
         transform: Any = self.transform

@@ -12,19 +12,19 @@ from typing import Any
 from megengine.core import late
 from megengine.core.errors import OptionError, nearest
 from megengine.core.text import counted
-from megengine.dispatch.public import PublicFunction, watched_function
+from megengine.dispatch.public import Exported, PublicFunction, watched_function
 
 HOME = "megengine.core._imperative_rt.ops"  # where MegEngine's files find the classes
 PREFIX = f"{HOME}."
 COPY = f"{PREFIX}Copy"  # what graphs hold for `x.to(device)`
-_functions: dict[str, Callable[..., Any]] = {}
+_functions: dict[str, Exported] = {}
 _states: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 _calls: dict[str, Callable[[dict[str, Any]], tuple[str, dict[str, Any]]]] = {}
 
 
 def declare(
     owner: str, name: str, function: Callable[..., Any], *, state: Callable[[dict[str, Any]], dict[str, Any]]
-) -> Callable[..., Any]:
+) -> Exported:
     """Enter the function of an op class, or of one mode of it (`owner` is then `HOME` and the class).
 
     `state` gives, from the options of a call, what MegEngine keeps of such an op in a file.
@@ -40,7 +40,7 @@ def declare_class(name: str, call: Callable[[dict[str, Any]], tuple[str, dict[st
     _calls[name] = call
 
 
-def find(qualified: str) -> Callable[..., Any] | None:
+def find(qualified: str) -> Exported | None:
     """The function of that name; None if there is no such op class."""
     if qualified not in _functions and qualified.startswith(PREFIX):
         late.ensure(qualified)

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from megengine import _engine
 from megengine.core import hooks
@@ -20,6 +20,8 @@ from megengine.dispatch.refusal import FOREIGN, explained
 from megengine.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +45,16 @@ class PublicFunction:
         return f"{self.home}.{self.name}"
 
 
+class Exported(Protocol):
+    """A public function as users call it: watched, and with its record."""
+
+    __public__: PublicFunction
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it."""
+        ...
+
+
 public_functions: dict[str, PublicFunction] = {}
 in_place_methods: set[str] = set()
 
@@ -63,7 +75,7 @@ def _without_numpys(record: PublicFunction, kwargs: dict[str, Any]) -> dict[str,
     return {k: v for k, v in kwargs.items() if v is not None or k in have or k not in ("dtype", "out")}
 
 
-def watched_function(record: PublicFunction) -> Callable[..., Any]:
+def watched_function(record: PublicFunction) -> Exported:
     """The function as it is exported: a tracer hears of calls that no other public function makes."""
     function = record.function
 
@@ -89,8 +101,9 @@ def watched_function(record: PublicFunction) -> Callable[..., Any]:
 
         return watcher.function(record, args, kwargs, run)
 
-    watched = functools.wraps(function)(_repeating(record, call)) if record.by_spec else call
-    watched.__public__ = record  # type: ignore[attr-defined]
+    made = functools.wraps(function)(_repeating(record, call)) if record.by_spec else call
+    watched = cast(Exported, made)  # by the next line
+    watched.__public__ = record
     if record.by_spec:  # a native object, which `inspect` and debuggers treat as a function by these
         for name in ("__code__", "__defaults__", "__kwdefaults__", "__globals__"):
             setattr(watched, name, getattr(inspect.unwrap(function), name))
@@ -136,11 +149,11 @@ def _repeating(record: PublicFunction, call: Callable[..., Any]) -> Callable[...
     return _engine.PublicCall(call, learn, fail)
 
 
-def _with_rule(function: F, rule: Callable[..., Any]) -> F:
+def _with_rule(function: Callable[P, R], rule: Callable[..., Any]) -> Callable[P, R]:
     """The function; with a quantized tensor among its arguments the rule is asked first."""
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if any(isinstance(v, Tensor) and isinstance(v.dtype, QuantizedDType) for v in (*args, *kwargs.values())):
             given = inspect.signature(function).bind(*args, **kwargs)
             found = rule(function, *given.args, **given.kwargs)
@@ -148,7 +161,7 @@ def _with_rule(function: F, rule: Callable[..., Any]) -> F:
                 return found
         return function(*args, **kwargs)
 
-    return call  # type: ignore[return-value]
+    return call
 
 
 def public(
@@ -176,10 +189,10 @@ def public(
 
     def declare(function: F) -> F:
         signature = inspect.signature(function)
-        function = function if quantized is None else _with_rule(function, quantized)
+        run = function if quantized is None else _with_rule(function, quantized)
         names = (*methods, *in_place)
         name = function.__name__
-        record = PublicFunction(home, name, function, signature, names, False, random, False, by_spec, recorded_as)
+        record = PublicFunction(home, name, run, signature, names, False, random, False, by_spec, recorded_as)
         if record.qualified in public_functions:
             raise OptionError(f"{record.qualified} is declared twice; choose another name")
         public_functions[record.qualified] = record
@@ -187,7 +200,7 @@ def public(
             method = PublicFunction(
                 "megengine.tensor.Tensor",
                 name,
-                function,
+                run,
                 signature,
                 is_method=True,
                 in_place=name in in_place,
@@ -196,7 +209,7 @@ def public(
             call = watched_function(method)
             setattr(Tensor, name, _assigning(call) if method.in_place else call)
         in_place_methods.update(in_place)
-        return export(home, record.name, watched_function(record))  # type: ignore[return-value]
+        return cast(F, export(home, record.name, watched_function(record)))  # takes and gives what the function does
 
     return declare
 

@@ -12,7 +12,7 @@ import numbers
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -27,7 +27,9 @@ from megengine.core.errors import (
 from megengine.core.types import Shaped
 from megengine.tensor import Tensor
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
 
 # what Python, NumPy and native code raise when an argument is not what a function was written for
 FOREIGN = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
@@ -209,14 +211,14 @@ def _check_kinds(name: str, function: Callable[..., Any], args: tuple[Any, ...],
             raise ArgumentError(f"{name}: {argument} is {shown(value)}; expected {_kinds(hint)}")
 
 
-def constructor(function: F) -> F:
+def constructor(function: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
     """`__init__` of a class of ours: a wrong argument gives an error that shows the call and the signature.
 
     What it took in spite of a wrong kind is refused too: a layer would tell of that when it is called, far from there.
     """
 
     @functools.wraps(function)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+    def init(self: S, *args: P.args, **kwargs: P.kwargs) -> None:
         name, outer = _outermost(type(self))
         try:
             function(self, *args, **kwargs)
@@ -230,14 +232,14 @@ def constructor(function: F) -> F:
                 raise
             raise explained(name, function, exc, args, kwargs, without_self(function)) from exc
 
-    return init  # type: ignore[return-value]
+    return init
 
 
-def explains(function: F) -> F:
+def explains(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
     """A method of ours: a wrong argument gives an error that shows the call and the signature."""
 
     @functools.wraps(function)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(self, *args, **kwargs)
         except (MegEngineError, *FOREIGN) as exc:
@@ -247,14 +249,14 @@ def explains(function: F) -> F:
                 raise
             raise explained(name, function, exc, args, kwargs, without_self(function)) from exc
 
-    return method  # type: ignore[return-value]
+    return method
 
 
-def checked(function: F) -> F:
+def checked(function: Callable[P, R]) -> Callable[P, R]:
     """A function of ours that traces do not know: a wrong argument gives an error that shows the call."""
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except MegEngineError as exc:
@@ -263,7 +265,7 @@ def checked(function: F) -> F:
         except FOREIGN as exc:
             raise explained(function.__name__, function, exc, args, kwargs) from exc
 
-    return call  # type: ignore[return-value]
+    return call
 
 
 def without_self(function: Callable[..., Any]) -> inspect.Signature:

@@ -37,6 +37,8 @@ class trace:  # noqa: N801 (MegEngine's name)
         ArgumentError: an option is unknown.
     """
 
+    __wrapped__: Callable[..., Any]
+
     def __new__(cls, *args: Any, **options: Any) -> Any:
         if not args:
             return functools.partial(cls, **options)
@@ -60,7 +62,7 @@ class trace:  # noqa: N801 (MegEngine's name)
         self.options = options
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__wrapped__(*args, **kwargs)  # type: ignore[attr-defined]
+        return self.__wrapped__(*args, **kwargs)
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
         return self if owner is None else functools.partial(self, owner)

@@ -17,10 +17,14 @@ _Pair = int | tuple[int, int]
 _Triple = int | tuple[int, int, int]
 
 
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+
+
 def _tuple(value: Any, length: int) -> tuple[int, ...]:
-    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+    if _is_whole(value):
         return (int(value),) * length
-    given = tuple(map(int, value))  # type: ignore[arg-type]
+    given = tuple(map(int, value))
     if len(given) != length:
         raise OptionError(f"convolution: {value} has {counted(len(given), 'number')}; expected one, or {length}")
     return given

@@ -219,7 +219,7 @@ class Module(_Reads):
 
     def named_modules(self, prefix: str | None = None, *, with_parent: bool = False) -> Iterator[tuple[str, Module]]:
         """The module and all below it, each once, with paths."""
-        yield (prefix or "", self, None) if with_parent else (prefix or "", self)  # type: ignore[misc]
+        yield from _named([(prefix or "", self, None)], with_parent)
         entries = self._entries(_head(prefix), True, {id(self)})
         yield from _named((e for e in entries if isinstance(e[1], Module)), with_parent)
 
@@ -381,11 +381,11 @@ class Module(_Reads):
         if new.shape != have.shape:
             if len(new.shape) != 1 or have.shape != (1, new.shape[0], *[1] * (len(have.shape) - 2)):
                 raise ShapeError(f"load_state_dict: {name} has shape {new.shape}; expected {have.shape}")
-            new = new.reshape(have.shape)  # type: ignore[attr-defined]
+            new = new.reshape(have.shape)
         if is_quantized(have.dtype) and new.dtype == storage_of(have.dtype):  # stored integers, of the scale it has
             return Tensor._wrap(new._storage(), have.dtype, new.device)
         same = new.dtype == have.dtype or (is_quantized(new.dtype) and is_quantized(have.dtype))  # brings its scale
-        return new.detach() if same else new.astype(have.dtype)  # type: ignore[attr-defined]
+        return new.detach() if same else new.astype(have.dtype)
 
     # ------------------------------------------------------------ printing
 

@@ -52,7 +52,7 @@ class MultiHeadAttention(Module):
         """Weights as Glorot and Bengio 2010 (uniform, over the one flat parameter), biases 0."""
         init.xavier_uniform_(self.io_weight_bias)
         if self.bias:
-            self.io_weight_bias[:, -4 * self.embed_dim :] = 0  # type: ignore[index]
+            self.io_weight_bias[:, -4 * self.embed_dim :] = 0
 
     def forward(
         self,

@@ -42,7 +42,7 @@ def _shape(op: str, size: Size) -> tuple[int, ...]:
     items = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
     if not all(map(_is_length, items)):
         raise ArgumentError(f"{op}: size is {shown(size)}; expected an integer or several")
-    shape = tuple(int(n) for n in items)  # type: ignore[arg-type]
+    shape = tuple(int(n) for n in items)
     if any(n < 0 for n in shape):
         raise ShapeError(f"{op}: size is {size}; expected lengths of at least 0")
     refuse_oversized(op, shape, 4)
@@ -126,7 +126,7 @@ class RNG:
         """NumPy's generator, made when it is first asked for: its package takes long to import."""
         found = self._held.get("generator")
         if found is None:  # of several threads one makes the generator that all draw from
-            found = self._held.setdefault("generator", np.random.default_rng(self._seed))  # type: ignore[arg-type]
+            found = self._held.setdefault("generator", np.random.default_rng(self._seed))
         return found
 
     def _made(self, array: Any, dtype: Any = np.float32) -> Tensor:

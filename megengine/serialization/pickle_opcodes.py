@@ -142,7 +142,7 @@ def _decimal(raw: bytes) -> int:
 def _quoted(raw: bytes) -> str:
     if len(raw) < 2 or raw[:1] not in (b"'", b'"') or raw[-1:] != raw[:1]:
         raise FileFormatError("pickle: a string without quotes; the file is damaged")
-    return _latin1(codecs.escape_decode(raw[1:-1])[0])  # type: ignore[attr-defined]
+    return _latin1(codecs.escape_decode(raw[1:-1])[0])  # type: ignore[attr-defined]  # typeshed leaves it out
 
 
 def _mark(m: Machine, at: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from megengine.core.errors import FileFormatError
+from megengine.core.files import read_into
 from megengine.core.text import counted
 
 ATOMS = (str, int, float, bool, bytes, type(None))
@@ -168,7 +169,7 @@ class Machine:
         memory = np.empty(count, np.uint8)
         have = min(count, self.end - at)
         memory[:have] = np.frombuffer(self.data, np.uint8, have, at)
-        if have < count and self.file.readinto(memory[have:]) != count - have:  # type: ignore[attr-defined]
+        if have < count and not read_into(self.file, memory[have:].data):
             raise FileFormatError("not a readable pickle: the file ends in the middle")
         self.left -= count - have
         self.stack.append(Blob(memory, self.allowance))

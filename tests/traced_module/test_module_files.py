@@ -350,7 +350,7 @@ def graph_of(described):
         (lambda d: d["tensors"][0].update(array="none"), "'none' is missing"),
         (lambda d: d["tensors"][0].update(dtype="int8"), "expected int8"),
         (lambda d: graph_of(d)["outputs"].clear(), "not made of its outputs|returns nothing"),
-        (lambda d: graph_of(d).update(outputs=["self"]), "returns nothing, or a module"),
+        (lambda d: graph_of(d).update(outputs=["self"]), "returns a module; expected tensors"),
         (lambda d: graph_of(d)["inputs"].reverse(), "not its inputs in order|those of its expressions"),
         (lambda d: graph_of(d)["inputs"].pop(), "are not those of its expressions"),
         (lambda d: graph_of(d)["exprs"][-1]["outputs"][0].update(name="self"), "names two nodes"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from megengine.traced_module.comparing.changes import Change, sentence
@@ -40,6 +40,9 @@ def drawn(changes: Sequence[Change], where: str, matching: Matching) -> tuple[in
     return (*extent(boxes.values()), "\n".join([*edges, *parts]))
 
 
+_Key = tuple[str, int]  # of a box: the graph and the number of the expression in it
+
+
 class _Picture:
     def __init__(self, changes: Sequence[Change], where: str, matching: Matching) -> None:
         self.m, self.where = matching, where
@@ -58,7 +61,7 @@ class _Picture:
         self.drawn_b = {id(e) for e in shown(matching.b.graph)}
         items = [(("b", j), e, self._before("b", e)) for j, e in self._shown("b")]
         items += [(("a", i), e, self._before("a", e)) for i, e in self._shown("a")]
-        self.boxes: dict[Hashable, Box] = place(items)
+        self.boxes: dict[_Key, Box] = place(items)
 
     def _shown(self, side: str) -> Iterable[tuple[int, Expr]]:
         """Drawn expressions: all of the second graph, and those of the first that are gone."""
@@ -68,17 +71,17 @@ class _Picture:
             if side == "b" or self.m.to_b[index] < 0:
                 yield index, expr
 
-    def _key(self, side: str, expr: Expr) -> Hashable:
+    def _key(self, side: str, expr: Expr) -> _Key:
         """The box of an expression."""
         if side == "b":
             return ("b", self.m.b.index[id(expr)])
         index = self.m.a.index[id(expr)]
         return ("b", self.m.to_b[index]) if self.m.to_b[index] >= 0 else ("a", index)
 
-    def _before(self, side: str, expr: Expr) -> list[Hashable]:
+    def _before(self, side: str, expr: Expr) -> list[_Key]:
         return [self._key(side, n.expr) for n in expr.inputs]
 
-    def edges(self) -> dict[tuple[Hashable, Hashable], tuple[str, bool]]:
+    def edges(self) -> dict[tuple[_Key, _Key], tuple[str, bool]]:
         """(from, to) -> (colour, dashed): kept, new, and gone ones."""
         now = self._edges("b")
         was = self._edges("a")
@@ -86,7 +89,7 @@ class _Picture:
         found.update({pair: (_RED.stroke, True) for pair in was if pair not in now})
         return found
 
-    def _edges(self, side: str) -> dict[tuple[Hashable, Hashable], None]:
+    def _edges(self, side: str) -> dict[tuple[_Key, _Key], None]:
         one = self.m.b if side == "b" else self.m.a
         pairs = {}
         for expr in shown(one.graph):
@@ -96,9 +99,9 @@ class _Picture:
                     pairs[start, end] = None
         return pairs
 
-    def box(self, key: Hashable, box: Box) -> str:
+    def box(self, key: _Key, box: Box) -> str:
         """A box in the colour of its most important change, all of them in its tooltip."""
-        changes = self._changes(key[0], box.expr)  # type: ignore[index]
+        changes = self._changes(key[0], box.expr)
         kinds = {change.kind for change in changes}
         colour = next((COLOURS[kind] for kind in _FIRST if kind in kinds), _PLAIN)
         notes = [f"{change.kind}: {sentence(change)}" for change in changes]

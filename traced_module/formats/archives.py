@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 
 from megengine.core.errors import FileFormatError, brief
-from megengine.core.files import replacing
+from megengine.core.files import read_into, replacing
 from megengine.core.text import counted
 from megengine.serialization.mge_file import HEAD, refuse_mge
 from megengine.traced_module.formats.safetensors import bytes_of, layout, read_arrays
@@ -124,7 +124,7 @@ class _Stored:
     def fill(self, memory: memoryview) -> None:
         """Put the next bytes into memory."""
         for chunk in _chunks(memory):
-            if self.file.readinto(chunk) != len(chunk):  # type: ignore[attr-defined]
+            if not read_into(self.file, chunk):
                 raise FileFormatError(f"{WEIGHTS} is damaged: the file ends in the middle of it")
             self.sum = zlib.crc32(chunk, self.sum)
 

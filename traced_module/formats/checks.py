@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +17,7 @@ from megengine.dispatch import get_op
 from megengine.module import Module
 from megengine.traced_module.ir.expr import Apply, CallMethod, Constant, GetAttr
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.node import ModuleNode
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.tracing.calls import get_subattr
 
 _SMALLEST_NORMAL = np.finfo(np.float32).tiny
@@ -59,6 +59,14 @@ def check_multipliers(expr: Apply) -> None:
                 f"{expr.outputs[0].name!r} ({expr.op}): {name} of channel {at} is {values.reshape(-1)[at]}; "
                 f"expected {wanted}"
             )
+
+
+def tensor_nodes(nodes: Sequence[Node], graph: InternalGraph) -> tuple[TensorNode, ...]:
+    """Nodes that a graph returns. Raises FileFormatError for a module among them."""
+    found = tuple(node for node in nodes if isinstance(node, TensorNode))
+    if len(found) != len(nodes):
+        raise FileFormatError(f"{graph.qualname} returns a module; expected tensors")
+    return found
 
 
 def check_called(graph: InternalGraph) -> None:

@@ -15,7 +15,7 @@ from megengine.core.errors import FileFormatError, brief, nearest
 from megengine.core.pytree import flatten, unflatten
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
-from megengine.traced_module.formats.checks import check_called, check_multipliers, spec_of
+from megengine.traced_module.formats.checks import check_called, check_multipliers, spec_of, tensor_nodes
 from megengine.traced_module.formats.module_writing import OWN_STATE, texts
 from megengine.traced_module.formats.values import ValueReader, count_in, dtype_in
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
@@ -109,7 +109,7 @@ class ModuleReader:
 
     def signature(self, described: list[Any]) -> inspect.Signature:
         """Signature of the traced forward."""
-        kinds = {kind.name: kind for kind in type(inspect.Parameter.POSITIONAL_ONLY)}  # type: ignore[attr-defined]
+        kinds = {kind.name: kind for kind in type(inspect.Parameter.POSITIONAL_ONLY)}
         made = [
             inspect.Parameter(name, kinds[kind], **({"default": self.values.value(default[0])} if default else {}))
             for name, kind, *default in described
@@ -127,7 +127,7 @@ class ModuleReader:
         for entry in described["exprs"]:
             self.expr(graph, entry, nodes)
         graph._inputs = tuple(nodes[name] for name in described["inputs"])
-        graph._outputs = tuple(nodes[name] for name in described["outputs"])  # type: ignore[assignment]
+        graph._outputs = tensor_nodes([nodes[name] for name in described["outputs"]], graph)
         for name in described.get("reserved", ()):
             if name != identifier(name) or name in nodes:
                 raise FileFormatError(f"{brief(name)} is no name to be reserved")
@@ -136,8 +136,8 @@ class ModuleReader:
         late_self = any(isinstance(n, ModuleNode) for n in graph._inputs[1:])
         if set(map(id, made)) != set(map(id, graph._inputs)) or len(made) != len(graph._inputs) or late_self:
             raise FileFormatError(f"the inputs of {graph.qualname} are not those of its expressions")
-        if not all(isinstance(n, TensorNode) for n in graph._outputs) or not graph._outputs:
-            raise FileFormatError(f"{graph.qualname} returns nothing, or a module")
+        if not graph._outputs:
+            raise FileFormatError(f"{graph.qualname} returns nothing")
         self.nesting(graph, described)
         check_called(graph)
         self.graphs.append(graph)

@@ -21,7 +21,7 @@ from megengine.tensor import Tensor
 from megengine.traced_module.formats.values import ValueWriter, dtype_out
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.node import Node, TensorNode
 from megengine.traced_module.traced import TracedModule
 
 # state of a traced module that is not an attribute of the user's
@@ -190,8 +190,8 @@ def texts(metadata: Mapping[str, str]) -> dict[str, str]:
 def node_out(node: Node) -> dict[str, Any]:
     """Name, id, qualname and spec of a node."""
     found: dict[str, Any] = {"name": node.name, "id": node.id, "qualname": node.qualname}
-    if not isinstance(node, ModuleNode):
-        spec = node.spec  # type: ignore[attr-defined]
+    if isinstance(node, TensorNode):
+        spec = node.spec
         found |= {"shape": list(spec.shape), "dtype": dtype_out(spec.dtype)}
         if spec.device != _DEVICE:
             found["device"] = spec.device

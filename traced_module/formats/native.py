@@ -11,7 +11,7 @@ import math
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 
@@ -224,7 +224,7 @@ class _Reader:
         attrs = {key: _value_in(value) for key, value in item["attrs"].items()}
         out = self.made.apply(item["op"], *inputs, attrs=attrs, name=name, meta=meta)
         made = out if isinstance(out, tuple) else (out,)
-        check_multipliers(made[0].expr)  # type: ignore[arg-type]
+        check_multipliers(cast(Apply, made[0].expr))  # what `apply` makes
         return made
 
     def _weight(self, stated: dict[str, Any]) -> Tensor:

@@ -27,7 +27,7 @@ from megengine.serialization.files import ROOTS
 from megengine.serialization.pickles import Global, Record, read_records
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.formats import tm_loaders, tm_tensors, tm_versions
-from megengine.traced_module.formats.checks import check_called
+from megengine.traced_module.formats.checks import check_called, tensor_nodes
 from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, ORIGINS
 from megengine.traced_module.ir.expr import (
     Apply,
@@ -224,7 +224,7 @@ class _Reader:
         for expr in state["_exprs"]:
             self.expr(graph, expr, nodes)
         graph._inputs = tuple(nodes[id(n)] for n in state["_inputs"])
-        graph._outputs = tuple(nodes[id(n)] for n in state["_outputs"])  # type: ignore[assignment]
+        graph._outputs = tensor_nodes([nodes[id(n)] for n in state["_outputs"]], graph)
         self.origins(graph, state.get(ORIGINS, {}))
         check_called(graph)
         self.graphs.append(graph)
@@ -330,7 +330,7 @@ class _Reader:
                 raise FileFormatError(f"arguments nest in {brief(stored)}, which is not a known container")
             aux: Any = state.get("aux_data")
             self.spend(len(aux or ()))
-            keys = tuple(aux) if kind in (dict, OrderedDict) else None  # type: ignore[arg-type]
+            keys = tuple(aux) if kind in (dict, OrderedDict) else None
             return TreeDef(kind, keys, tuple(walk(c, depth + 1) for c in state["children_defs"]))
 
         return walk(record, 0), tuple(constants)

@@ -54,4 +54,4 @@ def as_call(arguments: Arguments, number: int) -> Arguments:
 
 
 def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-    return arguments_of(*flatten((args, kwargs)), lambda leaf: leaf if isinstance(leaf, _Input) else None)[1]  # type: ignore[arg-type, return-value]
+    return arguments_of(*flatten((args, kwargs)), lambda leaf: leaf if isinstance(leaf, _Input) else None)[1]

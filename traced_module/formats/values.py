@@ -105,8 +105,8 @@ class ValueWriter:
         path = class_path(value)
         if isinstance(value, tuple) and hasattr(value, "_fields") and path not in OBJECTS:
             return {"namedtuple": [path, self._items(value, where, depth)]}
-        if hasattr(value, "__public__"):
-            return {"function": qualified_name(value)}  # type: ignore[arg-type]
+        if callable(value) and hasattr(value, "__public__"):
+            return {"function": qualified_name(value)}
         if type(value) in _NODES:
             children, aux = _NODES[type(value)][0](value)
             return {"container": [path, self._items(children, where, depth), self.value(aux, where, depth)]}
@@ -347,8 +347,7 @@ def _key(value: Any) -> Any:
 
 def _scalar_in(reader: ValueReader, content: Any) -> np.generic:
     name, value = content
-    dtype = as_dtype(name)
-    return np.asarray(reader.value(value)).astype(dtype)[()]  # type: ignore[arg-type]
+    return np.asarray(reader.value(value)).astype(storage_of(as_dtype(name))).flat[0]
 
 
 def _array_in(reader: ValueReader, content: Any) -> np.ndarray:
@@ -370,7 +369,7 @@ def _type_in(reader: ValueReader, content: Any) -> type:
         return _TYPES[content]
     home, _, name = content.rpartition(".")
     if home == "numpy":
-        return as_dtype(name).type  # type: ignore[union-attr]
+        return storage_of(as_dtype(name)).type
     raise FileFormatError(f"the file names the class {brief(content)}, which is not on the list of those loaded")
 
 

@@ -18,7 +18,7 @@ from megengine import functional as F
 from megengine import module as M
 from megengine.core.dtype import is_float, storage_of
 from megengine.traced_module.editing.computed import computed_again, constant_of
-from megengine.traced_module.ir.expr import CallFunction, CallMethod, Expr, GetAttr
+from megengine.traced_module.ir.expr import Call, CallFunction, CallMethod, Expr, GetAttr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.provenance import marked
@@ -77,7 +77,7 @@ def step_of(expr: Expr) -> Step | None:
     x = expr.inputs[0]
     if name == "neg":
         return Step(x, -1, 0)
-    operands = list(expr.named_args.values())[:2]  # type: ignore[attr-defined]
+    operands = _operands(expr)
     numbers = [v for v in operands if is_number(v) and math.isfinite(v)]
     if name.startswith("r") and name[1:] in _STEPS:
         name, operands = name[1:], operands[::-1]
@@ -98,6 +98,11 @@ def _operation(expr: Expr) -> str | None:
         return None
     name = expr.method.strip("_")
     return name[1:] if name.startswith("i") and name[1:] in _STEPS else name
+
+
+def _operands(expr: Expr) -> list[Any]:
+    """The first two arguments of a call."""
+    return list(expr.named_args.values())[:2] if isinstance(expr, Call) else []
 
 
 def _fits(expr: Expr, step: Step) -> bool:
@@ -175,7 +180,7 @@ def _power(expr: Expr) -> tuple[Any, int] | None:
     """(base, exponent) of a power of a float by a small positive integer."""
     if _operation(expr) != "pow" or len(expr.inputs) != 1:
         return None
-    base, exponent = list(expr.named_args.values())[:2]  # type: ignore[attr-defined]
+    base, exponent = _operands(expr)
     if not isinstance(base, TensorNode) or not is_float(base.dtype) or type(exponent) is not int:
         return None
     return (base, exponent) if 1 <= exponent <= 8 else None
@@ -290,7 +295,7 @@ def _scaled_by(layer: Any, factor: TensorNode) -> Any:
 
 def _factor_of(expr: Expr) -> tuple[Step, TensorNode] | None:
     """A multiplication by a tensor of one element that the module has: the step, and that tensor."""
-    operands = list(expr.named_args.values()) if _operation(expr) == "mul" else []  # type: ignore[attr-defined]
+    operands = _operands(expr) if _operation(expr) == "mul" else []
     for x, factor in (operands, operands[::-1]) if len(operands) == 2 else ():
         if isinstance(x, TensorNode) and is_known(factor) and factor.spec.size == 1 and not is_known(x):
             return Step(x, constant_of(factor).item(), 0), factor

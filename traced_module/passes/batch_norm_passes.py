@@ -38,6 +38,12 @@ def layer_kind(kind: Any, kinds: Iterable[type[Module]]) -> type[Module] | None:
     return next((k for k in kinds if issubclass(kind, k) and kind.forward is k.forward), None)
 
 
+def _kind_of(layer: Module, kinds: Iterable[type[Module]]) -> type[Module]:
+    kind = layer_kind(type(layer), kinds)
+    assert kind is not None, layer
+    return kind
+
+
 # ---------------------------------------------------------------- arithmetic
 
 
@@ -62,7 +68,7 @@ def _affine(norm: Any) -> tuple[np.ndarray, np.ndarray]:
 def _by_channel(layer: Any, values: np.ndarray, axes: dict[type[Module], tuple[int, int]]) -> np.ndarray:
     """Values of channels in the form in which they multiply the weight of a layer."""
     weight = layer.weight
-    plain, grouped = axes[layer_kind(type(layer), axes)]  # type: ignore[index]
+    plain, grouped = axes[_kind_of(layer, axes)]
     shape = [1] * weight.ndim
     if getattr(layer, "groups", 1) > 1 and weight.ndim == 5:
         shape[0], shape[grouped] = layer.groups, -1
@@ -90,8 +96,8 @@ def _with(layer: Any, weight: np.ndarray, bias: np.ndarray) -> Module:
 @computed_again
 def scaled_layer(layer: Any, factor: Any, offset: Any) -> Module:
     """The layer whose result is `factor * result + offset`, by output channels; computed in float64."""
-    weight, kind = layer.weight.numpy(), layer_kind(type(layer), _OUTPUT_AXIS)
-    count = weight.shape[0] * weight.shape[1] if weight.ndim == 5 else weight.shape[_OUTPUT_AXIS[kind][0]]  # type: ignore[index]
+    weight, kind = layer.weight.numpy(), _kind_of(layer, _OUTPUT_AXIS)
+    count = weight.shape[0] * weight.shape[1] if weight.ndim == 5 else weight.shape[_OUTPUT_AXIS[kind][0]]
     if kind is M.ConvTranspose2d and weight.ndim == 5:
         count = weight.shape[0] * weight.shape[2]
     factor, offset = (v if isinstance(v, np.ndarray) else np.full(count, v, np.float64) for v in (factor, offset))

@@ -6,6 +6,7 @@ from files: everything is escaped.
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -94,7 +95,7 @@ def rasterized(text: str, scale: float) -> bytes:
             "show and print"
         ) from None
     with tempfile.TemporaryDirectory() as folder:
-        return bytes(resvg_py.svg_to_bytes(svg_string=text, zoom=scale, **_fonts(resvg_py, Path(folder))))  # type: ignore[call-arg]
+        return bytes(resvg_py.svg_to_bytes(svg_string=text, zoom=scale, **_fonts(resvg_py, Path(folder))))
 
 
 def _fonts(resvg_py: Any, folder: Path) -> dict[str, Any]:
@@ -110,10 +111,10 @@ def _fonts(resvg_py: Any, folder: Path) -> dict[str, Any]:
     from PIL import ImageFont
 
     font = ImageFont.load_default(11)
-    if not isinstance(font, ImageFont.FreeTypeFont) or not hasattr(font.path, "getvalue"):
+    if not isinstance(font, ImageFont.FreeTypeFont) or not isinstance(font.path, io.BytesIO):
         return {}
     path = folder / "font.ttf"
-    path.write_bytes(font.path.getvalue())  # type: ignore[union-attr]
+    path.write_bytes(font.path.getvalue())
     return {"font_files": [str(path)], "sans_serif_family": font.getname()[0]}
 
 
@@ -251,7 +252,7 @@ def kind(item: Item) -> str:
     """Which colour a box has."""
     if item.source is not None:
         return "input"
-    return "fold" if item.inside is not None else kind_of(item.expr)  # type: ignore[arg-type]
+    return kind_of(item.expr) if item.expr is not None and item.inside is None else "fold"
 
 
 def texts(item: Item) -> tuple[str, str]:

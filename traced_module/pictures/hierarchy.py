@@ -181,7 +181,7 @@ def results(item: Item) -> list[TensorNode]:
 
 
 def _range_title(part: Sequence[Item]) -> str:
-    first, last = (item.title or item.expr.name for item in (part[0], part[-1]))  # type: ignore[union-attr]
+    first, last = (item.title if item.expr is None else item.expr.name for item in (part[0], part[-1]))
     return f"{first} … {last}"
 
 

@@ -73,8 +73,10 @@ class Builder:
         if issubclass(kind, Module):
             read = self.scope.reads.get(id(value))
             return read.node if read else None
-        if not issubclass(kind, Tensor):
-            return None
+        return self.tensor_node(value) if issubclass(kind, Tensor) else None
+
+    def tensor_node(self, value: Tensor) -> TensorNode:
+        """The node of a tensor; an unknown one becomes a constant."""
         node = self.scope.nodes.get(id(value))
         if self.scope.changed and id(value) in self.scope.changed:
             raise GraphError(
@@ -146,7 +148,7 @@ def _copy_of(value: Any, device: str | None) -> tuple[Any, list[Any], TreeDef]:
     copy = opdefs.find(opdefs.COPY)
     assert copy is not None
     named = {"comp_node": str(device)} if device else {}
-    return copy.__public__, *flatten(((value,), named))  # type: ignore[attr-defined]
+    return copy.__public__, *flatten(((value,), named))
 
 
 def shape_of(builder: Builder, tensor: Tensor, node: TensorNode) -> Tensor:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import is_not
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -21,9 +21,10 @@ from megengine.dispatch.public import in_place_methods, public_functions
 from megengine.module import Module, Sequential
 from megengine.tensor import DeferredValueError, Tensor
 from megengine.traced_module.ir.expr import Apply, Arguments, Call, CallFunction, CallMethod, Constant
-from megengine.traced_module.ir.node import ModuleNode, Node
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.tracing.deferred import Deferring
 
+T = TypeVar("T")
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 _NAMED, _BY_NAME_ONLY = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
@@ -172,9 +173,7 @@ def flatten_arguments(
     return arguments_of(*flatten((tuple(args), dict(kwargs))), node_of)
 
 
-def arguments_of(
-    leaves: list[Any], arg_def: TreeDef, node_of: Callable[[Any], Node | None]
-) -> tuple[list[Node], Arguments]:
+def arguments_of(leaves: list[Any], arg_def: TreeDef, node_of: Callable[[Any], T | None]) -> tuple[list[T], Arguments]:
     """The same for arguments that are flat already."""
     inputs, constants = [], []
     for i, leaf in enumerate(leaves):
@@ -310,7 +309,7 @@ def run_call(expr: Call, values: Sequence[Any]) -> Any:
         watcher = hooks.active.get()
         target = alias(target) if watcher is None else watcher.alias(target)
         if expr.method == "__setitem__":  # gives back nothing
-            target[rest[0]] = rest[1]  # type: ignore[index]
+            target[rest[0]] = rest[1]
             return target
     return getattr(target, expr.method)(*rest, **kwargs)
 
@@ -354,7 +353,7 @@ def _how_to_look_into(leaves: Sequence[Any]) -> str:
 
 def stand_in(node: Node) -> Tensor:
     """A tensor with the node's spec; with its value too, where that follows from shapes alone."""
-    spec = node.spec  # type: ignore[attr-defined]
+    spec = cast(TensorNode, node).spec  # modules stand for themselves
     value = shape_value(node) if spec.size <= 16 else None
     return Tensor._deferred(spec) if value is None else value
 

@@ -92,7 +92,7 @@ class ModuleTracer:
             name = "tensor" if node is None else node.name
             self._note("change in place", name, "the graph computes with the new value and leaves the tensor as it is")
         self._before.append((tensor, alias(tensor)))
-        scope.bind(tensor, self.current.node_of(new))  # type: ignore[arg-type]
+        scope.bind(tensor, self.current.tensor_node(new))
 
     def built(self, tensor: Tensor, data: Any, dtype: Any, device: Any) -> Tensor | None:
         """A tensor is made of data; where values of this trace are among them the graph makes it."""
@@ -212,15 +212,15 @@ class ModuleTracer:
             owner = graph._inputs[0]
             node = builder.make_attribute(owner, path, f"{graph.qualname}.{path}", value, name)
             scope.attributes[path] = node
-        if isinstance(value, Module):
+        if isinstance(node, ModuleNode):
             scope.paths[id(value)] = path
             before = scope.reads.get(id(value))
             while before is not None and (before.called or before.node is node):
                 before = before.before
-            scope.reads[id(value)] = Read(node, name, before)  # type: ignore[arg-type]
+            scope.reads[id(value)] = Read(node, name, before)
             scope.alive.append(value)
-        else:
-            scope.bind(value, node)  # type: ignore[arg-type]
+        elif isinstance(node, TensorNode):
+            scope.bind(value, node)
 
     def module(self, module: Module, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
         """A module is called."""
@@ -294,7 +294,7 @@ class ModuleTracer:
     def _finish(self, builder: Builder, module: Module, result: Any) -> None:
         graph = builder.graph
         leaves, structure = result_leaves(result, f"{type(module).__name__} ({graph.qualname})")
-        graph._outputs = tuple(builder.node_of(t) for t in leaves)  # type: ignore[misc]
+        graph._outputs = tuple(builder.tensor_node(t) for t in leaves)
         graph.out_def = structure
 
     def _remember(self, module: Module, arguments: Arguments, graph: InternalGraph) -> InternalGraph:

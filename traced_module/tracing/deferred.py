@@ -89,17 +89,14 @@ class Deferring(Interposer):
         """Defer the op unless all its inputs are known."""
         if all(t._value is not None for t in tensors):
             return proceed()
-        specs = infer(op, [t.spec for t in tensors], attrs)
+        found = infer(op, [t.spec for t in tensors], attrs)
+        specs = (found,) if isinstance(found, TensorSpec) else found
         if op.name == SHAPE_OF:  # known from the spec
             shape = np.array(tensors[0].spec.shape, np.int32)
-            return Tensor._deferred(specs, lambda: shape)  # type: ignore[arg-type]
-        single = isinstance(specs, TensorSpec)
+            return Tensor._deferred(specs[0], lambda: shape)
         if any(t._value is None and t._thunk is None for t in tensors):
-            made = tuple(Tensor._deferred(s) for s in ((specs,) if single else specs))  # type: ignore[union-attr]
+            made = tuple(Tensor._deferred(s) for s in specs)
         else:
             waiting = Pending(op, tensors, attrs)
-            made = tuple(
-                Tensor._deferred(s, _thunk(waiting, i))
-                for i, s in enumerate((specs,) if single else specs)  # type: ignore[arg-type]
-            )
-        return made[0] if single else made
+            made = tuple(Tensor._deferred(s, _thunk(waiting, i)) for i, s in enumerate(specs))
+        return made[0] if isinstance(found, TensorSpec) else made

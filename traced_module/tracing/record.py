@@ -111,9 +111,10 @@ def record_graph(source: InternalGraph) -> InternalGraph:
     """
     from megengine.traced_module.interpret import interpret
 
+    assert source._owner is not None, source  # of a graph at module level
     recorder = OpRecorder(InternalGraph(source.name))
     recorder.graph.metadata = dict(source.metadata)
-    recorder.names = {id(t): identifier(path) for path, t in source._owner.named_tensors()}  # type: ignore[union-attr]
+    recorder.names = {id(t): identifier(path) for path, t in source._owner.named_tensors()}
 
     def on_expr(expr: Expr) -> None:
         """Ops carry the path of the layer that applies them, and the line of the user's code that called it."""

@@ -38,7 +38,7 @@ def _class_of_items(view: Any) -> type:
 class SequenceView(Sequence):
     """A list or tuple of modules while it is traced: every entry taken counts as a read."""
 
-    __class__ = property(_class_of_items)  # type: ignore[assignment] # so that `isinstance(self.layers, list)` holds
+    __class__ = property(_class_of_items)  # so that `isinstance(self.layers, list)` holds
 
     def __init__(self, observed: Observed, path: str, items: Sequence[Any]) -> None:
         self._observed, self._path, self._items = observed, path, items
@@ -62,7 +62,7 @@ class SequenceView(Sequence):
 class MappingView(Mapping):
     """A dict of modules while it is traced: every entry taken counts as a read."""
 
-    __class__ = property(_class_of_items)  # type: ignore[assignment]
+    __class__ = property(_class_of_items)
 
     def __init__(self, observed: Observed, path: str, items: Mapping[Any, Any]) -> None:
         self._observed, self._path, self._items = observed, path, items

@@ -57,7 +57,7 @@ def fold(node: "onnx.NodeProto", inputs: list[np.ndarray | None], opset: int) ->
         made = ReferenceEvaluator(model).run(None, present)
     except Exception:  # whatever is wrong with the node, the rule of its operator says it better
         return None
-    return [np.asarray(value) for value in made]  # type: ignore[arg-type]
+    return [np.asarray(value) for value in made]
 
 
 def _check_growth(node: "onnx.NodeProto", inputs: list[np.ndarray | None]) -> None:

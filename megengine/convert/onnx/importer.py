@@ -155,9 +155,9 @@ class _Importer:
                 self._define(name, value)
 
     def _made(self, node: "onnx.NodeProto", inputs: list[Value | None], index: int) -> Sequence[Value]:
-        known = all(value is None or isinstance(value, np.ndarray) for value in inputs)
-        if known and node.op_type != "DequantizeLinear":  # stored integers stay integers
-            folded = fold(node, inputs, self.opset)  # type: ignore[arg-type]
+        known = [value for value in inputs if value is None or isinstance(value, np.ndarray)]
+        if len(known) == len(inputs) and node.op_type != "DequantizeLinear":  # stored integers stay integers
+            folded = fold(node, known, self.opset)
             if folded is not None:
                 return folded
         call = self._call(node, inputs, index)

@@ -175,7 +175,7 @@ def _bits(data_type: int) -> int:
     import onnx
 
     small = {"UINT4", "INT4", "FLOAT4E2M1", "UINT2", "INT2"}
-    return 4 if onnx.TensorProto.DataType.Name(data_type) in small else 8  # type: ignore[arg-type]
+    return 4 if onnx.TensorProto.DataType.Name(data_type) in small else 8
 
 
 def _external(tensor: "onnx.TensorProto", dtype: np.dtype, shape: tuple[int, ...], folder: Path | None) -> np.ndarray:

@@ -189,12 +189,12 @@ def is_quantize(dtype: Any) -> bool:
     return is_quantized(dtype)
 
 
-def get_scale(dtype: Any) -> float:
-    """Scale of a quantized dtype. Raises DTypeError for others."""
+def get_scale(dtype: Any) -> float | tuple[float, ...]:
+    """Scale of a quantized dtype, or those along its axis. Raises DTypeError for others."""
     dtype = from_metadata(dtype) or dtype if isinstance(dtype, np.dtype) else dtype
     if not isinstance(dtype, QuantizedDType):
         raise DTypeError(f"get_scale: {dtype!r} is not a quantized dtype; expected one such as qint8(0.1)")
-    return dtype.scale  # type: ignore[return-value]
+    return dtype.scale
 
 
 def get_zero_point(dtype: Any) -> int:

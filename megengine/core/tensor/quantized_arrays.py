@@ -64,7 +64,7 @@ def _with_metadata(values: np.ndarray, dtype: QuantizedDType) -> np.ndarray:
     named = {"name": _CNAMES[dtype.name], "scale": dtype.only_scale}
     if dtype.name.startswith("quint"):
         named["zero_point"] = dtype.zero_point
-    return values.view(np.dtype(dtype.storage, metadata={"mgb_dtype": named}))  # type: ignore[call-overload]
+    return values.view(np.dtype(dtype.storage, metadata={"mgb_dtype": named}))
 
 
 def _to(name: str) -> Callable[[np.ndarray, Any], np.ndarray]:
