@@ -7,6 +7,7 @@ import megengine.functional as F
 import megengine.module as M
 from megengine.core.errors import GraphError, MegEngineError, NameInUseError
 from megengine.tensor import tensor
+from megengine.traced_module.editing.extracting import extract
 
 # each tries something impossible; the message must name what is wrong
 WRONG = {
@@ -69,8 +70,8 @@ WRONG = {
     ),
     "set outputs to nothing": (lambda m: m.graph.reset_outputs([]), "got nothing; expected tensor nodes, one or more"),
     "add an output of another graph": (lambda m: m.graph.add_output_node(first(module(), "x")), "does not belong"),
-    "add an input to a submodule": (
-        lambda m: m.graph.child_graphs()[0].add_input_node((1,)),
+    "extract from a submodule": (
+        lambda m: extract(m.graph.child_graphs()[0], [], [m.graph.child_graphs()[0].outputs[0]]),
         "is called by another graph",
     ),
     "reset inputs that are used": (lambda m: m.graph.reset_inputs(tensor(X)), "is still used"),

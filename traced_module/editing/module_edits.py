@@ -16,6 +16,7 @@ from megengine.core.text import counted
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.attaching import all_exprs, free_attribute, is_of_top
+from megengine.traced_module.editing.inputs import TOLD, add_input, set_call, set_inputs
 from megengine.traced_module.editing.results import set_results, value_in
 from megengine.traced_module.ir.expr import Call, Constant, Expr, GetAttr, Input, is_call_module
 from megengine.traced_module.ir.names import identifier
@@ -25,9 +26,6 @@ from megengine.traced_module.ir.queries import child_graph
 
 if TYPE_CHECKING:
     from megengine.traced_module.ir.graph import InternalGraph
-
-
-_TOLD = ("nothing",)  # an edit log has this change as a part of another
 
 
 class ModuleEdits:
@@ -40,7 +38,7 @@ class ModuleEdits:
         return self.insert_exprs(place._expr if isinstance(place, Node) else place)
 
     def inserting_before(self: InternalGraph, place: Expr | Node) -> AbstractContextManager[None]:  # type: ignore[misc]
-        """As `insert_exprs`: new expressions go in front of this one, or in front of what makes this node."""
+        """As `inserting_after`, in front of it."""
         from megengine.traced_module.editing.inserting import Insertion
 
         return Insertion(self, place._expr if isinstance(place, Node) else place, before=True)
@@ -233,9 +231,7 @@ class ModuleEdits:
         self._check_owned("set_args_kwargs", inputs)
         self._check_before("set_args_kwargs", inputs, expr)
         with self._edit("set_arguments"):
-            self._use(expr, inputs, ("arguments", self, expr, inputs, arguments))
-            self._set(expr, "_arg_def", arguments[0], _TOLD)
-            self._set(expr, "_const_val", arguments[1], _TOLD)
+            set_call(self, expr, inputs, arguments)
             self._infer_again([expr])
 
     def set_attribute(self: InternalGraph, node: ModuleNode, name: str, value: Any) -> str:  # type: ignore[misc]
@@ -298,7 +294,7 @@ class ModuleEdits:
 
         holder, name, was = self._attribute_at(node, path)
         if is_composite(value):  # the log has the module that is made of it, in its first call
-            record: tuple[Any, ...] = _TOLD
+            record: tuple[Any, ...] = TOLD
         else:
             record = ("module", self, node, path, None if is_composite(was) else was, value)
         self._set_in_module(holder, name, value, record)
@@ -336,8 +332,10 @@ class ModuleEdits:
         dtype: Any = "float32",
         name: str = "args",
     ) -> TensorNode:
-        """Append an input of the traced module; it becomes the last positional argument of a call."""
-        self._check_top("add_input_node")
+        """Append an input of the traced module; it becomes the last positional argument of a call.
+
+        In the graph of a submodule, every call of it gets the value of an input that the graph around it gets.
+        """
         try:
             lengths = tuple(map(operator.index, shape))
         except TypeError:
@@ -347,11 +345,7 @@ class ModuleEdits:
         if not isinstance(name, str):
             raise GraphError(f"add_input_node: name is {name!r}; expected a text")
         with self._edit("add_input_node"):
-            node = self.add_input(name, TensorSpec(lengths, as_dtype(dtype)))
-            if self.arguments is not None:
-                (args, kwargs) = self._example()
-                self._set_signature((*args, node), kwargs)
-        return node
+            return add_input(self, name, TensorSpec(lengths, as_dtype(dtype)))
 
     def add_output_node(self: InternalGraph, node: TensorNode | str, *, through: Expr | None = None) -> None:  # type: ignore[misc]
         """Return one more value: the module's result becomes (what it was, the value).
@@ -403,18 +397,14 @@ class ModuleEdits:
     def reset_inputs(self: InternalGraph, *args: Any, **kwargs: Any) -> list[TensorNode]:  # type: ignore[misc]
         """Give the graph new inputs for these example tensors; the old ones must be unused then.
 
-        Returns the new input nodes; use `replace_node` to connect them, then `compile` removes nothing else.
+        Returns the new input nodes; use `replace_node` to connect them, then `compile` removes nothing else. In the
+        graph of a submodule, calls of it get the values of inputs that the graphs around it get.
         """
-        self._check_top("reset_inputs")
         leaves, structure = flatten((args, kwargs))
+        if wrong := [leaf for leaf in leaves if not isinstance(leaf, Tensor)]:
+            raise GraphError(f"reset_inputs: expected tensors, got {type(wrong[0]).__name__}")
         with self._edit("reset_inputs"):
-            made: list[Any] = []
-            for i, leaf in enumerate(leaves):
-                if not isinstance(leaf, Tensor):
-                    raise GraphError(f"reset_inputs: expected tensors, got {type(leaf).__name__}")
-                made.append(self.add_input(f"args_{i}", leaf.spec))
-            self._set_signature(*unflatten(structure, made))
-        return made
+            return set_inputs(self, [leaf.spec for leaf in leaves], structure)
 
     def _check_top(self: InternalGraph, what: str) -> None:  # type: ignore[misc]
         if not is_of_top(self):
@@ -457,8 +447,10 @@ class ModuleEdits:
             from megengine.traced_module.tracing.calls import arguments_key
 
             graphs = {k: g for k, g in owner._graphs.items() if g is not self}  # type: ignore[attr-defined]
+            if arguments_key(self.arguments) in graphs:
+                raise GraphError(f"{self.qualname} has another graph for calls of that form; flatten the module first")
             self._set(owner, "_graphs", {**graphs, arguments_key(self.arguments): self}, ("owner", self))
-            self._set(owner, "forward_signature", None, _TOLD)  # arguments are taken as they are given
+            self._set(owner, "forward_signature", None, TOLD)  # arguments are taken as they are given
 
     # ------------------------------------------------------------ running
 
@@ -466,7 +458,7 @@ class ModuleEdits:
         """Run the graph on tensors for its inputs (the module itself may come first); returns its outputs."""
         from megengine.traced_module.interpret import interpret
 
-        given = [x for x in inputs if not _is_module(x)]
+        given = [x for x in inputs if not isinstance(x, Module)]
         return interpret(self, given)
 
     eval = interpret
@@ -495,7 +487,3 @@ def tells_shapes(node: Node) -> bool:
         return False
     expr = node._expr
     return expr._from_shapes or (isinstance(expr, Constant) and getattr(node._spec.dtype, "kind", "") in ("i", "u"))
-
-
-def _is_module(value: Any) -> bool:
-    return isinstance(value, Module)
