@@ -9,6 +9,7 @@ import megengine as mge
 import megengine.functional as F
 import megengine.module as M
 from megengine import models
+from megengine.convert import onnx
 from megengine.core.errors import GraphError
 from megengine.tensor import tensor
 from megengine.traced_module import EditLog, TracedModule, lower, trace_module
@@ -137,6 +138,30 @@ def test_graphs_of_a_flattened_module_that_nothing_calls_stay_while_they_have_al
     graph.undo()
     assert content(model) == before
     np.testing.assert_array_equal(model.first(SMALL, twice=True).numpy(), want)
+
+
+def test_results_that_went_can_come_back_until_the_graph_is_compiled():
+    """As in MegEngine, whose programs do so: `reset_outputs` says what is returned, `compile` drops the rest."""
+    model = RESNET.clone()
+    graph, last = model.graph, model.graph.outputs[0]
+    graph.reset_outputs(graph.node("layer1_out"))
+    graph.add_output_node(last)
+    np.testing.assert_array_equal(model(X)[1].numpy(), RESNET(X).numpy())
+    graph.reset_outputs(graph.node("layer1_out"))
+    graph.compile()
+    with pytest.raises(GraphError, match="fc_out.* does not belong to graph 'ResNet'; it was taken out of it"):
+        graph.add_output_node(last)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_onnx_file_holds_the_weights_that_its_results_need(compiled, tmp_path):
+    model = RESNET.clone()
+    model.graph.reset_outputs(model.graph.node("layer1_out"))
+    if compiled:
+        model.graph.compile()
+    onnx.export(model, tmp_path / "net.onnx")
+    assert (tmp_path / "net.onnx").stat().st_size < 1_000_000
+    np.testing.assert_allclose(onnx.load(tmp_path / "net.onnx")(X).numpy(), model(X).numpy(), rtol=1e-4, atol=1e-4)
 
 
 def test_a_copy_of_a_graph_leaves_the_module_alone():
