@@ -9,7 +9,7 @@ from megengine.autodiff.tape import Tape
 from megengine.core.calls import shown
 from megengine.core.errors import ArgumentError, GradientError, MissingMethodError
 from megengine.core.text import counted
-from megengine.dispatch.apply import active_interposers, no_interposers
+from megengine.dispatch.apply import active_interposers, hidden
 from megengine.tensor import Tensor
 
 
@@ -35,7 +35,7 @@ class Function:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         listeners = active_interposers()
-        with no_interposers():
+        with hidden(lambda one: not getattr(one, "looks_inside", False)):
             out = self.forward(*args, **kwargs)
         given = out if isinstance(out, tuple) else (out,)
         wrong = [shown(t) for t in given if not isinstance(t, Tensor)]

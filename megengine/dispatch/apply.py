@@ -28,10 +28,12 @@ Result = Tensor | tuple[Tensor, ...]
 class Interposer:
     """Something that stands between `apply` and the kernels: a tracer, a recorder, a tape.
 
-    Where it does not hold draws, random numbers are refused: they would become constants without a word.
+    Where it does not hold draws, random numbers are refused: they would become constants without a word. One that looks
+    inside sees the ops of a `Function`, whose gradient is its own: a graph that is computed, not differentiated.
     """
 
     holds_draws = True
+    looks_inside = False
 
     def apply(
         self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Result]

@@ -13,7 +13,7 @@ from megengine.autodiff import Function
 from megengine.dispatch import apply
 from megengine.quantization.modules.arithmetic import bias_dtype
 from megengine.quantization.ranges import QParams, QuantMode, at, create_qparams
-from megengine.tensor import Tensor
+from megengine.tensor import DeferredValueError, Tensor
 
 
 def fake_quant_tensor(inp: Tensor, qparams: QParams) -> Tensor:
@@ -99,7 +99,12 @@ class _LearntScale(Function):
         """Values on the grid, ties away from zero."""
         self.scale = np.float32(self.scale_of(p.numpy().reshape(-1)[0]))
         self.shape = p.shape
-        self.t = x.numpy() * (np.float32(1) / self.scale)
+        try:
+            values = x.numpy()
+        except DeferredValueError:  # a graph is being recorded, which has no gradients
+            t = x * (np.float32(1) / self.scale)
+            return F.clip(F.sign(t) * F.floor(F.abs(t) + 0.5), self.lo, self.hi) * self.scale
+        self.t = values * (np.float32(1) / self.scale)
         rounded = np.trunc(self.t + np.copysign(np.float32(0.5), self.t))
         self.q = np.clip(rounded, self.lo, self.hi).astype(np.float32)
         self.inside = self._inside(rounded)

@@ -17,7 +17,8 @@ from megengine.core.errors import CalibrationError, OptionError, QuantizationErr
 from megengine.optimizer import Adam
 from megengine.quantization.modules.layer_rules import LAYER_RULES
 from megengine.serialization import load
-from megengine.tensor import Tensor
+from megengine.tensor import Parameter, Tensor
+from megengine.traced_module import lower, register_as_builtin, trace_module
 
 DATA = Path(__file__).parents[1] / "data" / "megengine"
 RECORDED = np.load(DATA / "quantization.npz")
@@ -544,3 +545,21 @@ def test_training_recovers_accuracy():
     assert exact > 0.85
     assert rounded < exact - 0.1
     assert trained > exact - 0.05
+
+
+@pytest.mark.parametrize("learnt", ["tqt_forward", "lsq_forward"])
+def test_learnt_scales_become_ops_of_lowered_graphs(learnt):
+    """Their forward asked for values, which a graph that is being recorded does not have."""
+
+    class Rounded(M.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = Parameter(np.array([0.3], np.float32))
+
+        def forward(self, x):
+            return getattr(Q.utils, learnt)(-3, 4, x * 2, self.scale)
+
+    x = random(2, 3, 5)
+    register_as_builtin(Rounded)
+    traced = trace_module(M.Sequential(Rounded()), x)  # as a layer
+    np.testing.assert_array_equal(lower(traced)(x).numpy(), traced(x).numpy())

@@ -28,6 +28,7 @@ class OpRecorder(Interposer):
     """Writes applied ops into a graph; tensors it has not seen become constants."""
 
     holds_draws = False
+    looks_inside = True
 
     def __init__(self, graph: InternalGraph) -> None:
         self.graph = graph
