@@ -8,7 +8,7 @@ from megengine.quantization.pipeline.activations import name_activations
 from megengine.quantization.pipeline.match import is_op
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.passes import constant_value, only_user, run_passes
+from megengine.traced_module.passes import constant_value, run_passes
 
 
 def canonicalize(graph: InternalGraph) -> InternalGraph:
@@ -20,7 +20,7 @@ def canonicalize(graph: InternalGraph) -> InternalGraph:
     name_activations(g)
     for expr in g.exprs():
         if isinstance(expr, Apply):
-            open_split(g, expr) or fold_bias(g, expr) or norm_as_layer(g, expr)
+            open_split(g, expr) or norm_as_layer(g, expr)
     g.remove_dead()
     return g
 
@@ -60,25 +60,3 @@ def norm_as_layer(g: InternalGraph, norm: Apply) -> bool:
     layer = g.apply("conv2d", norm.inputs[0], w, b, attrs=window, name=f"{norm.name}_layer", **meta)
     g.replace_all_uses(norm.outputs[0], layer)
     return True
-
-
-def fold_bias(g: InternalGraph, add: Apply) -> bool:
-    """conv2d without bias + constant of one value per channel -> conv2d with bias; True if changed."""
-    if not is_op(add, "add"):
-        return False
-    for product, other in (add.inputs, add.inputs[::-1]):
-        conv, bias = product.expr, constant_value(other)
-        if bias is None or not (isinstance(conv, Apply) and is_op(conv, "conv2d")) or len(conv.inputs) != 2:
-            continue
-        channels = conv.inputs[1].shape[0]
-        if bias.shape[-3:] == (channels, 1, 1) and bias.size == channels and only_user(product, add):
-            _give_bias(g, conv, add, bias.reshape(channels))
-            return True
-    return False
-
-
-def _give_bias(g: InternalGraph, conv: Apply, add: Apply, bias: np.ndarray) -> None:
-    meta = dict(conv.meta)
-    node = g.constant(bias.astype(np.float32), name=f"{conv.name}_bias", before=add, meta=meta)
-    fused = g.apply("conv2d", *conv.inputs, node, attrs=conv.attrs, name=f"{conv.name}_fused", before=add, meta=meta)
-    g.replace_all_uses(add.outputs[0], fused)
