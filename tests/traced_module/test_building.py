@@ -1,5 +1,6 @@
 """Building with modules: layers and modules of the user's, set, called and put in the place of others."""
 
+import importlib.util
 import inspect
 
 import numpy as np
@@ -14,6 +15,7 @@ from megengine.tensor import tensor
 from megengine.traced_module.editing.attaching import graphs_of
 from megengine.traced_module.passes.rewriting import Rule, rewrite
 from megengine.traced_module.patterns import any_, call
+from megengine.traced_module.source import save_source
 
 X = tensor(np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32))
 
@@ -473,3 +475,18 @@ def test_other_wrong_modules_are_refused():
         graph.replace_module(node, Inner())
     with pytest.raises(GraphError, match="expected a Module or a tensor, got list"):
         graph.set_attribute(graph.inputs[0], "many", [M.ReLU()])
+
+
+def test_generated_python_of_inserted_and_replaced_composites_computes_the_same(tmp_path):
+    model = MODEL.clone()
+    graph = model.graph
+    out = graph.outputs[0]
+    with graph.inserting_after(out):
+        graph.inputs[0].tail = M.Sequential(M.Sigmoid(), M.Sequential(M.ReLU()))
+        out.replace_all_uses_with(graph.inputs[0].tail(out))
+    save_source(model, tmp_path / "built.py")
+    spec = importlib.util.spec_from_file_location("built", tmp_path / "built.py")
+    assert spec is not None and spec.loader is not None
+    built = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(built)
+    np.testing.assert_allclose(built.load()(X).numpy(), model(X).numpy(), rtol=1e-6)
