@@ -29,7 +29,7 @@ def total_memory() -> int:
 
 def refuse_oversized(what: str, shape: tuple[int, ...], itemsize: int) -> None:
     """Raise NotEnoughMemoryError for an array that is larger than all memory; `what` wants it."""
-    size = math.prod(shape) * itemsize
+    size = math.prod(map(int, shape)) * itemsize
     if size > total_memory():
         raise NotEnoughMemoryError(
             f"{what}: there is not enough memory for a result of shape {shape}: it takes {size / 2**30:,.1f} GiB, "

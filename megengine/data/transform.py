@@ -274,12 +274,14 @@ class Pad(VisionTransform):
         self, size: Any = 0, value: Any = 0, mask_value: float = 0, *, order: Sequence[str] | None = None
     ) -> None:
         super().__init__(order)
-        given = (size,) * 4 if isinstance(size, int) else tuple(size) if isinstance(size, (tuple, list)) else ()
+        one = isinstance(size, numbers.Integral)
+        given = (size,) * 4 if one else tuple(size) if isinstance(size, (tuple, list)) else ()
         if len(given) == 2:
             given = (0, given[0], 0, given[1])
-        if len(given) != 4 or not all(isinstance(v, int) and v >= 0 for v in given):
+        if len(given) != 4 or not all(isinstance(v, numbers.Integral) and int(v) >= 0 for v in given):
             raise OptionError(f"{type(self).__name__}: size is {size!r}; expected one width, two or four, at least 0")
-        self.size, self.value, self.mask_value = given, _by_channel(type(self).__name__, "value", value), mask_value
+        self.size, self.mask_value = tuple(map(int, given)), mask_value
+        self.value = _by_channel(type(self).__name__, "value", value)
 
     def _apply_image(self, image: np.ndarray) -> np.ndarray:
         return _padded(image, self.size, self.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any, ClassVar
 
 from megengine import functional as F
@@ -17,8 +18,13 @@ _Pair = int | tuple[int, int]
 _Triple = int | tuple[int, int, int]
 
 
+def _plain(value: Any) -> Any:
+    """Python's integer for one of NumPy, which would overflow."""
+    return int(value) if isinstance(value, numbers.Integral) else value
+
+
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return isinstance(value, (int, numbers.Integral)) or (isinstance(value, float) and value.is_integer())
 
 
 def _tuple(value: Any, length: int) -> tuple[int, ...]:
@@ -63,7 +69,7 @@ class _ConvNd(Module):
                 f"{type(self).__name__}: groups={groups} must divide in_channels={in_channels} and "
                 f"out_channels={out_channels}"
             )
-        self.in_channels, self.out_channels = in_channels, out_channels
+        self.in_channels, self.out_channels, self.groups = map(_plain, (in_channels, out_channels, groups))
         self.kernel_size, self.stride, self.padding, self.dilation = (
             self._per_axis(v) for v in (kernel_size, stride, padding, dilation)
         )
@@ -73,7 +79,6 @@ class _ConvNd(Module):
         if min(_tuple(padding, self._axes)) < 0:
             raise OptionError(f"{type(self).__name__}: padding is {padding}; expected at least 0")
         self.output_padding = 0
-        self.groups = groups
         self.weight = init.parameter(self._infer_weight_shape())
         self.bias = init.parameter(self._infer_bias_shape()) if bias else None
         self.reset_parameters()
@@ -344,7 +349,7 @@ class LocalConv2d(Conv2d):
         conv_mode: str = "cross_correlation",
         **kwargs: Any,
     ) -> None:
-        self.input_height, self.input_width = input_height, input_width
+        self.input_height, self.input_width = _plain(input_height), _plain(input_width)
         geometry = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
         super().__init__(*geometry, bias=False, conv_mode=conv_mode, **kwargs)
 

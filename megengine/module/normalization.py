@@ -11,6 +11,7 @@ from megengine import functional as F
 from megengine.core.errors import ArgumentError, OptionError, ShapeError, brief
 from megengine.module import init
 from megengine.module.module import Module
+from megengine.ops.common import listed
 from megengine.tensor import Parameter, Tensor
 
 
@@ -70,7 +71,7 @@ class LayerNorm(_Affine):
     def __init__(
         self, normalized_shape: int | tuple[int, ...], eps: float = 1e-5, affine: bool = True, **kwargs: Any
     ) -> None:
-        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        shape = tuple(listed(normalized_shape))
         if not all(isinstance(n, numbers.Integral) for n in shape):
             raise ArgumentError(f"LayerNorm: normalized_shape is {brief(shape)}; expected integers")
         super().__init__(shape, eps, affine, **kwargs)
@@ -98,8 +99,8 @@ class GeneralNorm(_Affine):
         affine: bool = True,
         **kwargs: Any,
     ) -> None:
-        axes = (normalized_axis,) if isinstance(normalized_axis, int) else tuple(normalized_axis)
-        lengths = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape or ())
+        axes = tuple(listed(normalized_axis))
+        lengths = tuple(listed(() if normalized_shape is None else normalized_shape))
         if len(axes) != len(lengths):
             raise ShapeError(
                 f"GeneralNorm: normalized_shape={normalized_shape} and normalized_axis={normalized_axis}; "

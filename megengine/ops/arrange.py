@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import OnnxRule, Op, Sample, apply, define, public
-from megengine.ops.common import Axes, Integers, as_tensor, floating, listed, normalize_axes, normalize_axis
+from megengine.ops.common import Axes, Integers, as_tensor, floating, integer, listed, normalize_axes, normalize_axis
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.tensor"
@@ -59,7 +60,7 @@ def isinf(inp: TensorLike) -> Tensor:
 def tile(inp: TensorLike, reps: Integers) -> Tensor:
     """X beside itself `reps` times along each axis; missing axes count from the left, as in NumPy."""
     x = as_tensor(inp)
-    counts = (reps,) if isinstance(reps, int) else tuple(int(r) for r in reps)
+    counts = tuple(int(r) for r in listed(reps))
     ndim = max(len(counts), x.ndim)
     counts = (1,) * (ndim - len(counts)) + counts
     shape = (1,) * (ndim - x.ndim) + x.shape
@@ -91,7 +92,8 @@ def roll(inp: TensorLike, shift: Integers, axis: Axes = None) -> Tensor:
     x = as_tensor(inp)
     if axis is None:
         return roll(apply("reshape", x, shape=(x.size,)), shift, 0).reshape(x.shape)
-    shifts, axes = listed(shift), listed(axis)
+    shifts = [integer("roll", "shift", n) for n in listed(shift)]
+    axes = listed(axis)
     if len(shifts) != len(axes):
         raise OptionError(f"roll: {counted(len(shifts), 'shift')} for {counted(len(axes), 'axis')}; expected as many")
     for one, a in zip(shifts, axes, strict=True):
@@ -109,9 +111,9 @@ def roll(inp: TensorLike, shift: Integers, axis: Axes = None) -> Tensor:
 @public(home="megengine.functional.metric")
 def topk_accuracy(logits: TensorLike, target: TensorLike, topk: Integers = 1) -> Any:
     """Part of the rows of logits [N,C] whose target [N] is among the k largest; a list for several k."""
-    counts = [topk] if isinstance(topk, int) else list(topk)
+    counts = [int(k) for k in listed(topk)]
     scores, wanted = as_tensor(logits), as_tensor(target).reshape(-1, 1)
     _, best = apply("topk", scores, k=max(counts), descending=True)
     hits = apply("cast", apply("equal", best, wanted.astype(best.dtype)), dtype=np.dtype(np.float32))
     found = [apply("mean", hits[:, :k].sum(axis=1), axis=(0,), keepdims=False) for k in counts]
-    return found[0] if isinstance(topk, int) else found
+    return found[0] if isinstance(topk, (int, numbers.Integral)) else found

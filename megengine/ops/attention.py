@@ -11,7 +11,7 @@ from megengine.core.errors import OptionError, ShapeError
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
-from megengine.ops.common import BOOL, as_tensor, floating
+from megengine.ops.common import BOOL, as_tensor, floating, integer
 from megengine.ops.loss import dropout
 from megengine.tensor import Tensor
 
@@ -129,7 +129,7 @@ def multi_head_attention(
     for name, given in (("bias_k", bias_k), ("bias_v", bias_v), ("add_zero_attn", add_zero_attn or None)):
         if given is not None:
             raise OptionError(f"{_OP}: {name} is not supported, as in MegEngine; leave it out, extend key and value")
-    inputs = _operands(query, key, value)
+    inputs, num_heads = _operands(query, key, value), integer(_OP, "num_heads", num_heads)
     proj = (qproj_size, kproj_size, vproj_size)
     sizes = [(int(p), x.shape[2]) if p else None for p, x in zip(proj, inputs, strict=True)]
     sizes.append((int(oproj_size), int(vproj_size or inputs[2].shape[2])) if oproj_size else None)

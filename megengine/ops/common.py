@@ -183,6 +183,13 @@ def _moderate(op: str, argument: str, values: Any) -> Any:
     return values
 
 
+def integer(op: str, argument: str, value: Any) -> int:
+    """The value of an integer, of NumPy's too, or of a whole float. Raises ArgumentError for anything else."""
+    if not _is_integer(value):
+        raise ArgumentError(f"{op}: {argument} is {brief(value)}; expected an integer")
+    return int(value)
+
+
 def _is_integer(value: Any) -> bool:
     if isinstance(value, Tensor):
         return not value.shape and isinstance(value.dtype, np.dtype) and value.dtype.kind in "iu"

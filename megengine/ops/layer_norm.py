@@ -9,7 +9,7 @@ from megengine.core.errors import ShapeError
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
-from megengine.ops.common import Integers, as_tensor, floating, normalize_axes, operands
+from megengine.ops.common import Integers, as_tensor, floating, integer, listed, normalize_axes, operands
 from megengine.ops.reduce import norm
 from megengine.tensor import Tensor
 
@@ -46,7 +46,7 @@ def layer_norm(
     weight, bias: of that shape, used with affine. Raises ShapeError where the lengths differ.
     """
     x = floating(inp)
-    tail = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(int(n) for n in normalized_shape)
+    tail = tuple(int(n) for n in listed(normalized_shape))
     if not tail or x.shape[-len(tail) :] != tail:
         raise ShapeError(f"layer_norm: x is {x.shape}; expected it to end in {tail}")
     y = _standardize(x, tuple(range(x.ndim - len(tail), x.ndim)), eps)
@@ -63,7 +63,7 @@ def group_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """Normalise inp [N,C,...] over groups of C / num_groups channels (Wu and He 2018). weight, bias: C elements."""
-    x = floating(inp)
+    x, num_groups = floating(inp), integer("group_norm", "num_groups", num_groups)
     if x.ndim < 2 or num_groups < 1 or x.shape[1] % num_groups:
         raise ShapeError(f"group_norm: x is {x.shape}; expected [N,C,...] with C divisible by num_groups={num_groups}")
     n, c = x.shape[:2]

@@ -35,6 +35,7 @@ from megengine.ops.common import (
     as_tensor,
     cast,
     floating,
+    listed,
     normalize_axes,
     normalize_axis,
     reduced_shape,
@@ -251,9 +252,8 @@ for _name, _function, _type in (("argmax", np.argmax, "ArgMax"), ("argmin", np.a
 def reduce(name: str, x: Any, axis: Axes, keepdims: bool, *, real: bool = False) -> Tensor:
     """Apply the reduction `name` along `axis` (None: all)."""
     x = floating(x) if real else as_tensor(x)
-    if not isinstance(axis, int) and axis is not None:
-        axis = tuple(int(a) for a in axis)
-    return apply(name, x, axis=(int(axis),) if isinstance(axis, int) else axis, keepdims=bool(keepdims))
+    axes = None if axis is None else tuple(int(a) for a in listed(axis))
+    return apply(name, x, axis=axes, keepdims=bool(keepdims))
 
 
 def _counted(inp: Any) -> Tensor:

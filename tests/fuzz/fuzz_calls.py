@@ -234,7 +234,7 @@ def run(pair: Pair, count: int, start: int, wanted: list[str]) -> int:
 
 def one(text: str, level: str) -> int:
     """Make the call that a text says."""
-    names = {n: getattr(drawn_calls, n) for n in ("Array", "Drawn", "Key", "Left", "Odd")}
+    names = {n: getattr(drawn_calls, n) for n in ("Array", "Drawn", "Key", "Left", "Odd", "Scalar")}
     pair = Pair(level, only_planted=f"'{call_subjects.PLANTED}" in text)
     try:
         fault = pair.fault(eval(text, {**names, "nan": float("nan"), "inf": float("inf")}))

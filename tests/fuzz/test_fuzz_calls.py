@@ -94,5 +94,5 @@ SOME = [MAKER.subjects[n].tree for n in ("conv2d/0", "concat/0", "__getitem__/0"
 @given(calls(SOME, ["a"]))
 def test_drawn_calls_print_as_what_makes_them(drawn):
     names = {"Array": Array, "Drawn": Drawn, "nan": float("nan"), "inf": float("inf")}
-    names |= {n: getattr(fuzz_calls.drawn_calls, n) for n in ("Key", "Left", "Odd")}
+    names |= {n: getattr(fuzz_calls.drawn_calls, n) for n in ("Key", "Left", "Odd", "Scalar")}
     assert repr(eval(repr(drawn), names)) == repr(drawn)

@@ -67,19 +67,24 @@ def as_data(call: Call, name: str, *, bound: bool) -> Subject:
         return Odd("given", len(objects) - 1)
 
     args, kwargs = tuple(map(data, call.args)), {k: data(v) for k, v in call.kwargs.items()}
-    kwargs.update((n, Left()) for n in _left_out(call))
+    names, left_out = _names(call)
+    kwargs.update((n, Left()) for n in left_out)
     ours = not bound and getattr(call.make(), "__module__", "") != __name__
-    return Subject(call, Tree(name, args, kwargs), tuple(objects), bound, ours)
+    return Subject(call, Tree(name, args, kwargs, names), tuple(objects), bound, ours)
 
 
-def _left_out(call: Call) -> list[str]:
+def _names(call: Call) -> tuple[tuple[str, ...], list[str]]:
+    """The parameters of the arguments that are given by place, as far as they have a name; those that are left out."""
     try:
         signature = inspect.signature(call.make())
         bound = signature.bind(*call.args, **call.kwargs).arguments
     except (TypeError, ValueError):
-        return []
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [n for n, p in signature.parameters.items() if n not in bound and p.kind in named]
+        return (), []
+    either, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    parameters = signature.parameters
+    placed = tuple(n for n, _ in zip(parameters, call.args, strict=False))
+    left_out = [n for n, p in parameters.items() if n not in bound and p.kind in (either, by_name)]
+    return placed if all(parameters[n].kind is either for n in placed) else (), left_out
 
 
 # ---------------------------------------------------------------- layers, optimizers
@@ -327,6 +332,7 @@ def subjects(*, only_planted: bool = False) -> dict[str, Subject]:
         quantized_layers,
         optimizers,
         valid_calls.training_calls,
+        valid_calls.data_calls,
         valid_calls.random_calls,
         valid_calls.tensor_calls,
     )

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from call_subjects import Subject, subjects
-from drawn_calls import MODES, Array, Drawn, Key, Left, Odd
+from drawn_calls import MODES, Array, Drawn, Key, Left, Odd, Scalar
 from wrong_calls import _INSIDES, judged, text_of
 
 import megengine as mge
@@ -114,14 +114,20 @@ def _laid_out(a: np.ndarray, layout: str) -> np.ndarray:
 
 
 def made(array: Array, given: Any, *, plain: bool) -> Any:
-    """The tensor, array or list that an Array stands for; `plain` gives the values their usual strides."""
+    """The tensor, array or other value that an Array stands for; `plain` gives the values their usual strides."""
     with np.errstate(all="ignore"):
         storage, dtype = _stored(np.asarray(_numbers(array, given)), array.dtype)
     storage = _laid_out(np.asarray(storage), array.layout)
     if plain:
         storage = np.ascontiguousarray(storage).reshape(storage.shape)
-    if array.kind in ("ndarray", "list"):
-        return storage if array.kind == "ndarray" else storage.tolist()
+    match array.kind:
+        case "ndarray":
+            return storage
+        case "list" | "tuple":
+            listed = storage.tolist()
+            return tuple(listed) if array.kind == "tuple" and storage.ndim else listed
+        case "number" | "scalar" if storage.size:
+            return storage.reshape(-1)[0].item() if array.kind == "number" else storage.reshape(-1)[0]
     kind = mge.Parameter if array.kind == "Parameter" else mge.Tensor
     return kind._wrap(storage, dtype, "test0" if array.kind == "elsewhere" else "cpu0")
 
@@ -136,6 +142,8 @@ def values_of(tree: Any, objects: tuple[Any, ...], *, plain: bool) -> Any:
         return made(tree, objects[tree.place] if tree.place >= 0 else None, plain=plain)
     if isinstance(tree, Key):
         return slice(tree.start, tree.stop, tree.step)
+    if isinstance(tree, Scalar):
+        return np.asarray(tree.value).astype(tree.dtype)[()]
     if isinstance(tree, Odd):
         return objects[tree.place] if tree.name == "given" else _ODD[tree.name]()
     return None if isinstance(tree, Left) else tree

@@ -21,7 +21,8 @@ QUANTIZED = ["qint8", "quint8", "qint32", "qint4", "quint4", "qint16", "qint8_na
 DTYPES = [*FLOATS, *INTEGERS, *QUANTIZED, "complex64"]
 LAYOUTS = ["plain", "transposed", "reversed", "gaps", "last", "repeated", "part"]
 VALUES = ["given", "zeros", "ones", "normal", "counting", "negative", "big", "tiny", "nan", "inf", "extreme"]
-KINDS = ["Tensor", "Parameter", "ndarray", "list", "elsewhere"]
+KINDS = ["Tensor", "Parameter", "ndarray", "list", "elsewhere", "tuple", "number", "scalar"]
+SCALARS = ["int64", "int32", "uint8", "float32", "float64", "float16", "bool"]
 EXTENTS = [1, 2, 3, 0, 4, 5, 7, 8, 13, 16, 17, 31, 33, 64, 65, 129]
 VAST = [1 << 31, (1 << 31) - 1, 1 << 16, 1 << 40]
 MODES = ["call", "again", "gradient", "second", "jvp"]
@@ -34,7 +35,8 @@ ODDITIES = ["object", "function", "class", "array", "complex", "bytes", "set", "
 @dataclass(frozen=True)
 class Array:
     """A tensor to be made: `values` "given" are those of the place of that number in the right call, as often as
-    needed. A `repeated` layout has strides of zero along its first axis.
+    needed. A `repeated` layout has strides of zero along its first axis. Kinds beside those of tensors are an array, a
+    list or a tuple of numbers, the first value as Python's `number`, and as NumPy's `scalar`.
     """
 
     shape: tuple[int, ...]
@@ -51,6 +53,14 @@ class Odd:
 
     name: str
     place: int = -1
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number of a NumPy type in place of one of Python's."""
+
+    value: float
+    dtype: str
 
 
 @dataclass(frozen=True)
@@ -79,11 +89,12 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Tree:
-    """The arguments of a right call as data, and the texts that are options somewhere."""
+    """The arguments of a right call as data; `names` are the parameters that the arguments by place belong to."""
 
     subject: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    names: tuple[str, ...] = ()
 
 
 # ---------------------------------------------------------------- what is drawn
@@ -266,6 +277,8 @@ def _instead(tape: Tape, old: Any, texts: list[str]) -> Any:
         if kind in (2, 3):
             return _other_axes(tape, old)
         return _with(old, kind=tape.pick(KINDS)) if kind == 4 else any_array(tape, old)
+    if isinstance(old, (int, float)) and abs(old) < 1 << 31 and tape.chance(15):
+        return Scalar(old, tape.pick(SCALARS))
     if isinstance(old, bool):
         return not old
     if isinstance(old, (int, float)):
@@ -282,14 +295,27 @@ def _instead(tape: Tape, old: Any, texts: list[str]) -> Any:
 
 
 def _of_other_dtype(tape: Tape, tree: Any) -> Any:
-    """Every float tensor of another dtype."""
-    dtype = tape.pick(FLOATS)
+    """Every float tensor of another dtype: of reals, quantized, or of integers."""
+    dtype = tape.pick(tape.pick([FLOATS, FLOATS, QUANTIZED, INTEGERS]))
     return _mapped(tree, lambda x: _with(x, dtype=dtype) if isinstance(x, Array) and x.dtype == "float32" else x)
 
 
 def _of_other_layout(tape: Tape, tree: Any) -> Any:
     """Each tensor with its own strides."""
     return _mapped(tree, lambda x: _with(x, layout=tape.pick(LAYOUTS)) if isinstance(x, Array) else x)
+
+
+def _of_other_kinds(tape: Tape, tree: Any) -> Any:
+    """Lists, tuples, arrays and numbers for some of the tensors, NumPy's numbers for some of Python's."""
+
+    def change(leaf: Any) -> Any:
+        if isinstance(leaf, Array):
+            return _with(leaf, kind=tape.pick(KINDS)) if tape.chance(40) else leaf
+        if type(leaf) in (int, float) and abs(leaf) < 1 << 31 and tape.chance(40):
+            return Scalar(leaf, tape.pick(SCALARS))
+        return leaf
+
+    return _mapped(tree, change)
 
 
 def _arguments(tape: Tape, tree: Tree, texts: list[str]) -> tuple[Any, Any]:
@@ -300,6 +326,8 @@ def _arguments(tape: Tape, tree: Tree, texts: list[str]) -> tuple[Any, Any]:
         found = _of_other_layout(tape, found)
     if tape.chance(25):
         found = _of_other_dtype(tape, found)
+    if tape.chance(15):
+        found = _of_other_kinds(tape, found)
     for _ in range(tape.pick([0, 0, 1, 1, 1, 2, 3])):
         places = leaves(found)
         if not places:
@@ -307,6 +335,16 @@ def _arguments(tape: Tape, tree: Tree, texts: list[str]) -> tuple[Any, Any]:
         path, old = places[tape.below(len(places))]
         found = replaced(found, path, _instead(tape, old, texts))
     return found
+
+
+def _other_places(tape: Tape, names: tuple[str, ...], args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The last arguments by name instead of by place, or the first ones by name by place."""
+    if names and tape.chance(50):
+        kept = tape.below(len(names) + 1)
+        named = dict(zip(names[kept:], args[kept:], strict=False))
+        return args[:kept], {**named, **kwargs}
+    count = tape.below(len(kwargs) + 1)
+    return (*args, *list(kwargs.values())[:count]), dict(list(kwargs.items())[count:])
 
 
 def calls(trees: list[Tree], texts: list[str]) -> st.SearchStrategy[Drawn]:
@@ -323,4 +361,6 @@ def _call(tape: Tape, trees: list[Tree], texts: list[str]) -> Drawn:
             args = (*args, any_value(tape, texts) if tape.chance(40) else tape.pick(NUMBERS[:6]))
         return Drawn(tree.subject, args, {}, tape.pick(MODES))
     args, kwargs = _arguments(tape, tree, texts)
+    if tape.chance(15):
+        args, kwargs = _other_places(tape, tree.names, args, kwargs)
     return Drawn(tree.subject, tuple(args), kwargs, tape.pick(MODES) if tape.chance(40) else "call")
