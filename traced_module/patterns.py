@@ -166,7 +166,7 @@ class NoPartError(GraphError, KeyError):
 class Match:
     """What the parts of a pattern stand for."""
 
-    root: TensorNode
+    root: Node
     bindings: Mapping[int, Any]
     exprs: tuple[Expr, ...]  # of the calls that matched, the root's first
 
@@ -204,8 +204,6 @@ class _State:
 
 def match(pattern: Pattern, node: Node) -> Match | None:
     """The first way in which a node (and what is before it) matches, or None."""
-    if not isinstance(node, TensorNode):
-        return None
     for state in _ways(pattern, node, _State({})):
         return Match(node, state.bindings, state.exprs)
     return None

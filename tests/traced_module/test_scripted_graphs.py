@@ -82,11 +82,9 @@ def test_top_graph_holds_an_expression_and_graph_is_the_one_that_its_call_enters
     assert block.top_graph is graph is block.outputs[0].top_graph is inner.top_graph and graph.top_graph is None
 
 
-def test_expressions_that_call_no_module_have_no_graph_to_enter(flat):
+def test_expressions_that_enter_no_graph_give_the_one_that_they_stand_in(flat):
     read = flat.graph.get_module_by_type(M.Conv2d)[0].expr
-    assert not hasattr(read, "graph")
-    with pytest.raises(AttributeError, match=r"calls no module, so it enters no graph; \.top_graph is the one"):
-        read.graph
+    assert read.graph is read.top_graph is flat.graph
 
 
 def test_inside_names_of_graphs_can_be_read(flat):

@@ -93,7 +93,7 @@ class Peeking(M.Module):
 def test_costs_that_need_real_values_are_unknown():
     found = TracedModule(trace_module(Peeking(), tensor(np.ones(3, np.float32))).graph).summary()
     assert [row.macs for row in found.rows] == [None, 0] and found.macs == 0 and found.unknown == ("needs_values_out",)
-    assert str(found).endswith("without 1 calls whose multiply-accumulates need real values: needs_values_out")
+    assert str(found).endswith("without 1 call whose multiply-accumulates need real values: needs_values_out")
 
 
 def test_the_table_is_aligned_and_harmless():

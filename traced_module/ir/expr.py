@@ -50,10 +50,8 @@ class Expr:
 
     @property
     def graph(self) -> InternalGraph | None:
-        """Of a call of a module: the graph that it enters. Raises AttributeError for anything else, as MegEngine."""
-        raise AttributeError(
-            f"{self!r} calls no module, so it enters no graph; .top_graph is the one that it stands in"
-        )
+        """The graph that the expression stands in; of a call of a method or module the graph that it enters."""
+        return self._graph
 
     @property
     def inputs(self) -> tuple[Any, ...]:
