@@ -6,7 +6,7 @@ from typing import Any
 
 import megengine._early
 
-if find_spec("megengine._engine") is None:
+if find_spec("megengine.core._engine") is None:
     raise ImportError(
         f"{__file__} is source that was not built; run Python from another folder to use an installed megengine, "
         "or build this one: make setup"

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megengine import _engine
 from megengine import device as devices
-from megengine.core import absent, hooks, late
+from megengine.core import _engine, absent, hooks, late
 from megengine.core.calls import called
 from megengine.core.dtype import DType, QuantizedDType, as_dtype, bfloat16, storage_of
 from megengine.core.effectless import warn_once

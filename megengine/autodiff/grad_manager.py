@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from megengine import _engine
 from megengine.autodiff.tape import Tape
+from megengine.core import _engine
 from megengine.core.calls import shown
 from megengine.core.dtype import is_differentiable, storage_of
 from megengine.core.errors import ArgumentError, GradientError

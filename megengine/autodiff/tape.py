@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from megengine import _engine
 from megengine.autodiff.context import Context, pull_back
 from megengine.autodiff.rules import learn
+from megengine.core import _engine
 from megengine.core.dtype import is_differentiable
 from megengine.core.errors import GradientError
 from megengine.dispatch import Listener, Op

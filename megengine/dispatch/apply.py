@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from megengine import _engine
-from megengine.core import hooks
+from megengine.core import _engine, hooks
 from megengine.core.dtype import is_differentiable, storage_of
 from megengine.core.errors import DeviceError, MegEngineError
 from megengine.core.limits import refuse_oversized

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
-from megengine import _engine
-from megengine.core import hooks
+from megengine.core import _engine, hooks
 from megengine.core.calls import called
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import MegEngineError, OptionError

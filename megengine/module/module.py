@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megengine import _engine
-from megengine.core import absent, hooks
+from megengine.core import _engine, absent, hooks
 from megengine.core.calls import shown
 from megengine.core.dtype import is_quantized, storage_of
 from megengine.core.errors import (

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from megengine import _engine
 from megengine import device as devices
+from megengine.core import _engine
 from megengine.core.dtype import as_dtype, storage_of
 from megengine.core.errors import ArgumentError, OptionError, ShapeError, brief
 from megengine.core.limits import refuse_oversized

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from megengine import _engine
+from megengine.core import _engine
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public

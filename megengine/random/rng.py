@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from megengine import _engine
 from megengine import device as devices
-from megengine.core import hooks
+from megengine.core import _engine, hooks
 from megengine.core.calls import shown
 from megengine.core.dtype import as_dtype, storage_of
 from megengine.core.errors import ArgumentError, DTypeError, GraphError, OptionError, ShapeError

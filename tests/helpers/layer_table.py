@@ -8,7 +8,7 @@ LEVELS = (
     ("megengine._early",),
     ("megengine.core", "megengine.logger"),
     ("megengine.kernels", "megengine.config", "megengine.dtr"),
-    ("megengine.device", "megengine._engine"),
+    ("megengine.device", "megengine.core._engine"),
     ("megengine.tensor",),
     ("megengine.dispatch", "megengine.distributed"),
     ("megengine.autodiff", "megengine.random", "megengine.optimizer"),

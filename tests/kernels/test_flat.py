@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kernel_problems import kernel_of, problem_of, rows
 
 import megengine.functional as F
-from megengine import _engine
+from megengine.core import _engine
 from megengine.dispatch import apply, get_op
 from megengine.kernels import _core, isa
 from megengine.kernels.registry import family

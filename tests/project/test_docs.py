@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megengine import _engine
-from megengine.core import effectless
+from megengine.core import _engine, effectless
 
 PROJECT = Path(__file__).parent.parent.parent
 PAGES = ["README.md", "docs/names.md", "docs/traced-module.md"]
@@ -77,7 +76,7 @@ def package(tmp_path_factory):
     """A copy of the package, to which files are added."""
     folder = tmp_path_factory.mktemp("copy")
     shutil.copytree(PROJECT / "megengine", folder / "megengine", ignore=shutil.ignore_patterns("csrc", "__pycache__"))
-    built = Path(_engine.__file__).parent
+    built = Path(_engine.__file__).parent.parent
     for library in built.rglob("*.so*"):
         (folder / "megengine" / library.relative_to(built)).symlink_to(library)
     return folder

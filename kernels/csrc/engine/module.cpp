@@ -1,4 +1,4 @@
-// megengine._engine: the native side of tensors, `apply`, public functions, the tape and modules.
+// megengine.core._engine: the native side of tensors, `apply`, public functions, the tape and modules.
 #define MGE_IMPORTS_NUMPY
 #include "common/fork_gate.h"
 #include "engine/numpy_api.h"
@@ -19,7 +19,7 @@ bool find_fork_gate() {
 }
 
 PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "megengine._engine", nullptr, -1, nullptr, nullptr, nullptr, nullptr, nullptr};
+    PyModuleDef_HEAD_INIT, "megengine.core._engine", nullptr, -1, nullptr, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
 }  // namespace mge

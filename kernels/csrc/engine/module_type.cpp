@@ -49,7 +49,7 @@ PyType_Slot slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec type_spec = {"megengine._engine.WatchedReads", sizeof(PyObject), 0,
+PyType_Spec type_spec = {"megengine.core._engine.WatchedReads", sizeof(PyObject), 0,
                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
 
 }  // namespace

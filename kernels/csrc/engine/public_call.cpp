@@ -184,7 +184,7 @@ PyType_Slot slots[] = {
 };
 
 PyType_Spec type_spec = {
-    "megengine._engine.PublicCall", sizeof(PublicCall), 0,
+    "megengine.core._engine.PublicCall", sizeof(PublicCall), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
     slots};
 

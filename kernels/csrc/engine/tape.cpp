@@ -316,7 +316,7 @@ PyType_Slot slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec type_spec = {"megengine._engine.TapeBase", sizeof(TapeObject), 0,
+PyType_Spec type_spec = {"megengine.core._engine.TapeBase", sizeof(TapeObject), 0,
                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
 
 }  // namespace

@@ -59,7 +59,7 @@ PyType_Slot slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec type_spec = {"megengine._engine.TensorBase", sizeof(TensorObject), 0,
+PyType_Spec type_spec = {"megengine.core._engine.TensorBase", sizeof(TensorObject), 0,
                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
 
 }  // namespace
