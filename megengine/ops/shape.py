@@ -131,7 +131,7 @@ def shape_argument(shape: Any) -> tuple[int, ...]:
         if isinstance(only, (Tensor, np.ndarray)) and only.ndim > 1:
             raise ShapeError(f"a shape is given by a tensor of shape {only.shape}; expected one axis")
         shape = only.tolist() if isinstance(only, (Tensor, np.ndarray)) else only
-        shape = [shape] if isinstance(shape, numbers.Integral) else shape
+        shape = [shape] if isinstance(shape, (numbers.Integral, float)) else shape
     if not isinstance(shape, str):
         shape = [n.item() if isinstance(n, (Tensor, np.ndarray)) and n.size == 1 else n for n in shape]
     if isinstance(shape, str) or not all(isinstance(n, numbers.Integral) or np.ndim(n) == 0 for n in shape):

@@ -37,7 +37,13 @@ def _shape(op: str, size: Size) -> tuple[int, ...]:
     if type(size) is tuple and {*map(type, size)} <= {int} and min(size, default=0) >= 0:  # the usual: no conversion
         refuse_oversized(op, size, 4)
         return size
-    given = (size,) if isinstance(size, numbers.Integral) else size.tolist() if isinstance(size, Tensor) else size
+    given = (
+        (size,)
+        if isinstance(size, numbers.Integral)
+        else size.tolist()
+        if isinstance(size, (Tensor, np.ndarray))
+        else size
+    )
     items = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
     if not all(map(_is_length, items)):
         raise ArgumentError(f"{op}: size is {shown(size)}; expected an integer or several")

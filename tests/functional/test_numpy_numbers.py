@@ -44,3 +44,16 @@ def test_whole_floats_are_integers_in_every_kernel():
     np.testing.assert_array_equal(F.nn.group_norm(X, 2.0, False), F.nn.group_norm(X, 2, False))
     with pytest.raises(TypeError, match=r"group_norm: num_groups is 2.5; expected an integer"):
         F.nn.group_norm(X, 2.5, False)
+
+
+@pytest.mark.parametrize("length", [tensor(2.0), tensor(2), np.array(2.0), np.array(2), tensor([2.0]), 2.0])
+@pytest.mark.parametrize("make", [F.ones, F.zeros, lambda n: F.full(n, 1.0), lambda n: mge.random.normal(0, 1, n)])
+def test_one_length_makes_a_shape(make, length):
+    """Scalars of any kind, whole floats too."""
+    assert make(length).shape == (2,)
+
+
+@pytest.mark.parametrize("make", [F.ones, F.zeros, lambda n: F.full(n, 1.0), lambda n: mge.random.normal(0, 1, n)])
+def test_lengths_are_whole_numbers(make):
+    with pytest.raises(mge.core.errors.ArgumentError, match=r"expected (an integer|integers)"):
+        make(tensor(2.5))
