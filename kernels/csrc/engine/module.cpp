@@ -18,8 +18,15 @@ bool find_fork_gate() {
     return fork_gate != nullptr;
 }
 
-PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "megengine.core._engine", nullptr, -1, nullptr, nullptr, nullptr, nullptr, nullptr};
+PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                          "megengine.core._engine",
+                          nullptr,
+                          -1,
+                          nullptr,
+                          nullptr,
+                          nullptr,
+                          nullptr,
+                          nullptr};
 
 }  // namespace
 }  // namespace mge
