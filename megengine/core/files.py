@@ -75,14 +75,16 @@ def temporary_file(path: Path) -> Iterator[Path]:
         raise MissingFileError(f"{path}: there is no folder {str(place.parent)!r} to write it to; make it first")
     mark = f"-mge{zlib.crc32(os.uname().nodename.encode()):08x}-"
     _remove_left(place.parent, mark)
-    lock, name = _locked_file(place, mark)
-    _locks[name] = lock
+    names: list[str] = []  # known before the files are there: an interrupt may come at any moment
     try:
+        name = _locked_file(place, mark, names)
         yield type(path)(name)
     finally:
-        with suppress(FileNotFoundError):
-            os.unlink(name)
-        os.close(_locks.pop(name))
+        for name in names:
+            with suppress(FileNotFoundError):
+                os.unlink(name)
+            if name in _locks:
+                os.close(_locks.pop(name))
 
 
 def put_in_place(temporary: Path, path: Path) -> None:
@@ -125,29 +127,33 @@ def _place(path: Path) -> Path:
     return type(path)(found)
 
 
-def _locked_file(place: Path, mark: str) -> tuple[int, str]:
-    """A new file, open and locked, and its path.
+def _locked_file(place: Path, mark: str, names: list[str]) -> str:
+    """The path of a new file, open and locked (`_locks`); every path that it tries is put into `names` first.
 
     Another process may take the new file for one that was left before the lock is there; then there is one more.
     """
     import fcntl
-    import tempfile
 
     suffix = place.suffix if len(place.suffix) <= _SUFFIX else ""
     for _ in range(_TRIES):
-        handle, name = tempfile.mkstemp(prefix=f".{place.stem[:_STEM]}{mark}", suffix=suffix, dir=place.parent)
+        name = os.path.abspath(place.parent / f".{place.stem[:_STEM]}{mark}{os.urandom(4).hex()}{suffix}")
+        names.append(name)
+        try:
+            handle = _locks[name] = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            names.remove(name)  # it is of another process, or not there
+            if isinstance(error, FileExistsError):
+                continue
+            raise
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             pass
         except OSError:  # no locks in this file system, so nobody removes it
-            return handle, name
+            return name
         else:
             if os.fstat(handle).st_nlink:
-                return handle, name
-        os.close(handle)
-        with suppress(FileNotFoundError):
-            os.unlink(name)
+                return name
     raise OSError(errno.EAGAIN, "other processes take away each new file", str(place.parent))
 
 

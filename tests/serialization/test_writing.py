@@ -1,6 +1,7 @@
 """Files appear whole or not at all: links are written through, full disks are told, what killed processes left goes."""
 
 import errno
+import importlib
 import os
 import resource
 import signal
@@ -192,3 +193,19 @@ def test_many_writers_in_one_folder(tmp_path):
     assert [p.wait(timeout=120) for p in processes] == [0] * 4
     mge.save({}, tmp_path / "last.pkl")
     assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize("place", ["os.open", "fcntl.flock", "os.fstat"])
+def test_an_interrupt_while_the_temporary_file_is_made_leaves_none(place, tmp_path, monkeypatch):
+    module, name = place.split(".")
+    real = getattr(importlib.import_module(module), name)
+
+    def interrupted(*args, **kwargs):
+        real(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"{module}.{name}", interrupted)
+    with pytest.raises(KeyboardInterrupt), temporary_file(tmp_path / "net.mgt"):
+        pass
+    monkeypatch.undo()
+    assert list(tmp_path.iterdir()) == []
