@@ -50,13 +50,14 @@ class Output:
         """A table for people; columns whose cells are numbers are aligned right."""
         if self.as_json:
             return
-        made = Table(title=Text(printable(title)), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for index, name in enumerate(columns):
             numbers = all(isinstance(row[index], (int, float)) or row[index] is None for row in rows)
             made.add_column(name, justify="right" if numbers and rows else "left", overflow="fold")
         for row in rows:
             made.add_row(*(Text(printable(cell_text(cell))) for cell in row))
         with _standard_output():
+            self.results.print(Text(printable(title), style="italic"))  # a title of the table wraps at its width
             self.results.print(made, soft_wrap=False)
 
     def result(self, value: dict[str, Any]) -> None:

@@ -3,12 +3,19 @@
 import re
 from pathlib import Path
 
+from megengine.cli.output import Output
+
 CLI = Path(__file__).resolve().parents[2] / "cli"
 
 
 def test_no_message_leaves_the_choice_to_its_reader():
     for path in CLI.glob("*.py"):
         assert not re.search(r"[a-z]\(s\)", path.read_text()), path.name
+
+
+def test_a_title_longer_than_its_table_is_one_line(capsys):
+    Output(as_json=False).table("CPU time, 2 threads, median of 2 rounds", ("model", "ms"), [("net", 1)])
+    assert capsys.readouterr().out.startswith("CPU time, 2 threads, median of 2 rounds\n")
 
 
 def test_one_layer_one_thread_one_round(run, tmp_path):
