@@ -20,7 +20,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class NativeUpdate:
     """A native rule by name, the arrays of the state it moves, and its scalars (kernels/csrc/updates/kernels.h)."""
 
     rule: str
@@ -28,7 +28,7 @@ class Call:
     scalars: tuple[float, ...]
 
 
-def twin(describe: Callable[..., Call]) -> Callable[[_Method], _Method]:
+def twin(describe: Callable[..., NativeUpdate]) -> Callable[[_Method], _Method]:
     """Give a NumPy rule `f(self, w, g, state, group)` its native twin: `describe(self, state, group)` says which."""
 
     def attach(rule: _Method) -> _Method:
@@ -38,7 +38,7 @@ def twin(describe: Callable[..., Call]) -> Callable[[_Method], _Method]:
     return attach
 
 
-def twin_of(rule: Callable[..., Any]) -> Callable[..., Call] | None:
+def twin_of(rule: Callable[..., Any]) -> Callable[..., NativeUpdate] | None:
     """What describes the native twin of a rule; None where it has none or NumPy is forced."""
     return None if "reference" in forced() else getattr(rule, "native", None)
 
@@ -52,7 +52,7 @@ def fits(w: np.ndarray, g: np.ndarray) -> bool:
 class Batch:
     """Parameters that one native call updates with the same scalars: four lists, an entry for each parameter."""
 
-    call: Call
+    update: NativeUpdate
     values: list[np.ndarray] = field(default_factory=list)
     gradients: list[np.ndarray] = field(default_factory=list)
     states: list[dict[str, np.ndarray]] = field(default_factory=list)
@@ -67,6 +67,6 @@ class Batch:
 
     def run(self, decay: float) -> None:
         """Update everything; decay * w is added to the gradient."""
-        states = [state[name] for name in self.call.states for state in self.states]
-        rule = _RULES.index(self.call.rule)
-        _core.update(rule, self.values, self.gradients, states, self.outs, decay, self.call.scalars)
+        states = [state[name] for name in self.update.states for state in self.states]
+        rule = _RULES.index(self.update.rule)
+        _core.update(rule, self.values, self.gradients, states, self.outs, decay, self.update.scalars)

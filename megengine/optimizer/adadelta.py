@@ -25,9 +25,9 @@ class Adadelta(Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay})
 
-    def _native(self, state: State, group: dict[str, Any]) -> updates.Call:
+    def _native(self, state: State, group: dict[str, Any]) -> updates.NativeUpdate:
         rho = group["rho"]
-        return updates.Call("adadelta", ("square_avg", "acc_delta"), (group["lr"], rho, 1 - rho, group["eps"]))
+        return updates.NativeUpdate("adadelta", ("square_avg", "acc_delta"), (group["lr"], rho, 1 - rho, group["eps"]))
 
     @updates.twin(_native)
     def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:

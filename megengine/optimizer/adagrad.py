@@ -32,8 +32,8 @@ class Adagrad(Optimizer):
     def _rate(state: State, group: dict[str, Any]) -> float:
         return group["lr"] / (1 + (float(state["step"]) - 1) * group["lr_decay"])
 
-    def _native(self, state: State, group: dict[str, Any]) -> updates.Call:
-        return updates.Call("adagrad", ("square_avg",), (self._rate(state, group), group["eps"]))
+    def _native(self, state: State, group: dict[str, Any]) -> updates.NativeUpdate:
+        return updates.NativeUpdate("adagrad", ("square_avg",), (self._rate(state, group), group["eps"]))
 
     @updates.twin(_native)
     def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:

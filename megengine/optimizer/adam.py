@@ -25,8 +25,8 @@ class Adam(Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "betas": betas, "eps": eps})
 
-    def _native(self, state: State, group: dict[str, Any]) -> updates.Call:
-        return updates.Call("adam", MOMENTS, (*moments_scalars(state, group, factor=group["lr"]), 1.0))
+    def _native(self, state: State, group: dict[str, Any]) -> updates.NativeUpdate:
+        return updates.NativeUpdate("adam", MOMENTS, (*moments_scalars(state, group, factor=group["lr"]), 1.0))
 
     @updates.twin(_native)
     def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:

@@ -26,9 +26,9 @@ class AdamW(Adam):
     ) -> None:
         super().__init__(params, lr, betas, eps, weight_decay)
 
-    def _native(self, state: State, group: dict[str, Any]) -> updates.Call:
+    def _native(self, state: State, group: dict[str, Any]) -> updates.NativeUpdate:
         keep = 1 - group["lr"] * group["weight_decay"]
-        return updates.Call("adam", MOMENTS, (*moments_scalars(state, group, factor=group["lr"]), keep))
+        return updates.NativeUpdate("adam", MOMENTS, (*moments_scalars(state, group, factor=group["lr"]), keep))
 
     @updates.twin(_native)
     def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:

@@ -34,9 +34,9 @@ class LAMB(Optimizer):
         self.bias_correction, self.always_adapt = bias_correction, always_adapt
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "betas": betas, "eps": eps})
 
-    def _native(self, state: State, group: dict[str, Any]) -> updates.Call:
+    def _native(self, state: State, group: dict[str, Any]) -> updates.NativeUpdate:
         scalars = moments_scalars(state, group, corrected=self.bias_correction)
-        return updates.Call("moments", MOMENTS, (*scalars, group["weight_decay"]))
+        return updates.NativeUpdate("moments", MOMENTS, (*scalars, group["weight_decay"]))
 
     @updates.twin(_native)
     def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:

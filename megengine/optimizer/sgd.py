@@ -35,11 +35,11 @@ class SGD(Optimizer):
     def _is_kept(self, name: str, group: dict[str, Any]) -> bool:
         return bool(group["momentum"])
 
-    def _native(self, state: State, group: dict[str, Any]) -> updates.Call:
+    def _native(self, state: State, group: dict[str, Any]) -> updates.NativeUpdate:
         lr, momentum = group["lr"], group["momentum"]
         if not momentum:
-            return updates.Call("sgd", (), (lr,))
-        return updates.Call("nesterov" if self.nesterov else "momentum", ("momentum_buffer",), (lr, momentum))
+            return updates.NativeUpdate("sgd", (), (lr,))
+        return updates.NativeUpdate("nesterov" if self.nesterov else "momentum", ("momentum_buffer",), (lr, momentum))
 
     @updates.twin(_native)
     def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
