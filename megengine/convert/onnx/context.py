@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,13 +14,10 @@ from megengine.tensor import Tensor
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 
-if TYPE_CHECKING:
-    pass
-
 MAX_AXES = 32  # of a tensor
 MAX_ELEMENTS = 1 << 40  # of a value: no machine computes more
 Value = np.ndarray | TensorNode
-Rule = Callable[["Call"], Any]
+Rule = Callable[["OnnxNode"], Any]
 
 RULES: dict[str, Rule] = {}
 
@@ -38,7 +35,7 @@ def rule(*op_types: str) -> Callable[[Rule], Rule]:
 
 
 @dataclass(slots=True)
-class Call:
+class OnnxNode:
     """One ONNX node being imported: its inputs (arrays are constants), attributes, and the graph under construction.
 
     A missing optional input is None; `outputs` holds "" for a result that nobody reads.
@@ -101,7 +98,7 @@ class Call:
             raise self.fail(f"axis {axis} does not exist in a tensor of {counted(rank, 'dimension')}")
         return axis % rank
 
-    def node(self, value: Value | float, like: Value | None = None) -> TensorNode:
+    def as_node(self, value: Value | float, like: Value | None = None) -> TensorNode:
         """The graph node of a value; an array becomes a constant, once."""
         if isinstance(value, TensorNode):
             return value
@@ -122,7 +119,7 @@ class Call:
     def apply(self, op: str, *inputs: Value | float, **attrs: Any) -> Any:
         """Add an op to the graph; numbers become constants of the first input's dtype."""
         first = inputs[0] if isinstance(inputs[0], (np.ndarray, TensorNode)) else None
-        nodes = [self.node(value, first) for value in inputs]
+        nodes = [self.as_node(value, first) for value in inputs]
         try:
             made = self.graph.apply(op, *nodes, attrs=attrs, name=self.name, meta=self.meta)
         except ShapeError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megengine.convert.onnx import image_rules, math_rules, nn_rules, shape_rules  # noqa: F401  (they fill RULES)
-from megengine.convert.onnx.context import MAX_ELEMENTS, RULES, Call, Value
+from megengine.convert.onnx.context import MAX_ELEMENTS, RULES, OnnxNode, Value
 from megengine.convert.onnx.folding import constant_of, fold
 from megengine.convert.onnx.operators import LATE, is_computed, record_of, refuse_unknown
 from megengine.convert.onnx.reading import OpenShapeError, initializers, opset_of, read_model
@@ -160,23 +160,23 @@ class _Importer:
             folded = fold(node, known, self.opset)
             if folded is not None:
                 return folded
-        call = self._call(node, inputs, index)
+        onnx_node = self._onnx_node(node, inputs, index)
         if not is_computed(node.op_type):
-            raise call.fail(f"{LATE}; supported is only what is known from shapes and constants")
+            raise onnx_node.fail(f"{LATE}; supported is only what is known from shapes and constants")
         try:
             rule = RULES.get(node.op_type)
-            made = rule(call) if rule is not None else _from_record(call)
+            made = rule(onnx_node) if rule is not None else _from_record(onnx_node)
         except FileFormatError:
             raise
         except MegEngineError as error:
-            raise call.fail(str(error)) from error
+            raise onnx_node.fail(str(error)) from error
         except MALFORMED as error:
-            raise call.fail(f"its inputs or attributes are malformed ({type(error).__name__}: {error})") from error
+            raise onnx_node.fail(f"its inputs or attributes are malformed ({type(error).__name__}: {error})") from error
         return made if isinstance(made, tuple) else (made,)
 
-    def _call(self, node: "onnx.NodeProto", inputs: list[Value | None], index: int) -> Call:
+    def _onnx_node(self, node: "onnx.NodeProto", inputs: list[Value | None], index: int) -> OnnxNode:
         name = _clean(node.name or (node.output[0] if node.output else ""), f"{node.op_type}_{index}")
-        return Call(
+        return OnnxNode(
             graph=self.graph,
             op_type=node.op_type,
             name=name,
@@ -243,20 +243,20 @@ def _attributes(node: "onnx.NodeProto") -> dict[str, Any]:
     return values
 
 
-def _from_record(call: Call) -> Any:
+def _from_record(node: OnnxNode) -> Any:
     """An operator whose rule is in the op's record: same inputs, renamed attributes, ONNX's defaults."""
-    op = record_of(call.op_type)
+    op = record_of(node.op_type)
     if op is None:  # all its inputs are stored, so folding was tried first
-        raise call.fail("the operator is unknown, and its result cannot be computed from its constant inputs")
+        raise node.fail("the operator is unknown, and its result cannot be computed from its constant inputs")
     assert isinstance(op.onnx, OnnxRule)  # record_of
-    inputs = [call.input(index) for index in range(len(call.inputs))]
-    given = {**_defaults(call.op_type, call.opset), **call.attrs}
+    inputs = [node.input(index) for index in range(len(node.inputs))]
+    given = {**_defaults(node.op_type, node.opset), **node.attrs}
     attrs = {ours: _plain(given[theirs]) for ours, theirs in op.onnx.attributes.items() if theirs in given}
     try:
-        return call.apply(op.name, *inputs, **attrs)
+        return node.apply(op.name, *inputs, **attrs)
     except TypeError as error:  # an attribute that our op needs and the node leaves out
-        raise call.fail(
-            f"{counted(len(inputs), 'input')} and attributes {sorted(call.attrs)} do not fit ({error})"
+        raise node.fail(
+            f"{counted(len(inputs), 'input')} and attributes {sorted(node.attrs)} do not fit ({error})"
         ) from error
 
 

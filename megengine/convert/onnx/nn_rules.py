@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.convert.onnx.context import Call, Value, rule
+from megengine.convert.onnx.context import OnnxNode, Value, rule
 from megengine.convert.onnx.operators import exported_as
 from megengine.core.text import counted
 
@@ -13,23 +13,23 @@ MAX_SIZE = (1 << 31) - 1  # of a window, in any direction
 Padding = tuple[tuple[int, int], ...]
 
 
-def window_padding(call: Call, size: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...]) -> Padding:
+def window_padding(node: OnnxNode, size: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...]) -> Padding:
     """((begin, end), ...) of a sliding window, from `pads` or `auto_pad`."""
-    mode = call.attr("auto_pad", "NOTSET")
+    mode = node.attr("auto_pad", "NOTSET")
     dims = len(size)
     if mode in ("NOTSET", ""):
-        pads = call.ints("pads", (0,) * 2 * dims)
+        pads = node.ints("pads", (0,) * 2 * dims)
         if pads is None or len(pads) != 2 * dims:
-            raise call.fail(f"pads is {pads}; expected {counted(2 * dims, 'integer')}")
+            raise node.fail(f"pads is {pads}; expected {counted(2 * dims, 'integer')}")
         if min(pads) < 0:
-            raise call.fail(f"pads is {pads}; negative padding is not supported")
+            raise node.fail(f"pads is {pads}; negative padding is not supported")
         if max(pads) > MAX_SIZE:
-            raise call.fail(f"pads is {pads}; expected at most {MAX_SIZE}")
+            raise node.fail(f"pads is {pads}; expected at most {MAX_SIZE}")
         return tuple(zip(pads[:dims], pads[dims:], strict=True))
     if mode == "VALID":
         return ((0, 0),) * dims
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
-        raise call.fail(f"auto_pad is {mode!r}; expected NOTSET, VALID, SAME_UPPER or SAME_LOWER")
+        raise node.fail(f"auto_pad is {mode!r}; expected NOTSET, VALID, SAME_UPPER or SAME_LOWER")
     padding = []
     for length, window, step in zip(size, kernel, stride, strict=True):
         total = max(0, (-(-length // step) - 1) * step + window - length)
@@ -38,34 +38,34 @@ def window_padding(call: Call, size: tuple[int, ...], kernel: tuple[int, ...], s
     return tuple(padding)
 
 
-def per_axis(call: Call, name: str, dims: int, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
+def per_axis(node: OnnxNode, name: str, dims: int, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
     """An attribute of one positive integer a spatial axis."""
-    value = call.ints(name, default or (1,) * dims)
+    value = node.ints(name, default or (1,) * dims)
     if value is None or len(value) != dims or min(value) < 1 or max(value) > MAX_SIZE:
-        raise call.fail(f"{name} is {value}; expected {counted(dims, 'positive integer')} of at most {MAX_SIZE}")
+        raise node.fail(f"{name} is {value}; expected {counted(dims, 'positive integer')} of at most {MAX_SIZE}")
     return value
 
 
-def spatial(call: Call, x: Value) -> tuple[int, ...]:
+def spatial(node: OnnxNode, x: Value) -> tuple[int, ...]:
     """Spatial sizes of an [N, C, ...] tensor with one or two spatial axes."""
-    shape = call.shape(x)
+    shape = node.shape(x)
     if len(shape) not in (3, 4):
-        raise call.fail(f"its input is {shape}; supported are [N, C, L] and [N, C, H, W]")
+        raise node.fail(f"its input is {shape}; supported are [N, C, L] and [N, C, H, W]")
     return shape[2:]
 
 
-def as_image(call: Call, x: Value) -> Value:
+def as_image(node: OnnxNode, x: Value) -> Value:
     """[N, C, L] as [N, C, 1, L]."""
-    shape = call.shape(x)
-    return x if len(shape) == 4 else call.reshape(x, (*shape[:2], 1, shape[2]))
+    shape = node.shape(x)
+    return x if len(shape) == 4 else node.reshape(x, (*shape[:2], 1, shape[2]))
 
 
-def like_input(call: Call, y: Value, x: Value) -> Value:
+def like_input(node: OnnxNode, y: Value, x: Value) -> Value:
     """Drops the axis that `as_image` added."""
-    if len(call.shape(x)) == 4:
+    if len(node.shape(x)) == 4:
         return y
-    n, c, _, length = call.shape(y)
-    return call.reshape(y, (n, c, length))
+    n, c, _, length = node.shape(y)
+    return node.reshape(y, (n, c, length))
 
 
 def two(values: tuple[int, ...], fill: int = 1) -> tuple[int, ...]:
@@ -88,54 +88,54 @@ class Window:
     dilation: tuple[int, ...]
 
 
-def _window(call: Call) -> Window:
-    x, w = call.input(0), call.input(1)
-    size, kernel = spatial(call, x), call.shape(w)[2:]
+def _window(node: OnnxNode) -> Window:
+    x, w = node.input(0), node.input(1)
+    size, kernel = spatial(node, x), node.shape(w)[2:]
     if len(kernel) != len(size):
-        raise call.fail(f"weight {call.shape(w)} does not fit the input {call.shape(x)}")
-    if call.ints("kernel_shape", kernel) != tuple(kernel):
-        raise call.fail(f"kernel_shape is {call.ints('kernel_shape')}; its weight is {call.shape(w)}")
-    stride, dilation = (per_axis(call, name, len(size)) for name in ("strides", "dilations"))
+        raise node.fail(f"weight {node.shape(w)} does not fit the input {node.shape(x)}")
+    if node.ints("kernel_shape", kernel) != tuple(kernel):
+        raise node.fail(f"kernel_shape is {node.ints('kernel_shape')}; its weight is {node.shape(w)}")
+    stride, dilation = (per_axis(node, name, len(size)) for name in ("strides", "dilations"))
     reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True))
     return Window(size, reach, stride, dilation)
 
 
-def _convolved(call: Call, window: Window, padding: Padding, **more: Any) -> Value:
+def _convolved(node: OnnxNode, window: Window, padding: Padding, **more: Any) -> Value:
     """The op on images; one spatial axis gets a second of size 1 and loses it again."""
-    inputs = [as_image(call, call.input(0)), as_image(call, call.input(1))]
-    if (bias := call.optional(2)) is not None:
+    inputs = [as_image(node, node.input(0)), as_image(node, node.input(1))]
+    if (bias := node.optional(2)) is not None:
         inputs.append(bias)
     options = {"stride": two(window.stride), "padding": two_pads(padding), "dilation": two(window.dilation)}
-    y = call.apply(exported_as(call.op_type).name, *inputs, **options, groups=int(call.attr("group", 1)), **more)
-    return like_input(call, y, call.input(0))
+    y = node.apply(exported_as(node.op_type).name, *inputs, **options, groups=int(node.attr("group", 1)), **more)
+    return like_input(node, y, node.input(0))
 
 
 @rule("Conv")
-def conv(call: Call) -> Value:
+def conv(node: OnnxNode) -> Value:
     """Conv 1-D and 2-D."""
-    window = _window(call)
-    return _convolved(call, window, window_padding(call, window.size, window.reach, window.stride))
+    window = _window(node)
+    return _convolved(node, window, window_padding(node, window.size, window.reach, window.stride))
 
 
 @rule("ConvTranspose")
-def conv_transpose(call: Call) -> Value:
+def conv_transpose(node: OnnxNode) -> Value:
     """ConvTranspose 1-D and 2-D; `output_shape` and `auto_pad` become paddings."""
-    window = _window(call)
+    window = _window(node)
     dims = len(window.size)
-    extra = call.ints("output_padding", (0,) * dims) or (0,) * dims
-    padding, extra = _transposed_padding(call, window.size, window.reach, window.stride, extra)
-    return _convolved(call, window, padding, output_padding=two(extra, 0))
+    extra = node.ints("output_padding", (0,) * dims) or (0,) * dims
+    padding, extra = _transposed_padding(node, window.size, window.reach, window.stride, extra)
+    return _convolved(node, window, padding, output_padding=two(extra, 0))
 
 
 def _transposed_padding(
-    call: Call, size: tuple[int, ...], reach: tuple[int, ...], stride: tuple[int, ...], extra: tuple[int, ...]
+    node: OnnxNode, size: tuple[int, ...], reach: tuple[int, ...], stride: tuple[int, ...], extra: tuple[int, ...]
 ) -> tuple[Padding, tuple[int, ...]]:
     """Padding and output padding; a wanted shape beyond the full one is reached by output padding."""
-    mode, wanted = call.attr("auto_pad", "NOTSET"), call.ints("output_shape")
+    mode, wanted = node.attr("auto_pad", "NOTSET"), node.ints("output_shape")
     if wanted is None and mode in ("SAME_UPPER", "SAME_LOWER"):
         wanted = tuple(length * step for length, step in zip(size, stride, strict=True))
     if wanted is None:
-        return window_padding(call, size, reach, stride), extra
+        return window_padding(node, size, reach, stride), extra
     padding, extended = [], []
     for length, window, step, more, out in zip(size, reach, stride, extra, wanted[-len(size) :], strict=True):
         total = step * (length - 1) + more + window - out
@@ -161,121 +161,121 @@ def ceil_extension(
 
 
 @rule("MaxPool", "AveragePool")
-def pool(call: Call) -> Value:
+def pool(node: OnnxNode) -> Value:
     """Pooling; `ceil_mode` becomes padding at the end, which never counts in an average."""
-    x = call.input(0)
-    size = spatial(call, x)
+    x = node.input(0)
+    size = spatial(node, x)
     dims = len(size)
-    given = call.ints("kernel_shape")
-    kernel, stride = given and per_axis(call, "kernel_shape", dims), per_axis(call, "strides", dims)
+    given = node.ints("kernel_shape")
+    kernel, stride = given and per_axis(node, "kernel_shape", dims), per_axis(node, "strides", dims)
     if kernel is None:
-        raise call.fail(f"kernel_shape is missing; expected {counted(dims, 'integer')}")
-    if set(per_axis(call, "dilations", dims)) != {1}:
-        raise call.fail("dilations other than 1 are not supported")
-    if any(call.outputs[1:]) or call.attr("storage_order", 0):
-        raise call.fail("its Indices output is not supported")
-    padding = window_padding(call, size, kernel, stride)
-    more = ceil_extension(size, kernel, stride, padding) if call.attr("ceil_mode", 0) else (0,) * dims
+        raise node.fail(f"kernel_shape is missing; expected {counted(dims, 'integer')}")
+    if set(per_axis(node, "dilations", dims)) != {1}:
+        raise node.fail("dilations other than 1 are not supported")
+    if any(node.outputs[1:]) or node.attr("storage_order", 0):
+        raise node.fail("its Indices output is not supported")
+    padding = window_padding(node, size, kernel, stride)
+    more = ceil_extension(size, kernel, stride, padding) if node.attr("ceil_mode", 0) else (0,) * dims
     wide = tuple((begin, end + extra) for (begin, end), extra in zip(padding, more, strict=True))
-    image = as_image(call, x)
+    image = as_image(node, x)
     options = {"kernel": two(kernel), "stride": two(stride)}
-    if call.op_type == "MaxPool":
-        return like_input(call, call.apply("max_pool2d", image, padding=two_pads(wide), **options), x)
-    borders = bool(call.attr("count_include_pad", 0))
+    if node.op_type == "MaxPool":
+        return like_input(node, node.apply("max_pool2d", image, padding=two_pads(wide), **options), x)
+    borders = bool(node.attr("count_include_pad", 0))
     if borders and any(more):  # declared padding counts, the extension does not: pad by hand first
-        image = call.apply("pad", image, widths=((0, 0), (0, 0), *two_pads(padding)), mode="constant", value=0.0)
+        image = node.apply("pad", image, widths=((0, 0), (0, 0), *two_pads(padding)), mode="constant", value=0.0)
         wide, borders = tuple((0, extra) for extra in more), False
-    y = call.apply("avg_pool2d", image, padding=two_pads(wide), count_include_pad=borders, **options)
-    return like_input(call, y, x)
+    y = node.apply("avg_pool2d", image, padding=two_pads(wide), count_include_pad=borders, **options)
+    return like_input(node, y, x)
 
 
 @rule("GlobalAveragePool", "GlobalMaxPool")
-def global_pool(call: Call) -> Value:
+def global_pool(node: OnnxNode) -> Value:
     """Mean or maximum over the spatial axes, which stay with size 1."""
-    x = call.input(0)
-    axes = tuple(range(2, len(call.shape(x))))
-    return call.apply("mean" if call.op_type == "GlobalAveragePool" else "max", x, axis=axes, keepdims=True)
+    x = node.input(0)
+    axes = tuple(range(2, len(node.shape(x))))
+    return node.apply("mean" if node.op_type == "GlobalAveragePool" else "max", x, axis=axes, keepdims=True)
 
 
 @rule("BatchNormalization")
-def batch_norm(call: Call) -> Value:
+def batch_norm(node: OnnxNode) -> Value:
     """Evaluation form only."""
-    if call.attr("training_mode", 0) or any(call.outputs[1:]):
-        raise call.fail("is in training mode; export the model in evaluation mode")
-    if not call.attr("spatial", 1):
-        raise call.fail("spatial=0 is not supported")
-    x = call.input(0)
-    image = _as_four(call, x)
-    y = call.apply("batch_norm", image, *(call.input(i) for i in range(1, 5)), eps=float(call.attr("epsilon", 1e-5)))
-    return call.reshape(y, call.shape(x))
+    if node.attr("training_mode", 0) or any(node.outputs[1:]):
+        raise node.fail("is in training mode; export the model in evaluation mode")
+    if not node.attr("spatial", 1):
+        raise node.fail("spatial=0 is not supported")
+    x = node.input(0)
+    image = _as_four(node, x)
+    y = node.apply("batch_norm", image, *(node.input(i) for i in range(1, 5)), eps=float(node.attr("epsilon", 1e-5)))
+    return node.reshape(y, node.shape(x))
 
 
-def _as_four(call: Call, x: Value) -> Value:
-    shape = call.shape(x)
+def _as_four(node: OnnxNode, x: Value) -> Value:
+    shape = node.shape(x)
     if len(shape) < 2:
-        raise call.fail(f"its input is {shape}; expected a batch and a channel axis")
+        raise node.fail(f"its input is {shape}; expected a batch and a channel axis")
     if len(shape) == 4:
         return x
     rest = int(np.prod(shape[2:], dtype=np.int64))
-    return call.reshape(x, (shape[0], shape[1], 1, rest))
+    return node.reshape(x, (shape[0], shape[1], 1, rest))
 
 
 @rule("Gemm")
-def gemm(call: Call) -> Value:
+def gemm(node: OnnxNode) -> Value:
     """Alpha * A' @ B' + beta * C; factors are folded into constants."""
-    a, b, c = call.input(0), call.input(1), call.optional(2)
-    alpha, beta = float(call.attr("alpha", 1.0)), float(call.attr("beta", 1.0))
-    if len(call.shape(a)) != 2 or len(call.shape(b)) != 2:
-        raise call.fail(f"its inputs are {call.shape(a)} and {call.shape(b)}; expected two matrices")
+    a, b, c = node.input(0), node.input(1), node.optional(2)
+    alpha, beta = float(node.attr("alpha", 1.0)), float(node.attr("beta", 1.0))
+    if len(node.shape(a)) != 2 or len(node.shape(b)) != 2:
+        raise node.fail(f"its inputs are {node.shape(a)} and {node.shape(b)}; expected two matrices")
     if alpha != 1.0 and isinstance(b, np.ndarray):
         b, alpha = (b * np.float32(alpha)).astype(b.dtype), 1.0
-    y = call.apply("matmul", a, b, transpose_a=bool(call.attr("transA", 0)), transpose_b=bool(call.attr("transB", 0)))
+    y = node.apply("matmul", a, b, transpose_a=bool(node.attr("transA", 0)), transpose_b=bool(node.attr("transB", 0)))
     if alpha != 1.0:
-        y = call.apply("mul", y, alpha)
+        y = node.apply("mul", y, alpha)
     if c is None or beta == 0.0:
         return y
     if beta != 1.0:
-        c = (c * np.float32(beta)).astype(c.dtype) if isinstance(c, np.ndarray) else call.apply("mul", c, beta)
-    return call.apply("add", y, c)
+        c = (c * np.float32(beta)).astype(c.dtype) if isinstance(c, np.ndarray) else node.apply("mul", c, beta)
+    return node.apply("add", y, c)
 
 
 @rule("MatMul")
-def matmul(call: Call) -> Value:
+def matmul(node: OnnxNode) -> Value:
     """Matrix product with NumPy's meaning of vectors and batches."""
-    a, b = call.input(0), call.input(1)
-    if min(len(call.shape(a)), len(call.shape(b))) == 0:
-        raise call.fail("an input is a single number; expected vectors, matrices or batches of matrices")
-    left, right = len(call.shape(a)) == 1, len(call.shape(b)) == 1
-    wide_a = call.reshape(a, (1, *call.shape(a))) if left else a
-    wide_b = call.reshape(b, (*call.shape(b), 1)) if right else b
-    y = call.apply("matmul", wide_a, wide_b, transpose_a=False, transpose_b=False)
-    shape = list(call.shape(y))
+    a, b = node.input(0), node.input(1)
+    if min(len(node.shape(a)), len(node.shape(b))) == 0:
+        raise node.fail("an input is a single number; expected vectors, matrices or batches of matrices")
+    left, right = len(node.shape(a)) == 1, len(node.shape(b)) == 1
+    wide_a = node.reshape(a, (1, *node.shape(a))) if left else a
+    wide_b = node.reshape(b, (*node.shape(b), 1)) if right else b
+    y = node.apply("matmul", wide_a, wide_b, transpose_a=False, transpose_b=False)
+    shape = list(node.shape(y))
     if right:
         shape.pop(-1)
     if left:
         shape.pop(-1 if right else -2)
-    return call.reshape(y, shape)
+    return node.reshape(y, shape)
 
 
 @rule("Softmax", "LogSoftmax")
-def softmax(call: Call) -> Value:
+def softmax(node: OnnxNode) -> Value:
     """Along one axis; before opset 13 along all axes from `axis` on together."""
-    x = call.input(0)
-    op = "softmax" if call.op_type == "Softmax" else "log_softmax"
-    shape = call.shape(x)
-    axis = call.axis(int(call.attr("axis", -1 if call.opset >= 13 else 1)), len(shape))
-    if call.opset >= 13 or axis == len(shape) - 1:
-        return call.apply(op, x, axis=axis)
-    flat = call.reshape(x, (*shape[:axis], int(np.prod(shape[axis:], dtype=np.int64))))
-    return call.reshape(call.apply(op, flat, axis=axis), shape)
+    x = node.input(0)
+    op = "softmax" if node.op_type == "Softmax" else "log_softmax"
+    shape = node.shape(x)
+    axis = node.axis(int(node.attr("axis", -1 if node.opset >= 13 else 1)), len(shape))
+    if node.opset >= 13 or axis == len(shape) - 1:
+        return node.apply(op, x, axis=axis)
+    flat = node.reshape(x, (*shape[:axis], int(np.prod(shape[axis:], dtype=np.int64))))
+    return node.reshape(node.apply(op, flat, axis=axis), shape)
 
 
 @rule("Dropout", "Identity")
-def identity(call: Call) -> Value:
+def identity(node: OnnxNode) -> Value:
     """Nothing at evaluation."""
-    if any(call.outputs[1:]):
-        raise call.fail("its mask output is used; export the model in evaluation mode")
-    training = call.const(2, "training_mode") if call.op_type == "Dropout" else None
+    if any(node.outputs[1:]):
+        raise node.fail("its mask output is used; export the model in evaluation mode")
+    training = node.const(2, "training_mode") if node.op_type == "Dropout" else None
     if training is not None and bool(training.reshape(-1)[0]):
-        raise call.fail("is in training mode; export the model in evaluation mode")
-    return call.input(0)
+        raise node.fail("is in training mode; export the model in evaluation mode")
+    return node.input(0)

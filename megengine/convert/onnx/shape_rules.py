@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from megengine.convert.onnx.context import MAX_AXES, Call, Value, rule
+from megengine.convert.onnx.context import MAX_AXES, OnnxNode, Value, rule
 from megengine.core.dtype import as_dtype
 from megengine.core.errors import brief
 from megengine.core.text import counted
@@ -12,268 +12,268 @@ from megengine.traced_module.ir.node import TensorNode
 
 
 @rule("Shape")
-def shape(call: Call) -> Value:
+def shape(node: OnnxNode) -> Value:
     """The lengths of all axes, or of those from `start` to `end`: known while importing."""
-    lengths = call.shape(call.input(0))
-    return np.asarray(lengths[call.attr("start", 0) : call.attr("end", len(lengths))], np.int64)
+    lengths = node.shape(node.input(0))
+    return np.asarray(lengths[node.attr("start", 0) : node.attr("end", len(lengths))], np.int64)
 
 
 @rule("Reshape")
-def reshape(call: Call) -> Value:
+def reshape(node: OnnxNode) -> Value:
     """A shape with 0 (same size as before) and -1 (the rest)."""
-    x, wanted = call.input(0), call.ints("shape") if call.opset < 5 else call.const_ints(1, "shape")
+    x, wanted = node.input(0), node.ints("shape") if node.opset < 5 else node.const_ints(1, "shape")
     if wanted is None:
-        raise call.fail("its shape is missing")
-    old = call.shape(x)
-    if not call.attr("allowzero", 0):
+        raise node.fail("its shape is missing")
+    old = node.shape(x)
+    if not node.attr("allowzero", 0):
         if any(size == 0 and i >= len(old) for i, size in enumerate(wanted)):
-            raise call.fail(f"shape {wanted} copies an axis that {old} does not have")
+            raise node.fail(f"shape {wanted} copies an axis that {old} does not have")
         wanted = tuple(old[i] if size == 0 else size for i, size in enumerate(wanted))
     if wanted.count(-1) > 1 or min(wanted, default=0) < -1:
-        raise call.fail(f"shape {wanted} is not a shape")
+        raise node.fail(f"shape {wanted} is not a shape")
     known = math.prod(size for size in wanted if size != -1)
     count = math.prod(old)
     if -1 in wanted and known and count % known == 0:
         wanted = tuple(count // known if size == -1 else size for size in wanted)
     if -1 in wanted or math.prod(wanted) != count:
-        raise call.fail(f"{counted(count, 'value')} of shape {old} do not fit shape {wanted}")
-    return call.reshape(x, wanted)
+        raise node.fail(f"{counted(count, 'value')} of shape {old} do not fit shape {wanted}")
+    return node.reshape(x, wanted)
 
 
 @rule("Flatten")
-def flatten(call: Call) -> Value:
+def flatten(node: OnnxNode) -> Value:
     """To a matrix: axes before `axis`, and the others."""
-    x = call.input(0)
-    shape = call.shape(x)
-    axis = int(call.attr("axis", 1))
+    x = node.input(0)
+    shape = node.shape(x)
+    axis = int(node.attr("axis", 1))
     axis = axis + len(shape) if axis < 0 else axis
     if not 0 <= axis <= len(shape):
-        raise call.fail(f"axis {axis} does not exist in a tensor of {counted(len(shape), 'dimension')}")
-    return call.reshape(x, (math.prod(shape[:axis]), math.prod(shape[axis:])))
+        raise node.fail(f"axis {axis} does not exist in a tensor of {counted(len(shape), 'dimension')}")
+    return node.reshape(x, (math.prod(shape[:axis]), math.prod(shape[axis:])))
 
 
 @rule("Transpose")
-def transpose(call: Call) -> Value:
+def transpose(node: OnnxNode) -> Value:
     """Without `perm` the axes are reversed."""
-    x = call.input(0)
-    rank = len(call.shape(x))
-    perm = call.ints("perm", tuple(reversed(range(rank)))) or ()
+    x = node.input(0)
+    rank = len(node.shape(x))
+    perm = node.ints("perm", tuple(reversed(range(rank)))) or ()
     if sorted(perm) != list(range(rank)):
-        raise call.fail(f"perm {perm} is no permutation of {counted(rank, 'axis')}")
-    return x if perm == tuple(range(rank)) else call.apply("transpose", x, perm=perm)
+        raise node.fail(f"perm {perm} is no permutation of {counted(rank, 'axis')}")
+    return x if perm == tuple(range(rank)) else node.apply("transpose", x, perm=perm)
 
 
 @rule("Squeeze")
-def squeeze(call: Call) -> Value:
+def squeeze(node: OnnxNode) -> Value:
     """Without axes every axis of size 1 goes."""
-    x = call.input(0)
-    shape = call.shape(x)
-    axes = call.ints("axes") if call.opset < 13 else call.const_ints(1, "axes")
-    gone = {call.axis(a, len(shape)) for a in axes} if axes else {i for i, size in enumerate(shape) if size == 1}
+    x = node.input(0)
+    shape = node.shape(x)
+    axes = node.ints("axes") if node.opset < 13 else node.const_ints(1, "axes")
+    gone = {node.axis(a, len(shape)) for a in axes} if axes else {i for i, size in enumerate(shape) if size == 1}
     if any(shape[axis] != 1 for axis in gone):
-        raise call.fail(f"axes {sorted(gone)} of {shape} are not all of size 1")
-    return call.reshape(x, [size for i, size in enumerate(shape) if i not in gone])
+        raise node.fail(f"axes {sorted(gone)} of {shape} are not all of size 1")
+    return node.reshape(x, [size for i, size in enumerate(shape) if i not in gone])
 
 
 @rule("Unsqueeze")
-def unsqueeze(call: Call) -> Value:
+def unsqueeze(node: OnnxNode) -> Value:
     """New axes of size 1, counted in the result."""
-    x = call.input(0)
-    axes = call.ints("axes") if call.opset < 13 else call.const_ints(1, "axes")
+    x = node.input(0)
+    axes = node.ints("axes") if node.opset < 13 else node.const_ints(1, "axes")
     if axes is None:
-        raise call.fail("its axes are missing")
-    shape = list(call.shape(x))
+        raise node.fail("its axes are missing")
+    shape = list(node.shape(x))
     rank = len(shape) + len(axes)
-    for axis in sorted(call.axis(a, rank) for a in axes):
+    for axis in sorted(node.axis(a, rank) for a in axes):
         shape.insert(axis, 1)
-    return call.reshape(x, shape)
+    return node.reshape(x, shape)
 
 
 @rule("Concat")
-def concat(call: Call) -> Value:
+def concat(node: OnnxNode) -> Value:
     """Along one axis."""
-    values = [call.input(index) for index in range(len(call.inputs))]
-    if "axis" not in call.attrs:
-        raise call.fail("its axis is missing")
-    axis = call.axis(int(call.attr("axis")), len(call.shape(values[0])))
-    return values[0] if len(values) == 1 else call.apply("concat", *values, axis=axis)
+    values = [node.input(index) for index in range(len(node.inputs))]
+    if "axis" not in node.attrs:
+        raise node.fail("its axis is missing")
+    axis = node.axis(int(node.attr("axis")), len(node.shape(values[0])))
+    return values[0] if len(values) == 1 else node.apply("concat", *values, axis=axis)
 
 
 @rule("Split")
-def split(call: Call) -> tuple[Value, ...]:
+def split(node: OnnxNode) -> tuple[Value, ...]:
     """Equal parts, or parts of given sizes; each part is a slice, so an unused one costs nothing."""
-    x = call.input(0)
-    shape = call.shape(x)
-    axis = call.axis(int(call.attr("axis", 0)), len(shape))
-    sizes = call.ints("split") if call.opset < 13 else call.const_ints(1, "split")
+    x = node.input(0)
+    shape = node.shape(x)
+    axis = node.axis(int(node.attr("axis", 0)), len(shape))
+    sizes = node.ints("split") if node.opset < 13 else node.const_ints(1, "split")
     if sizes is None:
-        parts = int(call.attr("num_outputs", len(call.outputs)))
+        parts = int(node.attr("num_outputs", len(node.outputs)))
         step = -(-shape[axis] // parts)
         sizes = tuple(min(step, shape[axis] - step * i) for i in range(parts))
-    if sum(sizes) != shape[axis] or min(sizes) < 0 or len(sizes) < len(call.outputs):
-        raise call.fail(f"sizes {sizes} do not make up axis {axis} of {shape} in {counted(len(call.outputs), 'part')}")
+    if sum(sizes) != shape[axis] or min(sizes) < 0 or len(sizes) < len(node.outputs):
+        raise node.fail(f"sizes {sizes} do not make up axis {axis} of {shape} in {counted(len(node.outputs), 'part')}")
     made, start = [], 0
     for size in sizes:
-        made.append(_cut(call, x, {axis: (start, start + size, 1)}))
+        made.append(_cut(node, x, {axis: (start, start + size, 1)}))
         start += size
     return tuple(made)
 
 
-def _cut(call: Call, x: Value, ranges: dict[int, tuple[int, int | None, int]]) -> Value:
+def _cut(node: OnnxNode, x: Value, ranges: dict[int, tuple[int, int | None, int]]) -> Value:
     """The slice of some axes; start, stop, step are already inside the axis."""
-    shape = call.shape(x)
+    shape = node.shape(x)
     whole = [(0, size, 1) for size in shape]
     wanted = [ranges.get(axis, whole[axis]) for axis in range(len(shape))]
     if wanted == whole:
         return x
     starts, stops, steps = (tuple(part) for part in zip(*wanted, strict=True))
-    return call.apply("slice", x, starts=starts, stops=stops, steps=steps)
+    return node.apply("slice", x, starts=starts, stops=stops, steps=steps)
 
 
 @rule("Slice")
-def slice_(call: Call) -> Value:
+def slice_(node: OnnxNode) -> Value:
     """Bounds count from the end when negative and are cut to the axis."""
-    x = call.input(0)
-    shape = call.shape(x)
-    if call.opset < 10:
-        starts, ends, axes, steps = call.ints("starts"), call.ints("ends"), call.ints("axes"), None
+    x = node.input(0)
+    shape = node.shape(x)
+    if node.opset < 10:
+        starts, ends, axes, steps = node.ints("starts"), node.ints("ends"), node.ints("axes"), None
     else:
-        starts, ends = call.const_ints(1, "starts"), call.const_ints(2, "ends")
-        axes, steps = call.const_ints(3, "axes"), call.const_ints(4, "steps")
+        starts, ends = node.const_ints(1, "starts"), node.const_ints(2, "ends")
+        axes, steps = node.const_ints(3, "axes"), node.const_ints(4, "steps")
     if starts is None or ends is None:
-        raise call.fail("its starts or ends are missing")
+        raise node.fail("its starts or ends are missing")
     axes = axes or tuple(range(len(starts)))
     steps = steps or (1,) * len(starts)
     if not len(starts) == len(ends) == len(axes) == len(steps):
-        raise call.fail(f"starts {starts}, ends {ends}, axes {axes} and steps {steps} differ in length")
+        raise node.fail(f"starts {starts}, ends {ends}, axes {axes} and steps {steps} differ in length")
     ranges = {}
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if step == 0:
-            raise call.fail("step 0 goes nowhere; expected another number")
-        axis = call.axis(axis, len(shape))
+            raise node.fail("step 0 goes nowhere; expected another number")
+        axis = node.axis(axis, len(shape))
         low, high, _ = slice(start, end, step).indices(shape[axis])
         empty = (high - low) * step <= 0
         ranges[axis] = (low, low if empty else None if high < 0 else high, step)
-    return _cut(call, x, ranges)
+    return _cut(node, x, ranges)
 
 
 MAX_PLACES = 1024  # of a Gather whose places become slices
 
 
 @rule("Gather")
-def gather(call: Call) -> Value:
+def gather(node: OnnxNode) -> Value:
     """With a constant index: slices, joined along the axis; with many places or a computed one, an index."""
-    x, index = call.input(0), call.input(1)
-    shape = call.shape(x)
-    axis = call.axis(int(call.attr("axis", 0)), len(shape))
+    x, index = node.input(0), node.input(1)
+    shape = node.shape(x)
+    axis = node.axis(int(node.attr("axis", 0)), len(shape))
     if isinstance(index, TensorNode) or index.size > MAX_PLACES:
         whole = (None, None, None)
-        return call.apply("index", x, index, pattern=tuple("i" if a == axis else whole for a in range(len(shape))))
+        return node.apply("index", x, index, pattern=tuple("i" if a == axis else whole for a in range(len(shape))))
     if index.size and not (-shape[axis] <= index.min() and index.max() < shape[axis]):
-        raise call.fail(f"index {index.tolist()} is outside axis {axis} of {shape}")
+        raise node.fail(f"index {index.tolist()} is outside axis {axis} of {shape}")
     places = [int(i) % shape[axis] for i in index.reshape(-1)]
     if not places:
-        y = _cut(call, x, {axis: (0, 0, 1)})
+        y = _cut(node, x, {axis: (0, 0, 1)})
     elif places == list(range(places[0], places[0] + len(places))):
-        y = _cut(call, x, {axis: (places[0], places[0] + len(places), 1)})
+        y = _cut(node, x, {axis: (places[0], places[0] + len(places), 1)})
     else:
-        y = call.apply("concat", *(_cut(call, x, {axis: (i, i + 1, 1)}) for i in places), axis=axis)
-    return call.reshape(y, (*shape[:axis], *index.shape, *shape[axis + 1 :]))
+        y = node.apply("concat", *(_cut(node, x, {axis: (i, i + 1, 1)}) for i in places), axis=axis)
+    return node.reshape(y, (*shape[:axis], *index.shape, *shape[axis + 1 :]))
 
 
 @rule("GatherND")
-def gather_nd(call: Call) -> Value:
+def gather_nd(node: OnnxNode) -> Value:
     """Elements or slices at places that the last axis of the indices names, from the leading axes on."""
-    x, indices = call.input(0), call.input(1)
-    if call.attr("batch_dims", 0):
-        raise call.fail(f"batch_dims={call.attr('batch_dims')} is not supported; expected 0")
-    pattern, parts = _places(call, x, indices)
-    return call.apply("index", x, *parts, pattern=pattern)
+    x, indices = node.input(0), node.input(1)
+    if node.attr("batch_dims", 0):
+        raise node.fail(f"batch_dims={node.attr('batch_dims')} is not supported; expected 0")
+    pattern, parts = _places(node, x, indices)
+    return node.apply("index", x, *parts, pattern=pattern)
 
 
 @rule("ScatterND")
-def scatter_nd(call: Call) -> Value:
+def scatter_nd(node: OnnxNode) -> Value:
     """Like x, with other elements or slices at the places that the last axis of the indices names."""
-    x, indices, values = call.input(0), call.input(1), call.input(2)
-    if call.attr("reduction", "none") != "none":
-        raise call.fail(f"reduction={call.attr('reduction')!r} is not supported; expected 'none'")
-    pattern, parts = _places(call, x, indices)
-    return call.apply("set_index", x, values, *parts, pattern=pattern)
+    x, indices, values = node.input(0), node.input(1), node.input(2)
+    if node.attr("reduction", "none") != "none":
+        raise node.fail(f"reduction={node.attr('reduction')!r} is not supported; expected 'none'")
+    pattern, parts = _places(node, x, indices)
+    return node.apply("set_index", x, values, *parts, pattern=pattern)
 
 
-def _places(call: Call, x: Value, indices: Value) -> tuple[tuple, list[Value]]:
+def _places(node: OnnxNode, x: Value, indices: Value) -> tuple[tuple, list[Value]]:
     """The pattern of an index op, and one index tensor for each of the leading axes."""
-    shape, wide = call.shape(x), call.shape(indices)
+    shape, wide = node.shape(x), node.shape(indices)
     if not wide or not 0 < wide[-1] <= len(shape):
-        raise call.fail(f"indices of shape {wide} do not fit shape {shape}; expected [..., 1 to {len(shape)}]")
+        raise node.fail(f"indices of shape {wide} do not fit shape {shape}; expected [..., 1 to {len(shape)}]")
     whole = ((None, None, None),) * (len(shape) - wide[-1])
-    cuts = [_column(call, indices, i) for i in range(wide[-1])]
+    cuts = [_column(node, indices, i) for i in range(wide[-1])]
     return ("i",) * wide[-1] + whole, cuts
 
 
-def _column(call: Call, indices: Value, i: int) -> Value:
+def _column(node: OnnxNode, indices: Value, i: int) -> Value:
     if isinstance(indices, np.ndarray):
         return np.asarray(indices[..., i], order="C")
-    shape = call.shape(indices)
-    return call.reshape(_cut(call, indices, {len(shape) - 1: (i, i + 1, 1)}), shape[:-1])
+    shape = node.shape(indices)
+    return node.reshape(_cut(node, indices, {len(shape) - 1: (i, i + 1, 1)}), shape[:-1])
 
 
 @rule("Pad")
-def pad(call: Call) -> Value:
+def pad(node: OnnxNode) -> Value:
     """Constant, reflect and edge padding; negative widths cut."""
-    x = call.input(0)
-    rank = len(call.shape(x))
-    pads = call.ints("pads") if call.opset < 11 else call.const_ints(1, "pads")
-    fill = float(call.attr("value", 0.0)) if call.opset < 11 else _fill(call)
-    axes = call.const_ints(3, "axes") if call.opset >= 18 else None
-    axes = tuple(call.axis(a, rank) for a in axes) if axes is not None else tuple(range(rank))
+    x = node.input(0)
+    rank = len(node.shape(x))
+    pads = node.ints("pads") if node.opset < 11 else node.const_ints(1, "pads")
+    fill = float(node.attr("value", 0.0)) if node.opset < 11 else _fill(node)
+    axes = node.const_ints(3, "axes") if node.opset >= 18 else None
+    axes = tuple(node.axis(a, rank) for a in axes) if axes is not None else tuple(range(rank))
     if pads is None or len(pads) != 2 * len(axes):
-        raise call.fail(f"pads is {pads}; expected {counted(2 * len(axes), 'integer')}")
-    mode = call.attr("mode", "constant")
+        raise node.fail(f"pads is {pads}; expected {counted(2 * len(axes), 'integer')}")
+    mode = node.attr("mode", "constant")
     if mode not in ("constant", "reflect", "edge"):
-        raise call.fail(f"mode {mode!r} is not supported; expected constant, reflect or edge")
-    shape = call.shape(x)
+        raise node.fail(f"mode {mode!r} is not supported; expected constant, reflect or edge")
+    shape = node.shape(x)
     cuts, widths = {}, [(0, 0)] * rank
     for i, axis in enumerate(axes):
         begin, end = pads[i], pads[i + len(axes)]
         widths[axis] = (max(begin, 0), max(end, 0))
         if min(begin, end) < 0:
             cuts[axis] = (max(-begin, 0), shape[axis] - max(-end, 0), 1)
-    x = _cut(call, x, cuts)
+    x = _cut(node, x, cuts)
     if not any(sum(pair) for pair in widths):
         return x
-    return call.apply("pad", x, widths=tuple(widths), mode=mode, value=fill)
+    return node.apply("pad", x, widths=tuple(widths), mode=mode, value=fill)
 
 
-def _fill(call: Call) -> float:
-    value = call.const(2, "fill value")
+def _fill(node: OnnxNode) -> float:
+    value = node.const(2, "fill value")
     return 0.0 if value is None else float(value.reshape(-1)[0])
 
 
 @rule("Expand")
-def expand(call: Call) -> Value:
+def expand(node: OnnxNode) -> Value:
     """Broadcasts to a shape, both ways as NumPy."""
-    x, wanted = call.input(0), call.const_ints(1, "shape")
+    x, wanted = node.input(0), node.const_ints(1, "shape")
     if wanted is None:
-        raise call.fail("its shape is missing")
+        raise node.fail("its shape is missing")
     if len(wanted) > MAX_AXES or min(wanted, default=0) < 0:
-        raise call.fail(f"its shape is {brief(wanted)}; expected at most {MAX_AXES} sizes from 0 on")
+        raise node.fail(f"its shape is {brief(wanted)}; expected at most {MAX_AXES} sizes from 0 on")
     try:
-        shape = np.broadcast_shapes(call.shape(x), wanted)
+        shape = np.broadcast_shapes(node.shape(x), wanted)
     except ValueError:
-        raise call.fail(f"{call.shape(x)} does not broadcast to {wanted}") from None
-    return x if shape == call.shape(x) else call.apply("broadcast_to", x, shape=tuple(shape))
+        raise node.fail(f"{node.shape(x)} does not broadcast to {wanted}") from None
+    return x if shape == node.shape(x) else node.apply("broadcast_to", x, shape=tuple(shape))
 
 
 @rule("Cast")
-def cast(call: Call) -> Value:
+def cast(node: OnnxNode) -> Value:
     """To another number type."""
     import onnx
 
-    x = call.input(0)
+    x = node.input(0)
     try:
-        stated = onnx.helper.tensor_dtype_to_np_dtype(int(call.attr("to", 0)))
+        stated = onnx.helper.tensor_dtype_to_np_dtype(int(node.attr("to", 0)))
     except (KeyError, TypeError):
-        raise call.fail(f"casts to the unknown data type {call.attr('to')}") from None
+        raise node.fail(f"casts to the unknown data type {node.attr('to')}") from None
     dtype = as_dtype(stated.name)
-    return x if x.dtype == dtype else call.apply("cast", x, dtype=dtype)
+    return x if x.dtype == dtype else node.apply("cast", x, dtype=dtype)
