@@ -1,4 +1,4 @@
-"""The steps of `mge-quantize edit`: each option, what it takes, and what it does to a graph."""
+"""The edit options of `mge-quantize edit`: what each takes, and what it does to a graph."""
 
 import ast
 from collections.abc import Callable, Sequence
@@ -189,13 +189,13 @@ def prune(session: Session, _: Any) -> None:
 
 
 def undo(session: Session, text: str) -> None:
-    """Steps are taken back."""
+    """Undo the last edits."""
     if not text.isdecimal() or not int(text):
-        raise OptionError(f"expected a count of steps, 1 or more, got {text!r}")
+        raise OptionError(f"expected a count of edits, 1 or more, got {text!r}")
     for done in range(int(text)):
         if not session.graph.undo():
             raise OptionError(
-                f"only {counted(done, 'step')} {'was' if done == 1 else 'were'} made, {text} cannot be taken back"
+                f"only {counted(done, 'edit')} {'was' if done == 1 else 'were'} made, {text} cannot be taken back"
             )
 
 
@@ -215,15 +215,15 @@ def run_passes(session: Session, text: str) -> None:
 
 
 @dataclass(frozen=True)
-class Step:
-    """An option and what it does.
+class EditOption:
+    """A command line option that edits the model.
 
     Attributes:
         names: of the option.
-        value: what stands behind it in the help; "" for a flag.
+        value: its metavar in the help; "" for a flag.
         help: one line.
-        run: makes the step; raises if it is refused.
-        together: values given one after another are one step.
+        run: makes the edit; raises if it is refused.
+        together: adjacent values make one edit.
     """
 
     names: tuple[str, ...]
@@ -233,59 +233,62 @@ class Step:
     together: bool = False
 
 
-STEPS = (
-    Step(("--log",), "FILE", "Replay a saved log of edits.", replay),
-    Step(("--passes", "--optimize"), "PASS,...", 'Run passes, in order; "all" for every one that fits.', run_passes),
-    Step(("--rename",), "OLD=NEW", "Give a node another name.", rename),
-    Step(
+EDIT_OPTIONS = (
+    EditOption(("--log",), "FILE", "Replay a saved log of edits.", replay),
+    EditOption(
+        ("--passes", "--optimize"), "PASS,...", 'Run passes, in order; "all" for every one that fits.', run_passes
+    ),
+    EditOption(("--rename",), "OLD=NEW", "Give a node another name.", rename),
+    EditOption(
         ("--insert",),
         "NODE=EXPR",
         "Put a call behind a node: relu_out='F.clip(_, 0, 6)'; self.NAME(_) calls a layer.",
         insert,
     ),
-    Step(("--replace",), "NODE=EXPR", "Let the users of a node use another node, or a call of nodes.", replace),
-    Step(
+    EditOption(("--replace",), "NODE=EXPR", "Let the users of a node use another node, or a call of nodes.", replace),
+    EditOption(
         ("--set", "--set-argument"),
         "NODE:ARGUMENT=VALUE",
         "Change an argument of a call, or an attribute of an op.",
         set_argument,
     ),
-    Step(
+    EditOption(
         ("--replace-module",),
         "LAYER=FILE.py:FUNCTION",
         "Put the layer that a function of yours makes in the place of one.",
         replace_module,
     ),
-    Step(
+    EditOption(
         ("--add-module",),
         "NAME=FILE.py:FUNCTION",
         "Give the model a layer that a function of yours makes, for --insert.",
         add_module,
     ),
-    Step(("--delete",), "NODE", "Remove a call whose results nothing uses.", delete),
-    Step(("--keep",), "NODE", "Cut the model: it returns this node. Repeat for several.", keep, together=True),
-    Step(("--extract",), "IN,...:OUT,...", "Cut the model at both ends: it takes these values and returns those.", cut),
-    Step(("--add-input",), "NAME=SHAPE[:DTYPE]", "Append an input.", add_input),
-    Step(("--add-output",), "NODE", "Return one more node.", add_output),
-    Step(("--drop-output",), "NODE", "No longer return a node.", drop_output),
-    Step(("--prune",), "", "Remove calls and inputs that nothing uses.", prune),
-    Step(("--undo",), "N", "Undo the last N steps.", undo),
+    EditOption(("--delete",), "NODE", "Remove a call whose results nothing uses.", delete),
+    EditOption(("--keep",), "NODE", "Cut the model: it returns this node. Repeat for several.", keep, together=True),
+    EditOption(
+        ("--extract",), "IN,...:OUT,...", "Cut the model at both ends: it takes these values and returns those.", cut
+    ),
+    EditOption(("--add-input",), "NAME=SHAPE[:DTYPE]", "Append an input.", add_input),
+    EditOption(("--add-output",), "NODE", "Return one more node.", add_output),
+    EditOption(("--drop-output",), "NODE", "No longer return a node.", drop_output),
+    EditOption(("--prune",), "", "Remove calls and inputs that nothing uses.", prune),
+    EditOption(("--undo",), "N", "Undo the last N edits.", undo),
 )
 
 
-def take(session: Session, step: Step, value: Any) -> None:
-    """One step; its error names the option.
+def take(session: Session, option: EditOption, value: Any) -> None:
+    """Make one edit; its error names the option.
 
     Raises:
-        MegEngineError: the step is refused.
+        MegEngineError: the edit is refused.
     """
-    shown = f"{step.names[0]} {value!r}" if isinstance(value, str) else step.names[0]
+    where = f"{option.names[0]} {value!r}" if isinstance(value, str) else option.names[0]
     try:
-        step.run(session, value)
-    except OptionError as error:
-        raise OptionError(f"{shown}: {error}") from error
+        option.run(session, value)
     except MegEngineError as error:
-        raise GraphError(f"{shown}: {error}") from error
+        kind = OptionError if isinstance(error, OptionError) else GraphError
+        raise kind(f"{where}: {error}") from error
 
 
 def _pair(text: str, form: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""`mge-quantize edit`: steps in the order in which they are given, and the model or its source written whole."""
+"""`mge-quantize edit`: makes edits in the order of the command line and writes the model or its source."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from megengine.cli.app import common, examples
-from megengine.cli.edit_steps import STEPS, Session, Step, take
+from megengine.cli.edit_options import EDIT_OPTIONS, EditOption, Session, take
 from megengine.cli.inspecting import interface
 from megengine.cli.models import chosen_graph, graph_option, load_calls, shape_option
 from megengine.cli.output import Output, check_folder, check_suffix, output_file
@@ -30,52 +30,52 @@ KINDS = {
     ".onnx": "its ops, for other programs",
     ".py": "source, with weights beside it",
 }
-STEPS_GIVEN = "megengine.edit.steps"  # where the steps stand in the order of the command line
+ORDER = "megengine.edit.order"  # the edits in the order of the command line
 
 
 class InOrder(click.Command):
-    """Keeps the order of the steps, which click's parameters lose."""
+    """Keeps the order of the edits, which click's parameters lose."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the words twice: as always, and for their order."""
+        """Parse the words twice: for their values, and for their order."""
         rest = super().parse_args(ctx, list(args))
         if not ctx.resilient_parsing:
             given, _, order = self.make_parser(ctx).parse_args(args=list(args))
-            ctx.meta[STEPS_GIVEN] = list(_in_order(given, order))
+            ctx.meta[ORDER] = list(_in_order(given, order))
         return rest
 
 
-def _in_order(options: Mapping[str, Any], order: Sequence[click.Parameter]) -> Iterator[tuple[Step, Any]]:
-    """(step, value); values of steps that are made together as a list."""
-    steps = {_parameter(step): step for step in STEPS}
+def _in_order(options: Mapping[str, Any], order: Sequence[click.Parameter]) -> Iterator[tuple[EditOption, Any]]:
+    """(option, value); adjacent values of an option that takes them together are one list."""
+    edits = {_parameter(option): option for option in EDIT_OPTIONS}
     seen: Counter[str] = Counter()
     kept: list[Any] = []
     for i, parameter in enumerate(order):
         name = str(parameter.name)
-        if name not in steps:
+        if name not in edits:
             continue
-        step = steps[name]
-        value = options[name][seen[name]] if step.value else None
+        option = edits[name]
+        value = options[name][seen[name]] if option.value else None
         seen[name] += 1
-        if not step.together:
-            yield step, value
+        if not option.together:
+            yield option, value
             continue
         kept.append(value)
-        following = next((p.name for p in order[i + 1 :] if p.name in steps), None)
+        following = next((p.name for p in order[i + 1 :] if p.name in edits), None)
         if following != name:
-            yield step, kept
+            yield option, kept
             kept = []
 
 
-def _parameter(step: Step) -> str:
-    return step.names[0].removeprefix("--").replace("-", "_") + "_step"
+def _parameter(option: EditOption) -> str:
+    return option.names[0].removeprefix("--").replace("-", "_") + "_edit"
 
 
-def step_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """An option for each step."""
-    for step in reversed(STEPS):
-        how: dict[str, Any] = {"metavar": step.value, "multiple": True} if step.value else {"is_flag": True}
-        function = click.option(*step.names, _parameter(step), help=step.help, **how)(function)
+def edit_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add all edit options to a command."""
+    for option in reversed(EDIT_OPTIONS):
+        how: dict[str, Any] = {"metavar": option.value, "multiple": True} if option.value else {"is_flag": True}
+        function = click.option(*option.names, _parameter(option), help=option.help, **how)(function)
     return function
 
 
@@ -94,7 +94,7 @@ EXAMPLES = (
 @overwrite_option
 @click.option("--flatten", is_flag=True, help="Before all: put the calls of submodules in the place of their calls.")
 @click.option("--ops", is_flag=True, help="Before all: go from calls to the ops that they run.")
-@step_options
+@edit_options
 @click.option("--save-log", type=click.Path(path_type=Path), help="Write all of these edits as a log.")
 @graph_option
 @shape_option
@@ -109,18 +109,18 @@ def edit(
     number: int | None,
     shapes: tuple,
     out: Output,
-    **steps: Any,
+    **edits: Any,
 ) -> None:
     """Edit MODEL and write it to another file.
 
-    Steps are made in the order in which they are given. All of them are checked, and nothing is written if one is
+    Edits are made in the order in which they are given. All of them are checked, and nothing is written if one is
     refused. NODE is the name of a value, or its path, which tells values of submodules apart; EXPR is another node, or
     calls of functions, methods and operators on nodes, in which _ is the node itself.
     """
     if output is None and save_log is None:
         raise OptionError("--output: expected a file to write (or --save-log, to keep the edits only)")
     check_suffix("--output", output, KINDS)
-    given = click.get_current_context().meta[STEPS_GIVEN]
+    given = click.get_current_context().meta[ORDER]
     wanted = [("--output", output), ("--output", _weights_of(output)), ("--save-log", save_log)]
     check_outputs(wanted, [model, *_read_by(given)], overwrite=overwrite)
     made = load_calls(model, shapes)
@@ -131,10 +131,10 @@ def edit(
     graph = chosen_graph(made, number)
     graph.keep_edits()
     session = Session(made, graph)
-    for step, value in given:
-        take(session, step, value)
+    for option, value in given:
+        take(session, option, value)
     if session.narrowed:
-        session.graph.compile()  # at the end: a later step may use a layer that an earlier one left unused
+        session.graph.compile()  # at the end: a later edit may use a layer that an earlier one left unused
     _finish(model, made, output, save_log, out)
 
 
@@ -143,12 +143,12 @@ def _weights_of(output: Path | None) -> Path | None:
     return output.with_suffix(".pkl") if output is not None and output.suffix == ".py" else None
 
 
-def _read_by(steps: Sequence[tuple[Step, Any]]) -> Iterator[str]:
-    """The files that steps read: logs, and modules with layers."""
-    for step, value in steps:
-        if step.value.endswith("FILE"):
+def _read_by(edits: Sequence[tuple[EditOption, Any]]) -> Iterator[str]:
+    """The files that edits read: logs, and modules with layers."""
+    for option, value in edits:
+        if option.value.endswith("FILE"):
             yield value
-        elif "FILE.py:" in step.value:
+        elif "FILE.py:" in option.value:
             yield value.partition("=")[2].strip()
 
 
@@ -161,14 +161,14 @@ def _finish(model: str, made: TracedModule, output: Path | None, save_log: Path 
         if save_log is not None:
             log.save(files.enter_context(output_file(save_log)))
     written = [str(path) for path in (output, _weights_of(output), save_log) if path is not None]
-    for step in log.steps:
-        out.say(step.to_text())
+    edits = [record.to_text() for record in log.steps]
+    for line in edits:
+        out.say(line)
     out.say(f"{counted(len(log), 'edit')}; wrote {', '.join(written)}")
     graphs = [
         {kind: [interface(n) for n in getattr(g, kind) if isinstance(n, TensorNode)] for kind in ("inputs", "outputs")}
         for g in made.graphs
     ]
-    edits = [step.to_text() for step in log.steps]
     out.result({"model": model, "edits": edits, "graphs": graphs, "written": written})
 
 

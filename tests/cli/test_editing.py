@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from megengine.cli.app import group
-from megengine.cli.edit_steps import STEPS
+from megengine.cli.edit_options import EDIT_OPTIONS
 from megengine.core.errors import GraphError
 from megengine.serialization import load
 from megengine.tensor import tensor
@@ -152,12 +152,12 @@ def test_edits_compute_what_they_say_and_their_log_makes_them_again(call, words,
     assert Path("again.mgt").read_bytes() == Path("out.mgt").read_bytes() and again["edits"] == found["edits"]
 
 
-def test_every_step_is_tried_here():
+def test_every_edit_option_is_tried_here():
     words = {c.value for c in ast.walk(ast.parse(Path(__file__).read_text())) if isinstance(c, ast.Constant)}
-    assert [step.names[0] for step in STEPS if not set(step.names) & words] == []
+    assert [option.names[0] for option in EDIT_OPTIONS if not set(option.names) & words] == []
 
 
-def test_steps_are_made_in_the_order_given(call):
+def test_edits_are_made_in_the_order_given(call):
     done(call, "--rename", "relu_out=a", "--rename", "a=b", "--keep", "b")
     assert files.load("out.mgt").graph.outputs[0].name == "b"
     assert "has no value 'relu_out'" in call("edit", "net.mgt", "-o", "o.mgt", "--keep", "b", "--rename", "b=c")[
@@ -291,8 +291,8 @@ def test_the_input_is_replaced_only_when_told(call, tmp_path):
         (("--insert", "relu_out=_.reshap(1, -1)"), "tensors have no method 'reshap'; did you mean 'reshape'?"),
         (("--passes", "FuseConvBm"), "--passes 'FuseConvBm': unknown pass 'FuseConvBm'; did you mean 'FuseConvBn'?"),
         (("--extract", "conv:relu_out"), "'conv' is a layer; expected a value, such as conv_out"),
-        (("--undo", "1"), "only 0 steps were made"),
-        (("--undo", "x"), "expected a count of steps"),
+        (("--undo", "1"), "only 0 edits were made"),
+        (("--undo", "x"), "expected a count of edits"),
         (("--add-input", "z=1,b"), "'1,b' is no shape"),
         (("--add-input", "z=1,2,x"), "'1,2,x' is no shape"),
         (("--replace-module", "cnov=net.py:plain"), "no value 'cnov'; did you mean 'conv'?"),
@@ -304,7 +304,7 @@ def test_the_input_is_replaced_only_when_told(call, tmp_path):
         (("--rename", "relu_out=act", "--rename", "conv_out=act"), "'act' already names %"),
     ],
 )
-def test_a_refused_step_names_its_option_and_leaves_nothing(call, tmp_path, words, message):
+def test_a_refused_edit_names_its_option_and_leaves_nothing(call, tmp_path, words, message):
     before = sorted(p.name for p in tmp_path.iterdir())
     code, _, errors = call("edit", "net.mgt", "-o", "o.mgt", "--save-log", "e.log", *words)
     (line,) = errors.strip().splitlines()

@@ -13,7 +13,7 @@ import numpy as np
 import megengine.functional as F
 import megengine.module as M
 from megengine import tensor
-from megengine.cli.edit_steps import STEPS, Session, take
+from megengine.cli.edit_options import EDIT_OPTIONS, Session, take
 from megengine.core.errors import MegEngineError
 from megengine.traced_module import lower, trace_module
 
@@ -109,9 +109,9 @@ def load(path: Path) -> str:
     level, option, text = path.read_bytes().decode("utf-8", "surrogatepass").split(" ", 2)
     one = session(level)
     before = repr(one.model)
-    step = next(step for step in STEPS if option in step.names)
+    edit = next(edit for edit in EDIT_OPTIONS if option in edit.names)
     try:
-        take(one, step, text)
+        take(one, edit, text)
     except MegEngineError:
         assert repr(one.model) == before, "a refused edit changed the model"
         raise
