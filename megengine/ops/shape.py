@@ -53,7 +53,7 @@ define(
         lambda x: TensorSpec((x.ndim,), INT32, x.device),
         lambda x: np.array(x.shape, np.int32),
         not_differentiable("a shape is an integer"),
-        OnnxRule("Shape", read=False),
+        ONNX_WRITER,
         lambda: iter(
             [
                 Sample((sample_values(3, 4),), differentiable=False),

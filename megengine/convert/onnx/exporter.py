@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megengine.convert.onnx import write_index_rules, write_rules  # noqa: F401  (they fill WRITERS)
-from megengine.convert.onnx.writing import WRITERS, Writer, attribute, quantized, utf8
+from megengine.convert.onnx.writing import OLDER, WRITERS, Writer, attribute, quantized, utf8
 from megengine.core.dtype import storage_of
-from megengine.core.errors import OptionError
+from megengine.core.errors import GraphError, OptionError
 from megengine.core.files import replacing
 from megengine.dispatch import NoRule, OnnxWriter, no_onnx, registry
 from megengine.traced_module.formats.module_writing import texts
@@ -30,7 +30,7 @@ def export(model: Any, path: str | Path, *, opset: int = OPSET) -> None:
         opset: 13 to 17.
 
     Raises:
-        GraphError: an op has no ONNX form; the message names the node.
+        GraphError: an op has no ONNX form for its dtypes at this opset; the message names the node.
         WriteError: the path cannot be written.
     """
     _write(to_model(model, opset=opset), Path(path))
@@ -72,8 +72,22 @@ def to_model(model: Any, *, opset: int = OPSET) -> "onnx.ModelProto":
     proto = onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=IR_VERSION)
     proto.producer_name = "megengine"
     onnx.helper.set_model_props(proto, {utf8(key): utf8(value) for key, value in texts(graph.metadata).items()})
-    onnx.checker.check_model(proto, full_check=True)
+    _check(proto, opset)
     return proto
+
+
+def _check(proto: "onnx.ModelProto", opset: int) -> None:
+    """ONNX's own checker: an operator may lack a dtype that our op has."""
+    import onnx
+
+    try:
+        onnx.checker.check_model(proto, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise GraphError(
+            f"ONNX export: ONNX's checker refuses the model at opset {opset}: {reason}; "
+            "change the dtype of this node, or give another opset"
+        ) from error
 
 
 def _absorbed(graph: InternalGraph) -> set[int]:
@@ -88,6 +102,10 @@ def _write_expr(w: Writer, expr: Apply) -> None:
         raise w.unsupported(expr, rule.reason)
     if isinstance(rule, OnnxWriter):
         WRITERS[expr.op](w, expr)
+        return
+    since, older = OLDER.get(rule.op_type, (0, None))
+    if older is not None and w.opset < since:
+        older(w, expr)
         return
     attrs = {theirs: expr.attrs[ours] for ours, theirs in rule.attributes.items() if ours in expr.attrs}
     attrs.update(rule.more([node.spec for node in expr.inputs]))

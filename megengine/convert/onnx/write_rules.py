@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from megengine.convert.onnx.writing import Writer, attribute, quantized, storage, writer
+from megengine.convert.onnx.writing import Writer, attribute, older_writer, quantized, storage, writer
 from megengine.core.dtype import storage_of
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
@@ -107,6 +107,15 @@ def arg_reduce(w: Writer, expr: Apply) -> None:
     w.emit("Cast", expr, [wide], to=onnx.TensorProto.INT32)
 
 
+@writer("GetVarShape")
+def shape(w: Writer, expr: Apply) -> None:
+    """ONNX gives int64, ours is int32."""
+    import onnx
+
+    wide = w.add("Shape", [w.value(expr.inputs[0])], f"{expr.outputs[0].name}_wide")
+    w.emit("Cast", expr, [wide], to=onnx.TensorProto.INT32)
+
+
 @writer("relu6", "clip")
 def clip(w: Writer, expr: Apply) -> None:
     """Clip; an infinite bound is left out."""
@@ -124,6 +133,14 @@ def silu(w: Writer, expr: Apply) -> None:
     """X * sigmoid(x)."""
     x = w.value(expr.inputs[0])
     gate = w.add("Sigmoid", [x], f"{expr.outputs[0].name}_gate")
+    w.emit("Mul", expr, [x, gate])
+
+
+@older_writer("HardSwish", since=14)
+def hard_swish(w: Writer, expr: Apply) -> None:
+    """X * HardSigmoid(x)."""
+    x = w.value(expr.inputs[0])
+    gate = w.add("HardSigmoid", [x], f"{expr.outputs[0].name}_gate", alpha=1 / 6, beta=0.5)
     w.emit("Mul", expr, [x, gate])
 
 

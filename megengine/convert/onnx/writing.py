@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 WriteRule = Callable[["Writer", Apply], None]
 WRITERS: dict[str, WriteRule] = {}
+OLDER: dict[str, tuple[int, WriteRule]] = {}  # operator of a record's rule -> its first opset, what is written before
 
 
 def writer(*ops: str) -> Callable[[WriteRule], WriteRule]:
@@ -27,6 +28,16 @@ def writer(*ops: str) -> Callable[[WriteRule], WriteRule]:
             assert op not in WRITERS, f"{op} has two writers"
             assert get_op(op).onnx is ONNX_WRITER, f"{op} has a writer, and its record {get_op(op).onnx}"
             WRITERS[op] = function
+        return function
+
+    return declare
+
+
+def older_writer(operator: str, *, since: int) -> Callable[[WriteRule], WriteRule]:
+    """Declare how ops are written whose record names an operator that opsets before `since` lack."""
+
+    def declare(function: WriteRule) -> WriteRule:
+        OLDER[operator] = (since, function)
         return function
 
     return declare

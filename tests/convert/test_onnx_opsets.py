@@ -1,0 +1,53 @@
+"""Every op that has an ONNX form is exported at the oldest and the newest opset; ONNX Runtime computes the same."""
+
+import numpy as np
+import pytest
+
+import megengine.functional  # noqa: F401
+from megengine.convert.onnx.exporter import to_model
+from megengine.core.errors import GraphError
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import NoRule, registry
+from megengine.tensor import Tensor
+from megengine.traced_module import InternalGraph, TracedModule, interpret
+
+runtime = pytest.importorskip("onnxruntime")
+
+BOOLEAN = {"logical_and", "logical_not", "logical_or", "logical_xor"}
+ELSEWHERE = {"quantize", "dequantize", "set_index"}  # quantized tensors; only constant indices are written
+OPS = sorted(name for name, op in registry.items() if not isinstance(op.onnx, NoRule) and name not in ELSEWHERE)
+
+
+def graph_of(op, arrays, attrs):
+    graph = InternalGraph("net")
+    inputs = [graph.add_input(f"x{i}", TensorSpec(a.shape, a.dtype)) for i, a in enumerate(arrays)]
+    made = graph.apply(op, *inputs, attrs=attrs, name="out")
+    graph.set_outputs(list(made) if isinstance(made, list | tuple) else [made])
+    return graph
+
+
+def inputs_of(op, sample):
+    arrays = [np.asarray(a) for a in sample.inputs]
+    if op in BOOLEAN:
+        return [np.asarray(a > 0) for a in arrays]
+    return [a.astype(np.float32) if a.dtype == np.float64 else a for a in arrays]
+
+
+@pytest.mark.parametrize("opset", [13, 17])
+@pytest.mark.parametrize("op", OPS)
+def test_an_op_is_exported(op, opset):
+    for sample in registry[op].samples():
+        arrays = inputs_of(op, sample)
+        graph = graph_of(op, arrays, dict(sample.attrs))
+        model = to_model(TracedModule.from_graph(graph), opset=opset)
+        session = runtime.InferenceSession(model.SerializeToString())
+        there = session.run(None, {node.name: a for node, a in zip(graph.inputs, arrays, strict=True)})
+        for found, expected in zip(there, interpret(graph, [Tensor(a, dtype=a.dtype) for a in arrays]), strict=True):
+            assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+            np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_dtype_that_an_operator_lacks_is_refused():
+    graph = graph_of("logical_not", [np.ones(3, np.float32)], {})
+    with pytest.raises(GraphError, match=r"refuses the model at opset 17: .*node name: out.*; change the dtype"):
+        to_model(TracedModule.from_graph(graph))
