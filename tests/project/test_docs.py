@@ -26,7 +26,6 @@ def run(tmp_path, monkeypatch):
     """Runs snippets in one namespace, in a folder from which they can import what they write."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))  # what a snippet wrote before is no longer imported
     monkeypatch.setattr(effectless, "_told", set())  # what was warned of once
 
     def call(given):
@@ -36,7 +35,10 @@ def run(tmp_path, monkeypatch):
             for snippet in given:
                 exec(snippet, namespace)
 
-    return call
+    yield call
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]  # the next snippet writes its own file of that name
 
 
 @pytest.mark.slow
