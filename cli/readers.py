@@ -5,6 +5,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,7 @@ from megengine.cli.images import PRESETS, SUFFIXES, Recipe, images_in, load
 from megengine.core.dtype import converted, first_changed
 from megengine.core.errors import DTypeError, FileFormatError, OptionError, ShapeError, nearest
 from megengine.core.text import counted
+from megengine.quantization.ranges import samples_of, shape_remedy
 
 Batch = tuple[np.ndarray, ...]
 _ALWAYS_UNPACKED = 1 << 30  # bytes that a .npz file may unpack to, however small it is
@@ -62,7 +64,8 @@ def open_reader(source: str, slots: Sequence[Slot], *, how: Recipe | None = None
 
     Args:
         source: a folder of pictures, a picture, a .npy / .npz file, or `module.py:function`. The function takes no
-            argument and gives an iterable of arrays, or of tuples of arrays for networks with several inputs.
+            argument and gives an iterable of arrays, or of tuples of arrays for networks with several inputs. For a
+            network that takes one sample at once, its batches are divided.
         slots: the inputs; every array is checked against its own, and takes its dtype where that keeps all values.
         how: the recipe for pictures; other data is taken as it is.
         limit: at most this many batches.
@@ -74,9 +77,9 @@ def open_reader(source: str, slots: Sequence[Slot], *, how: Recipe | None = None
     reader = _READERS[kind_of(source)](source, slots, how)
 
     def checked() -> Iterator[Batch]:
-        for index, batch in enumerate(reader):
-            if limit is not None and index >= limit:
-                return
+        shapes = [slot.shape for slot in slots]
+        batches = ((i, piece) for i, batch in enumerate(reader) for piece in samples_of(batch, shapes))
+        for index, batch in islice(batches, limit):
             yield check_batch(batch, slots, f"{source}, batch {index}")
 
     count = reader.count if limit is None or reader.count is None else min(limit, reader.count)
@@ -121,7 +124,8 @@ def _checked_array(array: Any, slot: Slot, where: str) -> np.ndarray:
     if array.dtype.kind not in "fiub":
         raise DTypeError(f"{where}: dtype {array.dtype}; expected numbers: {slot}")
     if array.shape != tuple(slot.shape):
-        raise ShapeError(f"{where}: shape {array.shape}; expected {slot.shape} (scale, crop or reshape the data)")
+        remedy = shape_remedy(array.shape, slot.shape)
+        raise ShapeError(f"{where}: shape {array.shape}; expected {slot.shape} ({remedy})")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         bad = int(array.size - np.isfinite(array).sum())
         raise FileFormatError(f"{where}: {counted(bad, 'NaN or infinite value')}; remove or repair this input")

@@ -1,6 +1,14 @@
 """Ranges: batches of data, what was seen of a tensor, and the scale and zero point that follow from it."""
 
-from megengine.quantization.ranges.batches import Progress, as_batches, as_tensors, require_repeatable, stream
+from megengine.quantization.ranges.batches import (
+    Progress,
+    as_batches,
+    as_tensors,
+    require_repeatable,
+    samples_of,
+    shape_remedy,
+    stream,
+)
 from megengine.quantization.ranges.methods import METHODS, RangeMethod, activation_dtype, weight_dtype
 from megengine.quantization.ranges.observers import (
     ExponentialMovingAverageObserver,

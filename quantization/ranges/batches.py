@@ -46,17 +46,23 @@ def stream(
 
     total = len(batches) if isinstance(batches, Sized) else None
     done = 0
-    for arrays in as_batches(batches, graph):
+
+    def counted_items() -> Iterator[Any]:
+        nonlocal done
+        for item in batches:
+            yield item
+            done += 1
+            if progress is not None:
+                progress(stage, done, total)
+
+    for arrays in as_batches(counted_items(), graph):
         interpret(graph, as_tensors(arrays, graph), on_value=look)
-        done += 1
-        if progress is not None:
-            progress(stage, done, total)
     if not done:
         raise CalibrationError("calibration: the data has no batch; expected at least one input of the model")
 
 
 def as_batches(batches: Iterable[Any], graph: InternalGraph) -> Iterator[Batch]:
-    """Each item as a tuple of arrays of the inputs' shapes and dtypes.
+    """Each item as a tuple of arrays of the inputs' shapes and dtypes; batches for a graph of batch 1 are divided.
 
     Raises:
         CalibrationError: wrong number of inputs, a shape that does not fit, or values that the dtype does not hold.
@@ -70,7 +76,33 @@ def as_batches(batches: Iterable[Any], graph: InternalGraph) -> Iterator[Batch]:
                 f"the model has {counted(len(graph.inputs), 'input')} "
                 f"({', '.join(n.name for n in graph.inputs)})"
             )
-        yield tuple(_fitted(number, node, array) for node, array in zip(graph.inputs, arrays, strict=True))
+        for piece in samples_of(arrays, [tuple(node.spec.shape) for node in graph.inputs]):
+            yield tuple(_fitted(number, node, array) for node, array in zip(graph.inputs, piece, strict=True))
+
+
+def samples_of(arrays: Sequence[np.ndarray], shapes: Sequence[tuple[int, ...]]) -> Iterator[Batch]:
+    """The samples of a batch, where inputs of these shapes take one sample and arrays fit otherwise; else the batch.
+
+    Example:
+        >>> [x.shape for (x,) in samples_of([np.zeros((3, 2, 2))], [(1, 2, 2)])]
+        [(1, 2, 2), (1, 2, 2), (1, 2, 2)]
+    """
+    counts = {array.shape[:1] for array in arrays}
+    one_sample = [(1, *array.shape[1:]) for array in arrays] == list(shapes)
+    if not one_sample or len(counts) != 1 or counts <= {(), (0,)}:
+        yield tuple(arrays)
+        return
+    for i in range(len(arrays[0])):
+        yield tuple(array[i : i + 1] for array in arrays)
+
+
+def shape_remedy(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    """What to do about data of another shape than a network's input."""
+    if shape == expected[1:]:
+        return "add the axis of the batch: array[None]"
+    if shape[1:] == expected[1:]:
+        return f"the network takes {counted(expected[0], 'sample')} at once: give batches of that size"
+    return "scale, crop or reshape the data, or trace the network with the shape that the data has"
 
 
 def _fitted(number: int, node: Any, array: np.ndarray) -> np.ndarray:
@@ -78,7 +110,7 @@ def _fitted(number: int, node: Any, array: np.ndarray) -> np.ndarray:
     if tuple(array.shape) != tuple(node.spec.shape):
         raise CalibrationError(
             f"data: batch {number}, input {node.name!r}: expected shape {tuple(node.spec.shape)}, "
-            f"got {tuple(array.shape)}; trace the model with the shape that the data has"
+            f"got {array.shape}; {shape_remedy(array.shape, tuple(node.spec.shape))}"
         )
     made = converted(array, node.spec.dtype)
     if made is None:

@@ -84,6 +84,28 @@ def test_values_that_are_not_finite(tmp_path, bad):
         list(open_reader(str(tmp_path / "x.npy"), SHAPE))
 
 
+def test_batches_for_a_network_of_one_sample_are_divided(tmp_path):
+    path = tmp_path / "data.py"
+    path.write_text(
+        "import numpy as np\n"
+        "pairs = [(np.arange(n * 6.0).reshape(n, 2, 3), np.arange(n)) for n in (4, 1, 2)]\n"
+        "def both():\n    return pairs\n"
+        "def uneven():\n    return [(pairs[0][0], pairs[1][1])]\n"
+        "def first():\n    return [x for x, _ in pairs]\n"
+        "def sample():\n    return [np.zeros((2, 3))]\n"
+    )
+    found = list(open_reader(f"{path}:both", slots((1, 2, 3), (1,))))
+    assert [n.tolist() for _, n in found] == [[0], [1], [2], [3], [0], [0], [1]]
+    assert np.array_equal(found[3][0], np.arange(18.0, 24).reshape(1, 2, 3))
+    assert len(list(open_reader(f"{path}:both", slots((1, 2, 3), (1,)), limit=5))) == 5
+    with pytest.raises(ShapeError, match=r"shape \(4, 2, 3\); expected \(1, 2, 3\)"):
+        list(open_reader(f"{path}:uneven", slots((1, 2, 3), (1,))))
+    with pytest.raises(ShapeError, match=r"\(the network takes 2 samples at once: give batches of that size\)"):
+        list(open_reader(f"{path}:first", slots((2, 2, 3))))
+    with pytest.raises(ShapeError, match=r"\(add the axis of the batch: array\[None\]\)"):
+        list(open_reader(f"{path}:sample", slots((1, 2, 3))))
+
+
 def test_arrays_that_do_not_fit(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((4, 3, 5, 5), np.float32))
     with pytest.raises(ShapeError, match=r"shape \(2, 3, 5, 5\); expected \(2, 3, 4, 4\)"):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from quant_nets import Builder, concat_net, gated_net, residual_net, transposed_net
 
+import megengine.module as M
 from megengine.core.dtype import QuantizedDType, qint8, quint8
 from megengine.core.errors import CalibrationError, OptionError, QuantizationError
 from megengine.plan import compile
@@ -20,7 +21,7 @@ from megengine.quantization.pipeline.quantize import quantize_model, requantize
 from megengine.quantization.pipeline.spec import Fixed, Plain, Shared, Weight
 from megengine.quantization.ranges.methods import RangeMethod
 from megengine.tensor import Tensor
-from megengine.traced_module import interpret
+from megengine.traced_module import interpret, trace_module
 from megengine.traced_module.ir.expr import Apply
 
 R2 = Profile("r2", residual="quantized")
@@ -271,7 +272,12 @@ def test_data_that_can_be_read_once():
     ("data", "message"),
     [
         ([], "the data has no batch"),
-        ([np.zeros((1, 3, 8, 8), np.float32)], r"expected shape \(2, 3, 8, 8\), got \(1, 3, 8, 8\)"),
+        (
+            [np.zeros((1, 3, 8, 8), np.float32)],
+            r"expected shape \(2, 3, 8, 8\), got \(1, 3, 8, 8\); the network takes 2 samples at once: give batches of",
+        ),
+        ([np.zeros((3, 8, 8), np.float32)], r"got \(3, 8, 8\); add the axis of the batch: array\[None\]"),
+        ([np.zeros((2, 8, 8, 3), np.float32)], r"got \(2, 8, 8, 3\); scale, crop or reshape the data, or trace"),
         ([(np.zeros((2, 3, 8, 8), np.float32),) * 2], "batch 0 has 2 arrays; the model has 1 input"),
         ([np.full((2, 3, 8, 8), np.nan, np.float32)], "values of 'x' are NaN"),
     ],
@@ -280,6 +286,18 @@ def test_unusable_data(data, message):
     _, graph = residual_net()
     with pytest.raises(CalibrationError, match=message):
         quantize_model(graph, data)
+
+
+def test_batches_for_a_network_of_one_sample_are_divided():
+    samples = np.random.default_rng(0).standard_normal((6, 3, 4, 4)).astype(np.float32)
+    traced = trace_module(M.Conv2d(3, 2, 3), Tensor(samples[:1]))
+    seen = []
+    batches = quantize_model(traced, [samples[:4], samples[4:]], progress=lambda *a: seen.append(a))
+    single = quantize_model(traced, [x[None] for x in samples])
+    for ours, theirs in zip(batches.integer_graph.exprs(), single.integer_graph.exprs(), strict=True):
+        assert str(ours) == str(theirs)
+    assert seen[:2] == [("calibrate", 1, 2), ("calibrate", 2, 2)]
+    assert verify(batches, [samples]).batches == 6
 
 
 @pytest.mark.parametrize(
