@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from megengine import functional as F
-from megengine.compat.opdef import OpDef, choice, integers, word_of
+from megengine.compat.opdef import OpDef, choice, integers, op_class, refused_op, word_of
 from megengine.compat.shapes import STRATEGY
 from megengine.core.errors import OptionError, ShapeError
 from megengine.tensor import Tensor
@@ -16,11 +15,15 @@ FORMAT = choice(
     "NCHW NHWC NHWCD4 NCHW4 NCHW8 NCHW32 NCHW88 NCHW44 NCHW44_DOT NCHW4_NCHW32 NCHW32_NCHW4 NCHW4_NCHW NHWC_NCHW "
     "NHWC_NCHW4_IC_SMALL NCHW_NCHW4_IC_SMALL CHWN4 NCHW64 NCHW4_NHWC",
 )
-MODE = choice("Convolution.Mode", "CROSS_CORRELATION CONVOLUTION")
-SPARSE = choice("Convolution.Sparse", "DENSE GROUP")
-COMPUTE_MODE = choice("Convolution.ComputeMode", "DEFAULT FLOAT32")
-NONLINE_MODE = choice("ConvBias.NonlineMode", "IDENTITY RELU SIGMOID H_SWISH")
+_MODE = choice("Convolution.Mode", "CROSS_CORRELATION CONVOLUTION")
+_SPARSE = choice("Convolution.Sparse", "DENSE GROUP")
+_COMPUTE_MODE = choice("Convolution.ComputeMode", "DEFAULT FLOAT32")
+_NONLINE_MODE = choice("ConvBias.NonlineMode", "IDENTITY RELU SIGMOID H_SWISH")
 _AFTER = {"IDENTITY": lambda y: y, "RELU": F.relu, "SIGMOID": F.sigmoid, "H_SWISH": F.hswish}
+
+_PAD, _WINDOW = {"pad_h": 0, "pad_w": 0}, {"window_h": 3, "window_w": 3}
+_GEOMETRY = {**_PAD, "stride_h": 1, "stride_w": 1, "dilate_h": 1, "dilate_w": 1}
+_OPTIONS = {"mode": _MODE, **_GEOMETRY, "sparse": _SPARSE, "format": FORMAT, "compute_mode": _COMPUTE_MODE}
 
 
 def refuse_other_formats(op: OpDef, *known: str) -> str:
@@ -31,331 +34,170 @@ def refuse_other_formats(op: OpDef, *known: str) -> str:
     return word
 
 
-def _refuse(op: OpDef) -> None:
+def _sizes(op: OpDef, *names: str, axes: str = "hw") -> list[tuple[int, ...]]:
+    """Options that have a number for each axis: `_sizes(op, "pad")` is `[(op.pad_h, op.pad_w)]`."""
+    return [tuple(getattr(op, f"{name}_{axis}") for axis in axes) for name in names]
+
+
+def _windows(op: Any, axes: str = "hw") -> dict[str, Any]:
+    """Stride, padding and dilation as functions take them. Raises OptionError for what is not computed here."""
     refuse_other_formats(op, "NCHW", "NCDHW")
-    if getattr(op, "mode") != "CROSS_CORRELATION":  # noqa: B009
+    if op.mode != "CROSS_CORRELATION":
         raise OptionError(
             f"{op!r}: mode is CONVOLUTION, for which MegEngine 1 computes a cross-correlation too; "
             "write CROSS_CORRELATION, or turn the weights"
         )
+    return dict(zip(("stride", "padding", "dilation"), _sizes(op, "stride", "pad", "dilate", axes=axes), strict=True))
 
 
-class _Convolution(OpDef):
-    Mode, Sparse, Format, ComputeMode, Strategy = MODE, SPARSE, FORMAT, COMPUTE_MODE, STRATEGY
-    mode: str = MODE.CROSS_CORRELATION
-    pad_h: int = 0
-    pad_w: int = 0
-    stride_h: int = 1
-    stride_w: int = 1
-    dilate_h: int = 1
-    dilate_w: int = 1
-    sparse: str = SPARSE.DENSE
-    format: str = FORMAT.NCHW
-    compute_mode: str = COMPUTE_MODE.DEFAULT
-
-    def windows(self) -> dict[str, Any]:
-        """Padding, stride, dilation and the like as functions take them."""
-        _refuse(self)
-        return {
-            "stride": (self.stride_h, self.stride_w),
-            "padding": (self.pad_h, self.pad_w),
-            "dilation": (self.dilate_h, self.dilate_w),
-        }
-
-    def groups(self, weight: Tensor) -> int:
-        """The first axis of a weight in groups."""
-        return weight.shape[0] if self.sparse == "GROUP" else 1
+def _grouped(op: Any, weight: Tensor, axes: str = "hw") -> dict[str, Any]:
+    """As `_windows`, with the number of groups: the first axis of a weight in groups."""
+    return {**_windows(op, axes), "groups": weight.shape[0] if op.sparse == "GROUP" else 1}
 
 
-class Convolution(_Convolution):
-    """A convolution of [N,C,H,W] without a bias."""
-
-    strategy: str = STRATEGY.HEURISTIC
-
-    def run(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Weights of groups have an axis more."""
-        return F.conv2d(x, weight, None, groups=self.groups(weight), **self.windows())
+@op_class(**_OPTIONS, strategy=STRATEGY)
+def Convolution(op: Any, x: Tensor, weight: Tensor) -> Tensor:
+    """A convolution of [N,C,H,W] without a bias; weights in groups have one more axis."""
+    return F.conv2d(x, weight, None, **_grouped(op, weight))
 
 
-class ConvBias(OpDef):
-    """A convolution, a bias, another summand, and a function of the sum."""
-
-    NonlineMode, Mode, Sparse, Format, ComputeMode, Strategy = (
-        NONLINE_MODE,
-        MODE,
-        SPARSE,
-        FORMAT,
-        COMPUTE_MODE,
-        STRATEGY,
-    )
-    nonlineMode: str = NONLINE_MODE.IDENTITY  # noqa: N815
-    mode: str = MODE.CROSS_CORRELATION
-    sparse: str = SPARSE.DENSE
-    format: str = FORMAT.NCHW
-    pad_h: int = 0
-    pad_w: int = 0
-    stride_h: int = 1
-    stride_w: int = 1
-    dilate_h: int = 1
-    dilate_w: int = 1
-    compute_mode: str = COMPUTE_MODE.DEFAULT
-    strategy: str = STRATEGY.HEURISTIC
-    dtype: Any = None
-
-    def run(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, z: Tensor | None = None) -> Tensor:
-        """In real numbers; the result is rounded to `dtype`."""
-        options = {name: getattr(self, name) for name in _Convolution._defaults}
-        y = Convolution(**options).run(x.astype("float32"), weight.astype("float32"))
-        for summand in (bias, z):
-            y = y if summand is None else y + summand.astype("float32")
-        y = _AFTER[word_of(self.nonlineMode)](y)
-        return y if self.dtype is None else y.astype(self.dtype)
+@op_class(
+    **{"nonlineMode": _NONLINE_MODE, "mode": _MODE, "sparse": _SPARSE, "format": FORMAT, **_GEOMETRY},
+    **{"compute_mode": _COMPUTE_MODE, "strategy": STRATEGY, "dtype": None},
+)
+def ConvBias(op: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None, z: Tensor | None = None) -> Tensor:
+    """A convolution in float32, a bias, another summand, and a function of the sum, rounded to `dtype`."""
+    y = F.conv2d(x.astype("float32"), weight.astype("float32"), None, **_grouped(op, weight))
+    for summand in (bias, z):
+        y = y if summand is None else y + summand.astype("float32")
+    y = _AFTER[word_of(op.nonlineMode)](y)
+    return y if op.dtype is None else y.astype(op.dtype)
 
 
-class BatchConvBias(OpDef):
-    """A convolution of every picture with weights of its own."""
-
-    NonlineMode, Mode, Sparse, Format, ComputeMode, Strategy = (
-        NONLINE_MODE,
-        MODE,
-        SPARSE,
-        FORMAT,
-        COMPUTE_MODE,
-        STRATEGY,
-    )
-    nonlineMode: str = NONLINE_MODE.IDENTITY  # noqa: N815
-    mode: str = MODE.CROSS_CORRELATION
-    pad_h: int = 0
-    pad_w: int = 0
-    stride_h: int = 1
-    stride_w: int = 1
-    dilate_h: int = 1
-    dilate_w: int = 1
-    sparse: str = SPARSE.DENSE
-    format: str = FORMAT.NCHW
-    compute_mode: str = COMPUTE_MODE.DEFAULT
-    strategy: str = STRATEGY.HEURISTIC
-    dtype: Any = None
-
-    def run(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, z: Tensor | None = None) -> Tensor:
-        """Weights are [N, ...]."""
-        one = ConvBias(**{name: getattr(self, name) for name in self._defaults})
-        pictures = range(x.shape[0])
-        return F.concat([one.run(x[k : k + 1], weight[k], bias, None if z is None else z[k : k + 1]) for k in pictures])
+@op_class(nonlineMode=_NONLINE_MODE, **_OPTIONS, strategy=STRATEGY, dtype=None)
+def BatchConvBias(op: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None, z: Tensor | None = None) -> Tensor:
+    """As ConvBias, with weights [N, ...]: every picture has its own."""
+    one = ConvBias(**op.__getstate__())
+    parts = [slice(k, k + 1) for k in range(x.shape[0])]
+    return F.concat([one.run(x[k], weight[k.start], bias, None if z is None else z[k]) for k in parts])
 
 
-class ConvolutionBackwardData(_Convolution):
-    """The gradient of a convolution to its input: a transposed convolution. Weights come first."""
+@op_class(**_OPTIONS, strategy=STRATEGY, dtype=None)
+def ConvolutionBackwardData(op: Any, weight: Tensor, y: Tensor, like: Tensor | None = None) -> Tensor:
+    """The gradient of a convolution to its input: a transposed convolution. Weights come first.
 
-    strategy: str = STRATEGY.HEURISTIC
-    dtype: Any = None
-
-    def run(self, weight: Tensor, y: Tensor, like: Tensor | None = None) -> Tensor:
-        """As large as `like` (a shape or a tensor of that shape); the smallest that fits without it."""
-        options = self.windows()
-        more: Any = 0
-        if like is not None:
-            lengths = integers("ConvolutionBackwardData", like) if like.ndim == 1 else list(like.shape)
-            plain = F.conv_transpose2d(y, weight, None, groups=self.groups(weight), **options)
-            more = tuple(want - have for want, have in zip(lengths[-2:], plain.shape[-2:], strict=True))
-        return F.conv_transpose2d(y, weight, None, output_padding=more, groups=self.groups(weight), **options)
+    The result has the size of `like` (a shape or a tensor of that shape); without it the smallest that fits.
+    """
+    options = _grouped(op, weight)
+    more: Any = 0
+    if like is not None:
+        lengths = integers("ConvolutionBackwardData", like) if like.ndim == 1 else list(like.shape)
+        plain = F.conv_transpose2d(y, weight, None, **options)
+        more = tuple(want - have for want, have in zip(lengths[-2:], plain.shape[-2:], strict=True))
+    return F.conv_transpose2d(y, weight, None, output_padding=more, **options)
 
 
-class Convolution3D(OpDef):
-    """A convolution of [N,C,D,H,W] without a bias."""
-
-    Mode = choice("Convolution3D.Mode", "CROSS_CORRELATION CONVOLUTION")
-    Sparse = choice("Convolution3D.Sparse", "DENSE GROUP")
-    DataType = choice("Convolution3D.DataType", "FLOAT FLOAT_IO16xC32")
-    Format = choice("Convolution3D.Format", "NCDHW NDHWC")
-    Strategy = STRATEGY
-    mode: str = Mode.CROSS_CORRELATION
-    pad_d: int = 0
-    pad_h: int = 0
-    pad_w: int = 0
-    stride_d: int = 1
-    stride_h: int = 1
-    stride_w: int = 1
-    dilate_d: int = 1
-    dilate_h: int = 1
-    dilate_w: int = 1
-    sparse: str = Sparse.DENSE
-    data_type: str = DataType.FLOAT
-    format: str = Format.NCDHW
-    strategy: str = STRATEGY.HEURISTIC
-
-    def windows(self) -> dict[str, Any]:
-        """Padding, stride and dilation as functions take them."""
-        _refuse(self)
-        return {
-            "stride": (self.stride_d, self.stride_h, self.stride_w),
-            "padding": (self.pad_d, self.pad_h, self.pad_w),
-            "dilation": (self.dilate_d, self.dilate_h, self.dilate_w),
-        }
-
-    def run(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Weights of groups have an axis more."""
-        groups = weight.shape[0] if self.sparse == "GROUP" else 1
-        return F.conv3d(x, weight, None, groups=groups, **self.windows())
+_OPTIONS_3D = {
+    "mode": choice("Convolution3D.Mode", "CROSS_CORRELATION CONVOLUTION"),
+    **{f"{name}_{axis}": 0 if name == "pad" else 1 for name in ("pad", "stride", "dilate") for axis in "dhw"},
+    "sparse": choice("Convolution3D.Sparse", "DENSE GROUP"),
+    "data_type": choice("Convolution3D.DataType", "FLOAT FLOAT_IO16xC32"),
+    "format": choice("Convolution3D.Format", "NCDHW NDHWC"),
+    "strategy": STRATEGY,
+}
 
 
-class Convolution3DBackwardData(Convolution3D):
-    """A transposed convolution of [N,C,D,H,W]. Weights come first."""
-
-    def run(self, weight: Tensor, y: Tensor) -> Tensor:
-        """The smallest input that gives `y`."""
-        groups = weight.shape[0] if self.sparse == "GROUP" else 1
-        return F.conv_transpose3d(y, weight, None, groups=groups, **self.windows())
+@op_class(**_OPTIONS_3D)
+def Convolution3D(op: Any, x: Tensor, weight: Tensor) -> Tensor:
+    """A convolution of [N,C,D,H,W] without a bias; weights in groups have one more axis."""
+    return F.conv3d(x, weight, None, **_grouped(op, weight, "dhw"))
 
 
-class GroupLocal(_Convolution):
+@op_class(**_OPTIONS_3D)
+def Convolution3DBackwardData(op: Any, weight: Tensor, y: Tensor) -> Tensor:
+    """A transposed convolution of [N,C,D,H,W]: the smallest input that gives `y`. Weights come first."""
+    return F.conv_transpose3d(y, weight, None, **_grouped(op, weight, "dhw"))
+
+
+@op_class(**_OPTIONS)
+def GroupLocal(op: Any, x: Tensor, weight: Tensor) -> Tensor:
     """A convolution whose weights differ from place to place: [groups, H, W, C / groups, kh, kw, out / groups]."""
-
-    def run(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Of [N,C,H,W]."""
-        return F.local_conv2d(x, weight, None, **self.windows())
+    return F.local_conv2d(x, weight, None, **_windows(op))
 
 
-class DeformableConv(_Convolution):
-    """A convolution that reads at moved places, weighted by a mask."""
-
-    strategy: str = STRATEGY.HEURISTIC
-
-    def run(self, x: Tensor, weight: Tensor, offset: Tensor, mask: Tensor) -> Tensor:
-        """Of [N,C,H,W]."""
-        return F.deformable_conv2d(x, weight, offset, mask, None, groups=self.groups(weight), **self.windows())
+@op_class(**_OPTIONS, strategy=STRATEGY)
+def DeformableConv(op: Any, x: Tensor, weight: Tensor, offset: Tensor, mask: Tensor) -> Tensor:
+    """A convolution of [N,C,H,W] that reads at moved places, weighted by a mask."""
+    return F.deformable_conv2d(x, weight, offset, mask, None, **_grouped(op, weight))
 
 
-class RegionRestrictedConvolution(_Convolution):
-    """A convolution of groups that only joins pixels of one region."""
-
-    def run(self, x: Tensor, weight: Tensor, rin: Tensor, rout: Tensor) -> Tensor:
-        """Of [N,C,H,W]."""
-        return F.nn.region_restricted_conv(x, weight, rin, rout, None, groups=self.groups(weight), **self.windows())
+@op_class(**_OPTIONS)
+def RegionRestrictedConvolution(op: Any, x: Tensor, weight: Tensor, rin: Tensor, rout: Tensor) -> Tensor:
+    """A convolution of [N,C,H,W] in groups that only joins pixels of one region."""
+    return F.nn.region_restricted_conv(x, weight, rin, rout, None, **_grouped(op, weight))
 
 
-class RegionRestrictedConvolutionBackwardData(_Convolution):
-    """The gradient of a region restricted convolution to its input."""
-
-    def run(self, *inputs: Tensor) -> Any:
-        """Refused: it is computed where a gradient is asked for."""
-        raise OptionError(f"{self!r}: the gradient to the input comes from GradManager.backward")
+refused_op(
+    "RegionRestrictedConvolutionBackwardData",
+    "The gradient of a region restricted convolution to its input.",
+    "the gradient to the input comes from GradManager.backward",
+    **_OPTIONS,
+)
 
 
 # ---------------------------------------------------------------- windows
 
-
-class Pooling(OpDef):
-    """Largest or mean values of windows."""
-
-    Mode = choice("Pooling.Mode", "MAX AVERAGE AVERAGE_COUNT_EXCLUDE_PADDING")
-    Format, Strategy = FORMAT, STRATEGY
-    mode: str = Mode.MAX
-    pad_h: int = 0
-    pad_w: int = 0
-    stride_h: int = 2
-    stride_w: int = 2
-    window_h: int = 2
-    window_w: int = 2
-    format: str = FORMAT.NCHW
-    strategy: str = STRATEGY.HEURISTIC
-
-    def run(self, x: Tensor) -> Tensor:
-        """Of [N,C,H,W]; one of the modes of a mean counts padding, the other does not."""
-        refuse_other_formats(self, "NCHW")
-        window = (self.window_h, self.window_w), (self.stride_h, self.stride_w), (self.pad_h, self.pad_w)
-        if self.mode == "MAX":
-            return F.max_pool2d(x, *window)
-        return F.avg_pool2d(x, *window, mode=word_of(self.mode).lower())
+_POOLING_MODE = choice("Pooling.Mode", "MAX AVERAGE AVERAGE_COUNT_EXCLUDE_PADDING")
 
 
-class AdaptivePooling(OpDef):
-    """Pooling to a size, which is a tensor or an option."""
-
-    Mode, Format = Pooling.Mode, FORMAT
-    mode: str = Pooling.Mode.MAX
-    format: str = FORMAT.NCHW
-    shape: Sequence[int] = ()
-
-    def run(self, x: Tensor, shape: Tensor | None = None) -> Tensor:
-        """Of [N,C,H,W]."""
-        refuse_other_formats(self, "NCHW")
-        size = integers("AdaptivePooling", shape) if shape is not None else list(self.shape)
-        size = size * 2 if len(size) == 1 else size
-        return (F.adaptive_max_pool2d if self.mode == "MAX" else F.adaptive_avg_pool2d)(x, tuple(size))
+@op_class(
+    mode=_POOLING_MODE,
+    **_PAD,
+    **dict.fromkeys(("stride_h", "stride_w", "window_h", "window_w"), 2),
+    **{"format": FORMAT, "strategy": STRATEGY},
+)
+def Pooling(op: Any, x: Tensor) -> Tensor:
+    """Largest or mean values of windows of [N,C,H,W]; one of the modes of a mean counts padding."""
+    refuse_other_formats(op, "NCHW")
+    window = _sizes(op, "window", "stride", "pad")
+    return F.max_pool2d(x, *window) if op.mode == "MAX" else F.avg_pool2d(x, *window, mode=word_of(op.mode).lower())
 
 
-class PixelShuffle(OpDef):
-    """Channels become pixels: [N, C * f * f, H, W] to [N, C, H * f, W * f]."""
-
-    factor: int = 0
-
-    def run(self, x: Tensor) -> Tensor:
-        """`factor` is f."""
-        return F.pixel_shuffle(x, self.factor)
-
-
-class PixelShuffleBackward(OpDef):
-    """Pixels become channels: [N, C, H * f, W * f] to [N, C * f * f, H, W]."""
-
-    factor: int = 0
-
-    def run(self, x: Tensor) -> Tensor:
-        """`factor` is f."""
-        *lead, c, h, w = x.shape
-        f = self.factor
-        if f < 1 or h % f or w % f:
-            raise ShapeError(f"PixelShuffleBackward: factor {f} does not divide height {h} and width {w}")
-        parts = F.reshape(x, (*lead, c, h // f, f, w // f, f))
-        n = len(lead)
-        order = [*range(n), n, n + 2, n + 4, n + 1, n + 3]
-        return F.reshape(F.transpose(parts, order), (*lead, c * f * f, h // f, w // f))
+@op_class(mode=_POOLING_MODE, format=FORMAT, shape=())
+def AdaptivePooling(op: Any, x: Tensor, shape: Tensor | None = None) -> Tensor:
+    """Pooling of [N,C,H,W] to a size, which is a tensor or an option."""
+    refuse_other_formats(op, "NCHW")
+    size = integers("AdaptivePooling", shape) if shape is not None else list(op.shape)
+    size = size * 2 if len(size) == 1 else size
+    return (F.adaptive_max_pool2d if op.mode == "MAX" else F.adaptive_avg_pool2d)(x, tuple(size))
 
 
-class Images2Neibs(OpDef):
-    """Windows of a picture: [N, C, rows, columns, kh, kw]."""
-
-    pad_h: int = 0
-    pad_w: int = 0
-    stride_h: int = 1
-    stride_w: int = 1
-    dilate_h: int = 1
-    dilate_w: int = 1
-    window_h: int = 3
-    window_w: int = 3
-
-    def run(self, x: Tensor) -> Tensor:
-        """Of [N,C,H,W]."""
-        return F.sliding_window(
-            x,
-            (self.window_h, self.window_w),
-            (self.pad_h, self.pad_w),
-            (self.stride_h, self.stride_w),
-            (self.dilate_h, self.dilate_w),
-        )
+@op_class(factor=0)
+def PixelShuffle(op: Any, x: Tensor) -> Tensor:
+    """Channels become pixels: [N, C * f * f, H, W] to [N, C, H * f, W * f], where f is `factor`."""
+    return F.pixel_shuffle(x, op.factor)
 
 
-class SlidingWindowTranspose(OpDef):
-    """Sums of windows put back into a picture."""
+@op_class(factor=0)
+def PixelShuffleBackward(op: Any, x: Tensor) -> Tensor:
+    """Pixels become channels: [N, C, H * f, W * f] to [N, C * f * f, H, W], where f is `factor`."""
+    *lead, c, h, w = x.shape
+    f = op.factor
+    if f < 1 or h % f or w % f:
+        raise ShapeError(f"PixelShuffleBackward: factor {f} does not divide height {h} and width {w}")
+    parts = F.reshape(x, (*lead, c, h // f, f, w // f, f))
+    n = len(lead)
+    order = [*range(n), n, n + 2, n + 4, n + 1, n + 3]
+    return F.reshape(F.transpose(parts, order), (*lead, c * f * f, h // f, w // f))
 
-    out_h: int = 0
-    out_w: int = 0
-    pad_h: int = 0
-    pad_w: int = 0
-    stride_h: int = 1
-    stride_w: int = 1
-    dilate_h: int = 1
-    dilate_w: int = 1
-    window_h: int = 3
-    window_w: int = 3
 
-    def run(self, x: Tensor) -> Tensor:
-        """[N,C,H,W]."""
-        return F.sliding_window_transpose(
-            x,
-            (self.out_h, self.out_w),
-            (self.window_h, self.window_w),
-            (self.pad_h, self.pad_w),
-            (self.stride_h, self.stride_w),
-            (self.dilate_h, self.dilate_w),
-        )
+@op_class(**_GEOMETRY, **_WINDOW)
+def Images2Neibs(op: Any, x: Tensor) -> Tensor:
+    """Windows of [N,C,H,W]: [N, C, rows, columns, kh, kw]."""
+    return F.sliding_window(x, *_sizes(op, "window", "pad", "stride", "dilate"))
+
+
+@op_class(out_h=0, out_w=0, **_GEOMETRY, **_WINDOW)
+def SlidingWindowTranspose(op: Any, x: Tensor) -> Tensor:
+    """Sums of windows put back into a picture [N,C,H,W]."""
+    return F.sliding_window_transpose(x, *_sizes(op, "out", "window", "pad", "stride", "dilate"))

@@ -16,7 +16,7 @@ Callback = Callable[[Tensor], Any]
 
 
 class Grad:
-    """Records what is computed of the tensors of `wrt`; calling it gives each callback its gradient.
+    """Records what is computed from the tensors of `wrt`; a call gives each callback its gradient.
 
     ```python
     with Grad() as grad:
@@ -47,7 +47,7 @@ class Grad:
 
     def _open(self, what: str) -> Tape:
         if self._tape is None:
-            raise GradientError(f"Grad.{what}: it was called or left already; make another one")
+            raise GradientError(f"Grad.{what}: it was called or closed already; make another one")
         return self._tape
 
     def suppress(self) -> None:
@@ -63,7 +63,7 @@ class Grad:
             self._paused = False
 
     def __call__(self, ys: Any, dys: Any = None) -> None:
-        """Gradients of ys (a tensor, or several), whose cotangents are dys: ones without them."""
+        """Gradients of ys (a tensor, or several) with the cotangents dys, by default ones."""
         tape = self._open("__call__")
         targets = [ys] if isinstance(ys, Tensor) else list(ys)
         seeds = [ones_like(y) for y in targets] if dys is None else [dys] if isinstance(dys, Tensor) else list(dys)

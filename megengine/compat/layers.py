@@ -2,313 +2,206 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from megengine import functional as F
 from megengine import random
-from megengine.compat.opdef import OpDef, choice, integers, word_of
+from megengine.compat.opdef import choice, integers, op_class, op_like, refused_op, word_of
 from megengine.core.errors import OptionError
 from megengine.quantization.modules import lsq_forward, tqt_forward
 from megengine.tensor import Tensor
 
-FWD_MODE = choice("BatchNorm.FwdMode", "TRAINING INFERENCE")
-NONLINE_MODE = choice("RNN.NonlineMode", "IDENTITY RELU TANH")
+_FWD_MODE = choice("BatchNorm.FwdMode", "TRAINING INFERENCE")
+_NONLINE_MODE = choice("RNN.NonlineMode", "IDENTITY RELU TANH")
+_AFFINE = {"affine": True, "eps": 1e-5}
 
 
-class BatchNorm(OpDef):
-    """Batch normalisation; in training it takes and gives moving statistics."""
+@op_class(
+    param_dim=choice("BatchNorm.ParamDim", "DIM_11HW DIM_1CHW DIM_1C11 DIM_111C"),
+    fwd_mode=_FWD_MODE,
+    **{"epsilon": 1e-4, "avg_factor": 1.0, "scale": 1.0, "bias": 0.0},
+)
+def BatchNorm(
+    op: Any, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor | None = None, variance: Tensor | None = None
+) -> tuple[Tensor, ...]:
+    """Batch normalisation; in training it takes and gives moving statistics.
 
-    ParamDim, FwdMode = choice("BatchNorm.ParamDim", "DIM_11HW DIM_1CHW DIM_1C11 DIM_111C"), FWD_MODE
-    param_dim: str = ParamDim.DIM_11HW
-    fwd_mode: str = FWD_MODE.TRAINING
-    epsilon: float = 1e-4
-    avg_factor: float = 1.0
-    scale: float = 1.0
-    bias: float = 0.0
-
-    def run(
-        self, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor | None = None, variance: Tensor | None = None
-    ) -> tuple[Tensor, ...]:
-        """(new mean, new variance, batch mean, batch 1 / deviation, nothing, result), as MegEngine gives them."""
-        if self.param_dim != "DIM_1C11":
-            raise OptionError(f"BatchNorm: param_dim is {self.param_dim!r}; expected DIM_1C11, for [N,C,H,W]")
-        nothing = F.zeros(0)
-        if self.fwd_mode == "INFERENCE":
-            if mean is None or variance is None:
-                raise OptionError("BatchNorm: INFERENCE needs five tensors; mean and variance are the last two")
-            y = F.nn.batch_norm(x, mean, variance, scale, bias, training=False, eps=self.epsilon)
-            return nothing, nothing, nothing, nothing, nothing, y
-        batch, square = (F.mean(v, axis=(0, 2, 3), keepdims=True) for v in (x, x * x))
-        spread = square - batch * batch
-        inverse = 1 / F.sqrt(spread + self.epsilon)
-        y = (x - batch) * inverse * scale + bias
+    (new mean, new variance, batch mean, batch 1 / deviation, nothing, result), as MegEngine gives them.
+    """
+    if op.param_dim != "DIM_1C11":
+        raise OptionError(f"BatchNorm: param_dim is {op.param_dim!r}; expected DIM_1C11, for [N,C,H,W]")
+    nothing = F.zeros(0)
+    if op.fwd_mode == "INFERENCE":
         if mean is None or variance is None:
-            return batch, inverse, nothing, y
-        count = x.size // batch.size
-        unbiased = spread * (count / max(count - 1, 1))
-        moved = [
-            old * (1 - self.avg_factor) + new * self.avg_factor for old, new in ((mean, batch), (variance, unbiased))
-        ]
-        return (*(m.detach() for m in moved), batch, inverse, nothing, y)
+            raise OptionError("BatchNorm: INFERENCE needs five tensors; mean and variance are the last two")
+        y = F.nn.batch_norm(x, mean, variance, scale, bias, training=False, eps=op.epsilon)
+        return nothing, nothing, nothing, nothing, nothing, y
+    batch, square = (F.mean(v, axis=(0, 2, 3), keepdims=True) for v in (x, x * x))
+    spread = square - batch * batch
+    inverse = 1 / F.sqrt(spread + op.epsilon)
+    y = (x - batch) * inverse * scale + bias
+    if mean is None or variance is None:
+        return batch, inverse, nothing, y
+    count = x.size // batch.size
+    unbiased = spread * (count / max(count - 1, 1))
+    moved = [old * (1 - op.avg_factor) + new * op.avg_factor for old, new in ((mean, batch), (variance, unbiased))]
+    return (*(m.detach() for m in moved), batch, inverse, nothing, y)
 
 
-class BatchNormBackward(BatchNorm):
-    """The gradients of a batch normalisation."""
-
-    def run(self, *inputs: Tensor) -> Any:
-        """Refused: they are computed where a gradient is asked for."""
-        raise OptionError("BatchNormBackward: gradients of batch_norm come from GradManager.backward")
+refused_op(
+    "BatchNormBackward",
+    "The gradients of a batch normalisation.",
+    "gradients of batch_norm come from GradManager.backward",
+    **BatchNorm._defaults,
+)
 
 
 def _statistics(x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
+    """Mean and 1 / deviation."""
     mean = F.mean(x, axis=axes)
     square = F.mean(x * x, axis=axes)
     return mean, 1 / F.sqrt(square - mean * mean + eps)
 
 
-class LayerNorm(OpDef):
-    """Normalisation over the last axes."""
-
-    affine: bool = True
-    eps: float = 1e-5
-    normalized_dim: int = 1
-    normalized_size: int = 1
-
-    def run(self, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> tuple[Tensor, ...]:
-        """(result, mean, 1 / deviation)."""
-        shape = tuple(x.shape[x.ndim - self.normalized_dim :])
-        y = F.nn.layer_norm(x, shape, self.affine, weight, bias, self.eps)
-        return y, *_statistics(x, tuple(range(x.ndim - self.normalized_dim, x.ndim)), self.eps)
+@op_class(**_AFFINE, normalized_dim=1, normalized_size=1)
+def LayerNorm(op: Any, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> tuple[Tensor, ...]:
+    """Normalisation over the last axes: (result, mean, 1 / deviation)."""
+    shape = tuple(x.shape[x.ndim - op.normalized_dim :])
+    y = F.nn.layer_norm(x, shape, op.affine, weight, bias, op.eps)
+    return y, *_statistics(x, tuple(range(x.ndim - op.normalized_dim, x.ndim)), op.eps)
 
 
-class GeneralNorm(OpDef):
-    """Normalisation over the axes from `axis_start` to before `axis_end`."""
-
-    affine: bool = True
-    eps: float = 1e-5
-    axis_start: int = 0
-    axis_end: int = 0
-
-    def run(self, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> tuple[Tensor, ...]:
-        """(result, mean, 1 / deviation)."""
-        axes = tuple(range(self.axis_start, self.axis_end))
-        y = F.nn.general_norm(x, axes, self.affine, weight, bias, self.eps)
-        return y, *_statistics(x, axes, self.eps)
+@op_class(**_AFFINE, axis_start=0, axis_end=0)
+def GeneralNorm(op: Any, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> tuple[Tensor, ...]:
+    """Normalisation over the axes from `axis_start` to before `axis_end`: (result, mean, 1 / deviation)."""
+    axes = tuple(range(op.axis_start, op.axis_end))
+    return F.nn.general_norm(x, axes, op.affine, weight, bias, op.eps), *_statistics(x, axes, op.eps)
 
 
-class GroupNorm(OpDef):
-    """Normalisation over groups of channels."""
-
-    Format = choice("GroupNorm.Format", "NCHW NHWC")
-    affine: bool = True
-    eps: float = 1e-5
-    group: int = 1
-    format: str = Format.NCHW
-
-    def run(self, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> tuple[Tensor, ...]:
-        """(result, mean, variance) of each group."""
-        y = F.nn.group_norm(x, self.group, self.affine, weight, bias, self.eps)
-        parts = F.reshape(x, (x.shape[0], self.group, -1))
-        return y, F.mean(parts, axis=2), F.var(parts, axis=2)
+@op_class(**_AFFINE, group=1, format=choice("GroupNorm.Format", "NCHW NHWC"))
+def GroupNorm(op: Any, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> tuple[Tensor, ...]:
+    """Normalisation over groups of channels: (result, mean, variance) of each group."""
+    parts = F.reshape(x, (x.shape[0], op.group, -1))
+    y = F.nn.group_norm(x, op.group, op.affine, weight, bias, op.eps)
+    return y, F.mean(parts, axis=2), F.var(parts, axis=2)
 
 
-class InstanceNorm(GroupNorm):
-    """Normalisation over the pixels of each channel."""
+InstanceNorm = op_like(GroupNorm, "InstanceNorm", "Normalisation over the pixels of each channel.")
 
 
-class LRN(OpDef):
-    """Local response normalisation over channels."""
-
-    n: int = 5
-    k: float = 2.0
-    alpha: float = 1e-4
-    beta: float = 0.75
-
-    def run(self, x: Tensor) -> Tensor:
-        """Of [N,C,H,W]."""
-        return F.nn.local_response_norm(x, self.n, self.k, self.alpha, self.beta)
+@op_class(n=5, k=2.0, alpha=1e-4, beta=0.75)
+def LRN(op: Any, x: Tensor) -> Tensor:
+    """Local response normalisation over the channels of [N,C,H,W]."""
+    return F.nn.local_response_norm(x, op.n, op.k, op.alpha, op.beta)
 
 
-class Dropout(OpDef):
-    """Elements set to 0 at random, the others scaled."""
-
-    random: ClassVar[bool] = True
-    drop_prob: float = 0.0
-    seed: int = 0
-    handle: int = 0
-
-    def run(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(result, the mask that it is the product with)."""
-        mask = F.dropout(F.ones_like(x), self.drop_prob)
-        return x * mask, mask
+@op_class(drop_prob=0.0, seed=0, handle=0)
+def Dropout(op: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Elements set to 0 at random, the others scaled: (result, the mask that it is the product with)."""
+    mask = F.dropout(F.ones_like(x), op.drop_prob)
+    return x * mask, mask
 
 
-class RNNCell(OpDef):
-    """One step of a recurrent cell: a function of two linear maps."""
-
-    NonlineMode = NONLINE_MODE
-    nonlineMode: str = NONLINE_MODE.IDENTITY  # noqa: N815
-
-    def run(
-        self, x: Tensor, weight_ih: Tensor, bias_ih: Tensor, h: Tensor, weight_hh: Tensor, bias_hh: Tensor
-    ) -> Tensor:
-        """The new state."""
-        y = F.linear(x, weight_ih) + bias_ih + F.linear(h, weight_hh) + bias_hh
-        word = word_of(self.nonlineMode)
-        return y if word == "IDENTITY" else getattr(F, word.lower())(y)
+def _gates(x: Tensor, weight_ih: Tensor, bias_ih: Tensor, h: Tensor, weight_hh: Tensor, bias_hh: Tensor) -> Tensor:
+    return F.linear(x, weight_ih) + bias_ih + F.linear(h, weight_hh) + bias_hh
 
 
-class LSTMCell(OpDef):
-    """One step of an LSTM; gates are input, forget, cell, output."""
-
-    def run(
-        self,
-        x: Tensor,
-        weight_ih: Tensor,
-        bias_ih: Tensor,
-        h: Tensor,
-        weight_hh: Tensor,
-        bias_hh: Tensor,
-        c: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """(new state, new cell, gates one after the other)."""
-        gates = F.linear(x, weight_ih) + bias_ih + F.linear(h, weight_hh) + bias_hh
-        i, f, g, o = parts = F.split(gates, 4, axis=-1)
-        c = F.sigmoid(f) * c + F.sigmoid(i) * F.tanh(g)
-        return F.sigmoid(o) * F.tanh(c), c, F.reshape(F.concat(parts), gates.shape)
+@op_class(nonlineMode=_NONLINE_MODE)
+def RNNCell(
+    op: Any, x: Tensor, weight_ih: Tensor, bias_ih: Tensor, h: Tensor, weight_hh: Tensor, bias_hh: Tensor
+) -> Tensor:
+    """The new state of a recurrent cell: a function of two linear maps."""
+    y = _gates(x, weight_ih, bias_ih, h, weight_hh, bias_hh)
+    word = word_of(op.nonlineMode)
+    return y if word == "IDENTITY" else getattr(F, word.lower())(y)
 
 
-class _Packed(OpDef):
-    def run(self, *inputs: Tensor) -> Any:
-        """Refused: its weights are packed in an order of MegEngine's own."""
-        raise OptionError(f"{self!r}: its weights are packed for MegEngine's kernel; use {self.instead}")
-
-    instead: ClassVar[str] = ""
-
-
-class RNN(_Packed):
-    """A recurrent network over a sequence, with packed weights."""
-
-    instead: ClassVar[str] = "megengine.module.RNN"
-    NonlineMode, FwdMode = NONLINE_MODE, FWD_MODE
-    num_layers: int = 1
-    bidirectional: bool = False
-    bias: bool = True
-    hidden_size: int = 128
-    dropout: float = 0.0
-    nonlineMode: str = NONLINE_MODE.IDENTITY  # noqa: N815
-    fwd_mode: str = FWD_MODE.TRAINING
+@op_class()
+def LSTMCell(
+    op: Any, x: Tensor, weight_ih: Tensor, bias_ih: Tensor, h: Tensor, weight_hh: Tensor, bias_hh: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One step of an LSTM: (new state, new cell, the gates input, forget, cell, output one after the other)."""
+    gates = _gates(x, weight_ih, bias_ih, h, weight_hh, bias_hh)
+    i, f, g, o = parts = F.split(gates, 4, axis=-1)
+    c = F.sigmoid(f) * c + F.sigmoid(i) * F.tanh(g)
+    return F.sigmoid(o) * F.tanh(c), c, F.reshape(F.concat(parts), gates.shape)
 
 
-class LSTM(_Packed):
-    """An LSTM over a sequence, with packed weights."""
-
-    instead: ClassVar[str] = "megengine.module.LSTM"
-    FwdMode = FWD_MODE
-    num_layers: int = 1
-    bidirectional: bool = False
-    bias: bool = True
-    hidden_size: int = 128
-    proj_size: int = 0
-    dropout: float = 0.0
-    fwd_mode: str = FWD_MODE.TRAINING
-
-
-class MultiHeadAttn(_Packed):
-    """Attention with packed weights."""
-
-    instead: ClassVar[str] = "megengine.functional.nn.multi_head_attention"
-    AttnMaskType = choice("MultiHeadAttn.AttnMaskType", "NO_MASK DEFAULT_MASK CUDNN_STYLE_MASK USER_DEFINED_MASK")
-    TensorCombinationType = choice("MultiHeadAttn.TensorCombinationType", "NONE ONLY_MASK ONLY_BIASKV ALL")
-    num_heads: int = 1
-    embeding_size: int = 0
-    k_size: int = 0
-    v_size: int = 0
-    qproj_size: int = 0
-    kproj_size: int = 0
-    vproj_size: int = 0
-    oproj_size: int = 0
-    qbias: bool = False
-    kbias: bool = False
-    vbias: bool = False
-    obias: bool = False
-    sm_scaler: float = 1.0
-    input_order: int = 0
-    attn_mask_type: str = AttnMaskType.NO_MASK
-    tensor_combination_type: str = TensorCombinationType.NONE
-    add_zero_attn: bool = False
-    need_weights: bool = False
-    reslink: bool = False
-    training: bool = True
-    seed: int = 0
-    attn_prob: float = 0.0
-    out_prob: float = 0.0
-    handle: int = 0
+_PACKED = "its weights are packed for MegEngine's kernel; use"
+_LAYERS = {"num_layers": 1, "bidirectional": False, "bias": True, "hidden_size": 128}
+refused_op(
+    "RNN",
+    "A recurrent network over a sequence, with packed weights.",
+    f"{_PACKED} megengine.module.RNN",
+    **{**_LAYERS, "dropout": 0.0, "nonlineMode": _NONLINE_MODE, "fwd_mode": _FWD_MODE},
+)
+refused_op(
+    "LSTM",
+    "An LSTM over a sequence, with packed weights.",
+    f"{_PACKED} megengine.module.LSTM",
+    **{**_LAYERS, "proj_size": 0, "dropout": 0.0, "fwd_mode": _FWD_MODE},
+)
+refused_op(
+    "MultiHeadAttn",
+    "Attention with packed weights.",
+    f"{_PACKED} megengine.functional.nn.multi_head_attention",
+    num_heads=1,
+    embeding_size=0,
+    **{f"{name}_size": 0 for name in ("k", "v", "qproj", "kproj", "vproj", "oproj")},
+    **dict.fromkeys(("qbias", "kbias", "vbias", "obias"), False),
+    **{"sm_scaler": 1.0, "input_order": 0},
+    attn_mask_type=choice("MultiHeadAttn.AttnMaskType", "NO_MASK DEFAULT_MASK CUDNN_STYLE_MASK USER_DEFINED_MASK"),
+    tensor_combination_type=choice("MultiHeadAttn.TensorCombinationType", "NONE ONLY_MASK ONLY_BIASKV ALL"),
+    **{"add_zero_attn": False, "need_weights": False, "reslink": False, "training": True},
+    **{"seed": 0, "attn_prob": 0.0, "out_prob": 0.0, "handle": 0},
+)
 
 
 # ---------------------------------------------------------------- quantization
 
-
-class FakeQuant(OpDef):
-    """Values that quantized ones stand for, with scale and zero point as tensors."""
-
-    qmin: int = -(2**31)
-    qmax: int = 2**31 - 1
-
-    def run(self, x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
-        """float32; the gradient passes where nothing is clamped."""
-        t = x / scale
-        rounded = t + (F.round(t) - t).detach() + zero_point
-        return (F.clip(rounded, self.qmin, self.qmax) - zero_point) * scale.detach()
+_LIMITS = {"qmin": -(2**31), "qmax": 2**31 - 1}
 
 
-class LSQ(OpDef):
-    """Fake quantization with a learnt step."""
+@op_class(**_LIMITS)
+def FakeQuant(op: Any, x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+    """Values (float32) that quantized ones stand for, with scale and zero point as tensors.
 
-    qmin: int = -(2**31)
-    qmax: int = 2**31 - 1
-
-    def run(self, x: Tensor, scale: Tensor, zero_point: Tensor, grad_scale: Tensor) -> Tensor:
-        """The step gets a gradient too, times `grad_scale`."""
-        return lsq_forward(self.qmin, self.qmax, x, scale, zero_point, grad_scale)
-
-
-class TQT(OpDef):
-    """Fake quantization whose scale is a learnt power of two."""
-
-    qmin: int = -(2**31)
-    qmax: int = 2**31 - 1
-
-    def run(self, x: Tensor, scale: Tensor) -> Tensor:
-        """The exponent gets a gradient too."""
-        return tqt_forward(self.qmin, self.qmax, x, scale)
+    The gradient passes where nothing is clamped.
+    """
+    t = x / scale
+    rounded = t + (F.round(t) - t).detach() + zero_point
+    return (F.clip(rounded, op.qmin, op.qmax) - zero_point) * scale.detach()
 
 
-class LAMBUpdate(OpDef):
-    """A step of the LAMB optimizer for one parameter."""
+@op_class(**_LIMITS)
+def LSQ(op: Any, x: Tensor, scale: Tensor, zero_point: Tensor, grad_scale: Tensor) -> Tensor:
+    """Fake quantization with a learnt step, whose gradient is multiplied by `grad_scale`."""
+    return lsq_forward(op.qmin, op.qmax, x, scale, zero_point, grad_scale)
 
-    beta_1: float = 1.0
-    beta_2: float = 1.0
-    step: float = 1.0
-    lr: float = 1.0
-    weight_decay: float = 1.0
-    eps: float = 1.0
-    bias_correction: bool = True
-    always_adapt: bool = False
 
-    def run(self, m: Tensor, v: Tensor, parameter: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(new first moment, new second moment, new parameter)."""
-        m = self.beta_1 * m + (1 - self.beta_1) * grad
-        v = self.beta_2 * v + (1 - self.beta_2) * grad * grad
-        fix = [1 - beta**self.step if self.bias_correction else 1.0 for beta in (self.beta_1, self.beta_2)]
-        change = (m / fix[0]) / (F.sqrt(v / fix[1]) + self.eps) + self.weight_decay * parameter
-        ratio: Any = 1.0
-        if self.always_adapt or self.weight_decay > 0:
-            ours, theirs = (float(np.linalg.norm(t.numpy())) for t in (parameter, change))
-            ratio = ours / theirs if ours > 0 and theirs > 0 else 1.0
-        return m, v, parameter - self.lr * ratio * change
+@op_class(**_LIMITS)
+def TQT(op: Any, x: Tensor, scale: Tensor) -> Tensor:
+    """Fake quantization whose scale is a power of two with a learnt exponent."""
+    return tqt_forward(op.qmin, op.qmax, x, scale)
+
+
+@op_class(
+    **dict.fromkeys(("beta_1", "beta_2", "step", "lr", "weight_decay", "eps"), 1.0),
+    **{"bias_correction": True, "always_adapt": False},
+)
+def LAMBUpdate(op: Any, m: Tensor, v: Tensor, parameter: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A step of the LAMB optimizer for one parameter: (new first moment, new second moment, new parameter)."""
+    m = op.beta_1 * m + (1 - op.beta_1) * grad
+    v = op.beta_2 * v + (1 - op.beta_2) * grad * grad
+    fix = [1 - beta**op.step if op.bias_correction else 1.0 for beta in (op.beta_1, op.beta_2)]
+    change = (m / fix[0]) / (F.sqrt(v / fix[1]) + op.eps) + op.weight_decay * parameter
+    ratio: Any = 1.0
+    if op.always_adapt or op.weight_decay > 0:
+        ours, theirs = (float(np.linalg.norm(t.numpy())) for t in (parameter, change))
+        ratio = ours / theirs if ours > 0 and theirs > 0 else 1.0
+    return m, v, parameter - op.lr * ratio * change
 
 
 # ---------------------------------------------------------------- random numbers
@@ -328,96 +221,51 @@ def delete_rng_handle(handle: int) -> None:
     _handles.pop(handle, None)
 
 
-class _Random(OpDef):
-    random: ClassVar[bool] = True
-
-    @property
-    def rng(self) -> Any:
-        """The generator of the handle; without one that of the process, or a new one from the seed."""
-        seed, handle = (getattr(self, name) for name in ("seed", "handle"))
-        if handle in _handles:
-            return _handles[handle]
-        return random.RNG(seed) if seed else random
+def _generator(op: Any) -> Any:
+    """The generator of the handle; without one that of the process, or a new one from the seed."""
+    if op.handle in _handles:
+        return _handles[op.handle]
+    return random.RNG(op.seed) if op.seed else random
 
 
-class UniformRNG(_Random):
-    """Numbers from 0 to 1; the shape is a tensor."""
-
-    seed: int = 0
-    dtype: Any = np.dtype(np.float32)
-    handle: int = 0
-
-    def run(self, shape: Tensor) -> Tensor:
-        """Of `dtype`."""
-        return self.rng.uniform(0, 1, tuple(integers("UniformRNG", shape))).astype(self.dtype)
+@op_class(seed=0, dtype=np.dtype(np.float32), handle=0)
+def UniformRNG(op: Any, shape: Tensor) -> Tensor:
+    """Numbers of `dtype` from 0 to 1; the shape is a tensor."""
+    return _generator(op).uniform(0, 1, tuple(integers("UniformRNG", shape))).astype(op.dtype)
 
 
-class GaussianRNG(_Random):
-    """Numbers of a normal distribution; the shape is a tensor."""
-
-    seed: int = 0
-    mean: float = 0.0
-    std: float = 1.0
-    dtype: Any = np.dtype(np.float32)
-    handle: int = 0
-
-    def run(self, shape: Tensor) -> Tensor:
-        """Of `dtype`."""
-        return self.rng.normal(self.mean, self.std, tuple(integers("GaussianRNG", shape))).astype(self.dtype)
+@op_class(seed=0, mean=0.0, std=1.0, dtype=np.dtype(np.float32), handle=0)
+def GaussianRNG(op: Any, shape: Tensor) -> Tensor:
+    """Numbers of `dtype` of a normal distribution; the shape is a tensor."""
+    return _generator(op).normal(op.mean, op.std, tuple(integers("GaussianRNG", shape))).astype(op.dtype)
 
 
-class GammaRNG(_Random):
+@op_class(seed=0, handle=0)
+def GammaRNG(op: Any, shape: Tensor, scale: Tensor) -> Tensor:
     """Numbers of gamma distributions, one for each element of the parameters."""
-
-    seed: int = 0
-    handle: int = 0
-
-    def run(self, shape: Tensor, scale: Tensor) -> Tensor:
-        """Of the shape of the parameters."""
-        return self.rng.gamma(shape, scale)
+    return _generator(op).gamma(shape, scale)
 
 
-class BetaRNG(_Random):
+@op_class(seed=0, handle=0)
+def BetaRNG(op: Any, alpha: Tensor, beta: Tensor) -> Tensor:
     """Numbers of beta distributions, one for each element of the parameters."""
-
-    seed: int = 0
-    handle: int = 0
-
-    def run(self, alpha: Tensor, beta: Tensor) -> Tensor:
-        """Of the shape of the parameters."""
-        return self.rng.beta(alpha, beta)
+    return _generator(op).beta(alpha, beta)
 
 
-class PoissonRNG(_Random):
+@op_class(seed=0, handle=0)
+def PoissonRNG(op: Any, lam: Tensor) -> Tensor:
     """Numbers of Poisson distributions, one for each element of the parameter."""
-
-    seed: int = 0
-    handle: int = 0
-
-    def run(self, lam: Tensor) -> Tensor:
-        """Of the shape of the parameter."""
-        return self.rng.poisson(lam)
+    return _generator(op).poisson(lam)
 
 
-class PermutationRNG(_Random):
-    """The numbers below n in a random order; n is a tensor."""
-
-    seed: int = 0
-    dtype: Any = np.dtype(np.int32)
-    handle: int = 0
-
-    def run(self, count: Tensor) -> Tensor:
-        """Of `dtype`."""
-        return self.rng.permutation(integers("PermutationRNG", count)[0]).astype(self.dtype)
+@op_class(seed=0, dtype=np.dtype(np.int32), handle=0)
+def PermutationRNG(op: Any, count: Tensor) -> Tensor:
+    """The numbers below n in a random order, of `dtype`; n is a tensor."""
+    return _generator(op).permutation(integers("PermutationRNG", count)[0]).astype(op.dtype)
 
 
-class ShuffleRNG(_Random):
-    """Rows in a random order."""
-
-    seed: int = 0
-    handle: int = 0
-
-    def run(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(rows, where each came from)."""
-        order = self.rng.permutation(x.shape[0])
-        return x[order], order
+@op_class(seed=0, handle=0)
+def ShuffleRNG(op: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows in a random order: (rows, where each came from)."""
+    order = _generator(op).permutation(x.shape[0])
+    return x[order], order

@@ -1,7 +1,8 @@
 """Op classes as MegEngine has them, and `apply`, which runs one on tensors.
 
-A class is a record of options: `Reduce(mode="SUM", axis=1)`. Its method `run` computes it with public functions, so
-gradients, graphs and files need nothing else. Graphs hold an applied op as the call of a function named after it.
+A class is a record of options: `Reduce(mode="SUM", axis=1)`. It is declared by a function of the op and its tensors
+(`op_class`), which computes it with public functions, so gradients, graphs and files need nothing else. Graphs hold an
+applied op as the call of a function named after it.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import functools
 import inspect
 import numbers
 import types
-from collections.abc import Callable
-from typing import Any, ClassVar, dataclass_transform
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -43,7 +44,7 @@ class Choice(enum.StrEnum):
 
 
 def choice(name: str, words: str) -> Any:
-    """A class of choices, named as MegEngine prints it."""
+    """A class of choices, named as MegEngine prints it. As an option it stands for its first word."""
     return Choice(name.rpartition(".")[2], [(w, w) for w in words.split()], qualname=name)
 
 
@@ -52,37 +53,26 @@ def word_of(option: str) -> str:
     return str(option.value) if isinstance(option, Choice) else option
 
 
-@dataclass_transform(eq_default=False)
 class OpDef:
     """An op with its options; equal to another one of the same class and options."""
 
     scope: ClassVar[str] = ""
-    modes: ClassVar[Any] = None  # of a class whose ops are named after their mode: what the modes are
-    random: ClassVar[bool] = False
+    modes: ClassVar[Sequence[str]] = ()  # of a class whose ops are named after their mode: what the modes are
     run: Callable[..., Any]
     _defaults: ClassVar[dict[str, Any]] = {}
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
-
-    def __init_subclass__(cls) -> None:
-        made = dataclasses.dataclass(eq=False, repr=False)(cls)
-        cls._defaults = {field.name: field.default for field in dataclasses.fields(made)}
-        if not cls.__name__.startswith("_"):
-            cls.__qualname__ = cls.__name__
-            CLASSES[cls.__name__] = cls
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "scope":
-            object.__setattr__(self, name, str(value))
-            return
-        if name not in self._defaults:
+        if name != "scope" and name not in self._defaults:
             raise OptionError(f"{type(self).__name__}: no option {name!r}{nearest(name, self._defaults)}")
-        object.__setattr__(self, name, _checked(type(self), name, value))
+        object.__setattr__(self, name, str(value) if name == "scope" else _checked(type(self), name, value))
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: _plain(getattr(self, name)) for name in self._defaults}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in {**self._defaults, **known(type(self), state)}.items():
+        # devices and limits of memory mean nothing here
+        given = {name: value for name, value in state.items() if name in self._defaults and name != "comp_node"}
+        for name, value in {**self._defaults, **given}.items():
             setattr(self, name, value)
 
     def __eq__(self, other: object) -> bool:
@@ -92,15 +82,46 @@ class OpDef:
         return hash((type(self), repr(self.__getstate__())))
 
     def __repr__(self) -> str:
-        return str(getattr(self, "mode").value) if self.modes is not None else type(self).__name__  # noqa: B009
+        return self.__getstate__()["mode"] if self.modes else type(self).__name__
 
 
-class PyOpBase(OpDef):
-    """Base of ops that are written in Python; nothing derives from it here."""
+def op_class(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Decorator: the op class that is named after a function `f(op, *tensors)`, which computes it.
 
-    def run(self, *inputs: Tensor) -> Any:
-        """Nothing to compute."""
-        raise OptionError("PyOpBase: write a megengine.autodiff.Function with forward and backward")
+    `options` are names and defaults. Classes of choices among them are attributes of the class: `Reduce.Mode`.
+    """
+    return lambda function: declare(function.__name__, function.__doc__, function, options)
+
+
+def op_like(kind: Any, name: str, doc: str) -> Any:
+    """An op class of another name, with the options and the function of `kind`."""
+    return declare(name, doc, kind.run, kind._defaults)
+
+
+def refused_op(name: str, doc: str, why: str, /, **options: Any) -> Any:
+    """An op class that can be made. Applying it raises OptionError with the reason, and what to use instead."""
+
+    def run(op: OpDef, *inputs: Tensor) -> Any:
+        raise OptionError(f"{op!r}: {why}")
+
+    return declare(name, doc, run, options)
+
+
+def declare(name: str, doc: str | None, run: Callable[..., Any], options: dict[str, Any]) -> type[OpDef]:
+    """Make an op class, and enter it: `run(op, *tensors)` computes it."""
+    defaults = {n: next(iter(v)) if isinstance(v, enum.EnumMeta) else v for n, v in options.items()}
+    choices = {type(v).__name__: type(v) for v in defaults.values() if isinstance(v, Choice)}
+    names = {"__doc__": doc, "__module__": run.__module__, "run": run, "_defaults": defaults, **choices, **defaults}
+    names["__annotations__"] = dict.fromkeys(defaults, Any)
+    CLASSES[name] = dataclasses.dataclass(eq=False, repr=False)(type(name, (OpDef,), names))
+    return CLASSES[name]
+
+
+PyOpBase = refused_op(
+    "PyOpBase",
+    "Base of ops that are written in Python; nothing derives from it here.",
+    "write a megengine.autodiff.Function with forward and backward",
+)
 
 
 def _checked(kind: type[OpDef], name: str, value: Any) -> Any:
@@ -137,11 +158,6 @@ def _plain(value: Any) -> Any:
     return (value.value,) if type(value).__name__ == "Strategy" else value.value
 
 
-def known(kind: type[OpDef], state: dict[str, Any]) -> dict[str, Any]:
-    """The options of a class among what a file keeps of an op: devices and limits of memory mean nothing here."""
-    return {name: value for name, value in state.items() if name in kind._defaults and name != "comp_node"}
-
-
 # ---------------------------------------------------------------- applying
 
 
@@ -167,25 +183,24 @@ def apply(op: OpDef, *inputs: Any) -> tuple[Any, ...]:
 
 
 def as_tensor(value: Any) -> Any:
-    """Numbers and arrays as tensors; what is one, or stands for one in a graph, stays."""
+    """Numbers and arrays as tensors; tensors, and what stands for one in a graph, as they are."""
     return Tensor(value) if isinstance(value, (bool, numbers.Number, np.ndarray, np.generic, list, tuple)) else value
 
 
 def _options(op: OpDef) -> dict[str, Any]:
     """The options as plain values, those with their default left out."""
-    left_out = ("mode",) if op.modes is not None else ()
-    given = {name: _plain(getattr(op, name)) for name in op._defaults if name not in left_out}
-    defaults = {name: _plain(value) for name, value in op._defaults.items()}
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in given.items() if _differs(v, defaults[k])}
-
-
-def _differs(value: Any, default: Any) -> bool:
-    return (tuple(value) if isinstance(value, list) else value) != default
+    options = {}
+    for name, default in op._defaults.items():
+        value = _plain(getattr(op, name))
+        value = tuple(value) if isinstance(value, list) else value
+        if value != _plain(default) and not (name == "mode" and op.modes):
+            options[name] = value
+    return options
 
 
 def function_of(op: OpDef) -> Exported:
     """The function that graphs call for an op."""
-    return _function(type(op), None if op.modes is None else getattr(op, "mode").value)  # noqa: B009
+    return _function(type(op), repr(op) if op.modes else None)
 
 
 @functools.cache
@@ -207,23 +222,23 @@ def _function(kind: type[OpDef], mode: str | None) -> Exported:
     made = types.FunctionType(call.__code__, call.__globals__, mode or kind.__name__, None, call.__closure__)
     made.__signature__ = inspect.Signature([inputs, *options])
     home = opdefs.HOME if mode is None else f"{opdefs.PREFIX}{kind.__name__}"
-    return opdefs.declare(home, mode or kind.__name__, made, state=lambda given: stored(kind, {**fixed, **given}))
+    return opdefs.declare(home, mode or kind.__name__, made, state=lambda given: _stored(kind(**fixed, **given)))
 
 
-def stored(kind: type[OpDef], options: dict[str, Any]) -> dict[str, Any]:
+def _stored(op: OpDef) -> dict[str, Any]:
     """What MegEngine keeps of an op in a file."""
-    state = kind(**options).__getstate__()
+    state = op.__getstate__()
     return {**state, "workspace_limit": 2**64 - 1} if "strategy" in state else state
 
 
-def _check_arity(op: OpDef, given: int) -> None:
+def _check_arity(op: OpDef, count: int) -> None:
     parameters = inspect.signature(op.run).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return
     needed = sum(p.default is p.empty for p in parameters)
-    if not needed <= given <= len(parameters):
+    if not needed <= count <= len(parameters):
         names = ", ".join(p.name if p.default is p.empty else f"[{p.name}]" for p in parameters)
-        raise ArgumentError(f"{op!r}: got {counted(given, 'tensor')}; expected {names or 'none'}")
+        raise ArgumentError(f"{op!r}: got {counted(count, 'tensor')}; expected {names or 'none'}")
 
 
 def integers(what: str, tensor: Tensor) -> list[int]:
@@ -248,5 +263,5 @@ def declare_all() -> None:
     """Enter all classes and their functions, so that graphs and files find them by name."""
     for name, kind in CLASSES.items():
         opdefs.declare_class(name, functools.partial(_call_of, kind))
-        for mode in (None,) if kind.modes is None else kind.modes:
+        for mode in kind.modes or (None,):
             _function(kind, mode)

@@ -11,7 +11,7 @@ _GRAPHS = "graphs of version 1 are not here; trace a module with megengine.trace
 _DUMPS = "write models with megengine.save(traced, 'net.tm'), traced = traced_module.trace_module(net, inputs)"
 _LOADS = "read .tm and .onnx files with megengine.load and megengine.convert; .mge files are not read"
 _ONE_PROCESS = "training runs in one process"
-_CACHES = "kernels are chosen without a cache of measurements; nothing is to be kept"
+_CACHES = "kernels are chosen without a cache of measurements; there is nothing to keep"
 _PROFILES = "use megengine.utils.profiler.Profiler, or traced_module's profiles"
 _TRACES = "functions run as they are called; megengine.traced_module captures modules"
 
@@ -35,28 +35,20 @@ WORDS: dict[str, str] = {
     **dict.fromkeys(("PersistentCache", "PersistentCacheOnServer"), _CACHES),
     **dict.fromkeys(("Trace", "begin_record_values", "end_record_values", "name_tensor", "get_marked_tensor"), _TRACES),
 }
-_made: dict[str, type] = {}
+_classes: dict[str, type] = {}
 
 
 class Refused:
-    """Something of MegEngine's that is not here: it can be named, and making one or calling it raises OptionError."""
+    """A name of MegEngine's that is not here: it can be imported; calling it raises OptionError."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         raise OptionError(f"{cls.__name__}: {WORDS[cls.__name__]}")
 
 
-def refused(name: str) -> type | None:
-    """What stands for a name of the table; None for another name."""
-    if name not in WORDS:
-        return None
-    if name not in _made:
-        _made[name] = type(name, (Refused,), {"__doc__": f"Not here: {WORDS[name]}.", "__module__": __name__})
-    return _made[name]
-
-
 def find(module: str, name: str) -> Any:
-    """For `__getattr__` of a face: a refused name, or the error that says what to use."""
-    found = refused(name)
-    if found is None:
+    """For `__getattr__` of a face: the class of a refused name, or the error that says what to use."""
+    if name not in WORDS:
         raise absent.missing(module, name)
-    return found
+    if name not in _classes:
+        _classes[name] = type(name, (Refused,), {"__doc__": f"Not here: {WORDS[name]}.", "__module__": __name__})
+    return _classes[name]

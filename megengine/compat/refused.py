@@ -2,111 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
-
-from megengine.compat.opdef import OpDef, choice
-from megengine.core.errors import OptionError
-from megengine.tensor import Tensor
+from megengine.compat.opdef import choice, refused_op
 
 _ENGINES = "models of other engines do not run here; convert the original model to ONNX and load that"
 _ONE_PROCESS = "training runs in one process; sums and copies between processes have nothing to do"
+_MODES = choice(
+    "CollectiveComm.Mode",
+    "REDUCE_SUM BROADCAST ALL_GATHER REDUCE_SCATTER_SUM ALL_REDUCE_SUM ALL_REDUCE_MAX ALL_REDUCE_MIN "
+    "ALL_REDUCE_PROD GATHER SCATTER ALL_TO_ALL",
+)
 
-
-class _Refused(OpDef):
-    why: ClassVar[str] = ""
-
-    def run(self, *inputs: Tensor) -> Any:
-        """Raises OptionError that says what to use instead."""
-        raise OptionError(f"{self!r}: {self.why}")
-
-
-class _Engine(_Refused):
-    why: ClassVar[str] = _ENGINES
-    buf: str = ""
-    buf_size: int = 0
-
-
-class AtlasRuntime(_Engine):
-    """A model of Ascend's runtime."""
-
-
-class MagicMindRuntime(_Engine):
-    """A model of MagicMind."""
-
-
-class TensorRTRuntime(_Engine):
-    """A model of TensorRT."""
-
-
-class CambriconRuntime(_Engine):
-    """A model of Cambricon's runtime."""
-
-    symbol: str = ""
-    tensor_dim_mutable: bool = False
-
-
-class ExternOpr(_Refused):
-    """An op of a library that was loaded."""
-
-    why: ClassVar[str] = _ENGINES
-    output_shapes: Sequence[Sequence[int]] = ()
-    name: str = ""
-    data: str = ""
-    data_len: int = 0
-    output_dtypes: Any = None
-
-
-class CollectiveComm(_Refused):
-    """A sum, a copy or the like between processes."""
-
-    why: ClassVar[str] = _ONE_PROCESS
-    Mode = choice(
-        "CollectiveComm.Mode",
-        "REDUCE_SUM BROADCAST ALL_GATHER REDUCE_SCATTER_SUM ALL_REDUCE_SUM ALL_REDUCE_MAX ALL_REDUCE_MIN "
-        "ALL_REDUCE_PROD GATHER SCATTER ALL_TO_ALL",
-    )
-    mode: str = Mode.REDUCE_SUM
-    key: str = ""
-    nr_devices: int = 0
-    rank: int = 0
-    is_root: bool = False
-    local_grad: bool = False
-    addr: str = ""
-    port: int = 0
-    dtype: Any = None
-    backend: str = ""
-    comp_node: str = ""
-
-
-class RemoteSend(_Refused):
-    """A tensor sent to another process."""
-
-    why: ClassVar[str] = _ONE_PROCESS
-    key: str = ""
-    addr: str = ""
-    port: int = 0
-    rank_to: int = 0
-    backend: str = ""
-
-
-class RemoteRecv(_Refused):
-    """A tensor received from another process."""
-
-    why: ClassVar[str] = _ONE_PROCESS
-    key: str = ""
-    addr: str = ""
-    port: int = 0
-    rank_from: int = 0
-    cn: str = ""
-    shape: Sequence[int] = ()
-    dtype: Any = None
-    backend: str = ""
-
-
-class Barrier(_Refused):
-    """Waits for a device."""
-
-    why: ClassVar[str] = "calls are synchronous, so nothing is to be waited for"
-    comp_node: str = ""
-    nr_outputs: int = 0
+for _name, _engine in (("Atlas", "Ascend's runtime"), ("MagicMind", "MagicMind"), ("TensorRT", "TensorRT")):
+    refused_op(f"{_name}Runtime", f"A model of {_engine}.", _ENGINES, buf="", buf_size=0)
+_CAMBRICON = {"buf": "", "buf_size": 0, "symbol": "", "tensor_dim_mutable": False}
+refused_op("CambriconRuntime", "A model of Cambricon's runtime.", _ENGINES, **_CAMBRICON)
+_LIBRARY = {"output_shapes": (), "name": "", "data": "", "data_len": 0, "output_dtypes": None}
+refused_op("ExternOpr", "An op of a library that was loaded.", _ENGINES, **_LIBRARY)
+refused_op(
+    "CollectiveComm",
+    "A sum, a copy or the like between processes.",
+    _ONE_PROCESS,
+    **{"mode": _MODES, "key": "", "nr_devices": 0, "rank": 0, "is_root": False, "local_grad": False},
+    **{"addr": "", "port": 0, "dtype": None, "backend": "", "comp_node": ""},
+)
+_PEER = {"key": "", "addr": "", "port": 0}
+refused_op("RemoteSend", "A tensor sent to another process.", _ONE_PROCESS, **_PEER, rank_to=0, backend="")
+_SENT = {"rank_from": 0, "cn": "", "shape": (), "dtype": None, "backend": ""}
+refused_op("RemoteRecv", "A tensor received from another process.", _ONE_PROCESS, **_PEER, **_SENT)
+refused_op(
+    "Barrier",
+    "Waits for a device.",
+    "calls are synchronous, so there is nothing to wait for",
+    comp_node="",
+    nr_outputs=0,
+)

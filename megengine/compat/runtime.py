@@ -8,7 +8,6 @@ from megengine.core import hooks
 from megengine.core.errors import MegEngineError, OptionError
 from megengine.core.options import get_option, set_option  # noqa: F401  (faces give them)
 from megengine.functional import split
-from megengine.tensor import Tensor
 from megengine.utils.dlpack import from_dlpack, to_dlpack
 
 _scopes: list[str] = []
@@ -53,7 +52,7 @@ full_sync = sync
 
 
 def stop_step() -> None:
-    """Nothing: there is no training step to be told of."""
+    """Nothing: no training step is recorded."""
 
 
 def add_backward_callback(function: Any) -> None:
@@ -85,9 +84,5 @@ def set_jit_enabled(flag: bool) -> bool:
     return False
 
 
-def split_cpp(x: Tensor, nsplits_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
-    """`megengine.functional.split`."""
-    return split(x, nsplits_or_sections, axis)
-
-
+split_cpp = split
 _from_dlpack, _to_dlpack = from_dlpack, to_dlpack

@@ -8,35 +8,27 @@ from typing import Any
 import numpy as np
 
 from megengine import functional as F
-from megengine.compat.opdef import LARGEST, OpDef, choice, integers, word_of
+from megengine.compat.opdef import LARGEST, choice, integers, op_class, op_like, word_of
 from megengine.core.errors import OptionError, ShapeError
 from megengine.tensor import Tensor
 
 STRATEGY = choice("Convolution.Strategy", "HEURISTIC PROFILE REPRODUCIBLE OPTIMIZED")  # how kernels are chosen
 
 
-class AddAxis(OpDef):
+@op_class(axis=())
+def AddAxis(op: Any, x: Tensor) -> Tensor:
     """New axes of length 1; each position counts those put in before it."""
-
-    axis: Sequence[int] = ()
-
-    def run(self, x: Tensor) -> Tensor:
-        """The same elements."""
-        for axis in self.axis:
-            x = F.expand_dims(x, axis)
-        return x
+    for axis in op.axis:
+        x = F.expand_dims(x, axis)
+    return x
 
 
-class RemoveAxis(OpDef):
+@op_class(axis=())
+def RemoveAxis(op: Any, x: Tensor) -> Tensor:
     """Axes of length 1 go; each position counts without those taken before it."""
-
-    axis: Sequence[int] = ()
-
-    def run(self, x: Tensor) -> Tensor:
-        """The same elements."""
-        for axis in self.axis:
-            x = F.squeeze(x, axis)
-        return x
+    for axis in op.axis:
+        x = F.squeeze(x, axis)
+    return x
 
 
 def _lengths(what: str, given: Sequence[int], shape: Tensor | None) -> list[int]:
@@ -47,308 +39,207 @@ def _lengths(what: str, given: Sequence[int], shape: Tensor | None) -> list[int]
     return list(given)
 
 
-class Reshape(OpDef):
+@op_class(axis=7, shape=())
+def Reshape(op: Any, x: Tensor, shape: Tensor | None = None) -> Tensor:
     """The elements in another shape, which is a tensor or an option; the length at `axis` is what is left."""
-
-    axis: int = 7
-    shape: Sequence[int] = ()
-
-    def run(self, x: Tensor, shape: Tensor | None = None) -> Tensor:
-        """As many elements."""
-        lengths = _lengths("Reshape", self.shape, shape)
-        if self.axis < len(lengths):
-            lengths[self.axis] = -1
-        return F.reshape(x, lengths)
+    lengths = _lengths("Reshape", op.shape, shape)
+    if op.axis < len(lengths):
+        lengths[op.axis] = -1
+    return F.reshape(x, lengths)
 
 
-class Broadcast(OpDef):
-    """The tensor repeated to a shape, which is a tensor or an option."""
-
-    shape: Sequence[int] = ()
-
-    def run(self, x: Tensor, shape: Tensor | None = None) -> Tensor:
-        """Axes are added in front."""
-        return F.broadcast_to(x, _lengths("Broadcast", self.shape, shape))
+@op_class(shape=())
+def Broadcast(op: Any, x: Tensor, shape: Tensor | None = None) -> Tensor:
+    """The tensor repeated to a shape, which is a tensor or an option; axes are added in front."""
+    return F.broadcast_to(x, _lengths("Broadcast", op.shape, shape))
 
 
-class Dimshuffle(OpDef):
+@op_class(pattern=())
+def Dimshuffle(op: Any, x: Tensor) -> Tensor:
     """Axes in another order; -1 makes a new one of length 1."""
-
-    pattern: Sequence[int] = ()
-
-    def run(self, x: Tensor) -> Tensor:
-        """The same elements."""
-        pattern: Any = ["x" if axis == -1 else axis for axis in self.pattern]
-        return F.transpose(x, pattern)
+    pattern: Any = ["x" if axis == -1 else axis for axis in op.pattern]
+    return F.transpose(x, pattern)
 
 
-class Concat(OpDef):
-    """Tensors one after the other along an axis."""
-
-    axis: int = 0
-    comp_node: str = ""
-
-    def run(self, *inputs: Tensor) -> Tensor:
-        """Of one dtype."""
-        return F.concat(inputs, self.axis)
+@op_class(axis=0, comp_node="")
+def Concat(op: Any, *inputs: Tensor) -> Tensor:
+    """Tensors of one dtype, one after the other along an axis."""
+    return F.concat(inputs, op.axis)
 
 
-class Stack(OpDef):
-    """Tensors along a new axis."""
-
-    axis: int = 0
-    comp_node: str = ""
-
-    def run(self, *inputs: Tensor) -> Tensor:
-        """Of one shape."""
-        return F.stack(inputs, self.axis)
+@op_class(axis=0, comp_node="")
+def Stack(op: Any, *inputs: Tensor) -> Tensor:
+    """Tensors of one shape along a new axis."""
+    return F.stack(inputs, op.axis)
 
 
-class Split(OpDef):
+@op_class(axis=0, nsections=0)
+def Split(op: Any, x: Tensor, *lengths: Tensor) -> tuple[Tensor, ...]:
     """Parts along an axis: `nsections` equal ones, or of the lengths that further tensors give."""
-
-    axis: int = 0
-    nsections: int = 0
-
-    def run(self, x: Tensor, *lengths: Tensor) -> tuple[Tensor, ...]:
-        """In their order."""
-        if not lengths:
-            return F.split(x, self.nsections, self.axis)
-        ends = np.cumsum([integers("Split", n)[0] for n in lengths])
-        if ends[-1] != x.shape[self.axis]:
-            raise ShapeError(f"Split: lengths sum to {ends[-1]}; expected {x.shape[self.axis]}, the length of the axis")
-        return F.split(x, [int(n) for n in ends[:-1]], self.axis)
+    if not lengths:
+        return F.split(x, op.nsections, op.axis)
+    ends = np.cumsum([integers("Split", n)[0] for n in lengths])
+    if ends[-1] != x.shape[op.axis]:
+        raise ShapeError(f"Split: lengths sum to {ends[-1]}; expected {x.shape[op.axis]}, the length of the axis")
+    return F.split(x, [int(n) for n in ends[:-1]], op.axis)
 
 
-class MeshGrid(OpDef):
-    """Grids of coordinates."""
-
-    indexing: str = ""
-
-    def run(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """`indexing` is "xy" or "ij"."""
-        return F.meshgrid(*inputs, indexing=self.indexing or "xy")
+@op_class(indexing="")
+def MeshGrid(op: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
+    """Grids of coordinates; `indexing` is "xy" (the default) or "ij"."""
+    return F.meshgrid(*inputs, indexing=op.indexing or "xy")
 
 
-class Cumsum(OpDef):
+@op_class(axis=LARGEST, exclusive=True, reverse=False)
+def Cumsum(op: Any, x: Tensor) -> Tensor:
     """Running sums along an axis; `exclusive` without the element itself, `reverse` from the end."""
-
-    axis: int = LARGEST
-    exclusive: bool = True
-    reverse: bool = False
-
-    def run(self, x: Tensor) -> Tensor:
-        """Of the shape of `x`."""
-        key = [slice(None)] * x.ndim
-        key[self.axis] = slice(None, None, -1)
-        turned = x[tuple(key)] if self.reverse else x
-        sums = F.cumsum(turned, self.axis)
-        sums = sums - turned if self.exclusive else sums
-        return sums[tuple(key)] if self.reverse else sums
+    key = [slice(None)] * x.ndim
+    key[op.axis] = slice(None, None, -1)
+    turned = x[tuple(key)] if op.reverse else x
+    sums = F.cumsum(turned, op.axis)
+    sums = sums - turned if op.exclusive else sums
+    return sums[tuple(key)] if op.reverse else sums
 
 
-class Padding(OpDef):
-    """Elements added in front of and behind each axis."""
-
-    front_offset_dim0: int = 0
-    front_offset_dim1: int = 0
-    front_offset_dim2: int = 0
-    front_offset_dim3: int = 0
-    front_offset_dim4: int = 0
-    front_offset_dim5: int = 0
-    front_offset_dim6: int = 0
-    back_offset_dim0: int = 0
-    back_offset_dim1: int = 0
-    back_offset_dim2: int = 0
-    back_offset_dim3: int = 0
-    back_offset_dim4: int = 0
-    back_offset_dim5: int = 0
-    back_offset_dim6: int = 0
-    padding_val: float = 0.0
-    PaddingMode = choice("Padding.PaddingMode", "REPLICATE REFLECT CONSTANT")
-    padding_mode: str = PaddingMode.CONSTANT
-
-    def run(self, x: Tensor) -> Tensor:
-        """`REPLICATE` repeats the edge, `REFLECT` mirrors without it."""
-        widths = [(getattr(self, f"front_offset_dim{k}"), getattr(self, f"back_offset_dim{k}")) for k in range(x.ndim)]
-        return F.nn.pad(x, widths, word_of(self.padding_mode).lower(), self.padding_val)
+_OFFSETS = {f"{side}_offset_dim{k}": 0 for side in ("front", "back") for k in range(7)}
+_PADDING_MODE = choice("Padding.PaddingMode", "REPLICATE REFLECT CONSTANT")
 
 
-class ParamPackConcat(OpDef):
-    """Tensors flattened into one; `offsets` are first and last position of each. The last input is `offsets` again."""
-
-    offsets: Sequence[int] = ()
-
-    def run(self, *inputs: Tensor) -> Tensor:
-        """Gaps, which alignment leaves, are zeros."""
-        parts: list[Tensor] = []
-        at = 0
-        for x, start, stop in zip(inputs[:-1], self.offsets[::2], self.offsets[1::2], strict=True):
-            parts += [F.zeros(start - at, dtype=x.dtype)] if start > at else []
-            parts.append(x.flatten())
-            at = stop
-        return F.concat(parts)
+@op_class(**_OFFSETS, padding_val=0.0, padding_mode=_PADDING_MODE.CONSTANT)
+def Padding(op: Any, x: Tensor) -> Tensor:
+    """Elements added in front of and behind each axis; `REPLICATE` repeats the edge, `REFLECT` mirrors without it."""
+    widths = [(getattr(op, f"front_offset_dim{k}"), getattr(op, f"back_offset_dim{k}")) for k in range(x.ndim)]
+    return F.nn.pad(x, widths, word_of(op.padding_mode).lower(), op.padding_val)
 
 
-class ParamPackSplit(OpDef):
-    """What `ParamPackConcat` packed, with `shapes`."""
+@op_class(offsets=())
+def ParamPackConcat(op: Any, *inputs: Tensor) -> Tensor:
+    """Tensors flattened into one; `offsets`, also the last input, are the first and last position of each.
 
-    offsets: Sequence[int] = ()
-    shapes: Sequence[Sequence[int]] = ()
+    Gaps, which alignment leaves, are zeros.
+    """
+    parts: list[Tensor] = []
+    at = 0
+    for x, start, stop in zip(inputs[:-1], op.offsets[::2], op.offsets[1::2], strict=True):
+        parts += [F.zeros(start - at, dtype=x.dtype)] if start > at else []
+        parts.append(x.flatten())
+        at = stop
+    return F.concat(parts)
 
-    def run(self, x: Tensor) -> tuple[Tensor, ...]:
-        """One tensor for each shape."""
-        starts = zip(self.offsets[::2], self.offsets[1::2], self.shapes, strict=True)
-        return tuple(F.reshape(x[start:stop], tuple(shape)) for start, stop, shape in starts)
+
+@op_class(offsets=(), shapes=())
+def ParamPackSplit(op: Any, x: Tensor) -> tuple[Tensor, ...]:
+    """What `ParamPackConcat` packed: one tensor for each of `shapes`."""
+    starts = zip(op.offsets[::2], op.offsets[1::2], op.shapes, strict=True)
+    return tuple(F.reshape(x[start:stop], tuple(shape)) for start, stop, shape in starts)
 
 
 # ---------------------------------------------------------------- reductions
 
 
-class Reduce(OpDef):
-    """A reduction along an axis, of all elements without one, or to a shape that is a tensor."""
+@op_class(
+    mode=choice("Reduce.Mode", "SUM SUM_SQR PRODUCT MIN MAX MEAN"),
+    axis=LARGEST,
+    data_type=choice("Reduce.DataType", "DEFAULT FLOAT_IO16xC32 FLOAT_O32xC32 FLOAT_O16xC32 QUINT_I8xO32 QINT_I8xO32"),
+    keepdim=True,
+)
+def Reduce(op: Any, x: Tensor, shape: Tensor | None = None) -> Tensor:
+    """A reduction along an axis, of all elements without one, or to a shape that is a tensor.
 
-    Mode = choice("Reduce.Mode", "SUM SUM_SQR PRODUCT MIN MAX MEAN")
-    DataType = choice("Reduce.DataType", "DEFAULT FLOAT_IO16xC32 FLOAT_O32xC32 FLOAT_O16xC32 QUINT_I8xO32 QINT_I8xO32")
-    mode: str = Mode.SUM
-    axis: int = LARGEST
-    data_type: str = DataType.DEFAULT
-    keepdim: bool = True
-
-    def run(self, x: Tensor, shape: Tensor | None = None) -> Tensor:
-        """Keeps the axis, as MegEngine does, unless `keepdim` is false."""
-        if shape is None:
-            axis = None if self.axis == LARGEST else self.axis
-            return self._over(x, axis, keep=self.keepdim and axis is not None)
-        if self.axis != LARGEST:
-            raise OptionError("Reduce: got an axis and the shape of the result; expected one of them")
-        lengths = tuple(integers("Reduce", shape))
-        if lengths == (1,):
-            return F.reshape(self._over(x, None, keep=False), (1,))
-        axes = [k for k, (have, want) in enumerate(zip(x.shape, lengths, strict=False)) if have != want]
-        if len(lengths) != x.ndim or any(lengths[k] != 1 for k in axes):
-            raise ShapeError(f"Reduce: {tuple(x.shape)} cannot be reduced to {lengths}; lengths stay or become 1")
-        for axis in axes:
-            x = self._over(x, axis, keep=True)
-        return x
-
-    def _over(self, x: Tensor, axis: int | None, *, keep: bool) -> Tensor:
-        mode = word_of(self.mode)
-        name = {"SUM_SQR": "sum", "PRODUCT": "prod"}.get(mode, mode.lower())
-        return getattr(F, name)(x * x if mode == "SUM_SQR" else x, axis=axis, keepdims=keep)
+    It keeps the axis, as MegEngine does, unless `keepdim` is false.
+    """
+    if shape is None:
+        axis = None if op.axis == LARGEST else op.axis
+        return _reduced(op, x, axis, keep=op.keepdim and axis is not None)
+    if op.axis != LARGEST:
+        raise OptionError("Reduce: got an axis and the shape of the result; expected one of them")
+    lengths = tuple(integers("Reduce", shape))
+    if lengths == (1,):
+        return F.reshape(_reduced(op, x, None, keep=False), (1,))
+    axes = [k for k, (have, want) in enumerate(zip(x.shape, lengths, strict=False)) if have != want]
+    if len(lengths) != x.ndim or any(lengths[k] != 1 for k in axes):
+        raise ShapeError(f"Reduce: {tuple(x.shape)} cannot be reduced to {lengths}; lengths stay or become 1")
+    for axis in axes:
+        x = _reduced(op, x, axis, keep=True)
+    return x
 
 
-class Argmax(OpDef):
-    """Positions of the largest elements along an axis, which stays with length 1."""
-
-    axis: int = 0
-
-    def run(self, x: Tensor) -> Tensor:
-        """int32."""
-        return F.argmax(x, self.axis, keepdims=True)
+def _reduced(op: Any, x: Tensor, axis: int | None, *, keep: bool) -> Tensor:
+    mode = word_of(op.mode)
+    name = {"SUM_SQR": "sum", "PRODUCT": "prod"}.get(mode, mode.lower())
+    return getattr(F, name)(x * x if mode == "SUM_SQR" else x, axis=axis, keepdims=keep)
 
 
-class Argmin(OpDef):
-    """Positions of the smallest elements along an axis, which stays with length 1."""
-
-    axis: int = 0
-
-    def run(self, x: Tensor) -> Tensor:
-        """int32."""
-        return F.argmin(x, self.axis, keepdims=True)
+@op_class(axis=0)
+def Argmax(op: Any, x: Tensor) -> Tensor:
+    """Positions (int32) of the largest elements along an axis, which stays with length 1."""
+    return F.argmax(x, op.axis, keepdims=True)
 
 
-class Argsort(OpDef):
-    """Rows in order, and where each element came from."""
-
-    Order = choice("Argsort.Order", "ASCENDING DESCENDING")
-    order: str = Order.ASCENDING
-
-    def run(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Along the last axis."""
-        return F.sort(x, descending=self.order == "DESCENDING")
+@op_class(axis=0)
+def Argmin(op: Any, x: Tensor) -> Tensor:
+    """Positions (int32) of the smallest elements along an axis, which stays with length 1."""
+    return F.argmin(x, op.axis, keepdims=True)
 
 
-class TopK(OpDef):
-    """The k smallest of each row, or the -k largest; `k` is a tensor."""
-
-    Mode = choice("TopK.Mode", "KTH_ONLY VALUE_IDX_NOSORT VALUE_IDX_SORTED")
-    mode: str = Mode.KTH_ONLY
-
-    def run(self, x: Tensor, k: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Values and positions, or the kth value alone."""
-        count = integers("TopK", k)[0]
-        kth = self.mode == "KTH_ONLY"
-        values = F.topk(x, abs(count), descending=count < 0, kth_only=kth, no_sort=self.mode == "VALUE_IDX_NOSORT")
-        return values[0] if kth and isinstance(values, tuple) else values
+@op_class(order=choice("Argsort.Order", "ASCENDING DESCENDING"))
+def Argsort(op: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Elements in order along the last axis, and where each came from."""
+    return F.sort(x, descending=op.order == "DESCENDING")
 
 
-class Softmax(OpDef):
-    """Exponentials divided by their sum."""
+@op_class(mode=choice("TopK.Mode", "KTH_ONLY VALUE_IDX_NOSORT VALUE_IDX_SORTED"))
+def TopK(op: Any, x: Tensor, k: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+    """The k smallest of each row, or the -k largest: values and positions, or the kth value alone."""
+    count = integers("TopK", k)[0]
+    kth = op.mode == "KTH_ONLY"
+    values = F.topk(x, abs(count), descending=count < 0, kth_only=kth, no_sort=op.mode == "VALUE_IDX_NOSORT")
+    return values[0] if kth and isinstance(values, tuple) else values
 
-    axis: int = -1
 
-    def run(self, x: Tensor) -> Tensor:
-        """Along `axis`."""
-        return F.softmax(x, self.axis)
+@op_class(axis=-1)
+def Softmax(op: Any, x: Tensor) -> Tensor:
+    """Exponentials divided by their sum along an axis."""
+    return F.softmax(x, op.axis)
 
 
-class CondTake(OpDef):
-    """Elements where a mask is true, and their positions in the flat tensor."""
-
-    def run(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Both flat."""
-        return F.cond_take(mask, x)
+@op_class()
+def CondTake(op: Any, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Elements where a mask is true, and their positions in the flat tensor; both flat."""
+    return F.cond_take(mask, x)
 
 
 # ---------------------------------------------------------------- matrices
 
 
-class MatrixMul(OpDef):
-    """Product of matrices, either of them transposed."""
-
-    ComputeMode = choice("MatrixMul.ComputeMode", "DEFAULT FLOAT32")
-    Format = choice("MatrixMul.Format", "DEFAULT MK4 MK8 MK4_DOT N32K4_DOT")
-    Strategy = STRATEGY
-    transposeA: bool = False  # noqa: N815
-    transposeB: bool = False  # noqa: N815
-    compute_mode: str = ComputeMode.DEFAULT
-    format: str = Format.DEFAULT
-    strategy: str = STRATEGY.HEURISTIC
-    dimA: int = 0  # noqa: N815
-    dimB: int = 0  # noqa: N815
-
-    def run(self, a: Tensor, b: Tensor) -> Tensor:
-        """Leading axes of `a` or `b` are kept."""
-        return F.matmul(a, b, self.transposeA, self.transposeB)
+@op_class(
+    **{"transposeA": False, "transposeB": False},
+    compute_mode=choice("MatrixMul.ComputeMode", "DEFAULT FLOAT32"),
+    format=choice("MatrixMul.Format", "DEFAULT MK4 MK8 MK4_DOT N32K4_DOT"),
+    strategy=STRATEGY,
+    **{"dimA": 0, "dimB": 0},
+)
+def MatrixMul(op: Any, a: Tensor, b: Tensor) -> Tensor:
+    """Product of matrices, either of them transposed; leading axes of `a` or `b` are kept."""
+    return F.matmul(a, b, op.transposeA, op.transposeB)
 
 
-class BatchedMatrixMul(MatrixMul):
-    """Products of matrices, pair by pair."""
+BatchedMatrixMul = op_like(MatrixMul, "BatchedMatrixMul", "Products of matrices, pair by pair.")
 
 
-class Dot(OpDef):
-    """Sum of products of two flat tensors."""
-
-    def run(self, a: Tensor, b: Tensor) -> Tensor:
-        """Without axes."""
-        return F.dot(a, b)
+@op_class()
+def Dot(op: Any, a: Tensor, b: Tensor) -> Tensor:
+    """Sum of products of two flat tensors, without axes."""
+    return F.dot(a, b)
 
 
-class MatrixInverse(OpDef):
-    """Inverses of square matrices."""
-
-    def run(self, x: Tensor) -> Tensor:
-        """Over the last two axes."""
-        return F.matinv(x)
+@op_class()
+def MatrixInverse(op: Any, x: Tensor) -> Tensor:
+    """Inverses of square matrices, which are the last two axes."""
+    return F.matinv(x)
 
 
-class SVD(OpDef):
-    """Singular values, with both sets of vectors around them if `compute_uv`."""
-
-    full_matrices: bool = False
-    compute_uv: bool = True
-
-    def run(self, x: Tensor) -> Any:
-        """U, the values, and V transposed; or the values alone."""
-        return F.svd(x, self.full_matrices, self.compute_uv)
+@op_class(full_matrices=False, compute_uv=True)
+def SVD(op: Any, x: Tensor) -> Any:
+    """U, the singular values, and V transposed; without `compute_uv` the values alone."""
+    return F.svd(x, op.full_matrices, op.compute_uv)

@@ -8,7 +8,7 @@ yields the outputs, is sent their gradients, and yields those of the inputs.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from megengine.autodiff import Function
@@ -47,9 +47,8 @@ def _operator(name: str) -> Callable[..., Any]:
             if key not in OPERATORS:
                 signs = sorted({sign for sign, _ in OPERATORS})
                 raise OptionError(
-                    f"{name}: no operator {op!r} of {counted(len(tensors), 'tensor')}; "
-                    f"expected one of {', '.join(signs)}, or an "
-                    f"op class (megengine.core.ops.builtin){nearest(str(op), signs)}"
+                    f"{name}: no operator {op!r} of {counted(len(tensors), 'tensor')}; expected one of "
+                    f"{', '.join(signs)}, or an op class (megengine.core.ops.builtin){nearest(str(op), signs)}"
                 )
             op = OPERATORS[key]
         out = apply(op, *tensors)
@@ -110,11 +109,7 @@ def subgraph(
     custom_grad: bool = False,
 ) -> Callable[[Formula], Callable[[], Subgraph]]:
     """Decorator: calling the function gives an op for `apply`."""
-
-    def decorator(function: Formula) -> Callable[[], Subgraph]:
-        return lambda: Subgraph(function, name, dtype, nr_inputs, custom_grad=custom_grad)
-
-    return decorator
+    return lambda function: lambda: Subgraph(function, name, dtype, nr_inputs, custom_grad=custom_grad)
 
 
 def subgraph_fn(
@@ -129,18 +124,9 @@ def subgraph_fn(
     interpret: bool = False,
 ) -> Callable[[Formula], Callable[..., Any]]:
     """Decorator: the function takes tensors and gives the outputs: a tuple, or a list with `interpret`."""
+    sequence = list if interpret else tuple
     build = subgraph(name, dtype, device, nr_inputs, gopt_level, jit_fusion, custom_grad)
-
-    def decorator(function: Formula) -> Callable[..., Any]:
-        op = build(function)()
-
-        def call(*args: Any) -> Sequence[Any]:
-            """The outputs."""
-            return (list if interpret else tuple)(op.run(*args))
-
-        return call
-
-    return decorator
+    return lambda function: lambda *args: sequence(build(function)().run(*args))
 
 
 def interpret_subgraph(func: Formula, dtype: Any, device: Any) -> Callable[..., list[Any]]:

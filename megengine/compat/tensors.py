@@ -60,7 +60,7 @@ def astensor1d(x: Any, *reference: Tensor, dtype: Any = None, device: Any = None
     return flat if dtype is None else flat.astype(dtype)
 
 
-def Const(value: Any, dtype: Any = None, device: Any = None) -> Tensor:  # noqa: N802 (MegEngine's name)
+def Const(value: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """A tensor of a constant."""
     return Tensor(np.asarray(value), dtype=dtype, device=device)
 
@@ -121,35 +121,19 @@ def set_convert_inputs(flag: bool) -> bool:
     return before
 
 
-def astype_cpp(x: Tensor, dtype: Any) -> Tensor:
-    """`x.astype(dtype)`."""
-    return x.astype(dtype)
-
-
-def getitem_cpp(x: Tensor, index: Any) -> Tensor:
-    """`x[index]`."""
-    return x[index]
+astype_cpp, getitem_cpp = Tensor.astype, Tensor.__getitem__
+reshape_cpp, transpose_cpp = Tensor.reshape, Tensor.transpose
 
 
 def setitem_cpp(x: Tensor, index: Any, value: Any) -> Tensor:
     """A copy of x with `x[index] = value`."""
-    made = F.copy(x)
-    made[index] = value
-    return made
-
-
-def reshape_cpp(x: Tensor, *shape: Any) -> Tensor:
-    """`x.reshape(*shape)`."""
-    return x.reshape(*shape)
-
-
-def transpose_cpp(x: Tensor, *pattern: Any) -> Tensor:
-    """`x.transpose(*pattern)`."""
-    return x.transpose(*pattern)
+    copy = F.copy(x)
+    copy[index] = value
+    return copy
 
 
 def matmul_cpp(
     a: Any, b: Any, a_ndim: Any = None, b_ndim: Any = None, transpose_a: Any = False, transpose_b: Any = False, *_: Any
 ) -> Tensor:
-    """The product of two matrices, each transposed if asked for; the numbers of axes are known from the matrices."""
+    """The product of two matrices, each transposed on demand; the numbers of axes come from the matrices."""
     return F.matmul(a, b, bool(transpose_a), bool(transpose_b))

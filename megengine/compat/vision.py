@@ -6,13 +6,13 @@ from typing import Any
 
 from megengine import functional as F
 from megengine.compat.convolutions import FORMAT, refuse_other_formats
-from megengine.compat.opdef import OpDef, choice, integers, word_of
+from megengine.compat.opdef import choice, integers, op_class, refused_op, word_of
 from megengine.core.errors import OptionError
 from megengine.tensor import Tensor
 
-INTERPOLATION = choice("Remap.InterpolationMode", "NEAREST LINEAR AREA CUBIC LANCZOS4")
-BORDER = choice("Remap.BorderMode", "REPLICATE REFLECT REFLECT_101 WRAP CONSTANT TRANSPARENT ISOLATED")
-FORMAT_3D = choice("Resize3D.Format", "NCDHW NDHWC")
+_INTERPOLATION = choice("Remap.InterpolationMode", "NEAREST LINEAR AREA CUBIC LANCZOS4")
+_BORDER = choice("Remap.BorderMode", "REPLICATE REFLECT REFLECT_101 WRAP CONSTANT TRANSPARENT ISOLATED")
+_FORMAT_3D = choice("Resize3D.Format", "NCDHW NDHWC")
 
 
 def _word(value: Any) -> str:
@@ -23,242 +23,140 @@ def _size(name: str, given: Tensor) -> tuple[int, ...]:
     return tuple(integers(name, given))
 
 
-class Resize(OpDef):
-    """A picture of another size, which is a tensor of height and width; corners are not aligned."""
-
-    InterpolationMode, Format = INTERPOLATION, FORMAT
-    imode: str = INTERPOLATION.LINEAR
-    format: str = FORMAT.NHWC
-
-    def run(self, x: Tensor, size: Tensor) -> Tensor:
-        """Of [N,C,H,W], or [N,H,W,C]."""
-        modes = {"LINEAR": "bilinear", "NEAREST": "nearest", "CUBIC": "bicubic"}
-        if self.imode not in modes:
-            raise OptionError(f"Resize: imode is {_word(self.imode).upper()}; expected one of {', '.join(modes)}")
-        mode = modes[word_of(self.imode)]
-        last = refuse_other_formats(self, "NCHW", "NHWC") == "NHWC"
-        x = F.transpose(x, (0, 3, 1, 2)) if last else x
-        corners = None if mode == "nearest" else False
-        y = F.nn.interpolate(x, size=_size("Resize", size), mode=mode, align_corners=corners)
-        return F.transpose(y, (0, 2, 3, 1)) if last else y
+@op_class(imode=_INTERPOLATION.LINEAR, format=FORMAT.NHWC)
+def Resize(op: Any, x: Tensor, size: Tensor) -> Tensor:
+    """[N,C,H,W] or [N,H,W,C] in another size, a tensor of height and width; corners are not aligned."""
+    modes = {"LINEAR": "bilinear", "NEAREST": "nearest", "CUBIC": "bicubic"}
+    if op.imode not in modes:
+        raise OptionError(f"Resize: imode is {word_of(op.imode)}; expected one of {', '.join(modes)}")
+    mode = modes[word_of(op.imode)]
+    last = refuse_other_formats(op, "NCHW", "NHWC") == "NHWC"
+    x = F.transpose(x, (0, 3, 1, 2)) if last else x
+    corners = None if mode == "nearest" else False
+    y = F.nn.interpolate(x, size=_size("Resize", size), mode=mode, align_corners=corners)
+    return F.transpose(y, (0, 2, 3, 1)) if last else y
 
 
-class Resize3D(OpDef):
-    """A volume of another size, which is a tensor of depth, height and width."""
-
-    InterpolationMode, Format = INTERPOLATION, FORMAT_3D
-    imode: str = INTERPOLATION.LINEAR
-    format: str = FORMAT_3D.NDHWC
-    align_corners: bool = False
-
-    def run(self, x: Tensor, size: Tensor) -> Tensor:
-        """Of [N,C,D,H,W], linearly."""
-        refuse_other_formats(self, "NCDHW")
-        if self.imode != "LINEAR":
-            raise OptionError(f"Resize3D: imode is {_word(self.imode).upper()}; expected LINEAR")
-        lengths = _size("Resize3D", size)
-        return F.nn.interpolate(x, size=lengths, mode="trilinear", align_corners=self.align_corners)
+@op_class(imode=_INTERPOLATION.LINEAR, format=_FORMAT_3D.NDHWC, align_corners=False)
+def Resize3D(op: Any, x: Tensor, size: Tensor) -> Tensor:
+    """[N,C,D,H,W] in another size, a tensor of depth, height and width; linear interpolation."""
+    refuse_other_formats(op, "NCDHW")
+    if op.imode != "LINEAR":
+        raise OptionError(f"Resize3D: imode is {word_of(op.imode)}; expected LINEAR")
+    return F.nn.interpolate(x, size=_size("Resize3D", size), mode="trilinear", align_corners=op.align_corners)
 
 
-class Remap(OpDef):
-    """Pixels read at given places: [N,H,W,2], x before y."""
-
-    InterpolationMode, BorderMode, Format = INTERPOLATION, BORDER, FORMAT
-    imode: str = INTERPOLATION.LINEAR
-    border_type: str = BORDER.REPLICATE
-    format: str = FORMAT.NHWC
-    scalar: float = 0.0
-
-    def run(self, x: Tensor, map_xy: Tensor) -> Tensor:
-        """Of [N,C,H,W]."""
-        refuse_other_formats(self, "NCHW")
-        return F.vision.remap(x, map_xy, _word(self.border_type), self.scalar, _word(self.imode))
+@op_class(imode=_INTERPOLATION.LINEAR, border_type=_BORDER, format=FORMAT.NHWC, scalar=0.0)
+def Remap(op: Any, x: Tensor, map_xy: Tensor) -> Tensor:
+    """Pixels of [N,C,H,W] read at the places [N,H,W,2], x before y."""
+    refuse_other_formats(op, "NCHW")
+    return F.vision.remap(x, map_xy, _word(op.border_type), op.scalar, _word(op.imode))
 
 
-class WarpPerspective(OpDef):
-    """A picture under a projection; size, and which picture each matrix is of, are tensors."""
-
-    InterpolationMode, BorderMode, Format = INTERPOLATION, BORDER, FORMAT
-    imode: str = INTERPOLATION.LINEAR
-    bmode: str = BORDER.REPLICATE
-    format: str = FORMAT.NCHW
-    border_val: float = 0.0
-
-    def run(self, x: Tensor, matrix: Tensor, index_or_size: Tensor, size: Tensor | None = None) -> Tensor:
-        """Of [N,C,H,W], or [N,H,W,C]."""
-        index = None if size is None else index_or_size
-        last = refuse_other_formats(self, "NCHW", "NHWC")
-        return F.vision.warp_perspective(
-            x,
-            matrix,
-            _size("WarpPerspective", index_or_size if size is None else size),
-            mat_idx=index,
-            border_mode=_word(self.bmode),
-            border_val=self.border_val,
-            format=last,
-            interp_mode=_word(self.imode),
-        )
+@op_class(imode=_INTERPOLATION.LINEAR, bmode=_BORDER, format=FORMAT, border_val=0.0)
+def WarpPerspective(op: Any, x: Tensor, matrix: Tensor, index_or_size: Tensor, size: Tensor | None = None) -> Tensor:
+    """[N,C,H,W] or [N,H,W,C] under a projection; size, and which picture each matrix is of, are tensors."""
+    order = refuse_other_formats(op, "NCHW", "NHWC")
+    index, size = (None, index_or_size) if size is None else (index_or_size, size)
+    options = (index, _word(op.bmode), op.border_val, order, _word(op.imode))
+    return F.vision.warp_perspective(x, matrix, _size("WarpPerspective", size), *options)
 
 
-class _WarpGradient(WarpPerspective):
-    def run(self, *inputs: Tensor) -> Any:
-        """Refused: it is computed where a gradient is asked for."""
-        raise OptionError(f"{self!r}: gradients of warp_perspective come from GradManager.backward")
-
-
-class WarpPerspectiveBackwardData(_WarpGradient):
-    """The gradient of a projection to the picture."""
-
-
-class WarpPerspectiveBackwardMat(_WarpGradient):
-    """The gradient of a projection to the matrix."""
-
-
-class WarpAffine(OpDef):
-    """A picture under an affine map; the size is a tensor."""
-
-    InterpolationMode, BorderMode, Format = INTERPOLATION, BORDER, FORMAT
-    imode: str = INTERPOLATION.LINEAR
-    border_mode: str = BORDER.REPLICATE
-    border_val: float = 0.0
-    format: str = FORMAT.NHWC
-
-    def run(self, x: Tensor, matrix: Tensor, size: Tensor) -> Tensor:
-        """Of [N,H,W,C], or [N,C,H,W]."""
-        order = refuse_other_formats(self, "NHWC", "NCHW")
-        border, how = _word(self.border_mode), _word(self.imode)
-        return F.vision.warp_affine(x, matrix, _size("WarpAffine", size), border, self.border_val, order, how)
-
-
-class ROIAlign(OpDef):
-    """Regions of a picture, read at places between pixels, in windows of one size."""
-
-    Mode, Format = choice("ROIAlign.Mode", "MAX AVERAGE"), FORMAT
-    mode: str = Mode.MAX
-    format: str = FORMAT.NCHW
-    spatial_scale: float = 1.0
-    offset: float = 0.0
-    pooled_height: int = 1
-    pooled_width: int = 1
-    sample_height: int = 2
-    sample_width: int = 2
-
-    def run(self, x: Tensor, rois: Tensor) -> Tensor:
-        """`offset` is half a pixel, or none."""
-        refuse_other_formats(self, "NCHW")
-        if self.offset not in (0.0, 0.5):
-            raise OptionError(f"ROIAlign: offset is {self.offset}; expected 0 or 0.5")
-        return F.vision.roi_align(
-            x,
-            rois,
-            (self.pooled_height, self.pooled_width),
-            mode=_word(self.mode),
-            spatial_scale=self.spatial_scale,
-            sample_points=(self.sample_height, self.sample_width),
-            aligned=self.offset == 0.5,
-        )
-
-
-class ROIPooling(OpDef):
-    """Largest or mean values of regions in windows; their number of rows and columns is a tensor."""
-
-    Mode = choice("ROIPooling.Mode", "MAX AVERAGE")
-    mode: str = Mode.MAX
-    scale: float = 1.0
-
-    def run(self, x: Tensor, rois: Tensor, size: Tensor) -> Tensor:
-        """MegEngine's second result, where each largest value came from, is not given."""
-        return F.vision.roi_pooling(x, rois, _size("ROIPooling", size), _word(self.mode), self.scale)
-
-
-class DeformablePSROIPooling(OpDef):
-    """Position sensitive pooling of regions whose parts are moved."""
-
-    no_trans: bool = True
-    spatial_scale: float = 1.0
-    trans_std: float = 1.0
-    pooled_h: int = 1
-    pooled_w: int = 1
-    part_size: int = 1
-    sample_per_part: int = 1
-
-    def run(self, x: Tensor, rois: Tensor, trans: Tensor) -> Tensor:
-        """MegEngine's second result, how many samples there were, is not given."""
-        return F.nn.deformable_psroi_pooling(
-            x,
-            rois,
-            trans,
-            self.no_trans,
-            self.part_size,
-            self.pooled_h,
-            self.pooled_w,
-            self.sample_per_part,
-            self.spatial_scale,
-            self.trans_std,
-        )
-
-
-class Correlation(OpDef):
-    """How alike patches of two pictures are, for each displacement."""
-
-    Format = choice("Correlation.Format", "NCHW NHWC")
-    format: str = Format.NCHW
-    kernel_size: int = 1
-    max_displacement: int = 1
-    stride1: int = 1
-    stride2: int = 1
-    pad_size: int = 0
-    is_multiply: bool = True
-
-    def run(self, a: Tensor, b: Tensor) -> Tensor:
-        """Of [N,C,H,W]."""
-        refuse_other_formats(self, "NCHW")
-        return F.vision.correlation(
-            a, b, self.kernel_size, self.max_displacement, self.stride1, self.stride2, self.pad_size, self.is_multiply
-        )
-
-
-class CvtColor(OpDef):
-    """Colours in another system: [N,H,W,C]."""
-
-    Mode = choice(
-        "CvtColor.Mode",
-        "RGB2GRAY RGB2YUV YUV2RGB GRAY2RGB RGBA2RGB RGBA2BGR RGBA2GRAY RGB2BGR BGR2GRAY BGR2RGB YUV2GRAY_NV21 "
-        "YUV2RGB_NV21 YUV2BGR_NV21 YUV2GRAY_NV12 YUV2RGB_NV12 YUV2BGR_NV12 YUV2GRAY_YV12 YUV2RGB_YV12 YUV2BGR_YV12 "
-        "YUV2GRAY_YU12 YUV2RGB_YU12 YUV2BGR_YU12 YCrCb2RGB YCrCb2BGR BT601_YUV2RGB_NV21 BT601_YUV2BGR_NV21 "
-        "BT601_YUV2RGB_NV12 BT601_YUV2BGR_NV12 BT601_YUV2RGB_YV12 BT601_YUV2BGR_YV12 BT601_YUV2RGB_YU12 "
-        "BT601_YUV2BGR_YU12",
+for _name, _what in (("Data", "picture"), ("Mat", "matrix")):
+    refused_op(
+        f"WarpPerspectiveBackward{_name}",
+        f"The gradient of a projection to the {_what}.",
+        "gradients of warp_perspective come from GradManager.backward",
+        **WarpPerspective._defaults,
     )
-    mode: str = Mode.RGB2GRAY
-
-    def run(self, x: Tensor) -> Tensor:
-        """`mode` names both systems."""
-        return F.vision.cvt_color(x, word_of(self.mode))
 
 
-class NMSKeep(OpDef):
-    """Boxes that no better one overlaps, of boxes [B,N,4] in falling order of their scores."""
-
-    iou_thresh: float = 0.0
-    max_output: int = 0
-
-    def run(self, boxes: Tensor) -> tuple[Tensor, Tensor]:
-        """Positions [B,max_output], of which the last repeats, and how many count."""
-        kept, counts = [], []
-        for k in range(boxes.shape[0]):
-            scores = F.arange(boxes.shape[1], 0, -1)
-            found = F.vision.nms(boxes[k], scores, self.iou_thresh, self.max_output)
-            counts.append(found.shape[0])
-            rest = [found[-1:]] * (self.max_output - found.shape[0])
-            kept.append(F.concat([found, *rest]))
-        return F.stack(kept), Tensor(counts, dtype="int32")
+@op_class(imode=_INTERPOLATION.LINEAR, border_mode=_BORDER, border_val=0.0, format=FORMAT.NHWC)
+def WarpAffine(op: Any, x: Tensor, matrix: Tensor, size: Tensor) -> Tensor:
+    """[N,H,W,C] or [N,C,H,W] under an affine map; the size is a tensor."""
+    order = refuse_other_formats(op, "NHWC", "NCHW")
+    border, how = _word(op.border_mode), _word(op.imode)
+    return F.vision.warp_affine(x, matrix, _size("WarpAffine", size), border, op.border_val, order, how)
 
 
-class NvOf(OpDef):
-    """Optical flow of NVIDIA's hardware."""
+@op_class(
+    **{"mode": choice("ROIAlign.Mode", "MAX AVERAGE"), "format": FORMAT, "spatial_scale": 1.0, "offset": 0.0},
+    **{"pooled_height": 1, "pooled_width": 1, "sample_height": 2, "sample_width": 2},
+)
+def ROIAlign(op: Any, x: Tensor, rois: Tensor) -> Tensor:
+    """Regions of a picture, read at places between pixels, in windows of one size; `offset` is 0 or half a pixel."""
+    refuse_other_formats(op, "NCHW")
+    if op.offset not in (0.0, 0.5):
+        raise OptionError(f"ROIAlign: offset is {op.offset}; expected 0 or 0.5")
+    cells, samples = (op.pooled_height, op.pooled_width), (op.sample_height, op.sample_width)
+    return F.vision.roi_align(x, rois, cells, _word(op.mode), op.spatial_scale, samples, op.offset == 0.5)
 
-    precision: int = 1
 
-    def run(self, x: Tensor) -> Tensor:
-        """Refused as the function is."""
-        return F.vision.nvof(x, self.precision)
+@op_class(mode=choice("ROIPooling.Mode", "MAX AVERAGE"), scale=1.0)
+def ROIPooling(op: Any, x: Tensor, rois: Tensor, size: Tensor) -> Tensor:
+    """Largest or mean values of regions in windows; their number of rows and columns is a tensor.
+
+    MegEngine's second result, where each largest value came from, is not given.
+    """
+    return F.vision.roi_pooling(x, rois, _size("ROIPooling", size), _word(op.mode), op.scale)
+
+
+@op_class(
+    **{"no_trans": True, "spatial_scale": 1.0, "trans_std": 1.0, "pooled_h": 1, "pooled_w": 1, "part_size": 1},
+    sample_per_part=1,
+)
+def DeformablePSROIPooling(op: Any, x: Tensor, rois: Tensor, trans: Tensor) -> Tensor:
+    """Position sensitive pooling of regions whose parts are moved.
+
+    MegEngine's second result, how many samples there were, is not given.
+    """
+    sizes = (op.part_size, op.pooled_h, op.pooled_w, op.sample_per_part)
+    return F.nn.deformable_psroi_pooling(x, rois, trans, op.no_trans, *sizes, op.spatial_scale, op.trans_std)
+
+
+@op_class(
+    **{"format": choice("Correlation.Format", "NCHW NHWC"), "kernel_size": 1, "max_displacement": 1},
+    **{"stride1": 1, "stride2": 1, "pad_size": 0, "is_multiply": True},
+)
+def Correlation(op: Any, a: Tensor, b: Tensor) -> Tensor:
+    """How alike patches of two pictures [N,C,H,W] are, for each displacement."""
+    refuse_other_formats(op, "NCHW")
+    sizes = (op.kernel_size, op.max_displacement, op.stride1, op.stride2, op.pad_size)
+    return F.vision.correlation(a, b, *sizes, op.is_multiply)
+
+
+_COLOURS = choice(
+    "CvtColor.Mode",
+    "RGB2GRAY RGB2YUV YUV2RGB GRAY2RGB RGBA2RGB RGBA2BGR RGBA2GRAY RGB2BGR BGR2GRAY BGR2RGB YUV2GRAY_NV21 "
+    "YUV2RGB_NV21 YUV2BGR_NV21 YUV2GRAY_NV12 YUV2RGB_NV12 YUV2BGR_NV12 YUV2GRAY_YV12 YUV2RGB_YV12 YUV2BGR_YV12 "
+    "YUV2GRAY_YU12 YUV2RGB_YU12 YUV2BGR_YU12 YCrCb2RGB YCrCb2BGR BT601_YUV2RGB_NV21 BT601_YUV2BGR_NV21 "
+    "BT601_YUV2RGB_NV12 BT601_YUV2BGR_NV12 BT601_YUV2RGB_YV12 BT601_YUV2BGR_YV12 BT601_YUV2RGB_YU12 "
+    "BT601_YUV2BGR_YU12",
+)
+
+
+@op_class(mode=_COLOURS)
+def CvtColor(op: Any, x: Tensor) -> Tensor:
+    """Colours [N,H,W,C] in another system; `mode` names both."""
+    return F.vision.cvt_color(x, word_of(op.mode))
+
+
+@op_class(iou_thresh=0.0, max_output=0)
+def NMSKeep(op: Any, boxes: Tensor) -> tuple[Tensor, Tensor]:
+    """Boxes that no better one overlaps, of boxes [B,N,4] in falling order of their scores.
+
+    Positions [B,max_output], of which the last repeats, and how many count.
+    """
+    kept, counts = [], []
+    for k in range(boxes.shape[0]):
+        scores = F.arange(boxes.shape[1], 0, -1)
+        chosen = F.vision.nms(boxes[k], scores, op.iou_thresh, op.max_output)
+        counts.append(chosen.shape[0])
+        kept.append(F.concat([chosen, *[chosen[-1:]] * (op.max_output - chosen.shape[0])]))
+    return F.stack(kept), Tensor(counts, dtype="int32")
+
+
+@op_class(precision=1)
+def NvOf(op: Any, x: Tensor) -> Tensor:
+    """Optical flow of NVIDIA's hardware: refused as the function is."""
+    return F.vision.nvof(x, op.precision)

@@ -221,7 +221,7 @@ def test_grad_calls_back():
     assert grad._is_attached_to(x)
     grad([y], [T([2.0])])
     assert (found["b"].item(), z.item()) == (8, 8)
-    with pytest.raises(GradientError, match="Grad.wrt: it was called or left already"):
+    with pytest.raises(GradientError, match="Grad.wrt: it was called or closed already"):
         grad.wrt(x)
 
 
