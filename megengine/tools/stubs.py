@@ -1,4 +1,5 @@
-"""Type stubs (`.pyi`) of what is declared by records: the functions of `megengine.functional`, the methods of Tensor.
+"""Type stubs (`.pyi`) of what is declared by records: the functions of `megengine.functional`, the methods of Tensor,
+the layers of `megengine.module.qat` and `.quantized`.
 
     python -m megengine.tools.stubs FOLDER
 
@@ -139,12 +140,24 @@ def tensor_methods() -> str:
     return writer.text()
 
 
+def layers(module: Any, base: type) -> str:
+    """The stub of a module of layers that share a base class."""
+    names = [name for name, value in vars(module).items() if inspect.isclass(value) and value is not base]
+    lines = [f"from {base.__module__} import {base.__name__} as {base.__name__}", ""]
+    return "\n".join([_HEADER, *lines, *(f"{name}: type[{base.__name__}]" for name in sorted(names)), ""])
+
+
 def files() -> dict[str, str]:
     """Every stub by its path below the folder of the package."""
     modules = [importlib.import_module(f"{_PACKAGE}.{part}") for part in sorted(parts(_PACKAGE))]
     texts = {f"megengine/functional/{m.__name__.split('.')[-1]}.pyi": face(m) for m in modules if _is_face(m)}
     texts["megengine/functional/__init__.pyi"] = package()
     texts["megengine/tensor_methods.pyi"] = tensor_methods()
+    for family, base in (("qat", "QATModule"), ("quantized", "QuantizedModule")):
+        home = importlib.import_module(f"megengine.module.{family}")
+        for part in (home, *filter(inspect.ismodule, vars(home).values())):
+            path = part.__name__.replace(".", "/") + ("/__init__" if part is home else "")
+            texts[f"{path}.pyi"] = layers(part, getattr(home, base))
     return texts
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
+from types import ModuleType
 
 from megengine import module as float_modules
 from megengine.module import Module
@@ -74,3 +79,20 @@ def placed(cls: type, family: str, rule: LayerRule) -> type:
     cls.__name__ = cls.__qualname__ = rule.name
     cls.__module__ = f"megengine.module.{family}.{rule.home}"
     return cls
+
+
+def provide_homes(package: str, classes: Mapping[str, type]) -> dict[str, ModuleType]:
+    """Make the modules below a package where MegEngine has these classes; base classes are in `module`.
+
+    Returns the modules by their names in the package.
+    """
+    homes = {rule.name: rule.home for rule in LAYER_RULES}
+    modules: dict[str, ModuleType] = {}
+    for name, cls in classes.items():
+        home = homes.get(name, "module")
+        if home not in modules:
+            modules[home] = module_from_spec(ModuleSpec(f"{package}.{home}", None))
+            modules[home].__doc__ = sys.modules[package].__doc__
+        setattr(modules[home], name, cls)
+    sys.modules.update((module.__name__, module) for module in modules.values())
+    return modules

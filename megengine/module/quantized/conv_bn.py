@@ -1,6 +1,0 @@
-"""Quantized layers, at MegEngine's place for them."""
-
-from megengine.quantization.modules.int_modules import CLASSES
-
-ConvBn2d = CLASSES["ConvBn2d"]
-ConvBnRelu2d = CLASSES["ConvBnRelu2d"]

@@ -1,6 +1,0 @@
-"""Quantized layers, at MegEngine's place for them."""
-
-from megengine.quantization.modules.int_modules import CLASSES
-
-QuantStub = CLASSES["QuantStub"]
-DequantStub = CLASSES["DequantStub"]
