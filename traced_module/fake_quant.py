@@ -1,5 +1,3 @@
 """MegEngine's path of fake quantizers in graphs: here they are those of `megengine.quantization`."""
 
-from megengine.quantization.modules.fake_quant import FakeQuantize
-
-__all__ = ["FakeQuantize"]
+from megengine.quantization.modules.fake_quant import FakeQuantize as FakeQuantize

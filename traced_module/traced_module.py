@@ -1,18 +1,11 @@
 """The names that MegEngine's users import from here."""
 
-from megengine.traced_module.ir.filters import BaseFilter, ExprFilter, NodeFilter
-from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.names import NameSpace
-from megengine.traced_module.traced import TracedModule, register_as_builtin, trace_module, wrap
-
-__all__ = [
-    "BaseFilter",
-    "ExprFilter",
-    "InternalGraph",
-    "NameSpace",
-    "NodeFilter",
-    "TracedModule",
-    "register_as_builtin",
-    "trace_module",
-    "wrap",
-]
+from megengine.traced_module.ir.filters import BaseFilter as BaseFilter
+from megengine.traced_module.ir.filters import ExprFilter as ExprFilter
+from megengine.traced_module.ir.filters import NodeFilter as NodeFilter
+from megengine.traced_module.ir.graph import InternalGraph as InternalGraph
+from megengine.traced_module.ir.names import NameSpace as NameSpace
+from megengine.traced_module.traced import TracedModule as TracedModule
+from megengine.traced_module.traced import register_as_builtin as register_as_builtin
+from megengine.traced_module.traced import trace_module as trace_module
+from megengine.traced_module.traced import wrap as wrap

@@ -34,9 +34,9 @@ def refuse_other_formats(op: OpDef, *known: str) -> str:
     return word
 
 
-def _sizes(op: OpDef, *names: str, axes: str = "hw") -> list[tuple[int, ...]]:
-    """Options that have a number for each axis: `_sizes(op, "pad")` is `[(op.pad_h, op.pad_w)]`."""
-    return [tuple(getattr(op, f"{name}_{axis}") for axis in axes) for name in names]
+def _sizes(op: OpDef, names: str, axes: str = "hw") -> list[tuple[int, ...]]:
+    """Options that have a number for each axis: `_sizes(op, "pad stride")` is `[(op.pad_h, op.pad_w), ...]`."""
+    return [tuple(getattr(op, f"{name}_{axis}") for axis in axes) for name in names.split()]
 
 
 def _windows(op: Any, axes: str = "hw") -> dict[str, Any]:
@@ -47,7 +47,7 @@ def _windows(op: Any, axes: str = "hw") -> dict[str, Any]:
             f"{op!r}: mode is CONVOLUTION, for which MegEngine 1 computes a cross-correlation too; "
             "write CROSS_CORRELATION, or turn the weights"
         )
-    return dict(zip(("stride", "padding", "dilation"), _sizes(op, "stride", "pad", "dilate", axes=axes), strict=True))
+    return dict(zip(("stride", "padding", "dilation"), _sizes(op, "stride pad dilate", axes), strict=True))
 
 
 def _grouped(op: Any, weight: Tensor, axes: str = "hw") -> dict[str, Any]:
@@ -99,7 +99,8 @@ def ConvolutionBackwardData(op: Any, weight: Tensor, y: Tensor, like: Tensor | N
 
 _OPTIONS_3D = {
     "mode": choice("Convolution3D.Mode", "CROSS_CORRELATION CONVOLUTION"),
-    **{f"{name}_{axis}": 0 if name == "pad" else 1 for name in ("pad", "stride", "dilate") for axis in "dhw"},
+    **dict.fromkeys(("pad_d", "pad_h", "pad_w"), 0),
+    **dict.fromkeys(("stride_d", "stride_h", "stride_w", "dilate_d", "dilate_h", "dilate_w"), 1),
     "sparse": choice("Convolution3D.Sparse", "DENSE GROUP"),
     "data_type": choice("Convolution3D.DataType", "FLOAT FLOAT_IO16xC32"),
     "format": choice("Convolution3D.Format", "NCDHW NDHWC"),
@@ -159,7 +160,7 @@ _POOLING_MODE = choice("Pooling.Mode", "MAX AVERAGE AVERAGE_COUNT_EXCLUDE_PADDIN
 def Pooling(op: Any, x: Tensor) -> Tensor:
     """Largest or mean values of windows of [N,C,H,W]; one of the modes of a mean counts padding."""
     refuse_other_formats(op, "NCHW")
-    window = _sizes(op, "window", "stride", "pad")
+    window = _sizes(op, "window stride pad")
     return F.max_pool2d(x, *window) if op.mode == "MAX" else F.avg_pool2d(x, *window, mode=word_of(op.mode).lower())
 
 
@@ -194,10 +195,10 @@ def PixelShuffleBackward(op: Any, x: Tensor) -> Tensor:
 @op_class(**_GEOMETRY, **_WINDOW)
 def Images2Neibs(op: Any, x: Tensor) -> Tensor:
     """Windows of [N,C,H,W]: [N, C, rows, columns, kh, kw]."""
-    return F.sliding_window(x, *_sizes(op, "window", "pad", "stride", "dilate"))
+    return F.sliding_window(x, *_sizes(op, "window pad stride dilate"))
 
 
 @op_class(out_h=0, out_w=0, **_GEOMETRY, **_WINDOW)
 def SlidingWindowTranspose(op: Any, x: Tensor) -> Tensor:
     """Sums of windows put back into a picture [N,C,H,W]."""
-    return F.sliding_window_transpose(x, *_sizes(op, "out", "window", "pad", "stride", "dilate"))
+    return F.sliding_window_transpose(x, *_sizes(op, "out window pad stride dilate"))

@@ -1,5 +1,3 @@
 """MegEngine's path of handles of hooks."""
 
-from megengine.core.hook_handler import HookHandler
-
-__all__ = ["HookHandler"]
+from megengine.core.hook_handler import HookHandler as HookHandler

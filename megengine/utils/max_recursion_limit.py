@@ -1,5 +1,4 @@
 """MegEngine's path of Python's recursion limit, raised for a while."""
 
-from megengine.core.recursion import AlternativeRecursionLimit, max_recursion_limit
-
-__all__ = ["AlternativeRecursionLimit", "max_recursion_limit"]
+from megengine.core.recursion import AlternativeRecursionLimit as AlternativeRecursionLimit
+from megengine.core.recursion import max_recursion_limit as max_recursion_limit
