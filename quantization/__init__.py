@@ -6,6 +6,8 @@ canonicalize -> annotate -> observe -> calibrate -> freeze -> materialize -> fol
 if __name__ != "megengine.quantization":
     raise ImportError("import megengine.quantization, not quantization: a second copy has classes of its own")
 
+import types
+
 from megengine.quantization.checks.analysis import Analysis, EdgeReport, analyze
 from megengine.quantization.checks.verify import VerifyResult, verify
 from megengine.quantization.fake_quant import LSQ, TQT, FakeQuantize
@@ -62,62 +64,6 @@ from megengine.quantization.utils import (
 
 file_objects.register()
 
-__all__ = [
-    "Analysis",
-    "Annotation",
-    "EdgeReport",
-    "ExponentialMovingAverageObserver",
-    "FakeQuantize",
-    "FloatOp",
-    "Histogram",
-    "HistogramObserver",
-    "LSQ",
-    "LSQParams",
-    "MinMaxObserver",
-    "Observer",
-    "PROFILES",
-    "PassiveObserver",
-    "Profile",
-    "QATGraph",
-    "QConfig",
-    "QParams",
-    "QuantConfig",
-    "QuantMode",
-    "QuantReport",
-    "QuantizedModel",
-    "RangeMethod",
-    "SyncExponentialMovingAverageObserver",
-    "SyncMinMaxObserver",
-    "TQT",
-    "TensorStatistics",
-    "VerifyResult",
-    "analyze",
-    "annotate",
-    "apply_easy_quant",
-    "calibration_qconfig",
-    "create_qparams",
-    "disable_fake_quant",
-    "disable_observer",
-    "easyquant_qconfig",
-    "ema_fakequant_qconfig",
-    "ema_lowbit_fakequant_qconfig",
-    "enable_fake_quant",
-    "enable_observer",
-    "fake_quant_bias",
-    "fake_quant_tensor",
-    "hook_qat_module",
-    "min_max_fakequant_qconfig",
-    "passive_qconfig",
-    "per_channel_fakequant_qconfig",
-    "prepare_qat",
-    "propagate_qconfig",
-    "quantize",
-    "quantize_model",
-    "quantize_qat",
-    "requantize",
-    "reset_qconfig",
-    "select",
-    "sync_ema_fakequant_qconfig",
-    "tqt_qconfig",
-    "verify",
-]
+__all__ = sorted(
+    name for name in dir() if not name.startswith("_") and not isinstance(globals()[name], types.ModuleType)
+)

@@ -62,18 +62,6 @@ def _layer(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
     return y + _real(expr, arrays, 5) if len(arrays) > 5 else y
 
 
-def _add(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
-    return _real(expr, arrays, 0) + _real(expr, arrays, 1)
-
-
-def _mul(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
-    return _real(expr, arrays, 0) * _real(expr, arrays, 1)
-
-
-def _identity(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
-    return _real(expr, arrays, 0)
-
-
 def _float_op(name: str) -> Callable[[Apply, list[np.ndarray]], np.ndarray]:
     def evaluate(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
         attrs = {k: v for k, v in expr.attrs.items() if k != "dtype"}
@@ -85,9 +73,9 @@ def _float_op(name: str) -> Callable[[Apply, list[np.ndarray]], np.ndarray]:
 SIMULATED: dict[str, Callable[[Apply, list[np.ndarray]], np.ndarray]] = {
     "qconv2d": _layer,
     "qlinear": _layer,
-    "qadd": _add,
-    "qmul": _mul,
-    "requantize": _identity,
+    "qadd": lambda expr, arrays: _real(expr, arrays, 0) + _real(expr, arrays, 1),
+    "qmul": lambda expr, arrays: _real(expr, arrays, 0) * _real(expr, arrays, 1),
+    "requantize": lambda expr, arrays: _real(expr, arrays, 0),
     "qmean": _float_op("mean"),
     "qavg_pool2d": _float_op("avg_pool2d"),
 }

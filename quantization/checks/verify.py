@@ -126,7 +126,7 @@ def verify(
         OptionError: no input was given.
         QuantizationError: the network computes nothing in integers.
     """
-    graph = _graph_of(model)
+    graph = lower(getattr(model, "integer_graph", model)).graph
     remedies = "quantize_model(network, data)", "verify the model that quantize_model gives"
     require_integers(graph, f"verify: network {graph.name!r}", remedies)
     plans = {f"plan, {n} thread{'s' * (n > 1)}": _PlanRun(graph, n) for n in threads}
@@ -147,12 +147,6 @@ def verify(
     if not done:
         raise OptionError("verify: no inputs; expected at least one input of the model")
     return VerifyResult(tuple(found.values()), float_steps, done)
-
-
-def _graph_of(model: IntegerNetwork | TracedModule | InternalGraph) -> InternalGraph:
-    if isinstance(model, InternalGraph):
-        return model
-    return lower(model).graph if isinstance(model, TracedModule) else model.integer_graph
 
 
 def specification(graph: InternalGraph, inputs: Sequence[np.ndarray]) -> Values:
@@ -191,8 +185,7 @@ def compare(graph: InternalGraph, run: str, batch: int, wanted: Values, got: Val
     for expr in graph.exprs():
         for node in expr.outputs if isinstance(expr, Apply) else ():
             if node.name in got:
-                seen = _difference(run, batch, node, wanted[node.name], got[node.name])
-                result = _join(result, seen)
+                result = _join(result, _difference(run, batch, node, wanted[node.name], got[node.name]))
     return result
 
 
@@ -242,10 +235,7 @@ class _PlanRun:
     def _every_node(self, inputs: Sequence[np.ndarray]) -> Values:
         if self.nodes is None:
             g = self.graph.clone()
-            g.set_outputs([n for e in g.exprs() if isinstance(e, Apply) for n in e.outputs if _is_integer(n)])
+            made = [n for e in g.exprs() if isinstance(e, Apply) for n in e.outputs]
+            g.set_outputs([n for n in made if isinstance(n.spec.dtype, QuantizedDType)])
             self.nodes, self.full = g, compile_plan(g, threads=self.threads)
         return dict(zip([n.name for n in self.nodes.outputs], self.full(*inputs), strict=True))
-
-
-def _is_integer(node: Any) -> bool:
-    return isinstance(node.spec.dtype, QuantizedDType)

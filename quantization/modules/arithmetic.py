@@ -20,6 +20,11 @@ Pairs = tuple[tuple[int, int], tuple[int, int]]
 _FLOAT = {"lo": 0, "hi": 0, "ratio": 0.0, "dtype": "float32"}
 
 
+def pair(value: Any) -> tuple[int, int]:
+    """One number for height and width, or both."""
+    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
+
+
 @dataclass(frozen=True, slots=True)
 class Product:
     """A layer that sums products: which op, and its geometry.
@@ -100,8 +105,7 @@ def transposed_steps(product: Product, shape: tuple[int, ...], kernel: tuple[int
         starts.append(max(-before, 0))
         stops.append((size[i] - 1) * product.stride[i] + 1 - max(-after, 0))
         pairs.append((max(before, 0), max(after, 0)))
-    whole = [n, c, *(m * s for m, s in zip(size, product.stride, strict=True))]
-    if any(starts) or stops != whole:
+    if any(starts) or stops != [n, c, size[0] * sh, size[1] * sw]:
         steps.append(("slice", {"starts": tuple(starts), "stops": tuple(stops), "steps": (1, 1, 1, 1)}))
     return steps, (pairs[0], pairs[1])
 

@@ -12,7 +12,6 @@ import numpy as np
 from megengine.core.errors import OptionError, QuantizationError
 from megengine.module import Module
 from megengine.quantization.modules import int_modules, qat_modules
-from megengine.quantization.modules.int_modules import QuantizedModule
 from megengine.quantization.modules.layer_rules import LAYER_RULES
 from megengine.quantization.modules.qat_modules import QATModule
 from megengine.quantization.modules.qconfigs import QConfig, ema_fakequant_qconfig
@@ -35,9 +34,6 @@ def quantize_qat(
         inplace: change it; False works on a copy.
         qconfig: observers and fake quantizers.
         mapping: float class -> QAT class, beside the built-in kinds.
-
-    Returns:
-        The module.
 
     Raises:
         OptionError: module or qconfig are of the wrong type.
@@ -72,9 +68,6 @@ def quantize(module: Module, inplace: bool = True, mapping: dict | None = None) 
         module: the result of `quantize_qat`, calibrated or trained.
         inplace: change it; False works on a copy.
         mapping: QAT class -> quantized class, beside the built-in kinds.
-
-    Returns:
-        The module.
 
     Raises:
         CalibrationError: an observer saw nothing; a note names its module.
@@ -246,19 +239,3 @@ def _cosine(a: np.ndarray, b: np.ndarray) -> float:
     x, y = a.astype(np.float64).reshape(-1), b.astype(np.float64).reshape(-1)
     length = np.sqrt((x @ x) * (y @ y))
     return float(x @ y / length) if length else 0.0
-
-
-__all__ = [
-    "QuantizedModule",
-    "apply_easy_quant",
-    "disable_fake_quant",
-    "disable_observer",
-    "enable_fake_quant",
-    "enable_observer",
-    "hook_qat_module",
-    "propagate_qconfig",
-    "qat_children",
-    "quantize",
-    "quantize_qat",
-    "reset_qconfig",
-]

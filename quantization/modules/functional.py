@@ -8,18 +8,21 @@ from megengine import functional as F
 from megengine.core.dtype import QuantizedDType, as_dtype, known_quantized
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.dispatch import apply, public
-from megengine.quantization.modules.arithmetic import Pairs, Product, accumulator_weight, constants, stored_result
+from megengine.quantization.modules.arithmetic import (
+    Pairs,
+    Product,
+    accumulator_weight,
+    constants,
+    pair,
+    stored_result,
+)
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.quantized"
 
 
-def _pair(value: Any) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
-
-
 def _both(padding: Any) -> Pairs:
-    h, w = _pair(padding)
+    h, w = pair(padding)
     return (h, h), (w, w)
 
 
@@ -70,7 +73,7 @@ def conv_bias_activation(
     Raises DTypeError for tensors that are not quantized.
     """
     name = "conv_bias_activation"
-    product = Product("conv2d", _pair(stride), _both(padding), _pair(dilation), groups)
+    product = Product("conv2d", pair(stride), _both(padding), pair(dilation), groups)
     return _run(name, product, inp, weight, bias, dtype, relu=_is_relu(name, nonlinear_mode))
 
 
@@ -113,5 +116,5 @@ def conv_transpose2d(
     weight: quantized [I,O,kh,kw] or grouped 5-d; bias: float32 or qint32, (1,O,1,1).
     Raises DTypeError for tensors that are not quantized.
     """
-    geometry = (_pair(stride), _both(padding), _pair(dilation), groups, _pair(output_padding))
+    geometry = (pair(stride), _both(padding), pair(dilation), groups, pair(output_padding))
     return _run("conv_transpose2d", Product("conv_transpose2d", *geometry), inp, weight, bias, dtype)

@@ -29,6 +29,13 @@ class QuantizedModule(Module):
 
     output_dtype: QuantizedDType | None
 
+    def __init__(self, dtype: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._set_dtype(dtype)
+
+    def _set_dtype(self, dtype: Any) -> None:
+        self.output_dtype = None if dtype is None else as_dtype(dtype)
+
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         super().__setstate__(state)
         if (stated := state.get("output_dtype")) is not None:
@@ -56,7 +63,9 @@ class QuantizedModule(Module):
             CalibrationError: one of its observers saw nothing.
         """
         module = cls.__new__(cls)
-        module.__dict__.update(_module_fields(qat_module))
+        module.__dict__.update({name: getattr(qat_module, name) for name in vars(Module())})
+        for hooks in ("_forward_hooks", "_forward_pre_hooks"):
+            vars(module)[hooks] = OrderedDict(vars(module)[hooks])
         module._take(qat_module)
         return module
 
@@ -71,11 +80,9 @@ class QuantizedModule(Module):
         return self.output_dtype
 
     def _saved(self, tensor: Tensor) -> np.ndarray:
-        array = np.array(tensor.numpy())
-        dtype = tensor.dtype
-        if not isinstance(dtype, QuantizedDType) or dtype.axis is not None:
-            return array
-        return array.view(with_metadata(dtype))
+        array, dtype = np.array(tensor.numpy()), tensor.dtype
+        stored = isinstance(dtype, QuantizedDType) and dtype.axis is None
+        return array.view(with_metadata(dtype)) if stored else array
 
     def _integers(self, inp: Tensor) -> Tensor:
         if not isinstance(inp.dtype, QuantizedDType):
@@ -84,15 +91,6 @@ class QuantizedModule(Module):
                 "put a QuantStub before the layer, or quantize with .astype"
             )
         return inp
-
-
-def _module_fields(module: Module) -> dict[str, Any]:
-    """What every module has, of another one; hooks are copied."""
-    fresh = Module()
-    fields = {k: getattr(module, k) for k in fresh.__dict__}
-    for hooks in ("_forward_hooks", "_forward_pre_hooks"):
-        fields[hooks] = OrderedDict(fields[hooks])
-    return fields
 
 
 @dataclass(slots=True, eq=False)
@@ -171,7 +169,7 @@ class _QuantizedConv2d(WeightedQuantized, Conv2d):
     ) -> None:
         geometry = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups, True)
         Conv2d.__init__(self, *geometry, conv_mode, compute_mode, padding_mode, **kwargs)
-        self.output_dtype = None if dtype is None else as_dtype(dtype)
+        self._set_dtype(dtype)
 
 
 class _QuantizedConvTranspose2d(WeightedQuantized, ConvTranspose2d):
@@ -193,14 +191,13 @@ class _QuantizedConvTranspose2d(WeightedQuantized, ConvTranspose2d):
     ) -> None:
         geometry = (in_channels, out_channels, kernel_size, stride, padding, output_padding, dilation, groups, bias)
         ConvTranspose2d.__init__(self, *geometry, conv_mode=conv_mode, compute_mode=compute_mode, **kwargs)
-        self.output_dtype = None if dtype is None else as_dtype(dtype)
+        self._set_dtype(dtype)
 
 
 class _QuantizedLinear(WeightedQuantized):
     def __init__(self, dtype: Any = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(dtype, **kwargs)
         self.weight = self.bias = None
-        self.output_dtype = None if dtype is None else as_dtype(dtype)
 
 
 class QuantizedBatchMatMul(QuantizedModule, BatchMatMulActivation):
@@ -220,7 +217,7 @@ class QuantizedBatchMatMul(QuantizedModule, BatchMatMulActivation):
         **kwargs: Any,
     ) -> None:
         BatchMatMulActivation.__init__(self, batch, in_features, out_features, bias, nonlinear_mode, **kwargs)
-        self.output_dtype = None if dtype is None else as_dtype(dtype)
+        self._set_dtype(dtype)
 
     def _take(self, qat_module: Any) -> None:
         super()._take(qat_module)
@@ -240,15 +237,7 @@ class QuantizedBatchMatMul(QuantizedModule, BatchMatMulActivation):
         return self.calc_bmm_quantized(inp)
 
 
-class _OfDtype(QuantizedModule):
-    """A kind without weights, made from the dtype of its result."""
-
-    def __init__(self, dtype: Any = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.output_dtype = None if dtype is None else as_dtype(dtype)
-
-
-class QuantizedElemwise(_OfDtype):
+class QuantizedElemwise(QuantizedModule):
     """An elementwise function: computed on real values, converted to the result's scale.
 
     `method` is MegEngine's name, with or without the "q" in front that the layer keeps it with.
@@ -269,7 +258,7 @@ class QuantizedElemwise(_OfDtype):
         return to_stored(Elemwise(self.method.removeprefix("q")).forward(*values), self.target)
 
 
-class QuantizedConcat(_OfDtype):
+class QuantizedConcat(QuantizedModule):
     """A concatenation of quantized tensors on one scale."""
 
     def forward(self, inps: Any, axis: int = 0) -> Tensor:
@@ -277,7 +266,7 @@ class QuantizedConcat(_OfDtype):
         return F.concat([rescaled(self._integers(x), self.target) for x in inps], axis)
 
 
-class QuantizedQuantStub(_OfDtype):
+class QuantizedQuantStub(QuantizedModule):
     """Quantizes the network's input."""
 
     def forward(self, inp: Tensor) -> Tensor:
@@ -310,9 +299,9 @@ _KINDS: dict[str, type[QuantizedModule]] = {
 
 def _quantized_class(rule: LayerRule) -> type[QuantizedModule]:
     """The class of a row. Folded batch norms leave no trace, so those are convolutions and linear layers too."""
-    names: dict[str, Any] = {"rule": rule} if rule.has_weight else {}
+    names: dict[str, Any] = {}
     if rule.has_weight:
-        names[f"{rule.calc.removesuffix('_bn')}_quantized"] = WeightedQuantized.before_activation
+        names = {"rule": rule, f"{rule.calc.removesuffix('_bn')}_quantized": WeightedQuantized.before_activation}
     base = next((CLASSES[r.name] for r in LAYER_RULES if r.op == rule.op and r.name in CLASSES), _KINDS[rule.op])
     return placed(type(rule.name, (base,), names), "quantized", rule)
 

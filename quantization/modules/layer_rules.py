@@ -21,17 +21,11 @@ class LayerRule:
         name: its class name, the same in `megengine.module`, `.qat` and `.quantized`.
         home: the module below `megengine.module.qat` and `.quantized` where MegEngine has it; files store this path.
         op: "conv2d", "conv_transpose2d" or "linear" for layers with weights, else the name of the kind.
-        part: attribute with the layer that holds the weights, "" where the module itself does.
-        calc: MegEngine's method for the result before the activation; the quantized one ends in "_quantized".
-        relu: a ReLU follows.
     """
 
     name: str
     home: str
     op: str
-    part: str = ""
-    calc: str = ""
-    relu: bool = False
 
     @property
     def float_class(self) -> type[Module]:
@@ -41,31 +35,38 @@ class LayerRule:
     @property
     def has_weight(self) -> bool:
         """True for convolutions and linear layers."""
-        return bool(self.calc)
+        return self.op in _LAYERS
+
+    @property
+    def relu(self) -> bool:
+        """True if a ReLU follows."""
+        return "Relu" in self.name
+
+    @property
+    def part(self) -> str:
+        """Attribute with the layer that holds the weights; "" where the module itself does."""
+        return _LAYERS[self.op] if "Bn" in self.name else ""
+
+    @property
+    def calc(self) -> str:
+        """MegEngine's method for the result before the activation; the quantized one ends in "_quantized"."""
+        return f"calc_{_LAYERS[self.op]}{'_bn' if self.part else ''}"
 
 
+_LAYERS = {"conv2d": "conv", "conv_transpose2d": "conv_transpose2d", "linear": "linear"}
 LAYER_RULES = (
-    LayerRule("Conv2d", "conv", "conv2d", "", "calc_conv"),
-    LayerRule("ConvRelu2d", "conv", "conv2d", "", "calc_conv", relu=True),
-    LayerRule("ConvBn2d", "conv_bn", "conv2d", "conv", "calc_conv_bn"),
-    LayerRule("ConvBnRelu2d", "conv_bn", "conv2d", "conv", "calc_conv_bn", relu=True),
-    LayerRule("ConvTranspose2d", "conv", "conv_transpose2d", "", "calc_conv_transpose2d"),
-    LayerRule("ConvTransposeRelu2d", "conv", "conv_transpose2d", "", "calc_conv_transpose2d", relu=True),
-    LayerRule(
-        "ConvTransposeBn2d", "conv_transpose_bn", "conv_transpose2d", "conv_transpose2d", "calc_conv_transpose2d_bn"
-    ),
-    LayerRule(
-        "ConvTransposeBnRelu2d",
-        "conv_transpose_bn",
-        "conv_transpose2d",
-        "conv_transpose2d",
-        "calc_conv_transpose2d_bn",
-        relu=True,
-    ),
-    LayerRule("Linear", "linear", "linear", "", "calc_linear"),
-    LayerRule("LinearRelu", "linear", "linear", "", "calc_linear", relu=True),
-    LayerRule("LinearBn1d", "linear_bn", "linear", "linear", "calc_linear_bn"),
-    LayerRule("LinearBnRelu1d", "linear_bn", "linear", "linear", "calc_linear_bn", relu=True),
+    LayerRule("Conv2d", "conv", "conv2d"),
+    LayerRule("ConvRelu2d", "conv", "conv2d"),
+    LayerRule("ConvBn2d", "conv_bn", "conv2d"),
+    LayerRule("ConvBnRelu2d", "conv_bn", "conv2d"),
+    LayerRule("ConvTranspose2d", "conv", "conv_transpose2d"),
+    LayerRule("ConvTransposeRelu2d", "conv", "conv_transpose2d"),
+    LayerRule("ConvTransposeBn2d", "conv_transpose_bn", "conv_transpose2d"),
+    LayerRule("ConvTransposeBnRelu2d", "conv_transpose_bn", "conv_transpose2d"),
+    LayerRule("Linear", "linear", "linear"),
+    LayerRule("LinearRelu", "linear", "linear"),
+    LayerRule("LinearBn1d", "linear_bn", "linear"),
+    LayerRule("LinearBnRelu1d", "linear_bn", "linear"),
     LayerRule("BatchMatMulActivation", "batch_matmul_activation", "batch_matmul"),
     LayerRule("Elemwise", "elemwise", "elemwise"),
     LayerRule("Concat", "concat", "concat"),

@@ -15,7 +15,15 @@ from megengine.dispatch import apply
 from megengine.logger import get_logger
 from megengine.module import Module
 from megengine.ops.norm import running_average
-from megengine.quantization.modules.arithmetic import Product, constants, form_of, rescaled, stored_result, to_stored
+from megengine.quantization.modules.arithmetic import (
+    Product,
+    constants,
+    form_of,
+    pair,
+    rescaled,
+    stored_result,
+    to_stored,
+)
 from megengine.quantization.modules.gradients import exact_product, with_value
 from megengine.quantization.modules.layer_rules import LAYER_RULES, LayerRule, placed
 from megengine.quantization.modules.qconfigs import QConfig
@@ -70,12 +78,10 @@ class QATModule(Module):
         if not isinstance(qconfig, QConfig):
             raise OptionError(f"set_qconfig: expected a QConfig, got {type(qconfig).__name__}")
         self._forget()
-        if self.with_weight:
-            self.weight_observer = _made(qconfig.weight_observer)
-            self.weight_fake_quant = _made(qconfig.weight_fake_quant)
-        if self.with_act:
-            self.act_observer = _made(qconfig.act_observer)
-            self.act_fake_quant = _made(qconfig.act_fake_quant)
+        for kind, wanted in (("weight", self.with_weight), ("act", self.with_act)):
+            for name in (f"{kind}_observer", f"{kind}_fake_quant") if wanted else ():
+                factory = getattr(qconfig, name)
+                setattr(self, name, None if factory is None else factory())
 
     def set_fake_quant(self, enable: bool) -> None:
         """Round (True) or compute in float (False)."""
@@ -116,10 +122,6 @@ class QATModule(Module):
     def get_activation_dtype(self) -> QuantizedDType | None:
         """Quantized dtype of the result; None for layers that do not round it."""
         return self.get_activation_qparams().dtype if self.with_act else None
-
-
-def _made(factory: Any) -> Any:
-    return None if factory is None else factory()
 
 
 def _qparams(what: str, observer: Any, fake_quant: Any) -> QParams:
@@ -229,9 +231,9 @@ def product_of(op: str, layer: Any) -> Product:
     """Op and geometry of a float, QAT or quantized layer."""
     if op == "linear":
         return Product(op)
-    h, w = (0, 0) if _pads_apart(layer) else _pair(layer.padding)
-    extra = _pair(getattr(layer, "output_padding", 0))
-    return Product(op, _pair(layer.stride), ((h, h), (w, w)), _pair(layer.dilation), layer.groups, extra)
+    h, w = (0, 0) if _pads_apart(layer) else pair(layer.padding)
+    extra = pair(getattr(layer, "output_padding", 0))
+    return Product(op, pair(layer.stride), ((h, h), (w, w)), pair(layer.dilation), layer.groups, extra)
 
 
 def _pads_apart(layer: Any) -> bool:
@@ -246,10 +248,6 @@ def padded(layer: Any, inp: Tensor) -> Tensor:
     if not isinstance(inp.dtype, QuantizedDType) and quantized_dtype_of(inp) is not None:
         out.qparams = inp.qparams
     return out
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
 
 
 def flat_groups(weight: Tensor) -> Tensor:
@@ -283,19 +281,15 @@ class BnQAT(WeightedQAT):
 
     def _channels(self, value: Any) -> Any:
         """A tensor of one value per channel in the shape that broadcasts over the result."""
-        return value.reshape(self._bias_shape()) if isinstance(value, Tensor) else value
-
-    def _bias_shape(self) -> tuple[int, ...]:
-        return (1, -1) if self.rule.op == "linear" else (1, -1, 1, 1)
+        shape = (1, -1) if self.rule.op == "linear" else (1, -1, 1, 1)
+        return value.reshape(shape) if isinstance(value, Tensor) else value
 
     def _scaled_weight(self, factor: Tensor) -> Tensor:
         weight, g = self.layer.weight, getattr(self.layer, "groups", 1)
         if self.product.transposed:
             return weight * (factor.reshape(g, 1, -1, 1, 1) if g > 1 else factor.reshape(1, -1, 1, 1))
-        return weight * factor.reshape(*weight.shape[: weight.ndim - 3 if weight.ndim > 2 else 1], *self._ones(weight))
-
-    def _ones(self, weight: Tensor) -> tuple[int, ...]:
-        return (1,) * (3 if weight.ndim > 2 else 1)
+        inner = 3 if weight.ndim > 2 else 1
+        return weight * factor.reshape(*weight.shape[:-inner], *(1,) * inner)
 
     def folded(self) -> tuple[Tensor, Tensor | None]:
         """Weight and bias folded with the running statistics."""
@@ -414,10 +408,6 @@ class DequantStubQAT(QATModule):
     """Where values become float again."""
 
     with_weight = with_act = False
-
-    def forward(self, inp: Tensor) -> Tensor:
-        """Inp itself."""
-        return inp
 
 
 _KINDS = {

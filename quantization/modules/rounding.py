@@ -82,7 +82,8 @@ def lsq_forward(
     """
     zero = 0.0 if zero_point is None else float(zero_point.numpy().reshape(-1)[0])
     factor = 1.0 if scale_grad is None else float(scale_grad.numpy().reshape(-1)[0])
-    return _LearntStep(qmin - zero, qmax - zero, np.float32, lambda s: factor, zero)(inp, step_size)
+    learnt = _LearntScale(qmin - zero, qmax - zero, np.float32, lambda s: factor, zero, clamps_first=True)
+    return learnt(inp, step_size)
 
 
 @dataclass(eq=False)
@@ -94,6 +95,7 @@ class _LearntScale(Function):
     scale_of: Callable[[Any], Any]
     slope: Callable[[Any], Any]
     zero: float = 0.0
+    clamps_first: bool = False  # LSQ clamps before it rounds, so half a step beyond the ends is outside
 
     def forward(self, x: Tensor, p: Tensor) -> Tensor:
         """Values on the grid, ties away from zero."""
@@ -107,11 +109,8 @@ class _LearntScale(Function):
         self.t = values * (np.float32(1) / self.scale)
         rounded = np.trunc(self.t + np.copysign(np.float32(0.5), self.t))
         self.q = np.clip(rounded, self.lo, self.hi).astype(np.float32)
-        self.inside = self._inside(rounded)
+        self.inside = (self.lo <= self.t) & (self.t <= self.hi) if self.clamps_first else self.q == rounded
         return Tensor(self.q * self.scale)
-
-    def _inside(self, rounded: np.ndarray) -> np.ndarray:
-        return self.q == rounded
 
     def backward(self, output_grads: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients of x and of p."""
@@ -119,13 +118,6 @@ class _LearntScale(Function):
         change = np.where(self.inside, self.q - self.t, self.q + np.float32(self.zero))
         grad = np.sum(ct * change, dtype=np.float64) * self.slope(self.scale)
         return Tensor(ct * self.inside), Tensor(np.full(self.shape, grad, np.float32))
-
-
-class _LearntStep(_LearntScale):
-    """LSQ clamps before it rounds, so half a step beyond the ends is outside."""
-
-    def _inside(self, rounded: np.ndarray) -> np.ndarray:
-        return (self.lo <= self.t) & (self.t <= self.hi)
 
 
 def register_method_to_class(cls: type) -> Callable[[Callable], Callable]:

@@ -64,11 +64,6 @@ def annotate(graph: InternalGraph, config: QuantConfig) -> Annotation:
     return _Annotator(graph, config).run()
 
 
-def layer_of(expr: Apply) -> Layer:
-    """What selection rules see of an expr."""
-    return Layer(expr.outputs[0].name, expr.op, str(expr.meta.get("module", "") or ""))
-
-
 class _Annotator:
     def __init__(self, graph: InternalGraph, config: QuantConfig) -> None:
         self.graph, self.config, self.target = graph, config, config.target
@@ -97,7 +92,8 @@ class _Annotator:
         return self.result
 
     def _choose_integer_exprs(self) -> None:
-        excluded = select(self.config.exclude, [layer_of(e) for e in self.exprs])
+        layers = [Layer(e.outputs[0].name, e.op, str(e.meta.get("module", "") or "")) for e in self.exprs]
+        excluded = select(self.config.exclude, layers)
         for expr in self.exprs:
             name = expr.outputs[0].name
             reason = f"excluded by {excluded[name]!r}" if name in excluded else self._why_float(expr)
@@ -112,33 +108,27 @@ class _Annotator:
             return f"no integer rule for {expr.op}"
         if len(expr.outputs) != 1 or not is_float(expr.outputs[0].spec.dtype):
             return f"{expr.op} does not give one float tensor"
-        reason = rule.usable(expr.attrs)
-        if reason is not None:
+        if (reason := rule.usable(expr.attrs)) is not None:
             return f"{expr.op} stays in float: {reason}"
         return _why_operands_float(expr, rule)
 
     def _drop_leading_and_trailing(self) -> None:
         """Keep an op without weights in integers only if integers reach it (forward) or leave it (backward)."""
         for expr in self.exprs:
-            if id(expr) in self.integer and not self._is_weighted(expr) and not self._reached(expr):
+            if id(expr) in self.integer and _kind(expr) != "weighted" and not self._reached(expr):
                 self._leave(expr, "no integer layer stands before it")
         for expr in reversed(self.exprs):
-            if id(expr) in self.integer and _kind(expr) in ("clamp", "shape", "concat") and not self._used(expr):
-                if self._feeds_from_layer(expr):
-                    continue
+            moves = id(expr) in self.integer and _kind(expr) in ("clamp", "shape", "concat")
+            if moves and not self._used(expr.output) and not self._feeds_from_layer(expr):
                 self._leave(expr, "no integer layer stands after it")
 
     def _reached(self, expr: Apply) -> bool:
-        return any(self._made_by_integer(n) or self._read_by_layer(n) for n in _data(expr))
+        """True if an integer op makes a value that the op reads, or an integer layer reads one too."""
+        data = _data(expr)
+        layers = [(u, n) for n in data for u in n.users if id(u) in self.integer and _kind(u) == "weighted"]
+        return any(id(n.expr) in self.integer for n in data) or any(u.inputs[0] is n for u, n in layers)
 
-    def _made_by_integer(self, node: TensorNode) -> bool:
-        return id(node.expr) in self.integer
-
-    def _read_by_layer(self, node: TensorNode) -> bool:
-        return any(id(u) in self.integer and self._is_weighted(u) and u.inputs[0] is node for u in node.users)
-
-    def _used(self, expr: Apply) -> bool:
-        node = expr.outputs[0]
+    def _used(self, node: TensorNode) -> bool:
         return any(id(u) in self.integer for u in node.users)
 
     def _feeds_from_layer(self, expr: Apply) -> bool:
@@ -149,9 +139,6 @@ class _Annotator:
     def _leave(self, expr: Apply, reason: str) -> None:
         self.integer.discard(id(expr))
         self.result.floating[expr.outputs[0].name] = reason
-
-    def _is_weighted(self, expr: Expr) -> bool:
-        return _kind(expr) == "weighted"
 
     def _find_inside_edges(self) -> None:
         for expr in self.exprs:
@@ -178,11 +165,8 @@ class _Annotator:
     def _is_anchor(self, node: TensorNode) -> bool:
         """A layer, or a linear layer's bias addition."""
         expr = node.expr
-        if id(expr) not in self.integer:
-            return False
-        if self._is_weighted(expr):
-            return True
-        return _kind(expr) == "add" and any(isinstance(n.expr, Constant) for n in expr.inputs)
+        biased = _kind(expr) == "add" and any(isinstance(n.expr, Constant) for n in expr.inputs)
+        return id(expr) in self.integer and (biased or _kind(expr) == "weighted")
 
     def _sole(self, node: TensorNode, user: Expr) -> bool:
         made = id(node.expr) in self.integer
@@ -197,18 +181,13 @@ class _Annotator:
         for expr in self.exprs:
             if id(expr) not in self.integer:
                 continue
-            for node in _data(expr):
-                if not isinstance(node.expr, Constant):
-                    found.setdefault(id(node), node)
-            out = expr.outputs[0]
-            if self._rounds(out):
-                found.setdefault(id(out), out)
+            nodes = [node for node in _data(expr) if not isinstance(node.expr, Constant)]
+            for node in [*nodes, expr.output] if self._rounds(expr.output) else nodes:
+                found.setdefault(id(node), node)
         return list(found.values())
 
     def _rounds(self, out: TensorNode) -> bool:
-        if any(id(u) in self.integer for u in out.users):
-            return True
-        if id(out) in self.outputs and self.target.quantize_outputs:
+        if self._used(out) or (id(out) in self.outputs and self.target.quantize_outputs):
             return True
         return not (self._is_anchor(out) or mean_over_picture(out.expr))
 
@@ -247,11 +226,11 @@ class _Annotator:
                 theirs = self.result.edges.get(node.name)
                 alike = isinstance(mine, Plain | Shared) and isinstance(theirs, Plain)
                 same_sign = (id(node) in self.non_negative) == (id(out) in self.non_negative)
-                if alike and same_sign and self._sole(node, expr) and not self._source_of_shared(node.name):
+                if alike and same_sign and self._sole(node, expr):
+                    sources = {spec.source for spec in self.result.edges.values() if isinstance(spec, Shared)}
+                    if node.name in sources:
+                        continue
                     self.result.edges[node.name] = Shared(out.name, f"concat {out.name} copies integers")
-
-    def _source_of_shared(self, name: str) -> bool:
-        return any(isinstance(s, Shared) and s.source == name for s in self.result.edges.values())
 
 
 def _kind(expr: Expr) -> str:

@@ -44,10 +44,10 @@ def mean_errors(
     layers = [e for e in graph.exprs() if isinstance(e, Apply) and e.outputs[0].name in frozen.weights]
     means = {e.inputs[0].name: InputMeans() for e in layers}
 
-    sinks = {name: one.exact for name, one in means.items()}
+    sinks = {name: one.exact.update for name, one in means.items()}
     for expr in qdq.exprs():
         if is_op(expr, "dequantize") and (edge := expr.meta.get("edge")) in means:
-            sinks[expr.outputs[0].name] = means[edge].rounded
+            sinks[expr.outputs[0].name] = means[edge].rounded.update
     stream(qdq, batches, sinks, stage="bias correction", progress=progress)
     return {e.outputs[0].name: _error(e, means[e.inputs[0].name], frozen) for e in layers}
 
@@ -91,13 +91,6 @@ def _raise_bias(g: InternalGraph, layer: Apply, error: np.ndarray) -> None:
         g.set_input(owner, at, node)
     else:
         biased = g.apply(layer.op, *layer.inputs, node, attrs=dict(layer.attrs), name=f"{name}_biased", after=layer)
-        _take_over(g, layer, biased)
-
-
-def _take_over(g: InternalGraph, layer: Apply, biased) -> None:
-    """Put the layer with a bias in place of the one without, under the old name."""
-    old = layer.outputs[0]
-    g.replace_all_uses(old, biased)
-    name = old.name
-    g.erase(layer)
-    g.rename(biased, name)
+        g.replace_all_uses(layer.outputs[0], biased)
+        g.erase(layer)
+        g.rename(biased, name)

@@ -42,11 +42,12 @@ def calibrate(
     Args:
         graph: float graph.
         stats: from `observe`.
-        batches: inputs of the graph: arrays, or tuples of arrays for several inputs.
+        batches: arrays, or tuples of arrays for several inputs.
         progress: called with ("calibrate", batches done, batches in all or None).
 
     Raises:
         CalibrationError: no batch at all; NaN or infinity at a node, which is named.
     """
-    stream(graph, batches, stats, stage="calibrate", progress=progress)
+    sinks = {name: one.update for name, one in stats.items()}
+    stream(graph, batches, sinks, stage="calibrate", progress=progress)
     return stats

@@ -43,12 +43,8 @@ def freeze(graph: InternalGraph, annotation: Annotation, stats: dict[str, Tensor
     for expr in graph.exprs():
         name = expr.outputs[0].name if expr.outputs else ""
         if name in annotation.weights:
-            weights[name] = quantize_weight(name, _value(expr.inputs[1]), annotation.weights[name])
+            weights[name] = quantize_weight(name, expr.inputs[1].expr.value.numpy(), annotation.weights[name])
     return Frozen(edges, weights)
-
-
-def _value(node) -> np.ndarray:
-    return node.expr.value.numpy()
 
 
 def edge_dtype(name: str, annotation: Annotation, stats: dict[str, TensorStatistics]) -> QuantizedDType:

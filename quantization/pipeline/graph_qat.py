@@ -116,9 +116,7 @@ def prepare_qat(module: Module | InternalGraph, *inputs: Any, config: QuantConfi
     Raises:
         OptionError: a module that is not traced came without sample inputs.
     """
-    if isinstance(module, InternalGraph):
-        return QATGraph(module, config)
-    if not isinstance(module, TracedModule):
+    if not isinstance(module, (InternalGraph, TracedModule)):
         if not inputs:
             raise OptionError(
                 f"prepare_qat: {type(module).__name__} is captured as a graph, which needs its input shapes; "

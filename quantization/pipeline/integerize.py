@@ -82,39 +82,34 @@ def integerize(graph: InternalGraph, *, int_bias: bool = False) -> InternalGraph
     g = graph.clone()
     for expr in g.exprs():
         if isinstance(expr, Apply) and expr.op == "quantize":
-            _lower_quantize(g, expr, int_bias)
+            _integer_quantize(g, expr, int_bias)
     g.remove_dead()
     for expr in g.exprs():
         if not isinstance(expr, Apply):
             continue
         if get_op(expr.op).weighted:
-            _lower_float_layer(g, expr, int_bias)
+            _float_layer(g, expr, int_bias)
         elif mean_over_picture(expr):
-            _lower_float_mean(g, expr)
+            _float_mean(g, expr)
     g.remove_dead()
     return g
 
 
-def _lower_quantize(g: InternalGraph, expr: Apply, int_bias: bool) -> None:
+def _integer_quantize(g: InternalGraph, expr: Apply, int_bias: bool) -> None:
     value, clamp = strip_clamps(expr.inputs[0])
     site = Site(g, expr, expr.inputs[0], value, clamp, expr.attrs["dtype"], int_bias)
-    for build in (_from_layer, _from_pair, _from_op):
-        try:
-            result = build(site)
-        except QuantizationError as exc:
-            exc.add_note(f"while making integers of {site.name!r}")
-            raise
-        if result is not None:
-            g.replace_all_uses(expr.outputs[0], result)
-            return
-
-
-def _from_layer(site: Site) -> TensorNode | None:
     found = layer_with_residual(site.value)
-    return None if found is None else _emit_layer(site, found, site.dtype)
+    try:
+        result = _from_op(site) if found is None else _emit_layer(site, found)
+    except QuantizationError as exc:
+        exc.add_note(f"while making integers of {site.name!r}")
+        raise
+    if result is not None:
+        g.replace_all_uses(expr.outputs[0], result)
 
 
-def _emit_layer(site: Site, match: LayerMatch, dtype: QuantizedDType | None) -> TensorNode:
+def _emit_layer(site: Site, match: LayerMatch) -> TensorNode:
+    dtype = site.dtype
     w, w_dtype = _rows_first(match)
     numbers = epilogue(site.name, w, w_dtype, match.data.dtype, match.bias, dtype, int_bias=site.int_bias)
     lo, hi = (0, 0) if dtype is None else bounds(dtype, site.clamp)
@@ -168,10 +163,8 @@ def _rows_first(match: LayerMatch) -> tuple[np.ndarray, QuantizedDType]:
     return w, dtype
 
 
-def _from_pair(site: Site) -> TensorNode | None:
+def _pair(site: Site) -> TensorNode | None:
     """A sum or a product of two computed tensors."""
-    if not is_op(site.value.expr, "add", "mul"):
-        return None
     a, r = (stored(n) for n in site.value.expr.inputs)
     if a is None or r is None:
         return None
@@ -184,7 +177,7 @@ def _from_pair(site: Site) -> TensorNode | None:
 
 
 def _from_op(site: Site) -> TensorNode | None:
-    """Pools, tables, and ops that only move integers, then a change of scale where one is needed."""
+    """What the rule of the op says, then a change of scale where one is needed."""
     direct = stored(site.value)
     if direct is not None:
         return _rescale(site, direct)
@@ -196,8 +189,7 @@ def _from_op(site: Site) -> TensorNode | None:
 
 def _rescale(site: Site, value: Stored) -> TensorNode:
     lo, hi = bounds(site.target, site.clamp)
-    same = value.dtype == site.dtype and (lo, hi) == bounds(site.target)
-    if same:
+    if value.dtype == site.dtype and (lo, hi) == bounds(site.target):
         return value.node
     return site.emit(
         "requantize", value.node, ratio=ratio(value.dtype, site.target), lo=lo, hi=hi, dtype=site.dtype, label="rq"
@@ -258,6 +250,8 @@ def activation_table(op: str, attrs: dict, source: QuantizedDType, target: Quant
 
 
 _BUILDERS: dict[str, Callable[[Site], TensorNode | None]] = {
+    "add": _pair,
+    "mul": _pair,
     "pool": _pool,
     "shape": _shape,
     "concat": _concat,
@@ -265,7 +259,7 @@ _BUILDERS: dict[str, Callable[[Site], TensorNode | None]] = {
 }
 
 
-def _lower_float_layer(g: InternalGraph, expr: Apply, int_bias: bool) -> None:
+def _float_layer(g: InternalGraph, expr: Apply, int_bias: bool) -> None:
     """A layer on integers whose result is wanted in float."""
     out = expr.outputs[0]
     users = out.users
@@ -276,10 +270,10 @@ def _lower_float_layer(g: InternalGraph, expr: Apply, int_bias: bool) -> None:
     if found is None:
         return
     site = Site(g, end.expr, end, end, (None, None), None, int_bias)
-    g.replace_all_uses(end, _emit_layer(site, found, None))
+    g.replace_all_uses(end, _emit_layer(site, found))
 
 
-def _lower_float_mean(g: InternalGraph, expr: Apply) -> None:
+def _float_mean(g: InternalGraph, expr: Apply) -> None:
     """A mean over the picture whose result is wanted in float: a depthwise layer of ones, summed in integers."""
     out, source = expr.outputs[0], stored(expr.inputs[0])
     if source is None:

@@ -33,14 +33,10 @@ def _weight(g: InternalGraph, name: str, layer: Apply, weight: QuantizedWeight) 
 
 
 def _round_edge(g: InternalGraph, node: TensorNode, dtype) -> None:
-    meta = {**_origin(node), "edge": node.name}
+    meta = {k: v for k, v in node.meta.items() if k in ("module", "source")} | {"edge": node.name}
     q = g.apply("quantize", node, attrs={"dtype": dtype}, name=f"{node.name}_q", after=node.expr, meta=meta)
     back = g.apply("dequantize", q, name=f"{node.name}_dq", after=q.expr, meta=meta)
     g.replace_all_uses(node, back, except_=(q.expr,))
-
-
-def _origin(node: TensorNode) -> dict:
-    return {k: v for k, v in node.meta.items() if k in ("module", "source")}
 
 
 def fold(graph: InternalGraph) -> InternalGraph:

@@ -104,7 +104,7 @@ def quantize_model(
     config = config or QuantConfig()
     if isinstance(model, tm.TracedModule):
         require_float_modules(model)
-    source = op_graph(model)
+    source = tm.lower(model).graph
     require_float(source)
     if config.bias_correction:
         require_repeatable(calibration, "bias correction")
@@ -157,10 +157,3 @@ def convert(
         edges={name: annotation.explain(name) for name in annotation.edges},
     )
     return QuantizedModel(config, graph, qdq, integer, annotation, frozen, stats, report)
-
-
-def op_graph(model: tm.TracedModule | InternalGraph) -> InternalGraph:
-    """The op-level graph of a traced module; a graph is taken as it is."""
-    if isinstance(model, InternalGraph):
-        return model
-    return tm.lower(model).graph

@@ -19,6 +19,12 @@ from megengine.quantization.ranges.observers import (
     SyncExponentialMovingAverageObserver,
     SyncMinMaxObserver,
 )
-from megengine.quantization.ranges.places import at
-from megengine.quantization.ranges.qparams import LSQParams, QParams, QParamsModuleMixin, QuantMode, create_qparams
+from megengine.quantization.ranges.qparams import (
+    LSQParams,
+    QParams,
+    QParamsModuleMixin,
+    QuantMode,
+    at,
+    create_qparams,
+)
 from megengine.quantization.ranges.statistics import Histogram, MeanValue, TensorStatistics

@@ -1,9 +1,9 @@
-"""Batches of data, fed to a graph: their shapes and dtypes are checked, and values of nodes go to sinks."""
+"""Batches of data: their shapes and dtypes are checked, and a graph is run on them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -18,31 +18,23 @@ Progress = Callable[[str, int, int | None], None]
 Batch = tuple[np.ndarray, ...]
 
 
-class Sink(Protocol):
-    """What takes the values of a node, batch by batch."""
-
-    def update(self, x: np.ndarray, /) -> None:
-        """Take a batch."""
-
-
 def stream(
     graph: InternalGraph,
     batches: Iterable[Any],
-    sinks: Mapping[str, Sink],
+    sinks: Mapping[str, Callable[[np.ndarray], None]],
     *,
     stage: str,
     progress: Progress | None = None,
 ) -> None:
-    """Interpret the graph on every batch; the values of a node go to the sink of its name.
+    """Interpret the graph on every batch and give the values of each node to the sink of its name.
 
     Raises:
         CalibrationError: there is no batch, or one does not fit.
     """
 
     def look(node: Any, value: Tensor) -> None:
-        sink = sinks.get(node.name)
-        if sink is not None:
-            sink.update(value.numpy())
+        if node.name in sinks:
+            sinks[node.name](value.numpy())
 
     total = len(batches) if isinstance(batches, Sized) else None
     done = 0

@@ -51,14 +51,6 @@ def choose_range(stats: TensorStatistics, method: RangeMethod, how: Scheme) -> R
     return METHODS[method.name](stats, method, how)
 
 
-def _minmax(stats: TensorStatistics, method: RangeMethod, how: Scheme) -> Range:
-    return stats.minimum, stats.maximum
-
-
-def _ema(stats: TensorStatistics, method: RangeMethod, how: Scheme) -> Range:
-    return stats.ema_minimum.value, stats.ema_maximum.value
-
-
 def _percentile(stats: TensorStatistics, method: RangeMethod, how: Scheme) -> Range:
     kept = method.percentile / 100
     if how.qmin == 0 and how.symmetric:
@@ -74,16 +66,12 @@ def _mse(stats: TensorStatistics, method: RangeMethod, how: Scheme) -> Range:
     best = error_of_range(stats.histogram, lo, hi, how)
     for factors in (np.linspace(1.0, 0.2, 41), np.linspace(1.06, 0.94, 13)):
         for end in ("both",) if how.symmetric else ("low", "high", "low", "high"):
-            candidates = [_shrunk(lo, hi, f, end) for f in factors]
+            candidates = [(lo if end == "high" else lo * f, hi if end == "low" else hi * f) for f in factors]
             errors = [error_of_range(stats.histogram, *c, how) for c in candidates]
             at = int(np.argmin(errors))
             if errors[at] < best:
                 best, (lo, hi) = errors[at], candidates[at]
     return max(lo, stats.minimum), min(hi, stats.maximum)
-
-
-def _shrunk(lo: float, hi: float, factor: float, end: str) -> Range:
-    return (lo * factor if end != "high" else lo), (hi * factor if end != "low" else hi)
 
 
 def error_of_range(h: Histogram, lo: float, hi: float, how: Scheme) -> float:
@@ -133,8 +121,8 @@ def _divergence(h: Histogram, lo: float, hi: float, levels: int) -> float:
 
 
 METHODS: dict[str, Callable[[TensorStatistics, RangeMethod, Scheme], Range]] = {
-    "minmax": _minmax,
-    "ema": _ema,
+    "minmax": lambda stats, method, how: (stats.minimum, stats.maximum),
+    "ema": lambda stats, method, how: (stats.ema_minimum.value, stats.ema_maximum.value),
     "percentile": _percentile,
     "mse": _mse,
     "kl": _kl,

@@ -11,8 +11,7 @@ from megengine.core.errors import CalibrationError, OptionError
 from megengine.core.tensor.dtype import QuantDtypeMeta, meta_of
 from megengine.module import Module
 from megengine.quantization.ranges.methods import RangeMethod, choose_range
-from megengine.quantization.ranges.places import at
-from megengine.quantization.ranges.qparams import QParams, QParamsModuleMixin, QuantMode, create_qparams
+from megengine.quantization.ranges.qparams import QParams, QParamsModuleMixin, QuantMode, at, create_qparams
 from megengine.quantization.ranges.scales import Scheme, scale_and_zero
 from megengine.quantization.ranges.statistics import Histogram, TensorStatistics
 from megengine.tensor import Tensor
@@ -102,11 +101,7 @@ class MinMaxObserver(Observer):
         self.min_val, self.max_val = Tensor(_LARGEST), Tensor(-_LARGEST)
 
     def get_qparams(self) -> QParams:
-        """Scale and zero point of the range seen.
-
-        Raises:
-            CalibrationError: nothing was seen.
-        """
+        """Scale and zero point of the range seen. Raises CalibrationError if nothing was seen."""
         return self._qparams_of(*self._seen_range())
 
     @property
@@ -185,8 +180,7 @@ class ExponentialMovingAverageObserver(MinMaxObserver):
     def _update(self, lo: np.ndarray, hi: np.ndarray) -> None:
         old = self.runtime_momentum.numpy()
         self._take(
-            self.min_val.numpy() * old + (1 - old) * lo,
-            self.max_val.numpy() * old + (1 - old) * hi,
+            *(tensor.numpy() * old + (1 - old) * new for tensor, new in ((self.min_val, lo), (self.max_val, hi)))
         )
         self.runtime_momentum._reset(Tensor(self.momentum.numpy()))
 
@@ -243,11 +237,7 @@ class HistogramObserver(MinMaxObserver):
         return stats
 
     def get_qparams(self) -> QParams:
-        """Scale and zero point of the best range.
-
-        Raises:
-            CalibrationError: nothing was seen.
-        """
+        """Scale and zero point of the best range. Raises CalibrationError if nothing was seen."""
         self._seen_range()
         lo, hi = choose_range(self._statistics(), RangeMethod("mse"), self._scheme())
         return self._qparams_of(lo, hi)

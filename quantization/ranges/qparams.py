@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import ArgumentError, OptionError
 from megengine.core.tensor.dtype import QuantDtypeMeta, create_quantized_dtype, meta_of
-from megengine.quantization.ranges.places import at
 from megengine.tensor import Tensor
 
 _HOME = "megengine.quantization.utils"
+_Class = TypeVar("_Class", bound=type)
+
+
+def at(module: str) -> Callable[[_Class], _Class]:
+    """Decorator of a class that MegEngine has in `module`: files store that path, and a face there exports it."""
+
+    def place(cls: _Class) -> _Class:
+        cls.__module__ = module
+        return cls
+
+    return place
 
 
 @at(_HOME)

@@ -60,7 +60,8 @@ class Histogram:
             self._update(x, float(x.min()), float(x.max()))
 
     def _update(self, x: np.ndarray, lo: float, hi: float) -> None:
-        self._cover(*self._target(lo, hi))
+        exponent = _finest_exponent(lo, hi, self.bins)
+        self._cover(*self._join(exponent, _bin(lo, exponent), _bin(hi, exponent)))
         index = np.floor(np.ldexp(x.reshape(-1), -self.exponent)).astype(np.intp)
         index -= self.first
         self.counts += np.bincount(index, minlength=len(self.counts))
@@ -74,12 +75,8 @@ class Histogram:
         self._cover(exponent, low, high)
         self._place(other.counts, other.first, exponent - other.exponent)
 
-    def _target(self, lo: float, hi: float) -> tuple[int, int, int]:
-        """Exponent and first and last bin that hold [lo, hi] together with what is there."""
-        exponent = _finest_exponent(lo, hi, self.bins)
-        return self._join(exponent, _bin(lo, exponent), _bin(hi, exponent))
-
     def _join(self, exponent: int, low: int, high: int) -> tuple[int, int, int]:
+        """Exponent and first and last bin that hold these bins together with the own ones."""
         if len(self.counts):
             target = max(exponent, self.exponent)
             mine, theirs = target - self.exponent, target - exponent
@@ -170,7 +167,7 @@ class MeanValue:
 
 @dataclass(slots=True)
 class TensorStatistics:
-    """Everything the observers need to know about one tensor; about 40 kB whatever the amount of data.
+    """Statistics of one tensor for every way to choose its range; about 40 kB for any amount of data.
 
     Args:
         name: node named in errors.
@@ -210,18 +207,20 @@ class TensorStatistics:
             return
         lo, hi = float(x.min()), float(x.max())
         if not (math.isfinite(lo) and math.isfinite(hi)):
-            raise CalibrationError(self._not_finite(x))
+            bad = int(np.size(x) - np.isfinite(x).sum())
+            kind = "NaN" if np.isnan(x).any() else "infinity"
+            raise CalibrationError(
+                f"calibration: {bad} of {counted(x.size, 'value')} of {self.name!r} are {kind}; expected finite "
+                "values. Check the calibration data and the float model's weights"
+            )
         self.count += x.size
         self.minimum, self.maximum = min(self.minimum, lo), max(self.maximum, hi)
         self.ema_minimum.update(lo)
         self.ema_maximum.update(hi)
         self.histogram._update(x, lo, hi)
         if self.channel_axis is not None and x.ndim > self.channel_axis:
-            self._update_channels(x)
-
-    def _update_channels(self, x: np.ndarray) -> None:
-        axes = tuple(i for i in range(x.ndim) if i != self.channel_axis)
-        self._join_channels(x.min(axis=axes), x.max(axis=axes))
+            axes = tuple(i for i in range(x.ndim) if i != self.channel_axis)
+            self._join_channels(x.min(axis=axes), x.max(axis=axes))
 
     def _join_channels(self, lo: np.ndarray, hi: np.ndarray) -> None:
         if self.channel_minimum is None or self.channel_maximum is None:
@@ -248,21 +247,9 @@ class TensorStatistics:
             self._join_channels(other.channel_minimum, other.channel_maximum)
 
     def require_data(self) -> None:
-        """Raise unless something was seen.
-
-        Raises:
-            CalibrationError: no value reached this tensor.
-        """
+        """Raises CalibrationError if no value reached this tensor."""
         if not self.count:
             raise CalibrationError(
                 f"calibration: no value reached {self.name!r}, so it has no range; "
                 "give at least one calibration input that runs this node"
             )
-
-    def _not_finite(self, x: np.ndarray) -> str:
-        bad = int(np.size(x) - np.isfinite(x).sum())
-        kind = "NaN" if np.isnan(x).any() else "infinity"
-        return (
-            f"calibration: {bad} of {counted(x.size, 'value')} of {self.name!r} are {kind}; expected finite values. "
-            "Check the calibration data and the float model's weights"
-        )
