@@ -126,7 +126,8 @@ def verify(
         OptionError: no input was given.
         QuantizationError: the network computes nothing in integers.
     """
-    graph = lower(getattr(model, "integer_graph", model)).graph
+    source: Any = getattr(model, "integer_graph", model)
+    graph = lower(source).graph
     remedies = "quantize_model(network, data)", "verify the model that quantize_model gives"
     require_integers(graph, f"verify: network {graph.name!r}", remedies)
     plans = {f"plan, {n} thread{'s' * (n > 1)}": _PlanRun(graph, n) for n in threads}

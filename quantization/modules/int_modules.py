@@ -81,8 +81,9 @@ class QuantizedModule(Module):
 
     def _saved(self, tensor: Tensor) -> np.ndarray:
         array, dtype = np.array(tensor.numpy()), tensor.dtype
-        stored = isinstance(dtype, QuantizedDType) and dtype.axis is None
-        return array.view(with_metadata(dtype)) if stored else array
+        if isinstance(dtype, QuantizedDType) and dtype.axis is None:
+            return array.view(with_metadata(dtype))
+        return array
 
     def _integers(self, inp: Tensor) -> Tensor:
         if not isinstance(inp.dtype, QuantizedDType):
