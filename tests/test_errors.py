@@ -51,6 +51,7 @@ def test_the_recorded_calls_are_all_there():
         ("FileFormatError", (ValueError, pickle.UnpicklingError)),
         ("NotEnoughMemoryError", (MemoryError,)),
         ("NameInUseError", (AssertionError,)),
+        ("PatternError", (AttributeError, AssertionError)),
     ],
 )
 def test_documented_bases(kind, bases):

@@ -129,6 +129,10 @@ class GraphError(RefusedError):
     """A graph is malformed, or an edit is impossible."""
 
 
+class PatternError(GraphError, AttributeError):
+    """A pattern of this kind has no such condition."""
+
+
 class NameInUseError(GraphError):
     """A name already belongs to another node."""
 

@@ -8,7 +8,7 @@ import pytest
 
 import megengine.functional as F
 import megengine.module as M
-from megengine.core.errors import GraphError, OptionError
+from megengine.core.errors import GraphError, OptionError, PatternError
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module import optimize as optimize_of_the_package
 from megengine.traced_module import trace_module
@@ -163,6 +163,27 @@ def test_wrong_patterns():
 )
 def test_misspelt_names_in_patterns_are_errors(make, message):
     with pytest.raises(GraphError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: is_op(F.concat).has_attr(axis=1), r"pattern concat: has_attr\('axis',\): .*use has_params for"),
+        (lambda: is_op(M.Conv2d).has_params(stride=1), r"pattern Conv2d: has_params\('stride',\): .*use has_attr for"),
+        (lambda: is_op(M.Conv2d).has_param(stride=1), "pattern Conv2d: has_params"),
+        (lambda: conv()(is_var()).has_attr(stride=1), r"pattern Conv2d\(var\): has_attr.*before its inputs are given"),
+        (
+            lambda: is_op(F.concat)(is_var()).has_params(axis=1),
+            r"concat\(var\): has_params.*before its inputs are given",
+        ),
+        (lambda: is_op("sum").has_params(axis=1), "pattern sum: has_params.*expected the pattern of a function"),
+        (lambda: (relu() | conv()).has_attr(stride=1), r"pattern \(relu\|Conv2d\): has_attr"),
+        (lambda: is_const().has_attr(shape=1), "pattern const: has_attr.*expected the pattern of a module"),
+    ],
+)
+def test_conditions_on_patterns_of_other_kinds_are_errors(make, message):
+    with pytest.raises(PatternError, match=message):
         make()
 
 

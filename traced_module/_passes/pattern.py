@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from megengine.core.errors import GraphError
+from megengine.core.errors import GraphError, PatternError
 from megengine.module import Module
 from megengine.traced_module.ir.expr import (
     Call,
@@ -49,6 +49,24 @@ class ExprPattern:
         """Whether a match needs every user of the value to be part of it; returns the pattern."""
         self._check_users = check
         return self
+
+    def has_attr(self, **attrs: Any) -> ExprPattern:
+        """Only a `ModulePattern` has attributes; raises PatternError."""
+        raise PatternError(
+            f"pattern {self!r}: has_attr{tuple(attrs)}: expected the pattern of a module, before its inputs are given: "
+            "is_op(M.Conv2d).has_attr(stride=2)(is_var()); use has_params for the arguments of a function"
+        )
+
+    def has_params(self, **params: Any) -> ExprPattern:
+        """Only a `FunctionPattern` has arguments; raises PatternError."""
+        raise PatternError(
+            f"pattern {self!r}: has_params{tuple(params)}: expected the pattern of a function, before its inputs are "
+            "given: is_op(F.concat).has_params(axis=1)(is_var()); use has_attr for the attributes of a module"
+        )
+
+    def has_param(self, **params: Any) -> ExprPattern:
+        """As has_params."""
+        return self.has_params(**params)
 
     def fits(self, expr: Expr) -> bool:
         """True if an expression is what the pattern looks for, without its inputs."""
@@ -209,8 +227,6 @@ class FunctionPattern(ExprPattern):
         check_attributes(self.target, Target("function", qualified_name(self.target)), params)
         self.params.update(params)
         return self
-
-    has_param = has_params
 
     def fits(self, expr: Expr) -> bool:
         """True for such a call."""
