@@ -289,6 +289,10 @@ def _advanced(x: Tensor, items: list[Any]) -> tuple[Pattern, list[Tensor]]:
             continue
         if isinstance(item, Tensor) and isinstance(item.dtype, QuantizedDType):
             raise DTypeError(f"getitem: an index is {item.dtype}; expected integers, booleans, slices or None")
+        if isinstance(item, Tensor) and storage_of(item.dtype).kind in "iu":  # its value may be known later
+            indices.append(item)
+            pattern.append("i")
+            continue
         array = item.numpy() if isinstance(item, Tensor) else np.asarray(item)
         if array.dtype == bool:
             if not array.ndim:
@@ -297,8 +301,7 @@ def _advanced(x: Tensor, items: list[Any]) -> tuple[Pattern, list[Tensor]]:
             indices += _places(array, rest[: array.ndim], rest)
             pattern += ["i"] * array.ndim
         elif array.dtype.kind in "iu" or array.size == 0:
-            keep = isinstance(item, Tensor) and array.dtype.kind in "iu"
-            indices.append(item if keep else Tensor._wrap(array.astype(np.int32)))
+            indices.append(Tensor._wrap(array.astype(np.int32)))
             pattern.append("i")
         else:
             raise DTypeError(f"getitem: an index is {array.dtype}; expected integers, booleans, slices or None")

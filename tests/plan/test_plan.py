@@ -13,6 +13,7 @@ from megengine import plan
 from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.plan.memory import Lifetime, aligned, place
+from megengine.quantization import quantize_model, verify
 from megengine.tensor import tensor
 from megengine.traced_module import InternalGraph, TracedModule, trace_module
 
@@ -151,3 +152,33 @@ def test_mean_over_axes_however_they_are_given(axis):
     given = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
     (found,) = plan.compile(TracedModule.from_graph(graph))(given)
     np.testing.assert_allclose(found, given.mean(axis=axis, keepdims=True), rtol=1e-5, atol=1e-6)
+
+
+class Indexed(M.Module):
+    def __init__(self, read):
+        super().__init__()
+        self.conv, self.read = M.Conv2d(3, 4, 3), read
+
+    def forward(self, x, i):
+        return self.read(F.relu(self.conv(x)), i)
+
+
+def assigned(x, i):
+    x[:, i] = 0.5
+    return x
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda x, i: x[i], lambda x, i: x[:, i, 1:], lambda x, i: x[i, ..., None, i], lambda x, i: x[0, i[0]], assigned],
+    ids=["first axis", "an axis", "two axes", "a number of it", "assigned"],
+)
+def test_an_index_may_be_an_input(read):
+    x, places = picture(3), [np.int32([0, 2]), np.int32([-1, 1])]
+    net = Indexed(read)
+    traced = trace_module(net, tensor(x), tensor(places[0]))
+    quantized = quantize_model(traced, [(x, i) for i in places])
+    assert verify(quantized, [(x, i) for i in places])
+    compiled = plan.compile(traced)
+    for i in places:
+        np.testing.assert_allclose(compiled(x, i)[0], net(tensor(x), tensor(i)).numpy(), rtol=1e-5, atol=1e-5)
