@@ -17,10 +17,12 @@ from megengine.traced_module.formats.tm_loaders import (
     register_opdef_loader,
     register_tensor_method_loader,
 )
+from megengine.traced_module.ir.expr import Call
 
 __all__ = [
     "_ModuleState",
     "_convert_kwargs_to_args",
+    "_replace_args_kwargs",
     "register_functional_loader",
     "register_module_loader",
     "register_opdef_loader",
@@ -76,6 +78,15 @@ def _convert_kwargs_to_args(
             raise ArgumentError(f"{called} missing required positional argument: {name}")
         placed.append(left.pop(name) if name in left else defaults[name])
     return tuple(placed), left
+
+
+def _replace_args_kwargs(expr: Call, new_args: Sequence[Any], new_kwargs: Mapping[str, Any]) -> None:
+    """Let a call have these arguments, by position as far as can be; a layer or tensor that is called comes first.
+
+    MegEngine leaves a call as it is whose number of positional arguments and names of others stay the same.
+    Raises TypeError as a wrong call would.
+    """
+    expr.set_args_kwargs(*new_args, **new_kwargs)
 
 
 def __getattr__(name: str) -> Any:

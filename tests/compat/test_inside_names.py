@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import megengine as mge
+import megengine.functional as F
 import megengine.module as M
 from megengine.core.errors import MegEngineError, MissingImportError, MissingModuleError
+from megengine.traced_module import trace_module
 
 # lines as programs have them: YOLOX, BaseCls, detection and conversion tools, models of several years
 WORKING = """
@@ -238,6 +240,40 @@ def test_states_of_layers():
     assert _convert_kwargs_to_args(lambda self, a, b=2: None, (1,), {}, is_bounded=True) == ((1, 2), {})
     with pytest.raises(TypeError, match="missing required positional argument: b"):
         _convert_kwargs_to_args(lambda a, b: None, (1,), {})
+
+
+class Called(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = M.Linear(3, 3)
+
+    def forward(self, x):
+        x = self.fc(x)
+        return F.softmax(x, axis=1), x.sum(axis=1), F.concat([x, x], axis=1)
+
+
+def test_arguments_of_recorded_calls_are_replaced():
+    """As MegEngine 1.13.0 writes the calls: defaults are filled in, and arguments stand by position."""
+    from megengine.traced_module.serialization import _replace_args_kwargs
+
+    x = mge.tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
+    traced = trace_module(Called(), x)
+    softmax, total, concat = (node.expr for node in traced.graph.outputs)
+    fc = softmax.inputs[0].expr
+    assert _replace_args_kwargs(softmax, (softmax.inputs[0],), {"axis": 0}) is None
+    assert (softmax.args, softmax.kwargs) == ((fc.outputs[0], 0), {})
+    _replace_args_kwargs(total, total.inputs, {"axis": 0, "keepdims": True})
+    assert (total.args, total.kwargs) == ((fc.outputs[0], 0, True), {})
+    _replace_args_kwargs(concat, ([traced.graph.inputs[1]],), {})
+    assert concat.args == ([traced.graph.inputs[1]], 0, None)
+    _replace_args_kwargs(fc, fc.inputs, {})
+    y = traced.fc(x).numpy()
+    for found, expected in zip(traced(x), (F.softmax(mge.tensor(y), 0), y.sum(0, keepdims=True), x), strict=True):
+        np.testing.assert_allclose(found.numpy(), np.asarray(expected), rtol=1e-6)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'foo'"):
+        _replace_args_kwargs(softmax, softmax.args, {"foo": 1})
+    with pytest.raises(TypeError, match="missing a required argument"):
+        _replace_args_kwargs(softmax, (), {})
 
 
 def test_layers_that_are_one_call():
