@@ -12,12 +12,16 @@ from megengine.core.errors import GraphError, MegEngineError, OptionError, neare
 from megengine.core.text import counted
 from megengine.traced_module import TracedModule
 from megengine.traced_module.editing.edit_log import EditLog
+from megengine.traced_module.editing.expressions import set_outputs
 from megengine.traced_module.editing.extracting import drop_unused_inputs, extract
+from megengine.traced_module.editing.parts import set_attribute
 from megengine.traced_module.editing.results import way_along
+from megengine.traced_module.editing.rewiring import set_attrs
 from megengine.traced_module.ir.expr import Apply, Call, GetAttr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.lookup import node_named
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.primitives import remove_dead
 from megengine.traced_module.passes import PassManager, passes_named
 
 
@@ -105,7 +109,7 @@ def set_argument(session: Session, text: str) -> None:
         if argument not in expr.attrs:
             known = ", ".join(expr.attrs) or "none"
             raise OptionError(f"{expr.op} has no attribute {argument!r}{nearest(argument, expr.attrs)}; it has {known}")
-        expr.top_graph.set_attrs(expr, {argument: literal})
+        set_attrs(expr.top_graph, expr, {argument: literal})
     elif isinstance(expr, Call):
         expr.set_arg(argument, literal)
     else:
@@ -129,7 +133,7 @@ def add_module(session: Session, text: str) -> None:
     owner = session.graph.inputs[0]
     if name in object.__getattribute__(owner.owner, "__dict__"):
         raise OptionError(f"{owner.qualname} already has an attribute {name!r}; choose another name")
-    session.graph.set_attribute(owner, name, _module(source))
+    set_attribute(owner, name, _module(source))
 
 
 def delete(session: Session, name: str) -> None:
@@ -321,5 +325,5 @@ def _set_outputs(session: Session, nodes: Sequence[Node | str], what: str) -> No
         if graph.arguments is not None:
             graph.reset_outputs(nodes[0] if len(nodes) == 1 else tuple(nodes))
         else:
-            graph.set_outputs([node for node in nodes if isinstance(node, Node)])  # ops are in one graph
-        graph.remove_dead()
+            set_outputs(graph, [node for node in nodes if isinstance(node, Node)])  # ops are in one graph
+        remove_dead(graph)

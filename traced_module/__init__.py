@@ -1,5 +1,6 @@
 """TracedModule: a model as an editable graph."""
 
+import megengine.traced_module.methods
 from megengine.traced_module.comparing.diff import GraphDiff, diff
 from megengine.traced_module.editing.edit_log import EditLog
 from megengine.traced_module.formats.native import load, save
@@ -28,7 +29,8 @@ from megengine.traced_module.passes import optimize
 from megengine.traced_module.profiling import profile
 from megengine.traced_module.pytree import register_supported_type
 from megengine.traced_module.tm_config import disable_default_checker, enable_expr_checker
-from megengine.traced_module.traced import TracedModule, lower, register_as_builtin, trace_module, wrap
+from megengine.traced_module.traced import TracedModule
+from megengine.traced_module.tracing.entry import lower, register_as_builtin, trace_module, wrap
 from megengine.traced_module.tracing.record import record
 from megengine.traced_module.tracing.specialization import Specialization, SpecializationWarning
 

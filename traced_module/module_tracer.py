@@ -7,7 +7,8 @@ from typing import Any
 from megengine.core import absent, hooks
 from megengine.dispatch import public_functions
 from megengine.module import Module
-from megengine.traced_module.tracing.calls import builtin_modules
+from megengine.traced_module.tracing.calls import builtin_modules, is_leaf_module
+from megengine.traced_module.tracing.entry import register_as_builtin
 
 BUILTIN_ARRAY_METHOD = sorted({name for record in public_functions.values() for name in record.methods})
 BUILTIN_TENSOR_WRAP_METHOD = ["T", "to", "size", "shape", "detach", "device", "dtype", "grad", "item", "ndim", "numpy"]
@@ -31,15 +32,11 @@ class module_tracer:  # noqa: N801 (MegEngine's name)
     @classmethod
     def register_as_builtin(cls, mod: type[Module]) -> None:
         """`megengine.traced_module.register_as_builtin`."""
-        from megengine.traced_module import register_as_builtin
-
         register_as_builtin(mod)
 
     @classmethod
     def is_builtin(cls, mod: Module) -> bool:
         """True for a layer of this package or of a registered class."""
-        from megengine.traced_module.tracing.calls import is_leaf_module
-
         return is_leaf_module(mod)
 
 

@@ -19,9 +19,9 @@ from megengine.dispatch.public import PublicFunction, public_functions
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr
+from megengine.traced_module.ir.functions import qualified_name, signature_of, wrapped_functions
 from megengine.traced_module.ir.node import Node
 from megengine.traced_module.operators import BINARY, COMMUTATIVE, COMPARED
-from megengine.traced_module.tracing.calls import qualified_name, signature_of, wrapped_functions
 
 Key = tuple[str, Any]
 

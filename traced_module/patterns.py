@@ -16,7 +16,7 @@ import numpy as np
 
 from megengine.core.errors import GraphError
 from megengine.traced_module.ir.expr import Constant, Expr, GetAttr, Input
-from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode, module_of
 from megengine.traced_module.pattern_targets import Target, check_attributes, fits, target_of
 
 _NUMBERS = (bool, int, float, np.number)
@@ -216,7 +216,7 @@ def fixed_value(node: Any) -> np.ndarray | None:
     if isinstance(node.expr, Constant):
         return node.expr.value.numpy()
     if isinstance(node.expr, GetAttr) and isinstance(node, TensorNode):
-        return node.graph.module_of(node).numpy()
+        return module_of(node).numpy()
     return None
 
 

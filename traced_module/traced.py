@@ -6,50 +6,42 @@ import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from megengine.core.collecting import collection_paused
 from megengine.core.errors import ArgumentError, GraphError
-from megengine.core.pytree import flatten, flatten_as, unflatten
+from megengine.core.pytree import flatten_as, unflatten
 from megengine.core.text import counted
-from megengine.dispatch.public import PublicFunction, watched_function
 from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.drawable import Drawable
-from megengine.traced_module.editing.assigning import assigned, check_deletable
+from megengine.traced_module.editing.attaching import own_history
+from megengine.traced_module.editing.flattening import flattened
 from megengine.traced_module.interpret import OnValue, interpret
-from megengine.traced_module.ir.copying import Copier, holds
+from megengine.traced_module.ir.copying import Copier, copied, holds
 from megengine.traced_module.ir.expr import Constant
 from megengine.traced_module.ir.filters import NodeFilter
-from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.lookup import node_named
-from megengine.traced_module.ir.node import TensorNode
-from megengine.traced_module.ir.order import renumber
-from megengine.traced_module.nesting import nests
-from megengine.traced_module.reserved import keep_in_reach, state_names
-from megengine.traced_module.tm_config import SETTINGS
-from megengine.traced_module.tracing.calls import (
+from megengine.traced_module.ir.functions import (
     arguments_key,
-    builtin_modules,
     constant_key,
     normalized,
     without_self,
-    wrapped_functions,
 )
-from megengine.traced_module.tracing.capture import capture
-from megengine.traced_module.tracing.record import record_graph
-from megengine.traced_module.tracing.source_lines import user_line
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.lookup import node_named
+from megengine.traced_module.ir.methods import methods
+from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.owner import GraphOwner
+from megengine.traced_module.pictures.dot import GraphPicture, to_graphviz
+from megengine.traced_module.pictures.drawing import notebook_html, notebook_svg
+from megengine.traced_module.pictures.summary import Summary, summarize
+from megengine.traced_module.reserved import keep_in_reach, state_names
 from megengine.traced_module.tracing.specialization import Specialization
 
 
-class TracedModule(Module, Drawable):
+class TracedModule(GraphOwner):
     """A model as a graph. Calling it runs the graph; editing `graph` changes what a call does.
 
     Its submodules, parameters and buffers are attributes, under the names of the module that was traced. A module
     that was called with several nestings of arguments has a graph for each.
     """
-
-    _kept_class: str | None = None  # of the user's module that an edit put in; graphs print it and find it by it
 
     def __init__(self, graph: InternalGraph | None = None, name: str | None = None) -> None:
         super().__init__(name or (graph.name if graph is not None else None))
@@ -66,12 +58,12 @@ class TracedModule(Module, Drawable):
 
     def __setattr__(self, name: str, value: Any) -> None:
         old = object.__getattribute__(self, "__dict__").get(name)
-        if not holds(old) or old is value or not assigned(self, name, old, value):
+        if not holds(old) or old is value or not methods.assigned(self, name, old, value):
             object.__setattr__(self, name, value)  # its own state is none of the settings that graphs hear of
 
     def __delattr__(self, name: str) -> None:
         if holds(object.__getattribute__(self, "__dict__").get(name)):
-            check_deletable(self, name)
+            methods.check_deletable(self, name)
         object.__delattr__(self, name)
 
     @classmethod
@@ -101,11 +93,6 @@ class TracedModule(Module, Drawable):
         if not self._graphs:
             raise GraphError(f"{self.name or 'the module'} has no graph, so nothing in it was edited")
         return self.graphs[0].edit_log
-
-    @property
-    def graphs(self) -> tuple[InternalGraph, ...]:
-        """All graphs: one for each nesting of arguments (and constants among them)."""
-        return tuple(self._graphs.values())
 
     # ------------------------------------------------------------ running
 
@@ -217,19 +204,6 @@ class TracedModule(Module, Drawable):
                 f"({_written(args, kwargs)}); it knows {known}; trace it again with them"
             )
 
-    def graph_of_call(self, expr: Any) -> InternalGraph | None:
-        """The graph that a call expression of another graph enters; None if it would not find one."""
-        arg_def, constants = expr.arguments
-        args, kwargs = arg_def.children
-        for graph in self._graphs.values():
-            if graph.arguments is None:
-                continue
-            wanted, fixed = graph.arguments
-            same = wanted.children[0].children == args.children[1:] and wanted.children[1] == kwargs
-            if same and len(fixed) == len(constants) and _same_constants(fixed, constants):
-                return graph
-        return None
-
     # ------------------------------------------------------------ whole module
 
     def _tensors(self, prefix: str | None, recursive: bool) -> Iterator[tuple[str, Tensor, Module]]:
@@ -282,7 +256,7 @@ class TracedModule(Module, Drawable):
             own.update({name: state[name].copy() for name in ("_forward_hooks", "_forward_pre_hooks")})
             object.__getattribute__(new, "__dict__").update(own)
             for arguments, graph in state["_graphs"].items() if graphs or new is not made[id(self)] else ():
-                own["_graphs"][arguments] = other = graph._copied(copier)
+                own["_graphs"][arguments] = other = copied(graph, copier)
                 other._owner = new if graph._owner is not None else None
         return made
 
@@ -291,30 +265,39 @@ class TracedModule(Module, Drawable):
 
         It has layers and tensors of its own, as a `clone` has.
         """
-        from megengine.traced_module.editing.flattening import flattened
-
         with collection_paused():
             return flattened(self)
 
-    def summary(self, depth: int | None = None) -> Any:
+    def summary(self, depth: int | None = None) -> Summary:
         """A `Summary`, which prints as a table: calls, shapes, parameters, multiply-accumulates.
 
         `depth` levels of submodules are opened, all by default. Raises GraphError when there are several graphs;
         `summary.summarize(graph)` takes each of them.
         """
-        from megengine.traced_module.pictures.summary import summarize
-
         return summarize(self.graph, depth=depth)
 
-    def _graphs_to_draw(self) -> list[InternalGraph]:
-        return list(self._graphs.values())
+    def to_graphviz(self, *, depth: int | None = None) -> GraphPicture:
+        """The graph as a `graphviz.Digraph`: see `megengine.traced_module.pictures.dot.to_graphviz`.
+
+        Raises GraphError when there are several graphs; each of `graphs` can be drawn.
+        """
+        if len(self._graphs) != 1:
+            raise GraphError(
+                f"to_graphviz: there are {counted(len(self._graphs), 'graph')}; expected one; draw each one of .graphs"
+            )
+        return to_graphviz(self.graph, depth=depth)
+
+    def _repr_svg_(self) -> str | None:
+        """What notebooks show of it where they take pictures only."""
+        return notebook_svg(self.graphs)
+
+    def _repr_html_(self) -> str | None:
+        """What notebooks show."""
+        return notebook_html(self.graphs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """What `pickle` and `copy.deepcopy` take: all but the history of edits, watch and end points."""
-        from megengine.traced_module.formats import pickling
-
-        whole: Any = self
-        return pickling.rebuilt, pickling.pieces(whole)
+        return methods.rebuilt, methods.pieces(self)
 
     def __repr__(self) -> str:
         return "\n".join(repr(g) for g in self._graphs.values()) or super().__repr__()
@@ -322,22 +305,6 @@ class TracedModule(Module, Drawable):
 
 STATE_NAMES = state_names(TracedModule)  # under which no submodule or tensor can be
 keep_in_reach(TracedModule)
-
-
-def own_history(graphs: Sequence[InternalGraph]) -> None:
-    """Let graphs be those of one module: the first is the outermost, and edits of all are undone together."""
-    for graph in graphs:
-        graph._journal, graph._top = graphs[0]._journal, graphs[0]
-    if graphs:
-        graphs[0]._journal.recording = True
-
-
-def _same_constants(fixed: Any, constants: Any) -> bool:
-    """True if a graph was traced for the constants of a call, whose first leaf is the module."""
-    return all(
-        i + 1 == j and type(a) is type(b) and (a is b or constant_key(a) == constant_key(b))
-        for (i, a), (j, b) in zip(fixed, constants, strict=True)
-    )
 
 
 class _EndReached(BaseException):
@@ -387,93 +354,3 @@ def _structure(graph: InternalGraph) -> str:
         leaves.insert(index, value)
     args, kwargs = unflatten(arg_def, leaves)
     return f"({', '.join([*map(repr, args), *(f'{k}={v!r}' for k, v in kwargs.items())])})"
-
-
-def trace_module(mod: Module, *args: Any, **kwargs: Any) -> TracedModule:
-    """Capture `mod(*args, **kwargs)` as a graph of the calls that its forward makes.
-
-    Only shapes and dtypes of the tensors matter: nothing is computed unless Python asks for a value (`if x.sum() > 0`,
-    `int(x.shape[0])`, `x.numpy()`), which specialises the graph with a SpecializationWarning; `specializations` of
-    the result lists every case. Parameters and layers are shared with `mod`, which is not changed.
-
-    Args:
-        mod: the model, in the mode (training or evaluation) in which it is to be captured.
-        args: arguments of its forward: tensors or arrays, constants, nested in any way.
-        kwargs: keyword arguments of its forward.
-
-    Raises:
-        GraphError: the module returns no tensor, or cannot be captured; the message tells where.
-        ArgumentError: the arguments are not those of its forward.
-
-    Example:
-        >>> traced = trace_module(net, mge.tensor(np.ones((1, 3, 224, 224), np.float32)))  # doctest: +SKIP
-    """
-    if not isinstance(mod, Module):
-        raise GraphError(f"trace_module: expected a Module, got {type(mod).__name__}; wrap a function in a Module")
-    args, kwargs = _with_tensors(args, kwargs)
-    with collection_paused():
-        traced = _captured(mod, args, kwargs, user_line())
-    if SETTINGS.check:
-        _compare(mod, traced, args, kwargs)
-    return traced
-
-
-@nests("trace_module")
-def _captured(mod: Module, args: tuple, kwargs: dict, source: str) -> TracedModule:
-    tracer, graph = capture(mod, args, kwargs, source)
-    from megengine.traced_module.tracing.assembly import Assembly
-
-    traced = Assembly(tracer).graph_module(mod)
-    traced.specializations = tuple(tracer.specializations)
-    renumber(graph)
-    graph._journal.recording = True
-    return traced
-
-
-def _compare(mod: Module, traced: TracedModule, args: tuple, kwargs: dict) -> None:
-    """Run both on the same arguments. Raises GraphError at the first result that differs."""
-    want, got = flatten(mod(*args, **kwargs))[0], flatten(traced(*args, **kwargs))[0]
-    for i, (a, b) in enumerate(zip(want, got, strict=True)):
-        if isinstance(a, Tensor) and not np.allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-5):
-            raise GraphError(f"trace_module: result {i} of the graph differs from that of {type(mod).__name__}")
-
-
-def wrap(func: Any) -> Any:
-    """Declare a function of the user's as one that graphs record as a single call.
-
-    The function keeps its name: a file that holds a graph with it can be loaded only where it was wrapped before.
-
-    Example:
-        >>> @wrap
-        ... def swish(x):
-        ...     return x * F.sigmoid(x)
-    """
-    if not callable(func) or not hasattr(func, "__qualname__"):
-        raise GraphError(f"wrap: expected a function, got {func!r}, a {type(func).__name__}")
-    record = PublicFunction(func.__module__, func.__qualname__, func, inspect.signature(func))
-    watched = wrapped_functions[record.qualified] = watched_function(record)
-    return watched
-
-
-def register_as_builtin(mod_cls: type[Module]) -> type[Module]:
-    """Declare a class of modules as a layer: graphs record a call of it as one expression and keep the module."""
-    if not (isinstance(mod_cls, type) and issubclass(mod_cls, Module)):
-        raise GraphError(f"register_as_builtin: expected a subclass of Module, got {mod_cls!r}")
-    builtin_modules.add(mod_cls)
-    return mod_cls
-
-
-def _with_tensors(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    leaves, structure = flatten((args, kwargs))
-    return unflatten(structure, [Tensor(v) if type(v).__module__ == "numpy" else v for v in leaves])
-
-
-def lower(traced: TracedModule | InternalGraph) -> TracedModule:
-    """An independent copy at op level: only Input, Constant and Apply expressions, for the shapes of the trace.
-
-    Every op carries the path of the module that applied it ("module"), its layer's name and the user's source line.
-    """
-    graph = traced.graph if isinstance(traced, TracedModule) else traced
-    if not isinstance(graph, InternalGraph):
-        raise GraphError(f"lower: got {type(traced).__name__}; expected a TracedModule; trace the module first")
-    return TracedModule(record_graph(graph) if graph._inputs_self() else graph.clone())

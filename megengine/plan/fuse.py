@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from megengine.ops.fused import ACTIVATIONS
+from megengine.traced_module.editing.rewiring import replace_all_uses
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.primitives import remove_dead
 from megengine.traced_module.passes import constant_value, mark, only_user
 
 
@@ -47,7 +49,7 @@ def _conv(graph: InternalGraph, conv: Apply) -> None:
     attrs = {**conv.attrs, "activation": activation}
     new = graph.apply("fused_conv2d", *inputs, attrs=attrs, name=last.name, before=last)
     mark(new.expr, conv, "fuse")
-    graph.replace_all_uses(last.output, new)
+    replace_all_uses(graph, last.output, new)
 
 
 def _later_conv(graph: InternalGraph, other: TensorNode, conv: Apply) -> bool:
@@ -79,7 +81,7 @@ def _linear(graph: InternalGraph, product: Apply) -> None:
     b = _zero_bias(graph, last, w.shape[0]) if bias is None else graph.constant(bias, "bias", before=last)
     new = graph.apply("fused_linear", x, w, b, attrs={"activation": activation}, name=last.name, before=last)
     mark(new.expr, product, "fuse")
-    graph.replace_all_uses(last.output, new)
+    replace_all_uses(graph, last.output, new)
 
 
 def fuse(graph: InternalGraph) -> bool:
@@ -92,5 +94,5 @@ def fuse(graph: InternalGraph) -> bool:
                 _conv(graph, expr)
         elif isinstance(expr, Apply) and expr.op == "matmul":
             _linear(graph, expr)
-    graph.remove_dead()
+    remove_dead(graph)
     return len(graph.exprs()) != before

@@ -99,7 +99,7 @@ def replace_vars(dst: Sequence[Var], varmap: Mapping[Var, Var]) -> list[Var]:
         if old.graph is not new.graph:
             raise GraphError(f"replace_vars: {old.name!r} and {new.name!r} are of different graphs; expected one")
     for old, new in varmap.items():
-        old.graph.replace_all_uses(old, new)
+        old.graph.replace_node({old: new})
     return [varmap.get(var, var) for var in dst]
 
 

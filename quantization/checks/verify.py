@@ -20,6 +20,7 @@ from megengine.quantization.checks.simulate import simulate
 from megengine.quantization.ranges import Progress, as_batches, as_tensors
 from megengine.tensor import Tensor
 from megengine.traced_module import TracedModule, interpret, lower
+from megengine.traced_module.editing.expressions import set_outputs
 from megengine.traced_module.ir.expr import Apply, Constant, Input
 from megengine.traced_module.ir.graph import InternalGraph
 
@@ -237,6 +238,6 @@ class _PlanRun:
         if self.nodes is None:
             g = self.graph.clone()
             made = [n for e in g.exprs() if isinstance(e, Apply) for n in e.outputs]
-            g.set_outputs([n for n in made if isinstance(n.spec.dtype, QuantizedDType)])
+            set_outputs(g, [n for n in made if isinstance(n.spec.dtype, QuantizedDType)])
             self.nodes, self.full = g, compile_plan(g, threads=self.threads)
         return dict(zip([n.name for n in self.nodes.outputs], self.full(*inputs), strict=True))

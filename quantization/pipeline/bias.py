@@ -15,8 +15,10 @@ from megengine.quantization.pipeline.freeze import Frozen
 from megengine.quantization.pipeline.match import is_op
 from megengine.quantization.ranges import MeanValue, Progress, stream
 from megengine.tensor import Tensor
+from megengine.traced_module.editing.rewiring import replace_all_uses, set_input
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.primitives import remove_dead
 
 
 @dataclass(slots=True)
@@ -69,7 +71,7 @@ def corrected(graph: InternalGraph, annotation: Annotation, errors: dict[str, np
     for expr in g.exprs():
         if isinstance(expr, Apply) and expr.outputs[0].name in errors:
             _raise_bias(g, expr, errors[expr.outputs[0].name])
-    g.remove_dead()
+    remove_dead(g)
     return g
 
 
@@ -88,9 +90,9 @@ def _raise_bias(g: InternalGraph, layer: Apply, error: np.ndarray) -> None:
     new = (old.astype(np.float64) + error.reshape(old.shape)).astype(np.float32)
     node = g.constant(new, name=f"{name}_bias_corrected", before=owner)
     if at < len(owner.inputs):
-        g.set_input(owner, at, node)
+        set_input(g, owner, at, node)
     else:
         biased = g.apply(layer.op, *layer.inputs, node, attrs=dict(layer.attrs), name=f"{name}_biased", after=layer)
-        g.replace_all_uses(layer.outputs[0], biased)
+        replace_all_uses(g, layer.outputs[0], biased)
         g.erase(layer)
         g.rename(biased, name)

@@ -6,8 +6,10 @@ import numpy as np
 
 from megengine.quantization.pipeline.activations import name_activations
 from megengine.quantization.pipeline.match import is_op
+from megengine.traced_module.editing.rewiring import replace_all_uses
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.primitives import remove_dead
 from megengine.traced_module.passes import constant_value, run_passes
 
 
@@ -21,7 +23,7 @@ def canonicalize(graph: InternalGraph) -> InternalGraph:
     for expr in g.exprs():
         if isinstance(expr, Apply):
             open_split(g, expr) or norm_as_layer(g, expr)
-    g.remove_dead()
+    remove_dead(g)
     return g
 
 
@@ -36,7 +38,7 @@ def open_split(g: InternalGraph, split: Apply) -> bool:
         starts, stops = zip(*ranges, strict=True)
         attrs = {"starts": starts, "stops": stops, "steps": (1,) * len(ranges)}
         part = g.apply("slice", x, attrs=attrs, name=f"{out.name}_part", before=split, meta=dict(split.meta))
-        g.replace_all_uses(out, part)
+        replace_all_uses(g, out, part)
         start = stop
     return True
 
@@ -58,5 +60,5 @@ def norm_as_layer(g: InternalGraph, norm: Apply) -> bool:
     b = g.constant(offset.astype(np.float32), name=f"{norm.name}_bias", **meta)
     window = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": len(factor)}
     layer = g.apply("conv2d", norm.inputs[0], w, b, attrs=window, name=f"{norm.name}_layer", **meta)
-    g.replace_all_uses(norm.outputs[0], layer)
+    replace_all_uses(g, norm.outputs[0], layer)
     return True

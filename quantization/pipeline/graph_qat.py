@@ -19,8 +19,10 @@ from megengine.quantization.pipeline.materialize import fold, materialize
 from megengine.quantization.ranges import RangeMethod
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module import TracedModule, interpret, lower, trace_module
+from megengine.traced_module.editing.rewiring import replace_all_uses
 from megengine.traced_module.ir.expr import Constant
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.primitives import remove_dead
 
 
 class QATGraph(Module):
@@ -83,8 +85,8 @@ class QATGraph(Module):
         for expr in g.exprs():
             if isinstance(expr, Constant) and expr.name in self.weights:
                 name, value = expr.name, self.weights[expr.name].numpy().copy()
-                g.replace_all_uses(expr.outputs[0], g.constant(value, name=f"{name}_trained", before=expr))
-        g.remove_dead()
+                replace_all_uses(g, expr.outputs[0], g.constant(value, name=f"{name}_trained", before=expr))
+        remove_dead(g)
         return g
 
     def convert(self) -> TracedModule:

@@ -27,9 +27,11 @@ from megengine.quantization.pipeline.match import (
 )
 from megengine.quantization.pipeline.rules import rule_of
 from megengine.tensor import Tensor
+from megengine.traced_module.editing.rewiring import replace_all_uses
 from megengine.traced_module.ir.expr import Apply, Expr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.primitives import remove_dead
 
 Clamp = tuple[float | None, float | None]
 
@@ -83,7 +85,7 @@ def integerize(graph: InternalGraph, *, int_bias: bool = False) -> InternalGraph
     for expr in g.exprs():
         if isinstance(expr, Apply) and expr.op == "quantize":
             _integer_quantize(g, expr, int_bias)
-    g.remove_dead()
+    remove_dead(g)
     for expr in g.exprs():
         if not isinstance(expr, Apply):
             continue
@@ -91,7 +93,7 @@ def integerize(graph: InternalGraph, *, int_bias: bool = False) -> InternalGraph
             _float_layer(g, expr, int_bias)
         elif mean_over_picture(expr):
             _float_mean(g, expr)
-    g.remove_dead()
+    remove_dead(g)
     return g
 
 
@@ -270,7 +272,7 @@ def _float_layer(g: InternalGraph, expr: Apply, int_bias: bool) -> None:
     if found is None:
         return
     site = Site(g, end.expr, end, end, (None, None), None, int_bias)
-    g.replace_all_uses(end, _emit_layer(site, found))
+    replace_all_uses(g, end, _emit_layer(site, found))
 
 
 def _float_mean(g: InternalGraph, expr: Apply) -> None:
@@ -286,4 +288,4 @@ def _float_mean(g: InternalGraph, expr: Apply) -> None:
     window = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": c}
     constants = [site.constant(value, label) for value, label in inputs]
     y = site.emit("qconv2d", source.node, *constants, **window, lo=0, hi=0, ratio=0.0, dtype="float32")
-    g.replace_all_uses(out, y if y.shape == out.shape else site.emit("reshape", y, label="flat", shape=out.shape))
+    replace_all_uses(g, out, y if y.shape == out.shape else site.emit("reshape", y, label="flat", shape=out.shape))

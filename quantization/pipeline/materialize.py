@@ -5,9 +5,11 @@ from __future__ import annotations
 from megengine.quantization.pipeline.annotate import Annotation
 from megengine.quantization.pipeline.freeze import Frozen, QuantizedWeight
 from megengine.tensor import Tensor
+from megengine.traced_module.editing.rewiring import replace_all_uses, set_input
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.primitives import remove_dead
 
 
 def materialize(graph: InternalGraph, annotation: Annotation, frozen: Frozen) -> InternalGraph:
@@ -18,11 +20,11 @@ def materialize(graph: InternalGraph, annotation: Annotation, frozen: Frozen) ->
     g = graph.clone()
     layers = {e.outputs[0].name: e for e in g.exprs() if isinstance(e, Apply)}
     for name, weight in frozen.weights.items():
-        g.set_input(layers[name], 1, _weight(g, name, layers[name], weight))
+        set_input(g, layers[name], 1, _weight(g, name, layers[name], weight))
     for node in g.nodes():
         if isinstance(node, TensorNode) and node.name in annotation.edges:
             _round_edge(g, node, frozen.edges[node.name])
-    g.remove_dead()
+    remove_dead(g)
     return g
 
 
@@ -36,7 +38,7 @@ def _round_edge(g: InternalGraph, node: TensorNode, dtype) -> None:
     meta = {k: v for k, v in node.meta.items() if k in ("module", "source")} | {"edge": node.name}
     q = g.apply("quantize", node, attrs={"dtype": dtype}, name=f"{node.name}_q", after=node.expr, meta=meta)
     back = g.apply("dequantize", q, name=f"{node.name}_dq", after=q.expr, meta=meta)
-    g.replace_all_uses(node, back, except_=(q.expr,))
+    replace_all_uses(g, node, back, except_=(q.expr,))
 
 
 def fold(graph: InternalGraph) -> InternalGraph:
@@ -49,6 +51,6 @@ def fold(graph: InternalGraph) -> InternalGraph:
         if isinstance(before, Apply) and before.op == "dequantize":
             stored = before.inputs[0]
             if stored.spec.dtype == expr.attrs["dtype"] and not isinstance(stored.expr, Constant):
-                g.replace_all_uses(expr.outputs[0], stored)
-    g.remove_dead()
+                replace_all_uses(g, expr.outputs[0], stored)
+    remove_dead(g)
     return g

@@ -13,6 +13,7 @@ import megengine.module as M
 import megengine.traced_module as tm
 from megengine.convert.onnx.exporter import to_model
 from megengine.traced_module.expr import is_apply_def
+from megengine.traced_module.ir.queries import applied
 from megengine.traced_module.source import to_source
 
 STORED = Path(__file__).parents[1] / "data" / "megengine" / "applied" / "copy.tm"
@@ -33,7 +34,7 @@ def traced():
 def test_names_are_megengines(traced):
     made = [(n.name, n.qualname) for e in traced.graph.exprs() if is_apply_def(e, "Copy") for n in e.outputs]
     assert made == [("copy_out", "Moved.[def_copy]"), ("copy_out_1", "Moved.[def_copy]")]
-    assert len(traced.graph.get_apply_by_type("Copy").as_list()) == 2
+    assert len(applied(traced.graph, "Copy").as_list()) == 2
 
 
 @pytest.mark.parametrize("suffix", ["mgt", "tm"])
@@ -41,7 +42,7 @@ def test_files_keep_the_op(traced, tmp_path, suffix):
     mge.save(traced, tmp_path / f"net.{suffix}")
     again = mge.load(tmp_path / f"net.{suffix}")
     assert [n.name for n in again.graph.nodes()] == [n.name for n in traced.graph.nodes()]
-    assert len(again.graph.get_apply_by_type("Copy").as_list()) == 2
+    assert len(applied(again.graph, "Copy").as_list()) == 2
     np.testing.assert_array_equal(again(mge.tensor(X)).numpy(), X + 1)
 
 
@@ -62,7 +63,7 @@ def test_source_calls_the_method(traced):
     text = to_source(traced)
     assert 'x.to("cpux")' in text and 'copy_out.to("xpux:0")' in text
     again = tm.trace_module(tm.trace_module(Moved(), mge.tensor(X)), mge.tensor(X))
-    assert len(again.graph.get_apply_by_type("Copy").as_list()) == 2
+    assert len(applied(again.graph, "Copy").as_list()) == 2
 
 
 def test_inserted_calls_are_the_op_too():

@@ -17,6 +17,7 @@ from megengine.core.errors import FileFormatError
 from megengine.core.ops import builtin as B
 from megengine.dispatch import opdefs
 from megengine.traced_module.expr import CallFunction, is_apply_def
+from megengine.traced_module.ir.queries import applied
 
 DATA = Path(__file__).parents[1] / "data" / "megengine" / "applied"
 MEGENGINE_PYTHON = os.environ.get("MEGENGINE_PYTHON")
@@ -68,7 +69,7 @@ def test_an_applied_op_is_one_expression_with_megengines_names(traced):
     assert ops[1].outputs[0].qualname == "Applies.[def_reduce]"
     assert "Reduce(x, axis=1, data_type=DEFAULT, keepdim=False, mode=SUM)" in str(traced.graph)
     assert [is_apply_def(e, "Reduce") for e in ops[:2]] == [False, True]
-    assert is_apply_def(ops[0], "Elemwise") and traced.graph.get_apply_by_type("TopK").as_unique() is ops[-1]
+    assert is_apply_def(ops[0], "Elemwise") and applied(traced.graph, "TopK").as_unique() is ops[-1]
 
 
 def test_traced_and_lowered_ops_compute_the_same(traced):

@@ -14,6 +14,7 @@ from megengine.convert.onnx.exporter import to_model
 from megengine.core.errors import FileFormatError
 from megengine.core.spec import TensorSpec
 from megengine.traced_module import InternalGraph, TracedModule
+from megengine.traced_module.editing.expressions import add_input, set_outputs
 
 
 def part(*ends):
@@ -104,7 +105,7 @@ def test_forms_of_places_that_are_not_supported():
 def test_a_number_stays_a_number():
     """A stored value without axes gets none when it is read."""
     graph = InternalGraph("net")
-    x = graph.add_input("x", TensorSpec((), np.dtype(np.float32)))
-    graph.set_outputs([graph.apply("add", x, graph.constant(np.float32(2)), name="out")])
+    x = add_input(graph, "x", TensorSpec((), np.dtype(np.float32)))
+    set_outputs(graph, [graph.apply("add", x, graph.constant(np.float32(2)), name="out")])
     back = load(to_model(TracedModule.from_graph(graph)).SerializeToString())
     assert back.graph.outputs[0].shape == ()

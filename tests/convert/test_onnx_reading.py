@@ -21,6 +21,8 @@ from megengine.core.errors import (
 )
 from megengine.tensor import Tensor
 from megengine.traced_module import TracedModule, interpret
+from megengine.traced_module.editing.expressions import set_outputs
+from megengine.traced_module.ir.queries import applied
 
 W = numpy_helper.from_array(np.arange(4 * 3 * 3 * 3, dtype=np.float32).reshape(4, 3, 3, 3) / 50, "w")
 
@@ -43,7 +45,7 @@ def load(made, **options):
 def test_names_and_module_paths_are_kept():
     node = helper.make_node("Conv", ["x", "w"], ["y"], "/features/features.0/Conv")
     graph = load(model([node]))
-    (conv,) = graph.get_apply_by_type("conv2d")
+    (conv,) = applied(graph, "conv2d")
     assert conv.outputs[0].name == "features_features_0_Conv"
     assert conv.meta["module"] == "features.features.0"
     assert graph.node("w").shape == (4, 3, 3, 3)
@@ -260,7 +262,7 @@ def test_export_keeps_provenance_and_is_a_fixed_point(tmp_path):
 
 def test_export_refuses_what_has_no_onnx_form(tmp_path):
     graph = load(small())
-    graph.set_outputs([graph.apply("expm1", graph.outputs[0], name="odd")])
+    set_outputs(graph, [graph.apply("expm1", graph.outputs[0], name="odd")])
     with pytest.raises(GraphError, match=r"node 'odd' \(expm1\)"):
         export(graph, tmp_path / "x.onnx")
     with pytest.raises(OptionError, match="opset 12; expected 13 to"):

@@ -9,6 +9,7 @@ from megengine.core.errors import GraphError
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
 from megengine.traced_module import InternalGraph, TracedModule, interpret
+from megengine.traced_module.editing.expressions import add_input, set_outputs
 
 onnx = pytest.importorskip("onnx")
 RNG = np.random.default_rng(0)
@@ -30,8 +31,10 @@ def graph_of(op, arrays, attrs, constant=()):
     nodes = []
     for i, array in enumerate(arrays):
         fixed = i in constant
-        nodes.append(graph.constant(array) if fixed else graph.add_input(f"x{i}", TensorSpec(array.shape, array.dtype)))
-    graph.set_outputs([graph.apply(op, *nodes, attrs=attrs, name="out")])
+        nodes.append(
+            graph.constant(array) if fixed else add_input(graph, f"x{i}", TensorSpec(array.shape, array.dtype))
+        )
+    set_outputs(graph, [graph.apply(op, *nodes, attrs=attrs, name="out")])
     return graph
 
 
@@ -116,9 +119,9 @@ def test_bounds_have_the_type_of_what_is_clipped(dtype):
 @pytest.mark.parametrize("result", [0, 1])
 def test_topk(descending, result):
     graph = InternalGraph("net")
-    x = graph.add_input("x", TensorSpec((3, 5), np.dtype(np.float32)))
+    x = add_input(graph, "x", TensorSpec((3, 5), np.dtype(np.float32)))
     found = graph.apply("topk", x, attrs={"k": 3, "descending": descending}, name="top")
-    graph.set_outputs([found[result]])
+    set_outputs(graph, [found[result]])
     there, ours = evaluated(graph, numbers(3, 5))
     assert there.dtype == ours.dtype
     np.testing.assert_array_equal(there, ours)

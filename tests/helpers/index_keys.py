@@ -18,6 +18,7 @@ from megengine.convert.onnx.exporter import to_model
 from megengine.core.errors import GraphError
 from megengine.core.spec import TensorSpec
 from megengine.traced_module import InternalGraph, TracedModule, trace_module
+from megengine.traced_module.editing.expressions import add_input, set_outputs
 
 onnxruntime.set_default_logger_severity(4)
 
@@ -176,13 +177,13 @@ def _op(case: dict[str, Any], key: Any, x: np.ndarray, value: np.ndarray | None)
     """A graph of one op, index or set_index, whose slices stand as they were given."""
     graph = InternalGraph("net")
     arrays = [x]
-    nodes = [graph.add_input("x", TensorSpec(x.shape, x.dtype))]
+    nodes = [add_input(graph, "x", TensorSpec(x.shape, x.dtype))]
     if value is not None:
         nodes.append(graph.constant(value))
     for index in (k for k in key if isinstance(k, np.ndarray)):
         if case["computed"]:
             arrays.append(index)
-            nodes.append(graph.add_input(f"index_{len(nodes)}", TensorSpec(index.shape, index.dtype)))
+            nodes.append(add_input(graph, f"index_{len(nodes)}", TensorSpec(index.shape, index.dtype)))
         else:
             nodes.append(graph.constant(index))
     pattern = tuple((k.start, k.stop, k.step) if isinstance(k, slice) else "i" for k in key)
@@ -190,7 +191,7 @@ def _op(case: dict[str, Any], key: Any, x: np.ndarray, value: np.ndarray | None)
     if op == "index" and "i" not in pattern:
         op, attrs = "slice", dict(zip(("starts", "stops", "steps"), zip(*pattern, strict=True), strict=True))
         attrs["steps"] = tuple(1 if step is None else step for step in attrs["steps"])
-    graph.set_outputs([graph.apply(op, *nodes, attrs=attrs, name="out")])
+    set_outputs(graph, [graph.apply(op, *nodes, attrs=attrs, name="out")])
     whole = TracedModule.from_graph(graph)
     made = whole(*map(Tensor, arrays))
     return whole, arrays, (made[0] if isinstance(made, (tuple, list)) else made).numpy()

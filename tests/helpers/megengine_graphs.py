@@ -8,6 +8,7 @@ import numpy as np
 from megengine.core.dtype import storage_of
 from megengine.tensor import tensor
 from megengine.traced_module import CallFunction, CallMethod, GetAttr, TracedModule, trace_module
+from megengine.traced_module.ir.queries import child_graphs
 
 DATA = Path(__file__).parent.parent / "data" / "megengine" / "graphs"
 NETS = {"call_mix": "CallMix", "multi_io": "MultiIO", "res_plain": "ResPlain", "res_fused": "ResFused"}
@@ -70,7 +71,7 @@ def listing(module: TracedModule) -> list[str]:
             lines.append(f"  expr\t{expr.id}\t{type(expr).__name__}\t{_callee(expr)}")
             lines += [f"    node\t{_node(n)}" for n in expr.outputs]
         lines.append(f"  outputs\t{', '.join(n.name for n in graph.outputs)}")
-        todo = [*graph.child_graphs(), *todo]
+        todo = [*child_graphs(graph), *todo]
     return lines
 
 

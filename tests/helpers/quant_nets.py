@@ -3,6 +3,7 @@
 import numpy as np
 
 from megengine.core.spec import TensorSpec
+from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.ir.graph import InternalGraph
 
 F32 = np.dtype(np.float32)
@@ -14,7 +15,7 @@ class Builder:
     def __init__(self, shape=(2, 3, 8, 8), seed=0):
         self.rng = np.random.default_rng(seed)
         self.g = InternalGraph("net")
-        self.x = self.g.add_input("x", TensorSpec(shape, F32))
+        self.x = add_input(self.g, "x", TensorSpec(shape, F32))
 
     def constant(self, shape, scale=0.5):
         return self.g.constant(self.rng.normal(size=shape).astype(np.float32) * np.float32(scale))
@@ -43,7 +44,7 @@ class Builder:
         return self.op("add", y, self.constant((features,)), label=label)
 
     def done(self, *outputs):
-        self.g.set_outputs(outputs)
+        set_outputs(self.g, outputs)
         self.g.lint()
         return self.g
 

@@ -9,6 +9,7 @@ from megengine.cli.report import Section
 from megengine.core.spec import TensorSpec
 from megengine.quantization import TensorStatistics
 from megengine.traced_module import InternalGraph
+from megengine.traced_module.editing.expressions import add_input, set_outputs
 
 
 def edge(name: str, **changes: Any) -> dict[str, Any]:
@@ -34,8 +35,8 @@ def long_section(count: int, name: str = "network", layers: Sequence[dict[str, A
         statistics[one["name"]] = TensorStatistics(one["name"])
         statistics[one["name"]].update(rng.standard_normal(1000).astype(np.float32))
     graph = InternalGraph(name)
-    x = graph.add_input("x", TensorSpec((1, 4), np.dtype(np.float32)))
+    x = add_input(graph, "x", TensorSpec((1, 4), np.dtype(np.float32)))
     for i in range(count):
         x = graph.apply("relu", x, name=f"edge_{i}", meta={"module": name})
-    graph.set_outputs([x])
+    set_outputs(graph, [x])
     return Section(name, layers=layers, statistics=statistics, graph=graph)

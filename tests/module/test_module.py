@@ -9,6 +9,7 @@ from megengine.core.dtype import quantized
 from megengine.core.errors import OptionError, ShapeError
 from megengine.tensor import Parameter, tensor
 from megengine.traced_module import lower, trace_module
+from megengine.traced_module.ir.queries import applied
 
 
 class Block(M.Module):
@@ -98,10 +99,10 @@ def test_a_traced_network_equals_the_module(net):
     traced.graph.lint()
     np.testing.assert_allclose(traced(picture()).numpy(), net(tensor(picture())).numpy(), rtol=1e-6)
     ops = lower(traced).graph
-    conv = ops.get_apply_by_type("conv2d")[0]
+    conv = applied(ops, "conv2d")[0]
     assert conv.meta["module"] == "stem.conv"
-    assert any(e.meta.get("module") == "stages.1.down.0" for e in ops.get_apply_by_type("conv2d"))
-    assert any("test_module.py" in e.meta.get("source", "") for e in ops.get_apply_by_type("relu"))
+    assert any(e.meta.get("module") == "stages.1.down.0" for e in applied(ops, "conv2d"))
+    assert any("test_module.py" in e.meta.get("source", "") for e in applied(ops, "relu"))
     assert "fc_weight" in [n.name for n in ops.nodes()]
 
 

@@ -19,6 +19,7 @@ from megengine.dispatch import ONNX_WRITER, registry, retract, undefine
 from megengine.quantization import quantize_model
 from megengine.tensor import Tensor, tensor
 from megengine.traced_module import InternalGraph, lower, trace_module
+from megengine.traced_module.editing.expressions import add_input, set_outputs
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding-an-op.md"
 SOURCES = re.findall(r"```py(?:thon)?\n(.*?)```", PAGE.read_text(), re.DOTALL)  # an op, a reader, a writer
@@ -137,7 +138,7 @@ def test_the_writer_of_an_op(monkeypatch):
     exec(SOURCES[2], vars(write_rules).copy())
     try:
         graph, a = InternalGraph(name="g"), x(2, 3)
-        graph.set_outputs([graph.apply("expm1", graph.add_input("x", a.spec), name="y")])
+        set_outputs(graph, [graph.apply("expm1", add_input(graph, "x", a.spec), name="y")])
         np.testing.assert_allclose(found(to_model(graph), x=a.numpy()), np.expm1(a.numpy()), rtol=1e-5, atol=1e-6)
     finally:
         del writing.WRITERS["expm1"]

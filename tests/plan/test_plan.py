@@ -16,6 +16,7 @@ from megengine.plan.memory import Lifetime, aligned, place
 from megengine.quantization import quantize_model, verify
 from megengine.tensor import tensor
 from megengine.traced_module import InternalGraph, TracedModule, trace_module
+from megengine.traced_module.editing.expressions import add_input, set_outputs
 
 
 class Net(M.Module):
@@ -147,8 +148,8 @@ compiled(np.zeros((2, 3), "f4"))
 @pytest.mark.parametrize("axis", [-1, 1, (-1,), (2, 3), (-2, -1), None])
 def test_mean_over_axes_however_they_are_given(axis):
     graph = InternalGraph("net")
-    x = graph.add_input("x", TensorSpec((2, 3, 4, 5), np.dtype(np.float32)))
-    graph.set_outputs([graph.apply("mean", x, attrs={"axis": axis, "keepdims": True})])
+    x = add_input(graph, "x", TensorSpec((2, 3, 4, 5), np.dtype(np.float32)))
+    set_outputs(graph, [graph.apply("mean", x, attrs={"axis": axis, "keepdims": True})])
     given = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
     (found,) = plan.compile(TracedModule.from_graph(graph))(given)
     np.testing.assert_allclose(found, given.mean(axis=axis, keepdims=True), rtol=1e-5, atol=1e-6)

@@ -11,6 +11,7 @@ from megengine.core.errors import FileFormatError, OptionError
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor, tensor
 from megengine.traced_module import InternalGraph, interpret, trace_module
+from megengine.traced_module.editing.expressions import add_input, set_outputs
 
 
 class Net(M.Module):
@@ -66,10 +67,10 @@ def test_a_tuned_plan_computes_the_same(traced):
 @pytest.mark.parametrize("shape", [(2, 8, 4, 4), (1, 8, 1, 1)])
 def test_constant_operands_reach_the_kernels(shape, tune):
     graph = InternalGraph(name="net")
-    x = graph.add_input("x", TensorSpec((2, 8, 4, 4), np.dtype(np.float32)))
+    x = add_input(graph, "x", TensorSpec((2, 8, 4, 4), np.dtype(np.float32)))
     value = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     total = graph.apply("add", x, graph.constant(value, name="c"))
-    graph.set_outputs([graph.apply("concat", total, graph.constant(X[:, :1, :4, :4], name="d"), attrs={"axis": 1})])
+    set_outputs(graph, [graph.apply("concat", total, graph.constant(X[:, :1, :4, :4], name="d"), attrs={"axis": 1})])
     given = np.random.default_rng(2).standard_normal(x.shape).astype(np.float32)
     compiled = plan.compile(graph, tune=tune)
     assert "reference" not in {s.kernel for s in compiled.steps}
@@ -91,11 +92,11 @@ def test_gates_run_without_python():
 def test_quantized_constants_reach_the_kernels():
     graph = InternalGraph(name="net")
     a, r, y = quint8(0.1, 3), quint8(0.2, 7), quint8(0.25, 5)
-    x = graph.add_input("x", TensorSpec((1, 4, 3, 3), a))
+    x = add_input(graph, "x", TensorSpec((1, 4, 3, 3), a))
     values = np.random.default_rng(3).integers(0, 256, (2, 1, 4, 3, 3), np.uint8)
     c = graph.constant(Tensor._wrap(values[0], r), name="c")
     attrs = {"ra": 0.5, "rb": 0.75, "lo": -5, "hi": 250, "dtype": y}
-    graph.set_outputs([graph.apply("qadd", x, c, attrs=attrs)])
+    set_outputs(graph, [graph.apply("qadd", x, c, attrs=attrs)])
     compiled = plan.compile(graph)
     assert [s.kernel for s in compiled.steps if s.op == "qadd"] == ["int8_add"]
     got = compiled(values[1])[0]
@@ -105,9 +106,9 @@ def test_quantized_constants_reach_the_kernels():
 def test_weights_that_are_inputs_run_the_reference():
     graph = InternalGraph(name="net")
     f32 = np.dtype(np.float32)
-    x, w = graph.add_input("x", TensorSpec((2, 3, 16, 16), f32)), graph.add_input("w", TensorSpec((4, 3, 1, 1), f32))
+    x, w = add_input(graph, "x", TensorSpec((2, 3, 16, 16), f32)), add_input(graph, "w", TensorSpec((4, 3, 1, 1), f32))
     attrs = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 1}
-    graph.set_outputs([graph.apply("conv2d", x, w, attrs=attrs)])
+    set_outputs(graph, [graph.apply("conv2d", x, w, attrs=attrs)])
     weights = np.random.default_rng(4).standard_normal((4, 3, 1, 1)).astype(np.float32)
     got = plan.compile(graph)(X, weights)[0]
     np.testing.assert_allclose(got, np.einsum("nchw,oc->nohw", X, weights[:, :, 0, 0]), rtol=1e-5, atol=1e-5)

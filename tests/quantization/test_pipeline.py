@@ -22,6 +22,7 @@ from megengine.quantization.pipeline.spec import Fixed, Plain, Shared, Weight
 from megengine.quantization.ranges.methods import RangeMethod
 from megengine.tensor import Tensor
 from megengine.traced_module import interpret, trace_module
+from megengine.traced_module.editing.rewiring import set_input
 from megengine.traced_module.ir.expr import Apply
 
 R2 = Profile("r2", residual="quantized")
@@ -208,7 +209,7 @@ def test_all_zero_channel_and_zero_bias():
     y = b.conv(b.x, 4, label="a")
     w = y.expr.inputs[1].expr.value.numpy().copy()
     w[1] = 0
-    b.g.set_input(y.expr, 1, b.g.constant(w, before=y.expr))
+    set_input(b.g, y.expr, 1, b.g.constant(w, before=y.expr))
     graph = b.done(b.conv(b.relu(y, label="act"), 3, label="last"))
     model = quantize_model(graph, b.data())
     scales = model.frozen.weights["a"].dtype.scale

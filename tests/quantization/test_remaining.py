@@ -21,6 +21,7 @@ from megengine.quantization import (
     verify,
 )
 from megengine.traced_module import TracedModule, load_tm, trace_module
+from megengine.traced_module.editing.expressions import add_input, set_outputs
 
 GRAPHS = Path(__file__).parents[1] / "data" / "megengine" / "graphs"
 
@@ -149,11 +150,11 @@ def lookup_net(dtype):
 
     rng = np.random.default_rng(0)
     g = InternalGraph("lookup")
-    ids = g.add_input("ids", TensorSpec((2, 5), np.dtype(dtype)))
+    ids = add_input(g, "ids", TensorSpec((2, 5), np.dtype(dtype)))
     table = g.constant(rng.standard_normal((20, 8)).astype(np.float32))
     rows = g.apply("index", table, ids, attrs={"pattern": ("i", (None, None, None))})
     w = g.constant(rng.standard_normal((8, 4)).astype(np.float32))
-    g.set_outputs([g.apply("matmul", rows, w, attrs={"transpose_a": False, "transpose_b": False})])
+    set_outputs(g, [g.apply("matmul", rows, w, attrs={"transpose_a": False, "transpose_b": False})])
     return g
 
 

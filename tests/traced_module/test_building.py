@@ -13,6 +13,7 @@ from megengine import traced_module as tm
 from megengine.core.errors import GraphError, NameInUseError, OptionError
 from megengine.tensor import tensor
 from megengine.traced_module.editing.attaching import graphs_of
+from megengine.traced_module.editing.parts import set_attribute
 from megengine.traced_module.passes.rewriting import Rule, rewrite
 from megengine.traced_module.patterns import any_, call
 from megengine.traced_module.source import save_source
@@ -163,10 +164,10 @@ def test_a_second_module_under_a_taken_name_gets_a_count():
     np.testing.assert_allclose(model(X).numpy(), second(first(MODEL(X))).numpy(), rtol=1e-5)
     assert [e.name for e in model.graph._exprs][-4:] == ["fc_1", "fc_1_out", "fc_2", "fc_2_out"]
     check(model)
-    assert model.graph.set_attribute(model.graph.inputs[0], "fc", M.ReLU()) == "fc_3"
+    assert set_attribute(model.graph.inputs[0], "fc", M.ReLU()) == "fc_3"
     for name in ("training", "name", "forward", "_graphs"):
         with pytest.raises((NameInUseError, GraphError)):
-            model.graph.set_attribute(model.graph.inputs[0], name, M.ReLU())
+            set_attribute(model.graph.inputs[0], name, M.ReLU())
 
 
 def test_a_module_may_be_called_in_several_ways():
@@ -185,7 +186,7 @@ def test_a_module_may_be_called_in_several_ways():
 def test_a_module_that_was_set_is_called_later_and_its_layers_are_read_then():
     model = MODEL.clone()
     graph = model.graph
-    graph.set_attribute(graph.inputs[0], "head", M.Sequential(M.Linear(4, 4), M.ReLU()))
+    set_attribute(graph.inputs[0], "head", M.Sequential(M.Linear(4, 4), M.ReLU()))
     with (
         graph.insert_exprs(),
         pytest.raises(GraphError, match="'head' is a Sequential, which is traced when it is cal"),
@@ -464,7 +465,7 @@ def test_other_wrong_modules_are_refused():
     model = MODEL.clone()
     graph = model.graph
     with pytest.raises(GraphError, match="cannot be a part of itself"):
-        graph.set_attribute(graph.inputs[0], "me", model)
+        set_attribute(graph.inputs[0], "me", model)
     with pytest.raises(GraphError, match="does not fit Pair: missing a required"):
         graph.replace_module(graph.node("fc"), Pair())
     with graph.insert_exprs():
@@ -474,7 +475,7 @@ def test_other_wrong_modules_are_refused():
     with pytest.raises(GraphError, match="nothing calls Net.unused, so a Inner cannot be traced"):
         graph.replace_module(node, Inner())
     with pytest.raises(GraphError, match="expected a Module or a tensor, got list"):
-        graph.set_attribute(graph.inputs[0], "many", [M.ReLU()])
+        set_attribute(graph.inputs[0], "many", [M.ReLU()])
 
 
 def test_generated_python_of_inserted_and_replaced_composites_computes_the_same(tmp_path):

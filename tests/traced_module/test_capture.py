@@ -18,11 +18,12 @@ from megengine.traced_module import (
     trace_module,
     wrap,
 )
+from megengine.traced_module.ir.functions import qualified_name, wrapped_functions
 from megengine.traced_module.pictures.dot import to_dot
 from megengine.traced_module.pictures.drawing import to_svg
 from megengine.traced_module.pictures.page import to_html
-from megengine.traced_module.traced import lower
-from megengine.traced_module.tracing.calls import builtin_modules, qualified_name, wrapped_functions
+from megengine.traced_module.tracing.calls import builtin_modules
+from megengine.traced_module.tracing.entry import lower
 
 
 class Scaled(M.Module):

@@ -18,6 +18,7 @@ from megengine.module import Module
 from megengine.optimizer import SGD, Adam
 from megengine.tensor import Parameter, Tensor, tensor
 from megengine.traced_module import TracedModule, lower, register_as_builtin, trace_module
+from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.passes import optimize
 
@@ -162,8 +163,8 @@ def test_what_is_shared_inside_of_a_model_is_shared_inside_of_its_copy():
 
 def test_constants_of_a_graph_of_ops_belong_to_it():
     graph = InternalGraph("ops")
-    x = graph.add_input("x", TensorSpec((2,), np.dtype(np.float32)))
-    graph.set_outputs([graph.apply("add", x, graph.constant(np.ones(2, np.float32), "one"))])
+    x = add_input(graph, "x", TensorSpec((2,), np.dtype(np.float32)))
+    set_outputs(graph, [graph.apply("add", x, graph.constant(np.ones(2, np.float32), "one"))])
     made = graph.clone()
     made.node("one").expr.value[...] = 5
     assert graph.node("one").expr.value.numpy().tolist() == [1, 1]

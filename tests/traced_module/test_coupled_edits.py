@@ -11,7 +11,10 @@ from megengine.core.errors import GraphError, MegEngineError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.tensor import tensor
 from megengine.traced_module import EditLog, TracedModule, trace_module
+from megengine.traced_module.editing.expressions import add_input, set_outputs
+from megengine.traced_module.editing.rewiring import set_attrs, set_inputs
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.queries import child_graphs
 
 X = tensor(np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype(np.float32))
 RESNET = trace_module(models.resnet18().eval(), X)
@@ -41,7 +44,7 @@ def drop_stage_new_head(model: TracedModule) -> None:
 
 def other_width(model: TracedModule) -> None:
     """Two convolutions and the batch norm between them, inside of a block."""
-    block = model.graph.child_graphs()[0].child_graphs()[0]
+    block = child_graphs(child_graphs(model.graph)[0])[0]
     convs, norms = block.get_calls_of(M.Conv2d).as_list(), block.get_calls_of(M.BatchNorm2d).as_list()
     block.replace_module(convs[0].inputs[0], M.Conv2d(64, 24, 3, padding=1, bias=False))
     block.replace_module(convs[1].inputs[0], M.Conv2d(24, 64, 3, padding=1, bias=False))
@@ -94,7 +97,7 @@ def test_the_first_edit_that_is_not_repaired_is_named_and_all_are_taken_back():
             graph.replace_module(layer(graph, M.Conv2d, 0), M.Conv2d(3, 32, 7, stride=2, padding=3))  # repaired
             graph.replace_node({graph.node("layer4_out"): graph.node("layer3_out")})  # not repaired
             graph.replace_module(layer(graph, M.BatchNorm2d, 0), M.BatchNorm2d(32).eval())
-            graph.set_inputs(graph.outputs[0].expr, [graph.outputs[0].expr.inputs[0], graph.node("maxpool_out")])
+            set_inputs(graph.outputs[0].expr, [graph.outputs[0].expr.inputs[0], graph.node("maxpool_out")])
             with graph.insert_exprs():
                 graph.inputs[0].wider = M.Conv2d(32, 64, 1)
                 graph.replace_node({graph.node("maxpool_out"): graph.inputs[0].wider(graph.node("maxpool_out"))})
@@ -146,20 +149,20 @@ def test_an_edit_that_is_refused_inside_of_a_transaction_leaves_nothing_of_itsel
 def test_edits_of_ops_that_keep_shapes_may_change_them_together():
     graph = InternalGraph("ops")
     graph.keep_edits()
-    x = graph.add_input("x", TensorSpec((2, 6), np.dtype(np.float32)))
+    x = add_input(graph, "x", TensorSpec((2, 6), np.dtype(np.float32)))
     wide = graph.apply("broadcast_to", x, attrs={"shape": (3, 2, 6)}, name="wide")
     flat = graph.apply("reshape", wide, attrs={"shape": (6, 6)}, name="flat")
-    graph.set_outputs([flat])
+    set_outputs(graph, [flat])
     with pytest.raises(ShapeError, match="changes its results"):
-        graph.set_attrs(wide.expr, {"shape": (4, 2, 6)})
+        set_attrs(graph, wide.expr, {"shape": (4, 2, 6)})
     with graph.transaction():
-        graph.set_attrs(wide.expr, {"shape": (4, 2, 6)})
-        graph.set_attrs(flat.expr, {"shape": (8, 6)})
+        set_attrs(graph, wide.expr, {"shape": (4, 2, 6)})
+        set_attrs(graph, flat.expr, {"shape": (8, 6)})
     graph.lint()
     assert flat.shape == (8, 6)
     assert graph.undo() and flat.shape == (6, 6)
     with pytest.raises(ShapeError, match="edit 1 of 1 in this transaction, set_attrs"), graph.transaction():
-        graph.set_attrs(wide.expr, {"shape": (4, 2, 6)})
+        set_attrs(graph, wide.expr, {"shape": (4, 2, 6)})
     assert wide.shape == (3, 2, 6)
 
 

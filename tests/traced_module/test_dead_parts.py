@@ -13,8 +13,10 @@ from megengine.convert import onnx
 from megengine.core.errors import GraphError
 from megengine.tensor import tensor
 from megengine.traced_module import EditLog, TracedModule, lower, trace_module
-from megengine.traced_module.editing.edit_log import EditStep
+from megengine.traced_module.editing.edit_records import EditStep
+from megengine.traced_module.editing.expressions import set_outputs
 from megengine.traced_module.editing.extracting import extract
+from megengine.traced_module.ir.queries import applied
 
 X = tensor(np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype(np.float32))
 RESNET = trace_module(models.resnet18().eval(), X)
@@ -177,7 +179,7 @@ def test_constants_of_ops_go_with_what_uses_them():
     ops = lower(trace_module(Outer().eval(), SMALL))
     graph = ops.graph
     held = len(list(ops.named_tensors()))
-    graph.set_outputs([graph.get_apply_by_type("relu").as_list()[0].output])
+    set_outputs(graph, [applied(graph, "relu").as_list()[0].output])
     graph.compile()
     assert 0 < len(list(ops.named_tensors())) < held
 

@@ -8,6 +8,7 @@ import megengine.module as M
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Parameter, tensor
 from megengine.traced_module import diff, lower, optimize, record, trace_module
+from megengine.traced_module.ir.queries import applied
 from megengine.traced_module.passes import fold_batch_norm
 
 
@@ -89,7 +90,7 @@ def test_graphs_of_ops():
     found = diff(ops, fused)
     (change,) = found.of_kind("changed")
     assert (change.what, change.parts) == ("folded", ("norm_batch_norm_out",))
-    weights = [m.graph.get_apply_by_type("conv2d")[0].inputs[1].expr.value.numpy() for m in (fused, ops)]
+    weights = [applied(m.graph, "conv2d")[0].inputs[1].expr.value.numpy() for m in (fused, ops)]
     assert change.norm == pytest.approx(np.linalg.norm(weights[0].astype(np.float64) - weights[1]), rel=1e-5)
     assert set(found.counts()) == {"changed"}
 
@@ -110,11 +111,11 @@ def test_ops_that_are_folded_keep_their_names():
         return y + F.conv2d(x, weight)
 
     graph = record(shared, [TensorSpec((1, 3, 5, 5), np.dtype(np.float32))], name="net")
-    old, other = (expr.name for expr in graph.get_apply_by_type("conv2d"))
-    kept = graph.get_apply_by_type("conv2d")[0].inputs[1].name
+    old, other = (expr.name for expr in applied(graph, "conv2d"))
+    kept = applied(graph, "conv2d")[0].inputs[1].name
     assert fold_batch_norm(graph)
     graph.lint()
-    convs = graph.get_apply_by_type("conv2d")
+    convs = applied(graph, "conv2d")
     assert [expr.name for expr in convs] == [old, other]
     assert convs[1].inputs[1].name == kept != convs[0].inputs[1].name
 

@@ -13,6 +13,7 @@ from megengine.core.dtype import quantized
 from megengine.core.errors import GraphError
 from megengine.core.spec import TensorSpec
 from megengine.traced_module import InternalGraph, lower
+from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.pictures.boxes import called_name, kind_of
 from megengine.traced_module.pictures.dot import to_dot
 from megengine.traced_module.pictures.drawing import to_png, to_svg
@@ -23,11 +24,11 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def diamond(meta=None) -> InternalGraph:
     g = InternalGraph("net")
-    x = g.add_input("x", TensorSpec((1, 4), np.dtype(np.float32)))
+    x = add_input(g, "x", TensorSpec((1, 4), np.dtype(np.float32)))
     a = g.apply("relu", x, name="a", meta=meta or {})
     b = g.apply("sigmoid", x, name="b")
     c = g.apply("relu", a, name="c")
-    g.set_outputs([g.apply("add", c, b, name="y")])
+    set_outputs(g, [g.apply("add", c, b, name="y")])
     return g
 
 
@@ -162,6 +163,6 @@ def test_png_without_its_package_and_of_too_many_pixels(monkeypatch):
 
 def test_quantized_values_and_what_computes_with_them_have_a_colour_of_their_own():
     g = InternalGraph("q")
-    x = g.add_input("x", TensorSpec((1, 4), quantized("quint8", 0.5, 3)))
-    g.set_outputs([g.apply("dequantize", x, name="y")])
+    x = add_input(g, "x", TensorSpec((1, 4), quantized("quint8", 0.5, 3)))
+    set_outputs(g, [g.apply("dequantize", x, name="y")])
     assert "1x4 quint8(0.5, 3)" in to_svg(g) and kind_of(g.exprs()[-1]) == "integer"

@@ -18,7 +18,10 @@ from megengine.core.spec import TensorSpec
 from megengine.tensor import tensor
 from megengine.traced_module import EditLog, TracedModule, diff, lower, optimize, trace_module
 from megengine.traced_module.editing.edit_log import LOG
+from megengine.traced_module.editing.expressions import add_input, set_outputs
+from megengine.traced_module.editing.rewiring import set_attrs, set_input
 from megengine.traced_module.formats import native as files
+from megengine.traced_module.ir.queries import child_graphs
 from megengine.traced_module.passes import run_passes
 
 
@@ -53,7 +56,7 @@ def several_results(m: TracedModule) -> None:
 
 
 def insert_inside(m: TracedModule) -> None:
-    graph = m.graph.child_graphs()[1]
+    graph = child_graphs(m.graph)[1]
     relu = graph.get_function_by_type(F.relu, recursive=False).as_unique()
     with graph.insert_exprs():
         graph.replace_node({relu.output: F.sigmoid(relu.output)})
@@ -81,7 +84,7 @@ def other_arguments(m: TracedModule) -> None:
 
 def other_operands(m: TracedModule) -> None:
     graph = m.graph
-    add = graph.child_graphs()[0].get_method_by_type("__add__", recursive=False).as_unique()
+    add = child_graphs(graph)[0].get_method_by_type("__add__", recursive=False).as_unique()
     add.replace_inputs({add.inputs[1]: add.inputs[0]})
 
 
@@ -107,15 +110,15 @@ def traced_part(m: TracedModule) -> None:
         graph.inputs[0].head = head
         once = graph.inputs[0].head(graph.outputs[0])
         graph.replace_node({graph.outputs[0]: graph.inputs[0].head(once)})
-    inner = graph.child_graphs()[-1]
+    inner = child_graphs(graph)[-1]
     mul = inner.get_method_by_type("__mul__", recursive=False).as_unique()
     mul.set_arg("y", 0.25)
-    deep = inner.child_graphs()[0]
+    deep = child_graphs(inner)[0]
     with deep.insert_exprs():
         deep.replace_node({deep.outputs[0]: F.exp(deep.outputs[0])})
     node = graph.get_node_by_name("head").as_unique()
     graph.replace_module(node, head)  # as it was before these edits
-    inner = graph.child_graphs()[-1]
+    inner = child_graphs(graph)[-1]
     inner.rename(inner.outputs[0], "half")
 
 
@@ -261,10 +264,10 @@ def test_graphs_of_ops_keep_edits_when_told(tmp_path):
     a.graph.keep_edits()
     run_passes(a.graph)
     y = a.graph.outputs[0]
-    a.graph.set_outputs([a.graph.apply("softmax", y, attrs={"axis": 1}, name="p"), y])
-    a.graph.set_attrs(a.graph.node("p").expr, {"axis": 0})
-    a.graph.set_input(a.graph.node("p").expr, 0, a.graph.constant(np.zeros(y.shape, np.float32), before=y.expr))
-    a.graph.add_input("unused", TensorSpec((1,), np.dtype(np.float32)))
+    set_outputs(a.graph, [a.graph.apply("softmax", y, attrs={"axis": 1}, name="p"), y])
+    set_attrs(a.graph, a.graph.node("p").expr, {"axis": 0})
+    set_input(a.graph, a.graph.node("p").expr, 0, a.graph.constant(np.zeros(y.shape, np.float32), before=y.expr))
+    add_input(a.graph, "unused", TensorSpec((1,), np.dtype(np.float32)))
     saved(a.edit_log, tmp_path).replay(b)
     for m in (a, b):
         files.save(m, tmp_path / f"{m is a}.mgt")
@@ -316,7 +319,7 @@ def test_the_step_that_does_not_fit_is_named():
     with pytest.raises(GraphError, match="expected a TracedModule or an InternalGraph, got Net"):
         m.edit_log.replay(Net())
     with pytest.raises(GraphError, match="give the outermost one"):
-        m.edit_log.replay(other.graph.child_graphs()[0])
+        m.edit_log.replay(child_graphs(other.graph)[0])
     with pytest.raises(GraphError, match="a transaction is open"), other.graph.transaction():
         m.edit_log.replay(other)
 
@@ -349,7 +352,7 @@ def test_an_attached_part_is_a_copy_with_names_and_ids_of_the_model(tmp_path):
         inner.replace_node({block: F.exp(block)})
     np.testing.assert_array_equal(m(tensor(X)).numpy(), want.numpy())
     assert repr(head) == before and m.head is not head and m.head.fc is head.fc
-    assert inner.qualname == "Net.head" and inner.child_graphs()[0].qualname == "Net.head.block"
+    assert inner.qualname == "Net.head" and child_graphs(inner)[0].qualname == "Net.head.block"
     assert inner.node("fc_out").qualname == "Net.head.fc.[out]"
     ids = [e.id for e in m.graph.exprs()], [n.id for n in m.graph.nodes()]
     assert all(len(set(found)) == len(found) for found in ids)

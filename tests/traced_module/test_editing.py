@@ -14,6 +14,10 @@ from megengine.core.errors import GraphError, MegEngineError, ShapeError
 from megengine.quantization import ema_fakequant_qconfig, quantize_qat
 from megengine.tensor import Tensor, tensor
 from megengine.traced_module import TensorNode, TracedModule, trace_module
+from megengine.traced_module.editing.expressions import set_outputs
+from megengine.traced_module.editing.rewiring import replace_all_uses, set_input
+from megengine.traced_module.ir.primitives import remove_dead
+from megengine.traced_module.ir.queries import child_graphs
 
 
 def keep(seen: dict, node, value) -> None:
@@ -137,7 +141,7 @@ class Pyramid(M.Module):
 
 def test_edits_of_a_part_that_is_called_with_several_shapes_fit_all_of_them():
     m = trace_module(Pyramid(), tensor(X))
-    head = m.graph.child_graphs()[0]
+    head = child_graphs(m.graph)[0]
     before = state(m)
     with pytest.raises(MegEngineError, match="reshape"), head.insert_exprs():
         node = head.outputs[0]
@@ -145,7 +149,7 @@ def test_edits_of_a_part_that_is_called_with_several_shapes_fit_all_of_them():
     assert state(m) == before
     with head.transaction():  # a result that does not follow the input, as it is for the first call
         fixed = head.constant(np.ones((2, 3, 6, 6), np.float32))
-        head.set_outputs([fixed])
+        set_outputs(head, [fixed])
     assert [n.spec.shape for n in m.graph.outputs] == [(2, 3, 6, 6), (2, 3, 6, 6)]
     m.graph.lint()
     assert m.graph.undo() and state(m) == before
@@ -153,7 +157,7 @@ def test_edits_of_a_part_that_is_called_with_several_shapes_fit_all_of_them():
         head.replace_node({head.outputs[0]: head.outputs[0].reshape(2, 3, -1)})
     assert [n.spec.shape for n in m.graph.outputs] == [(2, 3, 36), (2, 3, 18)]
     with pytest.raises(GraphError, match=r"Pyramid.head is called by another graph, which uses 1 result; got 2"):
-        head.set_outputs([head.outputs[0], head.outputs[0]])
+        set_outputs(head, [head.outputs[0], head.outputs[0]])
     m.graph.lint()
 
 
@@ -243,9 +247,9 @@ def test_shapes_that_are_exchanged_for_others():
     graph, before = m.graph, repr(m)
     rows, columns = first(m, "getitem_out"), first(m, "getitem_out_1")
     with pytest.raises(ShapeError, match=r"reshape: shape \(3, 6\) holds 18 elements, the input has 24"):
-        graph.set_input(columns.users[0], 0, rows)
+        set_input(graph, columns.users[0], 0, rows)
     with pytest.raises(ShapeError, match=r"reshape: shape \(3, 6\) holds 18 elements"):
-        graph.replace_all_uses(columns, rows)
+        replace_all_uses(graph, columns, rows)
     assert repr(m) == before and not graph.undo()
     eight, six = (graph.constant(np.int32(n), after=rows.expr) for n in (8, 6))
     graph.replace_node({columns.users[0].output: eight})
@@ -305,9 +309,9 @@ def test_calls_from_graphs_that_nothing_calls_are_kept_possible():
         inner.inputs[0].part = trace_module(Sum(), tensor(np.zeros((2, 6), np.float32)))
         inner.replace_node({inner.outputs[0]: inner.inputs[0].part(inner.outputs[0])})
     m.graph.replace_node({first(m, "inner_out"): first(m, "x")})
-    m.graph.remove_dead()
-    assert not m.graph.child_graphs()
-    part, before = inner.child_graphs()[0], repr(inner)
+    remove_dead(m.graph)
+    assert not child_graphs(m.graph)
+    part, before = child_graphs(inner)[0], repr(inner)
     made = part.constant(np.ones((2, 6), np.float32), after=part.inputs[-1].expr)
     with pytest.raises(ShapeError, match=r"shapes \(2, 6\) and \(2, 4\) do not broadcast"):
         part.replace_node({part.node("mul_out"): made})
@@ -317,7 +321,7 @@ def test_calls_from_graphs_that_nothing_calls_are_kept_possible():
 
 def edits_of(m: TracedModule, kind: int, choice: int) -> None:
     """One random legal edit (or one that is refused)."""
-    graphs = [m.graph, *m.graph.child_graphs()]
+    graphs = [m.graph, *child_graphs(m.graph)]
     graph = graphs[choice % len(graphs)]
     nodes = [n for n in graph.nodes(recursive=False) if isinstance(n, TensorNode)]
     node = nodes[(choice // 3) % len(nodes)]

@@ -12,6 +12,7 @@ import megengine.functional as F
 import megengine.module as M
 from megengine.tensor import tensor
 from megengine.traced_module import TracedModule, lower, trace_module
+from megengine.traced_module.ir.queries import applied
 
 
 class Inner(M.Module):
@@ -109,7 +110,7 @@ def test_lowering_a_batch_norm_in_training_mode_leaves_it_alone_and_tells(warnin
     model = trace_module(net, given)
     before = {name: t.numpy().copy() for name, t in net.named_tensors()}
     ops = lower(model)
-    assert ops.graph.get_apply_by_type("batch_norm_training").as_count() == 1
+    assert applied(ops.graph, "batch_norm_training").as_count() == 1
     for name, t in net.named_tensors():
         np.testing.assert_array_equal(t.numpy(), before[name])
     assert len(warnings) == 1 and "norm.running_mean, norm.running_var" in warnings[0] and "call eval()" in warnings[0]

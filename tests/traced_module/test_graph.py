@@ -11,6 +11,10 @@ from megengine.core.errors import GraphError, MegEngineError, NameInUseError, Sh
 from megengine.core.spec import TensorSpec
 from megengine.tensor import tensor
 from megengine.traced_module import InternalGraph, interpret, passes, record
+from megengine.traced_module.editing.expressions import add_input, set_outputs
+from megengine.traced_module.editing.rewiring import replace_all_uses, set_attrs, set_input
+from megengine.traced_module.ir.primitives import remove_dead
+from megengine.traced_module.ir.queries import applied
 
 F32 = np.dtype(np.float32)
 SPEC = TensorSpec((1, 3, 6, 6), F32)
@@ -42,9 +46,9 @@ def test_asking_for_a_value_while_recording_is_an_error():
 
 def test_insert_and_replace():
     graph = small_graph()
-    relu = graph.get_apply_by_type("relu")[0]
+    relu = applied(graph, "relu")[0]
     new = graph.apply("relu6", relu.output, after=relu, name="clamp")
-    graph.replace_all_uses(relu.output, new)
+    replace_all_uses(graph, relu.output, new)
     graph.lint()
     assert new.users[0].op == "add"
     assert relu.output.users == (new.expr,)
@@ -58,11 +62,15 @@ def test_insert_and_replace():
         (lambda g: g.rename(g.node("relu_out"), "a b"), GraphError, "is not a name"),
         (lambda g: g.erase(g.node("relu_out").expr), GraphError, "still used by add_out"),
         (lambda g: g.erase(g.outputs[0].expr), GraphError, "still used by the graph's outputs"),
-        (lambda g: g.replace_all_uses(g.node("relu_out"), g.inputs[0]), ShapeError, "expected equal"),
-        (lambda g: g.replace_all_uses(g.node("conv2d_out"), g.node("add_out")), GraphError, "before 'add_out' is made"),
-        (lambda g: g.set_input(g.node("relu_out").expr, 0, g.inputs[0]), ShapeError, "changes its results"),
-        (lambda g: g.set_input(g.node("relu_out").expr, 0, g.node("add_out")), GraphError, "made after"),
-        (lambda g: g.set_attrs(g.node("conv2d_out").expr, {"stride": (2, 2)}), ShapeError, "changes its results"),
+        (lambda g: replace_all_uses(g, g.node("relu_out"), g.inputs[0]), ShapeError, "expected equal"),
+        (
+            lambda g: replace_all_uses(g, g.node("conv2d_out"), g.node("add_out")),
+            GraphError,
+            "before 'add_out' is made",
+        ),
+        (lambda g: set_input(g, g.node("relu_out").expr, 0, g.inputs[0]), ShapeError, "changes its results"),
+        (lambda g: set_input(g, g.node("relu_out").expr, 0, g.node("add_out")), GraphError, "made after"),
+        (lambda g: set_attrs(g, g.node("conv2d_out").expr, {"stride": (2, 2)}), ShapeError, "changes its results"),
         (
             lambda g: g.apply("matmul", *g.inputs * 2, attrs={"transpose_a": 0, "transpose_b": 0, "x": 1}),
             TypeError,
@@ -122,40 +130,40 @@ WRONG = {
         "input 'exp_out' is made after",
     ),
     "attributes that the op lacks": (
-        lambda g: g.set_attrs(g.node("relu_out").expr, {"axis": 1}),
+        lambda g: set_attrs(g, g.node("relu_out").expr, {"axis": 1}),
         "relu: attributes are",
     ),
     "attributes that change the result": (
-        lambda g: g.set_attrs(g.node("matmul_out").expr, {"transpose_a": True}),
+        lambda g: set_attrs(g, g.node("matmul_out").expr, {"transpose_a": True}),
         "matmul: inner sizes differ",
     ),
-    "attributes of an input": (lambda g: g.set_attrs(g.node("a").expr, {"axis": 1}), "is a Input; expected a Apply"),
+    "attributes of an input": (lambda g: set_attrs(g, g.node("a").expr, {"axis": 1}), "is a Input; expected a Apply"),
     "attributes of another graph's": (
-        lambda g: g.set_attrs(dense_graph().node("relu_out").expr, {}),
+        lambda g: set_attrs(g, dense_graph().node("relu_out").expr, {}),
         "relu_out = relu.* does not belong",
     ),
-    "an input beyond the last": (lambda g: g.set_input(g.node("add_out").expr, 2, g.node("b")), "none of number 2"),
-    "an input before the first": (lambda g: g.set_input(g.node("add_out").expr, -1, g.node("b")), "none of number -1"),
-    "an input of an input": (lambda g: g.set_input(g.node("a").expr, 0, g.node("b")), "has 0 inputs"),
+    "an input beyond the last": (lambda g: set_input(g, g.node("add_out").expr, 2, g.node("b")), "none of number 2"),
+    "an input before the first": (lambda g: set_input(g, g.node("add_out").expr, -1, g.node("b")), "none of number -1"),
+    "an input of an input": (lambda g: set_input(g, g.node("a").expr, 0, g.node("b")), "has 0 inputs"),
     "an expression of another graph": (
-        lambda g: g.set_input(dense_graph().node("add_out").expr, 1, g.node("b")),
+        lambda g: set_input(g, dense_graph().node("add_out").expr, 1, g.node("b")),
         "add_out = add.* does not belong",
     ),
-    "a value of another shape for all": (lambda g: g.replace_all_uses(g.node("a"), g.node("b")), "'b' is float32"),
+    "a value of another shape for all": (lambda g: replace_all_uses(g, g.node("a"), g.node("b")), "'b' is float32"),
     "a later value for all": (
-        lambda g: g.replace_all_uses(g.node("matmul_out"), g.node("relu_out")),
+        lambda g: replace_all_uses(g, g.node("matmul_out"), g.node("relu_out")),
         "'add_out' uses 'matmul_out' before 'relu_out' is made",
     ),
-    "a number for all": (lambda g: g.replace_all_uses(g.node("a"), 3), "node 3 does not belong"),
+    "a number for all": (lambda g: replace_all_uses(g, g.node("a"), 3), "node 3 does not belong"),
     "a list of replacements": (lambda g: g.replace_node([g.node("a")]), "got a list; expected a dict"),
     "an input without a spec": (
-        lambda g: g.add_input("z", (2, 3)),
+        lambda g: add_input(g, "z", (2, 3)),
         r"'z' has the spec \(2, 3\); expected a TensorSpec",
     ),
     "a constant that is no number": (lambda g: g.constant(object(), "odd"), "'odd' has elements of object"),
     "a constant that is a text": (lambda g: g.constant("text", "odd"), "'odd' has elements of <U4"),
-    "outputs that are numbers": (lambda g: g.set_outputs([3]), "node 3 does not belong"),
-    "no outputs": (lambda g: g.set_outputs([]), r"got \[\]; expected one tensor node or more"),
+    "outputs that are numbers": (lambda g: set_outputs(g, [3]), "node 3 does not belong"),
+    "no outputs": (lambda g: set_outputs(g, []), r"got \[\]; expected one tensor node or more"),
     "erasing what is used": (lambda g: g.erase(g.node("a").expr), "'a' is still used by matmul_out, exp_out"),
     "erasing of another graph": (lambda g: g.erase(unused(dense_graph())), "neg_out = neg.* does not belong"),
     "erasing twice": (lambda g: erased_twice(g), "does not belong.*it was taken out of it"),
@@ -175,7 +183,7 @@ WRONG = {
 
 def mixed(graph, spec):
     with graph.transaction():
-        graph.apply("add", graph.node("a"), graph.add_input("other", spec))
+        graph.apply("add", graph.node("a"), add_input(graph, "other", spec))
 
 
 def unused(graph):
@@ -207,8 +215,8 @@ def test_impossible_edits_of_ops_name_the_culprit_and_change_nothing(name):
 
 def test_remove_dead_keeps_inputs():
     graph = small_graph()
-    graph.set_outputs([graph.node("conv2d_out")])
-    assert graph.remove_dead() == 3
+    set_outputs(graph, [graph.node("conv2d_out")])
+    assert remove_dead(graph) == 3
     assert len(graph.inputs) == 1
     graph.lint()
 
@@ -222,11 +230,11 @@ def test_random_edits_keep_lint_clean(edits):
         node = nodes[choice % len(nodes)]
         if kind == 0:
             new = graph.apply("neg", node, after=node.expr)
-            graph.replace_all_uses(node, new)
+            replace_all_uses(graph, node, new)
         elif kind == 1:
             graph.rename(node, f"renamed_{choice}" if f"renamed_{choice}" not in graph._names else node.name)
         elif kind == 2:
-            graph.remove_dead()
+            remove_dead(graph)
         else:
             graph = graph.clone()
         graph.lint()

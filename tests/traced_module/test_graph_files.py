@@ -12,13 +12,14 @@ from megengine.core.errors import FileFormatError, MissingFileError
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
 from megengine.traced_module import InternalGraph, TracedModule, interpret
+from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.formats import archives
 from megengine.traced_module.formats import native as files
 
 
 def small() -> InternalGraph:
     g = InternalGraph("net")
-    x = g.add_input("x", TensorSpec((1, 3, 8, 8), np.dtype(np.float32)))
+    x = add_input(g, "x", TensorSpec((1, 3, 8, 8), np.dtype(np.float32)))
     w = g.constant(np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32), name="w")
     options = {"stride": (1, 1), "padding": ((1, 1), (0, 2)), "dilation": (1, 1), "groups": 1}
     y = g.apply("conv2d", x, w, attrs=options, name="conv", meta={"module": "a.b", "source": "net.py:3"})
@@ -27,7 +28,7 @@ def small() -> InternalGraph:
     q = g.constant(Tensor._wrap(np.arange(4, dtype=np.int8), quantized("qint8", [0.1, 0.2, 0.3, 0.4], 0, 0)), name="q")
     half = g.constant(np.float32(0.5), name="half")  # no axis at all
     none = g.constant(np.zeros((0, 2), np.float32), name="none")
-    g.set_outputs([parts[1], q, half, none])
+    set_outputs(g, [parts[1], q, half, none])
     return g
 
 

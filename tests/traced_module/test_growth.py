@@ -18,12 +18,15 @@ from megengine.core.recursion import max_recursion_limit
 from megengine.traced_module import trace_module
 from megengine.traced_module.comparing.diff import diff
 from megengine.traced_module.editing.linting import findings
+from megengine.traced_module.editing.rewiring import replace_all_uses
 from megengine.traced_module.ir.expr import CallFunction, CallMethod, is_call_module
 from megengine.traced_module.ir.order import ExprOrder
 from megengine.traced_module.passes import optimize, run_passes
 from megengine.traced_module.pictures.dot import to_dot
 from megengine.traced_module.source import to_source
-from megengine.traced_module.traced import TracedModule, lower
+from megengine.traced_module.traced import TracedModule
+from megengine.traced_module.tracing.entry import lower
+from megengine.utils.max_recursion_limit import max_recursion_limit
 
 SLACK = 1.25  # work may grow by a quarter more than the model does
 
@@ -159,12 +162,12 @@ def run(net: TracedModule) -> None:
     net(inputs[0] if len(inputs) == 1 else inputs)
 
 
-def replace_all_uses(net: TracedModule) -> None:
+def replace_all_uses_in(net: TracedModule) -> None:
     graph = net.graph
     old: Any = max((n for n in graph.nodes(recursive=False) if hasattr(n, "spec")), key=lambda n: len(n.users))
     with graph.insert_exprs():
         new = F.exp(old)
-    graph.replace_all_uses(old, new)
+    replace_all_uses(graph, old, new)
 
 
 def rename(net: TracedModule) -> None:
@@ -188,7 +191,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "insert at": (TracedModule.clone, insert_at),
     "insert many at once": (TracedModule.clone, insert_many_at_once),
     "delete": (TracedModule.clone, delete),
-    "replace all uses": (TracedModule.clone, replace_all_uses),
+    "replace all uses": (TracedModule.clone, replace_all_uses_in),
     "rename": (TracedModule.clone, rename),
     "undo": (inserted, undo),
     "undo and redo": (inserted, undo_and_redo),

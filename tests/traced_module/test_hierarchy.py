@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from megengine.core.spec import TensorSpec
 from megengine.tensor import tensor
 from megengine.traced_module import InternalGraph, lower, trace_module
+from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.pictures.hierarchy import DEEPEST, FEWEST, MOST, cells, results, sheet_of, shown
 
 SPEC = TensorSpec((1, 4), np.dtype(np.float32))
@@ -16,11 +17,11 @@ SPEC = TensorSpec((1, 4), np.dtype(np.float32))
 def graph_of(paths, operands=None):
     """A graph of additions; each has a module path and the indices of its two operands."""
     g = InternalGraph("net")
-    made = [g.add_input("x", SPEC)]
+    made = [add_input(g, "x", SPEC)]
     for i, path in enumerate(paths):
         a, b = (i, i) if operands is None else operands[i]
         made.append(g.apply("add", made[a % len(made)], made[b % len(made)], name=f"n{i}", meta={"module": path}))
-    g.set_outputs([made[-1]])
+    set_outputs(g, [made[-1]])
     return g
 
 

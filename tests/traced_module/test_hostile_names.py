@@ -22,6 +22,7 @@ from megengine.core.spec import TensorSpec
 from megengine.tensor import tensor
 from megengine.traced_module import InternalGraph, TracedModule, interpret, load_tm, lower, save_tm, trace_module
 from megengine.traced_module import diff as difference
+from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.formats import native as files
 from megengine.traced_module.pictures.dot import to_dot
 from megengine.traced_module.pictures.drawing import to_svg
@@ -64,11 +65,11 @@ def name(request):
 def ops(name):
     """A graph of ops in which all text is the name."""
     g = InternalGraph(name)
-    x = g.add_input(name, TensorSpec((1, 4), np.dtype(np.float32)), qualname=name)
+    x = add_input(g, name, TensorSpec((1, 4), np.dtype(np.float32)), qualname=name)
     meta = {"module": name, "source": name, "passes": (name,), "onnx": name}
     for _ in range(4):
         x = g.apply("relu", x, name=name or "y", meta=meta, qualname=name)
-    g.set_outputs([x])
+    set_outputs(g, [x])
     return g
 
 

@@ -12,6 +12,7 @@ from megengine import plan
 from megengine.core.pytree import flatten
 from megengine.tensor import Tensor, tensor
 from megengine.traced_module import SpecializationWarning, TracedModule, lower, trace_module
+from megengine.traced_module.editing.expressions import set_outputs
 from megengine.traced_module.passes import Pass, PassManager, optimize, registered_passes, run_passes
 from megengine.traced_module.passes.layer_uses import graphs_below
 from megengine.traced_module.passes.rewriting import Rule, rewrite
@@ -507,7 +508,7 @@ def test_a_pass_that_forgets_an_output_is_found():
     model, x = made("IntermediateIsAnOutput")
 
     def forgetful(graph):
-        graph.set_outputs([graph.outputs[0], graph.outputs[0]])
+        set_outputs(graph, [graph.outputs[0], graph.outputs[0]])
         return True
 
     with pytest.raises(Exception, match="pass 'forgetful' changes the result"):

@@ -9,7 +9,7 @@ from megengine import models
 from megengine.core.errors import GraphError, MegEngineError
 from megengine.tensor import tensor
 from megengine.traced_module import EditLog, register_as_builtin, trace_module
-from megengine.traced_module.editing.edit_log import EditStep
+from megengine.traced_module.editing.edit_records import EditStep
 
 X = tensor(np.random.default_rng(0).standard_normal((1, 3, 64, 64)).astype(np.float32))
 RESNET = trace_module(models.resnet18().eval(), X)

@@ -11,6 +11,7 @@ from megengine.core.errors import GraphError, OptionError
 from megengine.tensor import tensor
 from megengine.traced_module import lower, trace_module
 from megengine.traced_module._passes.pass_base import ForwardPass
+from megengine.traced_module.ir.queries import applied
 from megengine.traced_module.passes import Pass, get_registered_pass, optimize
 
 FOLD = get_registered_pass("FoldConstants")
@@ -65,9 +66,9 @@ def test_graphs_of_ops_are_optimized_by_the_passes_for_ops():
     given = [tensor(x) for x in inputs_of("res_plain")]
     ops = lower(module)
     made = optimize(ops, "all", check_with=given)
-    assert made.graph.get_apply_by_type("batch_norm").as_list() == []
-    assert optimize(ops).graph.get_apply_by_type("batch_norm").as_list() == []
-    assert ops.graph.get_apply_by_type("batch_norm").as_list()
+    assert applied(made.graph, "batch_norm").as_list() == []
+    assert applied(optimize(ops).graph, "batch_norm").as_list() == []
+    assert applied(ops.graph, "batch_norm").as_list()
     with pytest.raises(OptionError, match="'FuseConvBn' works on graphs of calls; known for graphs of ops: drop_id"):
         optimize(ops, passes=["FuseConvBn"])
 

@@ -17,6 +17,8 @@ from megengine.core.spec import TensorSpec
 from megengine.models import resnet50
 from megengine.tensor import tensor
 from megengine.traced_module import InternalGraph, TracedModule, lower, trace_module
+from megengine.traced_module.editing.expressions import add_input, set_outputs
+from megengine.traced_module.ir.queries import child_graphs
 from megengine.traced_module.pictures.page import page_data, to_html
 
 HOSTILE = (
@@ -44,18 +46,18 @@ class Page(HTMLParser):
 
 def hostile_graph():
     g = InternalGraph(HOSTILE)
-    x = g.add_input("x", TensorSpec((1, 4), np.dtype(np.float32)), qualname=HOSTILE)
+    x = add_input(g, "x", TensorSpec((1, 4), np.dtype(np.float32)), qualname=HOSTILE)
     meta = {"module": HOSTILE, "source": HOSTILE, "passes": (HOSTILE,)}
-    g.set_outputs([g.apply("relu", x, name="y", meta=meta, qualname=HOSTILE)])
+    set_outputs(g, [g.apply("relu", x, name="y", meta=meta, qualname=HOSTILE)])
     return g
 
 
 def chain(count):
     g = InternalGraph("chain")
-    x = g.add_input("x", TensorSpec((1, 4), np.dtype(np.float32)))
+    x = add_input(g, "x", TensorSpec((1, 4), np.dtype(np.float32)))
     for i in range(count):
         x = g.apply("relu", x, name=f"r{i}")
-    g.set_outputs([x])
+    set_outputs(g, [x])
     return g
 
 
@@ -94,7 +96,7 @@ def test_every_call_of_every_graph_is_a_box_below_its_inputs(name):
     module = traced(name)
     graphs = [module.graph]
     for graph in graphs:
-        graphs += [g for g in graph.child_graphs() if not any(g is h for h in graphs)]
+        graphs += [g for g in child_graphs(graph) if not any(g is h for h in graphs)]
     data = page_data(module.graphs)
     assert len(data["graphs"]) == len(graphs)
     for graph, made in zip(graphs, data["graphs"], strict=True):
@@ -120,9 +122,9 @@ def test_boxes_tell_costs_and_provenance():
 
 def test_quantized_values_tell_scale_and_zero_point():
     g = InternalGraph("q")
-    x = g.add_input("x", TensorSpec((1, 4), quantized("quint8", 0.5, 3)))
-    w = g.add_input("w", TensorSpec((12, 4), quantized("qint8", [0.25 * (i + 1) for i in range(12)], axis=0)))
-    g.set_outputs([g.apply("dequantize", x, name="y"), g.apply("dequantize", w, name="v")])
+    x = add_input(g, "x", TensorSpec((1, 4), quantized("quint8", 0.5, 3)))
+    w = add_input(g, "w", TensorSpec((12, 4), quantized("qint8", [0.25 * (i + 1) for i in range(12)], axis=0)))
+    set_outputs(g, [g.apply("dequantize", x, name="y"), g.apply("dequantize", w, name="v")])
     nodes = {n["name"]: details(n) for n in page_data([g])["graphs"][0]["nodes"]}
     assert nodes["y"]["quantized x"] == "quint8, stored as uint8 in [0, 255]\nscale 0.5\nzero point 3"
     assert "12 scales along axis 0: 0.25 to 3\n0.25, 0.5, " in nodes["v"]["quantized w"]

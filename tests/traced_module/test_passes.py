@@ -14,7 +14,11 @@ from megengine.core.spec import TensorSpec
 from megengine.kernels import _core
 from megengine.tensor import Parameter, tensor
 from megengine.traced_module import interpret, lower, record, trace_module, wrap
+from megengine.traced_module.editing.expressions import set_outputs
+from megengine.traced_module.editing.rewiring import replace_all_uses
 from megengine.traced_module.formats import native as files
+from megengine.traced_module.ir.primitives import remove_dead
+from megengine.traced_module.ir.queries import applied
 from megengine.traced_module.passes import (
     Pass,
     PassManager,
@@ -167,9 +171,9 @@ def test_calls_that_may_differ_are_not_merged():
 
 def planted(graph):
     """A pass with a mistake: it makes of every relu a negation."""
-    for expr in graph.get_apply_by_type("relu"):
-        graph.replace_all_uses(expr.output, graph.apply("neg", expr.inputs[0], name="wrong", after=expr))
-    return bool(graph.remove_dead())
+    for expr in applied(graph, "relu"):
+        replace_all_uses(graph, expr.output, graph.apply("neg", expr.inputs[0], name="wrong", after=expr))
+    return bool(remove_dead(graph))
 
 
 def test_the_guilty_pass_is_named_and_reproduced(tmp_path):
@@ -183,8 +187,8 @@ def test_the_guilty_pass_is_named_and_reproduced(tmp_path):
     ):
         manager.run(graph)
     before, after = (files.load(tmp_path / "found" / f"{n}.mgt").graph for n in ("before", "after"))
-    assert len(before.get_apply_by_type("relu")) == 1 and len(after.get_apply_by_type("neg")) == 1
-    assert not before.get_apply_by_type("sin") and not after.get_apply_by_type("sin")
+    assert len(applied(before, "relu")) == 1 and len(applied(after, "neg")) == 1
+    assert not applied(before, "sin") and not applied(after, "sin")
     with np.load(tmp_path / "found" / "inputs.npz") as stored:
         given = [stored[n.name.removesuffix("_value")] for n in before.inputs if n.name.endswith("_value")]
     outputs = [interpret(g, [x, *given])[0].numpy() for g in (before, after)]
@@ -193,7 +197,7 @@ def test_the_guilty_pass_is_named_and_reproduced(tmp_path):
 
 def test_a_pass_that_drops_a_result_is_named():
     graph = record(lambda a: (F.exp(a), F.sin(a)), [TensorSpec((4,), np.dtype(np.float32))])
-    drops = Pass("drops", lambda g: g.set_outputs(g.outputs[:1]) is None)
+    drops = Pass("drops", lambda g: set_outputs(g, g.outputs[:1]) is None)
     with pytest.raises(GraphError, match="pass 'drops' leaves 1 result; expected 2"):
         PassManager([drops], [np.ones(4, np.float32)]).run(graph)
 
@@ -220,7 +224,7 @@ def test_a_layer_is_replaced_by_another_and_impossible_ones_are_refused():
     assert module.conv is wide and listing(module) == before
     with pytest.raises(GraphError, match="expected a Module, got int"):
         module.graph.replace_module(node, 3)
-    assert isinstance(lower(module).graph.get_apply_by_type("conv2d")[0].inputs[1].spec, TensorSpec)
+    assert isinstance(applied(lower(module).graph, "conv2d")[0].inputs[1].spec, TensorSpec)
     assert isinstance(wide.weight, Parameter)
 
 
@@ -450,9 +454,9 @@ def test_the_reproducer_of_a_planted_pass_has_at_most_five_nodes(tmp_path):
     ops = lower(module).graph
 
     def wrong_op(graph):
-        expr = graph.get_apply_by_type("relu")[2]
-        graph.replace_all_uses(expr.output, graph.apply("sigmoid", expr.inputs[0], after=expr))
-        return bool(graph.remove_dead())
+        expr = applied(graph, "relu")[2]
+        replace_all_uses(graph, expr.output, graph.apply("sigmoid", expr.inputs[0], after=expr))
+        return bool(remove_dead(graph))
 
     for graph, one in ((module.clone().graph, wrong), (ops, wrong_op)):
         with pytest.raises(GraphError, match=f"pass '{one.__name__}' changes the result"):

@@ -10,6 +10,8 @@ import megengine.module as M
 from megengine.core.spec import TensorSpec
 from megengine.tensor import tensor
 from megengine.traced_module import InternalGraph, interpret, patterns, trace_module
+from megengine.traced_module.editing.expressions import add_input, set_outputs
+from megengine.traced_module.editing.rewiring import replace_all_uses
 from megengine.traced_module.passes.rewriting import Rule, find, rewrite
 from megengine.traced_module.patterns import any_, call, const, match, optional, repeated, rest
 
@@ -158,11 +160,11 @@ def looked_at(monkeypatch, graph, pattern) -> tuple[int, int]:
 def tower(levels: int, *, op: str = "add") -> InternalGraph:
     """x op (x op (x op ...)): every node is used in two places."""
     graph = InternalGraph()
-    x = graph.add_input("x", TensorSpec((2, 3), np.dtype(np.float32)))
+    x = add_input(graph, "x", TensorSpec((2, 3), np.dtype(np.float32)))
     node = graph.apply("relu", x)
     for i in range(levels):
         node = graph.apply(op, node, node) if i % 2 else graph.apply(op, x, graph.apply("relu", node))
-    graph.set_outputs([node])
+    set_outputs(graph, [node])
     return graph
 
 
@@ -189,16 +191,16 @@ def test_a_pattern_of_many_commutative_calls_is_not_expanded(monkeypatch):
     for _ in range(20):
         pattern = call("add", pattern, const())
     graph = InternalGraph()
-    x = graph.add_input("x", TensorSpec((2, 3), np.dtype(np.float32)))
+    x = add_input(graph, "x", TensorSpec((2, 3), np.dtype(np.float32)))
     node = graph.apply("neg", x)
     for i in range(20):
         c = graph.constant(np.full((2, 3), i, np.float32))
         node = graph.apply("add", c, node) if i % 3 else graph.apply("add", node, c)
-    graph.set_outputs([node])
+    set_outputs(graph, [node])
     matches, looked = looked_at(monkeypatch, graph, pattern)
     assert matches == 0 and looked <= 20 * 20 * 4
     graph = graph.clone()
-    graph.replace_all_uses(graph.node("neg_out"), graph.apply("exp", graph.inputs[0], after=graph.inputs[0].expr))
+    replace_all_uses(graph, graph.node("neg_out"), graph.apply("exp", graph.inputs[0], after=graph.inputs[0].expr))
     matches, looked = looked_at(monkeypatch, graph, pattern)
     assert matches == 1 and looked <= 20 * 20 * 4
     assert match(pattern, graph.outputs[0])[inner] is graph.inputs[0]

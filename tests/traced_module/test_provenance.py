@@ -14,6 +14,7 @@ from megengine import traced_module as tm
 from megengine.convert import onnx
 from megengine.core.errors import FileFormatError
 from megengine.tensor import Parameter, tensor
+from megengine.traced_module.editing.expressions import set_outputs
 from megengine.traced_module.ir.provenance import from_plain, marked, module_path, provenance, to_plain
 from megengine.traced_module.passes import Pass, PassManager
 from megengine.traced_module.passes.rewriting import Rule
@@ -224,7 +225,7 @@ def test_what_a_pass_of_the_users_inserts_is_noted():
     ops = tm.lower(MODEL)
 
     def on_ops(graph):
-        graph.set_outputs([graph.apply("abs", graph.outputs[0])])
+        set_outputs(graph, [graph.apply("abs", graph.outputs[0])])
         return True
 
     assert origins(tm.optimize(MODEL, passes=Pass("Mine", run)))["abs_out"][2] == ("Mine",)

@@ -15,9 +15,13 @@ from megengine.core.errors import MegEngineError
 from megengine.tensor import tensor
 from megengine.traced_module import TracedModule, interpret, lower, trace_module
 from megengine.traced_module.editing.attaching import graphs_of
+from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.editing.extracting import extract
+from megengine.traced_module.editing.parts import set_attribute
+from megengine.traced_module.editing.rewiring import replace_all_uses, set_attrs, set_input
 from megengine.traced_module.formats import native as files
 from megengine.traced_module.ir.node import ModuleNode, TensorNode
+from megengine.traced_module.ir.primitives import remove_dead
 from megengine.traced_module.passes import optimize, registered_passes, run_passes
 from megengine.traced_module.passes.rewriting import Rule, rewrite
 from megengine.traced_module.patterns import any_, call
@@ -145,11 +149,11 @@ def erase(e):
     graph.erase(e.node(graph).expr)
 
 
-def set_input(e):
+def other_input(e):
     graph = e.graph()
     expr = e.node(graph).expr
     index = e.rng.randrange(len(expr.inputs) or 1)
-    graph.set_input(expr, index, e.like(graph, expr.inputs[index]) if expr.inputs else e.node(graph))
+    set_input(graph, expr, index, e.like(graph, expr.inputs[index]) if expr.inputs else e.node(graph))
 
 
 def other_argument(e):
@@ -218,7 +222,7 @@ def set_later(e):
     graph = e.graph()
     node = e.node(graph)
     with graph.transaction("set later"):
-        name = graph.set_attribute(graph.inputs[0], "later", Gate(node.spec.shape[1]))
+        name = set_attribute(graph.inputs[0], "later", Gate(node.spec.shape[1]))
         with graph.inserting_after(node):
             graph.replace_node({node: getattr(graph.inputs[0], name)(node)})
 
@@ -264,7 +268,7 @@ def other_outputs(e):
 
 def other_outputs_below(e):
     graph = e.graph()
-    graph.set_outputs([e.like(graph, n) for n in graph.outputs])
+    set_outputs(graph, [e.like(graph, n) for n in graph.outputs])
 
 
 def inner_output(e):
@@ -324,7 +328,7 @@ def redo(e):
 MODEL_EDITS = (
     *(new_module, module_called, other_module, set_later, in_front, operand),
     *(rename, insert_function, insert_unused, insert_at_a_place, insert_shapes, insert_assignment, replace, compile_),
-    *(erase, set_input, other_argument, other_inputs, new_layer, other_layer, traced_part, new_input, new_output),
+    *(erase, other_input, other_argument, other_inputs, new_layer, other_layer, traced_part, new_input, new_output),
     *(
         inner_output,
         inner_value,
@@ -349,7 +353,7 @@ def apply_op(e):
     graph = e.graph()
     node = e.node(graph)
     made = graph.apply(e.rng.choice(["relu", "exp", "neg", "abs"]), node, after=node.expr)
-    graph.replace_all_uses(node, made)
+    replace_all_uses(graph, node, made)
 
 
 def apply_two(e):
@@ -357,14 +361,14 @@ def apply_two(e):
     node = e.node(graph)
     other = e.like(graph, node)
     later = max((node.expr, other.expr), key=lambda x: x._key)
-    graph.replace_all_uses(node, graph.apply("add", node, other, after=later), except_=[other.expr])
+    replace_all_uses(graph, node, graph.apply("add", node, other, after=later), except_=[other.expr])
 
 
 def other_attribute(e):
     graph = e.graph()
     expr = e.node(graph).expr
     name = e.rng.choice(sorted(expr.attrs)) if getattr(expr, "attrs", None) else "axis"
-    graph.set_attrs(expr, {name: e.rng.choice([0, 1, -1, (1, 1), 1e-3])})
+    set_attrs(graph, expr, {name: e.rng.choice([0, 1, -1, (1, 1), 1e-3])})
 
 
 def folding(e):
@@ -375,22 +379,22 @@ def folding(e):
 def replace_all(e):
     graph = e.graph()
     node = e.node(graph)
-    graph.replace_all_uses(node, e.like(graph, node))
+    replace_all_uses(graph, node, e.like(graph, node))
 
 
-def remove_dead(e):
-    e.graph().remove_dead()
+def dead(e):
+    remove_dead(e.graph())
 
 
 def op_input(e):
     graph = e.graph()
-    node = graph.add_input(e.name(), e.node(graph).spec)
-    graph.replace_all_uses(e.like(graph, node), node)
+    node = add_input(graph, e.name(), e.node(graph).spec)
+    replace_all_uses(graph, e.like(graph, node), node)
 
 
 OP_EDITS = (
-    *(rename, replace, erase, set_input, constant, apply_op, apply_two, other_attribute, folding, replace_all),
-    *(remove_dead, op_input, other_outputs_below, undo, redo),
+    *(rename, replace, erase, other_input, constant, apply_op, apply_two, other_attribute, folding, replace_all),
+    *(dead, op_input, other_outputs_below, undo, redo),
 )
 
 

@@ -8,6 +8,8 @@ import megengine.module as M
 from megengine.core.errors import GraphError
 from megengine.tensor import tensor
 from megengine.traced_module import optimize, trace_module
+from megengine.traced_module.editing.rewiring import set_input
+from megengine.traced_module.ir.queries import child_graphs
 
 X = tensor(np.random.default_rng(3).standard_normal((1, 4, 6, 6)).astype(np.float32))
 
@@ -64,7 +66,7 @@ def test_a_call_between_users_of_a_value_gets_those_behind_it(flat):
     graph = flat.graph
     first, second = graph.get_calls_of(M.Conv2d)[:2]
     old = first.inputs[1]
-    graph.set_input(second, 1, old)
+    set_input(graph, second, 1, old)
     with graph.insert_exprs(first):
         new = F.relu(old)
     graph.replace_node({old: new})
@@ -74,7 +76,7 @@ def test_a_call_between_users_of_a_value_gets_those_behind_it(flat):
 
 def test_top_graph_holds_an_expression_and_graph_is_the_one_that_its_call_enters():
     model = trace_module(M.Sequential(Block(), M.ReLU()).eval(), X)
-    graph, inner = model.graph, model.graph.child_graphs()[0]
+    graph, inner = model.graph, child_graphs(model.graph)[0]
     block, layer = graph.get_method_by_type("__call__", recursive=False)
     assert block.graph is inner and layer.graph is None  # of a layer of the package, as of a tensor's method
     assert inner.get_method_by_type("__mul__")[0].graph is None

@@ -23,6 +23,7 @@ from megengine.core.pytree import TreeDef
 from megengine.quantization.pipeline.quantize import quantize_model
 from megengine.tensor import Tensor
 from megengine.traced_module import TracedModule, lower, register_as_builtin, trace_module, wrap
+from megengine.traced_module.ir.primitives import assign, give_name
 from megengine.traced_module.passes import optimize
 from megengine.traced_module.source import save_source, source_state, to_source
 from megengine.traced_module.source.layers import Layers
@@ -569,7 +570,7 @@ def test_node_and_attribute_names_of_any_kind(tmp_path):
     module = trace_module(Net(), x(2, 3))
     nodes = [n for n in module.graph.nodes() if hasattr(n, "spec")]
     for name, node in zip(["class", "F", "os\n", "ﬁ", "__dunder"], nodes, strict=True):
-        module.graph._rename(node, name)  # as a file could have it
+        give_name(module.graph, node, name)  # as a file could have it
     net = check(module, tmp_path / "net.py", x(2, 3))
     assert "return _dunder" in (tmp_path / "net.py").read_text()
     assert list(net.state_dict()) == list(module.state_dict())
@@ -617,7 +618,7 @@ def test_names_of_modules_are_kept_free():
     for name in ("forward", "state_dict", "training"):
         object.__setattr__(inner, name, M.Linear(3, 3))
         read = inner.graph._exprs[0]
-        inner.graph._set(read, "_path", name)
+        assign(inner.graph, read, "_path", name)
         with pytest.raises(GraphError, match=rf"inner has an attribute '{name}', which modules use themselves; rename"):
             to_source(module)
 

@@ -19,7 +19,7 @@ from megengine.core.pytree import flatten
 from megengine.tensor import Tensor, tensor
 from megengine.traced_module import SpecializationWarning, register_as_builtin, trace_module
 from megengine.traced_module.ir.node import Node
-from megengine.traced_module.tracing import calls, spec_memo
+from megengine.traced_module.tracing import spec_memo, specs
 from megengine.traced_module.tracing.deferred import Deferring
 
 X = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)
@@ -37,8 +37,8 @@ class Net(M.Module):
 @pytest.fixture
 def made(monkeypatch) -> list:
     """The calls that are really made."""
-    found, run = [], calls.run_call
-    monkeypatch.setattr(calls, "run_call", lambda expr, values: (found.append(expr), run(expr, values))[1])
+    found, run = [], specs.run_call
+    monkeypatch.setattr(specs, "run_call", lambda expr, values: (found.append(expr), run(expr, values))[1])
     monkeypatch.setattr(spec_memo, "_known", {})
     monkeypatch.setattr(spec_memo, "_results", {})
     return found

@@ -17,6 +17,7 @@ from megengine.core.spec import TensorSpec
 from megengine.quantization import quantize_model
 from megengine.tensor import Tensor
 from megengine.traced_module import InternalGraph, save_tm, trace_module
+from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.formats import native
 
 WEIGHTS = "weights.safetensors"
@@ -118,15 +119,15 @@ def written(model, tmp_path):
 def stored_ops(tmp_path):
     graph = InternalGraph("net")
     w = graph.constant(Tensor(np.ones((3, 2), np.int8), dtype=quantized("qint8", [0.1, 0.2, 0.3], 0, 0)))
-    x = graph.add_input("x", TensorSpec((3, 2), np.dtype(np.float32)))
-    graph.set_outputs([graph.apply("add", x, graph.apply("dequantize", w))])
+    x = add_input(graph, "x", TensorSpec((3, 2), np.dtype(np.float32)))
+    set_outputs(graph, [graph.apply("add", x, graph.apply("dequantize", w))])
     return written(graph, tmp_path)
 
 
 def quantized_input(tmp_path):
     graph = InternalGraph("net")
-    x = graph.add_input("x", TensorSpec((3, 2), qint8(0.5)))
-    graph.set_outputs([graph.apply("dequantize", x)])
+    x = add_input(graph, "x", TensorSpec((3, 2), qint8(0.5)))
+    set_outputs(graph, [graph.apply("dequantize", x)])
     return written(graph, tmp_path)
 
 

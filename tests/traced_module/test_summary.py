@@ -13,6 +13,8 @@ from megengine.core.spec import TensorSpec
 from megengine.models import resnet50
 from megengine.tensor import Parameter, tensor
 from megengine.traced_module import Input, InternalGraph, TracedModule, lower, trace_module, wrap
+from megengine.traced_module.editing.expressions import add_input, set_outputs
+from megengine.traced_module.ir.queries import child_graphs
 from megengine.traced_module.pictures.summary import summarize
 
 
@@ -52,7 +54,7 @@ def test_every_call_has_a_row(name):
     module = traced(name)
     rows = module.summary().rows
     assert [row.name for row in rows if row.depth == 0] == [e.name for e in calls(module.graph)]
-    inside = {e.name for graph in module.graph.child_graphs() for e in calls(graph)}
+    inside = {e.name for graph in child_graphs(module.graph) for e in calls(graph)}
     assert {row.name for row in rows if row.depth == 1} == inside
     assert not module.summary().unknown
     if name == "call_mix":
@@ -98,9 +100,9 @@ def test_costs_that_need_real_values_are_unknown():
 
 def test_the_table_is_aligned_and_harmless():
     g = InternalGraph("net\x1b[2J\u202e")
-    x = g.add_input("x", TensorSpec((1, 4), np.dtype(np.float32)))
+    x = add_input(g, "x", TensorSpec((1, 4), np.dtype(np.float32)))
     y = g.apply("relu", x, name="a", meta={"module": "bad\x1b]0;x\x07\nname" + "z" * 500})
-    g.set_outputs([g.apply("sigmoid", y, name="b")])
+    set_outputs(g, [g.apply("sigmoid", y, name="b")])
     text = str(TracedModule(g).summary())
     assert all(c == "\n" or c.isprintable() for c in text)
     lines = text.splitlines()

@@ -8,6 +8,8 @@ import megengine.module as M
 from megengine.core.errors import GraphError, MegEngineError, NameInUseError
 from megengine.tensor import tensor
 from megengine.traced_module.editing.extracting import extract
+from megengine.traced_module.editing.rewiring import set_input, set_inputs
+from megengine.traced_module.ir.queries import child_graphs
 
 # each tries something impossible; the message must name what is wrong
 WRONG = {
@@ -48,7 +50,7 @@ WRONG = {
     "erase an output": (lambda m: m.graph.erase(m.graph.outputs[0].expr), "still used by the graph's outputs"),
     "erase an input": (lambda m: m.graph.erase(m.graph.inputs[1].expr), "'x' is an argument of calls of"),
     "erase an input of a submodule": (
-        lambda m: m.graph.child_graphs()[0].erase(m.graph.child_graphs()[0].inputs[1].expr),
+        lambda m: child_graphs(m.graph)[0].erase(child_graphs(m.graph)[0].inputs[1].expr),
         "is an argument of calls of",
     ),
     "erase of another graph": (
@@ -56,7 +58,7 @@ WRONG = {
         "it stands in a graph of another model",
     ),
     "erase in the graph around": (
-        lambda m: m.graph.erase(m.graph.child_graphs()[0].outputs[0].expr),
+        lambda m: m.graph.erase(child_graphs(m.graph)[0].outputs[0].expr),
         r"it stands in the graph of Net\.blocks\.0: edit that one, as its \.top_graph gives it",
     ),
     "set outputs of another graph": (lambda m: m.graph.reset_outputs([first(module(), "mul_out")]), "does not belong"),
@@ -71,25 +73,25 @@ WRONG = {
     "set outputs to nothing": (lambda m: m.graph.reset_outputs([]), "got nothing; expected tensor nodes, one or more"),
     "add an output of another graph": (lambda m: m.graph.add_output_node(first(module(), "x")), "does not belong"),
     "extract from a submodule": (
-        lambda m: extract(m.graph.child_graphs()[0], [], [m.graph.child_graphs()[0].outputs[0]]),
+        lambda m: extract(child_graphs(m.graph)[0], [], [child_graphs(m.graph)[0].outputs[0]]),
         "is called by another graph",
     ),
     "reset inputs that are used": (lambda m: m.graph.reset_inputs(tensor(X)), "is still used"),
     "reset inputs to a number": (lambda m: m.graph.reset_inputs(3), "expected tensors, got int"),
     "set an input to another graph's": (
-        lambda m: m.graph.set_input(first(m, "mul_out").expr, 0, first(module(), "x")),
+        lambda m: set_input(m.graph, first(m, "mul_out").expr, 0, first(module(), "x")),
         "does not belong",
     ),
     "set an input to a later value": (
-        lambda m: m.graph.set_input(first(m, "mul_out").expr, 0, first(m, "avg_pool2d_out")),
+        lambda m: set_input(m.graph, first(m, "mul_out").expr, 0, first(m, "avg_pool2d_out")),
         "'avg_pool2d_out' is made after %4:\tmul_out = .*; use a value made before it",
     ),
     "set an input of another shape": (
-        lambda m: m.graph.set_input(first(m, "mul_out").expr, 0, first(m, "x")),
+        lambda m: set_input(m.graph, first(m, "mul_out").expr, 0, first(m, "x")),
         "changes its results",
     ),
     "too many inputs": (
-        lambda m: m.graph.set_inputs(first(m, "mul_out").expr, [first(m, "x"), first(m, "x")]),
+        lambda m: set_inputs(first(m, "mul_out").expr, [first(m, "x"), first(m, "x")]),
         "has 1 input, got 2",
     ),
     "replace an input that is not one": (

@@ -21,11 +21,11 @@ from megengine.traced_module.ir.expr import (
     is_call_tensor_method,
     is_constant,
 )
+from megengine.traced_module.ir.functions import qualified_name
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.operators import ARITHMETIC
 from megengine.traced_module.pattern_targets import Target, check_attributes, fits, target_of
 from megengine.traced_module.patterns import CallOf, Pattern, any_, rest
-from megengine.traced_module.tracing.calls import named_arguments, qualified_name
 
 
 class ExprPattern:
@@ -233,7 +233,7 @@ class FunctionPattern(ExprPattern):
         if not is_call_function(expr, self.target):
             return False
         assert isinstance(expr, Call)
-        given = named_arguments(expr)
+        given = expr.named_args
         return all(name in given and fits(name, given[name], value, _rank(expr)) for name, value in self.params.items())
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from megengine.traced_module.ir.expr import Constant, Expr, GetAttr
-from megengine.traced_module.ir.node import Node, TensorNode
+from megengine.traced_module.ir.node import Node, TensorNode, module_of
 
 __all__ = ["get_const_value", "register_obj"]
 
@@ -18,7 +18,7 @@ def get_const_value(expr: Expr | Node, fall_back: Any = None) -> Any:
     if isinstance(expr, Constant):
         return expr.value
     if isinstance(expr, GetAttr) and isinstance(expr.outputs[0], TensorNode):
-        return expr.top_graph.module_of(expr.outputs[0])
+        return module_of(expr.outputs[0])
     return fall_back
 
 

@@ -17,11 +17,13 @@ from megengine.core.collecting import collection_paused
 from megengine.core.errors import FileFormatError, GraphError
 from megengine.core.notebook import html_picture, html_text
 from megengine.module import Module
+from megengine.serialization import write_atomically
 from megengine.tensor import Tensor
 from megengine.traced_module.comparing.changes import KINDS, Change
 from megengine.traced_module.comparing.folding import folded
 from megengine.traced_module.comparing.graphs import graph_changes, match_graphs
 from megengine.traced_module.comparing.matching import Matching
+from megengine.traced_module.comparing.report import to_html, to_svg, to_text
 from megengine.traced_module.comparing.values import children_of, module_changes, tensor_changes
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode
@@ -62,8 +64,6 @@ class GraphDiff:
 
         "no differences" when there are none.
         """
-        from megengine.traced_module.comparing.report import to_text
-
         return to_text(self)
 
     def to_json(self) -> dict[str, Any]:
@@ -81,14 +81,10 @@ class GraphDiff:
 
     def to_svg(self) -> str:
         """A picture of both graphs in one: added green, removed red, changed amber; graphs without changes left out."""
-        from megengine.traced_module.comparing.report import to_svg
-
         return to_svg(self)
 
     def to_html(self) -> str:
         """A page with the list of changes and the picture; it loads nothing and runs nothing."""
-        from megengine.traced_module.comparing.report import to_html
-
         return to_html(self)
 
     def to_file(self, path: str | Path) -> None:
@@ -96,8 +92,6 @@ class GraphDiff:
 
         Raises FileFormatError for another suffix.
         """
-        from megengine.serialization import write_atomically
-
         write_atomically(path, self.content(Path(path).suffix).encode())
 
     def content(self, suffix: str) -> str:

@@ -13,9 +13,9 @@ from megengine.traced_module.comparing.changes import KINDS, Bare, Change, short
 from megengine.traced_module.comparing.matching import Matching, best_matching
 from megengine.traced_module.comparing.values import tensor_changes
 from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr, Input
+from megengine.traced_module.ir.functions import constant_key
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import Node, TensorNode
-from megengine.traced_module.tracing.calls import constant_key
 
 Renamed = Callable[[str], str]  # path of a module of the first graph -> its path in the second
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
+from megengine.traced_module.ir.functions import arguments_key, constant_key
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode
-from megengine.traced_module.tracing.calls import arguments_key, constant_key
 
 Table = dict[Hashable, int]
 

@@ -10,9 +10,12 @@ from typing import Any
 from megengine.core.errors import GraphError, MegEngineError
 from megengine.module import Module
 from megengine.tensor import Tensor
+from megengine.traced_module.editing.inferring import infer_again
 from megengine.traced_module.editing.layer_settings import add_remedy, graphs_of_modules
+from megengine.traced_module.editing.parts import put_attribute
 from megengine.traced_module.ir.expr import GetAttr
-from megengine.traced_module.ir.node import Node
+from megengine.traced_module.ir.node import Node, module_of
+from megengine.traced_module.ir.primitives import assign
 
 
 def assigned(holder: Module, name: str, old: Any, value: Any) -> bool:
@@ -79,11 +82,11 @@ def _replace(nodes: list[Any], value: Any) -> None:
     if isinstance(value, Module):
         first.graph.replace_module(first, value)
     else:
-        first.graph._put_attribute(first.expr.inputs[0], first.expr.name, value)
+        put_attribute(first.graph, first.expr.inputs[0], first.expr.name, value)
         for node in nodes:
-            node.graph._set(node, "_spec", value.spec)
+            assign(node.graph, node, "_spec", value.spec)
     for node in nodes if isinstance(value, Tensor) else nodes[1:]:
-        node.graph._infer_again(node.users)
+        infer_again(node.graph, node.users)
 
 
 def _reads(holder: Module, name: str) -> list[Node]:
@@ -106,7 +109,7 @@ def _reads(holder: Module, name: str) -> list[Node]:
 def _places(expr: GetAttr) -> Iterator[tuple[Any, str]]:
     """Every module on the way to what is read, with the attribute by which the way goes on."""
     try:
-        at = expr.top_graph.module_of(expr.inputs[0])
+        at = module_of(expr.inputs[0])
     except GraphError:  # of a graph that nothing calls and whose layers went
         return
     for part in expr.name.split("."):

@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from megengine.core.errors import NameInUseError
+from megengine.core.errors import GraphError
 from megengine.module import Module
-from megengine.tensor import Tensor
-from megengine.traced_module.ir.names import without_count
+from megengine.traced_module.ir.expr import Expr
+from megengine.traced_module.ir.functions import get_subattr
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import ModuleNode, module_of
+from megengine.traced_module.ir.owner import GraphOwner
 from megengine.traced_module.ir.provenance import graph_path, inside
-from megengine.traced_module.ir.queries import traced_module_class
-from megengine.traced_module.reserved import state_names
-
-if TYPE_CHECKING:
-    from megengine.traced_module.ir.expr import Expr
-    from megengine.traced_module.ir.graph import InternalGraph
-    from megengine.traced_module.ir.node import ModuleNode
-    from megengine.traced_module.traced import TracedModule
 
 
-def attached(graph: InternalGraph, path: str, module: TracedModule) -> TracedModule:
-    """A copy of a traced module to be the attribute at a path below the module of a graph.
-
-    Layers and tensors are shared with `module`; its graphs get ids that are not in use, qualnames below that of
-    `graph`, and edits of them stand in one log with those of `graph`.
-    """
-    made = module._cloned(None)
-    if made.graphs:
-        own = made.graphs[0]._journal
-        attach(graph, path, made)
-        graph._journal.next_node += own.next_node
-        graph._journal.next_expr += own.next_expr
-    return made
-
-
-def attach(graph: InternalGraph, path: str, made: TracedModule, ahead: tuple[int, int] = (0, 0)) -> None:
+def attach(graph: InternalGraph, path: str, made: GraphOwner, ahead: tuple[int, int] = (0, 0)) -> None:
     """Let a traced module that nothing holds yet be at a path below the module of a graph.
 
     So many (node, expression) ids are left free for what is made before the next one that the history gives; those
@@ -49,37 +29,15 @@ def attach(graph: InternalGraph, path: str, made: TracedModule, ahead: tuple[int
     _rename(graphs, (made.graphs[0].name, made.graphs[0].qualname), below, at)
 
 
-def free_attribute(node: ModuleNode, name: str) -> str:
-    """A name under which the module of a node can get a submodule or tensor: this one, or with a count behind it.
-
-    Raises:
-        NameInUseError: modules or nodes themselves have an attribute of that name.
-    """
-    owner = node.owner
-    own = object.__getattribute__(owner, "__dict__")
-    reserved = state_names(traced_module_class())
-    free, count = name, 0
-    while free in own and free not in reserved and isinstance(own[free], (Module, Tensor, list, tuple, dict)):
-        count += 1
-        free = f"{without_count(name)}_{count}"
-    if free in own or hasattr(type(owner), free):
-        raise NameInUseError(f"{node.qualname} already has an attribute {free!r}; choose another name")
-    if hasattr(type(node), free):
-        raise NameInUseError(f"every node has an attribute {free!r} of its own; choose another name")
-    return free
-
-
-def graphs_of(module: TracedModule) -> list[InternalGraph]:
+def graphs_of(module: GraphOwner) -> list[InternalGraph]:
     """Graphs of a module and of all modules below it, each once."""
-    from megengine.traced_module.traced import TracedModule
-
     found: list[InternalGraph] = []
     todo, seen = [module], {id(module)}
     while todo:
         at = todo.pop()
         found += at.graphs
         for value in object.__getattribute__(at, "__dict__").values():
-            if isinstance(value, TracedModule) and id(value) not in seen:
+            if isinstance(value, GraphOwner) and id(value) not in seen:
                 seen.add(id(value))
                 todo.append(value)
     return found
@@ -129,3 +87,21 @@ def _rename(graphs: Sequence[InternalGraph], old: tuple[str, str], new: tuple[st
             expr.meta.update(inside(expr.meta, path))
             for node in expr.outputs:
                 node._qualname = moved(node.qualname, 1)
+
+
+def attribute_at(node: ModuleNode, path: str) -> tuple[Any, str, Any]:
+    """The module that holds what is at a path below that of a node, its name there, and its value or None."""
+    parent, _, name = path.rpartition(".")
+    owner = module_of(node)
+    holder = get_subattr(owner, parent) if parent else owner
+    if not isinstance(holder, Module):
+        raise GraphError(f"{path!r} of {node.qualname}: {parent!r} is a {type(holder).__name__}, not a module")
+    return holder, name, object.__getattribute__(holder, "__dict__").get(name)
+
+
+def own_history(graphs: Sequence[InternalGraph]) -> None:
+    """Let graphs be those of one module: the first is the outermost, and edits of all are undone together."""
+    for graph in graphs:
+        graph._journal, graph._top = graphs[0]._journal, graphs[0]
+    if graphs:
+        graphs[0]._journal.recording = True

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from megengine.core.errors import ArgumentError, GraphError, MegEngineError, ShapeError
+from megengine.core.errors import (
+    ArgumentError,
+    GraphError,
+    MegEngineError,
+    ShapeError,
+)
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, infer
 from megengine.traced_module.ir.expr import Apply, Call, Expr
+from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, Node
+from megengine.traced_module.tracing.specs import specs_of_call
 
-if TYPE_CHECKING:
-    from megengine.traced_module.ir.graph import InternalGraph
+_USING = frozenset(("set_input", "set_inputs", "set_args_kwargs", "use", "arguments"))  # edits of what stands there
 
 
 def where_it_stands(graph: InternalGraph, part: Any) -> str:
@@ -26,86 +32,71 @@ def where_it_stands(graph: InternalGraph, part: Any) -> str:
     return "; it stands in a graph of another model"
 
 
-_USING = frozenset(("set_input", "set_inputs", "set_args_kwargs", "use", "arguments"))  # edits of what stands there
+def check_owned(graph: InternalGraph, what: str, nodes: Iterable[Node]) -> None:
+    for n in nodes:
+        if not isinstance(n, Node) or graph._names.get(n._name) is not n:
+            raise GraphError(f"{what}: node {n!r} does not belong to graph {graph.name!r}{where_it_stands(graph, n)}")
 
 
-class Checks:
-    """Checks of a graph and of its edits."""
+def check_expr(graph: InternalGraph, what: str, expr: Any, kind: type[Expr] = Expr) -> None:
+    if isinstance(expr, Node):
+        raise GraphError(f"{what}: {expr.name!r} is a node; expected the expression that makes it: node.expr")
+    if not isinstance(expr, Expr) or not expr.outputs or graph._names.get(expr.outputs[0].name) is not expr.outputs[0]:
+        raise GraphError(
+            f"{what}: expression {expr!r} does not belong to graph {graph.name!r}{where_it_stands(graph, expr)}"
+        )
+    if not isinstance(expr, kind):
+        raise GraphError(f"{what}: {expr!r} is a {expr.kind}; expected a {kind.__name__}")
 
-    def _check_owned(self: InternalGraph, what: str, nodes: Iterable[Node]) -> None:  # type: ignore[misc]
-        for n in nodes:
-            if not isinstance(n, Node) or self._names.get(n._name) is not n:
-                raise GraphError(f"{what}: node {n!r} does not belong to graph {self.name!r}{where_it_stands(self, n)}")
 
-    def _check_expr(self: InternalGraph, what: str, expr: Any, kind: type[Expr] = Expr) -> None:  # type: ignore[misc]
-        if isinstance(expr, Node):
-            raise GraphError(f"{what}: {expr.name!r} is a node; expected the expression that makes it: node.expr")
-        if (
-            not isinstance(expr, Expr)
-            or not expr.outputs
-            or self._names.get(expr.outputs[0].name) is not expr.outputs[0]
-        ):
-            raise GraphError(
-                f"{what}: expression {expr!r} does not belong to graph {self.name!r}{where_it_stands(self, expr)}"
+def check_kinds(what: str, old: Iterable[Node], new: Iterable[Node]) -> None:
+    for a, b in zip(old, new, strict=True):
+        if isinstance(a, ModuleNode) != isinstance(b, ModuleNode):
+            raise GraphError(f"{what}: {a.name!r} and {b.name!r}: a module cannot stand for a tensor")
+
+
+def check_before(what: str, inputs: Iterable[Node], before: Expr | None) -> None:
+    if before is None:
+        return
+    for n in inputs:
+        if n.expr._key >= before._key:
+            place = (
+                f"{before!r}; use a value made before it" if what in _USING else "the place of insertion; insert later"
             )
-        if not isinstance(expr, kind):
-            raise GraphError(f"{what}: {expr!r} is a {expr.kind}; expected a {kind.__name__}")
+            raise GraphError(f"{what}: input {n.name!r} is made after {place}")
 
-    def _check_kinds(self: InternalGraph, what: str, old: Iterable[Node], new: Iterable[Node]) -> None:  # type: ignore[misc]
-        for a, b in zip(old, new, strict=True):
-            if isinstance(a, ModuleNode) != isinstance(b, ModuleNode):
-                raise GraphError(f"{what}: {a.name!r} and {b.name!r}: a module cannot stand for a tensor")
 
-    def _check_before(self: InternalGraph, what: str, inputs: Iterable[Node], before: Expr | None) -> None:  # type: ignore[misc]
-        if before is None:
-            return
-        for n in inputs:
-            if n.expr._key >= before._key:
-                place = (
-                    f"{before!r}; use a value made before it"
-                    if what in _USING
-                    else "the place of insertion; insert later"
-                )
-                raise GraphError(f"{what}: input {n.name!r} is made after {place}")
+def check_kept(expr: Expr, *changed: Any) -> None:
+    """`check_same`, which is left to the end of a transaction."""
+    if not expr._graph._journal.deferring:
+        check_same(expr, *changed)
 
-    def _check_kept(self: InternalGraph, expr: Expr, *changed: Any) -> None:  # type: ignore[misc]
-        """`_check_same`, which is left to the end of a transaction."""
-        if not self._journal.deferring:
-            self._check_same(expr, *changed)
 
-    def _check_same(
-        self: InternalGraph,  # type: ignore[misc]
-        expr: Expr,
-        inputs: Sequence[Node],
-        attrs: Mapping[str, Any] | None = None,
-    ) -> None:
-        specs = self._specs_of(expr, inputs, attrs)
-        if specs is None:
-            return
-        have = tuple(n.spec for n in expr.outputs)
-        if specs != have:
-            raise ShapeError(
-                f"{expr!r}: the edit changes its results from {list(map(str, have))} to {list(map(str, specs))}"
-            )
+def check_same(
+    expr: Expr,
+    inputs: Sequence[Node],
+    attrs: Mapping[str, Any] | None = None,
+) -> None:
+    specs = specs_of(expr, inputs, attrs)
+    if specs is None:
+        return
+    have = tuple(n.spec for n in expr.outputs)
+    if specs != have:
+        raise ShapeError(
+            f"{expr!r}: the edit changes its results from {list(map(str, have))} to {list(map(str, specs))}"
+        )
 
-    def _specs_of(
-        self, expr: Expr, inputs: Sequence[Node], attrs: Mapping[str, Any] | None = None
-    ) -> tuple[TensorSpec, ...] | None:
-        """Specs that `expr` would give for these inputs; None where they cannot be known without values."""
-        if isinstance(expr, Apply):
-            specs = inferred(get_op(expr.op), inputs, dict(expr.attrs if attrs is None else attrs))
-            return (specs,) if isinstance(specs, TensorSpec) else tuple(specs)
-        if isinstance(expr, Call):
-            from megengine.traced_module.tracing.calls import specs_of_call
 
-            return specs_of_call(expr, inputs)
-        return None
-
-    def lint(self: InternalGraph) -> None:  # type: ignore[misc]
-        """Check ownership, order, uses both ways, names, shapes and dtypes. Raises GraphError at the first fault."""
-        from megengine.traced_module.ir.lint import check
-
-        check(self)
+def specs_of(
+    expr: Expr, inputs: Sequence[Node], attrs: Mapping[str, Any] | None = None
+) -> tuple[TensorSpec, ...] | None:
+    """Specs that `expr` would give for these inputs; None where they cannot be known without values."""
+    if isinstance(expr, Apply):
+        specs = inferred(get_op(expr.op), inputs, dict(expr.attrs if attrs is None else attrs))
+        return (specs,) if isinstance(specs, TensorSpec) else tuple(specs)
+    if isinstance(expr, Call):
+        return specs_of_call(expr, inputs)
+    return None
 
 
 def inferred(op: Any, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:

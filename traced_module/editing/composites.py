@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megengine.core.errors import GraphError
 from megengine.core.pytree import flatten, unflatten
 from megengine.module import Module
 from megengine.tensor import DeferredValueError
-from megengine.traced_module.editing.attaching import all_exprs, attach, graphs_of
+from megengine.traced_module.editing.attaching import all_exprs, attach, attribute_at, graphs_of
 from megengine.traced_module.ir.expr import Call, GetAttr, is_call_module
+from megengine.traced_module.ir.functions import arguments_key, flatten_arguments, forward_signature, normalized
+from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, TensorNode
-from megengine.traced_module.ir.order import number
-from megengine.traced_module.ir.queries import traced_module_class
+from megengine.traced_module.ir.owner import GraphOwner
+from megengine.traced_module.ir.primitives import number
 from megengine.traced_module.nesting import nests
-from megengine.traced_module.tracing.calls import (
-    arguments_key,
-    flatten_arguments,
-    forward_signature,
-    is_leaf_module,
-    normalized,
-    stand_in,
-    untouched,
-)
+from megengine.traced_module.traced import TracedModule
+from megengine.traced_module.tracing.assembly import Assembly
+from megengine.traced_module.tracing.calls import is_leaf_module, stand_in, untouched
 from megengine.traced_module.tracing.capture import ModuleTracer, tracing
 from megengine.traced_module.tracing.source_lines import user_line
-
-if TYPE_CHECKING:
-    from megengine.traced_module.ir.graph import InternalGraph
-    from megengine.traced_module.traced import TracedModule
 
 Arguments = tuple[Sequence[Any], dict[str, Any]]
 
@@ -37,7 +29,7 @@ Arguments = tuple[Sequence[Any], dict[str, Any]]
 def is_composite(value: Any) -> bool:
     """True for a module that is no layer and is not traced yet."""
     kind = type(value)  # not isinstance: to ask a module for its class runs Python
-    return issubclass(kind, Module) and not issubclass(kind, traced_module_class()) and not is_leaf_module(value)
+    return issubclass(kind, Module) and not issubclass(kind, GraphOwner) and not is_leaf_module(value)
 
 
 def traced_for(module: Module, calls: Sequence[Arguments], what: str) -> TracedModule:
@@ -61,8 +53,6 @@ def traced_for(module: Module, calls: Sequence[Arguments], what: str) -> TracedM
 
 @nests("trace_module")
 def _traced(module: Module, calls: Sequence[Arguments]) -> TracedModule:
-    from megengine.traced_module.tracing.assembly import Assembly
-
     tracer, name, source = ModuleTracer(), type(module).__name__, user_line()
     first = None
     try:
@@ -124,7 +114,7 @@ def check_not_read_inside(graph: InternalGraph, node: ModuleNode) -> None:
     """
     if is_leaf_module(node.owner):
         return
-    holder, name, _ = graph._attribute_at(node._expr._inputs[0], node._expr.name)
+    holder, name, _ = attribute_at(node._expr._inputs[0], node._expr.name)
     for expr in all_exprs(graph._top):
         if not isinstance(expr, GetAttr) or "." not in expr.name:
             continue
@@ -142,7 +132,7 @@ def give_arguments(calls: Sequence[Call]) -> None:
     """Let calls of a module that is another one now have their arguments in its form, with its defaults."""
     for call in calls:
         module = call._inputs[0].owner
-        if not issubclass(type(module), traced_module_class()):
+        if not issubclass(type(module), GraphOwner):
             continue
         _, *args = call.args
         try:
@@ -155,7 +145,7 @@ def give_arguments(calls: Sequence[Call]) -> None:
 
 def calls_of(graph: InternalGraph, node: ModuleNode) -> list[Call]:
     """Calls of what a node reads, in every graph that reads it from the same place."""
-    wanted = graph._attribute_at(node._expr._inputs[0], node._expr.name)[:2]
+    wanted = attribute_at(node._expr._inputs[0], node._expr.name)[:2]
     module, name = node.owner, wanted[1]
     return [
         expr
@@ -168,5 +158,5 @@ def _reads(node: Any, module: Module, place: tuple[Any, str]) -> bool:
     expr = node._expr
     if not isinstance(expr, GetAttr) or expr.name.rpartition(".")[2] != place[1] or node.owner is not module:
         return False
-    holder, name, _ = node._graph._attribute_at(expr._inputs[0], expr.name)
+    holder, name, _ = attribute_at(expr._inputs[0], expr.name)
     return holder is place[0] and name == place[1]

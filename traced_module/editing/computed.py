@@ -4,40 +4,33 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from megengine.core.errors import FileFormatError, brief
 from megengine.tensor import Tensor
+from megengine.traced_module.editing.expressions import set_outputs
+from megengine.traced_module.interpret import interpret
 from megengine.traced_module.ir.expr import Apply, Call, Constant, GetAttr
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.journal import Origin
+from megengine.traced_module.ir.node import TensorNode, module_of
 from megengine.traced_module.tracing.calls import result_leaves, run_call, shape_value
-
-if TYPE_CHECKING:
-    from megengine.traced_module.ir.node import TensorNode
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """`function(*given)` gives a layer or tensor, or several of them, of which this is the one at `index`."""
-
-    function: str
-    given: tuple[Any, ...]
-    index: int | None = None
-
-    def again(self) -> Any:
-        """The layer or tensor. Raises FileFormatError for an unknown function, and for what it cannot take."""
-        if self.function not in FUNCTIONS:
-            raise FileFormatError(f"a value is computed by {brief(self.function)}, which is not known here")
-        try:
-            made = FUNCTIONS[self.function](*self.given)
-            return made if self.index is None else made[self.index]
-        except (TypeError, AttributeError, LookupError, AssertionError) as error:
-            raise FileFormatError(f"{self.function}: {error}") from error
+def made_again(origin: Origin) -> Any:
+    """The layer or tensor. Raises FileFormatError for an unknown function, and for what it cannot take."""
+    if origin.function not in FUNCTIONS:
+        raise FileFormatError(f"a value is computed by {brief(origin.function)}, which is not known here")
+    try:
+        made = FUNCTIONS[origin.function](*origin.given)
+        return made if origin.index is None else made[origin.index]
+    except (TypeError, AttributeError, LookupError, AssertionError) as error:
+        raise FileFormatError(f"{origin.function}: {error}") from error
 
 
 def computed_again(function: F) -> F:
@@ -62,7 +55,7 @@ def _value_of(node: TensorNode) -> Tensor:
     if isinstance(expr, Constant):
         return expr.value
     if isinstance(expr, GetAttr):
-        return node.graph.module_of(node)
+        return module_of(node)
     known = shape_value(node)
     if known is not None:
         return known
@@ -75,11 +68,9 @@ def _value_of(node: TensorNode) -> Tensor:
 
 
 def _applied(expr: Apply, given: list[Tensor]) -> Tensor:
-    from megengine.traced_module.interpret import interpret
-
-    small = type(expr.top_graph)("constant")
+    small = InternalGraph("constant")
     inputs = [small.constant(value) for value in given]
-    small.set_outputs([small.apply(expr.op, *inputs, attrs=expr.attrs)])
+    set_outputs(small, [small.apply(expr.op, *inputs, attrs=expr.attrs)])
     return interpret(small, [])[0]
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import GetAttr
-from megengine.traced_module.ir.queries import child_graph, traced_module_class
-
-if TYPE_CHECKING:
-    from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import module_of
+from megengine.traced_module.ir.owner import GraphOwner
+from megengine.traced_module.ir.primitives import drop_attribute, forget_graphs, remove_dead
+from megengine.traced_module.ir.queries import child_graph, child_graphs
 
 Place = tuple[int, str]  # id of the module that holds an attribute, name
 
@@ -22,7 +23,7 @@ def drop_dead_parts(graph: InternalGraph) -> None:
     Of a flattened module, graphs of submodules that nothing calls and that read what goes are forgotten.
     """
     for each in _entered_from([graph], graph._journal):
-        each.remove_dead()
+        remove_dead(each)
     top = graph._top
     held = getattr(top._owner, "graphs", ())
     if not top._inputs_self() or not any(top is one for one in held):
@@ -32,9 +33,9 @@ def drop_dead_parts(graph: InternalGraph) -> None:
     kept, unused = _parts(top._owner, used)
     gone = {(id(holder), name) for _, holder, name, _ in unused}
     for module, forgotten in _broken_graphs(kept, live, gone):
-        top._forget(module, forgotten)
+        forget_graphs(top, module, forgotten)
     for path, holder, name, value in unused:
-        top._drop(holder, name, ("drop", top, path, name, value))
+        drop_attribute(top, holder, name, ("drop", top, path, name, value))
 
 
 def _entered_from(graphs: Any, journal: Any) -> list[InternalGraph]:
@@ -42,7 +43,7 @@ def _entered_from(graphs: Any, journal: Any) -> list[InternalGraph]:
     found = {id(graph): graph for graph in graphs if graph._journal is journal}
     todo = list(found.values())
     while todo:
-        for child in todo.pop().child_graphs():
+        for child in child_graphs(todo.pop()):
             if id(child) not in found and child._journal is journal:
                 found[id(child)] = child
                 todo.append(child)
@@ -54,7 +55,7 @@ def _places_read(graph: InternalGraph) -> Iterator[Place]:
     for expr in graph._order:
         if not isinstance(expr, GetAttr):
             continue
-        at: Any = graph.module_of(expr.inputs[0])
+        at: Any = module_of(expr.inputs[0])
         for part in expr.name.split("."):
             yield id(at), part
             state = object.__getattribute__(at, "__dict__") if isinstance(at, Module) else {}
@@ -78,7 +79,7 @@ def _parts(owner: Any, used: set[Place]) -> tuple[list[Any], list[tuple[str, Any
                 continue
             if (id(at), name) not in used:
                 unused.append((path, at, name, value))
-            elif issubclass(type(value), traced_module_class()):
+            elif issubclass(type(value), GraphOwner):
                 todo.append((f"{path}.{name}" if path else name, value))
     return kept, unused
 

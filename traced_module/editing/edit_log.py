@@ -19,14 +19,14 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from megengine.core.errors import FileFormatError, GraphError, MegEngineError, brief
-from megengine.traced_module.editing.edit_records import in_words
+from megengine.traced_module.editing.edit_records import EditStep
 from megengine.traced_module.editing.edit_replay import Replay
 from megengine.traced_module.formats.archives import read_archive, write_archive
 from megengine.traced_module.ir.graph import InternalGraph
@@ -36,33 +36,6 @@ from megengine.traced_module.traced import TracedModule
 FORMAT, VERSION, VERSIONS = "megengine-edits", 2, (1, 2)
 LOG = "log.json"
 _MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError)
-
-
-@dataclass(frozen=True)
-class EditStep:
-    """One transaction.
-
-    Attributes:
-        what: the name of the edit or the pass ("replace_node", "FuseConvBn").
-        before, after: (nodes, expressions) counted before and after it.
-        edits: its changes, as JSON.
-        tensors, layers: descriptions of tensors and layers that the changes refer to by their places.
-        arrays: their values by name.
-    """
-
-    what: str
-    before: tuple[int, int]
-    after: tuple[int, int]
-    edits: list[dict[str, Any]] = field(repr=False)
-    tensors: list[dict[str, Any]] = field(repr=False)
-    layers: list[dict[str, Any]] = field(repr=False)
-    arrays: dict[str, np.ndarray] = field(repr=False)
-
-    def to_text(self) -> str:
-        """The step in one line."""
-        found = [in_words(edit) for edit in self.edits]
-        told = "; ".join(text for text in found if text)
-        return f"{self.what}: {told}" if told else self.what
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,13 @@ from megengine.core.pytree import TreeDef, unflatten
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.composites import is_composite
-from megengine.traced_module.editing.computed import Origin, digest_of
+from megengine.traced_module.editing.computed import digest_of
 from megengine.traced_module.formats.module_writing import ModuleWriter, node_out
 from megengine.traced_module.formats.values import ValueWriter, class_path, dtype_out
-from megengine.traced_module.ir.expr import Apply, Arguments, Call, Constant, Expr
+from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr
+from megengine.traced_module.ir.functions import Arguments
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.journal import Journal
+from megengine.traced_module.ir.journal import Journal, Origin
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.ir.primitives import Nodes, Places, difference
 from megengine.traced_module.traced import TracedModule
@@ -361,3 +363,30 @@ def in_words(edit: dict[str, Any]) -> str:
     if do in ("inputs", "outputs") and edit["was"] != edit["nodes"]:
         return f"{do} are {', '.join(edit['nodes'])}"
     return str(edit.get("why", "")) if do == "unknown" else ""
+
+
+@dataclass(frozen=True)
+class EditStep:
+    """One transaction.
+
+    Attributes:
+        what: the name of the edit or the pass ("replace_node", "FuseConvBn").
+        before, after: (nodes, expressions) counted before and after it.
+        edits: its changes, as JSON.
+        tensors, layers: descriptions of tensors and layers that the changes refer to by their places.
+        arrays: their values by name.
+    """
+
+    what: str
+    before: tuple[int, int]
+    after: tuple[int, int]
+    edits: list[dict[str, Any]] = field(repr=False)
+    tensors: list[dict[str, Any]] = field(repr=False)
+    layers: list[dict[str, Any]] = field(repr=False)
+    arrays: dict[str, np.ndarray] = field(repr=False)
+
+    def to_text(self) -> str:
+        """The step in one line."""
+        found = [in_words(edit) for edit in self.edits]
+        told = "; ".join(text for text in found if text)
+        return f"{self.what}: {told}" if told else self.what

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,24 +14,35 @@ from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.editing.attaching import graphs_of, join
-from megengine.traced_module.editing.computed import Origin, digest_of
-from megengine.traced_module.editing.edit_records import addresses_of, weights_of
-from megengine.traced_module.editing.module_edits import note_entry
+from megengine.traced_module.editing.attaching import attribute_at, graphs_of, join
+from megengine.traced_module.editing.checking import check_before, check_kinds, check_same
+from megengine.traced_module.editing.computed import digest_of, made_again
+from megengine.traced_module.editing.edit_records import EditStep, addresses_of, weights_of
+from megengine.traced_module.editing.ends import own_call
+from megengine.traced_module.editing.inferring import note_entry
+from megengine.traced_module.editing.parts import put_attribute
 from megengine.traced_module.editing.renaming import rename_node
 from megengine.traced_module.formats.module_reading import EXPRS, ModuleReader, check_attribute, count_in
 from megengine.traced_module.formats.values import ValueReader, class_path, dtype_in
 from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr, Input
-from megengine.traced_module.ir.graph import InternalGraph, identifier
+from megengine.traced_module.ir.functions import flatten_arguments, get_subattr
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.journal import Origin
 from megengine.traced_module.ir.lookup import own_node
-from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.ir.primitives import is_among
+from megengine.traced_module.ir.names import identifier
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode, module_of
+from megengine.traced_module.ir.primitives import (
+    assign,
+    drop_attribute,
+    forget_graphs,
+    give_results,
+    is_among,
+    link,
+    unlink,
+    use_nodes,
+)
 from megengine.traced_module.ir.queries import child_graph
 from megengine.traced_module.traced import TracedModule
-from megengine.traced_module.tracing.calls import flatten_arguments, get_subattr
-
-if TYPE_CHECKING:
-    from megengine.traced_module.editing.edit_log import EditStep
 
 
 class _NodesOf(Mapping[str, Node]):
@@ -63,7 +74,7 @@ class _Pending:
     def made(self) -> Any:
         """The tensor or layer."""
         given = tuple([self.values.value(v) for v in self.entry["given"]])
-        found = Origin(self.entry["computed"], given, self.entry["index"]).again()
+        found = made_again(Origin(self.entry["computed"], given, self.entry["index"]))
         if not isinstance(found, self.expected) or isinstance(found, TracedModule):
             raise FileFormatError(f"{self.entry['computed']} gives a {type(found).__name__}")
         return found
@@ -163,7 +174,7 @@ class _Changes:
         """Check what was touched, and count on as the session did."""
         for expr in self.touched.values():
             if expr.top_graph._names.get(expr.outputs[0].name) is expr.outputs[0]:
-                expr.top_graph._check_same(expr, expr.inputs)
+                check_same(expr, expr.inputs)
                 note_entry(expr)
         journal = self.replay.top._journal
         journal.next_node = max(journal.next_node, self.after.after[0] + self.shift[0])
@@ -197,7 +208,7 @@ class _Changes:
         meta = {k: self.values.value(v) for k, v in entry.get("meta", {}).items()}
         expr, inputs = EXPRS[kind](self.reader, graph, count_in(entry["id"]) + self.shift[1], meta, entry)
         before = None if edit["before"] is None else self.node(edit["before"]).expr
-        graph._check_before(f"the new {kind}", inputs, before)
+        check_before(f"the new {kind}", inputs, before)
         expr._disable_remove = entry.get("keep") is True
         made = [self._made(graph, expr, item) for item in entry["outputs"]]
         if not made:
@@ -209,7 +220,7 @@ class _Changes:
             results, expr._out_def = self.reader.result(entry["result"])
             if list(map(id, results)) != list(map(id, made)):
                 raise FileFormatError(f"the result of {made[0].name} is not made of its values in order")
-        graph._link(expr, inputs, before)
+        link(graph, expr, inputs, before)
         if isinstance(expr, GetAttr):
             _check_attribute_of(graph, expr)
         self._touch(expr)
@@ -232,7 +243,7 @@ class _Changes:
             raise GraphError(
                 f"{used[0]!r} is still used by {', '.join(u.name for u in own_node(graph, used[0]).users)}"
             )
-        graph._unlink(expr)
+        unlink(graph, expr)
 
     def use(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
         """Other operands."""
@@ -242,9 +253,9 @@ class _Changes:
             raise FileFormatError(
                 f"{edit['expr']!r} has {counted(len(expr.inputs), 'operand')}, the log gives {len(inputs)}"
             )
-        graph._check_kinds("use", expr.inputs, inputs)
-        graph._check_before("use", inputs, expr)
-        graph._use(expr, inputs)
+        check_kinds("use", expr.inputs, inputs)
+        check_before("use", inputs, expr)
+        use_nodes(graph, expr, inputs)
         self._touch(expr)
 
     def _exchanged(self, what: str, old: Sequence[Node], edit: Mapping[str, Any], key: str) -> tuple[Node, ...]:
@@ -269,10 +280,10 @@ class _Changes:
         inputs, arguments = self.reader.arguments(dict(edit))
         if expr.inputs and isinstance(expr.inputs[0], ModuleNode) and (not inputs or inputs[0] is not expr.inputs[0]):
             raise GraphError(f"{expr!r}: the module that is called cannot be replaced by an argument")
-        graph._check_before("arguments", inputs, expr)
-        graph._use(expr, inputs, ("arguments", graph, expr, inputs, arguments))
-        graph._set(expr, "_arg_def", arguments[0], ("nothing",))
-        graph._set(expr, "_const_val", arguments[1], ("nothing",))
+        check_before("arguments", inputs, expr)
+        use_nodes(graph, expr, inputs, ("arguments", graph, expr, inputs, arguments))
+        assign(graph, expr, "_arg_def", arguments[0], ("nothing",))
+        assign(graph, expr, "_const_val", arguments[1], ("nothing",))
         self._touch(expr)
 
     def results(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
@@ -292,19 +303,19 @@ class _Changes:
             found, structure = self.reader.result(edit["value"])
             if list(map(id, found)) != list(map(id, made)):
                 raise FileFormatError(f"the result of {edit['expr']} is not made of its values in order")
-        graph._set_results(expr, made, structure)
+        give_results(graph, expr, made, structure)
         self._touch(expr)
 
     def attrs(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
         """Other attributes of an op."""
         expr = self.expr(edit, Apply)
         new = {k: self.values.value(v) for k, v in edit["attrs"].items()}
-        graph._set(expr, "_attrs", MappingProxyType(new))
+        assign(graph, expr, "_attrs", MappingProxyType(new))
         self._touch(expr)
 
     def meta(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
         """Other provenance."""
-        graph._set(self.expr(edit), "meta", {k: self.values.value(v) for k, v in edit["meta"].items()})
+        assign(graph, self.expr(edit), "meta", {k: self.values.value(v) for k, v in edit["meta"].items()})
 
     def rename(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
         """Another name."""
@@ -323,7 +334,7 @@ class _Changes:
         _expect(f"{node.name!r}", str(node.spec), edit["was"])
         device = str(edit.get("device", node.spec.device))
         spec = TensorSpec(tuple(map(count_in, edit["shape"])), dtype_in(edit["dtype"]), device)
-        graph._set(node, "_spec", spec)
+        assign(graph, node, "_spec", spec)
         self._touch(node.expr)
 
     # ------------------------------------------------------------ graphs and modules
@@ -342,7 +353,7 @@ class _Changes:
 
     def _interface(self, graph: InternalGraph, attribute: str, edit: Mapping[str, Any]) -> None:
         nodes = self._exchanged(f"the {attribute[1:]}", getattr(graph, attribute), edit, "nodes")
-        graph._set(graph, attribute, nodes)
+        assign(graph, graph, attribute, nodes)
 
     def call(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
         """How the inputs of a graph are given."""
@@ -353,7 +364,7 @@ class _Changes:
         )
         if list(map(id, inputs)) != [id(n) for n in graph.inputs if isinstance(n, TensorNode)]:
             raise FileFormatError(f"the arguments of {graph.qualname} are not its inputs in order")
-        graph._set(graph, "arguments", arguments)
+        assign(graph, graph, "arguments", arguments)
 
     def result(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
         """How the outputs of a graph nest."""
@@ -362,11 +373,11 @@ class _Changes:
             nodes, structure = self.reader.result(edit["value"])
             if list(map(id, nodes)) != list(map(id, graph.outputs)):
                 raise FileFormatError(f"the result of {graph.qualname} is not made of its outputs in order")
-        graph._set(graph, "out_def", structure)
+        assign(graph, graph, "out_def", structure)
 
     def owner(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
         """The module is called as the graph says."""
-        graph._own_call()
+        own_call(graph)
 
     def module(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
         """A new attribute of a module, or another layer in the place of one."""
@@ -376,9 +387,9 @@ class _Changes:
             raise FileFormatError(f"{brief(path)}: a {type(value).__name__} where a layer or tensor was expected")
         for part in path.split("."):
             check_attribute(part)
-        _, _, was = graph._attribute_at(node, path)
+        _, _, was = attribute_at(node, path)
         _expect(f"the attribute {path!r}", None if was is None else class_path(was), edit["was"])
-        graph._put_attribute(node, path, value)
+        put_attribute(graph, node, path, value)
         self.replay.look()  # with a traced module come graphs, and may go
 
     def setting(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
@@ -398,7 +409,7 @@ class _Changes:
             _expect(f"{name!r} of {edit['node']!r}", old, self.values.value(edit["was"]))
         else:
             _expect(f"{name!r} of {edit['node']!r}", class_path(old), edit["was"])
-        graph._set(layer, name, value, ("setting", graph, node, layer, name, value))
+        assign(graph, layer, name, value, ("setting", graph, node, layer, name, value))
         for user in node.users:
             self._touch(user)
 
@@ -412,7 +423,7 @@ class _Changes:
             raise GraphError(f"{path!r} is a {type(holder).__name__}; expected a traced module")
         was = object.__getattribute__(holder, "__dict__").get(name)
         _expect(f"the attribute {name!r} of {path!r}", None if was is None else class_path(was), edit["was"])
-        graph._drop(holder, name, ("drop", graph, path, name, was))
+        drop_attribute(graph, holder, name, ("drop", graph, path, name, was))
         self.replay.look()
 
     def forget(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
@@ -420,7 +431,7 @@ class _Changes:
         called = [e for g in self.replay.graphs.values() for e in g._order if child_graph(e) is graph]
         if graph is self.replay.top or called:
             raise GraphError(f"{graph.qualname} is the outermost graph, or is called")
-        self.replay.top._forget(graph._owner, [graph])
+        forget_graphs(self.replay.top, graph._owner, [graph])
         self.replay.look()
 
     def _traced(self, graph: InternalGraph, entries: list[Any]) -> TracedModule:
@@ -432,7 +443,7 @@ class _Changes:
 def _check_attribute_of(graph: InternalGraph, expr: GetAttr) -> None:
     """What a new GetAttr reads must be there, and be what its node says."""
     node = expr.output
-    found = graph.module_of(node)
+    found = module_of(node)
     if isinstance(node, TensorNode):
         if not isinstance(found, Tensor) or found.spec != node.spec:
             kind = found.spec if isinstance(found, Tensor) else type(found).__name__

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from megengine.core.errors import GraphError
+from megengine.traced_module.editing.checking import check_owned
+from megengine.traced_module.editing.ends import check_top, set_signature
+from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.editing.flattening import inlined
 from megengine.traced_module.editing.results import calls_to, value_in, way_along
 from megengine.traced_module.ir.expr import Constant, GetAttr, Input
@@ -29,7 +32,7 @@ def extract(graph: InternalGraph, inputs: Sequence[TensorNode | str], outputs: S
     Example:
         >>> extract(traced.graph, [graph.node("layer1_out")], [graph.node("layer3_out")])  # doctest: +SKIP
     """
-    graph._check_top("extract")
+    check_top(graph, "extract")
     with graph._edit("extract"):
         ends, results = _in_graph(graph, inputs, outputs)
         _check(graph, ends, results)
@@ -37,7 +40,7 @@ def extract(graph: InternalGraph, inputs: Sequence[TensorNode | str], outputs: S
         made = [(node, _input_for(graph, node)) for node in ends if not isinstance(node.expr, Input)]
         graph.replace_node(dict(made))
         if graph.arguments is None:
-            graph.set_outputs(results)
+            set_outputs(graph, results)
         else:
             graph.reset_outputs(results[0] if len(results) == 1 else tuple(results))
         graph.compile()
@@ -53,7 +56,7 @@ def drop_unused_inputs(graph: InternalGraph) -> int:
     Raises:
         GraphError: the graph is that of a submodule, whose callers give all inputs.
     """
-    graph._check_top("drop_unused_inputs")
+    check_top(graph, "drop_unused_inputs")
     returned = {id(node) for node in graph.outputs}
     tensors = [node for node in graph.inputs if isinstance(node, TensorNode)]
     kept = [node for node in tensors if node.users or id(node) in returned]
@@ -61,7 +64,7 @@ def drop_unused_inputs(graph: InternalGraph) -> int:
         return 0
     with graph._edit("drop_unused_inputs"):
         if graph.arguments is not None:
-            graph._set_signature(kept, {})
+            set_signature(graph, kept, {})
         else:
             for node in tensors:
                 if not any(node is one for one in kept):
@@ -103,7 +106,7 @@ def _check(graph: InternalGraph, inputs: Sequence[TensorNode], outputs: Sequence
     for node in inputs:
         if isinstance(node, Node) and (isinstance(node.expr, (Constant, GetAttr)) or not isinstance(node, TensorNode)):
             raise GraphError(f"extract: {node_path(node)!r} is a part of the model and cannot be an input")
-    graph._check_owned("extract", (*inputs, *outputs))
+    check_owned(graph, "extract", (*inputs, *outputs))
     if not outputs:
         raise GraphError("extract: expected one output or more")
     for node in inputs:
@@ -130,5 +133,5 @@ def _check_needed(inputs: Sequence[TensorNode], outputs: Sequence[TensorNode]) -
 def _input_for(graph: InternalGraph, node: TensorNode) -> TensorNode:
     name = f"{node.name}_input"
     if graph.arguments is None:
-        return graph.add_input(name, node.spec)
+        return add_input(graph, name, node.spec)
     return graph.add_input_node(node.spec.shape, node.spec.dtype, name)

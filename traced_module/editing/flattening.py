@@ -6,22 +6,22 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from megengine.traced_module.editing.attaching import take_in
+from megengine.traced_module.editing.attaching import own_history, take_in
+from megengine.traced_module.editing.checking import specs_of
+from megengine.traced_module.editing.expressions import add_input, add_self
 from megengine.traced_module.ir.copying import Copier
 from megengine.traced_module.ir.expr import Call, Constant, Expr, GetAttr, Input
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.lookup import attribute_path
 from megengine.traced_module.ir.names import without_count
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.ir.order import renumber
+from megengine.traced_module.ir.primitives import assign, link, remove_dead, renumber
 from megengine.traced_module.ir.provenance import graph_path, meta_at
 from megengine.traced_module.ir.queries import child_graph
 
 
 def flattened(traced: Any, graph: InternalGraph | None = None) -> Any:
     """See `TracedModule.flatten`; of a module with several graphs, `graph` is the one that is flattened."""
-    from megengine.traced_module.traced import own_history
-
     source: InternalGraph = traced.graph if graph is None else graph
     copier = Copier()
     copies = traced._copies(copier, graphs=False)  # what is done to the result is not done to the source
@@ -32,7 +32,7 @@ def flattened(traced: Any, graph: InternalGraph | None = None) -> Any:
     _Inliner(flat, copier).run(source)
     flat.arguments, flat.out_def = source.arguments, source.out_def
     flat.metadata = dict(source.metadata)
-    flat.remove_dead()
+    remove_dead(flat)
     renumber(flat, flat=True)
     if uncalled:
         take_in(flat, uncalled)
@@ -84,9 +84,9 @@ class _Inliner:
         mapping: dict[int, Node] = {}
         for node in source.inputs:
             if isinstance(node, ModuleNode):
-                mapping[id(node)] = self.graph.add_self()
+                mapping[id(node)] = add_self(self.graph)
             else:
-                mapping[id(node)] = self.graph.add_input(node.name, node.spec, node.qualname)
+                mapping[id(node)] = add_input(self.graph, node.name, node.spec, node.qualname)
         names = self.graph._names
         for node in source.nodes(recursive=False):  # the outermost graph keeps its names, whatever comes before
             names.take(node.name, names.get(node.name))
@@ -137,7 +137,7 @@ class _Inliner:
             new = GetAttr(self.graph, self.graph._new_expr_id(), meta_at(expr, at.path), full)
             spec = node.spec if isinstance(node, TensorNode) else None
             new._outputs = (self.graph._make_node(new, spec, name, self._qualname(node, at)),)
-            self.graph._link(new, (self.graph._inputs[0],), None)
+            link(self.graph, new, (self.graph._inputs[0],), None)
             self.attributes[full] = new.output
         elif name and has_graphs(node.owner):
             names.take(name, names.get(name))
@@ -159,8 +159,8 @@ class _Inliner:
             nodes.append(made)
             mapping[id(node)] = made
         new._outputs = tuple(nodes)
-        graph._link(new, [mapping[id(n)] for n in expr._inputs], None)
-        specs = graph._specs_of(new, new.inputs) if at.other_shapes else None
+        link(graph, new, [mapping[id(n)] for n in expr._inputs], None)
+        specs = specs_of(new, new.inputs) if at.other_shapes else None
         for node, spec in zip(nodes, specs or (), strict=False):
             node._spec = spec
 
@@ -242,11 +242,11 @@ class _Inlined:
         graph, new = self.graph, expr._copy(self.graph)
         new._id, new.meta = graph._new_expr_id(), meta_at(expr, self.where)
         self._make(new, expr)
-        graph._link(new, [self.mapping[id(n)] for n in expr._inputs], self.call)
-        specs = graph._specs_of(new, new._inputs) if self.other_shapes else None
+        link(graph, new, [self.mapping[id(n)] for n in expr._inputs], self.call)
+        specs = specs_of(new, new._inputs) if self.other_shapes else None
         for node, spec in zip(new._outputs, specs or (), strict=False):
             if node._spec != spec:
-                graph._set(node, "_spec", spec)
+                assign(graph, node, "_spec", spec)
         return new
 
     def _read(self, expr: GetAttr) -> Expr:
@@ -256,7 +256,7 @@ class _Inlined:
         if new is None:
             new = GetAttr(graph, graph._new_expr_id(), meta_at(expr, self.where), path)
             self._make(new, expr)
-            graph._link(new, (graph._inputs[0],), self.call)
+            link(graph, new, (graph._inputs[0],), self.call)
         self.mapping[id(expr.output)] = new.output
         return new
 

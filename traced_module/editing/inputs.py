@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from megengine.core.errors import GraphError
 from megengine.core.pytree import TreeDef, unflatten
 from megengine.core.spec import TensorSpec
+from megengine.traced_module.editing import expressions
 from megengine.traced_module.editing.results import callers
-from megengine.traced_module.ir.expr import Arguments as CallArguments
-from megengine.traced_module.ir.expr import Call
-from megengine.traced_module.ir.node import Node, TensorNode
-from megengine.traced_module.tracing.calls import flatten_arguments
-
-if TYPE_CHECKING:
-    from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.editing.rewiring import set_call
+from megengine.traced_module.ir.expr import Call, Input
+from megengine.traced_module.ir.functions import arguments_key, flatten_arguments
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.primitives import IN_ANOTHER, assign, unlink
 
 Arguments = tuple[Sequence[Any], dict[str, Any]]
-TOLD = ("nothing",)  # an edit log has this change as a part of another
 
 
 def add_input(graph: InternalGraph, name: str, spec: TensorSpec) -> TensorNode:
     """Append an input to a graph; every call of it gets the value of one new input of the graph that it stands in."""
     calls = callers(graph)
     outer = _outer_inputs(calls, [name], [spec])
-    node = graph.add_input(name, spec)
+    node = expressions.add_input(graph, name, spec)
     if graph.arguments is not None:
-        args, kwargs = graph._example()
-        graph._set_signature((*args, node), kwargs)
+        args, kwargs = _example(graph)
+        _set_signature(graph, (*args, node), kwargs)
     _give(calls, lambda call: ((*call.args, *outer[id(call._graph)]), call.kwargs))
     return node
 
@@ -37,14 +37,14 @@ def set_inputs(graph: InternalGraph, specs: Sequence[TensorSpec], structure: Tre
     names = [f"args_{i}" for i in range(len(specs))]
     calls = callers(graph)
     outer = _outer_inputs(calls, names, specs)
-    made = [graph.add_input(name, spec) for name, spec in zip(names, specs, strict=True)]
-    graph._set_signature(*unflatten(structure, made))
+    made = [expressions.add_input(graph, name, spec) for name, spec in zip(names, specs, strict=True)]
+    _set_signature(graph, *unflatten(structure, made))
 
-    def given(call: Call) -> Arguments:
+    def arguments_of(call: Call) -> Arguments:
         args, kwargs = unflatten(structure, outer[id(call._graph)])
         return (call.args[0], *args), kwargs
 
-    _give(calls, given)
+    _give(calls, arguments_of)
     return made
 
 
@@ -62,12 +62,40 @@ def _outer_inputs(
 def _give(calls: Sequence[Call], arguments_of: Callable[[Call], Arguments]) -> None:
     for call in calls:
         args, kwargs = arguments_of(call)
-        inputs, arguments = flatten_arguments(args, kwargs, lambda v: v if isinstance(v, Node) else None)
-        set_call(call._graph, call, inputs, arguments)
+        set_call(call, *flatten_arguments(args, kwargs, lambda v: v if isinstance(v, Node) else None))
 
 
-def set_call(graph: InternalGraph, call: Call, inputs: Sequence[Node], arguments: CallArguments) -> None:
-    """Let a call of a graph have these arguments, which are checked."""
-    graph._use(call, inputs, ("arguments", graph, call, inputs, arguments))
-    graph._set(call, "_arg_def", arguments[0], TOLD)
-    graph._set(call, "_const_val", arguments[1], TOLD)
+def _example(graph: InternalGraph) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """(args, kwargs) of a call with input nodes in place of tensors (without the newest input)."""
+    assert graph.arguments is not None
+    leaves: list[Any] = [n for n in graph._inputs[:-1] if isinstance(n, TensorNode)]
+    for index, value in graph.arguments[1]:
+        leaves.insert(index, value)
+    return unflatten(graph.arguments[0], leaves)
+
+
+def _set_signature(graph: InternalGraph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Inputs in the order of a call's arguments; the module takes calls of that form from now on."""
+    inputs, arguments = flatten_arguments(args, kwargs, lambda v: v if isinstance(v, Node) else None)
+    head = [n for n in graph._inputs if isinstance(n, ModuleNode)]
+    dropped = [n for n in graph._inputs if n not in inputs and n not in head]
+    for node in dropped:
+        if node._users:
+            raise GraphError(f"reset_inputs: {node.name!r} is still used; replace it first, with transaction()")
+    for node in dropped:
+        assert isinstance(node.expr, Input)
+        unlink(graph, node.expr)
+    assign(graph, graph, "_inputs", (*head, *inputs))
+    assign(graph, graph, "arguments", arguments)
+    _own_call(graph)
+
+
+def _own_call(graph: InternalGraph) -> None:
+    """Let the module take calls as this graph says."""
+    owner = graph._owner
+    if owner is not None and graph.arguments is not None:
+        graphs = {k: g for k, g in owner._graphs.items() if g is not graph}  # type: ignore[attr-defined]
+        if arguments_key(graph.arguments) in graphs:
+            raise GraphError(f"{graph.qualname} has another graph for calls of that form; flatten the module first")
+        assign(graph, owner, "_graphs", {**graphs, arguments_key(graph.arguments): graph}, ("owner", graph))
+        assign(graph, owner, "forward_signature", None, IN_ANOTHER)  # arguments are taken as they are given

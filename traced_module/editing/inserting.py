@@ -16,23 +16,23 @@ from megengine.dispatch.apply import begin, end
 from megengine.module import Module
 from megengine.tensor import DeferredValueError, Tensor
 from megengine.traced_module.editing.attaching import attach
+from megengine.traced_module.editing.checking import check_before, check_expr, check_owned
 from megengine.traced_module.editing.composites import is_composite, traced_for
-from megengine.traced_module.editing.module_edits import note_entry
+from megengine.traced_module.editing.inferring import infer_again, note_entry
+from megengine.traced_module.editing.parts import put_attribute, set_attribute
 from megengine.traced_module.ir.expr import CallMethod, Expr, GetAttr
-from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.names import identifier, without_count
-from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.tracing.building import Builder, Read, Scope, shape_of
-from megengine.traced_module.tracing.calls import (
-    alias,
+from megengine.traced_module.ir.functions import (
     flatten_arguments,
     forward_signature,
     get_subattr,
     named_only,
     normalized,
-    stand_in,
-    untouched,
 )
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.names import identifier, without_count
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.tracing.building import Builder, Read, Scope, shape_of
+from megengine.traced_module.tracing.calls import alias, stand_in, untouched
 from megengine.traced_module.tracing.deferred import Deferring
 from megengine.traced_module.tracing.spec_memo import function_spec, layer_result
 
@@ -57,7 +57,7 @@ class Inserter(Builder):
 
     def _tensor(self, node: TensorNode) -> Tensor:
         if id(node) not in self.tensors:
-            self.graph._check_owned("call", [node])
+            check_owned(self.graph, "call", [node])
             self.tensors[id(node)] = tensor = stand_in(node)
             self.scope.bind(tensor, node)
         return self.tensors[id(node)]
@@ -108,7 +108,7 @@ class Inserter(Builder):
             return run()
         self._place(nodes)
         if self.anchor is not None:
-            self.graph._check_before("insert_exprs", nodes, self.anchor)
+            check_before("insert_exprs", nodes, self.anchor)
         spec = function_spec(record, leaves, structure) if plain else None
         if spec is not None:
             return self._to_nodes(self.make_recorded(record, leaves, structure, Tensor._deferred(spec)))
@@ -168,7 +168,7 @@ class Inserter(Builder):
             return self.attribute_at(path)
         wanted = identifier(module.name or type(module).__name__.lower())
         name = wanted if not hasattr(type(self.scope.owner), wanted) else f"{wanted}_1"
-        return self.read(owner, self.graph.set_attribute(owner, name, module))
+        return self.read(owner, set_attribute(owner, name, module))
 
     # ------------------------------------------------------------ calls through nodes
 
@@ -248,7 +248,7 @@ class Inserter(Builder):
         leaves, structure = flatten((args, kwargs))
         nodes = [node, *(leaf for leaf in leaves if isinstance(leaf, Node))]
         self._place(nodes)
-        self.graph._check_before("insert_exprs", nodes, self.anchor)
+        check_before("insert_exprs", nodes, self.anchor)
         args, kwargs = unflatten(structure, [self._value(leaf) for leaf in leaves])
         args, kwargs = normalized(forward_signature(module), args, kwargs)
         self.scope.reads[id(module)] = Read(node, node.name)
@@ -288,9 +288,9 @@ class Inserter(Builder):
         known = self._known(path)
         results = len(made.select(*given)[0].outputs)
         attach(self.graph, path, made, (results + (known is None), 1 + (known is None)))
-        self.graph._put_attribute(part._node, part._name, made)
+        put_attribute(self.graph, part._node, part._name, made)
         if known is not None:
-            self.graph._infer_again(known.users)
+            infer_again(self.graph, known.users)
         return counts
 
     def _read_built(self, part: Unbuilt) -> Any:
@@ -379,7 +379,7 @@ class Insertion:
                 f"insert_exprs: expressions are already being inserted into {graph.name!r}; leave it first"
             )
         if expr is not None:
-            graph._check_expr("insert_exprs", expr)
+            check_expr(graph, "insert_exprs", expr)
         inserter, self.deferring = Inserter(graph, expr, self.before), Deferring()
         self.step = graph._edit("insert_exprs")
         self.step.__enter__()

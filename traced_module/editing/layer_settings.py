@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import gc
-import weakref
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megengine.core.errors import GraphError, MegEngineError
 from megengine.module import Module
-from megengine.module.settings import hear_settings
 from megengine.tensor import Tensor
+from megengine.traced_module.editing.inferring import infer_again
 from megengine.traced_module.ir.expr import GetAttr
+from megengine.traced_module.ir.graph import InternalGraph, alive
 from megengine.traced_module.ir.node import ModuleNode
+from megengine.traced_module.ir.owner import GraphOwner
+from megengine.traced_module.ir.primitives import assign
 from megengine.traced_module.tracing.calls import is_leaf_module
-
-if TYPE_CHECKING:
-    from megengine.traced_module.ir.graph import InternalGraph
-
-_graphs: weakref.WeakSet[InternalGraph] = weakref.WeakSet()  # all that are alive
-
-
-def know(graph: InternalGraph) -> None:
-    """Let a new graph hear of settings of its layers."""
-    _graphs.add(graph)
 
 
 def graphs_of_modules() -> list[InternalGraph]:
     """Graphs that belong to a module, of all models."""
-    return [graph for graph in list(_graphs) if graph._owner is not None]
+    return [graph for graph in list(alive) if graph._owner is not None]
 
 
 def add_remedy(error: MegEngineError, what: str) -> None:
@@ -56,13 +48,11 @@ def _module_of(node: ModuleNode) -> Any:
 
 
 def _is_in(layer: Module, module: Any) -> bool:
-    from megengine.traced_module.traced import TracedModule
-
     if module is layer:
         return True
     return (
         isinstance(module, Module)
-        and not isinstance(module, TracedModule)
+        and not isinstance(module, GraphOwner)
         and any(child is layer for child in module.modules())
     )
 
@@ -110,10 +100,7 @@ def _set(layer: Module, name: str, value: Any, uses: list[ModuleNode]) -> None:
             steps.enter_context(top._edit("set_layer"))
         for _, nodes in tops.values():
             node = nodes[0]
-            node.graph._set(layer, name, value, ("setting", node.graph, node, layer, name, value))
+            assign(node.graph, layer, name, value, ("setting", node.graph, node, layer, name, value))
         for _, nodes in tops.values():
             for node in nodes:
-                node.graph._infer_again(node.users)
-
-
-hear_settings(set_in_graphs)
+                infer_again(node.graph, node.users)

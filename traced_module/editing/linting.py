@@ -16,8 +16,9 @@ from megengine.tensor import Tensor
 from megengine.traced_module.comparing.values import children_of
 from megengine.traced_module.ir.expr import Constant, GetAttr, Input, is_call_module
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.node import TensorNode, module_of
 from megengine.traced_module.ir.provenance import module_path
+from megengine.traced_module.ir.queries import child_graphs
 from megengine.traced_module.traced import TracedModule
 
 # kind of finding -> what it means
@@ -65,7 +66,7 @@ def findings(model: TracedModule) -> list[Finding]:
         if id(graph) not in seen:
             seen.add(id(graph))
             found += _of_graph(graph)
-            todo += reversed(graph.child_graphs())
+            todo += reversed(child_graphs(graph))
     for graph in model.graphs:
         found += _broken(graph)
     found += _of_modules(model)
@@ -123,7 +124,7 @@ def _not_finite(value: Tensor) -> str:
 def _of_modules(model: TracedModule) -> Iterator[Finding]:
     """Weights of every module, and layers that no graph reads."""
     exprs = [e for g in model.graphs for e in g.exprs()]
-    read = {id(e.top_graph.module_of(e.outputs[0])) for e in exprs if isinstance(e, GetAttr) and e.outputs[0].users}
+    read = {id(module_of(e.outputs[0])) for e in exprs if isinstance(e, GetAttr) and e.outputs[0].users}
     seen: set[int] = set()
     todo: list[tuple[str, Any, bool]] = [("", model, True)]
     while todo:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megengine.core.pytree import TreeDef
 from megengine.traced_module.editing.attaching import is_of_top
 from megengine.traced_module.ir.expr import Input
+from megengine.traced_module.ir.functions import arguments_key
+from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import Node, TensorNode
+from megengine.traced_module.ir.primitives import IN_ANOTHER, assign, give_name
 
-if TYPE_CHECKING:
-    from megengine.traced_module.ir.graph import InternalGraph
-
-_TOLD = ("nothing",)  # the edit log has it as a part of the renaming
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -23,7 +22,7 @@ def rename_node(graph: InternalGraph, node: Node, new: str) -> None:
     A parameter of a module with several graphs keeps its name, as each graph has an input for it.
     """
     old = node._name
-    graph._rename(node, new)
+    give_name(graph, node, new)
     signature = _signature(graph)
     if signature is None or not isinstance(node._expr, Input) or not isinstance(node, TensorNode):
         return
@@ -33,7 +32,7 @@ def rename_node(graph: InternalGraph, node: Node, new: str) -> None:
     if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not _rename_keyword(graph, old, new):
         return
     renamed = [p.replace(name=new) if p is parameter else p for p in signature.parameters.values()]
-    graph._set(graph._owner, "forward_signature", signature.replace(parameters=renamed), _TOLD)
+    assign(graph, graph._owner, "forward_signature", signature.replace(parameters=renamed), IN_ANOTHER)
 
 
 def _signature(graph: InternalGraph) -> inspect.Signature | None:
@@ -46,14 +45,12 @@ def _signature(graph: InternalGraph) -> inspect.Signature | None:
 
 def _rename_keyword(graph: InternalGraph, old: str, new: str) -> bool:
     """Let calls of the outermost graph give an argument under another name; False for others, whose calls stay."""
-    from megengine.traced_module.tracing.calls import arguments_key
-
     assert graph.arguments is not None
     (args, kwargs), constants = graph.arguments[0].children, graph.arguments[1]
     if not is_of_top(graph) or old not in kwargs.aux:
         return False
     keys = tuple([new if key == old else key for key in kwargs.aux])
     arguments = TreeDef(tuple, None, (args, TreeDef(dict, keys, kwargs.children))), constants
-    graph._set(graph, "arguments", arguments, _TOLD)
-    graph._set(graph._owner, "_graphs", {arguments_key(arguments): graph}, _TOLD)
+    assign(graph, graph, "arguments", arguments, IN_ANOTHER)
+    assign(graph, graph._owner, "_graphs", {arguments_key(arguments): graph}, IN_ANOTHER)
     return True

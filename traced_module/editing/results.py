@@ -7,20 +7,18 @@ submodule is brought out through the calls between the two graphs, one more resu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megengine.core.errors import GraphError
 from megengine.core.pytree import LEAF, TreeDef
 from megengine.traced_module.editing.attaching import all_exprs, is_of_top
-from megengine.traced_module.editing.checking import where_it_stands
+from megengine.traced_module.editing.checking import check_owned, specs_of, where_it_stands
 from megengine.traced_module.ir.expr import Call, Expr, Input
+from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.lookup import attribute_path, node_of, node_path
 from megengine.traced_module.ir.node import Node, TensorNode
-from megengine.traced_module.ir.primitives import is_among
+from megengine.traced_module.ir.primitives import assign, give_results, is_among
 from megengine.traced_module.ir.queries import child_graph
-
-if TYPE_CHECKING:
-    from megengine.traced_module.ir.graph import InternalGraph
 
 
 def set_results(graph: InternalGraph, leaves: Sequence[TensorNode], structure: TreeDef) -> None:
@@ -33,8 +31,8 @@ def set_results(graph: InternalGraph, leaves: Sequence[TensorNode], structure: T
     calls = callers(graph)
     for call in calls:
         _check_unused(graph, call, _split(old, call, leaves)[1])
-    graph._set(graph, "_outputs", tuple(leaves))
-    graph._set(graph, "out_def", structure)
+    assign(graph, graph, "_outputs", tuple(leaves))
+    assign(graph, graph, "out_def", structure)
     for call in calls:
         _adapt(call, old, leaves, structure)
 
@@ -72,7 +70,7 @@ def _adapt(call: Call, old: Sequence[Node], leaves: Sequence[TensorNode], struct
     """Give a call the results that its graph has now."""
     graph, module = call._graph, call._inputs[0]
     as_traced = all(n.spec == m.spec for n, m in zip(call._inputs[1:], leaves[0].graph._inputs[1:], strict=True))
-    specs = [leaf.spec for leaf in leaves] if as_traced else graph._specs_of(call, call._inputs)
+    specs = [leaf.spec for leaf in leaves] if as_traced else specs_of(call, call._inputs)
     assert specs is not None
     nodes: list[TensorNode] = []
     taken: set[str] = set()
@@ -82,7 +80,7 @@ def _adapt(call: Call, old: Sequence[Node], leaves: Sequence[TensorNode], struct
             taken.add(name)
             kept = graph._make_node(call, spec, name, f"{module._qualname}.[out]")  # type: ignore[assignment]
         nodes.append(kept)  # type: ignore[arg-type]
-    graph._set_results(call, tuple(nodes), structure if structure.kind is not None else None)
+    give_results(graph, call, tuple(nodes), structure if structure.kind is not None else None)
 
 
 def _free_name(graph: InternalGraph, wanted: str, taken: set[str]) -> str:
@@ -105,7 +103,7 @@ def value_in(graph: InternalGraph, node: Any, *, what: str, through: Expr | None
         way = None
     if not isinstance(node, TensorNode) or node._graph is graph or node._graph._top is not graph._top:
         return node  # the checks of the edit itself say what is wrong
-    node._graph._check_owned(what, [node])
+    check_owned(node._graph, what, [node])
     for call in reversed(way or calls_to(graph, node, what, through)):
         node = _result_for(call, node)
     return node

@@ -16,9 +16,9 @@ from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op
 from megengine.module import Module
 from megengine.traced_module.ir.expr import Apply, CallMethod, Constant, GetAttr
+from megengine.traced_module.ir.functions import get_subattr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.tracing.calls import get_subattr
 
 _SMALLEST_NORMAL = np.finfo(np.float32).tiny
 

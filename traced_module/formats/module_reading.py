@@ -15,16 +15,20 @@ from megengine.core.errors import FileFormatError, brief, nearest
 from megengine.core.pytree import flatten, unflatten
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
+from megengine.traced_module.editing.checking import check_same
 from megengine.traced_module.formats.checks import check_called, check_multipliers, spec_of, tensor_nodes
 from megengine.traced_module.formats.module_writing import OWN_STATE, texts
 from megengine.traced_module.formats.values import ValueReader, count_in, dtype_in
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
-from megengine.traced_module.ir.graph import InternalGraph, identifier
+from megengine.traced_module.ir.functions import flatten_arguments, function_of, get_subattr
+from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.lookup import own_node
+from megengine.traced_module.ir.names import identifier
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.primitives import link
 from megengine.traced_module.reserved import is_special
 from megengine.traced_module.traced import STATE_NAMES, TracedModule
-from megengine.traced_module.tracing.calls import Static, flatten_arguments, function_of, get_subattr
+from megengine.traced_module.tracing.calls import Static
 from megengine.traced_module.tracing.specialization import Specialization
 
 _MAX_DEPTH = 100
@@ -181,7 +185,7 @@ class ModuleReader:
         for node in made:
             nodes[node.name] = node
         expr._outputs = tuple(made)
-        graph._link(expr, inputs, None)
+        link(graph, expr, inputs, None)
         if isinstance(expr, (Input, GetAttr)):
             self.target(graph, expr)
         elif not all(isinstance(n, TensorNode) for n in made):
@@ -192,7 +196,7 @@ class ModuleReader:
                 raise FileFormatError(f"the result of {expr.name} is not made of its values")
             expr._outputs = tuple(results)
         elif isinstance(expr, Apply):
-            graph._check_same(expr, expr.inputs)
+            check_same(expr, expr.inputs)
             check_multipliers(expr)
 
     def node(self, graph: InternalGraph, expr: Expr, item: dict[str, Any]) -> Node:

@@ -21,6 +21,7 @@ from megengine.core.errors import FileFormatError, MegEngineError, brief
 from megengine.core.text import counted
 from megengine.serialization.files import ARCHIVES, SUFFIXES
 from megengine.tensor import Tensor
+from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.formats import module_reading, module_writing
 from megengine.traced_module.formats.archives import read_archive, write_archive
 from megengine.traced_module.formats.checks import check_dtype, check_multipliers, spec_of
@@ -28,7 +29,8 @@ from megengine.traced_module.formats.values import count_in, dtype_in, dtype_out
 from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
-from megengine.traced_module.traced import TracedModule, lower
+from megengine.traced_module.traced import TracedModule
+from megengine.traced_module.tracing.entry import lower
 
 FORMAT = "megengine-graph"
 OPS_VERSION, MODULE_VERSION = 1, 2
@@ -193,7 +195,7 @@ class _Reader:
             self._expr(item)
         if [n.name for n in self.made.inputs] != self.described["inputs"]:
             raise FileFormatError("its list of inputs does not agree with its expressions")
-        self.made.set_outputs([self.nodes[name] for name in self.described["outputs"]])
+        set_outputs(self.made, [self.nodes[name] for name in self.described["outputs"]])
         return self.made
 
     def _expr(self, item: dict[str, Any]) -> None:
@@ -215,7 +217,7 @@ class _Reader:
         name, meta = first["name"], {key: value for key, value in item.get("meta", {}).items() if _is_text(value)}
         if item["kind"] == Input.kind:
             spec = spec_of(name, tuple(map(count_in, first["shape"])), dtype_in(first["dtype"]))
-            return (self.made.add_input(name, spec),)
+            return (add_input(self.made, name, spec),)
         if item["kind"] == Constant.kind:
             return (self.made.constant(self._weight(first), name, meta=meta),)
         if item["kind"] != Apply.kind:

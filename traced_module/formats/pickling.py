@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from megengine.traced_module.editing.attaching import own_history
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import Node, TensorNode
-from megengine.traced_module.traced import TracedModule, own_history
+from megengine.traced_module.ir.primitives import link
+from megengine.traced_module.traced import TracedModule
 
 # what an expression of a kind has beside its operands and results -> and how it is made from that
 _PARTS: dict[type[Expr], Any] = {
@@ -109,7 +111,7 @@ def _rebuilt_graph(described: dict[str, Any], owner: TracedModule) -> InternalGr
             node._id = number
             nodes[-1].append(node)
         expr._outputs = tuple(nodes[-1])
-        graph._link(expr, [nodes[i][k] for i, k in inputs], None)
+        link(graph, expr, [nodes[i][k] for i, k in inputs], None)
     for name in described["names"]:
         graph._names.take(name, None)
     graph._inputs, graph._outputs = (tuple(nodes[i][k] for i, k in described[key]) for key in ("inputs", "outputs"))

@@ -12,15 +12,10 @@ from typing import Any
 from megengine.core.errors import FileFormatError, GraphError, MegEngineError
 from megengine.module import Module
 from megengine.tensor import Tensor
+from megengine.traced_module.editing.rewiring import with_argument
 from megengine.traced_module.ir.expr import Call, CallFunction, CallMethod, Expr
+from megengine.traced_module.ir.functions import flatten_arguments, normalized, qualified_name
 from megengine.traced_module.ir.node import Node
-from megengine.traced_module.tracing.calls import (
-    callee_signature,
-    flatten_arguments,
-    normalized,
-    qualified_name,
-    with_argument,
-)
 
 Loader = Callable[[Any], Any]
 _functions: dict[str, Loader] = {}  # by module and name
@@ -121,7 +116,7 @@ class _Stored:
 
     def set_args_kwargs(self: Any, *args: Any, **kwargs: Any) -> None:
         """Call with other arguments: nodes that it has, and constants. Raises TypeError as a wrong call would."""
-        args, kwargs = normalized(callee_signature(self), args, kwargs)
+        args, kwargs = normalized(self.signature, args, kwargs)
         inputs, arguments = flatten_arguments(args, kwargs, lambda v: v if isinstance(v, Node) else None)
         if any(isinstance(v, Tensor) for _, v in arguments[1]):
             raise GraphError(f"set_args_kwargs: {self!r} gets a tensor; expected nodes that it has, and constants")

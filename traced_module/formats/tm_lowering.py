@@ -20,6 +20,7 @@ from megengine.traced_module.ir.expr import (
 )
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, TensorNode
+from megengine.traced_module.ir.primitives import assign
 from megengine.traced_module.passes.layer_uses import has_hooks
 from megengine.traced_module.traced import TracedModule
 
@@ -88,7 +89,7 @@ def _take_place(graph: InternalGraph, expr: Expr, made: Any) -> None:
     graph.replace_node({expr.outputs[0]: made})
     graph.erase(expr)
     graph.rename(made, name)
-    graph._set(made.expr, "meta", dict(expr.meta))
+    assign(graph, made.expr, "meta", dict(expr.meta))
 
 
 def _shapes_among(expr: Any) -> list[str]:

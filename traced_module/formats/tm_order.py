@@ -7,7 +7,7 @@ from typing import Any
 
 from megengine.core.errors import GraphError
 from megengine.core.pytree import TreeDef
-from megengine.traced_module.ir.expr import Arguments
+from megengine.traced_module.ir.functions import Arguments
 
 
 def in_file_order(arguments: Arguments, items: Sequence[Any]) -> tuple[Arguments, list[Any]]:

@@ -26,27 +26,20 @@ from megengine.serialization.arrays import quantized_of
 from megengine.serialization.files import ROOTS
 from megengine.serialization.pickles import Global, Record, read_records
 from megengine.tensor import Parameter, Tensor
+from megengine.traced_module.editing.inferring import infer_again
 from megengine.traced_module.formats import tm_loaders, tm_tensors, tm_versions
 from megengine.traced_module.formats.checks import check_called, tensor_nodes
 from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, ORIGINS
-from megengine.traced_module.ir.expr import (
-    Apply,
-    Arguments,
-    Call,
-    CallFunction,
-    CallMethod,
-    Constant,
-    Expr,
-    GetAttr,
-    Input,
-)
+from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
+from megengine.traced_module.ir.functions import Arguments, function_of
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.names import identifier
 from megengine.traced_module.ir.node import Node
+from megengine.traced_module.ir.primitives import link
 from megengine.traced_module.ir.provenance import from_plain
 from megengine.traced_module.reserved import is_special
 from megengine.traced_module.traced import STATE_NAMES, TracedModule
-from megengine.traced_module.tracing.calls import Static, function_of
+from megengine.traced_module.tracing.calls import Static
 
 _HOME = "megengine.traced_module"
 ROOT = f"{_HOME}.traced_module.TracedModule"
@@ -133,7 +126,7 @@ class _Reader:
             graph._journal, graph._top = top._journal, top
         top._journal.next_expr, top._journal.next_node = max(exprs) + 1, max(nodes) + 1
         for expr in self.renewed:
-            expr.top_graph._infer_again([expr])
+            infer_again(expr.top_graph, [expr])
         top._journal.recording = True
         return module
 
@@ -260,7 +253,7 @@ class _Reader:
             before, expr = expr, tm_loaders.loaded(expr, _stored_name(state), _text(state.get("version")))
             _check_callee(expr)
             self.renewed += [expr] if expr is not before else []
-        graph._link(expr, expr._inputs, None)
+        link(graph, expr, expr._inputs, None)
 
     def inputs(self, state: dict[str, Any], nodes: dict[int, Node]) -> list[Node]:
         """The nodes that an expression uses."""

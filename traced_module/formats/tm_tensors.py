@@ -10,8 +10,8 @@ from megengine.core.errors import FileFormatError
 from megengine.core.pytree import flatten, unflatten
 from megengine.serialization.pickles import Global
 from megengine.tensor import Tensor
-from megengine.traced_module.ir.expr import Arguments, Call, CallFunction, Expr
-from megengine.traced_module.tracing.calls import arguments_of, callee_signature
+from megengine.traced_module.ir.expr import Call, CallFunction, Expr
+from megengine.traced_module.ir.functions import Arguments, arguments_of
 
 METHOD = "__new__"
 FUNCTION = "megengine.tensor.tensor"
@@ -31,7 +31,7 @@ def makes_tensor(expr: Expr) -> bool:
 def with_class(expr: Call, kind: Any) -> Arguments:
     """Arguments as MegEngine has them: the class first, and the options that are given by name."""
     args, kwargs = expr.unflatten_args([_Input() for _ in expr.inputs])
-    given = callee_signature(expr).bind(*args, **kwargs).arguments
+    given = expr.signature.bind(*args, **kwargs).arguments
     options = {name: given[name] for name in _OPTIONS if given.get(name) is not None}
     return _arguments((kind, given["data"]), options)
 

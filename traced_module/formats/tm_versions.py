@@ -12,8 +12,7 @@ from megengine import module as M
 from megengine.core.pytree import TreeDef
 from megengine.dispatch.public import public_functions
 from megengine.module import Module
-from megengine.traced_module.ir.expr import Arguments
-from megengine.traced_module.tracing.calls import signature_of
+from megengine.traced_module.ir.functions import Arguments, signature_of
 
 LONGEST_NAME = 1000  # of nodes, layers and functions in a file
 ORIGINS = "_provenance"  # of a graph: id of an expression -> where it comes from; MegEngine makes nothing of it

@@ -29,7 +29,8 @@ from megengine.traced_module.formats.tm_lowering import FUNCTIONS, for_megengine
 from megengine.traced_module.formats.tm_order import in_file_order
 from megengine.traced_module.formats.tm_tensors import METHOD, makes_tensor, with_class
 from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, LONGEST_NAME, ORIGINS
-from megengine.traced_module.ir.expr import Apply, Arguments, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
+from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
+from megengine.traced_module.ir.functions import Arguments
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.ir.provenance import to_plain

@@ -25,8 +25,8 @@ from megengine.serialization.objects import OBJECTS, AllowedClasses, module_stat
 from megengine.serialization.pickles import Global, Record
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.formats.checks import check_dtype
+from megengine.traced_module.ir.functions import function_of, qualified_name
 from megengine.traced_module.ir.node import Node
-from megengine.traced_module.tracing.calls import function_of, qualified_name
 
 _MAX_DEPTH = 100
 _TYPES = {f"{kind.__module__}.{kind.__name__}": kind for kind in (bool, int, float, str, list, tuple, dict)}

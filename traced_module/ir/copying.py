@@ -8,6 +8,10 @@ from typing import Any
 
 from megengine.module import Module
 from megengine.tensor import Tensor
+from megengine.traced_module.ir.expr import Constant
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import Node
+from megengine.traced_module.ir.primitives import begin_use
 
 _FIXED = frozenset((bool, int, float, complex, str, bytes, type, type(None), type(Ellipsis)))
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")  # tables of functions, which stay the caller's
@@ -84,3 +88,37 @@ def copied_tensor(tensor: Tensor) -> Tensor:
     if tensor.__dict__:
         made.__dict__.update((k, copy.deepcopy(v)) for k, v in tensor.__dict__.items() if k != "grad")
     return made
+
+
+def cloned(graph: InternalGraph) -> InternalGraph:
+    """An independent copy with the same names and ids.
+
+    A copy of a module-level graph belongs to the same module.
+    """
+    return copied(graph, Copier())
+
+
+def copied(graph: InternalGraph, copier: Copier | None) -> InternalGraph:
+    """A clone with the constants that a copier makes; without one they are shared."""
+    other = InternalGraph(graph.name, graph.qualname, owner=graph._owner)
+    mapping: dict[int, Node] = {}
+    for expr in graph._order:
+        new = expr._copy(other)
+        new._inputs = inputs = tuple([mapping[id(n)] for n in expr._inputs])
+        new._from_shapes = expr._from_shapes
+        if copier is not None and type(new) is Constant:
+            new._value = copier.of(new._value)
+        made = []
+        for node in expr._outputs:
+            mapping[id(node)] = copied = node._copy(other, new)
+            made.append(copied)
+        new._outputs = tuple(made)
+        other._order.append(new)
+        begin_use(new, inputs)
+    other._names = graph._names.copy({id(None): None, **mapping})
+    other._inputs = tuple(mapping[id(n)] for n in graph._inputs)
+    other._outputs = tuple(mapping[id(n)] for n in graph._outputs)  # type: ignore[assignment]
+    other._journal.next_node, other._journal.next_expr = graph._journal.next_node, graph._journal.next_expr
+    other.arguments, other.out_def = graph.arguments, graph.out_def
+    other.metadata = dict(graph.metadata)
+    return other

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megengine.core.errors import GraphError
 from megengine.core.pytree import TreeDef, unflatten
 from megengine.core.text import counted, one_line
 from megengine.dispatch import opdefs
+from megengine.tensor import Tensor
+from megengine.traced_module.ir.functions import Arguments, forward_signature, function_of, qualified_name, signature_of
+from megengine.traced_module.ir.methods import methods
 
-if TYPE_CHECKING:
-    from megengine.tensor import Tensor
-    from megengine.traced_module.ir.graph import InternalGraph
-    from megengine.traced_module.ir.node import Node
+SHAPE_OF = "GetVarShape"  # the op that gives a shape
 
 
 class Expr:
@@ -26,7 +27,7 @@ class Expr:
     kind = "Expr"
     _own: tuple[str, ...] = ()  # what an expression of this kind holds beside its inputs and outputs
 
-    def __init__(self, graph: InternalGraph, ident: int, meta: dict[str, Any]) -> None:
+    def __init__(self, graph: Any, ident: int, meta: dict[str, Any]) -> None:
         self._graph = graph
         self._id = ident
         self._inputs: tuple[Any, ...] = ()
@@ -44,14 +45,19 @@ class Expr:
         return self._id
 
     @property
-    def top_graph(self) -> InternalGraph:
+    def top_graph(self) -> Any:
         """The graph that the expression belongs to. (`graph` of a call of a module is the one that it enters.)"""
         return self._graph
 
     @property
-    def graph(self) -> InternalGraph | None:
+    def graph(self) -> Any:
         """The graph that the expression stands in; of a call of a method or module the graph that it enters."""
         return self._graph
+
+    @property
+    def in_graph(self) -> bool:
+        """True while the expression stands in its graph; False once it was taken out, or before it was put in."""
+        return bool(self._outputs) and self._graph._names.get(self._outputs[0]._name) is self._outputs[0]
 
     @property
     def inputs(self) -> tuple[Any, ...]:
@@ -83,16 +89,16 @@ class Expr:
         """Let the expression be removed when it is unused."""
         self._disable_remove = False
 
-    def replace_inputs(self, repl_dict: Mapping[Node, Node]) -> None:
-        """Use other nodes in place of some inputs; the mapping is not changed. Raises as `graph.set_inputs`."""
+    def replace_inputs(self, repl_dict: Mapping[Any, Any]) -> None:
+        """Use other nodes in place of some inputs; the mapping is not changed. Raises as `graph.replace_node`."""
         for old in repl_dict:
             if not any(old is n for n in self._inputs):
                 used = ", ".join(n.name for n in self._inputs) or "nothing"
                 raise GraphError(f"replace_inputs: {self!r} does not use {old!r}; it uses {used}")
         found: dict[int, Any] = {id(old): new for old, new in repl_dict.items()}
-        self._graph.set_inputs(self, tuple(found.get(id(n), n) for n in self._inputs))
+        methods.set_inputs(self, tuple(found.get(id(n), n) for n in self._inputs))
 
-    def _copy(self, graph: InternalGraph) -> Expr:
+    def _copy(self, graph: Any) -> Expr:
         """The expression without inputs and outputs, for another graph; what it holds of its own is never changed."""
         new = object.__new__(type(self))
         new._graph = graph  # one by one: tuples take longer
@@ -135,7 +141,7 @@ class Constant(Expr):
     __slots__ = _own = ("_value",)
     kind = "Constant"
 
-    def __init__(self, graph: InternalGraph, ident: int, meta: dict[str, Any], value: Tensor) -> None:
+    def __init__(self, graph: Any, ident: int, meta: dict[str, Any], value: Tensor) -> None:
         super().__init__(graph, ident, meta)
         self._value = value
 
@@ -154,7 +160,7 @@ class GetAttr(Expr):
     __slots__ = _own = ("_path",)
     kind = "GetAttr"
 
-    def __init__(self, graph: InternalGraph, ident: int, meta: dict[str, Any], path: str) -> None:
+    def __init__(self, graph: Any, ident: int, meta: dict[str, Any], path: str) -> None:
         super().__init__(graph, ident, meta)
         self._path = path
 
@@ -165,7 +171,7 @@ class GetAttr(Expr):
 
     def _body(self) -> str:
         node = self._outputs[0]
-        kind = "Tensor" if hasattr(node, "spec") else self._graph._class_name_of(node)
+        kind = "Tensor" if hasattr(node, "spec") else node._class_name
         return f'getattr({self._inputs[0].name}, "{self._path}") -> ({kind})'
 
 
@@ -178,7 +184,7 @@ class Call(Expr):
 
     __slots__ = _own = ("_arg_def", "_const_val", "_out_def")
 
-    def __init__(self, graph: InternalGraph, ident: int, meta: dict[str, Any], arguments: Arguments) -> None:
+    def __init__(self, graph: Any, ident: int, meta: dict[str, Any], arguments: Arguments) -> None:
         super().__init__(graph, ident, meta)
         self._arg_def, self._const_val = arguments
         self._out_def: TreeDef | None = None
@@ -216,9 +222,12 @@ class Call(Expr):
     @property
     def named_args(self) -> dict[str, Any]:
         """Arguments by parameter name."""
-        from megengine.traced_module.tracing.calls import named_arguments
+        return dict(self.signature.bind(*self.args, **self.kwargs).arguments)
 
-        return named_arguments(self)
+    @property
+    def signature(self) -> inspect.Signature:
+        """Signature of what is called; the object of a method is its first parameter."""
+        raise NotImplementedError
 
     def unflatten_args(self, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """(args, kwargs) with these values in place of the inputs."""
@@ -228,8 +237,8 @@ class Call(Expr):
         return unflatten(self._arg_def, leaves)
 
     def set_args_kwargs(self, *args: Any, **kwargs: Any) -> None:
-        """Call with other arguments (nodes of the graph, and constants). Raises as `graph.set_arguments`."""
-        self._graph.set_arguments(self, args, kwargs)
+        """Call with other arguments (nodes of the graph, and constants), nested in any way."""
+        methods.set_arguments(self, args, kwargs)
 
     def set_arg(self, name: str | int, val: Any) -> None:
         """Replace one argument: that of a parameter's name, or of a place among those given by position.
@@ -237,10 +246,7 @@ class Call(Expr):
         Places count from 0; of calls of modules and methods from the first behind the module or tensor. Of a module
         that has a graph, the name of an input of that graph does too.
         """
-        from megengine.traced_module.tracing.calls import with_argument
-
-        args, kwargs = with_argument(self, name, val)
-        self._graph.set_arguments(self, args, kwargs)
+        methods.set_arg(self, name, val)
 
     @property
     def arguments(self) -> Arguments:
@@ -256,9 +262,6 @@ class Call(Expr):
         return _text(value) if self._outputs else "_"
 
 
-Arguments = tuple[TreeDef, tuple[tuple[int, Any], ...]]
-
-
 def _text(value: Any) -> str:
     """Values as MegEngine prints them: strings bare, containers as Python writes them."""
     return value if isinstance(value, str) else repr(value) if not isinstance(value, type) else value.__name__
@@ -271,9 +274,7 @@ class CallMethod(Call):
     _own = (*Call._own, "_method")
     kind = "CallMethod"
 
-    def __init__(
-        self, graph: InternalGraph, ident: int, meta: dict[str, Any], arguments: Arguments, method: str
-    ) -> None:
+    def __init__(self, graph: Any, ident: int, meta: dict[str, Any], arguments: Arguments, method: str) -> None:
         super().__init__(graph, ident, meta, arguments)
         self._method = method
 
@@ -283,9 +284,16 @@ class CallMethod(Call):
         return self._method
 
     @property
-    def graph(self) -> InternalGraph | None:
+    def signature(self) -> inspect.Signature:
+        """Signature of the method; of a module, of its forward."""
+        if self._method == "__call__":
+            return forward_signature(self._inputs[0].owner, with_self=True)
+        return signature_of(getattr(Tensor, self._method))
+
+    @property
+    def graph(self) -> Any:
         """The graph that a call of a traced submodule enters; None for a call of a layer or of a tensor's method."""
-        module = self._graph.module_of(self._inputs[0]) if self._method == "__call__" else None
+        module = self._inputs[0].owner if self._method == "__call__" else None
         enter = getattr(type(module), "graph_of_call", None)
         return None if enter is None else enter(module, self)
 
@@ -302,7 +310,7 @@ class CallFunction(Call):
     _own = (*Call._own, "_func")
     kind = "CallFunction"
 
-    def __init__(self, graph: InternalGraph, ident: int, meta: dict[str, Any], arguments: Arguments, func: str) -> None:
+    def __init__(self, graph: Any, ident: int, meta: dict[str, Any], arguments: Arguments, func: str) -> None:
         super().__init__(graph, ident, meta, arguments)
         self._func = func
 
@@ -314,9 +322,12 @@ class CallFunction(Call):
     @property
     def func(self) -> Callable[..., Any]:
         """The function."""
-        from megengine.traced_module.tracing.calls import function_of
-
         return function_of(self._func)
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """Signature of the function."""
+        return signature_of(self.func)
 
     def _body(self) -> str:
         home, _, name = self._func.rpartition(".")
@@ -329,9 +340,7 @@ class Apply(Expr):
     __slots__ = _own = ("_attrs", "_op")
     kind = "Apply"
 
-    def __init__(
-        self, graph: InternalGraph, ident: int, meta: dict[str, Any], op: str, attrs: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, graph: Any, ident: int, meta: dict[str, Any], op: str, attrs: Mapping[str, Any]) -> None:
         super().__init__(graph, ident, meta)
         self._op = op
         self._attrs = MappingProxyType(dict(attrs))
@@ -376,8 +385,6 @@ def is_call_function(expr: Expr, func: Callable[..., Any] | Iterable[Callable[..
         return False
     if func is None:
         return True
-    from megengine.traced_module.tracing.calls import qualified_name
-
     wanted = (func,) if callable(func) else tuple(func)
     return expr.qualified in map(qualified_name, wanted)
 

@@ -1,48 +1,40 @@
-"""The graph: expressions in order over named nodes, and the few primitives that change it.
+"""The graph: expressions in order over named nodes.
 
 One class serves both levels: at module level a graph belongs to a module (its first input is that module's node) and
-holds calls as the user wrote them; at op level it holds only Input, Constant and Apply. Every public edit checks
-first and changes then, so a refused edit leaves the graph as it was.
+holds calls as the user wrote them; at op level it holds only Input, Constant and Apply. Here stand what a graph holds,
+what one can ask it, and the methods by which users change it. Every edit checks first and changes then, so a refused
+edit leaves the graph as it was; edits are functions of `megengine.traced_module.editing` over the few primitive
+changes of `primitives`, and are handed in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
-from megengine.core import hooks
-from megengine.core.dtype import storage_of
-from megengine.core.errors import GraphError, NameInUseError, ShapeError
+from megengine.core.errors import GraphError
 from megengine.core.pytree import TreeDef
 from megengine.core.spec import TensorSpec
-from megengine.core.text import counted
-from megengine.dispatch import get_op
+from megengine.core.text import one_line
 from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.drawable import Drawable
-from megengine.traced_module.editing.checking import Checks, inferred
-from megengine.traced_module.editing.layer_settings import know
-from megengine.traced_module.editing.module_edits import ModuleEdits, tells_shapes
-from megengine.traced_module.editing.renaming import rename_node
-from megengine.traced_module.ir.copying import Copier
-from megengine.traced_module.ir.expr import Apply, Arguments, Constant, Expr, GetAttr, Input
+from megengine.traced_module.ir.expr import CallMethod, Expr, Input, is_call_function, is_call_tensor_method
+from megengine.traced_module.ir.filters import ExprFilter, NodeFilter
+from megengine.traced_module.ir.functions import Arguments
 from megengine.traced_module.ir.journal import Journal
 from megengine.traced_module.ir.lookup import node_of
-from megengine.traced_module.ir.names import NameSpace, identifier
+from megengine.traced_module.ir.methods import methods
+from megengine.traced_module.ir.names import NameSpace
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.ir.order import ExprOrder
-from megengine.traced_module.ir.primitives import Primitives, begin_use, is_among
-from megengine.traced_module.ir.queries import Queries, traced_module_class
-from megengine.traced_module.tracing.calls import get_subattr
+from megengine.traced_module.ir.queries import child_graph, is_of, visits
 
-__all__ = ["InternalGraph", "identifier"]
+alive: weakref.WeakSet[InternalGraph] = weakref.WeakSet()  # every graph
 
 
-class InternalGraph(Queries, Checks, Primitives, ModuleEdits, Drawable):
+class InternalGraph:
     """Expressions in execution order over named nodes.
 
     `metadata` holds texts about the model, as ONNX files do: how its inputs are prepared, who made it. They go with
@@ -54,20 +46,167 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits, Drawable):
         self.qualname = name if qualname is None else qualname
         self._owner = owner
         self._order = ExprOrder()
-        self._inputs: tuple[Node, ...] = ()
+        self._inputs: tuple[Any, ...] = ()
         self._outputs: tuple[TensorNode, ...] = ()
         self._names = NameSpace()
         self._journal = Journal()
         self._top: InternalGraph = self
         self._inserting: Any = None
-        self._entered_otherwise: bool | None = None  # of the top; None: nobody has looked (`_infer_entries`)
+        self._entered_otherwise: bool | None = None  # of the top; None: nobody has looked (`infer_entries`)
         self.arguments: Arguments | None = None  # how a call's arguments become the inputs after `self`
         self.out_def: TreeDef | None = None
         self.metadata: dict[str, str] = {}
-        know(self)
+        alive.add(self)
 
-    def _graphs_to_draw(self) -> list[InternalGraph]:
-        return [self]
+    # ------------------------------------------------------------ reading
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """Input nodes; at module level the first is the module's own."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> tuple[TensorNode, ...]:
+        """Output values."""
+        return self._outputs
+
+    @property
+    def top_graph(self) -> InternalGraph | None:
+        """The graph with the first call that enters this one; None for that of the outermost module."""
+        return next((expr._graph for expr in self._top.exprs() if child_graph(expr) is self), None)
+
+    def exprs(self, recursive: bool = True) -> ExprFilter:
+        """Expressions in execution order (inputs of the graph too).
+
+        With `recursive`, here and below, graphs of submodules are included, each after the call that enters it.
+        """
+        return ExprFilter(self._walk(recursive))
+
+    def nodes(self, recursive: bool = True) -> NodeFilter:
+        """Every node, in the order in which they are made."""
+        return NodeFilter(n for e in self._walk(recursive) for n in e.outputs)
+
+    def _walk(self, recursive: bool) -> Iterator[Expr]:
+        return (expr for expr, _ in visits(self, recursive)) if recursive else iter(self._order)
+
+    def get_function_by_type(self, func: Callable[..., Any] | None = None, recursive: bool = True) -> ExprFilter:
+        """Calls of a function. Raises GraphError for what cannot be called."""
+        if func is not None and not callable(func):
+            raise GraphError(f"get_function_by_type: got {func!r}; expected a function, as F.relu")
+        return self.exprs(recursive)._keep(lambda e: is_call_function(e, func))
+
+    def get_method_by_type(self, method: str | None = None, recursive: bool = True) -> ExprFilter:
+        """Calls of a method of tensors, or of modules for "__call__"."""
+        if method in (None, "__call__"):
+            return self.exprs(recursive)._keep(lambda e: isinstance(e, CallMethod) and method in (None, e.method))
+        return self.exprs(recursive)._keep(lambda e: is_call_tensor_method(e, method))
+
+    def get_module_by_type(self, module_cls: type, recursive: bool = True) -> NodeFilter:
+        """Nodes of modules of a class. Raises GraphError for anything else."""
+        fits = is_of("get_module_by_type", module_cls)
+        every = issubclass(Module, module_cls)  # with the modules that graphs belong to
+        return self.nodes(recursive)._keep(
+            lambda n: isinstance(n, ModuleNode) and fits(n.owner) and (every or not isinstance(n.expr, Input))
+        )
+
+    def get_calls_of(self, module_cls: type, recursive: bool = True) -> ExprFilter:
+        """Calls of modules of a class. Raises GraphError for anything else."""
+        fits = is_of("get_calls_of", module_cls)
+        return ExprFilter(expr for expr, module in visits(self, recursive) if module is not None and fits(module))
+
+    def get_node_by_id(self, node_id: int | Sequence[int] | None = None, recursive: bool = True) -> NodeFilter:
+        """Nodes with one of these ids."""
+        nodes = self.nodes(recursive)
+        return nodes if node_id is None else nodes.node_id(node_id)
+
+    def get_node_by_name(self, name: str | None = None, ignorecase: bool = True, recursive: bool = True) -> NodeFilter:
+        """Nodes whose name matches a pattern in which `*` stands for anything (`conv*_out`).
+
+        A pattern with a `.` is one of paths and qualnames (`layer1.*.relu_out`, `*.[func_relu]`).
+        """
+        nodes = self.nodes(recursive)
+        return nodes if name is None else nodes.name(name, ignorecase)
+
+    def get_expr_by_id(self, expr_id: int | Sequence[int] | None = None, recursive: bool = True) -> ExprFilter:
+        """Expressions with one of these ids."""
+        exprs = self.exprs(recursive)
+        return exprs if expr_id is None else exprs.expr_id(expr_id)
+
+    def get_dep_exprs(self, nodes: Node | Sequence[Node]) -> list[Expr]:
+        """Expressions that the nodes depend on, in execution order (inputs of the graph left out)."""
+        todo = [nodes] if isinstance(nodes, Node) else list(nodes) if isinstance(nodes, Sequence) else [nodes]
+        for node in todo:
+            if not isinstance(node, Node):
+                raise GraphError(f"get_dep_exprs: got {node!r}, a {type(node).__name__}; expected nodes")
+        found: dict[int, Expr] = {}
+        while todo:
+            expr = todo.pop().expr
+            if id(expr) not in found and not isinstance(expr, Input):
+                found[id(expr)] = expr
+                todo.extend(expr.inputs)
+        return sorted(found.values(), key=lambda e: e._key)
+
+    def node(self, name: str) -> Any:
+        """The node of a name in this graph, or of a path or qualname in the graphs of its submodules too.
+
+        Example:
+            >>> graph.node("layer2.1.relu_out")  # doctest: +SKIP
+
+        Raises:
+            GraphError: there is none, and the nearest one is given; or there are several, and their paths are.
+        """
+        return node_of(self, name)
+
+    def lint(self) -> None:
+        """Check ownership, order, uses both ways, names, shapes and dtypes. Raises GraphError at the first fault."""
+        methods.lint(self)
+
+    def __repr__(self) -> str:
+        head = f"{one_line(self.name)}.Graph ({', '.join(n.name for n in self._inputs)}) {{"
+        body = [f"\t{e!r}" for e in self._exprs]
+        return "\n".join([head, *(body or ["\t"]), f"\treturn {', '.join(n.name for n in self._outputs)}", "}"])
+
+    @property
+    def _exprs(self) -> list[Expr]:
+        """Expressions without the inputs: MegEngine's name."""
+        return [e for e in self._order if not isinstance(e, Input)]
+
+    @property
+    def _total_ids(self) -> tuple[int, int]:
+        """The ids that the next node and the next expression get: MegEngine's name."""
+        return self._journal.next_node, self._journal.next_expr
+
+    @property
+    def _namespace(self) -> NameSpace:
+        """The names of the graph: MegEngine's name."""
+        return self._names
+
+    # ------------------------------------------------------------ running, pictures, copies
+
+    def interpret(self, *inputs: Any) -> list[Tensor]:
+        """Run the graph on tensors for its inputs (the module itself may come first); returns its outputs."""
+        return methods.interpret(self, [x for x in inputs if not isinstance(x, Module)])
+
+    eval = interpret
+
+    def to_graphviz(self, *, depth: int | None = None) -> Any:
+        """The graph as a `graphviz.Digraph`: see `megengine.traced_module.pictures.dot.to_graphviz`."""
+        return methods.to_graphviz(self, depth=depth)
+
+    def _repr_svg_(self) -> str | None:
+        """What notebooks show of it where they take pictures only."""
+        return methods.notebook_svg([self])
+
+    def _repr_html_(self) -> str | None:
+        """What notebooks show."""
+        return methods.notebook_html([self])
+
+    def clone(self) -> InternalGraph:
+        """An independent copy with the same names and ids.
+
+        A copy of a module-level graph belongs to the same module.
+        """
+        return methods.cloned(self)
 
     # ------------------------------------------------------------ steps that can be undone
 
@@ -79,16 +218,6 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits, Drawable):
         none of the others repairs, and nothing is left. `what` is the name of the step in the edit log.
         """
         return self._journal.step(what, deferring=True)
-
-    def _edit(self, what: str = "transaction") -> AbstractContextManager[None]:
-        """A step each of whose changes is checked at once, unless it is a part of a transaction."""
-        return self._journal.step(what)
-
-    def _computed(self, function: Callable[..., Any], *given: Any) -> Any:
-        """What a function that is declared by `computed_again` gives; logs of edits that use it compute it again."""
-        made = function(*given)
-        self._journal.note_origins(function.__name__, given, made)
-        return made
 
     def undo(self) -> bool:
         """Take back the last edit (or transaction) of the traced module; False if there is none."""
@@ -107,23 +236,157 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits, Drawable):
         self._journal.recording = True
 
     @property
-    def _total_ids(self) -> tuple[int, int]:
-        """The ids that the next node and the next expression get: MegEngine's name."""
-        return self._journal.next_node, self._journal.next_expr
-
-    @property
-    def _namespace(self) -> NameSpace:
-        """The names of the graph: MegEngine's name."""
-        return self._names
-
-    @property
     def edit_log(self) -> Any:
         """The edits of the whole traced module so far, as an `EditLog`; undone ones are not in it."""
-        from megengine.traced_module.editing.edit_log import log_of
+        return methods.log_of(self._journal)
 
-        return log_of(self._journal)
+    def _edit(self, what: str = "transaction") -> AbstractContextManager[None]:
+        """A step each of whose changes is checked at once, unless it is a part of a transaction."""
+        return self._journal.step(what)
 
-    # ------------------------------------------------------------ making nodes and expressions
+    def _computed(self, function: Callable[..., Any], *given: Any) -> Any:
+        """What a function that is declared by `computed_again` gives; logs of edits that use it compute it again."""
+        made = function(*given)
+        self._journal.note_origins(function.__name__, given, made)
+        return made
+
+    # ------------------------------------------------------------ new expressions
+
+    def constant(
+        self,
+        value: Any,
+        name: str = "const_tensor",
+        *,
+        before: Expr | None = None,
+        after: Expr | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> TensorNode:
+        """Add a constant from a tensor or an array (kept in its own dtype)."""
+        return methods.constant(self, value, name, before=before, after=after, meta=meta)
+
+    def apply(
+        self,
+        op: str,
+        *inputs: TensorNode,
+        attrs: Mapping[str, Any] | None = None,
+        name: str = "",
+        before: Expr | None = None,
+        after: Expr | None = None,
+        meta: Mapping[str, Any] | None = None,
+        qualname: str = "",
+    ) -> Any:
+        """Add an op; specs are inferred, so an impossible call is refused here. Returns its node or nodes.
+
+        `before` / `after` place it; by default it comes last.
+        """
+        return methods.apply(
+            self, op, inputs, attrs, name=name, before=before, after=after, meta=meta, qualname=qualname
+        )
+
+    def insert_exprs(self, expr: Expr | None = None) -> AbstractContextManager[None]:
+        """In the body, functions, methods and modules called on nodes add expressions to the graph.
+
+        They go right behind `expr`; without it, behind the last expression that they use. If the body raises, the
+        graph is as it was. Without a call of `replace_node` nothing uses what was added.
+
+        Example:
+            >>> with graph.insert_exprs():  # doctest: +SKIP
+            ...     graph.replace_node({node: F.relu(node)})
+        """
+        return methods.insertion(self, expr)
+
+    def inserting_after(self, place: Expr | Node) -> AbstractContextManager[None]:
+        """As `insert_exprs`: new expressions go right behind this one, or behind what makes this node."""
+        return methods.insertion(self, place._expr if isinstance(place, Node) else place)
+
+    def inserting_before(self, place: Expr | Node) -> AbstractContextManager[None]:
+        """As `insert_exprs`: new expressions go in front of this one, or in front of what makes this node."""
+        return methods.insertion(self, place._expr if isinstance(place, Node) else place, before=True)
+
+    # ------------------------------------------------------------ other edits
+
+    def rename(self, node: Node, new: str) -> None:
+        """Give a node another name. Raises NameInUseError if another node has it."""
+        methods.rename(self, node, new)
+
+    def erase(self, expr: Expr) -> None:
+        """Remove an expression whose values nobody uses; an input only of a graph of ops, which nobody calls."""
+        methods.erase(self, expr)
+
+    def replace_node(self, repl_dict: Mapping[Any, Any]) -> None:
+        """Let the users of each old node (and the graph's outputs) use its new node instead.
+
+        Users that stand before the new node, those that it depends on among them, keep the old one: new nodes for
+        all users are made right behind the old node. Shapes and dtypes behind may change; they are inferred again,
+        and an edit that makes a call impossible is refused.
+
+        Raises:
+            GraphError: a node is of another graph or kind, or every user of the old node stands before the new one.
+            ShapeError, DTypeError, ...: what the call that becomes impossible raises.
+        """
+        methods.replace_node(self, repl_dict)
+
+    def replace_module(self, node: ModuleNode, module: Any) -> None:
+        """Put another module in the place of the one that a node reads, under the same name.
+
+        A module that is no layer, and is not traced, is traced for the calls of the one that goes. Every call is
+        inferred again; one that becomes impossible is refused.
+        """
+        methods.replace_module(self, node, module)
+
+    def compile(self) -> None:
+        """Remove expressions, here and in graphs that calls enter, that no result needs; then what no graph reads."""
+        methods.compile(self)
+
+    # ------------------------------------------------------------ inputs and outputs
+
+    def add_input_node(self, shape: Sequence[int], dtype: Any = "float32", name: str = "args") -> TensorNode:
+        """Append an input of the traced module; it becomes the last positional argument of a call.
+
+        In the graph of a submodule, every call of it gets the value of an input that the graph around it gets.
+        """
+        return methods.add_input_node(self, shape, dtype, name)
+
+    def reset_inputs(self, *args: Any, **kwargs: Any) -> list[TensorNode]:
+        """Give the graph new inputs for these example tensors; the old ones must be unused then.
+
+        Returns the new input nodes; use `replace_node` to connect them, then `compile` removes nothing else. In the
+        graph of a submodule, calls of it get the values of inputs that the graphs around it get.
+        """
+        return methods.reset_inputs(self, args, kwargs)
+
+    def add_output_node(self, node: TensorNode | str, *, through: Expr | None = None) -> None:
+        """Return one more value: the module's result becomes (what it was, the value).
+
+        The value may be one of a submodule, or its path, as for `value_of`. In the graph of a submodule, every call
+        of it gets the result.
+        """
+        methods.add_output_node(self, node, through=through)
+
+    def reset_outputs(self, outputs: Any) -> None:
+        """Return these nodes, nested in tuples, lists and dicts as the result is to be.
+
+        They may be values of submodules, or paths, as for `value_of`. In the graph of a submodule, every call of it
+        gives these results; one that is used there has to stay.
+        """
+        methods.reset_outputs(self, outputs)
+
+    def value_of(self, node: TensorNode | str, *, through: Expr | None = None) -> TensorNode:
+        """The node of this graph that has the value of a submodule's node.
+
+        Where there is none yet, the graphs between return one more result, (what it was, the value), and every call
+        of them gives it. Of a submodule that is called several times it is the value of the first call; or that of
+        the call `through`, or of the first along a path that is given in place of the node.
+
+        Example:
+            >>> graph.value_of("layer2.1.relu_out")  # doctest: +SKIP
+
+        Raises:
+            GraphError: this graph does not compute the value.
+        """
+        return methods.value_of(self, node, through=through)
+
+    # ------------------------------------------------------------ parts of edits
 
     def _new_expr_id(self) -> int:
         self._journal.next_expr += 1
@@ -148,257 +411,5 @@ class InternalGraph(Queries, Checks, Primitives, ModuleEdits, Drawable):
         """The expression in front of which a new one goes; None for the end."""
         return before if before is not None else after._next if after is not None else None
 
-    def add_self(self) -> ModuleNode:
-        """The node of the module that the graph belongs to: the first input at module level."""
-        expr = Input(self, self._new_expr_id(), {})
-        name = self._names.unique("self")
-        node = self._make_node(expr, None, name, self.qualname)
-        expr._outputs = (node,)
-        self._link(expr, (), None)
-        self._set(self, "_inputs", (node, *self._inputs))
-        return node  # type: ignore[return-value]
-
-    def add_input(self, name: str, spec: TensorSpec, qualname: str = "") -> TensorNode:
-        """Append an input."""
-        if not isinstance(spec, TensorSpec):
-            raise GraphError(f"add_input: {name!r} has the spec {spec!r}; expected a TensorSpec")
-        with self._edit("add_input"):
-            expr = Input(self, self._new_expr_id(), {})
-            self._attach_outputs(expr, [spec], name, qualname or f"{self.qualname}.[{name}]")
-            self._link(expr, (), self._inputs[-1].expr._next if self._inputs else self._order._first)
-            self._set(self, "_inputs", (*self._inputs, expr._outputs[0]))
-        return expr._outputs[0]
-
-    def constant(
-        self,
-        value: Any,
-        name: str = "const_tensor",
-        *,
-        before: Expr | None = None,
-        after: Expr | None = None,
-        meta: Mapping[str, Any] | None = None,
-    ) -> TensorNode:
-        """Add a constant from a tensor or an array (kept in its own dtype)."""
-        value = value if isinstance(value, Tensor) else Tensor._wrap(np.asarray(value))
-        if storage_of(value.dtype).kind in "OUSmM":
-            raise GraphError(f"constant: {name!r} has elements of {value.dtype}; expected numbers")
-        with self._edit("constant"):
-            expr = Constant(self, self._new_expr_id(), dict(meta or {}), value)
-            self._attach_outputs(expr, [value.spec], name, f"{self.qualname}.[{name}]" if self._inputs_self() else "")
-            self._link(expr, (), self._anchor(before, after))
-        return expr._outputs[0]
-
     def _inputs_self(self) -> bool:
         return bool(self._inputs) and isinstance(self._inputs[0], ModuleNode)
-
-    def apply(
-        self,
-        op: str,
-        *inputs: TensorNode,
-        attrs: Mapping[str, Any] | None = None,
-        name: str = "",
-        before: Expr | None = None,
-        after: Expr | None = None,
-        meta: Mapping[str, Any] | None = None,
-        qualname: str = "",
-    ) -> Any:
-        """Add an op; specs are inferred, so an impossible call is refused here. Returns its node or nodes.
-
-        `before` / `after` place it; by default it comes last.
-        """
-        self._check_owned(f"apply {op}", inputs)
-        record, attrs = get_op(op), dict(attrs or {})
-        specs = inferred(record, inputs, attrs)
-        single = isinstance(specs, TensorSpec)
-        anchor = self._anchor(before, after)
-        self._check_before(record.name, inputs, anchor)
-        outputs = [specs] if isinstance(specs, TensorSpec) else specs
-        with self._edit("apply"):
-            expr = Apply(self, self._new_expr_id(), dict(meta or {}), record.name, attrs)
-            self._attach_outputs(expr, outputs, name or f"{op}_out", qualname)
-            self._link(expr, inputs, anchor)
-        return expr._outputs[0] if single else expr._outputs
-
-    def set_outputs(self, nodes: Sequence[Node]) -> None:
-        """Say which values the graph returns."""
-        self._check_owned("set_outputs", nodes)
-        if not nodes or not all(isinstance(n, TensorNode) for n in nodes):
-            raise GraphError(f"set_outputs: got {list(nodes)}; expected one tensor node or more")
-        if self._top is not self and len(nodes) != len(self._outputs):
-            raise GraphError(
-                f"set_outputs: {self.qualname} is called by another graph, "
-                f"which uses {counted(len(self._outputs), 'result')}; "
-                f"got {len(nodes)}"
-            )
-        results = self._result_specs()
-        with self._edit("set_outputs"):
-            self._set(self, "_outputs", tuple(nodes))
-            self._infer_again([], results)
-
-    # ------------------------------------------------------------ editing
-
-    def rename(self, node: Node, new: str) -> None:
-        """Give a node another name. Raises NameInUseError if another node has it."""
-        self._check_owned("rename", [node])
-        if not isinstance(new, str):
-            raise GraphError(f"rename: {node.name!r} to {new!r}; expected a text")
-        if new != identifier(new):
-            raise GraphError(f"{new!r} is not a name; expected letters, digits and _; try {identifier(new)!r}")
-        holder = self._names.get(new)
-        if holder is not None and holder is not node:
-            raise NameInUseError(f"{new!r} already names {holder.expr!r}; choose another name")
-        with self._edit("rename"):
-            rename_node(self, node, new)
-
-    def set_input(self, expr: Expr, index: int, node: Node) -> None:
-        """Make `expr` use another value; shapes and dtypes of its results must stay, except in a transaction."""
-        self._check_expr("set_input", expr)
-        self._check_owned("set_input", [node])
-        if not 0 <= index < len(expr.inputs):
-            raise GraphError(f"set_input: {expr!r} has {counted(len(expr.inputs), 'input')}, so none of number {index}")
-        new = (*expr.inputs[:index], node, *expr.inputs[index + 1 :])
-        self._check_kinds("set_input", expr.inputs, new)
-        self._check_before("set_input", [node], expr)
-        self._check_kept(expr, new)
-        before = expr.inputs[index]
-        with self._edit("set_input"):
-            self._use(expr, new)
-            if self._journal.deferring or any(map(tells_shapes, (node, before, *expr.outputs))):
-                self._infer_again([expr])
-
-    def set_attrs(self, expr: Apply, attrs: Mapping[str, Any]) -> None:
-        """Change attributes of an applied op; its results keep shapes and dtypes, except in a transaction."""
-        self._check_expr("set_attrs", expr, Apply)
-        new = {**expr.attrs, **attrs}
-        self._check_kept(expr, expr.inputs, new)
-        with self._edit("set_attrs"):
-            self._set(expr, "_attrs", MappingProxyType(new))
-            if self._journal.deferring:
-                self._infer_again([expr])
-
-    def replace_all_uses(self, old: TensorNode, new: TensorNode, *, except_: Iterable[Expr] = ()) -> None:
-        """Let every user of `old` (and the graph's outputs) use `new`, of equal spec except in a transaction."""
-        self._check_owned("replace_all_uses", (old, new))
-        if old.spec != new.spec and not self._journal.deferring:
-            raise ShapeError(
-                f"replace_all_uses: {old.name!r} is {old.spec}, {new.name!r} is {new.spec}; expected equal"
-            )
-        skipped = {id(e) for e in (*except_, new.expr)}
-        users = [u for u in old.users if id(u) not in skipped]
-        for u in users:
-            if u._key < new.expr._key:
-                raise GraphError(f"replace_all_uses: {u.name!r} uses {old.name!r} before {new.name!r} is made")
-        with self._edit("replace_all_uses"):
-            for u in users:
-                self._exchange(u, old, new)
-            self._exchange_outputs(old, new)
-            if old.spec != new.spec or tells_shapes(old) or tells_shapes(new):
-                self._infer_again(users)
-
-    def erase(self, expr: Expr) -> None:
-        """Remove an expression whose values nobody uses; an input only of a graph of ops, which nobody calls."""
-        self._check_expr("erase", expr)
-        if isinstance(expr, Input) and self.arguments is not None:
-            raise GraphError(
-                f"erase: {expr.output.name!r} is an argument of calls of {self.qualname}; reset_inputs gives a top "
-                "graph other inputs"
-            )
-        for n in expr.outputs:
-            if n._users or is_among(n, self._outputs):
-                used = [u.name for u in n.users] or ["the graph's outputs"]
-                raise GraphError(f"erase: {n.name!r} is still used by {', '.join(used)}; replace its uses first")
-        with self._edit("erase"):
-            self._unlink(expr)
-            if isinstance(expr, Input):
-                self._set(self, "_inputs", tuple(n for n in self._inputs if n.expr is not expr))
-
-    def remove_dead(self) -> int:
-        """Remove expressions that no output needs (inputs stay); returns how many."""
-        wanted = {id(n) for n in self._outputs}
-        removed = 0
-        with self._edit("remove_dead"):
-            for expr in reversed(self.exprs(recursive=False)):  # users first, so one sweep is enough
-                kept = isinstance(expr, Input) or expr._disable_remove
-                if kept or any(n._users or id(n) in wanted for n in expr.outputs):
-                    continue
-                self._unlink(expr)
-                removed += 1
-        return removed
-
-    # ------------------------------------------------------------ whole graph
-
-    def clone(self) -> InternalGraph:
-        """An independent copy with the same names and ids.
-
-        A copy of a module-level graph belongs to the same module.
-        """
-        return self._copied(Copier())
-
-    def _copied(self, copier: Copier | None) -> InternalGraph:
-        """A clone with the constants that a copier makes; without one they are shared."""
-        other = InternalGraph(self.name, self.qualname, owner=self._owner)
-        mapping: dict[int, Node] = {}
-        for expr in self._order:
-            new = expr._copy(other)
-            new._inputs = inputs = tuple([mapping[id(n)] for n in expr._inputs])
-            new._from_shapes = expr._from_shapes
-            if copier is not None and type(new) is Constant:
-                new._value = copier.of(new._value)
-            made = []
-            for node in expr._outputs:
-                mapping[id(node)] = copied = node._copy(other, new)
-                made.append(copied)
-            new._outputs = tuple(made)
-            other._order.append(new)
-            begin_use(new, inputs)
-        other._names = self._names.copy({id(None): None, **mapping})
-        other._inputs = tuple(mapping[id(n)] for n in self._inputs)
-        other._outputs = tuple(mapping[id(n)] for n in self._outputs)  # type: ignore[assignment]
-        other._journal.next_node, other._journal.next_expr = self._journal.next_node, self._journal.next_expr
-        other.arguments, other.out_def = self.arguments, self.out_def
-        other.metadata = dict(self.metadata)
-        return other
-
-    def node(self, name: str) -> Any:
-        """The node of a name in this graph, or of a path or qualname in the graphs of its submodules too.
-
-        Example:
-            >>> graph.node("layer2.1.relu_out")  # doctest: +SKIP
-
-        Raises:
-            GraphError: there is none, and the nearest one is given; or there are several, and their paths are.
-        """
-        return node_of(self, name)
-
-    # ------------------------------------------------------------ modules
-
-    def module_of(self, node: Node) -> Any:
-        """The module (or tensor) that a node made by reading attributes stands for."""
-        expr = node._expr
-        if not isinstance(expr, GetAttr):
-            return self._owner
-        holder, path = expr._inputs[0], expr._path
-        module = self.module_of(holder) if isinstance(holder._expr, GetAttr) else self._owner
-        at = module
-        for part in path.split("."):  # mostly of modules in modules, and asked very often
-            own: dict[str, Any] = object.__getattribute__(at, "__dict__") if issubclass(type(at), Module) else {}
-            if part not in own:
-                break
-            at = own[part]
-        else:
-            return at
-        with hooks.unheard():  # to look at a graph reads nothing
-            return get_subattr(module, path)
-
-    def module_type_of(self, node: Node) -> type:
-        """Class of the module; plain `Module` for a module that is itself a graph."""
-        found = type(self.module_of(node))
-        return Module if issubclass(found, traced_module_class()) else found
-
-    def _class_name_of(self, node: Node) -> str:
-        """Name of the class of a module, as graphs print it: that which a traced one keeps, or Module."""
-        module = self.module_of(node)
-        if not issubclass(type(module), traced_module_class()):
-            return type(module).__name__
-        kept = module._kept_class
-        return kept.rpartition(".")[2] if isinstance(kept, str) else Module.__name__

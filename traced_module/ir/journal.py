@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from megengine.traced_module.editing.computed import Origin
-    from megengine.traced_module.editing.edit_records import Recorder
+from megengine.traced_module.ir.methods import methods
 
 Action = Callable[..., None]
 
@@ -49,6 +47,15 @@ class _Transaction:
         journal.roll_back()
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """`function(*given)` gives a layer or tensor, or several of them, of which this is the one at `index`."""
+
+    function: str
+    given: tuple[Any, ...]
+    index: int | None = None
+
+
 class Mark(NamedTuple):
     """A place in a step, to which it can be taken back."""
 
@@ -69,7 +76,7 @@ class Step:
     what: str = ""
     changes: list[tuple[Action, Action, tuple[Any, ...]]] = field(default_factory=list)  # (do, undo, their arguments)
     after: tuple[int, int] = (0, 0)
-    recorder: Recorder | None = None
+    recorder: Any = None  # the `Recorder` of what the edit log tells
     made: list[Any] = field(default_factory=list)  # expressions that it linked
     deferring: bool = False
     depth: int = 0  # of edits in edits
@@ -97,7 +104,7 @@ def settle(journal: Journal) -> None:
     while step.postponed and step.postponed.keys() != before:
         before = set(step.postponed)
         for expr in list(before):
-            expr.top_graph._retry(expr)
+            methods.retry(expr)
     if not step.postponed:
         return
     expr, (_, error) = min(step.postponed.items(), key=lambda item: item[1][0])
@@ -150,9 +157,7 @@ class Journal:
             return
         if record and self.recording:
             if step.recorder is None:
-                from megengine.traced_module.editing.edit_records import Recorder
-
-                step.recorder = Recorder(self, step.origins)
+                step.recorder = methods.recorder(self, step.origins)
             step.recorder.note(*record)
         do(*args)
         step.changes.append((do, undo, args))
@@ -170,8 +175,6 @@ class Journal:
         """Remember how layers or tensors were computed that become a part of the graph."""
         if self.open is None or not self.recording:
             return
-        from megengine.traced_module.editing.computed import Origin
-
         for i, value in enumerate(made) if isinstance(made, tuple) else [(None, made)]:
             self.open.origins[id(value)] = value, Origin(function, given, i)
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from megengine.core.errors import GraphError
 from megengine.traced_module.ir.expr import Expr
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.methods import methods
 from megengine.traced_module.ir.queries import child_graph
-
-if TYPE_CHECKING:
-    from megengine.traced_module.ir.graph import InternalGraph
 
 
 def check(graph: InternalGraph) -> None:
@@ -38,7 +36,7 @@ def _check_one(graph: InternalGraph) -> list[InternalGraph]:
         if child is not None:
             children[id(child)] = child
         if child is None or not _enters_as_traced(expr, child):
-            graph._check_same(expr, expr._inputs)
+            methods.check_same(expr, expr._inputs)
     _check_left_over(graph, made)
     return list(children.values())
 

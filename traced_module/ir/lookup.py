@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megengine.core.errors import GraphError, OptionError, nearest
 from megengine.core.text import counted
@@ -12,9 +12,6 @@ from megengine.module import Module
 from megengine.traced_module.ir.expr import GetAttr, Input
 from megengine.traced_module.ir.node import ModuleNode, Node
 from megengine.traced_module.ir.provenance import graph_path
-
-if TYPE_CHECKING:
-    from megengine.traced_module.ir.graph import InternalGraph
 
 _PLACE = re.compile(r"(.*)\[(\d+)\]")
 
@@ -29,7 +26,7 @@ def node_path(node: Node) -> str:
     return f"{where}.{node.name}" if where else node.name
 
 
-def graph_place(graph: InternalGraph) -> str:
+def graph_place(graph: Any) -> str:
     """`[1]` for the second of several graphs of a module below the outermost one; else nothing."""
     graphs = getattr(graph._owner, "graphs", ())
     if graph._top is graph or len(graphs) < 2:
@@ -53,7 +50,7 @@ def attribute_path(node: Node) -> str:
     return ".".join(parts)
 
 
-def node_of(graph: InternalGraph, name: str) -> Any:
+def node_of(graph: Any, name: str) -> Any:
     """The node of a name in a graph, or of a path or qualname in it and in the graphs that it enters.
 
     Raises:
@@ -76,7 +73,7 @@ def _among(nodes: Iterable[Node], name: str) -> list[Node]:
     return [n for n in found if not (isinstance(n, ModuleNode) and isinstance(n.expr, Input))] or found
 
 
-def own_node(graph: InternalGraph, name: str) -> Any:
+def own_node(graph: Any, name: str) -> Any:
     """The node of that name in this very graph: names in files are no paths. Raises GraphError if there is none."""
     found = graph._names.get(name)
     if found is None:
@@ -84,7 +81,7 @@ def own_node(graph: InternalGraph, name: str) -> Any:
     return found
 
 
-def _at_path(graph: InternalGraph, path: str) -> list[Node]:
+def _at_path(graph: Any, path: str) -> list[Node]:
     """Nodes at a path below the module of a graph, or below the outermost one.
 
     The modules on the way are read as attributes, so that a shared one is found under each of its names.
@@ -100,12 +97,12 @@ def _at_path(graph: InternalGraph, path: str) -> list[Node]:
     return []
 
 
-def graphs_at(graph: InternalGraph, path: str) -> tuple[InternalGraph, ...]:
+def graphs_at(graph: Any, path: str) -> tuple[Any, ...]:
     """The graphs of the submodule at a path below the module of a graph; `path[1]` is its second one. None without."""
     return tuple(one for graphs in _graphs_at(graph._owner, path) for one in graphs)
 
 
-def _graphs_at(owner: Any, where: str) -> Iterator[Sequence[InternalGraph]]:
+def _graphs_at(owner: Any, where: str) -> Iterator[Sequence[Any]]:
     place = _PLACE.fullmatch(where)
     at = owner
     for part in (where if place is None else place[1]).split("."):
@@ -119,7 +116,7 @@ def _graphs_at(owner: Any, where: str) -> Iterator[Sequence[InternalGraph]]:
         yield every if place is None else every[int(place[2]) : int(place[2]) + 1]
 
 
-def node_named(graphs: Sequence[InternalGraph], name: str, first: InternalGraph | None = None) -> Any:
+def node_named(graphs: Sequence[Any], name: str, first: Any | None = None) -> Any:
     """The node of a name, a path or a qualname in these graphs and those that they enter.
 
     Names of these graphs themselves (only of `first`, if it is given) come before those of submodules, which do for a
@@ -148,7 +145,7 @@ def _ambiguous(name: str, found: Sequence[Node]) -> str:
     return f"{counted(len(found), 'value')} are called {name!r}; give one by its path: {paths}"
 
 
-def nearest_node(graph: InternalGraph, name: str) -> str:
+def nearest_node(graph: Any, name: str) -> str:
     """The end of a message about a name that no node of a graph has: the nearest one, in the graphs it enters too."""
     inside = [node for node in graph.nodes() if node.graph is not graph]
     same = [node_path(node) for node in inside if name == node.name]

@@ -7,10 +7,8 @@ import heapq
 import keyword
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from megengine.traced_module.ir.node import Node
+from megengine.traced_module.ir.node import Node
 
 _NOT_IDENTIFIER = re.compile(r"\W")
 _COUNTED = re.compile(r"(.*)_(\d+)")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megengine.core import hooks
 from megengine.core.errors import GraphError
 from megengine.core.spec import TensorSpec
-
-if TYPE_CHECKING:
-    from megengine.traced_module.ir.expr import Expr
-    from megengine.traced_module.ir.graph import InternalGraph
+from megengine.module import Module
+from megengine.tensor import Tensor
+from megengine.traced_module.ir.expr import Expr, GetAttr
+from megengine.traced_module.ir.functions import get_subattr
+from megengine.traced_module.ir.methods import methods
+from megengine.traced_module.ir.owner import GraphOwner
 
 
 class Node:
@@ -23,7 +25,7 @@ class Node:
 
     __slots__ = ("_expr", "_graph", "_id", "_name", "_qualname", "_users")
 
-    def __init__(self, graph: InternalGraph, ident: int, name: str, qualname: str, expr: Expr) -> None:
+    def __init__(self, graph: Any, ident: int, name: str, qualname: str, expr: Expr) -> None:
         self._graph = graph
         self._id = ident
         self._name = name
@@ -51,12 +53,12 @@ class Node:
         return self._qualname
 
     @property
-    def graph(self) -> InternalGraph:
-        """The graph the node belongs to."""
+    def graph(self) -> Any:
+        """The InternalGraph the node belongs to."""
         return self._graph
 
     @property
-    def top_graph(self) -> InternalGraph:
+    def top_graph(self) -> Any:
         """The graph that the node belongs to: MegEngine's name."""
         return self._graph
 
@@ -84,7 +86,7 @@ class Node:
         self._graph.replace_node({self: new})
         return [user for user in users if self not in user.inputs]
 
-    def _copy(self, graph: InternalGraph, expr: Expr) -> Node:
+    def _copy(self, graph: Any, expr: Expr) -> Node:
         """The node with its name and id, made by an expression of another graph."""
         raise NotImplementedError
 
@@ -101,9 +103,7 @@ class TensorNode(Node):
 
     __slots__ = ("_spec",)
 
-    def __init__(
-        self, graph: InternalGraph, ident: int, name: str, qualname: str, expr: Expr, spec: TensorSpec
-    ) -> None:
+    def __init__(self, graph: Any, ident: int, name: str, qualname: str, expr: Expr, spec: TensorSpec) -> None:
         self._graph = graph  # all here: a call of the base takes as long again
         self._id = ident
         self._name = name
@@ -135,7 +135,7 @@ class TensorNode(Node):
         """Name of the device."""
         return self._spec.device
 
-    def _copy(self, graph: InternalGraph, expr: Expr) -> TensorNode:
+    def _copy(self, graph: Any, expr: Expr) -> TensorNode:
         return TensorNode(graph, self._id, self._name, self._qualname, expr, self._spec)
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -148,8 +148,6 @@ class TensorNode(Node):
         return inserting.method(self, method, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        from megengine.tensor import Tensor
-
         if name.startswith("_") or not callable(getattr(Tensor, name, None)):
             raise AttributeError(f"a TensorNode has no attribute {name!r}")
         return lambda *args, **kwargs: self._call(name, *args, **kwargs)
@@ -189,24 +187,34 @@ class ModuleNode(Node):
     __slots__ = ()
 
     @classmethod
-    def made(cls, graph: InternalGraph, ident: int, name: str, qualname: str, expr: Expr) -> ModuleNode:
+    def made(cls, graph: Any, ident: int, name: str, qualname: str, expr: Expr) -> ModuleNode:
         """A new node."""
         node = Node(graph, ident, name, qualname, expr)  # of the base at first: setting attributes here runs Python
         node.__class__ = cls
         return node  # type: ignore[return-value]
 
-    def _copy(self, graph: InternalGraph, expr: Expr) -> ModuleNode:
+    def _copy(self, graph: Any, expr: Expr) -> ModuleNode:
         return ModuleNode.made(graph, self._id, self._name, self._qualname, expr)
 
     @property
     def owner(self) -> Any:
         """The module itself."""
-        return self._graph.module_of(self)
+        return module_of(self)
 
     @property
     def module_type(self) -> type:
         """Class of the module; plain `Module` for a module that is itself a graph."""
-        return self._graph.module_type_of(self)
+        found = type(module_of(self))
+        return Module if issubclass(found, GraphOwner) else found
+
+    @property
+    def _class_name(self) -> str:
+        """Name of the class, as graphs print it: that which a traced module keeps, or Module."""
+        module = module_of(self)
+        if not issubclass(type(module), GraphOwner):
+            return type(module).__name__
+        kept = module._kept_class
+        return kept.rpartition(".")[2] if isinstance(kept, str) else Module.__name__
 
     def __getattr__(self, name: str) -> Any:
         inserting = None if name.startswith("__") else self._graph._inserting
@@ -221,7 +229,7 @@ class ModuleNode(Node):
         if name in _NODE_ATTRIBUTES:
             object.__setattr__(self, name, value)
             return
-        self._graph.set_attribute(self, name, value)
+        methods.set_attribute(self, name, value)
 
     def __getitem__(self, index: Any) -> Any:
         return self.__getattr__(str(index))
@@ -234,3 +242,23 @@ class ModuleNode(Node):
 
 
 _NODE_ATTRIBUTES = frozenset((*Node.__slots__, "name"))
+
+
+def module_of(node: Any) -> Any:
+    """The module (or tensor) that a node made by reading attributes stands for."""
+    expr = node._expr
+    owner = node._graph._owner
+    if not isinstance(expr, GetAttr):
+        return owner
+    holder, path = expr._inputs[0], expr._path
+    module = module_of(holder) if isinstance(holder._expr, GetAttr) else owner
+    at = module
+    for part in path.split("."):  # mostly of modules in modules, and asked very often
+        own: dict[str, Any] = object.__getattribute__(at, "__dict__") if issubclass(type(at), Module) else {}
+        if part not in own:
+            break
+        at = own[part]
+    else:
+        return at
+    with hooks.unheard():  # to look at a graph reads nothing
+        return get_subattr(module, path)

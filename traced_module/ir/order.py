@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-if TYPE_CHECKING:
-    from megengine.traced_module.ir.expr import Expr
-    from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.expr import Expr
 
 _GAP = 1 << 20  # between the keys of what is appended; halved by each insertion between the same two
 _CROWDED = 1.5  # a range of 2**n keys is numbered anew when it holds less than (2 / _CROWDED)**n members
@@ -115,31 +112,3 @@ def _spread(expr: Expr) -> None:
     for i in range(count):
         assert at is not None
         at._key, at = key + i * step, at._next
-
-
-def number(graphs: Sequence[InternalGraph]) -> None:
-    """Give ids to graphs of one history, in the order in which a reader meets the expressions of each."""
-    exprs = nodes = 0
-    seen: set[int] = set()
-    for graph in graphs:
-        for expr in graph.exprs():
-            if id(expr) not in seen:
-                seen.add(id(expr))
-                expr._id, exprs = exprs, exprs + 1
-                for node in expr._outputs:
-                    node._id, nodes = nodes, nodes + 1
-    for graph in graphs[:1]:
-        graph._journal.next_expr, graph._journal.next_node = exprs, nodes
-
-
-def renumber(graph: InternalGraph, *, flat: bool = False) -> None:
-    """Give ids in the order in which a reader meets the expressions: a call, then what it enters.
-
-    `flat` promises that no call enters a graph.
-    """
-    exprs = nodes = 0
-    for expr in graph._order if flat else graph.exprs():
-        expr._id, exprs = exprs, exprs + 1
-        for node in expr._outputs:
-            node._id, nodes = nodes, nodes + 1
-    graph._journal.next_expr, graph._journal.next_node = exprs, nodes

@@ -5,83 +5,112 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import compress, count, repeat
 from operator import is_, is_not
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from megengine.traced_module.ir.expr import Apply, Call, Expr
+from megengine.core.pytree import TreeDef
+from megengine.traced_module.ir.expr import SHAPE_OF, Apply, Call, Expr, Input
+from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, Node
-from megengine.traced_module.tracing.deferred import SHAPE_OF
+from megengine.traced_module.ir.provenance import marked
 
-if TYPE_CHECKING:
-    from megengine.core.pytree import TreeDef
-    from megengine.traced_module.ir.graph import InternalGraph
+IN_ANOTHER = ("nothing",)  # the record of a change that an edit log has as a part of another one
 
 
-class Primitives:
-    """Changes of a graph that check nothing."""
+def link(graph: InternalGraph, expr: Expr, inputs: Sequence[Node], before: Expr | None) -> None:
+    """Put a new expression, whose results are made, in front of another one, or last."""
+    expr._inputs = tuple(inputs)
+    if graph._journal.open is None:  # nobody can take it back
+        _put_in(graph, expr, before)
+        return
+    graph._journal.change(_put_in, _take_out, (graph, expr, before), ("link", graph, expr, before))
+    graph._journal.open.made.append(expr)
 
-    def _link(self: InternalGraph, expr: Expr, inputs: Sequence[Node], before: Expr | None) -> None:  # type: ignore[misc]
-        """Put a new expression, whose results are made, in front of another one, or last."""
-        expr._inputs = tuple(inputs)
-        if self._journal.open is None:  # nobody can take it back
-            _put_in(self, expr, before)
-            return
-        self._journal.change(_put_in, _take_out, (self, expr, before), ("link", self, expr, before))
-        self._journal.open.made.append(expr)
 
-    def _unlink(self: InternalGraph, expr: Expr) -> None:  # type: ignore[misc]
-        """Take an expression out whose results nothing uses."""
-        self._journal.change(_take_out, _put_in, (self, expr, expr._next), ("unlink", self, expr))
+def unlink(graph: InternalGraph, expr: Expr) -> None:
+    """Take an expression out whose results nothing uses."""
+    graph._journal.change(_take_out, _put_in, (graph, expr, expr._next), ("unlink", graph, expr))
 
-    def _set(self: InternalGraph, target: Any, attribute: str, value: Any, record: tuple[Any, ...] = ()) -> None:  # type: ignore[misc]
-        """Set an attribute; `record` says what that means where it is not one of a graph, expression or node."""
-        old = getattr(target, attribute)
-        record = record or ("set", self, target, attribute, value)
-        if attribute == "meta":  # which the nodes of an expression share
-            self._journal.change(_refill_new, _refill_old, (target.meta, dict(old), value), record)
-        else:
-            self._journal.change(_set_new, _set_old, (target, attribute, old, value), record)
 
-    def _set_in_module(self: InternalGraph, holder: Any, name: str, value: Any, record: tuple[Any, ...]) -> None:  # type: ignore[misc]
-        """Give a module an attribute, or another one in the place of it."""
-        old = object.__getattribute__(holder, "__dict__").get(name)
-        self._journal.change(_set_new, _remove_or_set_old, (holder, name, old, value), record)
+def assign(graph: InternalGraph, target: Any, attribute: str, value: Any, record: tuple[Any, ...] = ()) -> None:
+    """Set an attribute; `record` says what that means where it is not one of a graph, expression or node."""
+    old = getattr(target, attribute)
+    record = record or ("set", graph, target, attribute, value)
+    if attribute == "meta":  # which the nodes of an expression share
+        graph._journal.change(_refill_new, _refill_old, (target.meta, dict(old), value), record)
+    else:
+        graph._journal.change(_set_new, _set_old, (target, attribute, old, value), record)
 
-    def _drop(self: InternalGraph, holder: Any, name: str, record: tuple[Any, ...]) -> None:  # type: ignore[misc]
-        """Take an attribute of a module away."""
-        state = object.__getattribute__(holder, "__dict__")
-        self._journal.change(_drop_new, _drop_old, (holder, name, state[name], tuple(state)), record)
 
-    def _forget(self: InternalGraph, module: Any, graphs: Sequence[InternalGraph]) -> None:  # type: ignore[misc]
-        """Take graphs of a module away that nothing calls."""
-        for graph in graphs:
-            old = module._graphs
-            new = {key: one for key, one in old.items() if one is not graph}
-            self._journal.change(_graphs_new, _graphs_old, (self, module, old, new), ("forget", graph))
+def assign_in_module(graph: InternalGraph, holder: Any, name: str, value: Any, record: tuple[Any, ...]) -> None:
+    """Give a module an attribute, or another one in the place of it."""
+    old = object.__getattribute__(holder, "__dict__").get(name)
+    graph._journal.change(_set_new, _remove_or_set_old, (holder, name, old, value), record)
 
-    def _use(self: InternalGraph, expr: Expr, inputs: Sequence[Node], record: tuple[Any, ...] = ()) -> None:  # type: ignore[misc]
-        """Let an expression use other nodes."""
-        change = difference(expr._inputs, tuple(inputs))
-        self._journal.change(_use_new, _use_old, (expr, *change), record or ("use", self, expr, *change))
 
-    def _exchange(self: InternalGraph, expr: Expr, old: Node, new: Node) -> None:  # type: ignore[misc]
-        """Let an expression use one node where it uses another one."""
-        change = _exchanges(expr._inputs, old, new)
-        self._journal.change(_use_new, _use_old, (expr, *change), ("use", self, expr, *change))
+def drop_attribute(graph: InternalGraph, holder: Any, name: str, record: tuple[Any, ...]) -> None:
+    """Take an attribute of a module away."""
+    state = object.__getattribute__(holder, "__dict__")
+    graph._journal.change(_drop_new, _drop_old, (holder, name, state[name], tuple(state)), record)
 
-    def _exchange_outputs(self: InternalGraph, old: Node, new: Node) -> None:  # type: ignore[misc]
-        """Return one node where the graph returns another one; nothing if it does not."""
-        change = _exchanges(self._outputs, old, new)
-        if change[0]:
-            self._journal.change(_return_new, _return_old, (self, *change), ("outputs", self, *change))
 
-    def _set_results(self: InternalGraph, call: Call, nodes: Nodes, out_def: TreeDef | None) -> None:  # type: ignore[misc]
-        """Let a call make other values, so nested: new ones have free names, those that go are not used."""
-        change = (call._outputs, call._out_def), (tuple(nodes), out_def)
-        self._journal.change(_give_new, _give_old, (self, call, *change), ("results", self, call, nodes, out_def))
+def forget_graphs(graph: InternalGraph, module: Any, graphs: Sequence[InternalGraph]) -> None:
+    """Take graphs of a module away that nothing calls."""
+    for gone in graphs:
+        old = module._graphs
+        new = {key: one for key, one in old.items() if one is not gone}
+        graph._journal.change(_graphs_new, _graphs_old, (graph, module, old, new), ("forget", gone))
 
-    def _rename(self: InternalGraph, node: Node, new: str) -> None:  # type: ignore[misc]
-        """Give a node a free name."""
-        self._journal.change(_name_new, _name_old, (self, node, node._name, new), ("rename", self, node, new))
+
+def use_nodes(graph: InternalGraph, expr: Expr, inputs: Sequence[Node], record: tuple[Any, ...] = ()) -> None:
+    """Let an expression use other nodes."""
+    change = difference(expr._inputs, tuple(inputs))
+    graph._journal.change(_use_new, _use_old, (expr, *change), record or ("use", graph, expr, *change))
+
+
+def exchange(graph: InternalGraph, expr: Expr, old: Node, new: Node) -> None:
+    """Let an expression use one node where it uses another one."""
+    change = _exchanges(expr._inputs, old, new)
+    graph._journal.change(_use_new, _use_old, (expr, *change), ("use", graph, expr, *change))
+
+
+def exchange_outputs(graph: InternalGraph, old: Node, new: Node) -> None:
+    """Return one node where the graph returns another one; nothing if it does not."""
+    change = _exchanges(graph._outputs, old, new)
+    if change[0]:
+        graph._journal.change(_return_new, _return_old, (graph, *change), ("outputs", graph, *change))
+
+
+def give_results(graph: InternalGraph, call: Call, nodes: Nodes, out_def: TreeDef | None) -> None:
+    """Let a call make other values, so nested: new ones have free names, those that go are not used."""
+    change = (call._outputs, call._out_def), (tuple(nodes), out_def)
+    graph._journal.change(_give_new, _give_old, (graph, call, *change), ("results", graph, call, nodes, out_def))
+
+
+def give_name(graph: InternalGraph, node: Node, new: str) -> None:
+    """Give a node a free name."""
+    graph._journal.change(_name_new, _name_old, (graph, node, node._name, new), ("rename", graph, node, new))
+
+
+def mark(exprs: Sequence[Expr], name: str) -> None:
+    """Note a pass at those of these expressions that still stand, as a change that can be undone."""
+    for expr in {id(e): e for e in exprs}.values():
+        meta = marked(expr.meta, name)
+        if expr.in_graph and meta != expr.meta:
+            assign(expr._graph, expr, "meta", meta)
+
+
+def remove_dead(graph: InternalGraph) -> int:
+    """Remove expressions that no output needs (inputs stay); returns how many."""
+    wanted = {id(n) for n in graph._outputs}
+    removed = 0
+    with graph._edit("remove_dead"):
+        for expr in reversed(graph.exprs(recursive=False)):  # users first, so one sweep is enough
+            kept = isinstance(expr, Input) or expr._disable_remove
+            if kept or any(n._users or id(n) in wanted for n in expr.outputs):
+                continue
+            unlink(graph, expr)
+            removed += 1
+    return removed
 
 
 # ---------------------------------------------------------------- what changes do, and how they are taken back
@@ -256,3 +285,34 @@ def _follows_from_shapes(expr: Expr) -> bool:
         if isinstance(n, ModuleNode) or not n._expr._from_shapes:
             return False
     return True
+
+
+# ---------------------------------------------------------------- ids
+
+
+def number(graphs: Sequence[InternalGraph]) -> None:
+    """Give ids to graphs of one history, in the order in which a reader meets the expressions of each."""
+    exprs = nodes = 0
+    seen: set[int] = set()
+    for graph in graphs:
+        for expr in graph.exprs():
+            if id(expr) not in seen:
+                seen.add(id(expr))
+                expr._id, exprs = exprs, exprs + 1
+                for node in expr._outputs:
+                    node._id, nodes = nodes, nodes + 1
+    for graph in graphs[:1]:
+        graph._journal.next_expr, graph._journal.next_node = exprs, nodes
+
+
+def renumber(graph: InternalGraph, *, flat: bool = False) -> None:
+    """Give ids in the order in which a reader meets the expressions: a call, then what it enters.
+
+    `flat` promises that no call enters a graph.
+    """
+    exprs = nodes = 0
+    for expr in graph._order if flat else graph.exprs():
+        expr._id, exprs = exprs, exprs + 1
+        for node in expr._outputs:
+            node._id, nodes = nodes, nodes + 1
+    graph._journal.next_expr, graph._journal.next_node = exprs, nodes

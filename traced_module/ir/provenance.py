@@ -6,17 +6,14 @@ and files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from megengine.core.errors import FileFormatError, brief
 from megengine.traced_module.ir.expr import Apply, Expr, is_call_module
 
-if TYPE_CHECKING:
-    from megengine.traced_module.ir.graph import InternalGraph
 
-
-def graph_path(graph: InternalGraph) -> str:
+def graph_path(graph: Any) -> str:
     """Path of the module that a graph belongs to, below the outermost one; "" for that."""
     return graph.qualname[len(graph._top.qualname) + 1 :]
 
@@ -75,12 +72,3 @@ def marked(meta: Mapping[str, Any], *names: str) -> dict[str, Any]:
         if not passes or passes[-1] != name:
             passes.append(name)
     return {**meta, "passes": passes}
-
-
-def mark(exprs: Sequence[Expr], name: str) -> None:
-    """Note a pass at those of these expressions that still stand, as a change that can be undone."""
-    for expr in {id(e): e for e in exprs}.values():
-        stands = bool(expr.outputs) and expr.top_graph._names.get(expr.outputs[0].name) is expr.outputs[0]
-        meta = marked(expr.meta, name)
-        if stands and meta != expr.meta:
-            expr.top_graph._set(expr, "meta", meta)

@@ -19,9 +19,11 @@ from megengine.core.dtype import QuantizedDType, is_float, storage_of
 from megengine.dispatch import get_op
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.computed import computed_again
+from megengine.traced_module.editing.rewiring import replace_all_uses
 from megengine.traced_module.ir.expr import Apply, Constant, Expr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.primitives import remove_dead
 from megengine.traced_module.passes.op_passes import constant_value, mark, only_user, take_names
 
 _SCALING = ("mul", "div", "neg")
@@ -235,7 +237,7 @@ def _fold(graph: InternalGraph, layer: Apply, steps: list[_Step], side: str) -> 
     if added is not None and layer.op == "matmul":
         new = graph.apply("add", new, added, name=last.name, before=last)
         mark(new.expr, last, _NAME)
-    graph.replace_all_uses(last.output, new)
+    replace_all_uses(graph, last.output, new)
     return names
 
 
@@ -273,7 +275,7 @@ def fold_affine(graph: InternalGraph) -> bool:
                 continue
             with graph._edit(_NAME):
                 made = _fold(graph, layer, steps, side)
-                graph.remove_dead()
+                remove_dead(graph)
                 take_names(graph, made)
             changed = True
     return changed

@@ -21,6 +21,7 @@ from megengine.traced_module.editing.computed import computed_again, constant_of
 from megengine.traced_module.ir.expr import Call, CallFunction, CallMethod, Expr, GetAttr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.primitives import assign, remove_dead
 from megengine.traced_module.ir.provenance import marked
 from megengine.traced_module.passes.batch_norm_passes import layer_kind, scaled_layer
 from megengine.traced_module.passes.constant_passes import is_known
@@ -118,7 +119,7 @@ def _put(graph: InternalGraph, expr: Expr, make: Callable[[], Any], name: str) -
         with graph.insert_exprs(expr):
             made = make()
         if made.expr.id > expr.id:
-            graph._set(made.expr, "meta", marked(expr.meta, name))
+            assign(graph, made.expr, "meta", marked(expr.meta, name))
         graph.replace_node({expr.outputs[0]: made})
         graph.erase(expr)
     return True
@@ -207,7 +208,7 @@ def fuse_add_mul(graph: InternalGraph) -> bool:
             for expr in _standing(each):
                 again |= _join(each, expr) or _join_powers(each, expr)
             changed |= again
-            each.remove_dead()
+            remove_dead(each)
     return changed
 
 
@@ -313,7 +314,7 @@ def fold_scales(graph: InternalGraph) -> bool:
     for each in graphs_below(graph):
         while _fold_one_scale(places, each):  # behind one that went another may stand
             changed = True
-        each.remove_dead()
+        remove_dead(each)
     return changed
 
 
@@ -351,7 +352,7 @@ def _scale(graph: InternalGraph, call: CallMethod, factor: float | TensorNode) -
     else:
         made = graph._computed(scaled_layer, layer, factor, 0.0)
     graph.replace_module(call.inputs[0], made)
-    graph._set(call, "meta", marked(call.meta, "BackwardFoldScale"))
+    assign(graph, call, "meta", marked(call.meta, "BackwardFoldScale"))
 
 
 FUSE_ADD_MUL = Pass("FuseAddMul", fuse_add_mul)

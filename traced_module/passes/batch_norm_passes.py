@@ -12,8 +12,10 @@ from megengine.kernels.memory import empty_like
 from megengine.module import Module
 from megengine.tensor import Parameter
 from megengine.traced_module.editing.computed import computed_again
+from megengine.traced_module.editing.rewiring import set_inputs
 from megengine.traced_module.ir.expr import CallMethod, Expr, GetAttr, is_call_module
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.primitives import assign, remove_dead
 from megengine.traced_module.ir.provenance import marked
 from megengine.traced_module.passes.layer_uses import (
     Place,
@@ -198,7 +200,7 @@ def _fold_all(graph: InternalGraph, norm_of: Any, folded: Any, rewire: Any) -> b
                     rewire(layer_call, norm_call)
             changed = True
     for each in own:
-        each.remove_dead()
+        remove_dead(each)
     return changed
 
 
@@ -235,13 +237,13 @@ def _without_norm_behind(layer_call: CallMethod, norm_call: CallMethod) -> None:
 
 def _without_norm_before(layer_call: CallMethod, norm_call: CallMethod) -> None:
     graph = layer_call.top_graph
-    graph.set_inputs(layer_call, [layer_call.inputs[0], norm_call.inputs[1]])
+    set_inputs(layer_call, [layer_call.inputs[0], norm_call.inputs[1]])
     graph.erase(norm_call)
     _note(layer_call, layer_call, "FuseBnConv")
 
 
 def _note(expr: Any, origin: Expr, name: str) -> None:
-    expr.top_graph._set(expr, "meta", marked(origin.meta, name))
+    assign(expr.top_graph, expr, "meta", marked(origin.meta, name))
 
 
 FUSE_CONV_BN = Pass("FuseConvBn", fuse_conv_bn)

@@ -12,6 +12,7 @@ from megengine.dispatch.public import public_functions
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.computed import constant_of
 from megengine.traced_module.ir.expr import (
+    SHAPE_OF,
     Apply,
     Call,
     CallFunction,
@@ -21,14 +22,14 @@ from megengine.traced_module.ir.expr import (
     GetAttr,
     is_call_module,
 )
+from megengine.traced_module.ir.functions import arguments_key
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
-from megengine.traced_module.ir.provenance import mark
+from megengine.traced_module.ir.primitives import mark, remove_dead
 from megengine.traced_module.ir.queries import child_graph
 from megengine.traced_module.passes.layer_uses import all_graphs, graphs_below, has_hooks
 from megengine.traced_module.passes.pass_manager import Pass
-from megengine.traced_module.tracing.calls import arguments_key, shape_value
-from megengine.traced_module.tracing.deferred import SHAPE_OF
+from megengine.traced_module.tracing.calls import shape_value
 
 _MOST_ADDED = 1 << 16  # elements by which folding may make a model larger, for each call
 
@@ -40,7 +41,7 @@ def everywhere(run: Callable[[InternalGraph], bool]) -> Callable[[InternalGraph]
         changed = False
         for one in graphs_below(graph):
             if run(one):
-                one.remove_dead()
+                remove_dead(one)
                 changed = True
         return changed
 

@@ -11,8 +11,13 @@ import numpy as np
 
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.edit_records import addresses_of
+from megengine.traced_module.editing.expressions import add_input, set_outputs
+from megengine.traced_module.formats import native as files
 from megengine.traced_module.interpret import interpret
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.primitives import remove_dead
+from megengine.traced_module.traced import TracedModule
+from megengine.traced_module.tracing.entry import lower
 
 Key = tuple[str, int, str]  # path of the module, which of its graphs, name of the node
 
@@ -27,8 +32,6 @@ class Run:
 
 def copy_of(graph: InternalGraph) -> InternalGraph:
     """The graph as it is now, with copies of all that its calls enter."""
-    from megengine.traced_module.traced import TracedModule
-
     top = graph._top
     owner = top._owner
     if not isinstance(owner, TracedModule) or not any(top is g for g in owner.graphs):
@@ -88,9 +91,6 @@ def write_reproducer(folder: Path, before: Run, after: Run, key: Key) -> None:
 
     Of a submodule that was called several times the values of the first call are kept.
     """
-    from megengine.traced_module.formats import native as files
-    from megengine.traced_module.traced import lower
-
     path, index, name = key
     graphs = [run.graphs[path, index] for run in (before, after)]
     shared = {n.name for n in graphs[0].nodes(False)} & {n.name for n in graphs[1].nodes(False)} - {name}
@@ -121,11 +121,11 @@ def _cut(graph: InternalGraph, name: str, shared: set[str]) -> tuple[InternalGra
         if id(at.expr) not in kept:
             kept.add(id(at.expr))
             todo.extend(at.expr.inputs)
-    part.set_outputs([node])
+    set_outputs(part, [node])
     part.out_def = None
     for end in ends:
         old = part.node(end)
-        fresh = part.add_input(f"{end}_value", old.spec)
+        fresh = add_input(part, f"{end}_value", old.spec)
         part.replace_node({old: fresh})
-    part.remove_dead()
+    remove_dead(part)
     return part, ends

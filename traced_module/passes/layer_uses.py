@@ -13,7 +13,8 @@ from typing import Any
 from megengine.module import Module
 from megengine.traced_module.ir.expr import CallMethod, GetAttr, is_call_module
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.node import ModuleNode, Node
+from megengine.traced_module.ir.node import ModuleNode, Node, module_of
+from megengine.traced_module.ir.queries import child_graphs
 
 Place = tuple[int, str]  # id of the module that holds the attribute, name
 
@@ -33,7 +34,7 @@ def graphs_below(*graphs: InternalGraph) -> list[InternalGraph]:
     found = {id(g): g for g in graphs}
     todo = list(found.values())
     while todo:
-        for child in todo.pop().child_graphs():
+        for child in child_graphs(todo.pop()):
             if id(child) not in found:
                 found[id(child)] = child
                 todo.append(child)
@@ -52,7 +53,7 @@ def reads_of_places(graph: InternalGraph) -> dict[Place, list[GetAttr]]:
 
 
 def _places(graph: InternalGraph, expr: GetAttr) -> Iterator[Place]:
-    at: Any = graph.module_of(expr.inputs[0])
+    at: Any = module_of(expr.inputs[0])
     for part in expr.name.split("."):
         yield id(at), part
         if isinstance(at, (list, tuple)):

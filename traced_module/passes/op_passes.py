@@ -8,10 +8,13 @@ from megengine.core.dtype import storage_of
 from megengine.dispatch import get_op
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.computed import computed_again, constant_of
+from megengine.traced_module.editing.rewiring import replace_all_uses
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.primitives import remove_dead
 from megengine.traced_module.ir.provenance import marked
+from megengine.traced_module.ir.queries import applied
 
 
 def only_user(node: TensorNode, user: Apply) -> bool:
@@ -59,7 +62,7 @@ def _fold_one(graph: InternalGraph, bn: Apply) -> Renaming:
     offset = graph.constant(added, f"{conv.name}_bias", before=bn)
     new = graph.apply(conv.op, conv.inputs[0], weight, offset, attrs=conv.attrs, name=conv.name, before=bn)
     mark(new.expr, conv, "fold_batch_norm")
-    graph.replace_all_uses(bn.output, new)
+    replace_all_uses(graph, bn.output, new)
     return [(weight, conv.inputs[1].name), (new, conv.name)]
 
 
@@ -86,11 +89,11 @@ def fold_batch_norm(graph: InternalGraph) -> bool:
     A weight shared with another convolution stays as it is there: the folded one gets its own constant. The convolution
     keeps its name.
     """
-    batch_norms = graph.get_apply_by_type("batch_norm")
+    batch_norms = applied(graph, "batch_norm")
     with graph._edit("fold_batch_norm"):
         made = [new for bn in batch_norms if isinstance(bn, Apply) for new in _fold_one(graph, bn)]
         if made:
-            graph.remove_dead()
+            remove_dead(graph)
             take_names(graph, made)
     return bool(made)
 
@@ -107,9 +110,9 @@ def fold_constants(graph: InternalGraph) -> bool:
         if all(isinstance(n.expr, Constant) for n in expr.inputs):
             with graph._edit("constant"):
                 new = graph.constant(graph._computed(constant_of, expr.output), expr.name, after=expr, meta=expr.meta)
-                graph.replace_all_uses(expr.output, new)
+                replace_all_uses(graph, expr.output, new)
             made.append((new, expr.name))
-    graph.remove_dead()
+    remove_dead(graph)
     take_names(graph, made)
     return bool(made)
 
@@ -159,7 +162,7 @@ def drop_identities(graph: InternalGraph) -> bool:
     for expr in graph.exprs():
         kept = _kept(expr) if isinstance(expr, Apply) and len(expr.outputs) == 1 else None
         if kept is not None:
-            graph.replace_all_uses(expr.output, kept)
+            replace_all_uses(graph, expr.output, kept)
             changed = True
-    graph.remove_dead()
+    remove_dead(graph)
     return changed

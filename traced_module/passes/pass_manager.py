@@ -17,7 +17,7 @@ from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.interpret import interpret
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.provenance import mark
+from megengine.traced_module.ir.primitives import mark
 from megengine.traced_module.passes.guilty import Key, copy_of, difference, first_difference, run_of, write_reproducer
 from megengine.traced_module.passes.rewriting import Rule, rewrite
 from megengine.traced_module.traced import TracedModule

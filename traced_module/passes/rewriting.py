@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from megengine.core.errors import GraphError
+from megengine.traced_module.editing.checking import check_owned
 from megengine.traced_module.ir.expr import Constant, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.primitives import assign, remove_dead
 from megengine.traced_module.ir.provenance import marked
+from megengine.traced_module.ir.queries import child_graphs
 from megengine.traced_module.pattern_targets import key_of
 from megengine.traced_module.patterns import CallOf, Match, OneOf, Pattern, Repeated, Where, match
 
@@ -126,9 +129,9 @@ def rewrite(graph: InternalGraph, rules: Sequence[Rule], *, recursive: bool = Tr
             key = key_of(expr)
             applied += any(_named_try(graph, expr, rule) for rule, keys in keyed if keys is None or key in keys)
         if applied:
-            graph.remove_dead()
+            remove_dead(graph)
     if recursive:
-        applied += sum(rewrite(child, rules) for child in graph.child_graphs())
+        applied += sum(rewrite(child, rules) for child in child_graphs(graph))
     return applied
 
 
@@ -152,9 +155,9 @@ def _try(graph: InternalGraph, expr: Expr, rule: Rule) -> bool:
         new = _built(graph, rule, found)
         if new is None or new is node:
             continue
-        graph._check_owned(f"what rule {rule.name!r} builds", [new])
+        check_owned(graph, f"what rule {rule.name!r} builds", [new])
         for expr in _made_since(first, new):
-            graph._set(expr, "meta", marked({**expr.meta, **node.meta}, rule.name))
+            assign(graph, expr, "meta", marked({**expr.meta, **node.meta}, rule.name))
         graph.replace_node({node: new})
         return True
     return False

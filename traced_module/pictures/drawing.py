@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from megengine.core.errors import GraphError
+from megengine.core.notebook import html_picture
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.nesting import nests
 from megengine.traced_module.pictures.boxes import (
@@ -63,6 +64,16 @@ def in_notebook(graph: InternalGraph) -> str:
     while _boxes(sheet_of(graph), depth) < _boxes(sheet_of(graph), depth + 1) <= MOST_BOXES:
         depth += 1
     return to_svg(graph, depth=depth)
+
+
+def notebook_svg(graphs: Sequence[InternalGraph]) -> str | None:
+    """What notebooks show of a model where they take pictures only: its first graph."""
+    return in_notebook(graphs[0]) if graphs else None
+
+
+def notebook_html(graphs: Sequence[InternalGraph]) -> str | None:
+    """What notebooks show of a model."""
+    return "".join(html_picture(in_notebook(graph), graph.name) for graph in graphs) or None
 
 
 def _boxes(sheet: Sheet, depth: int) -> int:

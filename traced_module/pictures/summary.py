@@ -16,6 +16,7 @@ from megengine.core.text import counted
 from megengine.dispatch import Op, get_op, interpose
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr, Input, is_call_module
+from megengine.traced_module.ir.functions import get_subattr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.lookup import node_path
 from megengine.traced_module.ir.node import ModuleNode, TensorNode
@@ -26,7 +27,7 @@ from megengine.traced_module.pictures.boxes import called_name
 from megengine.traced_module.pictures.hierarchy import shown
 from megengine.traced_module.pictures.tables import LONGEST_CELL, clean, table, terminal_width
 from megengine.traced_module.pictures.texts import shortened
-from megengine.traced_module.tracing.calls import get_subattr, run_call, stand_in, untouched
+from megengine.traced_module.tracing.calls import run_call, stand_in, untouched
 from megengine.traced_module.tracing.deferred import Deferring
 
 Weights = dict[int, tuple[int, int]]  # of each tensor, by identity: elements and bytes

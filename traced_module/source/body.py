@@ -14,6 +14,7 @@ from megengine.dispatch import opdefs
 from megengine.dispatch.public import public_functions
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import (
+    SHAPE_OF,
     Apply,
     Call,
     CallFunction,
@@ -25,6 +26,7 @@ from megengine.traced_module.ir.expr import (
     is_call_function,
     is_call_tensor_method,
 )
+from megengine.traced_module.ir.functions import function_of, wrapped_functions
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.ir.primitives import is_among
 from megengine.traced_module.operators import BINARY, COMPARED, UNARY
@@ -46,8 +48,7 @@ from megengine.traced_module.source.text import (
     plain,
     wrapped,
 )
-from megengine.traced_module.tracing.calls import Static, callee_signature, function_of, shape_value, wrapped_functions
-from megengine.traced_module.tracing.deferred import SHAPE_OF
+from megengine.traced_module.tracing.calls import Static, shape_value
 
 
 class Imports:
@@ -360,7 +361,7 @@ def _symbol(name: str) -> tuple[str, bool]:
 def called_with(expr: Call, args: tuple[Any, ...], skip: int) -> Iterator[tuple[str, Any]]:
     """(name or "", value) of the arguments that have to be written, `skip` leading ones left out."""
     try:
-        signature = callee_signature(expr)
+        signature = expr.signature
         bound = signature.bind(*args, **expr.kwargs)
     except TypeError:
         yield from (("", v) for v in args[skip:])

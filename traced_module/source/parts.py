@@ -11,7 +11,7 @@ import numpy as np
 from megengine.core.errors import GraphError
 from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.ir.expr import CallMethod, Expr, GetAttr
+from megengine.traced_module.ir.expr import Call, CallMethod, Constant, Expr, GetAttr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode
 from megengine.traced_module.passes.layer_uses import has_hooks
@@ -287,8 +287,6 @@ def as_tensor(value: Any) -> Tensor:
 
 def constants_of(graph: InternalGraph) -> Iterator[tuple[Any, str]]:
     """(value, name) of the constants that a graph uses: tensors, and arrays among arguments."""
-    from megengine.traced_module.ir.expr import Call, Constant
-
     for expr in graph.exprs(recursive=False):
         if isinstance(expr, Constant):
             yield expr.value, expr.name

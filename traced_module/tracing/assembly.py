@@ -6,9 +6,10 @@ from typing import Any
 
 from megengine.module import Module
 from megengine.tensor import Tensor
+from megengine.traced_module.ir.functions import forward_signature
 from megengine.traced_module.reserved import check_names
 from megengine.traced_module.traced import STATE_NAMES, TracedModule
-from megengine.traced_module.tracing.calls import forward_signature, is_leaf_module
+from megengine.traced_module.tracing.calls import is_leaf_module
 from megengine.traced_module.tracing.capture import ModuleTracer
 
 

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megengine.core.errors import GraphError
 from megengine.core.pytree import TreeDef, flatten, unflatten
 from megengine.dispatch import apply, interpose, opdefs
 from megengine.module import Module
 from megengine.tensor import Parameter, Tensor
-from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Expr, GetAttr
+from megengine.traced_module.editing.checking import check_owned
+from megengine.traced_module.ir.expr import SHAPE_OF, Apply, Call, CallFunction, CallMethod, Expr, GetAttr
+from megengine.traced_module.ir.functions import arguments_of
+from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.primitives import link
 from megengine.traced_module.ir.provenance import graph_path, meta_at
-from megengine.traced_module.tracing.calls import alias, arguments_of, result_leaves
-from megengine.traced_module.tracing.deferred import SHAPE_OF, Deferring
+from megengine.traced_module.tracing.calls import alias, result_leaves
+from megengine.traced_module.tracing.deferred import Deferring
 from megengine.traced_module.tracing.source_lines import user_line
-
-if TYPE_CHECKING:
-    from megengine.traced_module.ir.graph import InternalGraph
 
 
 @dataclass(eq=False, slots=True)
@@ -68,7 +69,7 @@ class Builder:
         """The node of a tensor or a module; None for other values. Unknown tensors become constants."""
         kind = type(value)  # not isinstance: to ask a module for its class runs Python
         if issubclass(kind, Node):
-            self.graph._check_owned("call", [value])
+            check_owned(self.graph, "call", [value])
             return value
         if issubclass(kind, Module):
             read = self.scope.reads.get(id(value))
@@ -106,7 +107,7 @@ class Builder:
         spec = value.spec if isinstance(value, Tensor) else None
         self.graph._names.take(name, None)
         expr._outputs = (self.graph._make_node(expr, spec, name, qualname),)
-        self.graph._link(expr, (owner,), self.anchor)
+        link(self.graph, expr, (owner,), self.anchor)
         return expr._outputs[0]
 
     def make_call(self, expr: Call, inputs: Sequence[Node], result: Any, name: str, qualname: str) -> Any:
@@ -115,7 +116,7 @@ class Builder:
         self.graph._attach_outputs(expr, [t.spec for t in leaves], name, qualname)
         if structure.kind is not None:
             expr._out_def = structure
-        self.graph._link(expr, inputs, self.anchor)
+        link(self.graph, expr, inputs, self.anchor)
         fresh = []
         for tensor, node in zip(leaves, expr._outputs, strict=True):
             # the same object may be an argument, or known under another node: each node has a tensor of its own
@@ -159,6 +160,6 @@ def shape_of(builder: Builder, tensor: Tensor, node: TensorNode) -> Tensor:
     expr = Apply(graph, graph._new_expr_id(), builder.meta(), SHAPE_OF, {})
     short = SHAPE_OF.lower()
     graph._attach_outputs(expr, [result.spec], f"{short}_out", f"{graph.qualname}.[def_{short}]")
-    graph._link(expr, (node,), builder.anchor)
+    link(graph, expr, (node,), builder.anchor)
     builder.scope.bind(result, expr._outputs[0])
     return result

@@ -15,30 +15,23 @@ from megengine.dispatch import interpose
 from megengine.module import Module
 from megengine.module.paths import place_of
 from megengine.tensor import Tensor
-from megengine.traced_module.ir.expr import (
+from megengine.traced_module.editing.expressions import add_input, add_self
+from megengine.traced_module.ir.expr import CallFunction, CallMethod, Constant, GetAttr, Input
+from megengine.traced_module.ir.functions import (
     Arguments,
-    CallFunction,
-    CallMethod,
-    Constant,
-    GetAttr,
-    Input,
-)
-from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.names import identifier
-from megengine.traced_module.ir.node import ModuleNode, TensorNode
-from megengine.traced_module.tracing.building import Builder, Read, Scope, shape_of
-from megengine.traced_module.tracing.calls import (
-    alias,
     arguments_key,
     flatten_arguments,
     forward_signature,
     function_of,
-    is_leaf_module,
     named_only,
     normalized,
-    result_leaves,
-    untouched,
 )
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.names import identifier
+from megengine.traced_module.ir.node import ModuleNode, TensorNode
+from megengine.traced_module.ir.primitives import remove_dead
+from megengine.traced_module.tracing.building import Builder, Read, Scope, shape_of
+from megengine.traced_module.tracing.calls import alias, is_leaf_module, result_leaves, untouched
 from megengine.traced_module.tracing.deferred import Deferring, PendingCall
 from megengine.traced_module.tracing.source_lines import user_line
 from megengine.traced_module.tracing.spec_memo import function_spec, layer_result
@@ -270,10 +263,10 @@ class ModuleTracer:
         if parent is not None:
             graph._journal, graph._top = parent._journal, parent._top
         scope = Scope(graph, module, paths={id(module): ""}, source=source, entry=_ENTRY)
-        scope.reads[id(module)] = Read(graph.add_self(), "self")
+        scope.reads[id(module)] = Read(add_self(graph), "self")
         inner = [alias(t) for t in tensors]
         for label, tensor in zip(_input_names(module, args, kwargs), inner, strict=True):
-            scope.bind(tensor, graph.add_input(label, tensor.spec))
+            scope.bind(tensor, add_input(graph, label, tensor.spec))
         builder = Builder(scope)
         builder.outsider = self._across
         supply = iter(inner)
@@ -300,7 +293,7 @@ class ModuleTracer:
     def _remember(self, module: Module, arguments: Arguments, graph: InternalGraph) -> InternalGraph:
         """Keep the graph of a call; a later call with the same nesting and constants must look the same."""
         _, graphs = self.children.setdefault(id(module), (module, {}))
-        graph.remove_dead()
+        remove_dead(graph)
         key = arguments_key(arguments)
         have = graphs.setdefault(key, graph)
         if have is graph:

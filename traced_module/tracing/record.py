@@ -15,13 +15,16 @@ from megengine.dispatch import Interposer, Op, infer, interpose
 from megengine.logger import get_logger
 from megengine.random.rng import HOME
 from megengine.tensor import Tensor
-from megengine.traced_module.ir.expr import CallFunction, Expr
+from megengine.traced_module.editing.expressions import add_input, set_outputs
+from megengine.traced_module.interpret import interpret
+from megengine.traced_module.ir.expr import SHAPE_OF, CallFunction, Expr
+from megengine.traced_module.ir.functions import function_of
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.names import identifier
 from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.primitives import remove_dead
 from megengine.traced_module.ir.provenance import graph_path, module_path
-from megengine.traced_module.tracing.calls import alias, function_of, untouched
-from megengine.traced_module.tracing.deferred import SHAPE_OF
+from megengine.traced_module.tracing.calls import alias, untouched
 
 
 class OpRecorder(Interposer):
@@ -42,14 +45,14 @@ class OpRecorder(Interposer):
         made = []
         for name, spec in zip(names, specs, strict=True):
             made.append(Tensor._deferred(spec))
-            self.bind(made[-1], self.graph.add_input(name, spec))
+            self.bind(made[-1], add_input(self.graph, name, spec))
         return made
 
     def finish(self, results: Sequence[Tensor], structure: Any) -> None:
         """Say what the graph returns."""
-        self.graph.set_outputs([self.node_of(t) for t in results])
+        set_outputs(self.graph, [self.node_of(t) for t in results])
         self.graph.out_def = structure
-        self.graph.remove_dead()
+        remove_dead(self.graph)
 
     def bind(self, tensor: Tensor, node: TensorNode) -> None:
         """Remember that `tensor` is the value `node`."""
@@ -110,8 +113,6 @@ def record_graph(source: InternalGraph) -> InternalGraph:
 
     Raises what the ops raise, and DeferredValueError where a value is needed that only a real input has.
     """
-    from megengine.traced_module.interpret import interpret
-
     assert source._owner is not None, source  # of a graph at module level
     recorder = OpRecorder(InternalGraph(source.name))
     recorder.graph.metadata = dict(source.metadata)

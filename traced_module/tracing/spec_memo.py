@@ -14,8 +14,9 @@ from megengine.dispatch.public import PublicFunction, public_functions
 from megengine.module import Module
 from megengine.tensor import DeferredValueError, Tensor
 from megengine.traced_module.ir.expr import Call, CallFunction, CallMethod
+from megengine.traced_module.ir.functions import arguments_key, constant_key
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.tracing.calls import arguments_key, constant_key, stand_in
+from megengine.traced_module.tracing.calls import stand_in
 from megengine.traced_module.tracing.deferred import Deferring, PendingCall
 
 Specs = tuple[TensorSpec, ...] | None

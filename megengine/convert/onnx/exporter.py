@@ -13,7 +13,7 @@ from megengine.traced_module.formats.module_writing import texts
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
-from megengine.traced_module.traced import lower
+from megengine.traced_module.tracing.entry import lower
 
 if TYPE_CHECKING:
     import onnx

@@ -18,6 +18,8 @@ from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.dispatch import OnnxRule
 from megengine.traced_module import InternalGraph, TracedModule
+from megengine.traced_module.editing.expressions import add_input, set_outputs
+from megengine.traced_module.ir.primitives import remove_dead
 
 if TYPE_CHECKING:
     import onnx
@@ -103,8 +105,8 @@ class _Importer:
         self._inputs()
         for index, node in enumerate(source.node):
             self._node(node, index)
-        self.graph.set_outputs([self._output(item.name) for item in source.output])
-        self.graph.remove_dead()
+        set_outputs(self.graph, [self._output(item.name) for item in source.output])
+        remove_dead(self.graph)
         return self.graph
 
     def _define(self, name: str, value: Value) -> None:
@@ -126,7 +128,7 @@ class _Importer:
                 raise FileFormatError(
                     f"the input {item.name!r} has the shape {brief(spec.shape)}, larger than any memory"
                 )
-            self._define(item.name, self.graph.add_input(_clean(item.name, "input"), spec))
+            self._define(item.name, add_input(self.graph, _clean(item.name, "input"), spec))
 
     def _wanted_shapes(self, names: list[str]) -> dict[str, tuple[int, ...]]:
         if self.shapes is None:

@@ -1,0 +1,147 @@
+"""New expressions, other results, names, and the end of what nothing needs: edits that both levels share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from megengine.core.dtype import storage_of
+from megengine.core.errors import (
+    GraphError,
+    NameInUseError,
+)
+from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
+from megengine.dispatch import get_op
+from megengine.tensor import Tensor
+from megengine.traced_module.editing.checking import check_before, check_expr, check_owned, inferred
+from megengine.traced_module.editing.inferring import infer_again, result_specs
+from megengine.traced_module.editing.renaming import rename_node
+from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.names import identifier
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.primitives import assign, is_among, link, unlink
+
+
+def add_self(graph: InternalGraph) -> ModuleNode:
+    """The node of the module that the graph belongs to: the first input at module level."""
+    expr = Input(graph, graph._new_expr_id(), {})
+    name = graph._names.unique("self")
+    node = graph._make_node(expr, None, name, graph.qualname)
+    expr._outputs = (node,)
+    link(graph, expr, (), None)
+    assign(graph, graph, "_inputs", (node, *graph._inputs))
+    return node  # type: ignore[return-value]
+
+
+def add_input(graph: InternalGraph, name: str, spec: TensorSpec, qualname: str = "") -> TensorNode:
+    """Append an input."""
+    if not isinstance(spec, TensorSpec):
+        raise GraphError(f"add_input: {name!r} has the spec {spec!r}; expected a TensorSpec")
+    with graph._edit("add_input"):
+        expr = Input(graph, graph._new_expr_id(), {})
+        graph._attach_outputs(expr, [spec], name, qualname or f"{graph.qualname}.[{name}]")
+        link(graph, expr, (), graph._inputs[-1].expr._next if graph._inputs else graph._order._first)
+        assign(graph, graph, "_inputs", (*graph._inputs, expr._outputs[0]))
+    return expr._outputs[0]
+
+
+def constant(
+    graph: InternalGraph,
+    value: Any,
+    name: str = "const_tensor",
+    *,
+    before: Expr | None = None,
+    after: Expr | None = None,
+    meta: Mapping[str, Any] | None = None,
+) -> TensorNode:
+    """Add a constant from a tensor or an array (kept in its own dtype)."""
+    value = value if isinstance(value, Tensor) else Tensor._wrap(np.asarray(value))
+    if storage_of(value.dtype).kind in "OUSmM":
+        raise GraphError(f"constant: {name!r} has elements of {value.dtype}; expected numbers")
+    with graph._edit("constant"):
+        expr = Constant(graph, graph._new_expr_id(), dict(meta or {}), value)
+        graph._attach_outputs(expr, [value.spec], name, f"{graph.qualname}.[{name}]" if graph._inputs_self() else "")
+        link(graph, expr, (), graph._anchor(before, after))
+    return expr._outputs[0]
+
+
+def apply(
+    graph: InternalGraph,
+    op: str,
+    inputs: Sequence[TensorNode],
+    attrs: Mapping[str, Any] | None = None,
+    *,
+    name: str = "",
+    before: Expr | None = None,
+    after: Expr | None = None,
+    meta: Mapping[str, Any] | None = None,
+    qualname: str = "",
+) -> Any:
+    """Add an op; specs are inferred, so an impossible call is refused here. Returns its node or nodes.
+
+    `before` / `after` place it; by default it comes last.
+    """
+    check_owned(graph, f"apply {op}", inputs)
+    record, attrs = get_op(op), dict(attrs or {})
+    specs = inferred(record, inputs, attrs)
+    single = isinstance(specs, TensorSpec)
+    anchor = graph._anchor(before, after)
+    check_before(record.name, inputs, anchor)
+    outputs = [specs] if isinstance(specs, TensorSpec) else specs
+    with graph._edit("apply"):
+        expr = Apply(graph, graph._new_expr_id(), dict(meta or {}), record.name, attrs)
+        graph._attach_outputs(expr, outputs, name or f"{op}_out", qualname)
+        link(graph, expr, inputs, anchor)
+    return expr._outputs[0] if single else expr._outputs
+
+
+def set_outputs(graph: InternalGraph, nodes: Sequence[Node]) -> None:
+    """Say which values the graph returns."""
+    check_owned(graph, "set_outputs", nodes)
+    if not nodes or not all(isinstance(n, TensorNode) for n in nodes):
+        raise GraphError(f"set_outputs: got {list(nodes)}; expected one tensor node or more")
+    if graph._top is not graph and len(nodes) != len(graph._outputs):
+        raise GraphError(
+            f"set_outputs: {graph.qualname} is called by another graph, which uses {counted(len(graph._outputs), 'result')}; "
+            f"got {len(nodes)}"
+        )
+    results = result_specs(graph)
+    with graph._edit("set_outputs"):
+        assign(graph, graph, "_outputs", tuple(nodes))
+        infer_again(graph, [], results)
+
+
+def rename(graph: InternalGraph, node: Node, new: str) -> None:
+    """Give a node another name. Raises NameInUseError if another node has it."""
+    check_owned(graph, "rename", [node])
+    if not isinstance(new, str):
+        raise GraphError(f"rename: {node.name!r} to {new!r}; expected a text")
+    if new != identifier(new):
+        raise GraphError(f"{new!r} is not a name; expected letters, digits and _; try {identifier(new)!r}")
+    holder = graph._names.get(new)
+    if holder is not None and holder is not node:
+        raise NameInUseError(f"{new!r} already names {holder.expr!r}; choose another name")
+    with graph._edit("rename"):
+        rename_node(graph, node, new)
+
+
+def erase(graph: InternalGraph, expr: Expr) -> None:
+    """Remove an expression whose values nobody uses; an input only of a graph of ops, which nobody calls."""
+    check_expr(graph, "erase", expr)
+    if isinstance(expr, Input) and graph.arguments is not None:
+        raise GraphError(
+            f"erase: {expr.output.name!r} is an argument of calls of {graph.qualname}; reset_inputs gives a top "
+            "graph other inputs"
+        )
+    for n in expr.outputs:
+        if n._users or is_among(n, graph._outputs):
+            used = [u.name for u in n.users] or ["the graph's outputs"]
+            raise GraphError(f"erase: {n.name!r} is still used by {', '.join(used)}; replace its uses first")
+    with graph._edit("erase"):
+        unlink(graph, expr)
+        if isinstance(expr, Input):
+            assign(graph, graph, "_inputs", tuple(n for n in graph._inputs if n.expr is not expr))

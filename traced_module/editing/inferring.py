@@ -1,0 +1,130 @@
+"""Specs that follow an edit: of what uses a changed value, and of calls that enter a changed graph."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from megengine.core.errors import (
+    MegEngineError,
+    ShapeError,
+)
+from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
+from megengine.traced_module.editing.attaching import all_exprs
+from megengine.traced_module.editing.checking import specs_of
+from megengine.traced_module.ir.expr import Constant, Expr
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import Node, TensorNode
+from megengine.traced_module.ir.primitives import assign, remove_dead
+from megengine.traced_module.ir.queries import child_graph
+
+
+def infer_again(
+    graph: InternalGraph,
+    changed: Sequence[Expr],
+    results: list[TensorSpec] | None = None,
+    *,
+    entries: bool = True,
+) -> None:
+    """Bring specs up to date from these expressions on, in execution order; then where this graph is called.
+
+    `results` are the specs of the graph's outputs before the edit, if it may have exchanged them already.
+    """
+    results = result_specs(graph) if results is None else results
+    infer_in_order(graph, changed)
+    wanted = result_specs(graph)
+    if results != wanted:
+        for expr in all_exprs(graph._top):
+            if child_graph(expr) is graph and [n.spec for n in expr.outputs] != wanted:
+                infer_again(expr._graph, [expr], entries=False)
+    if entries and graph._top is not graph:
+        infer_entries(graph)
+
+
+def infer_entries(graph: InternalGraph) -> None:
+    """Infer the calls again that enter graphs with other shapes than those they were traced with.
+
+    What fits the graph as it was traced may not fit these; there are such calls in few models.
+    """
+    top = graph._top
+    if top._entered_otherwise is None:
+        top._entered_otherwise = any(map(_enters_otherwise, all_exprs(top)))
+    for expr in all_exprs(top) if top._entered_otherwise else ():
+        if _enters_otherwise(expr):
+            infer_again(expr._graph, [expr], entries=False)
+
+
+def result_specs(graph: InternalGraph) -> list[TensorSpec]:
+    """Specs of the results where another graph calls this one."""
+    return [] if graph._top is graph else [n.spec for n in graph._outputs]
+
+
+def infer_in_order(graph: InternalGraph, changed: Sequence[Expr]) -> None:
+    waiting = {e._key: e for e in changed}
+    todo = sorted(waiting)  # a heap, first in execution order on top
+    while todo:
+        expr = waiting.pop(heapq.heappop(todo))
+        note_entry(expr)
+        try:
+            specs = possible_specs(expr)
+        except MegEngineError as error:
+            graph._journal.postpone(expr, error)
+            continue
+        if postponed := graph._journal.open and graph._journal.open.postponed:
+            postponed.pop(expr, None)
+        if specs is None:
+            continue
+        for node, spec in zip(expr.outputs, specs, strict=True):
+            if node.spec != spec:
+                assign(graph, node, "_spec", spec)
+            elif not tells_shapes(node):
+                continue
+            for user in node._users:
+                if user._key not in waiting:
+                    waiting[user._key] = user
+                    heapq.heappush(todo, user._key)
+
+
+def possible_specs(expr: Expr) -> tuple[TensorSpec, ...] | None:
+    specs = specs_of(expr, expr.inputs)
+    if specs is not None and len(specs) != len(expr.outputs):
+        raise ShapeError(f"{expr!r} would make {counted(len(specs), 'value')}; it makes {len(expr.outputs)}")
+    return specs
+
+
+def retry(expr: Expr) -> None:
+    """At the end of a transaction: infer an expression again that was impossible; gone if no result needs it."""
+    graph = expr._graph
+    postponed = graph._journal.open.postponed if graph._journal.open is not None else {}
+    infer_again(graph, [expr] if expr.in_graph else [])
+    if expr in postponed and expr.in_graph and not any(e is expr for e in needed(graph)):
+        remove_dead(graph)
+    if not expr.in_graph:
+        postponed.pop(expr, None)
+
+
+def needed(graph: InternalGraph) -> list[Expr]:
+    """Expressions that a result needs, or that are to stay."""
+    kept = [n for e in graph._order if e._disable_remove for n in e.outputs]
+    return graph.get_dep_exprs([*graph._outputs, *kept])
+
+
+def _enters_otherwise(expr: Expr) -> bool:
+    """True for a call that gives a graph other shapes than those that it was traced with."""
+    child = child_graph(expr)
+    return child is not None and [n.spec for n in expr.inputs[1:]] != [n.spec for n in child._inputs[1:]]
+
+
+def note_entry(expr: Expr) -> None:
+    """Remember if there is such a call."""
+    if _enters_otherwise(expr):
+        expr._graph._top._entered_otherwise = True
+
+
+def tells_shapes(node: Node) -> bool:
+    """True for a value that is known and may be a shape: computed from shapes of others, or a constant."""
+    if not isinstance(node, TensorNode) or node._spec.size > 16:
+        return False
+    expr = node._expr
+    return expr._from_shapes or (isinstance(expr, Constant) and getattr(node._spec.dtype, "kind", "") in ("i", "u"))

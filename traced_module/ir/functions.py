@@ -1,0 +1,190 @@
+"""Functions by name, and the arguments of calls in one normal form."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from megengine.core import hooks
+from megengine.core.errors import GraphError, nearest
+from megengine.core.exports import exported
+from megengine.core.pytree import TreeDef, flatten
+from megengine.dispatch import opdefs
+from megengine.dispatch.public import public_functions
+from megengine.module import Module
+
+N = TypeVar("N")
+Arguments = tuple[TreeDef, tuple[tuple[int, Any], ...]]  # nesting, (index of the leaf, constant)
+
+_NAMED, _BY_NAME_ONLY = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+wrapped_functions: dict[str, Callable[..., Any]] = {}
+
+
+def qualified_name(function: Callable[..., Any]) -> str:
+    """Module and name under which graphs store a public or wrapped function."""
+    record = getattr(function, "__public__", None)
+    return record.qualified if record is not None else f"{function.__module__}.{function.__qualname__}"
+
+
+@functools.lru_cache(maxsize=1024)
+def _public(qualified: str) -> Callable[..., Any]:
+    home, _, name = qualified.rpartition(".")
+    return exported(home, name)
+
+
+def function_of(qualified: str) -> Callable[..., Any]:
+    """The function that a graph names: a public one or one that was wrapped; never found by importing.
+
+    Raises GraphError with the nearest known name.
+    """
+    if qualified in wrapped_functions:
+        return wrapped_functions[qualified]
+    if qualified in public_functions:
+        return _public(qualified)
+    found = opdefs.find(qualified)
+    if found is not None:
+        return found
+    known = [*public_functions, *wrapped_functions]
+    raise GraphError(
+        f"unknown function {qualified!r}{nearest(qualified, known)}; "
+        "expected a public function, or one declared with traced_module.wrap before the graph is used"
+    )
+
+
+def get_subattr(module: Any, path: str) -> Any:
+    """The attribute at a dotted path; entries of lists and dicts count as attributes.
+
+    Raises GraphError naming the part that is missing.
+    """
+    at, watcher = module, hooks.active.get()
+    if watcher is None and "." not in path and issubclass(type(at), Module):  # the usual case
+        own = object.__getattribute__(at, "__dict__")
+        if path in own:
+            return own[path]
+    for part in path.split("."):
+        try:
+            if isinstance(at, Module):
+                value = object.__getattribute__(at, "__dict__")[part]  # never a method, a class or a module's globals
+                at = value if watcher is None else watcher.attribute(at, part, value)
+            elif isinstance(at, (list, tuple)):
+                at = at[int(part)]
+            elif isinstance(at, Mapping):
+                at = at[part]
+            elif part in object.__getattribute__(at, "__dict__"):
+                at = getattr(at, part)
+            else:
+                raise AttributeError(part)  # noqa: TRY301
+        except (AttributeError, IndexError, KeyError, ValueError):
+            raise GraphError(f"{type(module).__name__} has no attribute {path!r}: {part!r} is missing") from None
+    return at
+
+
+# ---------------------------------------------------------------- arguments
+
+
+@functools.lru_cache(maxsize=2048)
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Signature of a function, kept."""
+    return inspect.signature(function)
+
+
+def normalized(
+    signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments in one form: all that can be is positional, defaults are filled in, keyword-only ones are named.
+
+    Raises TypeError as a wrong call would.
+    """
+    plain = named_only(signature, args, kwargs)
+    if plain is not None:
+        return plain
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.args, bound.kwargs
+
+
+def named_only(
+    signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The same (`normalized`) for functions whose parameters all have names; None for others, and for wrong calls."""
+    given, left = len(args), len(kwargs)
+    values, named = list(args), {}
+    for i, (name, parameter) in enumerate(signature.parameters.items()):
+        kind = parameter.kind
+        if kind is not _NAMED and kind is not _BY_NAME_ONLY:
+            return None
+        if kind is _NAMED and i < given:
+            if name in kwargs:
+                return None
+            continue
+        if name in kwargs:
+            value, left = kwargs[name], left - 1
+        elif parameter.default is inspect.Parameter.empty:
+            return None
+        else:
+            value = parameter.default
+        if kind is _NAMED:
+            values.append(value)
+        else:
+            named[name] = value
+    return None if left or len(values) + len(named) != len(signature.parameters) else (tuple(values), named)
+
+
+def flatten_arguments(
+    args: Sequence[Any], kwargs: Mapping[str, Any], node_of: Callable[[Any], N | None]
+) -> tuple[list[N], Arguments]:
+    """Nodes among the arguments and the rest as structure and constants."""
+    return arguments_of(*flatten((tuple(args), dict(kwargs))), node_of)
+
+
+def arguments_of(leaves: list[Any], arg_def: TreeDef, node_of: Callable[[Any], N | None]) -> tuple[list[N], Arguments]:
+    """The same for arguments that are flat already."""
+    inputs, constants = [], []
+    for i, leaf in enumerate(leaves):
+        node = node_of(leaf)
+        if node is None:
+            constants.append((i, leaf))
+        else:
+            inputs.append(node)
+    return inputs, (arg_def, tuple(constants))
+
+
+def arguments_key(arguments: Arguments, *, skip: int = 0) -> tuple[Any, ...]:
+    """Hashable: equal for calls with the same nesting and the same constants."""
+    arg_def, constants = arguments
+    return (arg_def, *((i, type(v).__name__, constant_key(v)) for i, v in constants if i >= skip))
+
+
+def constant_key(value: Any) -> Any:
+    """Hashable, equal for equal constants."""
+    if isinstance(value, np.ndarray):
+        return (value.shape, value.dtype.str, value.tobytes())
+    if isinstance(value, float):
+        return value.hex()  # 0.0 is not -0.0, and nan is nan
+    try:
+        hash(value)
+    except TypeError:
+        return repr(value)
+    return value
+
+
+def forward_signature(module: Module, *, with_self: bool = False) -> inspect.Signature:
+    """Signature of a module's forward."""
+    own = object.__getattribute__(module, "__dict__").get("forward_signature")
+    if not isinstance(own, inspect.Signature):  # a submodule of a user's may be called so
+        return (signature_of if with_self else _signature_without_self)(type(module).forward)
+    return own if with_self else without_self(own)
+
+
+@functools.lru_cache(maxsize=2048)
+def _signature_without_self(function: Callable[..., Any]) -> inspect.Signature:
+    return without_self(signature_of(function))
+
+
+def without_self(signature: inspect.Signature) -> inspect.Signature:
+    """A signature without its first parameter."""
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
