@@ -133,6 +133,10 @@ class PatternError(GraphError, AttributeError):
     """A pattern of this kind has no such condition."""
 
 
+class FixedAttributeError(GraphError, AttributeError):
+    """An attribute of a graph, expression or node that only a method changes was set."""
+
+
 class NameInUseError(GraphError):
     """A name already belongs to another node."""
 

@@ -160,7 +160,7 @@ def _alive(graph: InternalGraph, *, backwards: bool) -> Iterator[Expr]:
     """Expressions as they are when the sweep begins, without those that were removed since."""
     exprs = [e for e in graph._order if not isinstance(e, Input)]
     for expr in reversed(exprs) if backwards else exprs:
-        if expr.outputs and graph._names.get(expr.outputs[0].name) is expr.outputs[0]:
+        if expr.in_graph:
             yield expr
 
 

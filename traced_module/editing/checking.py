@@ -41,7 +41,7 @@ def check_owned(graph: InternalGraph, what: str, nodes: Iterable[Node]) -> None:
 def check_expr(graph: InternalGraph, what: str, expr: Any, kind: type[Expr] = Expr) -> None:
     if isinstance(expr, Node):
         raise GraphError(f"{what}: {expr.name!r} is a node; expected the expression that makes it: node.expr")
-    if not isinstance(expr, Expr) or not expr.outputs or graph._names.get(expr.outputs[0].name) is not expr.outputs[0]:
+    if not isinstance(expr, Expr) or expr._graph is not graph or not expr.in_graph:
         raise GraphError(
             f"{what}: expression {expr!r} does not belong to graph {graph.name!r}{where_it_stands(graph, expr)}"
         )

@@ -173,7 +173,7 @@ class _Changes:
     def finish(self) -> None:
         """Check what was touched, and count on as the session did."""
         for expr in self.touched.values():
-            if expr.top_graph._names.get(expr.outputs[0].name) is expr.outputs[0]:
+            if expr.in_graph:
                 check_same(expr, expr.inputs)
                 note_entry(expr)
         journal = self.replay.top._journal

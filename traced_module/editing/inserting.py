@@ -87,7 +87,7 @@ class Inserter(Builder):
         """What comes behind an expression, the inputs, and what was inserted there before."""
         order = self.graph._order
         at = self.ends.get(id(expr), expr)
-        if self.graph._names.get(at._outputs[0]._name) is not at._outputs[0]:
+        if not at.in_graph:
             at = expr  # what was inserted was erased since
         following = at._next
         if following is not None and order.body is not None and following._key < order.body._key:
@@ -207,7 +207,7 @@ class Inserter(Builder):
     def _known(self, path: str) -> Node | None:
         """The node that reads a path, if there is one."""
         known = self._attributes().get(path)
-        return known if known is not None and self.graph._names.get(known.name) is known else None
+        return known if known is not None and known._expr.in_graph else None
 
     def _make_read(self, node: ModuleNode, path: str, value: Any) -> Node:
         self._place([node])

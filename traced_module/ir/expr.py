@@ -12,6 +12,7 @@ from megengine.core.pytree import TreeDef, unflatten
 from megengine.core.text import counted, one_line
 from megengine.dispatch import opdefs
 from megengine.tensor import Tensor
+from megengine.traced_module.ir.fixed import refuse_setting
 from megengine.traced_module.ir.functions import Arguments, forward_signature, function_of, qualified_name, signature_of
 from megengine.traced_module.ir.methods import methods
 
@@ -354,7 +355,7 @@ class Apply(Expr):
 
     @property
     def attrs(self) -> Mapping[str, Any]:
-        """Attributes of the op: a read-only mapping; `graph.set_attrs` changes it."""
+        """Attributes of the op: a read-only mapping; `editing.rewiring.set_attrs` changes it."""
         return self._attrs
 
     def _body(self) -> str:
@@ -409,3 +410,18 @@ def is_getattr(expr: Expr) -> bool:
 def is_input(expr: Expr) -> bool:
     """True for an input of the graph."""
     return isinstance(expr, Input)
+
+
+_EXCHANGE = "replace_inputs, or graph.replace_node"
+_RESULTS = "graph.replace_node, which lets users of a result use another value"
+_ARGUMENTS = "set_arg or set_args_kwargs"
+_ANOTHER = "insert_exprs to make another expression, and graph.replace_node"
+refuse_setting(Expr, {"inputs": _EXCHANGE, "outputs": _RESULTS, "output": _RESULTS, "name": "graph.rename on its node"})
+refuse_setting(Expr, dict.fromkeys(("graph", "top_graph", "in_graph"), "insert_exprs and graph.erase"))
+refuse_setting(Call, dict.fromkeys(("args", "kwargs", "named_args", "arg_def", "const_val", "arguments"), _ARGUMENTS))
+refuse_setting(Call, {"return_val": _RESULTS, "out_def": _RESULTS})
+refuse_setting(GetAttr, {"name": "graph.replace_module"})
+refuse_setting(CallMethod, {"method": _ANOTHER})
+refuse_setting(CallFunction, {"func": _ANOTHER})
+refuse_setting(Constant, {"value": "graph.constant and graph.replace_node"})
+refuse_setting(Apply, {"op": _ANOTHER, "attrs": "editing.rewiring.set_attrs"})

@@ -22,6 +22,7 @@ from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import CallMethod, Expr, Input, is_call_function, is_call_tensor_method
 from megengine.traced_module.ir.filters import ExprFilter, NodeFilter
+from megengine.traced_module.ir.fixed import refuse_setting
 from megengine.traced_module.ir.functions import Arguments
 from megengine.traced_module.ir.journal import Journal
 from megengine.traced_module.ir.lookup import node_of
@@ -413,3 +414,14 @@ class InternalGraph:
 
     def _inputs_self(self) -> bool:
         return bool(self._inputs) and isinstance(self._inputs[0], ModuleNode)
+
+
+refuse_setting(
+    InternalGraph,
+    {
+        "inputs": "add_input_node or reset_inputs",
+        "outputs": "add_output_node or reset_outputs",
+        "top_graph": "insert_exprs: a module that is set and called becomes a part",
+        "edit_log": "EditLog.replay on another copy",
+    },
+)

@@ -11,6 +11,7 @@ from megengine.core.spec import TensorSpec
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Expr, GetAttr
+from megengine.traced_module.ir.fixed import refuse_setting
 from megengine.traced_module.ir.functions import get_subattr
 from megengine.traced_module.ir.methods import methods
 from megengine.traced_module.ir.owner import GraphOwner
@@ -241,7 +242,16 @@ class ModuleNode(Node):
         return inserting.call_module(self, args, kwargs)
 
 
-_NODE_ATTRIBUTES = frozenset((*Node.__slots__, "name"))
+_REWIRE = "graph.replace_node, replace_all_uses_with or insert_exprs"
+_SPEC = "insert_exprs and graph.replace_node: shapes and dtypes follow from what makes the value"
+refuse_setting(Node, dict.fromkeys(("expr", "users"), _REWIRE))
+refuse_setting(Node, dict.fromkeys(("graph", "top_graph"), "insert_exprs in the graph that it is to be in"))
+refuse_setting(Node, {"qualname": "graph.rename, which gives another name"})
+refuse_setting(TensorNode, dict.fromkeys(("spec", "shape", "dtype", "device"), _SPEC))
+refuse_setting(ModuleNode, dict.fromkeys(("owner", "module_type"), "graph.replace_module"))
+_NODE_ATTRIBUTES = frozenset(
+    (*Node.__slots__, "name", "expr", "users", "graph", "top_graph", "qualname", "owner", "module_type")
+)
 
 
 def module_of(node: Any) -> Any:

@@ -128,7 +128,7 @@ def _put(graph: InternalGraph, expr: Expr, make: Callable[[], Any], name: str) -
 def _standing(graph: InternalGraph) -> Iterator[Expr]:
     """Expressions as they are when a sweep begins, without those that were removed since."""
     for expr in graph.exprs(recursive=False):
-        if graph._names.get(expr.outputs[0].name) is expr.outputs[0]:
+        if expr.in_graph:
             yield expr
 
 

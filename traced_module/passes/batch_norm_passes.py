@@ -186,7 +186,7 @@ def _fold_all(graph: InternalGraph, norm_of: Any, folded: Any, rewire: Any) -> b
     changed = False
     for each in reversed(own):
         for expr in reversed(each.exprs(recursive=False)):
-            if not _stands(expr) or not isinstance(expr, GetAttr) or only_call(expr) is None:
+            if not expr.in_graph or not isinstance(expr, GetAttr) or only_call(expr) is None:
                 continue
             place = place_of(expr.output)
             found = _folds_everywhere(places, place, norm_of)
@@ -202,10 +202,6 @@ def _fold_all(graph: InternalGraph, norm_of: Any, folded: Any, rewire: Any) -> b
     for each in own:
         remove_dead(each)
     return changed
-
-
-def _stands(expr: Expr) -> bool:
-    return expr.top_graph._names.get(expr.outputs[0].name) is expr.outputs[0]
 
 
 def _folds_everywhere(

@@ -124,7 +124,7 @@ def rewrite(graph: InternalGraph, rules: Sequence[Rule], *, recursive: bool = Tr
     applied = 0
     with graph._edit("rewrite"):
         for expr in graph.exprs(recursive=False):
-            if isinstance(expr, (Input, Constant)) or graph._names.get(expr.outputs[0].name) is not expr.outputs[0]:
+            if isinstance(expr, (Input, Constant)) or not expr.in_graph:
                 continue
             key = key_of(expr)
             applied += any(_named_try(graph, expr, rule) for rule, keys in keyed if keys is None or key in keys)

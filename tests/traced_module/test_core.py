@@ -1,0 +1,100 @@
+"""The graph core: what stands in a graph, what cannot be set, how much a graph offers, and what the core imports."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import megengine.functional as F
+import megengine.module as M
+from megengine import tensor
+from megengine.core.errors import GraphError
+from megengine.traced_module import InternalGraph, lower, trace_module
+
+ROOT = Path(__file__).resolve().parents[2] / "traced_module"
+X = tensor(np.ones((2, 3), np.float32))
+
+
+class Net(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = M.Linear(3, 3)
+
+    def forward(self, x):
+        return F.relu(self.fc(x)) + 1
+
+
+@pytest.fixture(scope="module")
+def model():
+    return trace_module(Net().eval(), X)
+
+
+def test_an_expression_knows_whether_it_stands_in_its_graph(model):
+    graph = model.clone().graph
+    with graph.insert_exprs():
+        made = F.exp(graph.outputs[0])
+    assert made.expr.in_graph
+    graph.erase(made.expr)
+    assert not made.expr.in_graph
+    graph.undo()
+    assert made.expr.in_graph
+
+
+def call(m):
+    return m.graph.get_function_by_type(F.relu).as_unique()
+
+
+SET = {
+    "inputs of an expression": (lambda m: (call(m), "inputs"), "use replace_inputs, or graph.replace_node"),
+    "outputs of an expression": (lambda m: (call(m), "outputs"), "use graph.replace_node"),
+    "arguments of a call": (lambda m: (call(m), "args"), "use set_arg or set_args_kwargs"),
+    "named arguments": (lambda m: (call(m), "kwargs"), "use set_arg or set_args_kwargs"),
+    "function": (lambda m: (call(m), "func"), "use insert_exprs to make another expression"),
+    "method": (lambda m: (m.graph.get_calls_of(M.Linear).as_unique(), "method"), "use insert_exprs"),
+    "attribute that is read": (lambda m: (m.graph.node("fc").expr, "name"), "use graph.replace_module"),
+    "module": (lambda m: (m.graph.node("fc"), "owner"), "use graph.replace_module"),
+    "users": (lambda m: (m.graph.node("fc_out"), "users"), "use graph.replace_node, replace_all_uses_with"),
+    "shape": (
+        lambda m: (m.graph.node("fc_out"), "shape"),
+        "use insert_exprs and graph.replace_node: shapes and dtypes",
+    ),
+    "qualname": (lambda m: (m.graph.node("fc_out"), "qualname"), "use graph.rename"),
+    "graph of a node": (lambda m: (m.graph.node("fc"), "graph"), "use insert_exprs in the graph"),
+    "inputs of a graph": (lambda m: (m.graph, "inputs"), "use add_input_node or reset_inputs"),
+    "outputs of a graph": (lambda m: (m.graph, "outputs"), "use add_output_node or reset_outputs"),
+    "attributes of an op": (lambda m: (lower(m).graph.outputs[0].expr, "attrs"), "use editing.rewiring.set_attrs"),
+}
+
+
+@pytest.mark.parametrize("what", SET)
+def test_what_only_a_method_changes_refuses_to_be_set_and_names_it(model, what):
+    find, text = SET[what]
+    part, name = find(model)
+    before = repr(model)
+    for kind in (GraphError, AttributeError):
+        with pytest.raises(kind, match=f"{name} of the .* cannot be set; {text}"):
+            setattr(part, name, ())
+    assert repr(model) == before
+
+
+def test_a_graph_is_one_class_with_few_public_methods():
+    assert InternalGraph.__mro__ == (InternalGraph, object)
+    methods = [name for name, one in vars(InternalGraph).items() if name[0] != "_" and inspect.isfunction(one)]
+    assert len(methods) <= 35, methods
+
+
+def imported(path):
+    """Modules of the package that a file imports, wherever the import stands."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "ir").glob("*.py")), ids=lambda path: path.stem)
+def test_the_core_imports_nothing_above_it(path):
+    own = [name for name in imported(path) if name.startswith("megengine.traced_module.")]
+    assert [name for name in own if not name.startswith("megengine.traced_module.ir.")] == []
