@@ -106,8 +106,8 @@ def set_outputs(graph: InternalGraph, nodes: Sequence[Node]) -> None:
         raise GraphError(f"set_outputs: got {list(nodes)}; expected one tensor node or more")
     if graph._top is not graph and len(nodes) != len(graph._outputs):
         raise GraphError(
-            f"set_outputs: {graph.qualname} is called by another graph, which uses {counted(len(graph._outputs), 'result')}; "
-            f"got {len(nodes)}"
+            f"set_outputs: {graph.qualname} is called by another graph, which uses "
+            f"{counted(len(graph._outputs), 'result')}; got {len(nodes)}"
         )
     results = result_specs(graph)
     with graph._edit("set_outputs"):
