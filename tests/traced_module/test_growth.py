@@ -26,7 +26,6 @@ from megengine.traced_module.pictures.dot import to_dot
 from megengine.traced_module.source import to_source
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.entry import lower
-from megengine.utils.max_recursion_limit import max_recursion_limit
 
 SLACK = 1.25  # work may grow by a quarter more than the model does
 
