@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import is_not
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,9 +17,8 @@ from megengine.dispatch.public import in_place_methods
 from megengine.module import Module, Sequential
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod
-from megengine.traced_module.ir.node import Node
+from megengine.traced_module.ir.node import Node, TensorNode
 
-T = TypeVar("T")
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
