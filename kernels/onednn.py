@@ -183,7 +183,8 @@ def _integer_usable(problem: Problem) -> str | None:
     if _module is not None and not _module.int8_is_exact():
         return "oneDNN saturates int16 sums below VNNI, and ONEDNN_MAX_CPU_ISA caps it there"
     out = problem.outputs[0].dtype
-    zero_points = [s.dtype.zero_point for s in (problem.inputs[0], *problem.inputs[5:])]  # type: ignore[union-attr]
+    quantized = [s.dtype for s in (problem.inputs[0], *problem.inputs[5:])]
+    zero_points = [dtype.zero_point for dtype in quantized if isinstance(dtype, QuantizedDType)]
     if any(zero_points):
         return f"input zero points {zero_points}; expected 0"
     if isinstance(out, QuantizedDType) and out.zero_point:

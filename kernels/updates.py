@@ -32,7 +32,7 @@ def twin(describe: Callable[..., NativeUpdate]) -> Callable[[_Method], _Method]:
     """Give a NumPy rule `f(self, w, g, state, group)` its native twin: `describe(self, state, group)` says which."""
 
     def attach(rule: _Method) -> _Method:
-        rule.native = describe  # type: ignore[attr-defined]
+        rule.native = describe  # type: ignore[attr-defined]  # functions take attributes
         return rule
 
     return attach

@@ -173,10 +173,22 @@ WRONG = {
     "renaming a number": (lambda g: g.rename(3, "z"), "node 3 does not belong"),
     "calls among ops": (lambda g: g.insert_exprs().__enter__(), "is a graph of ops; add them with graph.apply"),
     "a module among ops": (lambda g: g.replace_module(g.node("a"), 3), "a does not read a submodule"),
-    "inputs by assignment": (lambda g: setattr(g.node("add_out").expr, "inputs", ()), "'inputs' of 'Apply'"),
-    "users by assignment": (lambda g: setattr(g.node("add_out"), "users", ()), "'users' of 'TensorNode'"),
-    "a spec by assignment": (lambda g: setattr(g.node("add_out"), "spec", SPEC), "'spec' of 'TensorNode'"),
-    "outputs by assignment": (lambda g: setattr(g, "outputs", ()), "'outputs' of 'InternalGraph'"),
+    "inputs by assignment": (
+        lambda g: setattr(g.node("add_out").expr, "inputs", ()),
+        "inputs of the Apply 'add_out' cannot be set; use replace_inputs",
+    ),
+    "users by assignment": (
+        lambda g: setattr(g.node("add_out"), "users", ()),
+        "users of the TensorNode 'add_out' cannot be set; use graph.replace_node",
+    ),
+    "a spec by assignment": (
+        lambda g: setattr(g.node("add_out"), "spec", SPEC),
+        "spec of the TensorNode 'add_out' cannot be set; use insert_exprs",
+    ),
+    "outputs by assignment": (
+        lambda g: setattr(g, "outputs", ()),
+        "outputs of the InternalGraph 'graph' cannot be set; use add_output_node",
+    ),
     "attributes by assignment": (lambda g: put(g.node("matmul_out").expr.attrs, "transpose_a", True), "mappingproxy"),
 }
 

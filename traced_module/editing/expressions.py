@@ -34,7 +34,7 @@ def add_self(graph: InternalGraph) -> ModuleNode:
     expr._outputs = (node,)
     link(graph, expr, (), None)
     assign(graph, graph, "_inputs", (node, *graph._inputs))
-    return node  # type: ignore[return-value]
+    return node
 
 
 def add_input(graph: InternalGraph, name: str, spec: TensorSpec, qualname: str = "") -> TensorNode:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from megengine.core.errors import GraphError
+from megengine.traced_module.editing.attaching import is_of_top
 from megengine.traced_module.editing.checking import check_owned
-from megengine.traced_module.editing.ends import check_top, set_signature
 from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.editing.flattening import inlined
+from megengine.traced_module.editing.inputs import set_signature
 from megengine.traced_module.editing.results import calls_to, value_in, way_along
 from megengine.traced_module.ir.expr import Constant, GetAttr, Input
 from megengine.traced_module.ir.graph import InternalGraph
@@ -32,7 +33,7 @@ def extract(graph: InternalGraph, inputs: Sequence[TensorNode | str], outputs: S
     Example:
         >>> extract(traced.graph, [graph.node("layer1_out")], [graph.node("layer3_out")])  # doctest: +SKIP
     """
-    check_top(graph, "extract")
+    _check_top(graph, "extract")
     with graph._edit("extract"):
         ends, results = _in_graph(graph, inputs, outputs)
         _check(graph, ends, results)
@@ -56,7 +57,7 @@ def drop_unused_inputs(graph: InternalGraph) -> int:
     Raises:
         GraphError: the graph is that of a submodule, whose callers give all inputs.
     """
-    check_top(graph, "drop_unused_inputs")
+    _check_top(graph, "drop_unused_inputs")
     returned = {id(node) for node in graph.outputs}
     tensors = [node for node in graph.inputs if isinstance(node, TensorNode)]
     kept = [node for node in tensors if node.users or id(node) in returned]
@@ -70,6 +71,11 @@ def drop_unused_inputs(graph: InternalGraph) -> int:
                 if not any(node is one for one in kept):
                     graph.erase(node.expr)
     return len(tensors) - len(kept)
+
+
+def _check_top(graph: InternalGraph, what: str) -> None:
+    if not is_of_top(graph):
+        raise GraphError(f"{what}: {graph.qualname} is called by another graph; flatten the module, or edit the top")
 
 
 def _in_graph(graph: InternalGraph, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:

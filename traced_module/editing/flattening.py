@@ -64,7 +64,7 @@ class _Entered:
 
     source: InternalGraph
     todo: Iterator[Expr]
-    mapping: dict[int, Node]  # its nodes -> those of the copy
+    mapping: dict[int, Any]  # its nodes -> those of the copy
     prefix: str = ""  # what names of its values begin with
     path: str = ""  # of its module
     outputs: dict[int, Label] = field(default_factory=dict)  # values that leave it -> as the caller knows them
@@ -81,7 +81,7 @@ class _Inliner:
 
     def run(self, source: InternalGraph) -> None:
         """Copy the outermost graph."""
-        mapping: dict[int, Node] = {}
+        mapping: dict[int, Any] = {}
         for node in source.inputs:
             if isinstance(node, ModuleNode):
                 mapping[id(node)] = add_self(self.graph)
@@ -93,9 +93,9 @@ class _Inliner:
         self._body(source, mapping)
         for name in [name for name in names if names.get(name) is None]:
             names.free(name)
-        self.graph._outputs = tuple(mapping[id(n)] for n in source.outputs)  # type: ignore[assignment]
+        self.graph._outputs = tuple(mapping[id(n)] for n in source.outputs)
 
-    def _body(self, source: InternalGraph, mapping: dict[int, Node]) -> None:
+    def _body(self, source: InternalGraph, mapping: dict[int, Any]) -> None:
         """Copy the expressions of a graph and of those it enters, without recursion: modules may nest deeply."""
         entered = [_Entered(source, iter(source._order), mapping)]
         while entered:
@@ -178,7 +178,7 @@ class _Inliner:
             inner[id(node)] = at.mapping[id(given)]
         names = self._labels(expr, child, at)
         below = ".".join(p for p in (at.path, attribute) if p)
-        other = at.other_shapes or any(inner[id(n)].spec != n.spec for n in child.inputs[1:])  # type: ignore[attr-defined]
+        other = at.other_shapes or any(inner[id(n)].spec != n.spec for n in child.inputs[1:])
         prefix = self.prefixes[id(module_node)]
         return _Entered(child, iter(child._order), inner, prefix, below, names, other, expr)
 
@@ -226,13 +226,13 @@ def inlined(call: Call) -> dict[int, Node]:
 class _Inlined:
     """The place of a call, while what its graph does is put there."""
 
-    def __init__(self, call: Call, child: InternalGraph, mapping: dict[int, Node]) -> None:
+    def __init__(self, call: Call, child: InternalGraph, mapping: dict[int, Any]) -> None:
         self.call, self.child, self.mapping, self.graph = call, child, mapping, call._graph
         self.prefix = call._inputs[0]._name
         self.path = attribute_path(call._inputs[0])  # of the module, below that of the graph
         at = graph_path(self.graph)
         self.where = f"{at}.{self.path}" if at else self.path
-        same = all(self.mapping[id(n)].spec == n.spec for n in child._inputs[1:])  # type: ignore[attr-defined]
+        same = all(self.mapping[id(n)].spec == n.spec for n in child._inputs[1:])
         self.other_shapes = not same
 
     def copied(self, expr: Expr) -> Expr:

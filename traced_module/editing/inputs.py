@@ -27,7 +27,7 @@ def add_input(graph: InternalGraph, name: str, spec: TensorSpec) -> TensorNode:
     node = expressions.add_input(graph, name, spec)
     if graph.arguments is not None:
         args, kwargs = _example(graph)
-        _set_signature(graph, (*args, node), kwargs)
+        set_signature(graph, (*args, node), kwargs)
     _give(calls, lambda call: ((*call.args, *outer[id(call._graph)]), call.kwargs))
     return node
 
@@ -38,7 +38,7 @@ def set_inputs(graph: InternalGraph, specs: Sequence[TensorSpec], structure: Tre
     calls = callers(graph)
     outer = _outer_inputs(calls, names, specs)
     made = [expressions.add_input(graph, name, spec) for name, spec in zip(names, specs, strict=True)]
-    _set_signature(graph, *unflatten(structure, made))
+    set_signature(graph, *unflatten(structure, made))
 
     def arguments_of(call: Call) -> Arguments:
         args, kwargs = unflatten(structure, outer[id(call._graph)])
@@ -74,7 +74,7 @@ def _example(graph: InternalGraph) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return unflatten(graph.arguments[0], leaves)
 
 
-def _set_signature(graph: InternalGraph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def set_signature(graph: InternalGraph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Inputs in the order of a call's arguments; the module takes calls of that form from now on."""
     inputs, arguments = flatten_arguments(args, kwargs, lambda v: v if isinstance(v, Node) else None)
     head = [n for n in graph._inputs if isinstance(n, ModuleNode)]
@@ -87,14 +87,14 @@ def _set_signature(graph: InternalGraph, args: Sequence[Any], kwargs: Mapping[st
         unlink(graph, node.expr)
     assign(graph, graph, "_inputs", (*head, *inputs))
     assign(graph, graph, "arguments", arguments)
-    _own_call(graph)
+    own_call(graph)
 
 
-def _own_call(graph: InternalGraph) -> None:
+def own_call(graph: InternalGraph) -> None:
     """Let the module take calls as this graph says."""
-    owner = graph._owner
+    owner: Any = graph._owner
     if owner is not None and graph.arguments is not None:
-        graphs = {k: g for k, g in owner._graphs.items() if g is not graph}  # type: ignore[attr-defined]
+        graphs = {k: g for k, g in owner._graphs.items() if g is not graph}
         if arguments_key(graph.arguments) in graphs:
             raise GraphError(f"{graph.qualname} has another graph for calls of that form; flatten the module first")
         assign(graph, owner, "_graphs", {**graphs, arguments_key(graph.arguments): graph}, ("owner", graph))

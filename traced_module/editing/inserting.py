@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -41,7 +41,7 @@ class Inserter(Builder):
     """The trace hooks while a graph is edited: calls that get nodes add expressions, others run as always."""
 
     def __init__(self, graph: InternalGraph, place: Expr | None, before: bool) -> None:
-        super().__init__(Scope(graph, graph._owner))  # type: ignore[arg-type]
+        super().__init__(Scope(graph, graph._owner))
         self.anchor = graph._anchor(place if before else None, place)
         if before and place is not None and place.kind == "Input":
             self.anchor = graph._order.body
@@ -187,7 +187,7 @@ class Inserter(Builder):
 
     def attribute_at(self, path: str) -> Any:
         """The submodule or tensor at a path, which there must be."""
-        return self.read(self.graph._inputs[0], path)  # type: ignore[arg-type]
+        return self.read(self.graph._inputs[0], path)
 
     def read(self, node: ModuleNode, name: str) -> Any:
         """What a node of a module has at a path."""
@@ -239,7 +239,7 @@ class Inserter(Builder):
         name = self.graph._names.unique(path.replace(".", "_"))
         node = self.make_attribute(owner, path, f"{self.graph.qualname}.{path}", value, name)
         if isinstance(value, Tensor):
-            self.scope.bind(value, node)  # type: ignore[arg-type]
+            self.scope.bind(value, cast(TensorNode, node))
         return node
 
     def call_module(self, node: ModuleNode, args: tuple, kwargs: dict) -> Any:

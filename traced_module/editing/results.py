@@ -78,8 +78,8 @@ def _adapt(call: Call, old: Sequence[Node], leaves: Sequence[TensorNode], struct
         if kept is None:
             name = _free_name(graph, f"{module._name}_{leaf._name}", taken)
             taken.add(name)
-            kept = graph._make_node(call, spec, name, f"{module._qualname}.[out]")  # type: ignore[assignment]
-        nodes.append(kept)  # type: ignore[arg-type]
+            kept = graph._make_node(call, spec, name, f"{module._qualname}.[out]")
+        nodes.append(kept)
     give_results(graph, call, tuple(nodes), structure if structure.kind is not None else None)
 
 
@@ -118,7 +118,7 @@ def calls_to(graph: InternalGraph, node: Node, what: str, through: Expr | None =
         if inside is None:
             raise GraphError(f"{what}: {through!r} enters no graph; give a call of a submodule")
         before, behind = _first_way(graph, through._graph), _first_way(inside, node._graph)
-        found = None if before is None or behind is None else [*before, through, *behind]  # type: ignore[list-item]
+        found = None if before is None or behind is None else [*before, through, *behind]
     if found is None:
         way = f" by way of {through!r}" if through is not None else ""
         raise GraphError(
@@ -137,9 +137,9 @@ def _first_way(graph: InternalGraph, wanted: InternalGraph) -> list[Call] | None
             return way
         for expr in entered[-1]:
             child = child_graph(expr)
-            if child is not None and id(child) not in seen:
+            if isinstance(expr, Call) and child is not None and id(child) not in seen:
                 seen.add(id(child))
-                way.append(expr)  # type: ignore[arg-type]
+                way.append(expr)
                 entered.append(iter(child._order))
                 break
         else:

@@ -10,7 +10,6 @@ from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Constant
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.node import Node
 from megengine.traced_module.ir.primitives import begin_use
 
 _FIXED = frozenset((bool, int, float, complex, str, bytes, type, type(None), type(Ellipsis)))
@@ -101,7 +100,7 @@ def cloned(graph: InternalGraph) -> InternalGraph:
 def copied(graph: InternalGraph, copier: Copier | None) -> InternalGraph:
     """A clone with the constants that a copier makes; without one they are shared."""
     other = InternalGraph(graph.name, graph.qualname, owner=graph._owner)
-    mapping: dict[int, Node] = {}
+    mapping: dict[int, Any] = {}
     for expr in graph._order:
         new = expr._copy(other)
         new._inputs = inputs = tuple([mapping[id(n)] for n in expr._inputs])
@@ -117,7 +116,7 @@ def copied(graph: InternalGraph, copier: Copier | None) -> InternalGraph:
         begin_use(new, inputs)
     other._names = graph._names.copy({id(None): None, **mapping})
     other._inputs = tuple(mapping[id(n)] for n in graph._inputs)
-    other._outputs = tuple(mapping[id(n)] for n in graph._outputs)  # type: ignore[assignment]
+    other._outputs = tuple(mapping[id(n)] for n in graph._outputs)
     other._journal.next_node, other._journal.next_expr = graph._journal.next_node, graph._journal.next_expr
     other.arguments, other.out_def = graph.arguments, graph.out_def
     other.metadata = dict(graph.metadata)

@@ -11,7 +11,7 @@ from megengine.traced_module.ir.expr import Expr
 from megengine.traced_module.ir.lookup import known_as, node_path
 from megengine.traced_module.ir.node import Node
 
-T = TypeVar("T")
+T = TypeVar("T", Expr, Node)
 
 
 class BaseFilter(Sequence[T]):
@@ -39,7 +39,7 @@ class BaseFilter(Sequence[T]):
 
     def as_dict(self) -> dict[int, T]:
         """All of them by id."""
-        return {item._id: item for item in self._items}  # type: ignore[attr-defined]
+        return {item._id: item for item in self._items}
 
     def as_unique(self) -> T:
         """The only one. Raises GraphError when there are none or several."""
@@ -59,7 +59,7 @@ class BaseFilter(Sequence[T]):
 
     def _by_id(self, wanted: int | Sequence[int]) -> Any:
         ids = {wanted} if isinstance(wanted, int) else set(wanted)
-        return self._keep(lambda item: item._id in ids)  # type: ignore[attr-defined]
+        return self._keep(lambda item: item._id in ids)
 
 
 def _path_of(item: Any) -> str:

@@ -393,7 +393,7 @@ class InternalGraph:
         self._journal.next_expr += 1
         return self._journal.next_expr - 1
 
-    def _make_node(self, expr: Expr, spec: TensorSpec | None, name: str, qualname: str) -> Node:
+    def _make_node(self, expr: Expr, spec: TensorSpec | None, name: str, qualname: str) -> Any:
         ident = self._journal.next_node
         self._journal.next_node = ident + 1
         if spec is None:

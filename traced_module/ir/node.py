@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from megengine.core import hooks
 from megengine.core.errors import GraphError
@@ -156,7 +156,7 @@ class TensorNode(Node):
     def __iter__(self) -> Iterator[Any]:
         if not self._spec.shape:
             raise TypeError(f"node {self._name!r} has no axes to iterate over")
-        return (self[i] for i in range(self._spec.shape[0]))  # type: ignore[index]
+        return (self[i] for i in range(self._spec.shape[0]))  # type: ignore[index]  # OPERATORS sets it
 
 
 OPERATORS = (
@@ -192,7 +192,7 @@ class ModuleNode(Node):
         """A new node."""
         node = Node(graph, ident, name, qualname, expr)  # of the base at first: setting attributes here runs Python
         node.__class__ = cls
-        return node  # type: ignore[return-value]
+        return cast(ModuleNode, node)
 
     def _copy(self, graph: Any, expr: Expr) -> ModuleNode:
         return ModuleNode.made(graph, self._id, self._name, self._qualname, expr)

@@ -39,7 +39,7 @@ class Scope:
     """One graph being made or edited, and what its values and modules are called there."""
 
     graph: InternalGraph
-    owner: Module
+    owner: Any  # the module; None for a graph of ops
     nodes: dict[int, TensorNode] = field(default_factory=dict)
     alive: list[Any] = field(default_factory=list)  # ids above stay valid while the objects live
     paths: dict[int, str] = field(default_factory=dict)  # modules and containers -> path below the owner
