@@ -107,7 +107,7 @@ def _integer_quantize(g: InternalGraph, expr: Apply, int_bias: bool) -> None:
         exc.add_note(f"while making integers of {site.name!r}")
         raise
     if result is not None:
-        g.replace_all_uses(expr.outputs[0], result)
+        replace_all_uses(g, expr.outputs[0], result)
 
 
 def _emit_layer(site: Site, match: LayerMatch) -> TensorNode:

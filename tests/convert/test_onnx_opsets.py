@@ -10,6 +10,7 @@ from megengine.core.spec import TensorSpec
 from megengine.dispatch import NoRule, registry
 from megengine.tensor import Tensor
 from megengine.traced_module import InternalGraph, TracedModule, interpret
+from megengine.traced_module.editing.expressions import add_input, set_outputs
 
 runtime = pytest.importorskip("onnxruntime")
 
@@ -20,9 +21,9 @@ OPS = sorted(name for name, op in registry.items() if not isinstance(op.onnx, No
 
 def graph_of(op, arrays, attrs):
     graph = InternalGraph("net")
-    inputs = [graph.add_input(f"x{i}", TensorSpec(a.shape, a.dtype)) for i, a in enumerate(arrays)]
+    inputs = [add_input(graph, f"x{i}", TensorSpec(a.shape, a.dtype)) for i, a in enumerate(arrays)]
     made = graph.apply(op, *inputs, attrs=attrs, name="out")
-    graph.set_outputs(list(made) if isinstance(made, list | tuple) else [made])
+    set_outputs(graph, list(made) if isinstance(made, list | tuple) else [made])
     return graph
 
 
