@@ -13,7 +13,8 @@ from megengine.convert import onnx
 from megengine.core.errors import FileFormatError
 from megengine.quantization import quantize_model
 from megengine.traced_module import lower, trace_module
-from megengine.traced_module.formats import native
+from megengine.traced_module.formats import native, tm_writing
+from megengine.traced_module.source import save_source
 
 TEXTS = {"author": "somebody", "note": 'line\n"two" \x1b[31m ü'}
 
@@ -46,6 +47,41 @@ def test_files_keep_metadata(traced, tmp_path):
         assert native.load(tmp_path / "net.mgt").graph.metadata == TEXTS
     onnx.export(traced, tmp_path / "net.onnx")
     assert onnx.load(tmp_path / "net.onnx").graph.metadata == TEXTS
+    for name in ("net.tm", "net.pkl"):
+        mge.save(traced, tmp_path / name)
+        assert mge.load(tmp_path / name).graph.metadata == TEXTS
+
+
+def test_modules_traced_again_keep_metadata(traced):
+    class Outer(M.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = traced
+
+        def forward(self, x):
+            return self.inner(x) + 1
+
+    x = mge.tensor(np.zeros((2, 3, 8, 8), np.float32))
+    assert trace_module(traced, x).graph.metadata == TEXTS
+    outer = trace_module(Outer(), x)
+    assert (outer.graph.metadata, outer.inner.graph.metadata) == ({}, TEXTS)
+
+
+def test_source_says_which_metadata_it_leaves_out(traced, tmp_path, caplog):
+    save_source(traced, tmp_path / "net.py")
+    assert "Python source holds no metadata: 'author', 'note' of the graph is not written" in caplog.text
+    caplog.clear()
+    traced.graph.metadata.clear()
+    save_source(traced, tmp_path / "net.py")
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("metadata", [[1], {"a": 1}, "text", {1: "a"}])
+def test_metadata_of_tm_files_is_checked(traced, tmp_path, metadata, monkeypatch):
+    monkeypatch.setattr(tm_writing, "texts", lambda written: metadata)
+    mge.save(traced, tmp_path / "net.tm")
+    with pytest.raises(FileFormatError, match="expected a dict of texts|expected texts"):
+        mge.load(tmp_path / "net.tm")
 
 
 def test_quantized_networks_keep_metadata(traced):

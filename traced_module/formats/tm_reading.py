@@ -29,7 +29,8 @@ from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.editing.inferring import infer_again
 from megengine.traced_module.formats import tm_loaders, tm_tensors, tm_versions
 from megengine.traced_module.formats.checks import check_called, tensor_nodes
-from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, ORIGINS
+from megengine.traced_module.formats.module_writing import texts
+from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, METADATA, ORIGINS
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
 from megengine.traced_module.ir.functions import Arguments, function_of
 from megengine.traced_module.ir.graph import InternalGraph
@@ -219,6 +220,7 @@ class _Reader:
         graph._inputs = tuple(nodes[id(n)] for n in state["_inputs"])
         graph._outputs = tensor_nodes([nodes[id(n)] for n in state["_outputs"]], graph)
         self.origins(graph, state.get(ORIGINS, {}))
+        self.metadata(graph, state.get(METADATA, {}))
         check_called(graph)
         self.graphs.append(graph)
         return graph
@@ -231,6 +233,13 @@ class _Reader:
         for expr in graph._order:
             if expr.id in noted:
                 expr.meta.update(from_plain(noted[expr.id]))
+
+    def metadata(self, graph: InternalGraph, stored: Any) -> None:
+        """Texts about the model, as this package writes them."""
+        if not isinstance(stored, dict):
+            raise FileFormatError(f"the metadata of {graph.name!r} is {brief(stored)}; expected a dict of texts")
+        self.spend(len(stored))
+        graph.metadata = texts(stored)
 
     def expr(self, graph: InternalGraph, record: Record, nodes: dict[int, Node]) -> None:
         """One expression and the nodes it makes."""

@@ -16,6 +16,7 @@ from megengine.traced_module.ir.functions import Arguments, signature_of
 
 LONGEST_NAME = 1000  # of nodes, layers and functions in a file
 ORIGINS = "_provenance"  # of a graph: id of an expression -> where it comes from; MegEngine makes nothing of it
+METADATA = "_metadata"  # of a graph: its texts about the model; MegEngine makes nothing of them either
 
 # containers among arguments and results that files name
 CONTAINERS: dict[str, type] = {f"{k.__module__}.{k.__name__}": k for k in (tuple, list, dict, slice, OrderedDict)}

@@ -25,10 +25,11 @@ from megengine.serialization.files import WRITERS
 from megengine.serialization.objects import module_state
 from megengine.serialization.writer import PickleWriter
 from megengine.tensor import Tensor
+from megengine.traced_module.formats.module_writing import texts
 from megengine.traced_module.formats.tm_lowering import FUNCTIONS, for_megengine, results_without_tensor
 from megengine.traced_module.formats.tm_order import in_file_order
 from megengine.traced_module.formats.tm_tensors import METHOD, makes_tensor, with_class
-from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, LONGEST_NAME, ORIGINS
+from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, LONGEST_NAME, METADATA, ORIGINS
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
 from megengine.traced_module.ir.functions import Arguments
 from megengine.traced_module.ir.graph import InternalGraph
@@ -268,6 +269,8 @@ class _Description:
             "_qualname": graph.qualname,
             ORIGINS: {e.id: origin for e in graph._order if (origin := to_plain(e.meta))},
         }
+        if graph.metadata:
+            stub.state[METADATA] = texts(graph.metadata)
         if is_top:
             stub.state["_total_ids"] = (graph._journal.next_node, graph._journal.next_expr)
         return stub

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from megengine.core.errors import GraphError, OptionError
+from megengine.logger import get_logger
 from megengine.module import Module
 from megengine.serialization import save, write_atomically
 from megengine.traced_module.ir.expr import CallFunction
@@ -70,7 +71,8 @@ def save_source(traced: TracedModule | InternalGraph, path: str | os.PathLike[st
     """Write the source to a `.py` file and the weights beside it, under the same name with `.pkl`.
 
     Importing the file and calling its `load()` gives the module again, in the same mode. Both files are replaced in
-    one step each, the weights first; nothing is written if the module cannot be.
+    one step each, the weights first; nothing is written if the module cannot be. Texts about the model
+    (`graph.metadata`) are not written, with a warning.
 
     Raises:
         GraphError: as `to_source`.
@@ -83,6 +85,11 @@ def save_source(traced: TracedModule | InternalGraph, path: str | os.PathLike[st
     if path.suffix != ".py":
         raise OptionError(f"save_source: {path.name!r} does not end in .py; it is a file to import")
     file = _File(traced, name)
+    if lost := sorted({key for graph in file.top.graphs for key in graph.metadata}):
+        get_logger(__name__).warning(
+            f"save_source: Python source holds no metadata: {', '.join(map(repr, lost))} of the graph is not written; "
+            "keep a .mgt, .tm or .onnx file too"
+        )
     save(file.state, path.with_suffix(WEIGHTS))
     write_atomically(path, file.text.encode())
 

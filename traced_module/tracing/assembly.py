@@ -41,6 +41,8 @@ class Assembly:
             for graph in self.tracer.children.get(id(module), (module, {}))[1].values():
                 graph._owner = made
                 made._add_graph(graph)
+                if isinstance(module, TracedModule):
+                    graph.metadata = {key: text for old in module.graphs for key, text in old.metadata.items()}
         else:
             entries = module.items() if isinstance(module, dict) else enumerate(module)
         held = {str(name): value for name, value in entries if _holds(value)}
