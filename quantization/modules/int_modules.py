@@ -132,6 +132,11 @@ class WeightedQuantized(QuantizedModule):
         key, prepared = (source, self.target, relu), self._prepared
         same = prepared is not None and all(a is b for a, b in zip(arrays, prepared.arrays, strict=True))
         if prepared is None or not same or prepared.made_for != key:
+            if not isinstance(self.weight.dtype, QuantizedDType):
+                raise DTypeError(
+                    f"{type(self).__name__}: its weight is {self.weight.dtype}; expected quantized values, as qint8; "
+                    "load the state of a quantized layer, or make the layer with from_qat_module"
+                )
             product = product_of(self.rule.op, self)
             made = constants(product, self.weight, arrays[1], source, relu=relu, target=self.target)
             prepared = self._prepared = _Prepared(key, arrays, made)

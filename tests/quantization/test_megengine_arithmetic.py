@@ -134,6 +134,10 @@ def test_wrong_calls():
         module(x)
     with pytest.raises(DTypeError, match="its input is float32; expected a quantized tensor; put a QuantStub"):
         module.eval()(x)
+    with pytest.raises(
+        DTypeError, match="Conv2d: its weight is float32; expected quantized values, as qint8; load the"
+    ):
+        module(Tensor._wrap(np.zeros((1, 3, 5, 5), np.uint8), quint8(0.5, 7)))
     with pytest.raises(OptionError, match="nonlinear_mode is 'tanh'; expected 'identity' or 'relu'"):
         module.calc_conv_quantized(x, "tanh")
     with pytest.raises(OptionError, match="it has no dtype of its result"):
