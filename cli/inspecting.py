@@ -165,7 +165,7 @@ ENGINES = ("own", "dot", "neato", "fdp", "sfdp", "circo", "twopi")  # our layout
 )
 @click.option("--ops", is_flag=True, help="Draw the ops that the model runs, not the calls that it makes.")
 @click.option(
-    "--module", "path", metavar="PATH", help="Draw only the submodule or the calls at a path such as layer1.0."
+    "--module", "path", metavar="PATH", help="Draw only what is at a path: layer1.0, 'layer*.conv1', a value's name."
 )
 @click.option("--depth", type=click.IntRange(0), metavar="N", help="Levels of modules to open; not for .html.")
 @click.option(

@@ -1,11 +1,14 @@
 """The part of a model that stands at a module path: the graphs of a submodule, or the calls of a flat graph."""
 
+from fnmatch import fnmatchcase
+
 from megengine.core.errors import OptionError, nearest
 from megengine.core.text import counted
 from megengine.traced_module import InternalGraph
 from megengine.traced_module.editing.extracting import extract
+from megengine.traced_module.editing.flattening import flattened
 from megengine.traced_module.ir.expr import Constant, Expr, GetAttr, Input
-from megengine.traced_module.ir.lookup import graphs_at
+from megengine.traced_module.ir.lookup import graphs_at, known_as, node_path
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.provenance import module_path
 
@@ -13,8 +16,10 @@ from megengine.traced_module.ir.provenance import module_path
 def part_at(graph: InternalGraph, path: str) -> InternalGraph:
     """The graph of the submodule at a path; or the graph itself, cut down to the calls made there.
 
+    The path may be a pattern such as `layer*.0.conv1`, or the name or path of a value, for the call that makes it.
+
     Raises:
-        OptionError: no submodule and no call stands there; the nearest path is given.
+        OptionError: no submodule, call or value stands there; the nearest is given.
     """
     found = graphs_at(graph, path)
     if len(found) > 1:
@@ -24,11 +29,19 @@ def part_at(graph: InternalGraph, path: str) -> InternalGraph:
         )
     if found:
         return found[0]
+    pattern = path.replace("[", "[[]")  # * and ? alone stand for others
+    if {*"*?"} & {*path} and any(expr.graph is not graph for expr in graph.exprs()):
+        graph = flattened(graph._owner, graph).graph
     exprs = [expr for expr in graph.exprs() if not isinstance(expr, Constant | GetAttr | Input)]
-    below = [expr for expr in exprs if path and f"{module_path(expr)}.".startswith(f"{path}.")]
+    below = [expr for expr in exprs if any(fnmatchcase(prefix, pattern) for prefix in _prefixes(module_path(expr)))]
+    own = graph._names.get(path)
+    below = below or [e for e in exprs if any(n is own if own else path in known_as(n) for n in e.outputs)]
     if not below:
-        known = dict.fromkeys(prefix for expr in exprs for prefix in _prefixes(module_path(expr)))
-        raise OptionError(f"--module {path!r}: {graph.name} has no module there{nearest(path, list(known))}")
+        known = [prefix for expr in exprs for prefix in _prefixes(module_path(expr))]
+        known += [name for expr in exprs for node in expr.outputs for name in (node.name, node_path(node))]
+        raise OptionError(
+            f"--module {path!r}: {graph.name} has no module and no value there{nearest(path, dict.fromkeys(known))}"
+        )
     extract(graph, *_ends(below))
     return graph
 

@@ -69,6 +69,30 @@ def test_ops_at_a_path(folder, words, path, convolutions):
     assert sum("conv2d" in title for title in titles) == convolutions
 
 
+@pytest.mark.parametrize("words", [["net.tm"], ["net.tm", "--ops"], ["net.onnx"]], ids=["tm", "ops", "onnx"])
+@pytest.mark.parametrize(
+    ("pattern", "layers"), [("layer?.0.conv1", 4), ("layer*.downsample.0", 3), ("layer2.*", 5), ("*.conv1", 8)]
+)
+def test_a_pattern_of_paths(folder, words, pattern, layers):
+    page = page_of(folder, folder / words[0], *words[1:], "--module", pattern)
+    titles = [node["title"].lower() for sheet in page["graphs"] for node in sheet["nodes"]]
+    assert sum("conv2d" in title for title in titles) == layers
+
+
+@pytest.mark.parametrize(
+    ("words", "value", "titles"),
+    [
+        (["net.tm"], "layer2.1.relu_out", ["input", "relu"]),
+        (["net.tm"], "relu_out", ["input", "relu"]),
+        (["net.tm"], "ResNet.layer2.0.[method_add]", ["input", "input", "add"]),
+        (["net.onnx"], "layer2_1_relu_out", ["input", "relu"]),
+    ],
+)
+def test_the_call_that_makes_a_value(folder, words, value, titles):
+    (sheet,) = page_of(folder, folder / words[0], *words[1:], "--module", value)["graphs"]
+    assert [node["title"] for node in sheet["nodes"]] == titles
+
+
 def test_a_layer_is_drawn_as_its_call(folder):
     (sheet,) = page_of(folder, folder / "net.tm", "--module", "layer2.0.conv1")["graphs"]
     assert [node["title"] for node in sheet["nodes"]] == ["input", "Conv2d"]
@@ -84,7 +108,11 @@ def test_pictures_take_a_path_too(folder, suffix):
 @pytest.mark.parametrize("name", ["net.tm", "net.onnx"])
 def test_an_unknown_path_is_refused_with_the_nearest(folder, name):
     done = draw(folder, folder / name, "-o", folder / "b.svg", "--module", "layer2.conv")
-    assert done.exit_code == 1 and "--module 'layer2.conv': " in done.stderr and "has no module there; " in done.stderr
+    assert (
+        done.exit_code == 1
+        and "--module 'layer2.conv': " in done.stderr
+        and "has no module and no value there; " in done.stderr
+    )
     assert "did you mean 'layer2." in done.stderr and not (folder / "b.svg").exists()
 
 
