@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from megengine.core import absent
-from megengine.core.errors import NameInUseError
+from megengine.core.errors import GraphError, NameInUseError
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.functions import get_subattr as _get_subattr
@@ -21,9 +21,12 @@ def get_subattr(module: Any, target: str) -> Any:
 def assign_attr(obj: Module | Tensor, module: Module, target: str) -> None:
     """Set `module.<target>`, a dotted path whose parents exist, to a module or tensor.
 
-    Raises GraphError if a parent is missing, NameInUseError if the path ends in something that is neither.
+    Raises GraphError if a parent is missing or the name is empty, NameInUseError if the path ends in something that is
+    neither.
     """
     parent, _, name = target.rpartition(".")
+    if not name:
+        raise GraphError(f"assign_attr: {target!r} ends in an empty name; expected a path such as 'layer1.conv'")
     owner = get_subattr(module, parent) if parent else module
     have = getattr(owner, name, None)
     if have is not None and not isinstance(have, (Module, Tensor)):

@@ -10,6 +10,7 @@ import megengine.module as M
 from megengine.core.errors import GraphError
 from megengine.tensor import tensor
 from megengine.traced_module import trace_module
+from megengine.traced_module.utils import assign_attr
 
 
 def run(value, x):
@@ -78,13 +79,40 @@ def test_views_are_of_the_class_of_what_they_show():
     assert seen[:2] == seen[2:]
 
 
-@pytest.mark.parametrize("name", ["head.1", ".", "1."])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("head.1", "without dots"), (".", "without dots"), ("1.", "without dots"), ("", "that is not empty")],
+)
 @pytest.mark.parametrize("value", [fc, lambda: [fc()], lambda: {"a": {"b": fc()}}])
-def test_names_with_dots_are_refused(name, value):
+def test_names_with_dots_and_empty_ones_are_refused(name, why, value):
     """Paths would tell other modules by them; MegEngine fails on them too."""
     x = tensor(np.ones((2, 3), np.float32))
-    with pytest.raises(GraphError, match=rf"layers.0 has a submodule or tensor called '{name}'; .* without dots"):
+    with pytest.raises(GraphError, match=rf"layers.0 has a submodule or tensor called '{name}'; .* {why}.*; give it"):
         trace_module(Net([{name: value()}]), x)
     unused = Net([fc()])
     unused.others = {name: value()}
     np.testing.assert_array_equal(trace_module(unused, x)(x).numpy(), unused(x).numpy())
+
+
+class Part(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = fc()
+
+    def forward(self, x):
+        return self.fc(x)
+
+
+@pytest.mark.parametrize("part", [fc, Part])
+def test_an_empty_name_is_refused_wherever_it_is_given(part):
+    """Of a layer and of a module with a graph: by a trace, an insertion, and a path that is assigned to."""
+    x = tensor(np.ones((2, 3), np.float32))
+    with pytest.raises(GraphError, match="the module has a submodule or tensor called ''; expected a name that is not"):
+        trace_module(M.Sequential(OrderedDict([("", part()), ("a", part())])), x)
+    traced = trace_module(Part(), x)
+    with pytest.raises(GraphError, match="assign_attr: 'fc.' ends in an empty name"):
+        assign_attr(part(), traced, "fc.")
+    setattr(traced, "", part())
+    node = traced.graph.inputs[0]
+    with traced.graph.insert_exprs(), pytest.raises(GraphError, match="Part has a submodule or tensor called ''"):
+        getattr(node, "")

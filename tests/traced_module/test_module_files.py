@@ -332,6 +332,8 @@ def graph_of(described):
         (lambda d: of_kind(d, "CallMethod").update(method="__class__"), "no such method"),
         (lambda d: of_kind(d, "CallFunction").update(function="os.system"), "unknown function 'os.system'"),
         (lambda d: of_kind(d, "GetAttr").update(attribute="__init__.x"), "not the name of a submodule"),
+        (lambda d: of_kind(d, "GetAttr").update(attribute=""), "'' is not a path of submodules; one of its names is"),
+        (lambda d: of_kind(d, "GetAttr").update(attribute="a..b"), r"'a\.\.b' is not a path of submodules"),
         (lambda d: of_kind(d, "GetAttr").update(attribute="nothing"), "has no attribute 'nothing'"),
         (lambda d: of_kind(d, "Apply").update(op="Popen"), "unknown op"),
         (lambda d: of_kind(d, "Input").update(kind="Odd"), "unknown kind 'Odd'"),

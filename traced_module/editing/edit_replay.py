@@ -22,7 +22,7 @@ from megengine.traced_module.editing.inferring import note_entry
 from megengine.traced_module.editing.inputs import own_call
 from megengine.traced_module.editing.parts import put_attribute
 from megengine.traced_module.editing.renaming import rename_node
-from megengine.traced_module.formats.module_reading import EXPRS, ModuleReader, check_attribute, count_in
+from megengine.traced_module.formats.module_reading import EXPRS, ModuleReader, check_attribute, check_path, count_in
 from megengine.traced_module.formats.values import ValueReader, class_path, dtype_in
 from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr, Input
 from megengine.traced_module.ir.functions import flatten_arguments, get_subattr
@@ -123,8 +123,7 @@ class Replay:
             step, place = map(count_in, entry["same"])
             found = getattr(self.done[step], kind)[place]
         elif "model" in entry:
-            for part in entry["model"].split("."):
-                check_attribute(part)
+            check_path(entry["model"])
             found = get_subattr(self.top._owner, entry["model"])
         elif "computed" in entry:
             getattr(values, kind).append(_Pending(values, entry, expected))
@@ -385,8 +384,7 @@ class _Changes:
         value = self._traced(graph, edit["traced"]) if "traced" in edit else self.values.value(edit["value"])
         if not isinstance(node, ModuleNode) or not isinstance(value, (Module, Tensor)):
             raise FileFormatError(f"{brief(path)}: a {type(value).__name__} where a layer or tensor was expected")
-        for part in path.split("."):
-            check_attribute(part)
+        check_path(path)
         _, _, was = attribute_at(node, path)
         _expect(f"the attribute {path!r}", None if was is None else class_path(was), edit["was"])
         put_attribute(graph, node, path, value)
@@ -416,8 +414,7 @@ class _Changes:
     def drop(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
         """An attribute that goes."""
         path, name = edit["path"], edit["name"]
-        for part in (*path.split("."), name) if path else (name,):
-            check_attribute(part)
+        check_path(f"{path}.{name}" if path else name)
         holder = get_subattr(graph._owner, path) if path else graph._owner
         if not isinstance(holder, TracedModule):
             raise GraphError(f"{path!r} is a {type(holder).__name__}; expected a traced module")

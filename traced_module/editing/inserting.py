@@ -35,6 +35,7 @@ from megengine.traced_module.tracing.building import Builder, Read, Scope, shape
 from megengine.traced_module.tracing.calls import alias, stand_in, untouched
 from megengine.traced_module.tracing.deferred import Deferring
 from megengine.traced_module.tracing.spec_memo import function_spec, layer_result
+from megengine.traced_module.tracing.views import check_name
 
 
 class Inserter(Builder):
@@ -183,6 +184,7 @@ class Inserter(Builder):
         entries = object.__getattribute__(node.owner, "__dict__")
         if name not in entries:
             raise AttributeError(f"{node.qualname} has no attribute {name!r}{nearest(name, entries)}")
+        check_name(name, node.qualname, entries[name])
         return self.read(node, name)
 
     def attribute_at(self, path: str) -> Any:

@@ -251,8 +251,7 @@ class ModuleReader:
     def get_attr(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> Made:
         """The read of an attribute."""
         path = entry["attribute"]
-        for part in path.split("."):
-            check_attribute(part)
+        check_path(path)
         return GetAttr(graph, ident, meta, path), self.inputs(entry)
 
     def call_method(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> Made:
@@ -309,6 +308,14 @@ def check_attribute(name: str) -> None:
     """Raises FileFormatError for what is not the name of a submodule or tensor."""
     if is_special(name) or name in STATE_NAMES:
         raise FileFormatError(f"{brief(name)} is not the name of a submodule or tensor")
+
+
+def check_path(path: str) -> None:
+    """Raises FileFormatError for what is not the path of a submodule or tensor."""
+    for part in path.split("."):
+        check_attribute(part)
+        if not part:
+            raise FileFormatError(f"{brief(path)} is not a path of submodules; one of its names is empty")
 
 
 def _same(found: Sequence[Any], stated: Sequence[Any]) -> bool:

@@ -29,6 +29,7 @@ from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.editing.inferring import infer_again
 from megengine.traced_module.formats import tm_loaders, tm_tensors, tm_versions
 from megengine.traced_module.formats.checks import check_called, tensor_nodes
+from megengine.traced_module.formats.module_reading import check_path
 from megengine.traced_module.formats.module_writing import texts
 from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, METADATA, ORIGINS
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
@@ -370,8 +371,7 @@ class _Reader:
     def get_attr(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
         """The read of an attribute."""
         name = _word(state["name"])
-        for part in name.split("."):
-            _check_attribute(part)
+        check_path(name)
         return GetAttr(graph, int(state["_id"]), {}, name)
 
     def constant_expr(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:

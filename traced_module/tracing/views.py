@@ -19,11 +19,12 @@ def holds_modules(value: Any) -> bool:
 
 
 def check_name(name: str, holder: str, value: Any) -> None:
-    """Refuse a module or tensor whose name cannot be told from a path of several. Raises GraphError."""
-    if "." in name and (isinstance(value, (Module, Tensor)) or _is_holder(value)):
+    """Refuse a module or tensor whose name cannot be a part of a path. Raises GraphError."""
+    if ("." in name or not name) and (isinstance(value, (Module, Tensor)) or _is_holder(value)):
+        why = "without dots, which stand between the names of a path in graphs" if name else "that is not empty"
         raise GraphError(
-            f"trace_module: {holder or 'the module'} has a submodule or tensor called {name!r}; expected a name "
-            "without dots, which stand between the names of a path in graphs; give it another name"
+            f"{holder or 'the module'} has a submodule or tensor called {name!r}; expected a name {why}; "
+            "give it another name"
         )
 
 
