@@ -1,6 +1,6 @@
 """The functions that stand on the graph core and that its methods call, handed in."""
 
-from megengine.module.settings import hear_settings
+from megengine.module.settings import add_listener
 from megengine.traced_module.editing import ends, expressions, parts, rewiring
 from megengine.traced_module.editing.assigning import assigned, check_deletable
 from megengine.traced_module.editing.checking import check_same
@@ -17,7 +17,7 @@ from megengine.traced_module.ir.methods import methods
 from megengine.traced_module.pictures.dot import to_graphviz
 from megengine.traced_module.pictures.drawing import notebook_html, notebook_svg
 
-hear_settings(set_in_graphs)
+add_listener(set_in_graphs)
 methods.hand_in(  # of expressions and nodes
     set_arg=rewiring.set_arg,
     set_arguments=rewiring.set_arguments,

@@ -74,7 +74,7 @@ class _BatchNorm(Module):
                 f"{type(self).__name__}: track_running_stats was False when the layer was made, so it has no running "
                 "statistics; make it with track_running_stats=True"
             )
-        frozen = self.freeze and self.running_mean is not None  # these use them, tracked or not
+        frozen = self.freeze and self.running_mean is not None  # frozen layers use them, tracked or not
         running = (self.running_mean, self.running_var) if frozen or self.track_running_stats else (None, None)
         weight, bias = self.weight, self.bias
         if self.freeze and weight is not None and bias is not None:  # frozen layers get no gradients

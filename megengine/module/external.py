@@ -12,6 +12,9 @@ from megengine.module.module import Module
 class _Refused(Module):
     _engine = ""
 
+    def __init__(self, data: bytes, **kwargs: Any) -> None:
+        refuse(self._engine)
+
     def forward(self, *inputs: Any) -> NoReturn:
         """Raises OptionError."""
         refuse(self._engine)
@@ -21,9 +24,6 @@ class TensorrtRuntimeSubgraph(_Refused):
     """Refused: raises OptionError."""
 
     _engine = "TensorRT"
-
-    def __init__(self, data: bytes, **kwargs: Any) -> None:
-        refuse(self._engine)
 
 
 class CambriconRuntimeSubgraph(_Refused):
@@ -40,17 +40,11 @@ class AtlasRuntimeSubgraph(_Refused):
 
     _engine = "Atlas"
 
-    def __init__(self, data: bytes, **kwargs: Any) -> None:
-        refuse(self._engine)
-
 
 class MagicMindRuntimeSubgraph(_Refused):
     """Refused: raises OptionError."""
 
     _engine = "MagicMind"
-
-    def __init__(self, data: bytes, **kwargs: Any) -> None:
-        refuse(self._engine)
 
 
 class ExternOprSubgraph(_Refused):

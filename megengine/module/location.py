@@ -15,7 +15,7 @@ _KEY = "_megengine_module"  # in the exception's own attributes: where it is so 
 
 @dataclass(slots=True)
 class _Place:
-    """The module that failed, the last one on the way out that it was found below, its path there, and the note."""
+    """The module that failed, the outermost module so far that it was found in, its path there, and the note."""
 
     inner: Any
     outer: Any
@@ -24,11 +24,11 @@ class _Place:
 
 
 def located(module: Any, exc: Exception, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Exception:
-    """The error to raise where `module(*inputs, **kwargs)` ended in `exc`, with a note that tells the module's path.
+    """The error to raise where `module(*inputs, **kwargs)` raised `exc`, with a note of the module's path.
 
-    Each module on the way out writes the path anew as seen from itself, so the outermost has the last word.
-    What our own layers could not do with an argument becomes an error that shows the call; errors of users' code
-    stay what they are.
+    Each module on the way out rewrites the path from its own position, so the path from the outermost one remains.
+    An error of NumPy or Python in one of our own layers becomes an error that shows the call; errors of users' code
+    are kept.
     """
     if _KEY not in exc.__dict__:
         if isinstance(exc, FOREIGN) and not isinstance(exc, MegEngineError) and _ours(module, exc):

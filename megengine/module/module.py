@@ -26,7 +26,7 @@ from megengine.dispatch.refusal import constructor, explains, own
 from megengine.logger import get_logger
 from megengine.module import paths
 from megengine.module.location import located
-from megengine.module.settings import is_heard
+from megengine.module.settings import is_handled
 from megengine.tensor import Parameter, Tensor
 
 
@@ -48,21 +48,21 @@ def _walk(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _access_structure(obj: Any, key: str, callback: Callable[[Any, Any, Any], Any] | None = None) -> Any:
-    """What stands at a dotted path of attributes, entries of lists and of dicts.
+    """The value at a dotted path of attributes, entries of lists and of dicts.
 
-    With a callback what that gives of (what holds it, its key there, the value). Raises MissingNameError.
+    With a callback its result for (container, key in it, value). Raises MissingNameError.
     """
     parent, at = None, obj
-    found: Any = None
+    index: Any = None
     for part in key.split("."):
         parent = at
         try:
-            found = int(part) if isinstance(parent, (list, tuple)) else part
-            at = getattr(parent, part) if isinstance(parent, Module) else parent[found]
+            index = int(part) if isinstance(parent, (list, tuple)) else part
+            at = getattr(parent, part) if isinstance(parent, Module) else parent[index]
         except (AttributeError, IndexError, KeyError, ValueError, TypeError) as exc:
             text = f"{type(obj).__name__} has nothing at {key!r}: {part!r} is missing in a {type(parent).__name__}"
             raise MissingNameError(text) from exc
-    return at if callback is None else callback(parent, found, at)
+    return at if callback is None else callback(parent, index, at)
 
 
 def _expand_structure(prefix: str, obj: Any) -> list[tuple[str, Any]]:
@@ -70,9 +70,9 @@ def _expand_structure(prefix: str, obj: Any) -> list[tuple[str, Any]]:
     return list(_walk(prefix, obj))
 
 
-_OF_ALL = frozenset({"name", "training", "quantize_disabled"})  # what every module has, and no shape depends on
+_OF_ALL = frozenset({"name", "training", "quantize_disabled"})  # settings of every module; no shape depends on them
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
-# what MegEngine keeps in the state of a module and is known here without it
+# entries of MegEngine's state of a module that are not attributes here
 _BOOKKEEPING = frozenset({"_modules", "_name", "_short_name"})
 
 
@@ -127,7 +127,7 @@ class Module(_Reads):
         self._forward_hooks: OrderedDict[int, Callable] = OrderedDict()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not is_heard(self, name, value, _OF_ALL, Module):
+        if not is_handled(self, name, value, _OF_ALL, Module):
             object.__setattr__(self, name, value)
             if isinstance(value, (Module, list, tuple, dict)):
                 paths.note(self, name, value, Module)
@@ -346,7 +346,7 @@ class Module(_Reads):
         """Take values from a state dict. With strict, missing and unknown keys are errors, else warnings; wrong shapes
         always are errors (a vector of C may stand for (1,C,1,1)). Integers for a quantized tensor are its stored ones.
 
-        A callable is asked for each tensor: `state_dict(name, tensor)` returns its value or None.
+        A callable is called for each tensor: `state_dict(name, tensor)` returns its value or None.
 
         Raises:
             StateDictError: missing or unknown keys; nothing was changed.
@@ -364,15 +364,15 @@ class Module(_Reads):
         for name, value in values.items():
             tensors[name]._reset(value)
 
-    def _compare_keys(self, have: Iterable[str], given: Iterable[str], strict: bool) -> None:
-        missing, unknown = sorted(set(have) - set(given)), sorted(set(given) - set(have))
+    def _compare_keys(self, ours: Iterable[str], theirs: Iterable[str], strict: bool) -> None:
+        missing, unknown = sorted(set(ours) - set(theirs)), sorted(set(theirs) - set(ours))
         if not missing and not unknown:
             return
         hint = nearest(unknown[0], missing) if unknown else ""
-        found = f"load_state_dict of {type(self).__name__}: missing {missing[:5]}, unknown {unknown[:5]}{hint}"
+        text = f"load_state_dict of {type(self).__name__}: missing {missing[:5]}, unknown {unknown[:5]}{hint}"
         if strict:
-            raise StateDictError(f"{found}; pass strict=False to take what fits")
-        get_logger(__name__).warning(found)
+            raise StateDictError(f"{text}; pass strict=False to take what fits")
+        get_logger(__name__).warning(text)
 
     @staticmethod
     def _checked(name: str, have: Tensor, new: Any) -> Tensor:
@@ -394,30 +394,30 @@ class Module(_Reads):
     def __repr__(self) -> str:
         entries = ((n, v) for n, v in self._attributes(list) if isinstance(v, Module))
         lines = [f"({one_line(name)}): " + repr(child).replace("\n", "\n  ") for name, child in entries]
-        kind, told = one_line(type(self).__name__), one_line(self._module_info_string())
+        kind, info = one_line(type(self).__name__), one_line(self._module_info_string())
         if not lines:
-            return f"{kind}({told})"
-        return "\n  ".join([f"{kind}(", *([told] if told else ()), *lines]) + "\n)"
+            return f"{kind}({info})"
+        return "\n  ".join([f"{kind}(", *([info] if info else ()), *lines]) + "\n)"
 
 
-def _heard(module: Module, name: str, value: Any) -> Any:
-    """What the reader of an attribute gets while somebody listens."""
+def _watched(module: Module, name: str, value: Any) -> Any:
+    """The value of an attribute for its reader, while a watcher (a tracer) is active."""
     watcher = hooks.active.get()
     if watcher is None or name.startswith("__") or not isinstance(value, (Module, Tensor, list, tuple, dict)):
         return value
     if isinstance(getattr(type(module), name, None), property):
-        return value  # what it read was heard already
+        return value  # the watcher saw the attributes that the property read
     return watcher.attribute(module, name, value)
 
 
 def _missing(module: Module, name: str) -> Any:
-    """Only asked for names that are not there: the error says what to do."""
+    """Called for names that do not exist only: the error says what to do."""
     if hasattr(type(module), name):
-        return object.__getattribute__(module, name)  # a property failed: its own error tells
+        return object.__getattribute__(module, name)  # a property failed: raise its own error again
     if name in _HOOKS or name == "training":
         raise MissingNameError(f"{type(module).__name__}.__init__ did not call super().__init__() before this")
     raise absent.attribute(module, name, absent.MODULE_WORDS)
 
 
-_engine.watch_reads(hooks.active, _heard, _missing)
+_engine.watch_reads(hooks.active, _watched, _missing)
 paths.keep_in(Module)

@@ -1,4 +1,4 @@
-"""The path by which a submodule is known: that of the attribute it was set as first, below the module around it."""
+"""The path of a submodule: the attribute that it was first set as, below the path of the module around it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _slots: list[Any] = []  # where modules keep their places; one entry
 
 
 def keep_in(kind: Any) -> None:
-    """Let modules keep their places in the slot `_place` of this class, which then has no such attribute."""
+    """Keep the places of modules in the slot `_place` of this class, and remove that name from the class."""
     _slots.append(kind.__dict__["_place"])
     del kind._place
 
@@ -49,7 +49,7 @@ def place_of(module: Any) -> Place:
 
 
 def note(module: Any, name: str, value: Any, kind: type) -> None:
-    """Note what an attribute of a module holds of this kind, in lists and dicts too; the first name of one stays."""
+    """Note the modules (of class `kind`) in an attribute, also in lists and dicts; each keeps its first name."""
     todo: list[tuple[str, Any]] = [(name, value)]
     entered: set[int] = set()  # containers may hold themselves
     while todo:

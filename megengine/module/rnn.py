@@ -32,6 +32,12 @@ def _gru_state(from_input: Tensor, from_hidden: Tensor, h: Tensor) -> Tensor:
     return n + z * (h - n)
 
 
+def _reset(layer: Module, hidden_size: int) -> None:
+    limit = 1 / math.sqrt(max(hidden_size, 1))
+    for parameter in layer.parameters():
+        init.uniform_(parameter, -limit, limit)
+
+
 def _nonlinearity(owner: str, name: str) -> Any:
     functions = {"tanh": F.tanh, "relu": F.relu}
     return functions[choice(owner, "nonlinearity", name, tuple(functions), any_case=True)]
@@ -53,12 +59,10 @@ class RNNCellBase(Module):
 
     def reset_parameters(self) -> None:
         """Uniform within 1 / sqrt(hidden_size)."""
-        limit = 1 / math.sqrt(max(self.hidden_size, 1))
-        for parameter in self.parameters():
-            init.uniform_(parameter, -limit, limit)
+        _reset(self, self.hidden_size)
 
     def _shares(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        """What input and state give to the gates."""
+        """The summands of the gates that come from the input and from the state."""
         if x.ndim != 2 or x.shape[1] != self.input_size:
             raise ShapeError(f"{type(self).__name__}: input is {x.shape}; expected (batch, {self.input_size})")
         return F.linear(x, self.weight_ih, self.bias_ih), F.linear(h, self.weight_hh, self.bias_hh)
@@ -143,7 +147,7 @@ class RNNBase(Module):
         if not 0 <= dropout <= 1:
             raise OptionError(f"{type(self).__name__}: dropout is {dropout}; expected a probability in [0, 1]")
         if proj_size:
-            warn_once(f"{type(self).__name__}(proj_size=...)", "it has none in MegEngine either")
+            warn_once(f"{type(self).__name__}(proj_size=...)", "MegEngine ignores it too")
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bool(bias), batch_first, float(dropout)
         self.bidirectional, self.num_directions, self.proj_size = bidirectional, 2 if bidirectional else 1, proj_size
@@ -180,21 +184,20 @@ class RNNBase(Module):
 
     def reset_parameters(self) -> None:
         """Uniform within 1 / sqrt(hidden_size)."""
-        limit = 1 / math.sqrt(max(self.hidden_size, 1))
-        for parameter in self.parameters():
-            init.uniform_(parameter, -limit, limit)
+        _reset(self, self.hidden_size)
 
     def create_cell(self, layer: int) -> RNNCellBase:
         """A cell with the sizes of a layer."""
         raise MissingMethodError(f"{type(self).__name__} has no create_cell; use RNN, LSTM or GRU")
 
     def init_hidden(self, batch_size: int = 1) -> Any:
-        """States of zeros [layers * directions, batch, hidden]."""
-        raise MissingMethodError(f"{type(self).__name__} has no init_hidden; use RNN, LSTM or GRU")
+        """A state of zeros [layers * directions, batch, hidden]."""
+        shape = (self.num_layers * self.num_directions, batch_size, self.hidden_size)
+        return F.zeros(shape, dtype=self._flatten_weights.dtype, device=self._flatten_weights.device)
 
     def get_output_from_hidden(self, hx: Any) -> Tensor:
-        """The part of a state that is the layer's output."""
-        raise MissingMethodError(f"{type(self).__name__} has no get_output_from_hidden; use RNN, LSTM or GRU")
+        """The part of a state that is the layer's output: here the state itself."""
+        return hx
 
     def _step(self, from_input: Tensor, from_hidden: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         raise MissingMethodError(f"{type(self).__name__} has no step; use RNN, LSTM or GRU")
@@ -214,13 +217,13 @@ class RNNBase(Module):
 
     def apply_op(self, input: Tensor, hx: Any) -> tuple[Tensor, Any]:
         """The layers over [T,N,input] from given states: output [T,N,directions * hidden] and the last states."""
-        given = hx if isinstance(hx, tuple) else (hx,)
+        first = hx if isinstance(hx, tuple) else (hx,)
         weights, last, x = self._weights(), [], input
         for layer in range(self.num_layers):
             outputs = []
             for direction in range(self.num_directions):
                 cell = layer * self.num_directions + direction
-                out, states = self._scan(x, weights[cell], tuple(s[cell] for s in given), direction == 1)
+                out, states = self._scan(x, weights[cell], tuple(s[cell] for s in first), direction == 1)
                 outputs.append(out)
                 last.append(states)
             x = F.concat(outputs, axis=2) if len(outputs) > 1 else outputs[0]
@@ -243,10 +246,6 @@ class RNNBase(Module):
         out, states = self.apply_op(x, self.init_hidden(x.shape[1]) if hx is None else hx)
         return F.transpose(out, (1, 0, 2)) if self.batch_first else out, states
 
-    def _zeros(self, batch_size: int) -> Tensor:
-        shape = (self.num_layers * self.num_directions, batch_size, self.hidden_size)
-        return F.zeros(shape, dtype=self._flatten_weights.dtype, device=self._flatten_weights.device)
-
 
 class RNN(RNNBase):
     """Elman network of several layers; `nonlinearity` is tanh or relu."""
@@ -260,14 +259,6 @@ class RNN(RNNBase):
         """A cell with the sizes of a layer."""
         return RNNCell(self._input_size(layer), self.hidden_size, self.bias, self.nonlinearity)
 
-    def init_hidden(self, batch_size: int) -> Tensor:
-        """A state of zeros [layers * directions, batch, hidden]."""
-        return self._zeros(batch_size)
-
-    def get_output_from_hidden(self, hx: Tensor) -> Tensor:
-        """The state itself."""
-        return hx
-
     def _step(self, from_input: Tensor, from_hidden: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (_nonlinearity("RNN", self.nonlinearity)(from_input + from_hidden),)
 
@@ -277,16 +268,13 @@ class LSTM(RNNBase):
 
     _chunks = 4
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-
     def create_cell(self, layer: int) -> LSTMCell:
         """A cell with the sizes of a layer."""
         return LSTMCell(self._input_size(layer), self.hidden_size, self.bias)
 
-    def init_hidden(self, batch_size: int) -> tuple[Tensor, Tensor]:
+    def init_hidden(self, batch_size: int = 1) -> tuple[Tensor, Tensor]:
         """States (h, c) of zeros, each [layers * directions, batch, hidden]."""
-        return self._zeros(batch_size), self._zeros(batch_size)
+        return super().init_hidden(batch_size), super().init_hidden(batch_size)
 
     def get_output_from_hidden(self, hx: tuple[Tensor, Tensor]) -> Tensor:
         """The h of (h, c)."""
@@ -304,14 +292,6 @@ class GRU(RNNBase):
     def create_cell(self, layer: int) -> GRUCell:
         """A cell with the sizes of a layer."""
         return GRUCell(self._input_size(layer), self.hidden_size, self.bias)
-
-    def init_hidden(self, batch_size: int) -> Tensor:
-        """A state of zeros [layers * directions, batch, hidden]."""
-        return self._zeros(batch_size)
-
-    def get_output_from_hidden(self, hx: Tensor) -> Tensor:
-        """The state itself."""
-        return hx
 
     def _step(self, from_input: Tensor, from_hidden: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (_gru_state(from_input, from_hidden, states[0]),)

@@ -1,4 +1,4 @@
-"""Who hears of it when a setting of a layer is changed from outside of the layer."""
+"""Listeners for settings of layers that are changed from outside the layer."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _MISSING = object()
 _listeners: list[Callable[[Any, str, Any], bool]] = []
 
 
-def hear_settings(listener: Callable[[Any, str, Any], bool]) -> None:
-    """Ask `listener(module, name, value)` before a setting takes another value; True says that it is done."""
+def add_listener(listener: Callable[[Any, str, Any], bool]) -> None:
+    """Call `listener(module, name, value)` before a setting takes another value; True means that it has set it."""
     _listeners.append(listener)
 
 
-def is_heard(module: Any, name: str, value: Any, of_all: frozenset[str], layers: type) -> bool:
-    """True if a listener has set an attribute that a module has already; what its own methods set is its business.
+def is_handled(module: Any, name: str, value: Any, of_all: frozenset[str], layers: type) -> bool:
+    """True if a listener has set an existing attribute of a module; the module's own methods are not reported.
 
     Settings are plain values, tensors of another shape or dtype, and modules (of class `layers`) in a module.
     """
@@ -36,7 +36,7 @@ def is_heard(module: Any, name: str, value: Any, of_all: frozenset[str], layers:
 
 
 def _is_another(old: Any, value: Any, layers: type) -> bool:
-    """True if one setting is not the other, and shapes may follow from it."""
+    """True if the new setting differs, and shapes may depend on it."""
     if type(value) in _PLAIN:
         return type(old) in _PLAIN and not (type(old) is type(value) and old == value)
     if isinstance(value, Tensor):
