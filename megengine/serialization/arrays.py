@@ -69,7 +69,7 @@ def _metadata(meta: Any) -> dict[str, Any]:
 
 
 def array_from(raw: bytes | Blob, dtype: Any, shape: Any, *, fortran: bool = False) -> np.ndarray:
-    """A writable array from its bytes, after checking that shape, dtype and length agree. It owns its memory."""
+    """A writable array from its bytes, with memory of its own. Raises unless shape, dtype and length agree."""
     if not isinstance(dtype, np.dtype) or not isinstance(shape, tuple) or len(shape) > 32:
         raise FileFormatError("pickle: an array without dtype or shape")
     if not all(isinstance(n, int) and n >= 0 for n in shape):

@@ -24,7 +24,7 @@ from megengine.serialization.writer import dumps
 from megengine.tensor import Tensor
 
 if TYPE_CHECKING:
-    from pathlib import Path  # imported where files are opened, as zipfile is: they take long
+    from pathlib import Path  # imported where files are opened, like zipfile: both imports are slow
 
 Buffer = bytes | bytearray | memoryview
 PathOrFile = str | os.PathLike[str] | IO[bytes]
@@ -44,8 +44,8 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | Iterable[Buf
 def save(obj: Any, f: PathOrFile, pickle_module: Any = pickle, pickle_protocol: int = 4) -> Any:
     """Write state dicts, checkpoints, tensors, modules or traced modules to a path or a file, as MegEngine 1.x does.
 
-    A path is replaced in one step. Returns `f`. Raises DTypeError for what cannot be written; nothing is written then.
-    Files are written by the package itself, in protocol 4, which every `pickle_protocol` of Python 3 stands for.
+    A path is replaced in one step. Returns `f`. Raises DTypeError for objects that cannot be written, and then writes
+    nothing. Files are written by the package itself, in protocol 4, whatever `pickle_protocol` is.
 
     >>> save({"epoch": 3, "state_dict": net.state_dict()}, "checkpoint.pkl")
     """
@@ -76,7 +76,7 @@ _location: ContextVar[Location] = ContextVar("megengine_map_location", default=N
 
 
 class dmap:  # noqa: N801 (MegEngine's name)
-    """In its `with` body, `load` without `map_location` brings tensors to this one."""
+    """In its `with` body, `load` without `map_location` uses this one."""
 
     def __init__(self, map_location: Location) -> None:
         self.map_location = map_location
@@ -171,13 +171,13 @@ def _read_archive(file: Any, allow: Sequence[type]) -> Any:
         names = set(zipfile.ZipFile(file).namelist())
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as exc:
         raise FileFormatError(f"load: a zip archive, not a pickle, and damaged: {exc}") from exc
-    found = next((reader for name, reader in ARCHIVES.items() if name in names), None)
-    if found is None:
+    reader = next((reader for name, reader in ARCHIVES.items() if name in names), None)
+    if reader is None:
         raise FileFormatError(
             "load: a zip archive, not a pickle; PyTorch's files: megengine.serialization.read_pth(path)"
         )
     file.seek(0)
-    return found(file, str(getattr(file, "name", "the file")), allow=allow)
+    return reader(file, str(getattr(file, "name", "the file")), allow=allow)
 
 
 # kinds of objects that are not trees of values: name of the outermost object -> reader(records, allow=...)
@@ -198,9 +198,9 @@ def _reader_of(records: Any) -> Callable[..., Any] | None:
 
 
 def builder_of(allow: Sequence[type] = (), *, imported: bool = False) -> Thaw:
-    """What makes arrays, tensors and layers of records of a pickle (`pickles.read_records`), as `load` does.
+    """A function that turns records of a pickle (`pickles.read_records`) into values, as `load` does.
 
-    What two records share is one object in all that it makes.
+    An object that two records share is one object in the results.
     """
     return Thaw(AllowedClasses(_TABLE, allow, imported=imported), names=_NAMES)
 

@@ -1,10 +1,10 @@
-"""What MegEngine's `trace.dump` writes (.mge) for its C++ runtime: recognised, and refused with what to do instead."""
+"""Files of MegEngine's `trace.dump` (.mge) for its C++ runtime: refused with an error that says what to do instead."""
 
 from __future__ import annotations
 
 from megengine.core.errors import FileFormatError
 
-HEAD = 16  # bytes that tell
+HEAD = 16  # bytes that identify the format
 _STARTS = (b"MGBC", b"mgbtest0")  # version 1, and files that hold inputs for MegEngine's load_and_run
 _SECOND = b"mgv2"  # version 2: FlatBuffers, whose identifier follows one or two lengths
 ADVICE = (

@@ -8,7 +8,7 @@ from typing import Any
 
 from megengine.core.errors import FileFormatError
 from megengine.serialization.arrays import ARRAY_NAMES, ARRAYS
-from megengine.serialization.pickles import Builder, read_records, thaw
+from megengine.serialization.pickles import Builder, Thaw, read_records
 
 
 def read_numpy_pickle(path: str | os.PathLike[str], extra: Mapping[str, Builder] | None = None) -> Any:
@@ -21,7 +21,7 @@ def read_numpy_pickle(path: str | os.PathLike[str], extra: Mapping[str, Builder]
     table = ARRAYS if extra is None else {**ARRAYS, **extra}
     with Path(path).open("rb") as file:
         try:
-            return thaw(read_records(file), table, names=ARRAY_NAMES)
+            return Thaw(table, names=ARRAY_NAMES)(read_records(file))
         except FileFormatError as exc:
             exc.add_note(f"while reading {path}")
             raise

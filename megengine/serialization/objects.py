@@ -36,7 +36,7 @@ def _tensor_of(kind: type[Tensor]) -> Builder:
         value = record.args[0] if record.args else state.get("data")
         if not isinstance(value, np.ndarray):
             raise FileFormatError(f"pickle: a {kind.__name__} without an array")
-        # NOTE: the array may have lost its metadata, the dtype beside it has not
+        # NOTE: the array may have lost its metadata; the dtype beside it still has it
         declared = record.args[1] if len(record.args) > 1 else state.get("dtype", value.dtype)
         quantized = quantized_of(value.dtype) or (quantized_of(declared) if isinstance(declared, np.dtype) else None)
         tensor = kind._wrap(_storage(value, quantized, fresh=bool(record.args)), quantized, default_device())
@@ -47,7 +47,7 @@ def _tensor_of(kind: type[Tensor]) -> Builder:
 
 
 def _storage(array: np.ndarray, quantized: QuantizedDType | None, *, fresh: bool) -> np.ndarray:
-    """The array that a tensor keeps; one that nobody else has is kept as it is."""
+    """The array that a tensor keeps: a copy, unless it is `fresh` (no other object refers to it)."""
     wanted = array.dtype.newbyteorder("=") if quantized is None else quantized.storage
     if fresh and array.dtype == wanted:
         return array.view(wanted)  # without metadata
@@ -62,7 +62,7 @@ def _dtype_meta(record: Record) -> QuantDtypeMeta:
 
 
 def module_of(kind: type[Module]) -> Builder:
-    """What makes a module of this class from its saved attributes."""
+    """The builder of modules of this class from their saved attributes."""
 
     def build(record: Record) -> Module:
         if not isinstance(record.state, dict):
@@ -78,7 +78,7 @@ def module_of(kind: type[Module]) -> Builder:
 
 
 def object_of(kind: type) -> Builder:
-    """What makes an object of this class from its arguments and saved state."""
+    """The builder of objects of this class from their arguments and saved state."""
 
     def build(record: Record) -> Any:
         made = kind.__new__(kind, *record.args)
@@ -105,7 +105,8 @@ OBJECTS: dict[str, Builder] = {
 def _imported_layer(name: str) -> type[Module]:
     """The caller's own class of modules at a full name. Raises KeyError if there is none.
 
-    Its Python module is imported already, nothing is for a file; and it has no code that makes or fills an object.
+    Its Python module must be imported already: no file causes an import. The class must have no code of its own that
+    creates or fills an object.
     """
     parts = name.split(".")
     for count in range(len(parts) - 1, 0, -1):
@@ -120,9 +121,9 @@ def _imported_layer(name: str) -> type[Module]:
 
 
 class AllowedClasses(Mapping[str, Builder]):
-    """The fixed table, and the classes a caller allows: by full name, or by class name where the file says otherwise
-    (a class of `__main__` that has moved since). With `imported` plain classes of modules that are imported already
-    need no leave.
+    """The fixed table, and the classes a caller allows: by full name, or by class name where the file has another path
+    (a class of `__main__` that has moved since). With `imported`, plain classes of modules in Python modules that are
+    imported already are allowed too.
     """
 
     def __init__(self, table: Mapping[str, Builder], allow: Sequence[type], *, imported: bool = False) -> None:

@@ -70,17 +70,9 @@ def _skip(count: int) -> Opcode:
     return lambda m, at: at + count
 
 
-def _unsigned(width: int) -> Opcode:
-    def push(m: Machine, at: int) -> int:
-        m.stack.append(int.from_bytes(m.data[at : at + width], "little"))
-        return at + width
-
-    return push
-
-
-def _byte(m: Machine, at: int) -> int:
-    m.stack.append(m.data[at])
-    return at + 1
+def _uint16(m: Machine, at: int) -> int:
+    m.stack.append(int.from_bytes(m.data[at : at + 2], "little"))
+    return at + 2
 
 
 def _int32(m: Machine, at: int) -> int:
@@ -91,6 +83,11 @@ def _int32(m: Machine, at: int) -> int:
 def _float64(m: Machine, at: int) -> int:
     m.stack.append(struct.unpack_from(">d", m.data, at)[0])
     return at + 8
+
+
+def _byte(m: Machine, at: int) -> int:
+    m.stack.append(m.data[at])
+    return at + 1
 
 
 def _length(m: Machine, at: int, width: int) -> int:
@@ -169,16 +166,15 @@ def _duplicate(m: Machine, at: int) -> int:
     return at
 
 
-def _list(m: Machine, at: int) -> int:
-    values = m.pop_mark()
-    m.stack.append(values)
-    return at
+def _container(make: Callable[[list[Any]], Any]) -> Opcode:
+    """The values above the last mark as one value."""
 
+    def push(m: Machine, at: int) -> int:
+        value = make(m.pop_mark())
+        m.stack.append(value)
+        return at
 
-def _tuple(m: Machine, at: int) -> int:
-    values = tuple(m.pop_mark())
-    m.stack.append(values)
-    return at
+    return push
 
 
 def _tuple_of(count: int) -> Opcode:
@@ -191,19 +187,6 @@ def _tuple_of(count: int) -> Opcode:
     return push
 
 
-def _set(m: Machine, at: int) -> int:
-    values = {_key(v) for v in m.pop_mark()}
-    m.stack.append(values)
-    return at
-
-
-def _dict(m: Machine, at: int) -> int:
-    flat = m.pop_mark()
-    m.stack.append({})
-    _update(m.stack[-1], flat)
-    return at
-
-
 def _append(target: Any, values: list[Any]) -> None:
     if isinstance(target, list):
         target.extend(values)
@@ -214,19 +197,8 @@ def _append(target: Any, values: list[Any]) -> None:
         raise FileFormatError(f"pickle: items appended to a {type(target).__name__}; the file is damaged")
 
 
-def _append_one(m: Machine, at: int) -> int:
-    value = m.stack.pop()
-    _append(m.stack[-1], [value])
-    return at
-
-
-def _append_many(m: Machine, at: int) -> int:
-    values = m.pop_mark()
-    _append(m.stack[-1], values)
-    return at
-
-
-def _update(target: Any, flat: list[Any]) -> None:
+def _update(target: Any, flat: list[Any]) -> Any:
+    """The dict or record with keys and values that stand one behind the other."""
     if len(flat) % 2:
         raise FileFormatError("pickle: a key without a value; the file is damaged")
     keys = flat[::2]
@@ -240,27 +212,36 @@ def _update(target: Any, flat: list[Any]) -> None:
         target.entries.extend(pairs)
     else:
         raise FileFormatError(f"pickle: entries set on a {type(target).__name__}; the file is damaged")
+    return target
 
 
-def _set_one(m: Machine, at: int) -> int:
-    value, key = m.stack.pop(), m.stack.pop()
-    _update(m.stack[-1], [key, value])
-    return at
-
-
-def _set_many(m: Machine, at: int) -> int:
-    flat = m.pop_mark()
-    _update(m.stack[-1], flat)
-    return at
-
-
-def _add_items(m: Machine, at: int) -> int:
-    values = m.pop_mark()
-    target = m.stack[-1]
+def _add_items(target: Any, values: list[Any]) -> None:
     if not isinstance(target, set):
         raise FileFormatError(f"pickle: set items for a {type(target).__name__}; the file is damaged")
     target.update(_key(v) for v in values)
-    return at
+
+
+def _last(count: int, fill: Callable[[Any, list[Any]], Any]) -> Opcode:
+    """Fill the container below the last values of the stack with them."""
+
+    def change(m: Machine, at: int) -> int:
+        values = m.stack[-count:]
+        del m.stack[-count:]
+        fill(m.stack[-1], values)
+        return at
+
+    return change
+
+
+def _marked(fill: Callable[[Any, list[Any]], Any]) -> Opcode:
+    """Fill the container below the last mark with the values above it."""
+
+    def change(m: Machine, at: int) -> int:
+        values = m.pop_mark()
+        fill(m.stack[-1], values)
+        return at
+
+    return change
 
 
 def _memoize(m: Machine, at: int) -> int:
@@ -344,7 +325,13 @@ _TABLE: dict[bytes, Opcode] = {
     # numbers and text
     **{b"N": _constant(None), b"\x88": _constant(True), b"\x89": _constant(False)},
     **{b"I": _line(_decimal), b"L": _line(_decimal), b"F": _line(float), b"G": _float64},
-    **{b"J": _int32, b"K": _byte, b"M": _unsigned(2), b"\x8a": _sized(1, _integer), b"\x8b": _sized(4, _integer)},
+    **{
+        b"J": _int32,
+        b"K": _byte,
+        b"M": _uint16,
+        b"\x8a": _sized(1, _integer),
+        b"\x8b": _sized(4, _integer),
+    },
     **{b"S": _line(_quoted), b"T": _sized(4, _latin1), b"U": _sized(1, _latin1)},
     **{b"V": _line(lambda raw: raw.decode("raw-unicode-escape")), b"X": _sized(4, _utf8)},
     **{b"\x8c": _sized(1, _utf8), b"\x8d": _sized(8, _utf8)},
@@ -352,9 +339,16 @@ _TABLE: dict[bytes, Opcode] = {
     # containers
     **{b"(": _mark, b"0": _pop, b"1": _pop_mark, b"2": _duplicate},
     **{b"]": _fresh(list), b"}": _fresh(dict), b")": _constant(()), b"\x8f": _fresh(set)},
-    **{b"l": _list, b"t": _tuple, b"\x85": _tuple_of(1), b"\x86": _tuple_of(2), b"\x87": _tuple_of(3)},
-    **{b"d": _dict, b"\x91": _set, b"a": _append_one, b"e": _append_many},
-    **{b"s": _set_one, b"u": _set_many, b"\x90": _add_items},
+    **{
+        b"l": _container(list),
+        b"t": _container(tuple),
+        b"\x85": _tuple_of(1),
+        b"\x86": _tuple_of(2),
+        b"\x87": _tuple_of(3),
+    },
+    **{b"d": _container(lambda flat: _update({}, flat)), b"\x91": _container(lambda values: set(map(_key, values)))},
+    **{b"a": _last(1, _append), b"e": _marked(_append), b"s": _last(2, _update), b"u": _marked(_update)},
+    b"\x90": _marked(_add_items),
     # the memo
     **{
         b"p": _put_line,

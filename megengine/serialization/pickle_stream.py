@@ -1,7 +1,7 @@
-"""What is read from a pickle, and the machine that its opcodes (`pickle_opcodes`) drive.
+"""Values read from a pickle, and the machine that its opcodes (`pickle_opcodes`) work on.
 
-Sizes are compared with the file before memory is taken, and long byte strings go from the file into the memory where
-they stay.
+Sizes are compared with the file before memory is taken. Long byte strings are read from the file directly into the
+memory where they stay.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BLOB = 256  # longer byte strings get memory of their own
 
 @dataclass(frozen=True, slots=True)
 class Global:
-    """The name of a class or function as it stands in a pickle; only a name."""
+    """The name of a class or function in a pickle; only a name."""
 
     module: str
     name: str
@@ -35,7 +35,7 @@ class Global:
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """An object that the pickle wanted built: what was called, with what, and the state given to it afterwards."""
+    """An object that the pickle describes: the callable, its arguments, and the state set afterwards."""
 
     target: Any
     args: Any
@@ -44,7 +44,7 @@ class Record:
     entries: list[tuple[Any, Any]] | None = None
 
     def __repr__(self) -> str:
-        # NOTE: records refer to each other in every way; printing what they hold would not end
+        # NOTE: records may refer to each other in circles; printing their contents would not end
         return f"<record of {self.target if isinstance(self.target, Global) else type(self.target).__name__}>"
 
 
@@ -56,7 +56,7 @@ class Persistent:
 
 
 class Blob:
-    """A long byte string in memory of its own: who takes it first owns it, later takers get copies.
+    """A long byte string in memory of its own: the first taker owns it, later ones get copies.
 
     The copies of all blobs of a file together may be as large as the file.
     """
@@ -70,7 +70,7 @@ class Blob:
         return len(self._memory)
 
     def take(self) -> np.ndarray:
-        """The bytes as a writable array that nobody else has."""
+        """The bytes as a writable array that no other object refers to."""
         if not self._taken:
             self._taken = True
             return self._memory

@@ -1,7 +1,7 @@
 """Values from the records of a pickle (`pickle_opcodes`).
 
-`thaw` replaces the records whose global stands in a fixed table by what the table's builder makes of them, and refuses
-the rest.
+`Thaw` replaces each record by the value that the builder of its global makes. Globals without a builder in a fixed
+table are refused.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from megengine.core.text import counted
 from megengine.serialization.pickle_opcodes import read_records
 from megengine.serialization.pickle_stream import ATOMS, Blob, Global, Persistent, Record
 
-__all__ = ["NUMBER_TYPES", "PLAIN", "Blob", "Builder", "Global", "Owning", "Record", "Thaw", "read_records", "thaw"]
+__all__ = ["NUMBER_TYPES", "PLAIN", "Blob", "Builder", "Global", "Owning", "Record", "Thaw", "read_records"]
 
 _MAX_DEPTH = 100
 _MAX_OWNED = 16  # more arguments than an array or a tensor has
-_MAX_REPEATED = 1 << 20  # entries of containers, characters of long text, that stand in more than one place
+_MAX_REPEATED = 1 << 20  # entries of containers and characters of long text that are in more than one place
 _LONG_TEXT = 1000
 _PLAIN_TYPES = frozenset((int, float, bool, type(None)))
 # classes of numbers, which stand for dtypes (`x.astype(np.float32)`), by the names that pickles give them
@@ -38,7 +38,7 @@ Builder = Callable[[Record], Any]
 
 @dataclass(frozen=True, slots=True)
 class Owning:
-    """A builder whose arguments and state are its own: Blobs as they are, and arrays that nobody else has."""
+    """A builder that owns its arguments and state: it gets Blobs as they are, and arrays made for it alone."""
 
     build: Builder
 
@@ -47,7 +47,11 @@ class Owning:
 
 
 class Thaw:
-    """Values of records; what stands in several places of the file is one object for all values of one Thaw."""
+    """Called with records, the values that builders make of them, containers included.
+
+    `names` are globals that may be plain values. Raises FileFormatError for every other name, and for cycles. An object
+    that is in several places of the file is one object in all values of one Thaw.
+    """
 
     def __init__(
         self,
@@ -58,7 +62,7 @@ class Thaw:
     ) -> None:
         self.table, self.persistent, self.names = table, persistent, names
         self.done: dict[int, tuple[Any, int]] = {}
-        self.kept: list[Any] = []  # what the ids belong to
+        self.kept: list[Any] = []  # the objects of these ids
         self.open: set[int] = set()
         self.size = self.repeated = 0
 
@@ -69,9 +73,9 @@ class Thaw:
             return value
         key = id(value)
         if key in self.done:
-            found, size = self.done[key]
+            result, size = self.done[key]
             self.repeat(size)
-            return found
+            return result
         if key in self.open:
             raise FileFormatError("pickle: an object contains itself; expected a tree of values")
         if depth > _MAX_DEPTH:
@@ -89,16 +93,16 @@ class Thaw:
         return result
 
     def repeat(self, size: int) -> None:
-        """Bound what stands in several places, counted as often as it does: printed or copied, a small file could
-        otherwise fill the memory.
+        """Bound the size of values in several places, counted once for each place: printed or copied, the values of
+        a small file could otherwise fill the memory.
         """
         self.size += size
         self.repeated += size
         if self.repeated > _MAX_REPEATED:
-            raise FileFormatError(f"pickle: over {_MAX_REPEATED} values stand in several places; expected a tree")
+            raise FileFormatError(f"pickle: over {_MAX_REPEATED} values are in several places; expected a tree")
 
     def text(self, text: str | bytes) -> str | bytes:
-        """Long text counts from its second place on."""
+        """Long text counts as repeated from its second place on."""
         if id(text) in self.done:
             self.repeat(len(text))
         else:
@@ -106,7 +110,7 @@ class Thaw:
         return text
 
     def convert(self, value: Any, depth: int) -> Any:
-        """A container, name or record that was not met before."""
+        """The value of a container, name or record that is new to this Thaw."""
         if isinstance(value, dict):
             plain = _PLAIN_TYPES
             return {
@@ -134,7 +138,7 @@ class Thaw:
         raise FileFormatError(f"pickle: a {type(value).__name__} where a value was expected; the file is damaged")
 
     def builder(self, record: Record) -> Builder:
-        """What the table has for a record."""
+        """The builder of a record's global."""
         builder = self.table.get(str(record.target))
         if builder is None:
             raise _refused(record.target)
@@ -190,20 +194,6 @@ def _refused(name: Any) -> FileFormatError:
     return FileFormatError(
         start + "If it is a class of yours and you trust the file, pass it: load(file, allow=[TheClass])"
     )
-
-
-def thaw(
-    value: Any,
-    table: Mapping[str, Builder],
-    *,
-    names: frozenset[str] = frozenset(),
-    persistent: Callable[[Any], Any] | None = None,
-) -> Any:
-    """Replace every record by what the table's builder makes of it, containers included.
-
-    `names` are globals that may stand as plain values. Raises FileFormatError for every other name, and for cycles.
-    """
-    return Thaw(table, names=names, persistent=persistent)(value)
 
 
 def _ordered(record: Record) -> OrderedDict:

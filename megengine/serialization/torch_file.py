@@ -10,6 +10,7 @@ import io
 import math
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,12 @@ import numpy as np
 from megengine.core.dtype import bfloat16
 from megengine.core.errors import FileFormatError, brief
 from megengine.core.text import counted
-from megengine.serialization.pickles import PLAIN, Builder, Global, Record, read_records, thaw
+from megengine.serialization.pickles import PLAIN, Builder, Global, Record, Thaw, read_records
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_VERSION = 1001
 _MAX_PICKLE = 64 << 20
+_BIG_ENDIAN = "torch file: written on a big-endian machine; save it again on a little-endian one"
 _STORAGES = {
     "DoubleStorage": np.dtype(np.float64),
     "FloatStorage": np.dtype(np.float32),
@@ -37,11 +39,14 @@ _STORAGES = {
 _STORAGE_NAMES = frozenset(f"torch.{name}" for name in _STORAGES)
 
 
+@dataclass(frozen=True, slots=True)
 class _Storage:
-    """A flat array that is filled when its bytes are found; tensors wait for it."""
+    """A flat array, or a part of it (`view`: offset and count), whose bytes are read after the pickle."""
 
-    def __init__(self, dtype: np.dtype, key: str, count: int, view: tuple[int, int] | None = None) -> None:
-        self.dtype, self.key, self.count, self.view = dtype, key, count, view
+    dtype: np.dtype
+    key: str
+    count: int
+    view: tuple[int, int] | None = None
 
 
 class _Tensor:
@@ -89,10 +94,7 @@ def _storage(reference: Any) -> _Storage:
         if not (isinstance(offset, int) and isinstance(size, int) and 0 <= offset <= offset + size <= count):
             raise FileFormatError(f"torch file: storage view {brief(view_key, 30)} lies outside its storage")
         view = (offset, size)
-    storage = _Storage(_STORAGES[kind.name], key, count, view)
-    if view is not None:
-        storage.count = view[1]
-    return storage
+    return _Storage(_STORAGES[kind.name], key, count if view is None else view[1], view)
 
 
 def _rebuild(record: Record) -> _Tensor:
@@ -116,9 +118,9 @@ _TABLE: dict[str, Builder] = {
 }
 
 
-def _resolve(value: Any, load: Callable[[_Storage], np.ndarray], budget: int) -> Any:
-    """Tensors of a thawed tree replaced by arrays; together they may take `budget` bytes."""
-    used, done = 0, {}
+def _resolve(value: Any, load: Callable[[_Storage], np.ndarray], size: int) -> Any:
+    """Tensors of a tree of values replaced by arrays; together they take at most about four times the file's size."""
+    budget, used, done = 4 * size + (1 << 20), 0, {}
 
     def visit(item: Any) -> Any:
         nonlocal used
@@ -139,14 +141,6 @@ def _resolve(value: Any, load: Callable[[_Storage], np.ndarray], budget: int) ->
         return None if isinstance(item, (Global, _Storage)) else item
 
     return visit(value)
-
-
-def _budget(size: int) -> int:
-    return 4 * size + (1 << 20)
-
-
-def _thawed(records: Any) -> Any:
-    return thaw(records, _TABLE, names=_STORAGE_NAMES, persistent=_storage)
 
 
 # ------------------------------------------------------------------ zip format
@@ -180,7 +174,7 @@ def _read_zip(file: Any, size: int) -> Any:
             raise FileFormatError(f"torch file: entry {name[:100]!r} is damaged: {exc}") from exc
 
     if roots[0] + "byteorder" in entries and read("byteorder", 16) != b"little":
-        raise FileFormatError("torch file: written on a big-endian machine; save it again on a little-endian one")
+        raise FileFormatError(_BIG_ENDIAN)
     loaded: dict[str, bytes] = {}
 
     def load(storage: _Storage) -> np.ndarray:
@@ -195,7 +189,8 @@ def _read_zip(file: Any, size: int) -> Any:
             )
         return np.frombuffer(raw, storage.dtype, storage.count)
 
-    return _resolve(_thawed(read_records(io.BytesIO(read("data.pkl", _MAX_PICKLE)))), load, _budget(size))
+    tree = Thaw(_TABLE, names=_STORAGE_NAMES, persistent=_storage)
+    return _resolve(tree(read_records(io.BytesIO(read("data.pkl", _MAX_PICKLE)))), load, size)
 
 
 # ------------------------------------------------------------------ older format
@@ -207,20 +202,19 @@ def _read_legacy(file: Any, size: int) -> Any:
     version = read_records(file)
     if version != _LEGACY_VERSION:
         raise FileFormatError(f"torch file: older format of version {brief(version, 20)}; expected {_LEGACY_VERSION}")
-    system = thaw(read_records(file), _TABLE)
+    system = Thaw(_TABLE)(read_records(file))
     if isinstance(system, dict) and system.get("little_endian") is False:
-        raise FileFormatError("torch file: written on a big-endian machine; save it again on a little-endian one")
+        raise FileFormatError(_BIG_ENDIAN)
     kinds: dict[str, _Storage] = {}
 
     def storage(reference: Any) -> _Storage:
-        found = _storage(reference)
-        total = _Storage(found.dtype, found.key, reference[4])
-        known = kinds.setdefault(found.key, total)
-        if (known.dtype, known.count) != (total.dtype, total.count):
-            raise FileFormatError(f"torch file: storage {found.key[:40]!r} is described twice, differently")
-        return found
+        part = _storage(reference)
+        whole = _Storage(part.dtype, part.key, reference[4])
+        if kinds.setdefault(part.key, whole) != whole:
+            raise FileFormatError(f"torch file: storage {part.key[:40]!r} is described twice, differently")
+        return part
 
-    value = thaw(read_records(file), _TABLE, names=_STORAGE_NAMES, persistent=storage)
+    value = Thaw(_TABLE, names=_STORAGE_NAMES, persistent=storage)(read_records(file))
     keys = read_records(file)
     if not isinstance(keys, list) or not all(isinstance(key, (str, int)) for key in keys):
         raise FileFormatError("torch file: it has no list of storages")
@@ -229,11 +223,11 @@ def _read_legacy(file: Any, size: int) -> Any:
         raise FileFormatError("torch file: its list of storages does not fit its tensors")
     flats = {key: _legacy_storage(file, kinds[key], size) for key in names}
 
-    def load(found: _Storage) -> np.ndarray:
-        offset, count = found.view or (0, found.count)
-        return flats[found.key][offset : offset + count]
+    def load(part: _Storage) -> np.ndarray:
+        offset, count = part.view or (0, part.count)
+        return flats[part.key][offset : offset + count]
 
-    return _resolve(value, load, _budget(size))
+    return _resolve(value, load, size)
 
 
 def _legacy_storage(file: Any, storage: _Storage, size: int) -> np.ndarray:

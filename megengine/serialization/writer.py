@@ -38,19 +38,19 @@ class PickleWriter:
     Long arrays are not copied: the content is a list of buffers, some of them the memory of the arrays.
     """
 
-    # methods for the kinds of a subclass; they come before those of all
+    # methods for further kinds, which a subclass adds; they are tried first
     kinds: tuple[tuple[Any, Callable[[Any, Any], None]], ...] = ()
 
     def __init__(self) -> None:
         self.done: list[Any] = []
         self.out = bytearray(pickle.PROTO + b"\x04")
-        # what was written already -> the opcode that recalls it
+        # value that was written -> the opcode that recalls it
         self.memo: dict[int, bytes] = {}
         self.dtypes: dict[np.dtype, bytes] = {}
         self.texts: dict[str, bytes] = {}
         self.names: dict[str, bytes] = {}
         self.count = 0  # entries of the reader's memo
-        self.kept: list[Any] = []  # what the memo's ids belong to must live
+        self.kept: list[Any] = []  # the objects of the memo's ids, which must live
         self.depth = 0
         self.methods: dict[type, Callable[[Any, Any], None]] = dict(_ATOMS)
 
@@ -89,7 +89,7 @@ class PickleWriter:
         found = next((m for kinds, m in (*self.kinds, *_METHODS) if isinstance(value, kinds)), None)
         if found is None and _path(value) in OBJECTS:
             found = PickleWriter.known_object
-        if isinstance(value, type):  # each by itself: classes of numbers are known, others are not
+        if isinstance(value, type):  # only classes of numbers can be written
             if value in _NUMBERS:
                 return PickleWriter.number_type
             raise DTypeError(f"save: cannot write the class {value.__qualname__}; expected values, or a dtype's class")
