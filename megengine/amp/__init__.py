@@ -1,4 +1,4 @@
-"""Mixed precision under MegEngine's names: what is computed stays in the dtype it has, which is never less exact."""
+"""Mixed precision under MegEngine's names: computations keep their dtype, which is never less exact."""
 
 from __future__ import annotations
 
@@ -102,11 +102,11 @@ class GradScaler:
     @explains
     def unscale(self, grad_tensors: Iterable[Tensor]) -> GradScaler:
         """Scale the gradients of these tensors back; all are dropped if one is not finite."""
-        given = list(grad_tensors)
-        wrong = [t for t in given if not isinstance(t, Tensor)]
+        tensors = list(grad_tensors)
+        wrong = [t for t in tensors if not isinstance(t, Tensor)]
         if wrong:
             raise ArgumentError(f"GradScaler.unscale: got {shown(wrong[0])}; expected tensors")
-        owners = [(t, t.grad) for t in given if t.grad is not None]
+        owners = [(t, t.grad) for t in tensors if t.grad is not None]
         self._found_non_finite = any(not np.isfinite(gradient.numpy()).all() for _, gradient in owners)
         for t, gradient in owners:
             t.grad = None if self._found_non_finite else gradient * (1 / self.scale_factor)
@@ -114,18 +114,16 @@ class GradScaler:
 
     @explains
     def update(self, new_scale: float | None = None) -> None:
-        """Take a new scale, or the one that follows from what the last gradients were."""
+        """Take a new scale, or change it according to the last gradients."""
         if self.growth_interval == 0:
             return
         if new_scale is not None:
             self.scale_factor = float(new_scale)
-        elif self._found_non_finite:
-            self.scale_factor *= self.backoff_factor
-            self._growth_tracker = 0
         else:
-            self._growth_tracker += 1
-            if self._growth_tracker >= self.growth_interval:
-                self.scale_factor *= self.growth_factor
+            self._growth_tracker = 0 if self._found_non_finite else self._growth_tracker + 1
+            grows = self._growth_tracker >= self.growth_interval
+            if self._found_non_finite or grows:
+                self.scale_factor *= self.growth_factor if grows else self.backoff_factor
                 self._growth_tracker = 0
         self._found_non_finite = False
 
@@ -136,7 +134,7 @@ class GradScaler:
 
     @explains
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take what `state_dict()` gave."""
+        """Take the result of `state_dict()`."""
         if not isinstance(state, Mapping):
             raise ArgumentError(f"GradScaler.load_state_dict: state is {shown(state)}; expected a dict")
         unknown = sorted(state.keys() - self.state_dict().keys())

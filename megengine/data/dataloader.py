@@ -18,9 +18,9 @@ from megengine.dispatch.refusal import constructor
 class DataLoader:
     """Iterating gives batches of NumPy arrays: items of `dataset` by `sampler`, transformed, joined by `collator`.
 
-    A StreamDataset takes a StreamSampler (batches of one without any) and is read once to its end; the last batch may
-    be shorter. All is read in this process: `num_workers`, `timeout`, `preload` and `parallel_stream` have no effect,
-    as a warning says.
+    A StreamDataset takes a StreamSampler (by default with batches of one) and is read once to its end; the last batch
+    may be shorter. All is read in this process: `num_workers`, `timeout`, `preload` and `parallel_stream` have no
+    effect, as a warning says.
 
     >>> for x, y in DataLoader(ArrayDataset(pictures, labels), RandomSampler(...)):  # doctest: +SKIP
     """
@@ -48,11 +48,11 @@ class DataLoader:
         self.dataset, self.transform = dataset, PseudoTransform() if transform is None else transform
         self.sampler = _sampler_for(dataset, sampler)
         self.collator = Collator() if collator is None else collator
-        given = {"num_workers": num_workers, "timeout": timeout, "preload": preload, "parallel_stream": parallel_stream}
-        for name in (name for name, value in given.items() if value):
-            warn_once(f"DataLoader({name}=...)", "all is read in this process")
         self.num_workers, self.timeout, self.preload = num_workers, timeout, preload
         self.parallel_stream = parallel_stream
+        for name in ("num_workers", "timeout", "preload", "parallel_stream"):
+            if getattr(self, name):
+                warn_once(f"DataLoader({name}=...)", "all is read in this process")
 
     def __len__(self) -> int:
         if isinstance(self.dataset, StreamDataset):
@@ -63,8 +63,7 @@ class DataLoader:
         transform: Any = self.transform
         together = hasattr(transform, "apply_batch")
         for items in self._batches():
-            made = transform.apply_batch(items) if together else [transform(item) for item in items]
-            yield self.collator.apply(made)
+            yield self.collator.apply(transform.apply_batch(items) if together else list(map(transform, items)))
 
     def _batches(self) -> Iterator[list[Any]]:
         if not isinstance(self.dataset, StreamDataset):

@@ -1,4 +1,4 @@
-"""Data sets: what has a length and gives an item for a number; and streams, which give one item after the other."""
+"""Data sets, which have a length and an item for each index; and streams, which give one item after the other."""
 
 from __future__ import annotations
 
@@ -113,14 +113,13 @@ class VisionDataset(Dataset):
     ) -> None:
         self.root = os.path.expanduser(root) if isinstance(root, (str, bytes)) else root
         self.order = ("image",) if order is None else order
+        kind = type(self).__name__
         if not isinstance(self.order, Sequence):
-            raise ArgumentError(f"{type(self).__name__}: order is {order!r}; expected a sequence of names")
+            raise ArgumentError(f"{kind}: order is {order!r}; expected a sequence of names")
         supported = self.order if supported_order is None else supported_order
         for name in self.order:
             if name not in supported:
-                raise UnsupportedError(
-                    f"{type(self).__name__}: order names {name!r}; supported are {', '.join(supported)}"
-                )
+                raise UnsupportedError(f"{kind}: order names {name!r}; supported are {', '.join(supported)}")
 
     def __getitem__(self, index: int) -> Any:
         raise MissingMethodError(f"{type(self).__name__} has no __getitem__; define it in the subclass")

@@ -1,4 +1,4 @@
-"""Samplers: in which order the items of a data set come, and how many together."""
+"""Samplers: the order of the items of a data set, and the size of batches."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Sampler(ABC):
         raise MissingMethodError(f"{type(self).__name__} has no __iter__; define it in the subclass")
 
 
-def _batch_size(name: str, given: Any) -> int:
-    if not isinstance(given, numbers.Integral) or given < 1:
-        raise ArgumentError(f"{name}: batch_size is {given!r}; expected an integer of at least 1")
-    return int(given)
+def _positive(name: str, argument: str, value: Any) -> int:
+    if not isinstance(value, numbers.Integral) or value < 1:
+        raise ArgumentError(f"{name}: {argument} is {value!r}; expected an integer of at least 1")
+    return int(value)
 
 
 def _part(name: str, world_size: int | None, rank: int | None) -> tuple[int, int]:
@@ -42,11 +42,11 @@ def _part(name: str, world_size: int | None, rank: int | None) -> tuple[int, int
 
 
 class StreamSampler(Sampler):
-    """Batches of `batch_size` numbers that count on without end: how many items of a StreamDataset come together."""
+    """Batches of `batch_size` consecutive numbers without end: the items of a StreamDataset that form a batch."""
 
     @constructor
     def __init__(self, batch_size: int = 1) -> None:
-        self.batch_size = _batch_size("StreamSampler", batch_size)
+        self.batch_size = _positive("StreamSampler", "batch_size", batch_size)
 
     def sample(self) -> Iterator[int]:
         """0, 1, 2, ..."""
@@ -55,8 +55,8 @@ class StreamSampler(Sampler):
     def batch(self) -> Iterator[list[int]]:
         """The numbers of `sample()`, together."""
         numbers = iter(self.sample())
-        while found := list(itertools.islice(numbers, self.batch_size)):
-            yield found
+        while batch := list(itertools.islice(numbers, self.batch_size)):
+            yield batch
 
     def __iter__(self) -> Iterator[list[int]]:
         return self.batch()
@@ -85,11 +85,10 @@ class MapSampler(Sampler):
             raise ArgumentError(f"{name}: dataset is a {type(dataset).__name__}; expected something with a length")
         if not isinstance(drop_last, (bool, np.bool_)):
             raise ArgumentError(f"{name}: drop_last is {drop_last!r}; expected True or False")
-        if num_samples is not None and (not isinstance(num_samples, numbers.Integral) or num_samples < 1):
-            raise ArgumentError(f"{name}: num_samples is {num_samples!r}; expected an integer of at least 1")
+        self.num_samples = len(dataset) if num_samples is None else _positive(name, "num_samples", num_samples)
         self.world_size, self.rank = _part(name, world_size, rank)
-        self.dataset, self.batch_size, self.drop_last = dataset, _batch_size(name, batch_size), bool(drop_last)
-        self.num_samples = len(dataset) if num_samples is None else int(num_samples)
+        self.dataset, self.drop_last = dataset, bool(drop_last)
+        self.batch_size = _positive(name, "batch_size", batch_size)
         self.rng = None if seed is None else np.random.default_rng(seed)
 
     def _take(self, indices: Sequence[int] | None) -> None:
@@ -114,8 +113,8 @@ class MapSampler(Sampler):
 
     def scatter(self, indices: Sequence[int]) -> list[int]:
         """The part of `rank` of the indices."""
-        found = list(indices)
-        return (found + found[: -len(found) % self.world_size])[self.rank :: self.world_size]
+        whole = list(indices)
+        return (whole + whole[: -len(whole) % self.world_size])[self.rank :: self.world_size]
 
     def batch(self) -> Iterator[list[int]]:
         """The part of `rank` of `sample()`, cut into batches."""
@@ -192,12 +191,12 @@ class ReplacementSampler(MapSampler):
         seed: int | None = None,
     ) -> None:
         super().__init__(dataset, batch_size, drop_last, num_samples, world_size, rank, seed)
-        given = None if weights is None else np.asarray(weights, np.float64)
-        if given is not None and (given.shape != (len(dataset),) or given.min() < 0 or not given.sum() > 0):
+        shares = None if weights is None else np.asarray(weights, np.float64)
+        if shares is not None and (shares.shape != (len(dataset),) or shares.min() < 0 or not shares.sum() > 0):
             raise OptionError(
-                f"ReplacementSampler: weights are {given.shape}; expected {counted(len(dataset), 'number')} >= 0"
+                f"ReplacementSampler: weights are {shares.shape}; expected {counted(len(dataset), 'number')} >= 0"
             )
-        self.weights = None if given is None else given / given.sum()
+        self.weights = None if shares is None else shares / shares.sum()
 
     def sample(self) -> list[int]:
         """Indices drawn one by one."""
@@ -207,7 +206,7 @@ class ReplacementSampler(MapSampler):
 class Infinite(MapSampler):
     """The batches of a sampler again and again; other attributes (`batch_size`, `drop_last`, ...) are the sampler's.
 
-    Its length is the largest that Python knows, `sys.maxsize`.
+    Its length is `sys.maxsize`, the largest that Python allows.
     """
 
     @constructor

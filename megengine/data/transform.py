@@ -87,14 +87,14 @@ class VisionTransform(Transform):
         raise self._lacks("_apply_coords")
 
     def _apply_boxes(self, boxes: Any) -> np.ndarray:
-        given = np.asarray(boxes)
-        ends = self._apply_coords(given.reshape(-1, 2, 2))
+        boxes = np.asarray(boxes)
+        ends = self._apply_coords(boxes.reshape(-1, 2, 2))
         corners = np.concatenate([ends.min(-2), ends.max(-2)], axis=-1) if len(ends) else ends
-        return corners.reshape(given.shape)
+        return corners.reshape(boxes.shape)
 
     def _apply_keypoints(self, keypoints: Any) -> np.ndarray:
-        given = np.asarray(keypoints)
-        return np.concatenate([self._apply_coords(given[..., :2]), given[..., 2:]], axis=-1)
+        keypoints = np.asarray(keypoints)
+        return np.concatenate([self._apply_coords(keypoints[..., :2]), keypoints[..., 2:]], axis=-1)
 
     def _apply_polygons(self, polygons: Any) -> list[list[np.ndarray]]:
         return [[self._apply_coords(np.asarray(p).reshape(-1, 2)) for p in parts] for parts in polygons]
@@ -103,10 +103,10 @@ class VisionTransform(Transform):
 def _checked_order(name: str, order: Any) -> tuple[str, ...]:
     if not isinstance(order, Sequence) or isinstance(order, (str, bytes)):
         raise UnsupportedError(f"{name}: order is {order!r}; expected a sequence of names, such as ('image', 'boxes')")
-    for part in order:
-        if part not in (*_PARTS, *_LABELS):
-            known = ", ".join((*_PARTS, *_LABELS))
-            raise UnsupportedError(f"{name}: order names {part!r}; supported are {known}")
+    unknown = [part for part in order if part not in (*_PARTS, *_LABELS)]
+    if unknown:
+        known = ", ".join((*_PARTS, *_LABELS))
+        raise UnsupportedError(f"{name}: order names {unknown[0]!r}; supported are {known}")
     return tuple(order)
 
 
@@ -133,7 +133,6 @@ class Compose(VisionTransform):
     """
 
     @constructor
-    @constructor
     def __init__(
         self,
         transforms: Sequence[Any] = (),
@@ -153,11 +152,11 @@ class Compose(VisionTransform):
             t.order = self.order
 
     def _in_order(self) -> list[Any]:
-        found = list(self.transforms)
+        ordered = list(self.transforms)
         for group in self.shuffle_indices or ():
             for place, source in zip(group, random.generator().permutation(group), strict=True):
-                found[place - 1] = self.transforms[source - 1]
-        return found
+                ordered[place - 1] = self.transforms[source - 1]
+        return ordered
 
     @explains
     def apply(self, input: Any) -> Any:
@@ -177,7 +176,7 @@ class Compose(VisionTransform):
 
 
 class _InPlace(VisionTransform):
-    """Transforms of values, which leave everything where it is."""
+    """Transforms of values, which move nothing."""
 
     def _apply_mask(self, mask: Any) -> Any:
         return mask
@@ -219,18 +218,18 @@ class ToMode(_InPlace):
 
 
 def _size(name: str, value: Any) -> tuple[int, int]:
-    given = (value, value) if isinstance(value, numbers.Integral) else value
-    if (
-        not isinstance(given, Sequence)
-        or len(given) != 2
-        or not all(isinstance(n, numbers.Integral) and int(n) >= 0 for n in given)
-    ):
+    size = (value, value) if isinstance(value, numbers.Integral) else value
+    if not isinstance(size, Sequence) or len(size) != 2 or not all(map(_is_length, size)):
         raise ArgumentError(f"{name}: output_size is {value!r}; expected one length or (height, width), at least 0")
-    return int(given[0]), int(given[1])
+    return int(size[0]), int(size[1])
+
+
+def _is_length(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and int(value) >= 0
 
 
 class CenterCrop(VisionTransform):
-    """The middle (height, width) of a picture. Raises ShapeError for a smaller one."""
+    """The middle (height, width) of a picture. Raises ShapeError for a smaller picture."""
 
     @constructor
     def __init__(self, output_size: Any, *, order: Sequence[str] | None = None) -> None:
@@ -275,12 +274,12 @@ class Pad(VisionTransform):
     ) -> None:
         super().__init__(order)
         one = isinstance(size, numbers.Integral)
-        given = (size,) * 4 if one else tuple(size) if isinstance(size, (tuple, list)) else ()
-        if len(given) == 2:
-            given = (0, given[0], 0, given[1])
-        if len(given) != 4 or not all(isinstance(v, numbers.Integral) and int(v) >= 0 for v in given):
+        widths = (size,) * 4 if one else tuple(size) if isinstance(size, (tuple, list)) else ()
+        if len(widths) == 2:
+            widths = (0, widths[0], 0, widths[1])
+        if len(widths) != 4 or not all(map(_is_length, widths)):
             raise OptionError(f"{type(self).__name__}: size is {size!r}; expected one width, two or four, at least 0")
-        self.size, self.mask_value = tuple(map(int, given)), mask_value
+        self.size, self.mask_value = tuple(map(int, widths)), mask_value
         self.value = _by_channel(type(self).__name__, "value", value)
 
     def _apply_image(self, image: np.ndarray) -> np.ndarray:
@@ -296,19 +295,16 @@ class Pad(VisionTransform):
 def _padded(image: np.ndarray, size: Sequence[int], value: Any) -> np.ndarray:
     top, bottom, left, right = size
     h, w, channels = image.shape
-    colour = np.zeros(channels, image.dtype)
-    given = np.atleast_1d(value)[:channels]
-    colour[: len(given)] = given
-    out = np.empty((top + h + bottom, left + w + right, channels), image.dtype)
-    out[...] = colour
+    colour = np.atleast_1d(value)[:channels]
+    out = np.zeros((top + h + bottom, left + w + right, channels), image.dtype)
+    out[..., : len(colour)] = colour
     out[top : top + h, left : left + w] = image
     return out
 
 
 def _padded_mask(mask: Any, size: Sequence[int], value: float) -> np.ndarray:
-    given = np.asarray(mask)
-    widths = [size[:2], size[2:], *[(0, 0)] * (given.ndim - 2)]
-    return np.pad(given, widths, constant_values=value)
+    mask = np.asarray(mask)
+    return np.pad(mask, [size[:2], size[2:], *[(0, 0)] * (mask.ndim - 2)], constant_values=value)
 
 
 class RandomCrop(CenterCrop):
@@ -336,17 +332,16 @@ class RandomCrop(CenterCrop):
         return super().apply(self.pad.apply(input))
 
     def _corner(self, shape: tuple[int, ...]) -> tuple[int, int]:
-        self._lacking = [max(n - have, 0) for n, have in zip(self.output_size, shape[:2], strict=True)]
-        room = [max(have - n, 0) for n, have in zip(self.output_size, shape[:2], strict=True)]
-        top, left = (int(random.generator().integers(n + 1)) for n in room)
+        room = [have - n for n, have in zip(self.output_size, shape[:2], strict=True)]
+        self._border = (0, max(-room[0], 0), 0, max(-room[1], 0))
+        top, left = (int(random.generator().integers(max(n, 0) + 1)) for n in room)
         return top, left
 
     def _apply_image(self, image: np.ndarray) -> np.ndarray:
-        return self._cut(_padded(image, (0, self._lacking[0], 0, self._lacking[1]), self.padding_value))
+        return self._cut(_padded(image, self._border, self.padding_value))
 
     def _apply_mask(self, mask: Any) -> np.ndarray:
-        size = (0, self._lacking[0], 0, self._lacking[1])
-        return self._cut(_padded_mask(mask, size, self.padding_maskvalue))
+        return self._cut(_padded_mask(mask, self._border, self.padding_maskvalue))
 
 
 class RandomHorizontalFlip(VisionTransform):

@@ -39,7 +39,7 @@ def is_distributed() -> bool:
 
 
 def group_barrier(group: Group = WORLD) -> None:
-    """Wait for the others, of which there are none."""
+    """Nothing: there are no other processes to wait for."""
 
 
 def init_process_group(
@@ -65,15 +65,15 @@ def launcher(function: Callable[..., Any] | None = None, *, n_gpus: int | None =
 
 
 def bcast_params(params: Iterable[Tensor]) -> None:
-    """Every process, this one, has the parameters already."""
+    """Nothing: the one process has the parameters."""
 
 
 def group_start() -> None:
-    """Begin a group of messages, of which one process sends none."""
+    """Nothing: one process sends no messages."""
 
 
 def group_end() -> None:
-    """End the group."""
+    """Nothing: one process sends no messages."""
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ from megengine.tensor import Tensor
 
 
 def bcast_list_(inps: Iterable[Tensor], group: Any = None) -> None:
-    """Give every process the first one's values; a single process has them."""
+    """Nothing: it gives every process the values of the first, and there is one process."""
 
 
 def get_device_count_by_fork(device_type: str) -> int:
@@ -23,15 +23,13 @@ def get_device_count_by_fork(device_type: str) -> int:
 def make_allreduce_cb(reduce_method: str = "mean", group: Any = None, backend: Any = None) -> Callable[..., Tensor]:
     """A callback for `GradManager.attach` that joins gradients over all processes: with one, it changes nothing."""
     if reduce_method not in ("mean", "sum"):
-        raise OptionError(
-            f"make_allreduce_cb: reduce_method is {reduce_method!r}; expected 'mean' or 'sum'"
-            f"{nearest(str(reduce_method), ('mean', 'sum'))}"
-        )
+        hint = nearest(str(reduce_method), ("mean", "sum"))
+        raise OptionError(f"make_allreduce_cb: reduce_method is {reduce_method!r}; expected 'mean' or 'sum'{hint}")
     return lambda tensor, grad: grad
 
 
 def synchronized(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: the other processes, of which there are none, are waited for before the call."""
+    """Decorator that changes nothing: there are no other processes to wait for."""
     return func
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong when a repository is fetched."""
+"""Errors of fetching a repository."""
 
 from megengine.core.errors import OptionError
 
@@ -12,7 +12,7 @@ class InvalidRepo(FetcherError):  # noqa: N818 (MegEngine's name)
 
 
 class InvalidGitHost(FetcherError):  # noqa: N818 (MegEngine's name)
-    """The name of a host is not one."""
+    """The name of a host is not of the expected form."""
 
 
 class InvalidProtocol(FetcherError):  # noqa: N818 (MegEngine's name)

@@ -24,17 +24,17 @@ def is_repository(text: str) -> bool:
 
 
 def check_host(name: str) -> None:
-    """Raise InvalidGitHost for what cannot be the name of a host."""
+    """Raise InvalidGitHost for a text that cannot be the name of a host."""
     if not _HOST.fullmatch(name):
         raise InvalidGitHost(f"hub: {name!r} is no host; expected something like 'github.com'")
 
 
 class RepoFetcherBase:
-    """Base of the fetchers: one class a protocol, which gives the address of a repository."""
+    """Base of the fetchers, of which each protocol has one: a subclass gives the address of a repository."""
 
     @classmethod
     def address(cls, git_host: str, path: str) -> str:
-        """What git is given for a host and "owner/name"."""
+        """The address for git, from a host and "owner/name"."""
         raise FetcherError(f"{cls.__name__} has no address; use GitHTTPSFetcher or GitSSHFetcher")
 
     @classmethod
@@ -43,20 +43,20 @@ class RepoFetcherBase:
     ) -> str:
         """The folder with a repository's files, at the tip of its branch or at a commit; needs git.
 
-        With `use_cache` a copy made before is taken as it is. A new copy replaces the old one only when it is whole.
+        With `use_cache` an earlier copy is used unchanged. A new copy replaces the old one only when it is complete.
 
         Raises:
             InvalidRepo, InvalidGitHost: a name is not of the expected form.
             GitPullError: git is missing or cannot copy the repository.
             GitCheckoutError: there is no such commit.
         """
-        found = _REPO.fullmatch(repo_info)
-        if found is None or ".." in repo_info:
+        match = _REPO.fullmatch(repo_info)
+        if match is None or ".." in repo_info:
             raise InvalidRepo(f"hub: {repo_info!r} names no repository; expected 'owner/name' or 'owner/name:branch'")
         check_host(git_host)
         if commit is not None and not _COMMIT.fullmatch(commit):
             raise GitCheckoutError(f"hub: commit is {commit!r}; expected 4 to 40 hexadecimal digits")
-        owner, name, branch = found["owner"], found["name"], found["branch"]
+        owner, name, branch = match["owner"], match["name"], match["branch"]
         label = "_".join([git_host, owner, name, branch or "", commit or ""])
         target = cache_folder("repositories") / re.sub(r"[^\w.-]", "-", label)
         if use_cache and target.is_dir():

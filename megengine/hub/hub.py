@@ -32,7 +32,7 @@ Repository = str | os.PathLike[str]
 
 
 def _check_place(repo_info: Repository, git_host: str, protocol: str) -> str:
-    """What would run, in words, where names are of the expected form; nothing is fetched for it."""
+    """The code that would run, as a text. Raises for names that are not of the expected form; nothing is fetched."""
     local = Path(repo_info).is_dir()
     if not local and not is_repository(str(repo_info)):
         raise InvalidRepo(f"hub: {str(repo_info)!r} has no {_FILE}; expected a local folder, or 'owner/name[:branch]'")
@@ -60,8 +60,8 @@ def import_module(
 
     Args:
         repo_info: a folder, or "owner/name" or "owner/name:branch" of a repository.
-        git_host: where the repository is.
-        use_cache: take a copy of the repository made before, if there is one.
+        git_host: the host of the repository.
+        use_cache: use an earlier copy of the repository, if there is one.
         commit: of the repository; the tip of the branch without one.
         protocol: "HTTPS", or "SSH" with your key.
         trust: True if you trust the author: the code runs with your rights.
@@ -83,19 +83,18 @@ def import_module(
 
 
 def _entries(module: ModuleType) -> dict[str, Callable[..., Any]]:
-    """All that can be called: repositories import most of their entries from where they are defined."""
+    """All callables, imported ones too: repositories define most of their entries in other files."""
     return {n: value for n, value in vars(module).items() if callable(value) and not n.startswith("__")}
 
 
 def _entry(module: ModuleType, repo_info: Repository, name: str) -> Callable[..., Any]:
     if not isinstance(name, str):
         raise ArgumentError(f"hub: entry is {shown(name)}; expected the name of one")
-    found = _entries(module)
-    if name not in found:
-        raise OptionError(
-            f"hub: {str(repo_info)!r} has no entry {name!r}; it has {sorted(found)}{nearest(name, found)}"
-        )
-    return found[name]
+    entries = _entries(module)
+    if name not in entries:
+        hint = nearest(name, entries)
+        raise OptionError(f"hub: {str(repo_info)!r} has no entry {name!r}; it has {sorted(entries)}{hint}")
+    return entries[name]
 
 
 @checked
@@ -140,9 +139,9 @@ def load(
     trust: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """What the entry returns when called with the other arguments. The named ones are those of `import_module`.
+    """Call an entry with the other arguments, and return its result. The named ones are those of `import_module`.
 
-    Raises OptionError too where a package is missing that `hubconf.py` names in its list `dependencies`.
+    Raises OptionError too if a package is missing that `hubconf.py` names in its list `dependencies`.
 
     >>> net = load("clones/models", "resnet18", trust=True)
     """
@@ -160,30 +159,31 @@ def _matches(path: Path, digest: str) -> bool:
 
 @checked
 def load_serialized_obj_from_url(url: str, model_dir: str | os.PathLike[str] | None = None) -> Any:
-    """Weights or another object from an address, kept in `model_dir` (by default, in the cache) for the next time.
+    """Weights or another object from an address, kept in `model_dir` (by default, in the cache) for later calls.
 
-    A name that ends in "-<sha256>" or "_<sha256>" before its extension (the first 8 digits or more) is checked; a
-    kept file that does not fit is fetched anew. The file is read by `megengine.load`, so none of its code runs.
+    If the name ends in "-<sha256>" or "_<sha256>" before its extension (the first 8 digits or more), the content is
+    compared with it, and a kept file that differs is fetched again. The file is read by `megengine.load`, so none of
+    its code runs.
 
     Raises:
         HTTPDownloadError: the address cannot be read.
-        FileFormatError: the content does not fit the name's digits, or is no file of MegEngine's.
+        FileFormatError: the content does not have the SHA-256 of the name, or is no file of MegEngine's.
     """
     name = Path(urllib.parse.urlsplit(url).path).name
     if not name:
         raise OptionError(f"hub: {url!r} names no file; expected an address that ends in a file name")
     folder = cache_folder("serialized") if model_dir is None else Path(model_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    path, found = folder / name, _HASH.search(name)
-    if path.exists() and found and not _matches(path, found[1]):
+    path, digest = folder / name, _HASH.search(name)
+    if path.exists() and digest and not _matches(path, digest[1]):
         path.unlink()
     if not path.exists():
         get_logger(__name__).info(f"downloading {url} to {path}")
         download_from_url(url, path)
-        if found and not _matches(path, found[1]):
+        if digest and not _matches(path, digest[1]):
             path.unlink()
             raise FileFormatError(
-                f"hub: what {url} gives does not have the SHA-256 {found[1]}... of its name; not kept"
+                f"hub: the content of {url} does not have the SHA-256 {digest[1]}... of its name; it was deleted"
             )
     return load_file(path)
 

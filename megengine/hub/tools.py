@@ -42,9 +42,9 @@ def check_module_exists(module: str) -> bool:
 
 
 def load_module(name: str, path: str | os.PathLike[str]) -> ModuleType:
-    """Run a Python file as a module of that name; it can import what lies beside it. Raises OptionError.
+    """Run a Python file as a module of that name; it can import from its folder. Raises OptionError for other files.
 
-    It runs with your rights: call it only for files that you trust.
+    The file runs with your rights: call it only for files that you trust.
     """
     file = Path(path).resolve()
     spec = importlib.util.spec_from_file_location(name, file) if file.is_file() else None

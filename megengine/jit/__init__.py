@@ -1,5 +1,6 @@
-"""`jit.trace` under MegEngine's names: functions run as they are written. `traced_module` captures models, and
-`plan.compile` makes them fast.
+"""`jit.trace` under MegEngine's names: functions run as they are written.
+
+`traced_module` captures models, and `plan.compile` makes them fast.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _OPTIONS = (
 
 
 class trace:  # noqa: N801 (MegEngine's name)
-    """Decorator: the function is called as it is. Options have no effect, as a warning says once for each of them.
+    """Decorator: the function runs unchanged. Options have no effect, as a warning says once for each of them.
 
     Raises:
         ArgumentError: an option is unknown.
@@ -44,19 +45,19 @@ class trace:  # noqa: N801 (MegEngine's name)
             return functools.partial(cls, **options)
         return super().__new__(cls)
 
-    def __init__(self, function: Callable[..., Any], *placed: Any, **options: Any) -> None:
-        if len(placed) > len(_OPTIONS):
+    def __init__(self, function: Callable[..., Any], *values: Any, **options: Any) -> None:
+        if len(values) > len(_OPTIONS):
             raise ArgumentError(
-                f"trace: got {counted(len(placed), 'option')} by place; expected at most {len(_OPTIONS)}"
+                f"trace: got {counted(len(values), 'option')} by place; expected at most {len(_OPTIONS)}"
             )
-        options |= dict(zip(_OPTIONS, placed, strict=False))
+        options |= dict(zip(_OPTIONS, values, strict=False))
         unknown = sorted(options.keys() - set(_OPTIONS))
         if unknown:
             raise ArgumentError(f"trace: unknown option {unknown[0]!r}{nearest(unknown[0], _OPTIONS)}")
         if not callable(function):
             raise OptionError(f"trace: function is a {type(function).__name__}; expected something to call")
         for name, value in options.items():
-            if value not in (None, False) and not isinstance(value, Options):  # which has said so
+            if value not in (None, False) and not isinstance(value, Options):  # which has warned
                 warn_once(f"megengine.jit.trace({name}=...)", NO_EFFECT)
         functools.update_wrapper(self, function, updated=())
         self.options = options
@@ -86,19 +87,11 @@ def _unwatched() -> Iterator[None]:
 
 
 def exclude_from_trace(function: Callable[..., Any] | None = None) -> Any:
-    """Keep the calls in a `with` body out of the graph that is traced.
+    """Keep the calls in a `with` body, or in a function that it decorates, out of the graph that is traced.
 
-    What they give is a constant of the graph. Functions that it decorates run so.
+    Their results are constants of the graph.
     """
-    if function is None:
-        return _unwatched()
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with _unwatched():
-            return function(*args, **kwargs)
-
-    return call
+    return _unwatched() if function is None else _unwatched()(function)
 
 
 def partial_trace(function: Callable[..., Any] | None = None, **options: Any) -> Any:

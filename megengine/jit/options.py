@@ -1,4 +1,4 @@
-"""Options objects of MegEngine's `jit.trace`: scripts make and pass them. They have no effect here, and say so once."""
+"""Options objects of MegEngine's `jit.trace`: scripts make and pass them. They have no effect here, and warn once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NO_EFFECT = "functions run as they are written; megengine.plan.compile makes mod
 
 
 class Options:
-    """What options objects share: making one warns."""
+    """Base of options objects: making one warns."""
 
     def __post_init__(self) -> None:
         warn_once(f"megengine.jit.{type(self).__name__}", NO_EFFECT)

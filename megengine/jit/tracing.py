@@ -1,4 +1,4 @@
-"""MegEngine's path of `trace`: functions run as they are written, so nothing is ever being traced."""
+"""MegEngine's path of `trace`: functions run as they are written, so nothing is ever traced."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from typing import Any
 import numpy as np
 
 from megengine.core import absent
-from megengine.jit import TraceError, exclude_from_trace, partial_trace, trace
-from megengine.jit.options import DTRConfig, GraphOptimizationConfig, SublinearMemoryConfig
-from megengine.tensor import Tensor, tensor
-from megengine.utils.network import set_symbolic_shape
+from megengine.jit import TraceError as TraceError
+from megengine.jit import exclude_from_trace as exclude_from_trace
+from megengine.jit import partial_trace as partial_trace
+from megengine.jit import trace as trace
+from megengine.jit.options import DTRConfig as DTRConfig
+from megengine.jit.options import GraphOptimizationConfig as GraphOptimizationConfig
+from megengine.jit.options import SublinearMemoryConfig as SublinearMemoryConfig
+from megengine.tensor import Tensor as Tensor
+from megengine.tensor import tensor as tensor
+from megengine.utils.network import set_symbolic_shape as set_symbolic_shape
 
 active_trace: trace | None = None
+
 skip_tracing = False
 
 
@@ -33,22 +40,3 @@ def array_comparator(lhs: Any, rhs: Any) -> bool:
 
 def __getattr__(name: str) -> Any:
     raise absent.missing(__name__, name)
-
-
-__all__ = [
-    "DTRConfig",
-    "GraphOptimizationConfig",
-    "SublinearMemoryConfig",
-    "Tensor",
-    "TraceError",
-    "active_trace",
-    "array_comparator",
-    "exclude_from_trace",
-    "is_profiling",
-    "is_tracing",
-    "partial_trace",
-    "set_symbolic_shape",
-    "skip_tracing",
-    "tensor",
-    "trace",
-]

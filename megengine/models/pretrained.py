@@ -1,4 +1,4 @@
-"""Pretrained weights: how each model's file is read, how its names map onto ours, what pictures it expects."""
+"""Pretrained weights: the reader of each model's file, the rules for its names, the preprocessing of pictures."""
 
 from __future__ import annotations
 
@@ -165,5 +165,5 @@ def load_published(model: Module, name: str, path: str | os.PathLike[str]) -> No
 
 
 def preprocessing(name: str) -> Preprocessing:
-    """What turns RGB pictures into the input of a pretrained model."""
+    """The function that turns RGB pictures into the input of a pretrained model."""
     return pretrained(name).preprocessing

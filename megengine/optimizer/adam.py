@@ -39,7 +39,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 def moments_scalars(
     state: State, group: dict[str, Any], *, factor: float = 1.0, corrected: bool = True
 ) -> tuple[float, ...]:
-    """What the rules with two moments multiply by: b1, 1 - b1, b2, 1 - b2, root factor, eps, ratio factor."""
+    """The factors of rules with two moments: b1, 1 - b1, b2, 1 - b2, root factor, eps, ratio factor."""
     (b1, b2), step = group["betas"], float(state["step"])
     first, second = (1 - b1**step, 1 - b2**step) if corrected else (1.0, 1.0)
     return b1, 1 - b1, b2, 1 - b2, second**-0.5, group["eps"], factor / first

@@ -54,12 +54,12 @@ class LRScheduler:
             group["lr"] = lr
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the optimizer."""
+        """All attributes except the optimizer."""
         return {k: v for k, v in self.__dict__.items() if k != "optimizer"}
 
     @explains
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what `state_dict()` gave. Raises StateDictError, and takes nothing, if a part is missing or unknown."""
+        """Take the result of `state_dict()`. A missing or unknown part changes nothing: StateDictError."""
         missing = sorted(self.state_dict().keys() - state_dict.keys())
         unknown = sorted(state_dict.keys() - self.__dict__.keys() | state_dict.keys() & {"optimizer"})
         if missing or unknown:

@@ -31,5 +31,5 @@ class MultiStepLR(LRScheduler):
         return [base * self.gamma ** bisect_right(self.milestones, self.current_epoch) for base in self.base_lrs]
 
     def state_dict(self) -> dict[str, Any]:
-        """Milestones, factor and epoch: MegEngine's form. The rates to begin with are in the optimizer's state."""
+        """Milestones, factor and epoch: MegEngine's form. The initial rates are in the optimizer's state."""
         return {name: getattr(self, name) for name in ("milestones", "gamma", "current_epoch")}

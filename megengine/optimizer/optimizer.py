@@ -16,7 +16,7 @@ from megengine.kernels import updates
 from megengine.tensor import Parameter, Tensor
 
 Parameters = Iterable[Parameter] | Iterable[dict[str, Any]] | dict[str, Any] | Parameter
-_Given = tuple[Parameter, Tensor]  # a parameter and its gradient
+_Trained = tuple[Parameter, Tensor]  # a parameter and its gradient
 State = dict[str, Any]  # arrays of the rules here, tensors of rules that users write
 
 
@@ -40,7 +40,7 @@ class Optimizer:
     them by their `grad` and `self._state[parameter][name]`. The optimizers here give the rule of a vector instead
     (`_state_names`, `_update`), which is run natively over all parameters at once.
 
-    Parameters are given as parameters, or as groups: dicts with `params` and hyperparameters of their own.
+    `params` are parameters, or groups: dicts with `params` and hyperparameters of their own.
     A learning rate of 0 is allowed.
     """
 
@@ -59,12 +59,12 @@ class Optimizer:
         self._state: dict[Tensor, State] = {}
         self._memory: dict[int, np.ndarray] = {}  # of the values that this optimizer wrote
         self.param_groups: list[dict[str, Any]] = []
-        given = [params] if isinstance(params, (Parameter, dict)) else params
-        if not isinstance(given, Iterable) or isinstance(given, (str, Tensor)):
+        entries: Any = [params] if isinstance(params, (Parameter, dict)) else params
+        if not isinstance(entries, Iterable) or isinstance(entries, (str, Tensor)):
             raise ArgumentError(
                 f"{type(self).__name__}: params is {shown(params)}; expected parameters, such as net.parameters()"
             )
-        items: list[Any] = list(given)
+        items = list(entries)
         if not items:
             raise OptionError(f"{type(self).__name__}: no parameters to optimize; is net.parameters() exhausted?")
         groups = items if isinstance(items[0], dict) else [{"params": items}]
@@ -88,7 +88,7 @@ class Optimizer:
         known = {id(p) for group in self.param_groups for p in group["params"]}
         if len({id(p) for p in params} | known) != len(params) + len(known):
             raise OptionError(f"{name}: a parameter appears twice; give each to one group")
-        group = {**param_group, "params": params}  # in MegEngine's order: what is given, then what is not
+        group = {**param_group, "params": params}  # in MegEngine's order: the options of the group, then the defaults
         group.update({k: v for k, v in self._defaults.items() if k not in group})
         if "lr" not in group:
             raise OptionError(f"{name}: lr is missing; give it to the optimizer or to each group")
@@ -155,9 +155,9 @@ class Optimizer:
         return group.get("weight_decay", 0.0) if self._decays_gradient else 0.0
 
     def _place(self, p: Parameter) -> np.ndarray:
-        """Where the new value goes: over the old one if this optimizer wrote that and nobody else holds it.
+        """The array for the new value: the old memory if this optimizer wrote it and no other object refers to it.
 
-        Always an array object of its own, since kernels that packed the old value know it by its array.
+        Always a new array object, since kernels that packed the old value know it by its array.
         """
         memory, base = self._memory.get(id(p)), p._storage().base
         ours = memory is not None and isinstance(base, memoryview) and base.obj is memory
@@ -168,26 +168,25 @@ class Optimizer:
 
     def step(self) -> Optimizer:
         """Update every parameter that has a gradient. Returns the optimizer: `optimizer.step().clear_grad()`."""
+        name = type(self).__name__
         for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
             if not isinstance(p.grad, Tensor):
-                raise ArgumentError(f"{type(self).__name__}: a gradient is {shown(p.grad)}; expected a tensor")
+                raise ArgumentError(f"{name}: a gradient is {shown(p.grad)}; expected a tensor")
             if p.grad._storage().shape != p._storage().shape:
-                raise ShapeError(
-                    f"{type(self).__name__}: a gradient has shape {p.grad.shape}; expected {p.shape} of its parameter"
-                )
+                raise ShapeError(f"{name}: a gradient has shape {p.grad.shape}; expected {p.shape} of its parameter")
         for group in self.param_groups:
             self._updates(group)
         return self
 
     def _updates(self, param_group: dict[str, Any]) -> None:
         """Update the parameters of a group that have a gradient."""
-        given = [(p, p.grad) for p in param_group["params"] if p.grad is not None]
+        trained = [(p, p.grad) for p in param_group["params"] if p.grad is not None]
         param_group = {**param_group, "lr": _number(param_group["lr"])}
-        for p, gradient in self._step_together(given, param_group):
+        for p, gradient in self._step_together(trained, param_group):
             self._step_alone(p, gradient, param_group)
 
-    def _step_together(self, params: list[_Given], group: dict[str, Any]) -> list[_Given]:
-        """Update by one native call (one for each count of past steps) what that can do. Returns the others."""
+    def _step_together(self, params: list[_Trained], group: dict[str, Any]) -> list[_Trained]:
+        """Update parameters by one native call for each count of past steps. Returns those it cannot update."""
         twin = updates.twin_of(self._update)
         if twin is None or type(self)._write_new is not Optimizer._write_new:
             return params
@@ -205,7 +204,7 @@ class Optimizer:
             batch = batches.get(count)
             if batch is None:
                 batch = batches[count] = updates.Batch(twin(self, state, group))
-            del w  # a holder of the value less: _place counts them
+            del w  # _place counts the references to the value
             out = self._place(p)
             batch.add(out, p._storage(), g, state)
             done.append((p, out))
@@ -236,7 +235,7 @@ class Optimizer:
         return self.clear_grad()
 
     def bcast_param(self) -> None:
-        """Give every worker the parameters of the first; a single process, which is all there is here, has them."""
+        """Nothing: it gives every worker the parameters of the first, and there is one process here."""
 
     def backward(self, loss: Tensor) -> None:
         """Refused: gradients come from a GradManager. Raises MissingMethodError that says how."""
@@ -260,12 +259,12 @@ class Optimizer:
         return {"param_groups": groups, "state": states}
 
     def _is_kept(self, name: str, group: dict[str, Any]) -> bool:
-        """Whether a state counts with the options of a group."""
+        """Whether a state is saved, under the options of a group."""
         return True
 
     @explains
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take hyperparameters and state from `state_dict()`, ours or MegEngine's. A refused one changes nothing."""
+        """Take hyperparameters and state from `state_dict()`, ours or MegEngine's. On an error nothing changes."""
         name = type(self).__name__
         theirs, arrays = _parts_of(state, f"{name}.load_state_dict")
         have, got = [len(g["params"]) for g in self.param_groups], [len(g["params"]) for g in theirs]
@@ -288,23 +287,20 @@ class Optimizer:
         out: State = {n: Tensor(stored[n], v.dtype, v.device) if n in stored else v for n, v in own.items()}
         for name, like in self._state_names.items():
             shape = p.shape if like else ()
-            given = stored.get(name, np.zeros(shape))
+            what = f"{type(self).__name__}: {name} of parameter {number}"
+            data = stored.get(name, np.zeros(shape))
             try:
-                value = np.array(given, np.float32)
+                value = np.array(data, np.float32)
             except (TypeError, ValueError):
-                raise ArgumentError(
-                    f"{type(self).__name__}: {name} of parameter {number} is {shown(given)}; expected numbers"
-                ) from None
+                raise ArgumentError(f"{what} is {shown(data)}; expected numbers") from None
             if value.size != int(np.prod(shape)):
-                raise ShapeError(
-                    f"{type(self).__name__}: {name} of parameter {number} has shape {value.shape}; expected {shape}"
-                )
+                raise ShapeError(f"{what} has shape {value.shape}; expected {shape}")
             out[name] = value.reshape(shape)
         return out
 
 
 def _parts_of(state: Any, call: str) -> tuple[Any, Any]:
-    """The groups and the arrays by number of a state dict. Raises ArgumentError or StateDictError for what is none."""
+    """The groups and the arrays by number of a state dict. Raises ArgumentError or StateDictError."""
     if not isinstance(state, Mapping) or not {"param_groups", "state"} <= state.keys():
         kind = StateDictError if isinstance(state, Mapping) else ArgumentError
         raise kind(f"{call}: state is {shown(state)}; expected what state_dict() gave")

@@ -23,7 +23,7 @@ from megengine.core.text import counted
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A name that differs: what is wrong with it, and the reason from the table (empty: nobody knows)."""
+    """A name that differs: its problem, and the reason from the table (empty if there is none)."""
 
     name: str
     problem: str

@@ -45,7 +45,7 @@ def fold_weight_bias(
     return weight * factor.reshape(*shape), folded if beta is None else folded + beta.reshape(bn_mean.shape)
 
 
-def _form(layer: Any, bn: Any, relu: Any) -> type:
+def _fused_class(layer: Any, bn: Any, relu: Any) -> type:
     if type(layer) not in _FORMS or (bn is None and relu is None):
         raise OptionError(
             f"bn_fusion: no layer computes {type(layer).__name__} with bn {type(bn).__name__} and relu "
@@ -61,9 +61,9 @@ def _form(layer: Any, bn: Any, relu: Any) -> type:
 
 
 def _fused(layer: Any, bn: Any, relu: Any) -> Any:
-    form = _form(layer, bn, relu)
+    kind = _fused_class(layer, bn, relu)
     if bn is not None and layer.training:
-        return _with_parts(form, layer, bn)
+        return _with_parts(kind, layer, bn)
     fused = copy.deepcopy(layer)
     fused.__class__ = _FORMS[type(layer)][0] if relu is not None else type(layer)
     if bn is not None:
@@ -76,15 +76,15 @@ def _fused(layer: Any, bn: Any, relu: Any) -> Any:
     return fused
 
 
-def _with_parts(form: type, layer: Any, bn: Any) -> Any:
+def _with_parts(kind: type, layer: Any, bn: Any) -> Any:
     """The layer that keeps its batch norm, because that is still trained."""
-    made: Any = object.__new__(form)
-    M.Module.__init__(made)
+    fused: Any = object.__new__(kind)
+    M.Module.__init__(fused)
     name = "linear" if isinstance(layer, M.Linear) else "conv" if type(layer) is M.Conv2d else "conv_transpose2d"
-    setattr(made, name, copy.deepcopy(layer))
-    made.bn = copy.deepcopy(bn)
-    made.train(layer.training)
-    return made
+    setattr(fused, name, copy.deepcopy(layer))
+    fused.bn = copy.deepcopy(bn)
+    fused.train(layer.training)
+    return fused
 
 
 def fuse_conv_bn_relu_module(conv: Any, bn: Any, relu: Any) -> Any:

@@ -27,12 +27,12 @@ def get_opr_type(opr: Opr) -> str:
 
 
 def get_owner_opr_type(var: Var) -> str:
-    """`get_opr_type` of what makes a var."""
+    """`get_opr_type` of the opr that makes a var."""
     return get_opr_type(var.expr)
 
 
 def get_owner_opr_inputs(var: Var) -> list[Var]:
-    """What the opr of a var is computed from."""
+    """The inputs of the opr that makes a var."""
     return list(var.expr.inputs)
 
 
@@ -94,7 +94,7 @@ def find_vars_by_name(dst: Var | Sequence[Var], names: Iterable[str]) -> list[Va
 
 
 def replace_vars(dst: Sequence[Var], varmap: Mapping[Var, Var]) -> list[Var]:
-    """Let the graph use other vars for these, and give what then stands for `dst`. The graph is edited; it can undo."""
+    """Let the graph use other vars for these, and return the vars that replace `dst`. The edit can be undone."""
     for old, new in varmap.items():
         if old.graph is not new.graph:
             raise GraphError(f"replace_vars: {old.name!r} and {new.name!r} are of different graphs; expected one")
@@ -104,13 +104,12 @@ def replace_vars(dst: Sequence[Var], varmap: Mapping[Var, Var]) -> list[Var]:
 
 
 def replace_oprs(dst: Sequence[Var], oprmap: Mapping[Opr, Opr]) -> list[Var]:
-    """As `replace_vars`, for all results of oprs. Raises GraphError where they have not as many."""
+    """As `replace_vars`, for all results of oprs. Raises GraphError unless both have the same number of results."""
     for old, new in oprmap.items():
         if len(old.outputs) != len(new.outputs):
+            results = counted(len(old.outputs), "result")
             raise GraphError(
-                f"replace_oprs: {old.name!r} has {counted(len(old.outputs), 'result')} "
-                f"and {new.name!r} {len(new.outputs)}; "
-                "expected as many"
+                f"replace_oprs: {old.name!r} has {results} and {new.name!r} {len(new.outputs)}; expected as many"
             )
     pairs = [p for old, new in oprmap.items() for p in zip(old.outputs, new.outputs, strict=True)]
     return replace_vars(dst, dict(pairs))
@@ -118,16 +117,3 @@ def replace_oprs(dst: Sequence[Var], oprmap: Mapping[Opr, Opr]) -> list[Var]:
 
 def __getattr__(name: str) -> Any:
     raise absent.missing(__name__, name)
-
-
-__all__ = [
-    "find_vars_by_name",
-    "get_dep_vars",
-    "get_opr_type",
-    "get_oprs_seq",
-    "get_owner_opr_inputs",
-    "get_owner_opr_type",
-    "graph_traversal",
-    "replace_oprs",
-    "replace_vars",
-]

@@ -18,7 +18,7 @@ def to_dlpack(tensor: Tensor, stream: int | None = None) -> Any:
 
 
 class _Capsule:
-    """What NumPy can take a bare capsule from."""
+    """An object through which NumPy takes a bare capsule."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule

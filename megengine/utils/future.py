@@ -9,10 +9,7 @@ from megengine.core.errors import OptionError
 
 
 class Future:
-    """A value set once by one thread and read by others, which wait for it.
-
-    With `ack`, `set` waits until somebody has read the value.
-    """
+    """A value that one thread sets once, and for which others wait. With `ack`, `set` waits until it has been read."""
 
     def __init__(self, ack: bool = True) -> None:
         self._ready, self._read = threading.Event(), threading.Event() if ack else None

@@ -19,7 +19,7 @@ HTTP_CONNECTION_TIMEOUT = 10
 
 
 class HTTPDownloadError(OptionError, OSError):
-    """A file could not be fetched."""
+    """A file could not be downloaded."""
 
 
 class Bar:
@@ -50,7 +50,7 @@ def _chunks(response: Any, url: str) -> Iterator[bytes]:
 
 
 def download_from_url(url: str, dst: str | os.PathLike[str]) -> None:
-    """Write what an http or https address gives to a file, which is replaced only by a complete download.
+    """Write the content of an http or https address to a file, which is replaced only by a complete download.
 
     Raises HTTPDownloadError, with the address and the cause.
     """

@@ -1,4 +1,4 @@
-"""What a network costs: parameters, operations and results, layer by layer.
+"""The cost of a network: parameters, operations and results, layer by layer.
 
 Operations are counted for the layers in `hook_modules` by the function registered for their class. As in MegEngine a
 multiply-accumulate is one operation, a bias adds one for each result, and normalisations take 7 for each element.
@@ -24,18 +24,16 @@ from megengine.module.conv import _ConvNd
 from megengine.module.pooling import _PoolNd
 from megengine.tensor import Parameter, Tensor
 from megengine.utils.module_utils import set_module_mode_safe
-from megengine.utils.stats_tables import (
-    Row,
-    dict2table,
-    print_activations_stats,
-    print_op_stats,
-    print_param_stats,
-    print_summary,
-    sizeof_fmt,
-    sum_activations_stats,
-    sum_op_stats,
-    sum_param_stats,
-)
+from megengine.utils.stats_tables import Row
+from megengine.utils.stats_tables import dict2table as dict2table
+from megengine.utils.stats_tables import print_activations_stats as print_activations_stats
+from megengine.utils.stats_tables import print_op_stats as print_op_stats
+from megengine.utils.stats_tables import print_param_stats as print_param_stats
+from megengine.utils.stats_tables import print_summary as print_summary
+from megengine.utils.stats_tables import sizeof_fmt as sizeof_fmt
+from megengine.utils.stats_tables import sum_activations_stats as sum_activations_stats
+from megengine.utils.stats_tables import sum_op_stats as sum_op_stats
+from megengine.utils.stats_tables import sum_param_stats as sum_param_stats
 
 Counter = Callable[[Any, Any, Any], Any]
 _flops: dict[type, Counter] = {}
@@ -226,7 +224,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 class _Count:
-    """Rows of one run, by hooks that are taken away afterwards."""
+    """Rows of one run, from hooks that are removed afterwards."""
 
     def __init__(self, has_input: bool) -> None:
         self.has_input = has_input
@@ -236,7 +234,7 @@ class _Count:
         self.seen: set[int] = set()
         self.fields: dict[int, tuple[Tensor, tuple[int, int], tuple[int, int]]] = {}
 
-    def run(self, model: M.Module, args: tuple, kwargs: dict) -> None:
+    def run(self, model: M.Module, args: tuple) -> None:
         handlers = [
             m.register_forward_hook(self._hook(name))
             for name, m in model.named_modules()
@@ -244,22 +242,22 @@ class _Count:
         ]
         try:
             with set_module_mode_safe(model):
-                model(*args, **kwargs)
+                model(*args)
         finally:
             for handler in handlers:
                 handler.remove()
 
     def _hook(self, name: str) -> Callable[[Any, Any, Any], None]:
         def hook(module: Any, inputs: Any, outputs: Any) -> None:
-            given, made = list(_tensors(inputs)), list(_tensors(outputs))
+            inputs, outputs = list(_tensors(inputs)), list(_tensors(outputs))
             for what in ("weight", "bias"):
                 self.param(f"{name}-{what[0]}", getattr(module, what, None))
             labels = {"name": name, "class_name": type(module).__name__}
-            row = get_op_stats(module, given, made)
+            row = get_op_stats(module, inputs, outputs)
             if row is not None:
-                field = self._field(module, given, made) if _fields_enabled[0] else {}
+                field = self._field(module, inputs, outputs) if _fields_enabled[0] else {}
                 self.flops.append({**row, **field, **labels})
-            self.activations += [{**get_activation_stats(t, self.has_input), **labels} for t in made]
+            self.activations += [{**get_activation_stats(t, self.has_input), **labels} for t in outputs]
 
         return hook
 
@@ -269,7 +267,7 @@ class _Count:
             self.params.append({**get_param_stats(value), "name": name})
 
     def _field(self, module: Any, inputs: list[Tensor], outputs: list[Tensor]) -> Row:
-        # what a function made is not known by its tensor: it has at most the largest field so far
+        # the result of a function has no entry of its own: its field is at most the largest so far
         known = [self.fields[id(t)][1:] for t in inputs if id(t) in self.fields]
         known = known or [f[1:] for f in self.fields.values()] or [((1, 1), (1, 1))]
         (height, width), (down, across) = max(f for f, _ in known), max(s for _, s in known)
@@ -298,7 +296,7 @@ def _random_inputs(shapes: Any) -> Any:
     return [make(shape) for shape in (shapes if several else [shapes])]
 
 
-def _arguments(inputs: Any, input_shapes: Any) -> tuple[tuple, dict]:
+def _arguments(inputs: Any, input_shapes: Any) -> tuple:
     if inputs is None and input_shapes is None:
         raise OptionError("module_stats: expected inputs or input_shapes")
     if inputs is None:
@@ -310,8 +308,8 @@ def _arguments(inputs: Any, input_shapes: Any) -> tuple[tuple, dict]:
         return value if isinstance(value, Tensor) else Tensor(value)
 
     if isinstance(inputs, Mapping):
-        return (as_tensors(inputs),), {}
-    return tuple(as_tensors(i) for i in (inputs if isinstance(inputs, (list, tuple)) else [inputs])), {}
+        return (as_tensors(inputs),)
+    return tuple(as_tensors(i) for i in (inputs if isinstance(inputs, (list, tuple)) else [inputs]))
 
 
 @checked
@@ -325,13 +323,13 @@ def module_stats(
     logging_to_stdout: bool = True,
     bar_length_max: int = 20,
 ) -> tuple[TotalStats, ModuleStats]:
-    """Run a network once, in evaluation mode, and count what its layers cost.
+    """Run a network once, in evaluation mode, and count the cost of its layers.
 
     Args:
         model: the network; its mode and hooks are the same afterwards.
         inputs: an array or tensor, a list of them, or a dict that the network takes as its one argument.
         input_shapes: without inputs, a shape, a list of shapes, or a dict of shapes, for random float32 inputs.
-        cal_params: sum parameters up; without it they have rows alone.
+        cal_params: sum the parameters; without it they only have rows.
         cal_flops: count operations.
         cal_activations: count results.
         logging_to_stdout: log the tables; the summary is logged always.
@@ -347,17 +345,20 @@ def module_stats(
     """
     if not isinstance(model, M.Module):
         raise ArgumentError(f"module_stats: model is {shown(model)}; expected a Module")
-    args, kwargs = _arguments(inputs, input_shapes)
     count = _Count(inputs is not None)
-    count.run(model, args, kwargs)
+    count.run(model, _arguments(inputs, input_shapes))
     for name, parameter in model.named_parameters():  # those of layers that were not counted
         path, _, last = name.rpartition(".")
         count.param(f"{path}-{last[0] if last in ('weight', 'bias') else last}", parameter)
     sums, rows, summary = _summed(
         count, bar_length_max, params=cal_params, flops=cal_flops, activations=cal_activations
     )
-    if logging_to_stdout:
-        _print_all(rows, inputs is not None)
+    if logging_to_stdout and rows["params"] and cal_params:
+        print_param_stats(rows["params"])
+    if logging_to_stdout and rows["flops"]:
+        print_op_stats(rows["flops"])
+    if logging_to_stdout and rows["activations"]:
+        print_activations_stats(rows["activations"], inputs is not None)
     print_summary(**summary)
     return TotalStats(**sums), ModuleStats(**rows)
 
@@ -386,38 +387,3 @@ def _summed(
     if flops and sums["param_size"]:
         summary["flops/param_size"] = f"{sums['flops'] / sums['param_size']:3.3f}"
     return sums, rows, summary
-
-
-def _print_all(rows: dict[str, list[Row]], has_input: bool) -> None:
-    if rows["params"] and "size_bar" in rows["params"][0]:
-        print_param_stats(rows["params"])
-    if rows["flops"]:
-        print_op_stats(rows["flops"])
-    if rows["activations"]:
-        print_activations_stats(rows["activations"], has_input)
-
-
-__all__ = [
-    "ModuleStats",
-    "TotalStats",
-    "dict2table",
-    "disable_receptive_field",
-    "enable_receptive_field",
-    "get_activation_stats",
-    "get_op_stats",
-    "get_param_stats",
-    "hook_modules",
-    "module_stats",
-    "preprocess_receptive_field",
-    "print_activations_stats",
-    "print_op_stats",
-    "print_param_stats",
-    "print_summary",
-    "register_flops",
-    "register_hook_module",
-    "register_receptive_field",
-    "sizeof_fmt",
-    "sum_activations_stats",
-    "sum_op_stats",
-    "sum_param_stats",
-]

@@ -16,10 +16,10 @@ def _step(value: Any, part: str, key: str) -> Any:
             raise OptionError(f"path {key!r}: {part!r} is no position in a list of {len(value)}")
         return value[int(part)]
     if isinstance(value, dict):
-        found = next((k for k in value if str(k) == part), None)
-        if found is None:
-            raise OptionError(f"path {key!r}: no entry {part!r}{nearest(part, map(str, value))}")
-        return value[found]
+        entries = {str(k): v for k, v in value.items()}
+        if part not in entries:
+            raise OptionError(f"path {key!r}: no entry {part!r}{nearest(part, entries)}")
+        return entries[part]
     try:
         return getattr(value, part)
     except AttributeError:
@@ -29,7 +29,7 @@ def _step(value: Any, part: str, key: str) -> Any:
 
 
 def get_expand_structure(obj: Module, key: str) -> Any:
-    """What a dotted path leads to, through attributes, lists ("layers.0") and dicts.
+    """The value at a dotted path of attributes, entries of lists ("layers.0") and of dicts.
 
     Raises AttributeError or OptionError that names the part which does not exist.
     """
@@ -39,7 +39,7 @@ def get_expand_structure(obj: Module, key: str) -> Any:
 
 
 def set_expand_structure(obj: Module, key: str, value: Any) -> None:
-    """Replace what a dotted path leads to. A tuple on the way is replaced in what holds it.
+    """Replace the value at a dotted path. A tuple on the way is replaced in its container.
 
     Raises AttributeError or OptionError that names the part which does not exist.
     """

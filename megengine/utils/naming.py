@@ -17,7 +17,7 @@ class AutoNaming:
     Traced graphs name their nodes themselves; this is for tools that make names of their own.
     """
 
-    _given: ClassVar[dict[str, int]] = {}
+    _counts: ClassVar[dict[str, int]] = {}
     _names: ClassVar[dict[Hashable, str]] = {}
     _ops: ClassVar[list[Any]] = []
 
@@ -40,9 +40,9 @@ class AutoNaming:
 
     @classmethod
     def gen_name(cls, x: Any) -> str:
-        """A name within the scopes that nobody has yet: by the name of x, or else by its class."""
+        """A new name within the scopes, from the name of x or else from its class."""
         base = ".".join([*_scopes.get(), getattr(x, "name", None) or type(x).__name__])
-        count = cls._given[base] = cls._given.get(base, -1) + 1
+        count = cls._counts[base] = cls._counts.get(base, -1) + 1
         return f"{base}[{count}]" if count else base
 
     @classmethod
@@ -62,7 +62,7 @@ class AutoNaming:
 
     @classmethod
     def remove_duplicate_names(cls) -> None:
-        """Number the kept operators that share a name: conv, conv[1], conv[2]; they are not kept any longer."""
+        """Number the kept operators that share a name: conv, conv[1], conv[2]; then forget all of them."""
         taken: dict[str, int] = {}
         for op in cls._ops:
             count = taken[op.name] = taken.get(op.name, -1) + 1
@@ -73,6 +73,6 @@ class AutoNaming:
     @classmethod
     def clear(cls) -> None:
         """Forget names, operators and scopes."""
-        for kept in (cls._given, cls._names, cls._ops):
+        for kept in (cls._counts, cls._names, cls._ops):
             kept.clear()
         _scopes.set(())

@@ -18,14 +18,14 @@ _symbolic_shape = [True]
 
 
 def set_symbolic_shape(option: bool) -> bool:
-    """Give what was set before, and keep the new value; it has no effect here, as a warning says."""
+    """Keep the value, and return the one before. It has no effect here, as a warning says."""
     warn_once("megengine.utils.network.set_symbolic_shape", "shapes are tensors in a graph where they were computed")
     before, _symbolic_shape[0] = _symbolic_shape[0], bool(option)
     return before
 
 
 def use_symbolic_shape() -> bool:
-    """What was last set; it has no effect here."""
+    """The value that was set last; it has no effect here."""
     return _symbolic_shape[0]
 
 
@@ -55,7 +55,7 @@ def _is(node: Any, node_type: Type) -> bool:
 
 
 class NodeFilter:
-    """Expressions one after the other, which methods narrow down; nothing is done before they are asked for.
+    """Expressions in order, which methods filter; nothing is computed before iteration.
 
     >>> NodeFilter.make_all_deps(*graph.outputs).type("conv2d").name("layer1*").as_list()
     """
@@ -64,7 +64,10 @@ class NodeFilter:
         self._iter = node_iter
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._iter)
+        return (node for node in self._iter if self._keeps(node))
+
+    def _keeps(self, node: Any) -> bool:
+        return True
 
     @classmethod
     def make_all_deps(cls, *dest_vars: Any) -> NodeFilter:
@@ -113,13 +116,13 @@ class NodeFilter:
 
     def as_unique(self) -> Any:
         """The only one. Raises GraphError for none or several."""
-        found = self.as_list()
-        if len(found) != 1:
-            names = ", ".join(node.name for node in found[:5])
+        nodes = self.as_list()
+        if len(nodes) != 1:
+            names = ", ".join(node.name for node in nodes[:5])
             raise GraphError(
-                f"as_unique: {counted(len(found), 'expression')}{f' ({names})' if names else ''}; expected one"
+                f"as_unique: {counted(len(nodes), 'expression')}{f' ({names})' if names else ''}; expected one"
             )
-        return found[0]
+        return nodes[0]
 
 
 class NodeFilterType(NodeFilter):
@@ -129,25 +132,24 @@ class NodeFilterType(NodeFilter):
         super().__init__(node_iter)
         self._type = node_type
 
-    def __iter__(self) -> Iterator[Any]:
-        return (node for node in self._iter if _is(node, self._type))
+    def _keeps(self, node: Any) -> bool:
+        return _is(node, self._type)
 
 
 class NodeFilterNotType(NodeFilterType):
     """Those not of an op or class."""
 
-    def __iter__(self) -> Iterator[Any]:
-        return (node for node in self._iter if not _is(node, self._type))
+    def _keeps(self, node: Any) -> bool:
+        return not _is(node, self._type)
 
 
 class NodeFilterCheckType(NodeFilterType):
     """All, which must be of an op or class."""
 
-    def __iter__(self) -> Iterator[Any]:
-        for node in self._iter:
-            if not _is(node, self._type):
-                raise GraphError(f"check_type: {node.name!r} is a {get_opr_type(node)}; expected {self._type}")
-            yield node
+    def _keeps(self, node: Any) -> bool:
+        if not _is(node, self._type):
+            raise GraphError(f"check_type: {node.name!r} is a {get_opr_type(node)}; expected {self._type}")
+        return True
 
 
 class NodeFilterHasInput(NodeFilter):
@@ -157,8 +159,8 @@ class NodeFilterHasInput(NodeFilter):
         super().__init__(node_iter)
         self._var = as_varnode(var)
 
-    def __iter__(self) -> Iterator[Any]:
-        return (node for node in self._iter if any(v is self._var for v in node.inputs))
+    def _keeps(self, node: Any) -> bool:
+        return any(v is self._var for v in node.inputs)
 
 
 class NodeFilterName(NodeFilter):
@@ -175,22 +177,9 @@ class NodeFilterName(NodeFilter):
             return pattern
         return re.compile(fnmatch.translate(pattern), re.IGNORECASE if ignorecase else 0)
 
-    def __iter__(self) -> Iterator[Any]:
-        return (node for node in self._iter if self._re.match(node.name))
+    def _keeps(self, node: Any) -> bool:
+        return bool(self._re.match(node.name))
 
 
 def __getattr__(name: str) -> Any:
     raise absent.missing(__name__, name)
-
-
-__all__ = [
-    "NodeFilter",
-    "NodeFilterCheckType",
-    "NodeFilterHasInput",
-    "NodeFilterName",
-    "NodeFilterNotType",
-    "NodeFilterType",
-    "as_oprnode",
-    "as_varnode",
-    "set_symbolic_shape",
-]

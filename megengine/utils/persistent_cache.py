@@ -1,4 +1,4 @@
-"""MegEngine's cache of measured kernels. Here kernels are chosen without measuring, so it keeps what a program puts."""
+"""MegEngine's cache of measured kernels. Kernels are chosen without measuring here, so it only holds what is put."""
 
 from __future__ import annotations
 
@@ -54,4 +54,4 @@ class PersistentCacheOnServer:
 
 
 def main() -> None:
-    """MegEngine's command that cleans its cache: there is none, so nothing is done."""
+    """MegEngine's command that cleans its cache: there is none here."""

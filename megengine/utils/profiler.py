@@ -1,4 +1,4 @@
-"""Which ops run when, for how long: a file for a trace viewer (chrome://tracing, Perfetto)."""
+"""A profile of the ops that run, with start and duration, for a trace viewer (chrome://tracing, Perfetto)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Profiler:
         self._stack: ExitStack | None = None
 
     def start(self) -> None:
-        """Begin to record. Raises OptionError if it records already."""
+        """Start recording. Raises OptionError if it records already."""
         if self._stack is not None:
             raise OptionError("Profiler.start: it records already; call stop() first")
         self._stack = ExitStack()
@@ -100,7 +100,7 @@ class Profiler:
         return str(Path(path) / f"{pid}.{format}")
 
     def dump(self) -> None:
-        """Write what was recorded so far."""
+        """Write the events recorded so far."""
         for format in self.formats:
             target = Path(self.format_path(self.path, os.getpid(), format))
             target.parent.mkdir(parents=True, exist_ok=True)

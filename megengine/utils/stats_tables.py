@@ -8,7 +8,6 @@ from typing import Any
 from megengine.logger import get_logger
 
 Row = dict[str, Any]
-_SIZES = ("nbits", "act_dim", "size", "size_cum", "percentage", "size_bar")
 
 
 def sizeof_fmt(num: float, suffix: str = "B") -> str:
@@ -27,7 +26,7 @@ def dict2table(list_of_dict: Iterable[Mapping[str, Any]], header: Sequence[str])
 
 
 def printed(table: Sequence[Sequence[Any]]) -> str:
-    """A table as text, its columns aligned and ruled."""
+    """A table as text with aligned columns and rules."""
     cells = [[str(cell) for cell in row] for row in table]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells]
@@ -49,8 +48,7 @@ def _with_shares(rows: list[Row], count: str, bar: str, bar_length_max: int) -> 
 
 def _output_channels(row: Row) -> int:
     """Lengths of axis 1 of a row's outputs, added up; outputs without that axis count nothing."""
-    wide = [shape for shape in row["output_shapes"] if len(shape) >= 2]
-    return sum(int(channels) for _, channels, *_ in wide)
+    return sum(int(shape[1]) for shape in row["output_shapes"] if len(shape) >= 2)
 
 
 def sum_op_stats(flops: list[Row], bar_length_max: int = 20) -> tuple[int, list[Row]]:
@@ -97,13 +95,10 @@ def print_param_stats(params: list[Row]) -> None:
 
 
 def print_activations_stats(activations: list[Row], has_input: bool = False) -> None:
-    """Log the rows of `sum_activations_stats`; with their means where they were computed from real inputs."""
-    header = ["name", "class_name", "dtype", "shape", *(["mean", "std"] if has_input else [])]
-    _print(
-        "activations stats:",
-        activations,
-        [*header, *["nbits", "act_dim", "size", "size_cum", "percentage", "size_bar"]],
-    )
+    """Log the rows of `sum_activations_stats`; with `has_input` their means too."""
+    moments = " mean std" if has_input else ""
+    header = f"name class_name dtype shape{moments} nbits act_dim size size_cum percentage size_bar"
+    _print("activations stats:", activations, header.split())
 
 
 def print_summary(**kwargs: Any) -> None:

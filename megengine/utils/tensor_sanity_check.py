@@ -1,4 +1,4 @@
-"""A check that operators leave their inputs alone."""
+"""A check that operators do not change their inputs."""
 
 from __future__ import annotations
 
