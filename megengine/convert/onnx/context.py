@@ -1,5 +1,6 @@
 """What an import rule sees of a node, and the table of rules."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,18 +18,29 @@ from megengine.traced_module.ir.node import TensorNode
 MAX_AXES = 32  # of a tensor
 MAX_ELEMENTS = 1 << 40  # of a value: no machine computes more
 Value = np.ndarray | TensorNode
-Rule = Callable[["OnnxNode"], Any]
+Rule = Callable[..., Any]
 
 RULES: dict[str, Rule] = {}
 
 
 def rule(*op_types: str) -> Callable[[Rule], Rule]:
-    """Declare how ONNX operators become ops of the graph."""
+    """Declare how ONNX operators become ops of the graph: `function(node, *inputs)`, a parameter for each input.
+
+    An input whose parameter has no default must be there; one that is left out is None.
+    """
 
     def declare(function: Rule) -> Rule:
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+
+        def read(node: OnnxNode) -> Any:
+            if parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL:
+                return function(node, *map(node.input, range(len(node.inputs))))
+            taken = (node.input if p.default is p.empty else node.optional for p in parameters)
+            return function(node, *(take(index) for index, take in enumerate(taken)))
+
         for op_type in op_types:
             assert op_type not in RULES, f"{op_type} has two readers"
-            RULES[op_type] = function
+            RULES[op_type] = read
         return function
 
     return declare
@@ -36,9 +48,9 @@ def rule(*op_types: str) -> Callable[[Rule], Rule]:
 
 @dataclass(slots=True)
 class OnnxNode:
-    """One ONNX node being imported: its inputs (arrays are constants), attributes, and the graph under construction.
+    """An ONNX node that is imported: inputs (arrays are constants), attributes, and the graph under construction.
 
-    A missing optional input is None; `outputs` holds "" for a result that nobody reads.
+    An optional input that is left out is None; `outputs` holds "" for a result that nothing reads.
     """
 
     graph: InternalGraph
@@ -88,10 +100,6 @@ class OnnxNode:
         value = self.const(index, what)
         return None if value is None else tuple(int(item) for item in value.reshape(-1))
 
-    def shape(self, value: Value) -> tuple[int, ...]:
-        """The shape of an array or a node."""
-        return tuple(value.shape)
-
     def axis(self, axis: int, rank: int) -> int:
         """An axis as a number from 0; ONNX counts from the end too."""
         if not -rank <= axis < rank:
@@ -104,17 +112,20 @@ class OnnxNode:
             return value
         if not isinstance(value, np.ndarray):
             dtype = np.float32 if like is None else _dtype(like)
-            return self.graph.constant(np.asarray(value, dtype), name=self._part("constant"))
+            return self.graph.constant(np.asarray(value, dtype), name=f"{self.name}_constant")
         if id(value) not in self.constants:
-            name = self.names.get(id(value)) or self._part("constant")
+            name = self._constant_name(value)
             self.constants[id(value)] = self.graph.constant(np.asarray(value, order="C"), name=name)
             self.keep[id(value)] = value  # an id stays valid while its object lives
         return self.constants[id(value)]
 
     def integers(self, value: np.ndarray, dtype: QuantizedDType) -> TensorNode:
         """A constant of stored integers that stand for real values."""
-        name = self.names.get(id(value)) or self._part("constant")
-        return self.graph.constant(Tensor._wrap(np.asarray(value, order="C"), dtype), name=name)
+        stored = Tensor._wrap(np.asarray(value, order="C"), dtype)
+        return self.graph.constant(stored, name=self._constant_name(value))
+
+    def _constant_name(self, value: np.ndarray) -> str:
+        return self.names.get(id(value)) or f"{self.name}_constant"
 
     def apply(self, op: str, *inputs: Value | float, **attrs: Any) -> Any:
         """Add an op to the graph; numbers become constants of the first input's dtype."""
@@ -133,12 +144,9 @@ class OnnxNode:
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
         """The same values in another shape; nothing is added when the shape is the same already."""
         shape = tuple(int(size) for size in shape)
-        if self.shape(x) == shape:
+        if x.shape == shape:
             return x
         return x.reshape(shape) if isinstance(x, np.ndarray) else self.apply("reshape", x, shape=shape)
-
-    def _part(self, what: str) -> str:
-        return f"{self.name}_{what}"
 
 
 def _dtype(value: Value) -> Any:

@@ -23,10 +23,9 @@ PLACES = {  # the input place of each output index, as ONNX's Resize defines it:
 
 
 @rule("Resize", "Upsample")
-def resize(node: OnnxNode) -> Value:
+def resize(node: OnnxNode, x: Value) -> Value:
     """Nearest and linear resizing: every axis is one product with a constant matrix; whole factors repeat values."""
-    x = node.input(0)
-    shape = node.shape(x)
+    shape = x.shape
     scales, sizes = _resized(node, shape)
     mode = node.attr("mode", "nearest")
     if mode not in ("nearest", "linear") or node.attr("antialias", 0) or node.attr("exclude_outside", 0):
@@ -88,29 +87,29 @@ def _linear(places: np.ndarray, old: int) -> np.ndarray:
 
 def _times(node: OnnxNode, x: Value, axis: int, matrix: np.ndarray) -> Value:
     """`matrix` [new, old] applied along one axis."""
-    shape = node.shape(x)
+    shape = x.shape
     flat = node.reshape(x, (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])))
     if axis == len(shape) - 1:
         flat = node.reshape(flat, (math.prod(shape[:-1]), shape[-1]))
         y = node.apply("matmul", flat, np.ascontiguousarray(matrix.T, np.float32), transpose_a=False, transpose_b=False)
     else:
-        weights = np.broadcast_to(matrix.astype(np.float32), (node.shape(flat)[0], *matrix.shape))
+        weights = np.broadcast_to(matrix.astype(np.float32), (flat.shape[0], *matrix.shape))
         y = node.apply("matmul", np.ascontiguousarray(weights), flat, transpose_a=False, transpose_b=False)
     return node.reshape(y, (*shape[:axis], len(matrix), *shape[axis + 1 :]))
 
 
 def _repeat(node: OnnxNode, x: Value, axis: int, times: int) -> Value:
-    shape = node.shape(x)
+    shape = x.shape
     wide = node.reshape(x, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
     more = node.apply("broadcast_to", wide, shape=(*shape[: axis + 1], times, *shape[axis + 1 :]))
     return node.reshape(more, (*shape[:axis], shape[axis] * times, *shape[axis + 1 :]))
 
 
 @rule("DepthToSpace", "SpaceToDepth")
-def depth(node: OnnxNode) -> Value:
+def depth(node: OnnxNode, x: Value) -> Value:
     """Blocks of channels to blocks of pixels, and back (PixelShuffle is DepthToSpace with mode CRD)."""
-    x, block = node.input(0), int(node.attr("blocksize", 0))
-    shape = node.shape(x)
+    block = int(node.attr("blocksize", 0))
+    shape = x.shape
     if len(shape) != 4 or block < 1:
         raise node.fail(f"its input is {shape} and blocksize {block}; expected [N, C, H, W] and a positive number")
     n, c, h, w = shape
@@ -139,14 +138,13 @@ def _standard(node: OnnxNode, x: Value, axes: tuple[int, ...], eps: float) -> tu
 
 
 @rule("LayerNormalization")
-def layer_norm(node: OnnxNode) -> tuple[Value, ...]:
+def layer_norm(node: OnnxNode, x: Value, scale: Value, shift: Value | None = None) -> tuple[Value, ...]:
     """Over all axes from `axis` on; scale and shift have the shape of those axes."""
-    x = node.input(0)
-    rank = len(node.shape(x))
+    rank = len(x.shape)
     axis = node.axis(int(node.attr("axis", -1)), rank)
     y, mean, deviation = _standard(node, x, tuple(range(axis, rank)), float(node.attr("epsilon", 1e-5)))
-    y = node.apply("mul", y, node.input(1))
-    if (shift := node.optional(2)) is not None:
+    y = node.apply("mul", y, scale)
+    if shift is not None:
         y = node.apply("add", y, shift)
     if not any(node.outputs[1:]):
         return (y,)
@@ -154,37 +152,33 @@ def layer_norm(node: OnnxNode) -> tuple[Value, ...]:
 
 
 @rule("InstanceNormalization")
-def instance_norm(node: OnnxNode) -> Value:
+def instance_norm(node: OnnxNode, x: Value, scale: Value, shift: Value) -> Value:
     """Each channel of each sample by itself; scale and shift per channel."""
-    x = node.input(0)
-    shape = node.shape(x)
-    y, _, _ = _standard(node, x, tuple(range(2, len(shape))), float(node.attr("epsilon", 1e-5)))
-    return _per_channel(node, y, shape[1], len(shape))
+    y, _, _ = _standard(node, x, tuple(range(2, len(x.shape))), float(node.attr("epsilon", 1e-5)))
+    return _per_channel(node, y, scale, shift)
 
 
 @rule("GroupNormalization")
-def group_norm(node: OnnxNode) -> Value:
+def group_norm(node: OnnxNode, x: Value, scale: Value, shift: Value) -> Value:
     """Groups of channels; scale and shift per channel (per group before opset 21)."""
-    x, groups = node.input(0), int(node.attr("num_groups", 0))
-    shape = node.shape(x)
+    groups = int(node.attr("num_groups", 0))
+    shape = x.shape
     if len(shape) < 3 or groups < 1 or shape[1] % groups:
         raise node.fail(f"{counted(groups, 'group')} do not divide the channels of {shape}")
     grouped = node.reshape(x, (shape[0], groups, math.prod(shape[1:]) // groups))
     y, _, _ = _standard(node, grouped, (2,), float(node.attr("epsilon", 1e-5)))
     if node.opset < 21:
-        return node.reshape(_per_channel(node, y, groups, 3), shape)
-    return _per_channel(node, node.reshape(y, shape), shape[1], len(shape))
+        return node.reshape(_per_channel(node, y, scale, shift), shape)
+    return _per_channel(node, node.reshape(y, shape), scale, shift)
 
 
-def _per_channel(node: OnnxNode, y: Value, channels: int, rank: int) -> Value:
-    along = (1, channels, *(1,) * (rank - 2))
-    return node.apply(
-        "add", node.apply("mul", y, node.reshape(node.input(1), along)), node.reshape(node.input(2), along)
-    )
+def _per_channel(node: OnnxNode, y: Value, scale: Value, shift: Value) -> Value:
+    """Y [N, C, ...] times `scale` plus `shift`, one of each a channel."""
+    along = (1, y.shape[1], *(1,) * (len(y.shape) - 2))
+    return node.apply("add", node.apply("mul", y, node.reshape(scale, along)), node.reshape(shift, along))
 
 
 @rule("Mish")
-def mish(node: OnnxNode) -> Value:
+def mish(node: OnnxNode, x: Value) -> Value:
     """X * tanh(log(1 + exp(x))) (Misra 2019)."""
-    x = node.input(0)
     return node.apply("mul", x, node.apply("tanh", node.apply("softplus", x)))

@@ -11,9 +11,8 @@ from megengine.core.text import counted
 
 
 @rule("Clip")
-def clip(node: OnnxNode) -> Value:
+def clip(node: OnnxNode, x: Value) -> Value:
     """Bounds are attributes before opset 11 and optional inputs since."""
-    x = node.input(0)
     if node.opset < 11:
         low, high = node.attr("min"), node.attr("max")
     else:
@@ -39,9 +38,8 @@ def _number(node: OnnxNode, index: int, what: str) -> float | None:
 
 
 @rule("HardSigmoid")
-def hard_sigmoid(node: OnnxNode) -> Value:
+def hard_sigmoid(node: OnnxNode, x: Value) -> Value:
     """max(0, min(1, alpha * x + beta)); alpha = 1/6, beta = 1/2 is our hsigmoid."""
-    x = node.input(0)
     alpha, beta = float(node.attr("alpha", 0.2)), float(node.attr("beta", 0.5))
     if abs(alpha - 1 / 6) < 1e-6 and beta == 0.5:
         return node.apply("hsigmoid", x)
@@ -49,9 +47,8 @@ def hard_sigmoid(node: OnnxNode) -> Value:
 
 
 @rule("PRelu")
-def prelu(node: OnnxNode) -> Value:
+def prelu(node: OnnxNode, x: Value, slope: Value) -> Value:
     """A slope that is one constant is LeakyRelu; otherwise max(x, 0) + slope * min(x, 0)."""
-    x, slope = node.input(0), node.input(1)
     if isinstance(slope, np.ndarray) and slope.size == 1:
         return node.apply("leaky_relu", x, slope=float(slope.reshape(-1)[0]))
     negative = node.apply("mul", node.apply("minimum", x, 0.0), slope)
@@ -59,21 +56,19 @@ def prelu(node: OnnxNode) -> Value:
 
 
 @rule("Elu")
-def elu(node: OnnxNode) -> Value:
+def elu(node: OnnxNode, x: Value) -> Value:
     """max(x, 0) + alpha * (exp(min(x, 0)) - 1)."""
-    x = node.input(0)
     tail = node.apply("sub", node.apply("exp", node.apply("minimum", x, 0.0)), 1.0)
     return node.apply("add", node.apply("relu", x), node.apply("mul", tail, float(node.attr("alpha", 1.0))))
 
 
 @rule("Add", "Div", "Pow")
-def arithmetic(node: OnnxNode) -> Value:
+def arithmetic(node: OnnxNode, a: Value, b: Value) -> Value:
     """Broadcasting as NumPy; Pow by 2 and by 1/2 are square and sqrt; integers divide truncating."""
     op = node.op_type.lower()
-    a, b = node.input(0), node.input(1)
     if op == "div" and storage_of(spec_of(a).dtype).kind in "iu":
         raise node.fail("division of integers at run time is not supported; expected floating-point inputs")
-    if op == "pow" and isinstance(b, np.ndarray) and b.size == 1 and len(b.shape) <= len(node.shape(a)):
+    if op == "pow" and isinstance(b, np.ndarray) and b.size == 1 and len(b.shape) <= len(a.shape):
         exponent = float(b.reshape(-1)[0])
         if exponent in (0.5, 2.0):
             return node.apply("sqrt" if exponent == 0.5 else "square", a)
@@ -84,29 +79,24 @@ def arithmetic(node: OnnxNode) -> Value:
 
 
 @rule("Min", "Max", "Sum", "Mean")
-def variadic(node: OnnxNode) -> Value:
+def variadic(node: OnnxNode, y: Value, *more: Value) -> Value:
     """Any number of inputs, one after the other."""
     op = {"Min": "minimum", "Max": "maximum"}.get(node.op_type, "add")
-    y = node.input(0)
-    for index in range(1, len(node.inputs)):
-        y = node.apply(op, y, node.input(index))
-    if node.op_type == "Mean" and len(node.inputs) > 1:
-        y = node.apply("mul", y, 1.0 / len(node.inputs))
-    return y
+    for value in more:
+        y = node.apply(op, y, value)
+    return node.apply("mul", y, 1.0 / (1 + len(more))) if node.op_type == "Mean" and more else y
 
 
 @rule("Reciprocal")
-def reciprocal(node: OnnxNode) -> Value:
+def reciprocal(node: OnnxNode, x: Value) -> Value:
     """1 / x."""
-    one = np.ones((), np.float32)
-    return node.apply("div", one, node.input(0))
+    return node.apply("div", np.ones((), np.float32), x)
 
 
 @rule("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
-def reduce(node: OnnxNode) -> Value:
+def reduce(node: OnnxNode, x: Value) -> Value:
     """Axes are an attribute in old opsets and an input in new ones; none means all."""
-    x = node.input(0)
-    rank = len(node.shape(x))
+    rank = len(x.shape)
     axes = node.ints("axes") if "axes" in node.attrs else node.const_ints(1, "axes")
     if not axes:
         if node.attr("noop_with_empty_axes", 0):
@@ -118,19 +108,17 @@ def reduce(node: OnnxNode) -> Value:
 
 
 @rule("ArgMax", "ArgMin")
-def arg_reduce(node: OnnxNode) -> Value:
+def arg_reduce(node: OnnxNode, x: Value) -> Value:
     """The first extreme value along one axis."""
-    x = node.input(0)
     if node.attr("select_last_index", 0):
         raise node.fail("select_last_index=1 is not supported")
-    axis = node.axis(int(node.attr("axis", 0)), len(node.shape(x)))
+    axis = node.axis(int(node.attr("axis", 0)), len(x.shape))
     return node.apply(node.op_type.lower(), x, axis=axis, keepdims=bool(node.attr("keepdims", 1)))
 
 
 @rule("Gelu")
-def gelu(node: OnnxNode) -> Value:
+def gelu(node: OnnxNode, x: Value) -> Value:
     """The exact form; the tanh form is spelled out."""
-    x = node.input(0)
     if node.attr("approximate", "none") == "none":
         return node.apply("gelu", x)
     cube = node.apply("mul", node.apply("mul", x, x), x)
@@ -140,10 +128,9 @@ def gelu(node: OnnxNode) -> Value:
 
 
 @rule("QuantizeLinear", "DequantizeLinear")
-def quantization(node: OnnxNode) -> Value:
+def quantization(node: OnnxNode, x: Value) -> Value:
     """Quantization with constant scale and zero point, per tensor or along one axis."""
-    x, scale = node.input(0), node.const(1, "scale")
-    zero = node.const(2, "zero point")
+    scale, zero = node.const(1, "scale"), node.const(2, "zero point")
     if scale is None:
         raise node.fail("its scale is missing")
     narrow = scale.astype(np.float32)

@@ -12,19 +12,18 @@ from megengine.traced_module.ir.node import TensorNode
 
 
 @rule("Shape")
-def shape(node: OnnxNode) -> Value:
+def shape(node: OnnxNode, x: Value) -> Value:
     """The lengths of all axes, or of those from `start` to `end`: known while importing."""
-    lengths = node.shape(node.input(0))
-    return np.asarray(lengths[node.attr("start", 0) : node.attr("end", len(lengths))], np.int64)
+    return np.asarray(x.shape[node.attr("start", 0) : node.attr("end", len(x.shape))], np.int64)
 
 
 @rule("Reshape")
-def reshape(node: OnnxNode) -> Value:
+def reshape(node: OnnxNode, x: Value) -> Value:
     """A shape with 0 (same size as before) and -1 (the rest)."""
-    x, wanted = node.input(0), node.ints("shape") if node.opset < 5 else node.const_ints(1, "shape")
+    wanted = node.ints("shape") if node.opset < 5 else node.const_ints(1, "shape")
     if wanted is None:
         raise node.fail("its shape is missing")
-    old = node.shape(x)
+    old = x.shape
     if not node.attr("allowzero", 0):
         if any(size == 0 and i >= len(old) for i, size in enumerate(wanted)):
             raise node.fail(f"shape {wanted} copies an axis that {old} does not have")
@@ -41,10 +40,9 @@ def reshape(node: OnnxNode) -> Value:
 
 
 @rule("Flatten")
-def flatten(node: OnnxNode) -> Value:
+def flatten(node: OnnxNode, x: Value) -> Value:
     """To a matrix: axes before `axis`, and the others."""
-    x = node.input(0)
-    shape = node.shape(x)
+    shape = x.shape
     axis = int(node.attr("axis", 1))
     axis = axis + len(shape) if axis < 0 else axis
     if not 0 <= axis <= len(shape):
@@ -53,10 +51,9 @@ def flatten(node: OnnxNode) -> Value:
 
 
 @rule("Transpose")
-def transpose(node: OnnxNode) -> Value:
+def transpose(node: OnnxNode, x: Value) -> Value:
     """Without `perm` the axes are reversed."""
-    x = node.input(0)
-    rank = len(node.shape(x))
+    rank = len(x.shape)
     perm = node.ints("perm", tuple(reversed(range(rank)))) or ()
     if sorted(perm) != list(range(rank)):
         raise node.fail(f"perm {perm} is no permutation of {counted(rank, 'axis')}")
@@ -64,10 +61,9 @@ def transpose(node: OnnxNode) -> Value:
 
 
 @rule("Squeeze")
-def squeeze(node: OnnxNode) -> Value:
+def squeeze(node: OnnxNode, x: Value) -> Value:
     """Without axes every axis of size 1 goes."""
-    x = node.input(0)
-    shape = node.shape(x)
+    shape = x.shape
     axes = node.ints("axes") if node.opset < 13 else node.const_ints(1, "axes")
     gone = {node.axis(a, len(shape)) for a in axes} if axes else {i for i, size in enumerate(shape) if size == 1}
     if any(shape[axis] != 1 for axis in gone):
@@ -76,13 +72,12 @@ def squeeze(node: OnnxNode) -> Value:
 
 
 @rule("Unsqueeze")
-def unsqueeze(node: OnnxNode) -> Value:
+def unsqueeze(node: OnnxNode, x: Value) -> Value:
     """New axes of size 1, counted in the result."""
-    x = node.input(0)
     axes = node.ints("axes") if node.opset < 13 else node.const_ints(1, "axes")
     if axes is None:
         raise node.fail("its axes are missing")
-    shape = list(node.shape(x))
+    shape = list(x.shape)
     rank = len(shape) + len(axes)
     for axis in sorted(node.axis(a, rank) for a in axes):
         shape.insert(axis, 1)
@@ -90,20 +85,18 @@ def unsqueeze(node: OnnxNode) -> Value:
 
 
 @rule("Concat")
-def concat(node: OnnxNode) -> Value:
+def concat(node: OnnxNode, *values: Value) -> Value:
     """Along one axis."""
-    values = [node.input(index) for index in range(len(node.inputs))]
     if "axis" not in node.attrs:
         raise node.fail("its axis is missing")
-    axis = node.axis(int(node.attr("axis")), len(node.shape(values[0])))
+    axis = node.axis(int(node.attr("axis")), len(values[0].shape))
     return values[0] if len(values) == 1 else node.apply("concat", *values, axis=axis)
 
 
 @rule("Split")
-def split(node: OnnxNode) -> tuple[Value, ...]:
+def split(node: OnnxNode, x: Value) -> tuple[Value, ...]:
     """Equal parts, or parts of given sizes; each part is a slice, so an unused one costs nothing."""
-    x = node.input(0)
-    shape = node.shape(x)
+    shape = x.shape
     axis = node.axis(int(node.attr("axis", 0)), len(shape))
     sizes = node.ints("split") if node.opset < 13 else node.const_ints(1, "split")
     if sizes is None:
@@ -121,7 +114,7 @@ def split(node: OnnxNode) -> tuple[Value, ...]:
 
 def _cut(node: OnnxNode, x: Value, ranges: dict[int, tuple[int, int | None, int]]) -> Value:
     """The slice of some axes; start, stop, step are already inside the axis."""
-    shape = node.shape(x)
+    shape = x.shape
     whole = [(0, size, 1) for size in shape]
     wanted = [ranges.get(axis, whole[axis]) for axis in range(len(shape))]
     if wanted == whole:
@@ -131,10 +124,9 @@ def _cut(node: OnnxNode, x: Value, ranges: dict[int, tuple[int, int | None, int]
 
 
 @rule("Slice")
-def slice_(node: OnnxNode) -> Value:
+def slice_(node: OnnxNode, x: Value) -> Value:
     """Bounds count from the end when negative and are cut to the axis."""
-    x = node.input(0)
-    shape = node.shape(x)
+    shape = x.shape
     if node.opset < 10:
         starts, ends, axes, steps = node.ints("starts"), node.ints("ends"), node.ints("axes"), None
     else:
@@ -161,10 +153,9 @@ MAX_PLACES = 1024  # of a Gather whose places become slices
 
 
 @rule("Gather")
-def gather(node: OnnxNode) -> Value:
+def gather(node: OnnxNode, x: Value, index: Value) -> Value:
     """With a constant index: slices, joined along the axis; with many places or a computed one, an index."""
-    x, index = node.input(0), node.input(1)
-    shape = node.shape(x)
+    shape = x.shape
     axis = node.axis(int(node.attr("axis", 0)), len(shape))
     if isinstance(index, TensorNode) or index.size > MAX_PLACES:
         whole = (None, None, None)
@@ -182,9 +173,8 @@ def gather(node: OnnxNode) -> Value:
 
 
 @rule("GatherND")
-def gather_nd(node: OnnxNode) -> Value:
+def gather_nd(node: OnnxNode, x: Value, indices: Value) -> Value:
     """Elements or slices at places that the last axis of the indices names, from the leading axes on."""
-    x, indices = node.input(0), node.input(1)
     if node.attr("batch_dims", 0):
         raise node.fail(f"batch_dims={node.attr('batch_dims')} is not supported; expected 0")
     pattern, parts = _places(node, x, indices)
@@ -192,9 +182,8 @@ def gather_nd(node: OnnxNode) -> Value:
 
 
 @rule("ScatterND")
-def scatter_nd(node: OnnxNode) -> Value:
+def scatter_nd(node: OnnxNode, x: Value, indices: Value, values: Value) -> Value:
     """Like x, with other elements or slices at the places that the last axis of the indices names."""
-    x, indices, values = node.input(0), node.input(1), node.input(2)
     if node.attr("reduction", "none") != "none":
         raise node.fail(f"reduction={node.attr('reduction')!r} is not supported; expected 'none'")
     pattern, parts = _places(node, x, indices)
@@ -203,7 +192,7 @@ def scatter_nd(node: OnnxNode) -> Value:
 
 def _places(node: OnnxNode, x: Value, indices: Value) -> tuple[tuple, list[Value]]:
     """The pattern of an index op, and one index tensor for each of the leading axes."""
-    shape, wide = node.shape(x), node.shape(indices)
+    shape, wide = x.shape, indices.shape
     if not wide or not 0 < wide[-1] <= len(shape):
         raise node.fail(f"indices of shape {wide} do not fit shape {shape}; expected [..., 1 to {len(shape)}]")
     whole = ((None, None, None),) * (len(shape) - wide[-1])
@@ -214,15 +203,14 @@ def _places(node: OnnxNode, x: Value, indices: Value) -> tuple[tuple, list[Value
 def _column(node: OnnxNode, indices: Value, i: int) -> Value:
     if isinstance(indices, np.ndarray):
         return np.asarray(indices[..., i], order="C")
-    shape = node.shape(indices)
+    shape = indices.shape
     return node.reshape(_cut(node, indices, {len(shape) - 1: (i, i + 1, 1)}), shape[:-1])
 
 
 @rule("Pad")
-def pad(node: OnnxNode) -> Value:
+def pad(node: OnnxNode, x: Value) -> Value:
     """Constant, reflect and edge padding; negative widths cut."""
-    x = node.input(0)
-    rank = len(node.shape(x))
+    rank = len(x.shape)
     pads = node.ints("pads") if node.opset < 11 else node.const_ints(1, "pads")
     fill = float(node.attr("value", 0.0)) if node.opset < 11 else _fill(node)
     axes = node.const_ints(3, "axes") if node.opset >= 18 else None
@@ -232,7 +220,7 @@ def pad(node: OnnxNode) -> Value:
     mode = node.attr("mode", "constant")
     if mode not in ("constant", "reflect", "edge"):
         raise node.fail(f"mode {mode!r} is not supported; expected constant, reflect or edge")
-    shape = node.shape(x)
+    shape = x.shape
     cuts, widths = {}, [(0, 0)] * rank
     for i, axis in enumerate(axes):
         begin, end = pads[i], pads[i + len(axes)]
@@ -251,26 +239,25 @@ def _fill(node: OnnxNode) -> float:
 
 
 @rule("Expand")
-def expand(node: OnnxNode) -> Value:
+def expand(node: OnnxNode, x: Value) -> Value:
     """Broadcasts to a shape, both ways as NumPy."""
-    x, wanted = node.input(0), node.const_ints(1, "shape")
+    wanted = node.const_ints(1, "shape")
     if wanted is None:
         raise node.fail("its shape is missing")
     if len(wanted) > MAX_AXES or min(wanted, default=0) < 0:
         raise node.fail(f"its shape is {brief(wanted)}; expected at most {MAX_AXES} sizes from 0 on")
     try:
-        shape = np.broadcast_shapes(node.shape(x), wanted)
+        shape = np.broadcast_shapes(x.shape, wanted)
     except ValueError:
-        raise node.fail(f"{node.shape(x)} does not broadcast to {wanted}") from None
-    return x if shape == node.shape(x) else node.apply("broadcast_to", x, shape=tuple(shape))
+        raise node.fail(f"{x.shape} does not broadcast to {wanted}") from None
+    return x if shape == x.shape else node.apply("broadcast_to", x, shape=tuple(shape))
 
 
 @rule("Cast")
-def cast(node: OnnxNode) -> Value:
+def cast(node: OnnxNode, x: Value) -> Value:
     """To another number type."""
     import onnx
 
-    x = node.input(0)
     try:
         stated = onnx.helper.tensor_dtype_to_np_dtype(int(node.attr("to", 0)))
     except (KeyError, TypeError):
