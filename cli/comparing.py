@@ -9,7 +9,7 @@ import click
 from megengine.cli.app import EXIT_BAD, EXIT_USAGE, common
 from megengine.cli.models import load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
-from megengine.cli.overwriting import check_outputs, overwrite_option
+from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.core.errors import FileFormatError
 from megengine.core.text import counted
 from megengine.traced_module import TracedModule, lower
@@ -18,15 +18,8 @@ from megengine.traced_module.comparing.report import lines
 from megengine.traced_module.editing.linting import findings
 from megengine.traced_module.ir.node import ModuleNode
 
-COLOURS = {
-    "added": "green",
-    "removed": "red",
-    "changed": "yellow",
-    "rewired": "yellow",
-    "renamed": "blue",
-    "moved": "blue",
-    "result": "dim",
-}
+COLOURS = {"added": "green", "removed": "red", "result": "dim"}
+COLOURS |= dict.fromkeys(("changed", "rewired"), "yellow") | dict.fromkeys(("renamed", "moved"), "blue")
 KINDS = {".svg": "a picture", ".html": "a page", ".json": "all fields", ".txt": "as it is printed"}
 
 
@@ -52,7 +45,7 @@ def lint(model: str, shapes: tuple, out: Output) -> None:
 @click.command()
 @click.argument("old")
 @click.argument("new")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help=".svg, .html, .json or .txt file to write.")
+@path_option("-o", "--output", help=".svg, .html, .json or .txt file to write.")
 @overwrite_option
 @shape_option
 @functools.partial(common, bad=EXIT_USAGE)

@@ -1,6 +1,7 @@
 """`mge-quantize demo`: three published networks on real photographs, float against exact int8."""
 
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from megengine.cli.benching import interleaved
 from megengine.cli.evaluation import Score, logits_of, score
 from megengine.cli.networks import NETWORKS, Calibration, Network
 from megengine.cli.output import Output, check_suffix, output_file
-from megengine.cli.overwriting import check_outputs, overwrite_option
+from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.photos import PhotoSet, photo_set
-from megengine.cli.quantizing import head, plan_runner, quantize_with_progress, sizes
+from megengine.cli.quantizing import quantize_with_progress, sizes
 from megengine.cli.verifying import verify_line
 from megengine.core.text import counted
 from megengine.quantization import QuantConfig
@@ -58,14 +59,7 @@ class Measured:
 
 
 @click.command()
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    default=Path("demo-out/report.html"),
-    show_default=True,
-    help="The HTML page to write.",
-)
+@path_option("-o", "--output", default=Path("demo-out/report.html"), show_default=True, help="The HTML page to write.")
 @click.option("--network", "names", multiple=True, type=click.Choice(list(NETWORKS)), help="Only this one; repeat.")
 @click.option(
     "--views", type=click.Choice(["plain", "all"]), default="plain", show_default=True, help="1 or 8 a photo."
@@ -106,7 +100,7 @@ def measure(network: Network, photos: PhotoSet, out: Output, *, verify_pictures:
     for kind, compiled in zip(("float", "int8"), plans, strict=True):
         with out.progress(f"{network.title}: {kind} on {counted(len(views), 'picture')}", len(views)) as bar:
             inputs = (view.array(network.recipe) for view in views)
-            logits.append(logits_of(plan_runner(compiled), inputs, bar.step))
+            logits.append(logits_of(lambda x, run=compiled: run(x)[0], inputs, bar.step))
     labels = [view.photo.ids for view in views]
     pictures = [view.array(network.recipe) for view in views[:verify_pictures]]
     x = pictures[0]
@@ -118,7 +112,7 @@ def measure(network: Network, photos: PhotoSet, out: Output, *, verify_pictures:
         (ms["float"], ms["int8"]),
         verify(model, [(p,) for p in pictures]),
         model,
-        model.analyze(head(data, 4)),
+        model.analyze(list(islice(data, 4))),
         plans[1].describe(),
     )
 

@@ -62,6 +62,10 @@ def made(graph: InternalGraph, text: str, node: TensorNode, find: Find) -> Tenso
 class _Reader:
     """What both levels share: constants, names, nesting."""
 
+    negative: Callable[[Any], Any]  # minus a node
+    binary: Callable[[Callable[[Any, Any], Any], str, Any, Any], Any]  # an operator on one node or two
+    call: Callable[[ast.AST, list[Any], dict[str, Any]], Any]
+
     def __init__(self, graph: InternalGraph, node: TensorNode, find: Find) -> None:
         self.graph, self.node, self.find = graph, node, find
 
@@ -88,18 +92,6 @@ class _Reader:
                 given = [self.read(arg) for arg in args]
                 return self.call(function, given, {str(word.arg): self.read(word.value) for word in words})
         raise OptionError(f"{ast.unparse(tree)!r} has no place in an edit; expected calls, nodes and constants")
-
-    def negative(self, value: TensorNode) -> Any:
-        """Minus a node."""
-        raise NotImplementedError
-
-    def binary(self, python: Callable[[Any, Any], Any], op: str, left: Any, right: Any) -> Any:
-        """An operator on one node or two."""
-        raise NotImplementedError
-
-    def call(self, function: ast.AST, args: list[Any], words: dict[str, Any]) -> Any:
-        """A call."""
-        raise NotImplementedError
 
 
 class _Calls(_Reader):

@@ -59,14 +59,14 @@ class Session:
 
 
 def rename(session: Session, text: str) -> None:
-    """Another name."""
+    """Give a node another name."""
     old, new = _pair(text, "OLD=NEW")
     node = session.node(old)
     node.graph.rename(node, new)
 
 
 def replace(session: Session, text: str) -> None:
-    """Users of a node use another one, or what a call of nodes makes."""
+    """Let the users of a node use another node, or a call of nodes."""
     name, expression = _pair(text, "NODE=EXPR, where EXPR is a node or a call such as F.relu(_)")
     node = session.tensor(name)
     graph = node.graph
@@ -87,7 +87,7 @@ def replace(session: Session, text: str) -> None:
 
 
 def insert(session: Session, text: str) -> None:
-    """A replacement that uses the node itself."""
+    """Put a call behind a node: relu_out='F.clip(_, 0, 6)'; self.NAME(_) calls a layer."""
     _, expression = _pair(text, "NODE=EXPR, where EXPR is a call such as F.relu(_)")
     if not _uses_node(expression):
         raise OptionError("expected a call with _, which stands for the node: NODE=F.relu(_)")
@@ -95,7 +95,7 @@ def insert(session: Session, text: str) -> None:
 
 
 def set_argument(session: Session, text: str) -> None:
-    """An argument of a call, or an attribute of an op."""
+    """Change an argument of a call, or an attribute of an op."""
     where, value = _pair(text, "NODE:ARGUMENT=VALUE")
     name, found, argument = where.rpartition(":")
     if not found:
@@ -117,7 +117,7 @@ def set_argument(session: Session, text: str) -> None:
 
 
 def replace_module(session: Session, text: str) -> None:
-    """Another layer in the place of one, for all that call it."""
+    """Put the layer that a function of yours makes in the place of one."""
     path, source = _pair(text, "LAYER=FILE.py:FUNCTION")
     found = session.node(path)
     if not isinstance(found, ModuleNode) or not isinstance(found.expr, GetAttr):
@@ -126,7 +126,7 @@ def replace_module(session: Session, text: str) -> None:
 
 
 def add_module(session: Session, text: str) -> None:
-    """A layer, to be called by `insert`."""
+    """Give the model a layer that a function of yours makes, for --insert."""
     name, source = _pair(text, "NAME=FILE.py:FUNCTION")
     if session.graph.arguments is None:
         raise OptionError("graphs of ops have no layers")
@@ -137,13 +137,13 @@ def add_module(session: Session, text: str) -> None:
 
 
 def delete(session: Session, name: str) -> None:
-    """A call goes."""
+    """Remove a call whose results nothing uses."""
     node = session.node(name)
     node.graph.erase(node.expr)
 
 
 def add_input(session: Session, text: str) -> None:
-    """One more input, the last."""
+    """Append an input."""
     name, rest = _pair(text, "NAME=1,3,224,224 or NAME=1,3,224,224:float32")
     numbers, _, dtype = rest.partition(":")
     try:
@@ -154,17 +154,17 @@ def add_input(session: Session, text: str) -> None:
 
 
 def keep(session: Session, names: Sequence[str]) -> None:
-    """These are the outputs, all else goes."""
+    """Cut the model: it returns this node. Repeat for several."""
     _set_outputs(session, [session.value(name) for name in names], "keep")
 
 
 def add_output(session: Session, name: str) -> None:
-    """One more output, the last."""
+    """Return one more node."""
     _set_outputs(session, [*session.graph.outputs, session.value(name)], "add_output")
 
 
 def drop_output(session: Session, name: str) -> None:
-    """An output goes, with what only it needed."""
+    """No longer return a node."""
     node, outputs = session.tensor(name), session.graph.outputs
     rest = [output for output in outputs if output is not node]
     if len(rest) == len(outputs):
@@ -176,7 +176,7 @@ def drop_output(session: Session, name: str) -> None:
 
 
 def cut(session: Session, text: str) -> None:
-    """A part from these inputs to those outputs."""
+    """Cut the model at both ends: it takes these values and returns those."""
     sources, found, results = text.partition(":")
     if not found or not results:
         raise OptionError("expected IN,...:OUT,..., names of values; nothing before the colon keeps the inputs")
@@ -186,14 +186,14 @@ def cut(session: Session, text: str) -> None:
 
 
 def prune(session: Session, _: Any) -> None:
-    """Calls and inputs that nothing uses go."""
+    """Remove calls and inputs that nothing uses."""
     with session.graph.transaction("prune"):
         session.graph.compile()
         drop_unused_inputs(session.graph)
 
 
 def undo(session: Session, text: str) -> None:
-    """Undo the last edits."""
+    """Undo the last N edits."""
     if not text.isdecimal() or not int(text):
         raise OptionError(f"expected a count of edits, 1 or more, got {text!r}")
     for done in range(int(text)):
@@ -204,7 +204,7 @@ def undo(session: Session, text: str) -> None:
 
 
 def replay(session: Session, path: str) -> None:
-    """A log is replayed."""
+    """Replay a saved log of edits."""
     log = EditLog.load(Path(path))
     try:
         log.replay(session.model)
@@ -213,7 +213,7 @@ def replay(session: Session, path: str) -> None:
 
 
 def run_passes(session: Session, text: str) -> None:
-    """Passes for the level of the graph: calls, or ops."""
+    """Run passes, in order; "all" for every one that fits."""
     names = text if text == "all" else [name.strip() for name in text.split(",")]
     PassManager(passes_named(names, "ops" if session.graph.arguments is None else "calls")).run(session.graph)
 
@@ -225,59 +225,33 @@ class EditOption:
     Attributes:
         names: of the option.
         value: its metavar in the help; "" for a flag.
-        help: one line.
-        run: makes the edit; raises if it is refused.
+        run: makes the edit, or raises; the first line of its docstring is the help.
         together: adjacent values make one edit.
     """
 
     names: tuple[str, ...]
     value: str
-    help: str
     run: Callable[[Session, Any], None]
     together: bool = False
 
 
 EDIT_OPTIONS = (
-    EditOption(("--log",), "FILE", "Replay a saved log of edits.", replay),
-    EditOption(
-        ("--passes", "--optimize"), "PASS,...", 'Run passes, in order; "all" for every one that fits.', run_passes
-    ),
-    EditOption(("--rename",), "OLD=NEW", "Give a node another name.", rename),
-    EditOption(
-        ("--insert",),
-        "NODE=EXPR",
-        "Put a call behind a node: relu_out='F.clip(_, 0, 6)'; self.NAME(_) calls a layer.",
-        insert,
-    ),
-    EditOption(("--replace",), "NODE=EXPR", "Let the users of a node use another node, or a call of nodes.", replace),
-    EditOption(
-        ("--set", "--set-argument"),
-        "NODE:ARGUMENT=VALUE",
-        "Change an argument of a call, or an attribute of an op.",
-        set_argument,
-    ),
-    EditOption(
-        ("--replace-module",),
-        "LAYER=FILE.py:FUNCTION",
-        "Put the layer that a function of yours makes in the place of one.",
-        replace_module,
-    ),
-    EditOption(
-        ("--add-module",),
-        "NAME=FILE.py:FUNCTION",
-        "Give the model a layer that a function of yours makes, for --insert.",
-        add_module,
-    ),
-    EditOption(("--delete",), "NODE", "Remove a call whose results nothing uses.", delete),
-    EditOption(("--keep",), "NODE", "Cut the model: it returns this node. Repeat for several.", keep, together=True),
-    EditOption(
-        ("--extract",), "IN,...:OUT,...", "Cut the model at both ends: it takes these values and returns those.", cut
-    ),
-    EditOption(("--add-input",), "NAME=SHAPE[:DTYPE]", "Append an input.", add_input),
-    EditOption(("--add-output",), "NODE", "Return one more node.", add_output),
-    EditOption(("--drop-output",), "NODE", "No longer return a node.", drop_output),
-    EditOption(("--prune",), "", "Remove calls and inputs that nothing uses.", prune),
-    EditOption(("--undo",), "N", "Undo the last N edits.", undo),
+    EditOption(("--log",), "FILE", replay),
+    EditOption(("--passes", "--optimize"), "PASS,...", run_passes),
+    EditOption(("--rename",), "OLD=NEW", rename),
+    EditOption(("--insert",), "NODE=EXPR", insert),
+    EditOption(("--replace",), "NODE=EXPR", replace),
+    EditOption(("--set", "--set-argument"), "NODE:ARGUMENT=VALUE", set_argument),
+    EditOption(("--replace-module",), "LAYER=FILE.py:FUNCTION", replace_module),
+    EditOption(("--add-module",), "NAME=FILE.py:FUNCTION", add_module),
+    EditOption(("--delete",), "NODE", delete),
+    EditOption(("--keep",), "NODE", keep, together=True),
+    EditOption(("--extract",), "IN,...:OUT,...", cut),
+    EditOption(("--add-input",), "NAME=SHAPE[:DTYPE]", add_input),
+    EditOption(("--add-output",), "NODE", add_output),
+    EditOption(("--drop-output",), "NODE", drop_output),
+    EditOption(("--prune",), "", prune),
+    EditOption(("--undo",), "N", undo),
 )
 
 

@@ -13,7 +13,7 @@ from megengine.cli.edit_options import EDIT_OPTIONS, EditOption, Session, take
 from megengine.cli.inspecting import interface
 from megengine.cli.models import chosen_graph, graph_option, load_calls, shape_option
 from megengine.cli.output import Output, check_folder, check_suffix, output_file
-from megengine.cli.overwriting import check_outputs, overwrite_option
+from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.convert import onnx
 from megengine.core.errors import OptionError
 from megengine.core.text import counted
@@ -75,7 +75,7 @@ def edit_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add all edit options to a command."""
     for option in reversed(EDIT_OPTIONS):
         how: dict[str, Any] = {"metavar": option.value, "multiple": True} if option.value else {"is_flag": True}
-        function = click.option(*option.names, _parameter(option), help=option.help, **how)(function)
+        function = click.option(*option.names, _parameter(option), help=option.run.__doc__, **how)(function)
     return function
 
 
@@ -90,12 +90,12 @@ EXAMPLES = (
 
 @click.command(cls=InOrder, epilog=examples(*EXAMPLES))
 @click.argument("model")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help=".mgt, .tm, .onnx or .py file to write.")
+@path_option("-o", "--output", help=".mgt, .tm, .onnx or .py file to write.")
 @overwrite_option
 @click.option("--flatten", is_flag=True, help="Before all: put the calls of submodules in the place of their calls.")
 @click.option("--ops", is_flag=True, help="Before all: go from calls to the ops that they run.")
 @edit_options
-@click.option("--save-log", type=click.Path(path_type=Path), help="Write all of these edits as a log.")
+@path_option("--save-log", help="Write all of these edits as a log.")
 @graph_option
 @shape_option
 @common

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from megengine.quantization.checks.analysis import Agreement
+
 Network = Callable[[np.ndarray], np.ndarray]
 
 
@@ -57,25 +59,15 @@ def score(logits: np.ndarray, reference: np.ndarray, labels: Sequence[tuple[int,
     order = np.argsort(-logits, axis=1, kind="stable")
     first = [int(row[0]) in ids for row, ids in zip(order, labels, strict=True)]
     five = [bool(set(row[:5].tolist()) & set(ids)) for row, ids in zip(order, labels, strict=True)]
-    agreement = float((logits.argmax(1) == reference.argmax(1)).mean())
+    agreement = Agreement()
+    agreement.update(reference, logits)
+    a, b = reference.astype(np.float64), logits.astype(np.float64)
+    products, lengths = (a * b).sum(1), np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     return Score(
         float(np.mean(first)),
         float(np.mean(five)),
-        agreement,
-        sqnr(reference, logits),
-        _cosine(reference, logits),
+        float((logits.argmax(1) == reference.argmax(1)).mean()),
+        agreement.sqnr_db,
+        float((products / np.maximum(lengths, 1e-30)).mean()),
         len(labels),
     )
-
-
-def sqnr(reference: np.ndarray, value: np.ndarray) -> float:
-    """Signal to error in dB; infinite where there is no error."""
-    wide = reference.astype(np.float64)
-    error = float(((value.astype(np.float64) - wide) ** 2).sum())
-    return float("inf") if error == 0 else float(10 * np.log10(max(float((wide**2).sum()), 1e-300) / error))
-
-
-def _cosine(a: np.ndarray, b: np.ndarray) -> float:
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    return float(((a * b).sum(1) / np.maximum(lengths, 1e-30)).mean())

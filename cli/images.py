@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -327,9 +327,3 @@ def load(path: Path, how: Recipe) -> np.ndarray:
 def images_in(folder: Path) -> list[Path]:
     """Picture files below a folder, in path order."""
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-
-
-def stream(paths: list[Path], how: Recipe) -> Iterator[np.ndarray]:
-    """One array at a time: memory does not grow with the number of pictures."""
-    for path in paths:
-        yield load(path, how)

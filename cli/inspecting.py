@@ -12,7 +12,7 @@ from megengine.cli.app import common, examples
 from megengine.cli.images import METADATA, from_metadata
 from megengine.cli.models import chosen_graph, graph_option, load_calls, load_model, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
-from megengine.cli.overwriting import check_outputs, overwrite_option
+from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.parts import part_at
 from megengine.core.dtype import storage_of
 from megengine.core.errors import MegEngineError, OptionError, nearest
@@ -160,18 +160,14 @@ ENGINES = ("own", "dot", "neato", "fdp", "sfdp", "circo", "twopi")  # our layout
     )
 )
 @click.argument("model")
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help=f"File to write: {', '.join(KINDS)}."
-)
+@path_option("-o", "--output", required=True, help=f"File to write: {', '.join(KINDS)}.")
 @click.option("--ops", is_flag=True, help="Draw the ops that the model runs, not the calls that it makes.")
 @click.option(
     "--module", "path", metavar="PATH", help="Draw only what is at a path: layer1.0, 'layer*.conv1', a value's name."
 )
 @click.option("--depth", type=click.IntRange(0), metavar="N", help="Levels of modules to open; not for .html.")
 @click.option(
-    "--engine",
-    type=click.Choice(ENGINES),
-    help="What lays out pictures: this package or a program of Graphviz.",
+    "--engine", type=click.Choice(ENGINES), help="What lays out pictures: this package or a program of Graphviz."
 )
 @overwrite_option
 @graph_option

@@ -1,7 +1,6 @@
 """Models named on the command line: .onnx, .tm, .mgt, or module.py:function."""
 
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +135,7 @@ def _models_beside(path: Path) -> list[str]:
 def _from_onnx(path: Path, shapes: Shapes) -> TracedModule:
     """The model; what is wrong with its shapes is said in options of the command line."""
     try:
-        return onnx.load(path, _onnx_shapes(shapes))
+        return onnx.load(path, shapes[""] if list(shapes) == [""] else shapes or None)
     except OpenShapeError as error:
         sizes = error.shape.replace(" ", "").replace("?", "224") or "1,3,224,224"
         raise FileFormatError(
@@ -145,12 +144,6 @@ def _from_onnx(path: Path, shapes: Shapes) -> TracedModule:
         ) from error
     except (OptionError, ShapeError) as error:
         raise type(error)(str(error).replace("input_shapes:", "--input-shape:", 1)) from error
-
-
-def _onnx_shapes(shapes: Mapping[str, tuple[int, ...]]) -> Any:
-    if not shapes:
-        return None
-    return shapes[""] if list(shapes) == [""] else dict(shapes)
 
 
 def _from_function(source: str, shapes: Shapes) -> TracedModule:
@@ -172,8 +165,3 @@ def _from_function(source: str, shapes: Shapes) -> TracedModule:
     module.eval()
     tensors = [one if isinstance(one, Tensor) else Tensor(np.asarray(one)) for one in inputs]
     return trace_module(module, *tensors)
-
-
-def input_shapes(model: TracedModule) -> list[tuple[int, ...]]:
-    """Shape of each input."""
-    return [tuple(node.shape) for node in model.graph.inputs]

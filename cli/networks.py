@@ -62,8 +62,8 @@ class Calibration:
     recipe: Recipe
 
     def __iter__(self) -> Iterator[tuple[np.ndarray]]:
-        for x in self.photos.calibrate(self.recipe):
-            yield (x,)
+        for view in self.photos.calibration:
+            yield (view.array(self.recipe),)
 
     def __len__(self) -> int:
         return len(self.photos.calibration)

@@ -116,22 +116,11 @@ def printable(text: str) -> str:
 
 def cell_text(cell: Any) -> str:
     """A table cell: floats with four significant digits, None as a dash."""
-    if cell is None:
-        return "-"
-    if isinstance(cell, float):
-        return f"{cell:.4g}"
-    return str(cell)
+    return "-" if cell is None else f"{cell:.4g}" if isinstance(cell, float) else str(cell)
 
 
 def _plain(value: Any) -> Any:
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return str(value)
-
-
-def finite(value: float | None) -> float | None:
-    """The number, or None for what JSON has no word for."""
-    return None if value is None or value != value or abs(value) == float("inf") else float(value)
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def check_suffix(option: str, path: Path | None, kinds: dict[str, str]) -> None:

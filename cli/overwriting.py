@@ -1,5 +1,6 @@
 """What a command reads and what it writes are different files, unless `--overwrite` is given."""
 
+import functools
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from megengine.cli.images import SUFFIXES
 from megengine.convert.onnx.reading import external_files
 from megengine.core.errors import OptionError
 
+path_option = functools.partial(click.option, type=click.Path(path_type=Path))
 overwrite_option = click.option("--overwrite", is_flag=True, help="Let what is written replace what is read.")
 
 
@@ -49,13 +51,7 @@ def _read_for(source: str, output: Path) -> Iterator[Path]:
         if path.is_dir() and output.suffix.lower() in SUFFIXES and path.resolve() in output.resolve().parents:
             yield output
         if path.suffix == ".onnx" and path.is_file():
-            yield from _weights_beside(path)
-
-
-def _weights_beside(path: Path) -> Iterator[Path]:
-    """Files that hold weights of an ONNX model; none if it cannot be read, which its reader says better."""
-    for name in external_files(path):
-        yield path.parent / name
+            yield from (path.parent / name for name in external_files(path))
 
 
 def _same_file(one: Path, other: Path) -> bool:

@@ -1,5 +1,6 @@
 """The demo's labelled photographs: an evaluation set and a calibration set that share no picture."""
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -47,11 +48,6 @@ class PhotoSet:
     calibration: tuple[View, ...]
     evaluation: tuple[View, ...]
 
-    def calibrate(self, how: Recipe) -> Iterator[np.ndarray]:
-        """Calibration arrays, one at a time."""
-        for view in self.calibration:
-            yield view.array(how)
-
 
 @cache
 def label_map() -> dict:
@@ -94,10 +90,7 @@ def _unlabelled(folder: Path) -> Iterator[Path]:
 
 
 def _eight(photo: Photo) -> Iterator[View]:
-    for margin in (0.05, 0.2):
-        for background in (WHITE, GREY):
-            for flip in (False, True):
-                yield View(photo, margin, background, flip)
+    return (View(photo, *form) for form in itertools.product((0.05, 0.2), (WHITE, GREY), (False, True)))
 
 
 def foolbox(paths: list[Path]) -> PhotoSet:

@@ -2,6 +2,7 @@
 
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from megengine.cli import images, quantizing, report
 from megengine.cli.app import common
 from megengine.cli.models import chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
-from megengine.cli.overwriting import check_outputs, overwrite_option
+from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
 from megengine.cli.readers import Reader, Slot, kind_of, open_reader
 from megengine.convert import onnx
 from megengine.core.dtype import storage_of
@@ -24,17 +25,8 @@ from megengine.quantization.checks import require_float, require_float_modules
 from megengine.quantization.pipeline.profiles import PROFILES
 from megengine.quantization.ranges.methods import METHODS
 from megengine.traced_module import TracedModule, lower
-from megengine.traced_module.formats import native as native
+from megengine.traced_module.formats import native
 from megengine.traced_module.ir.expr import Apply, Constant
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """Temporary paths of what is to be written; None for what was not asked for."""
-
-    model: Path | None
-    onnx: Path | None
-    report: Path | None
 
 
 def data_option(*, required: bool) -> Any:
@@ -107,24 +99,17 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
 @data_option(required=True)
 @preprocess_option
 @samples_option
-@click.option(
+@path_option(
     "-o",
     "--output",
     required=True,
-    type=click.Path(path_type=Path),
     help="Quantized model to write: .mgt (integers, exact) or .onnx (QDQ, for other runtimes).",
 )
-@click.option("--onnx", "onnx_path", type=click.Path(path_type=Path), help="Write a QDQ .onnx model too.")
-@click.option(
-    "--report", "report_path", type=click.Path(path_type=Path), help="Write a self-contained .html report too."
-)
+@path_option("--onnx", "onnx_path", help="Write a QDQ .onnx model too.")
+@path_option("--report", "report_path", help="Write a self-contained .html report too.")
 @click.option("--weights", type=click.Choice(["per_channel", "per_tensor"]), default="per_channel", show_default=True)
 @click.option(
-    "--activations",
-    type=click.Choice(list(METHODS)),
-    default="minmax",
-    show_default=True,
-    help="How ranges are chosen.",
+    "--activations", type=click.Choice([*METHODS]), default="minmax", show_default=True, help="How ranges are chosen."
 )
 @click.option("--percentile", type=float, default=99.999, show_default=True)
 @click.option("--bias-correction/--no-bias-correction", default=True, show_default=True)
@@ -150,9 +135,7 @@ def ptq(
     given = [options["model"], options["data"], *images.recipe_files(options["preprocess"])]
     check_outputs([("--output", output), ("--onnx", onnx_path), ("--report", report_path)], given, overwrite=overwrite)
     with ExitStack() as stack:
-        files = Files(
-            **{name: stack.enter_context(output_file(path)) if path else None for name, path in wanted.items()}
-        )
+        files = {name: stack.enter_context(output_file(path)) for name, path in wanted.items() if path}
         result = _quantize(files, out, **options)
     written = [str(path) for path in wanted.values() if path]
     out.say(f"wrote {', '.join(written)}")
@@ -196,9 +179,10 @@ def check_data(made: Any, data: str) -> None:
             )
 
 
-def _quantize(files: Files, out: Output, *, model: str, data: str, preprocess: str | None, samples: int | None,
-              shapes: tuple, **choices: Any) -> dict[str, Any]:  # fmt: skip
-    config = config_of(**choices)
+def _quantize(files: dict[str, Path], out: Output, *, model: str, data: str, preprocess: str | None, shapes: tuple,
+              samples: int | None, activations: str, percentile: float, **choices: Any) -> dict[str, Any]:  # fmt: skip
+    """Write `files`, temporary paths by what they will hold; gives what --json prints."""
+    config = QuantConfig(activations=RangeMethod(activations, percentile), **choices)
     calls = load_calls(model, shapes)
     require_float_modules(calls)
     source = lower(chosen_graph(calls, None))
@@ -210,37 +194,23 @@ def _quantize(files: Files, out: Output, *, model: str, data: str, preprocess: s
         source.graph.metadata.update(images.to_metadata(given.how))
     made = quantizing.quantize_with_progress(source, reader, config, out, "quantize")
     check_data(made, reader.name)
-    if files.model:
-        native.save(TracedModule.from_graph(made.integer_graph), files.model)
-    if files.onnx:
-        onnx.export_qdq(made, files.onnx)
-    looked = quantizing.head(reader, 8)
-    analysis = made.analyze(looked)
+    if "model" in files:
+        native.save(TracedModule.from_graph(made.integer_graph), files["model"])
+    if "onnx" in files:
+        onnx.export_qdq(made, files["onnx"])
+    analysis = made.analyze(list(islice(reader, 8)))
     small = quantizing.sizes(made)
-    if files.report:
-        _write_report(files.report, model, made, analysis, config, given, small)
+    if "report" in files:
+        _write_report(files["report"], model, made, analysis, config, given, small)
     _show(out, made, analysis, small)
     return {
         "model": model,
         "preprocess": given.describe(),
         "float_bytes": small[0],
         "int8_bytes": small[1],
-        **{key: value for key, value in analysis.to_json().items() if key != "edges"},
-        "edges": quantizing.edges_of(analysis),
+        **analysis.to_json(),
         "floating": quantizing.floating_of(made),
     }
-
-
-def config_of(*, weights: str, activations: str, percentile: float, bias_correction: bool, profile: str,
-              exclude: tuple[str, ...]) -> Any:  # fmt: skip
-    """The settings of the command line as a `QuantConfig`."""
-    return QuantConfig(
-        weights=weights,
-        activations=RangeMethod(activations, percentile),
-        bias_correction=bias_correction,
-        profile=profile,
-        exclude=exclude,
-    )
 
 
 def _show(out: Output, made: Any, analysis: Any, small: tuple[int, int]) -> None:

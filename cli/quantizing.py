@@ -1,10 +1,8 @@
 """What `ptq` and `demo` share: quantize with a progress bar, and turn the result into a report section."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
-
-import numpy as np
 
 from megengine.cli.inspecting import weight_bytes
 from megengine.cli.output import Output
@@ -35,11 +33,6 @@ def recipe_of(config: QuantConfig, data: str, extra: Mapping[str, Any] = {}) -> 
         "calibration data": data,
         **extra,
     }
-
-
-def edges_of(analysis: Any) -> list[dict[str, Any]]:
-    """Plain dictionaries of the analysis' edges."""
-    return list(analysis.to_json()["edges"])
 
 
 def floating_of(made: Any) -> list[dict[str, Any]]:
@@ -73,7 +66,7 @@ def section(name: str, model: Any, analysis: Any, *, facts: Mapping[str, str], *
     return Section(
         name=name,
         facts=facts,
-        layers=edges_of(analysis),
+        layers=analysis.to_json()["edges"],
         statistics=dict(model.stats),
         floating=floating_of(model),
         floating_line=floating_line(model),
@@ -88,18 +81,3 @@ def sizes(model: Any) -> tuple[int, int]:
         weight_bytes(TracedModule.from_graph(model.float_graph)),
         weight_bytes(TracedModule.from_graph(model.integer_graph)),
     )
-
-
-def plan_runner(plan: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """The first output of a plan with one input."""
-    return lambda x: plan(x)[0]
-
-
-def head(data: Iterable[Any], count: int) -> list[Any]:
-    """The first items of a stream."""
-    items = []
-    for item in data:
-        items.append(item)
-        if len(items) == count:
-            break
-    return items

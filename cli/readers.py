@@ -143,7 +143,11 @@ def _picture_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> R
     paths = images_in(path) if path.is_dir() else [path]
     if not paths:
         raise OptionError(f"data {path}: no pictures below this folder (looked for {', '.join(SUFFIXES)})")
-    _check_takes_pictures(path, slots)
+    if len(slots) != 1 or len(slots[0].shape) != 4:
+        raise OptionError(
+            f"data {path}: pictures fit a network with one 4-D input; this one takes "
+            f"{', '.join(map(str, slots))}. Give .npz or module.py:function"
+        )
     if how is None:
         presets = "; ".join(f"{name} ({one.colours})" for name, one in PRESETS.items())
         raise OptionError(
@@ -164,14 +168,6 @@ def _picture_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> R
             yield (np.concatenate([load(one, how) for one in group]),)
 
     return Reader(str(path), -(-len(paths) // batch), start)
-
-
-def _check_takes_pictures(path: Path, slots: Sequence[Slot]) -> None:
-    if len(slots) != 1 or len(slots[0].shape) != 4:
-        raise OptionError(
-            f"data {path}: pictures fit a network with one 4-D input; this one takes "
-            f"{', '.join(map(str, slots))}. Give .npz or module.py:function"
-        )
 
 
 def _array_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> Reader:
@@ -244,16 +240,13 @@ def _function_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> 
         if not hasattr(made, "__iter__"):
             raise OptionError(f"data {source!r}: the function gave {type(made).__name__}; expected an iterable")
         for item in made:
-            yield tuple(_as_array(one) for one in (item if isinstance(item, (tuple, list)) else (item,)))
+            values = item if isinstance(item, (tuple, list)) else (item,)
+            yield tuple(one.numpy() if hasattr(one, "numpy") else np.asarray(one) for one in values)
 
     return Reader(source, None, start)
 
 
 _READERS = {"pictures": _picture_reader, "arrays": _array_reader, "function": _function_reader}
-
-
-def _as_array(value: Any) -> np.ndarray:
-    return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
 
 
 def load_function(source: str) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine.cli.output import cell_text
 from megengine.kernels import isa
 from megengine.traced_module import InternalGraph
 from megengine.traced_module.pictures.page import embedded, hash_of, page_data, viewer
@@ -120,13 +121,8 @@ def _prepared(section: Section) -> dict[str, Any]:
     rows = []
     for layer in section.layers:
         stats = section.statistics.get(layer["name"])
-        rows.append(
-            {
-                **layer,
-                "worst": layer["name"] in worst,
-                "histogram": histogram(stats, layer["representable"]),
-            }
-        )
+        more = {"worst": layer["name"] in worst, "histogram": histogram(stats, layer["representable"])}
+        rows.append({**layer, **more})
     values = {name: getattr(section, name) for name in Section.__slots__}
     return {
         **values,
@@ -204,9 +200,7 @@ def _step(span: int, least: int = 1) -> int:
 
 def number(value: Any) -> str:
     """Four significant digits; a dash for nothing."""
-    if value is None:
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return "–" if value is None else cell_text(value)
 
 
 def decibel(value: float | None) -> str:

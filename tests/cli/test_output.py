@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from megengine.cli.output import Output, OutputError, finite, output_file, printable
+from megengine.cli.output import Output, OutputError, output_file, printable
 
 
 def test_the_file_appears_only_at_the_end(tmp_path):
@@ -56,7 +56,7 @@ def test_json_has_only_the_result_on_stdout(capsys):
     out = Output(as_json=True)
     out.say("note")
     out.table("t", ("a",), [(1,)])
-    out.result({"x": finite(float("inf")), "y": finite(1.5)})
+    out.result({"x": None, "y": 1.5})
     shown = capsys.readouterr()
     assert json.loads(shown.out) == {"x": None, "y": 1.5}
     assert "note" in shown.err
