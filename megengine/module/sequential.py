@@ -9,6 +9,7 @@ from typing import Any
 from megengine.core.calls import shown
 from megengine.core.errors import ArgumentError
 from megengine.module.module import Module
+from megengine.module.settings import set_as_edit
 
 
 class Sequential(Module):
@@ -34,12 +35,18 @@ class Sequential(Module):
         return getattr(self, idx if isinstance(idx, str) else self.layer_keys[idx])
 
     def __setitem__(self, idx: int, module: Module) -> None:
-        setattr(self, self.layer_keys[idx], module)
+        key = self.layer_keys[idx]
+        if not set_as_edit(self, key, module, Module):
+            setattr(self, key, module)
 
     def __delitem__(self, idx: int | slice) -> None:
-        for key in self.layer_keys[idx] if isinstance(idx, slice) else [self.layer_keys[idx]]:
+        gone = self.layer_keys[idx] if isinstance(idx, slice) else [self.layer_keys[idx]]
+        left = [key for key in self.layer_keys if key not in gone]
+        if set_as_edit(self, "layer_keys", left, Module):
+            return  # the layers stay: an edit can be undone
+        for key in gone:
             delattr(self, key)
-        del self.layer_keys[idx]
+        self.layer_keys = left
 
     def __len__(self) -> int:
         return len(self.layer_keys)

@@ -68,7 +68,12 @@ class Counting(M.Module):
 
     def forward(self, x):
         self.calls += 1
+        count(self)
         return x[:, : self.limit]
+
+
+def count(layer):
+    layer.calls += 1
 
 
 def test_what_a_layer_sets_itself_is_its_own_business():
@@ -118,3 +123,58 @@ def test_logs_of_settings_that_do_not_fit_are_refused(edit, told):
     with pytest.raises(GraphError, match=told):
         log.replay(model)
     assert content(model) == before
+
+
+@register_as_builtin
+class Holder(M.Module):
+    """A layer of the user's with layers in containers."""
+
+    def __init__(self):
+        super().__init__()
+        self.row = M.Sequential(M.Sequential(M.Conv2d(3, 3, 3)), M.ReLU())
+        self.some = [M.Conv2d(3, 3, 1)]
+        self.named = {"a": M.Conv2d(3, 3, 1)}
+
+    def forward(self, x):
+        return self.named["a"](self.some[0](self.row(x)))
+
+
+def strided():
+    return M.Conv2d(3, 3, 3, stride=2)
+
+
+def with_stride(layer):
+    layer.stride = (2, 2)
+
+
+INSIDE = {
+    "a layer of a Sequential": lambda h: h.row.__setitem__(0, strided()),
+    "a layer of a Sequential by its name": lambda h: setattr(h.row, "0", strided()),
+    "a layer of a Sequential in a Sequential": lambda h: h.row[0].__setitem__(0, strided()),
+    "a layer less in a Sequential": lambda h: h.row.__delitem__(0),
+    "a Sequential": lambda h: setattr(h, "row", M.Sequential(strided())),
+    "a list": lambda h: setattr(h, "some", [strided()]),
+    "a dict": lambda h: setattr(h, "named", {"a": strided()}),
+    "a setting in a Sequential": lambda h: with_stride(h.row[0][0]),
+    "a setting in a list": lambda h: with_stride(h.some[0]),
+    "a setting in a dict": lambda h: with_stride(h.named["a"]),
+}
+
+
+@pytest.mark.parametrize("change", INSIDE.values(), ids=INSIDE)
+def test_layers_inside_of_a_layer_change_by_an_edit(change, tmp_path):
+    traced = trace_module(M.Sequential(Holder(), M.ReLU()), X)
+    before, specs = content(traced), [n.shape for n in traced.graph.outputs]
+    change(getattr(traced, "0"))
+    after = content(traced)
+    assert [n.shape for n in traced.graph.outputs] == [traced(X).shape] != specs
+    assert traced.graph.undo() and content(traced) == before and traced(X).shape == specs[0]
+    assert traced.graph.redo() and content(traced) == after
+
+
+def test_a_layer_inside_of_a_layer_that_does_not_fit_is_refused():
+    traced = trace_module(M.Sequential(Holder(), M.ReLU()), X)
+    before = content(traced)
+    with pytest.raises(MegEngineError, match="0 = Conv2d of Sequential.0, a Sequential that a traced module calls"):
+        getattr(traced, "0").row[0] = M.Conv2d(4, 3, 3)
+    assert content(traced) == before

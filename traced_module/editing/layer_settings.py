@@ -15,7 +15,6 @@ from megengine.traced_module.ir.graph import InternalGraph, alive
 from megengine.traced_module.ir.node import ModuleNode
 from megengine.traced_module.ir.owner import GraphOwner
 from megengine.traced_module.ir.primitives import assign
-from megengine.traced_module.tracing.calls import is_leaf_module
 
 
 def graphs_of_modules() -> list[InternalGraph]:
@@ -62,8 +61,6 @@ def set_in_graphs(layer: Module, name: str, value: Any) -> bool:
 
     Raises what the call that becomes impossible raises; nothing is changed then.
     """
-    if isinstance(value, Module) and not is_leaf_module(layer):
-        return False  # graphs call layers only
     if not _is_done(layer, name, value):
         gc.collect()  # models that nobody has any more do not count
     uses = _uses(layer)
