@@ -3,7 +3,9 @@
 A step `y = scale * x + shift` by channels is an op with a constant of one value, or of one value a channel. A chain of
 steps is one step. Behind a layer it goes into weight and bias. In front of one, its scale goes into the weight; its
 shift goes into the bias only where every window sees nothing but values: at a border of zeros it would not be exact, so
-it stays there as one addition.
+it stays there as one addition. A border of its own for each channel, padded before the convolution, would be exact too,
+and is no gain: ResNet-18 at 224 x 224 takes 17.3 ms with it, 16.6 ms with the addition (one thread), and `pad` writes
+one number.
 """
 
 from __future__ import annotations
