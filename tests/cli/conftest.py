@@ -1,27 +1,27 @@
 """What the tests of the command share: running it as users do, and a small network."""
 
-import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-
-RUN = [sys.executable, "-m", "megengine.cli"]
+from warm_process import WarmProcess
 
 
 @pytest.fixture(scope="session")
-def run():
+def python(interrupts_arrive):
+    """Runs a program in a process of its own."""
+    with WarmProcess() as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def run(python):
     """The command in a process of its own."""
 
     def call(*words, cwd=None, **env):
-        command = [*RUN, *map(str, words)]
-        return subprocess.run(
-            command, cwd=cwd, capture_output=True, text=True, timeout=120, env={**os.environ, **env}, check=False
-        )
+        return python("from megengine.cli import main; main()", words, cwd=cwd, **env)
 
     return call
 

@@ -59,11 +59,10 @@ def quantized(run, model, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("place", "words"), [stage[1:] for stage in STAGES], ids=[stage[0] for stage in STAGES])
-def test_interrupted_in_every_stage(place, words, model, quantized, tmp_path):
+def test_interrupted_in_every_stage(place, words, model, quantized, tmp_path, python):
     (tmp_path / "data.npy").symlink_to(quantized / "data.npy")
     names = {"MODEL": str(model), "QUANTIZED": str(quantized / "q.mgt")}
-    command = [sys.executable, "-c", STRIKE, place, *(names.get(word, word) for word in words.split())]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = python(STRIKE, [place, *(names.get(word, word) for word in words.split())], cwd=tmp_path)
     assert "stage reached" in done.stdout, done.stderr
     assert done.returncode == 130
     assert done.stderr.strip() == LINE
@@ -142,11 +141,11 @@ def test_other_programs_keep_their_signals():
     assert done.stdout.strip() == "True", done.stderr
 
 
-def test_an_old_file_survives(model, quantized, tmp_path):
+def test_an_old_file_survives(model, quantized, tmp_path, python):
     (tmp_path / "out.mgt").write_text("old")
-    words = ["ptq", str(model), "--data", str(quantized / "data.npy"), "-o", "out.mgt"]
-    command = [sys.executable, "-c", STRIKE, "megengine.traced_module.formats.archives:layout", *words]
-    assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 130
+    words = ["ptq", model, "--data", quantized / "data.npy", "-o", "out.mgt"]
+    done = python(STRIKE, ["megengine.traced_module.formats.archives:layout", *words], cwd=tmp_path)
+    assert done.returncode == 130
     assert (tmp_path / "out.mgt").read_text() == "old"
 
 
