@@ -65,7 +65,7 @@ def diff(old: str, new: str, output: Path | None, overwrite: bool, shapes: tuple
         with output_file(output) as temporary:
             temporary.write_text(found.content(output.suffix), encoding="utf-8")
     if not out.as_json:
-        for kind, line in lines(found):
+        for kind, line in lines(found.changes):
             out.say(line, COLOURS.get(kind, ""))
     out.result({"old": old, "new": new, **found.to_json(), **({} if output is None else {"output": str(output)})})
     if found:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-# kind -> what is wrong, and how much a story that needs it is worth avoiding (see `diff_matching`)
+# kind -> its cost when matchings of two graphs are compared (`matching.best_matching`)
 KINDS = {
     "added": 3.0,  # only in the second
     "removed": 3.0,  # only in the first
@@ -27,14 +28,14 @@ class Change:
         kind: "added", "removed", "changed", "rewired" (other operands), "renamed", "moved" (in the order of
             execution) or "result" (a shape or dtype that follows from other changes).
         element: "expr", "output" (of the graph), "graph", "module" or "parameter" (a tensor of a module).
-        where: path of the module in which it is; "" for the outermost one.
+        where: path of the module that holds it; "" for the outermost one.
         old, new: its name in the first and the second graph; None where it is missing.
-        what: which part of it: the name of an argument, "values", "shape", ...; "" for the whole; "folded" for a layer
-            that does what several calls did, or the other way round.
-        before, after: that part in the first and the second, as text.
-        distance: largest absolute difference of two tensors' values; None for what is not values.
-        relative: the same as a part of the largest absolute value of both.
-        norm: Euclidean norm of the difference of two tensors' values.
+        what: the part that differs: the name of an argument, "values", "shape", ...; "" for the whole; "folded" for a
+            layer that does what several calls did, or the other way round.
+        before, after: that part in the first and the second graph, as text.
+        distance: largest absolute difference between the values of two tensors; None if no values are compared.
+        relative: `distance` divided by the largest absolute value of both tensors.
+        norm: Euclidean norm of the difference between the values of two tensors.
         parts: of what is "folded", names of the calls that are part of the layer on the other side.
     """
 
@@ -53,40 +54,34 @@ class Change:
 
     @property
     def name(self) -> str:
-        """Its name in the second graph; in the first where it has none there."""
+        """Name in the second graph; if it is missing there, in the first."""
         return self.new if self.new is not None else self.old or ""
 
     @property
     def path(self) -> str:
         """Module path and name."""
-        return f"{self.where}.{self.name}" if self.where else self.name
+        return joined(self.where, self.name)
 
     def reversed(self) -> Change:
-        """The same difference, seen from the other side."""
-        return replace(
-            self,
-            kind=_OPPOSITE.get(self.kind, self.kind),
-            old=self.new,
-            new=self.old,
-            before=self.after,
-            after=self.before,
-        )
+        """The same difference with the two graphs exchanged."""
+        kind = _OPPOSITE.get(self.kind, self.kind)
+        return replace(self, kind=kind, old=self.new, new=self.old, before=self.after, after=self.before)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; fields that say nothing are left out."""
+        """Plain values; empty fields are left out."""
         found = {name: getattr(self, name) for name in self.__slots__}
         kept = {name: value for name, value in found.items() if value not in (None, "", ())}
-        infinite = {name for name in ("distance", "relative", "norm") if name in kept and not _is_finite(kept[name])}
-        plain = {name: str(value) if name in infinite else value for name, value in kept.items()}
-        return {**plain, "parts": list(self.parts)} if self.parts else plain
+        infinite = {k: str(v) for k, v in kept.items() if isinstance(v, float) and not math.isfinite(v)}
+        return {**kept, **infinite, **({"parts": list(self.parts)} if self.parts else {})}
 
 
-def _is_finite(value: float) -> bool:
-    return value == value and abs(value) != float("inf")
+def joined(path: str, name: str) -> str:
+    """The path of what is called `name` in the module at `path`."""
+    return f"{path}.{name}" if path else name
 
 
 class Bare(str):
-    """Text that is written without quotes, as names of nodes among arguments are."""
+    """Text whose repr has no quotes: names of nodes among arguments."""
 
     __slots__ = ()
 
@@ -95,12 +90,12 @@ class Bare(str):
 
 
 def short(text: str) -> str:
-    """Text of a value, cut to what is shown."""
+    """Text of a value, cut to `LONGEST` characters."""
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
 def sentence(change: Change) -> str:
-    """A change in a few words, without its module."""
+    """A change as one line, without its module."""
     element = "" if change.element == "expr" else f"{change.element} "
     subject = f"{element}{change.name}".strip() or "graph"
     if change.kind == "renamed":
@@ -117,8 +112,5 @@ def sentence(change: Change) -> str:
 
 
 def _by(change: Change) -> str:
-    return f"by at most {change.distance:.6g} ({_percent(change)} of the largest), norm {change.norm:.6g}"
-
-
-def _percent(change: Change) -> str:
-    return "more than all" if change.relative is None else f"{100 * change.relative:.3g} %"
+    percent = "more than all" if change.relative is None else f"{100 * change.relative:.3g} %"
+    return f"by at most {change.distance:.6g} ({percent} of the largest), norm {change.norm:.6g}"

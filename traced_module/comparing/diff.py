@@ -1,13 +1,14 @@
-"""The difference of two models, as a person would tell it: what was added, removed, changed, rewired, renamed, moved.
+"""The difference between two models: what was added, removed, changed, rewired, renamed and moved.
 
-Compared are expressions, names, operands, arguments, values of constants, results and inputs of every graph, and
-classes, hyperparameters and tensors of every module. Not compared are what says nothing about the model: ids, the
-name of the graph, paths of values (`qualname`), and where an expression comes from (`meta`).
+Expressions, names, operands, arguments, values of constants, results and inputs of every graph are compared, and
+classes, hyperparameters and tensors of every module. Ids, names of graphs, paths of values (`qualname`) and provenance
+(`meta`) are not compared, because they are no part of what the model computes.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import functools
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +20,11 @@ from megengine.core.notebook import html_picture, html_text
 from megengine.module import Module
 from megengine.serialization import write_atomically
 from megengine.tensor import Tensor
-from megengine.traced_module.comparing.changes import KINDS, Change
+from megengine.traced_module.comparing.changes import KINDS, Change, joined
 from megengine.traced_module.comparing.folding import folded
 from megengine.traced_module.comparing.graphs import graph_changes, match_graphs
 from megengine.traced_module.comparing.matching import Matching
-from megengine.traced_module.comparing.report import to_html, to_svg, to_text
+from megengine.traced_module.comparing.report import counts, lines, to_html, to_svg
 from megengine.traced_module.comparing.values import children_of, module_changes, tensor_changes
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode
@@ -35,11 +36,11 @@ FORMAT, VERSION = "megengine-diff", 1
 
 @dataclass(frozen=True)
 class GraphDiff:
-    """Differences of two models; false when there are none.
+    """Differences between two models; false if there are none.
 
     Attributes:
         changes: every difference, by module, in the order of execution.
-        matchings: (module path, which expression is which) of every pair of graphs, for pictures.
+        matchings: (module path, matched expressions) of every pair of graphs, for pictures.
     """
 
     changes: tuple[Change, ...]
@@ -56,20 +57,16 @@ class GraphDiff:
 
     def counts(self) -> dict[str, int]:
         """Kind -> number of changes; kinds without any are left out."""
-        found = Counter(change.kind for change in self.changes)
-        return {kind: found[kind] for kind in KINDS if found[kind]}
+        return counts(self.changes)
 
     def to_text(self) -> str:
-        """One line a change, by module; of many names or shapes that follow from other changes the first few.
-
-        "no differences" when there are none.
-        """
-        return to_text(self)
+        """One line a change, by module; of many new names or shapes the first few. "no differences" for none."""
+        return "\n".join(text for _, text in lines(self.changes))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values: format, version, equal, counts by kind, and changes with the fields of `Change`.
 
-        Fields that say nothing are left out; a distance that is not finite is text ("inf").
+        Empty fields are left out; a distance that is not finite is text ("inf").
         """
         return {
             "format": FORMAT,
@@ -81,11 +78,11 @@ class GraphDiff:
 
     def to_svg(self) -> str:
         """A picture of both graphs in one: added green, removed red, changed amber; graphs without changes left out."""
-        return to_svg(self)
+        return to_svg(self.changes, self.matchings)
 
     def to_html(self) -> str:
         """A page with the list of changes and the picture; it loads nothing and runs nothing."""
-        return to_html(self)
+        return to_html(self.changes, self.matchings)
 
     def to_file(self, path: str | Path) -> None:
         """Write a .svg picture, a .html page, .json or .txt; the file is replaced in one step.
@@ -95,33 +92,27 @@ class GraphDiff:
         write_atomically(path, self.content(Path(path).suffix).encode())
 
     def content(self, suffix: str) -> str:
-        """What `to_file` writes for a suffix."""
-        import json
-
+        """The content of a file with this suffix. Raises FileFormatError for an unknown one."""
         kinds = {".svg": self.to_svg, ".html": self.to_html, ".txt": lambda: self.to_text() + "\n"}
         kinds[".json"] = lambda: json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n"
         if suffix not in kinds:
             raise FileFormatError(f"a difference cannot be written as {suffix!r}; expected {', '.join(kinds)}")
         return kinds[suffix]()
 
-    def __str__(self) -> str:
-        return self.to_text()
-
-    def _repr_svg_(self) -> str:
-        """What notebooks show of it where they take pictures only."""
-        return self.to_svg()
+    __str__ = to_text
+    _repr_svg_ = to_svg  # for notebooks that show pictures only
 
     def _repr_html_(self) -> str:
-        """What notebooks show: the list of changes and the picture."""
+        """For notebooks: the list of changes and the picture."""
         return html_text(self.to_text()) + (html_picture(self.to_svg()) if self else "")
 
 
 def diff(a: Model, b: Model) -> GraphDiff:
-    """What is different in `b`, seen from `a`.
+    """The changes that lead from `a` to `b`.
 
     Args:
-        a, b: two traced modules or two graphs, both of calls or both of ops. Of a graph of calls, the modules below
-            it are compared too.
+        a, b: two traced modules or two graphs, both of calls or both of ops. Modules below a graph of calls are
+            compared too.
 
     Raises:
         GraphError: one is a graph of calls and the other one of ops, or they are of different kinds.
@@ -137,22 +128,15 @@ def diff(a: Model, b: Model) -> GraphDiff:
     levels = [_level(model) for model in (a, b)]
     if levels[0] != levels[1] and None not in levels:
         raise GraphError(f"diff: one is a graph of {levels[0]}, the other of {levels[1]}; `lower` the one of calls")
-    with collection_paused():
-        found = _compared(a, b)
-        return GraphDiff(tuple(folded(found.changes, found.matchings)), tuple(found.matchings))
-
-
-def _compared(a: Model, b: Model) -> _Comparison:
     found = _Comparison()
-    if isinstance(a, InternalGraph) and isinstance(b, InternalGraph):
-        owners = (a._owner, b._owner)
-        if all(isinstance(owner, TracedModule) for owner in owners):
-            found.modules(*owners, graphs=[(a, b)])
+    with collection_paused():
+        if isinstance(a, TracedModule) or isinstance(b, TracedModule):
+            found.modules(a, b)
+        elif isinstance(a._owner, TracedModule) and isinstance(b._owner, TracedModule):
+            found.modules(a._owner, b._owner, graphs=[(a, b)])
         else:
             found.graphs("", "", [(a, b)])
-    else:
-        found.modules(a, b)
-    return found
+        return GraphDiff(tuple(folded(found.changes, found.matchings)), tuple(found.matchings))
 
 
 def _level(model: Model) -> str | None:
@@ -194,15 +178,11 @@ class _Comparison:
     def _tensors(self, a: Any, b: Any, path: str, other: str) -> None:
         parent, _, name = path.rpartition(".")
         place: dict[str, Any] = {"element": "parameter", "where": parent, "old": name, "new": other.rpartition(".")[2]}
-        if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
-            kinds: dict[str, Any] = {"before": type(a).__name__, "after": type(b).__name__}
-            self.changes.append(Change(kind="changed", what="class", **place, **kinds))
-            return
         if type(a) is not type(b):
-            self.changes.append(
-                Change(kind="changed", what="class", **place, before=type(a).__name__, after=type(b).__name__)
-            )
-        self.changes += [Change(kind="changed", **place, **change) for change in tensor_changes(a, b)]
+            before, after = type(a).__name__, type(b).__name__
+            self.changes.append(Change(kind="changed", what="class", **place, before=before, after=after))
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            self.changes += [Change(kind="changed", **place, **change) for change in tensor_changes(a, b)]
 
     def _children(self, a: Any, b: Any, path: str, other: str) -> list[tuple[tuple[str, str], Any, Any]]:
         """Submodules and tensors of both, by name; those of one side only are reported."""
@@ -213,7 +193,7 @@ class _Comparison:
             pairs.append((old, now))
             gone.remove(old)
             new.remove(now)
-            self.renamed[_join(path, old)] = _join(other, now)
+            self.renamed[joined(path, old)] = joined(other, now)
             self.changes.append(Change(kind="renamed", element=_element(left[old]), where=path, old=old, new=now))
         for name in gone:
             text = _described(left[name])
@@ -221,7 +201,7 @@ class _Comparison:
         for name in new:
             text = _described(right[name])
             self.changes.append(Change(kind="added", element=_element(right[name]), where=path, new=name, after=text))
-        return [((_join(path, old), _join(other, now)), left[old], right[now]) for old, now in pairs]
+        return [((joined(path, old), joined(other, now)), left[old], right[now]) for old, now in pairs]
 
     def _graph_pairs(self, a: TracedModule, b: TracedModule, path: str) -> list[tuple[InternalGraph, InternalGraph]]:
         """Graphs for the same nesting of arguments; the others in their order, if each has a partner."""
@@ -237,22 +217,18 @@ class _Comparison:
 
     def graphs(self, path: str, other: str, pairs: list[tuple[InternalGraph, InternalGraph]]) -> None:
         """Pairs of graphs of one module, which has these paths in the two models."""
+        renamed = functools.partial(self._now, path, other)
         for a, b in pairs:
-            if a is b:
-                continue
-
-            def renamed(attribute: str) -> str:
-                return self._now(path, other, attribute)
-
-            matching = match_graphs(a, b, renamed)
-            self.changes += graph_changes(matching, path, renamed)
-            self.matchings.append((path, matching))
+            if a is not b:
+                matching = match_graphs(a, b, renamed)
+                self.changes += graph_changes(matching, path, renamed)
+                self.matchings.append((path, matching))
 
     def _now(self, path: str, other: str, attribute: str) -> str:
         """Path, below the module, that an attribute of the first model has in the second."""
         parts = attribute.split(".") if self.renamed else []
         for length in range(len(parts), 0, -1):
-            now = self.renamed.get(_join(path, ".".join(parts[:length])))
+            now = self.renamed.get(joined(path, ".".join(parts[:length])))
             if now is not None:
                 return ".".join((now[len(other) + 1 :] if other else now, *parts[length:]))
         return attribute
@@ -282,10 +258,6 @@ def _differ(a: Any, b: Any) -> bool:
     found = _Comparison()
     found.modules(a, b)
     return bool(found.changes)
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
 
 
 def _element(child: Any) -> str:

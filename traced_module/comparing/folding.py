@@ -1,13 +1,13 @@
-"""Batch norms and scales that became part of the layer beside them: one change of the layer instead of many."""
+"""Batch norms and scales that became part of a neighbouring layer: one change of the layer instead of many."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from megengine import module as M
-from megengine.traced_module.comparing.changes import Change
+from megengine.traced_module.comparing.changes import Change, joined
 from megengine.traced_module.comparing.matching import Matching
 from megengine.traced_module.ir.expr import Apply, Constant, Expr, GetAttr, is_call_module
 from megengine.traced_module.ir.node import TensorNode
@@ -18,17 +18,17 @@ _SCALES = ("batch_norm", "mul", "div")  # ops
 
 
 def folded(changes: list[Change], matchings: Sequence[tuple[str, Matching]]) -> list[Change]:
-    """The changes, with those told as one that say that a scale is gone and a layer beside it has other weights.
+    """The changes, where one replaces those of a removed scale and of the weights of the layer beside it.
 
-    What is gone in one direction is new in the other, so split layers are found in the same way.
+    The same is done with the two graphs exchanged, for scales that were split off a layer.
     """
-    changes = _told(changes, matchings)
-    turned = _told([c.reversed() for c in changes], [(where, m.exchanged()) for where, m in matchings])
+    changes = _folded(changes, matchings)
+    turned = _folded([c.reversed() for c in changes], [(where, m.exchanged()) for where, m in matchings])
     return [change.reversed() for change in turned]
 
 
-def _told(changes: list[Change], matchings: Sequence[tuple[str, Matching]]) -> list[Change]:
-    """The changes with each layer's together, at the place of the first of what is gone."""
+def _folded(changes: list[Change], matchings: Sequence[tuple[str, Matching]]) -> list[Change]:
+    """The changes, those of a layer as one, in the place of the first removed scale."""
     inside: dict[str, list[Change]] = defaultdict(list)  # path of a module -> changes of its graphs
     below: dict[str, list[Change]] = defaultdict(list)  # path of a layer -> changes of it
     for change in changes:
@@ -40,12 +40,12 @@ def _told(changes: list[Change], matchings: Sequence[tuple[str, Matching]]) -> l
     dropped: set[int] = set()
     for where, matching in matchings:
         if any(change.kind == "removed" for change in inside[where]):
-            _Graph(inside[where], below, where, matching).tell(place, dropped)
+            _Graph(inside[where], below, where, matching).fold(place, dropped)
     return [place.get(id(c), c) for c in changes if id(c) in place or id(c) not in dropped]
 
 
 class _Graph:
-    """Changes of one pair of graphs, by what they are about."""
+    """Changes of one pair of graphs, by the names of their expressions."""
 
     def __init__(self, changes: list[Change], below: dict[str, list[Change]], where: str, matching: Matching) -> None:
         self.below, self.where, self.m = below, where, matching
@@ -57,8 +57,8 @@ class _Graph:
                 self.old[change.old].append(change)
                 self.new[change.new].append(change)
 
-    def tell(self, place: dict[int, Change], dropped: set[int]) -> None:
-        """Add each layer's one change, by the id of the change in whose place it stands, and what it stands for."""
+    def fold(self, place: dict[int, Change], dropped: set[int]) -> None:
+        """Add the one change of each layer, by the id of the change that it replaces, and the ids that are dropped."""
         gone: dict[int, list[int]] = defaultdict(list)  # a layer -> what is folded into it
         for i, expr in enumerate(self.m.a.exprs):
             if self.m.to_b[i] < 0 and _scales(expr):
@@ -71,7 +71,7 @@ class _Graph:
             place[id(self.old[parts[0].name][0])] = self._one(host, parts)
 
     def _host(self, scale: Expr) -> int | None:
-        """The layer with other weights that is before a scale that is gone, or alone behind it."""
+        """The layer with changed weights in front of a removed scale, or the only user of it."""
         before = _value(scale)
         while before is not None and self.m.to_b[self.m.a.index[id(before.expr)]] < 0:
             before = _value(before.expr) if _scales(before.expr) else None
@@ -84,10 +84,10 @@ class _Graph:
         return None
 
     def _weights(self, i: int) -> Iterator[Change]:
-        """Changes of what the layer of an expression holds."""
+        """Changes of the tensors that an expression uses."""
         a, b = self.m.a.exprs[i], self.m.b.exprs[self.m.to_b[i]]
         if is_call_module(a) and isinstance(a.inputs[0].expr, GetAttr):
-            yield from self.below[_joined(self.where, a.inputs[0].expr.name)]
+            yield from self.below[joined(self.where, a.inputs[0].expr.name)]
         if isinstance(a, Apply) and isinstance(b, Apply):
             for expr, named in ((a, self.old), (b, self.new)):
                 for node in expr.inputs:
@@ -104,13 +104,10 @@ class _Graph:
                 if isinstance(node.expr, (Constant, GetAttr)) and len(node.users) == 1:
                     yield from self.old[node.name]
                 if isinstance(node.expr, GetAttr):
-                    yield from self._of_layer(_joined(self.where, node.expr.name))
+                    yield from (c for c in self.below[joined(self.where, node.expr.name)] if c.kind == "removed")
             for user in expr.output.users:
                 yield from (c for c in self.old[user.name] if c.kind == "rewired" and c.before == name)
             yield from (c for c in self.outputs if c.kind == "rewired" and c.before == name)
-
-    def _of_layer(self, path: str) -> Iterable[Change]:
-        return [c for c in self.below[path] if c.kind == "removed"]
 
     def _one(self, host: int, parts: Sequence[Expr]) -> Change:
         a, b = self.m.a.exprs[host], self.m.b.exprs[self.m.to_b[host]]
@@ -135,17 +132,14 @@ class _Graph:
 
 def _scales(expr: Expr) -> bool:
     """True for a batch norm, and for arithmetic with numbers or constants."""
+    if _value(expr) is None:
+        return False
     if isinstance(expr, Apply):
-        return expr.op in _SCALES and _value(expr) is not None
-    norm = any(is_call_module(expr, kind) for kind in (M.BatchNorm1d, M.BatchNorm2d))
-    return (norm or step_of(expr) is not None) and _value(expr) is not None
+        return expr.op in _SCALES
+    return any(is_call_module(expr, kind) for kind in (M.BatchNorm1d, M.BatchNorm2d)) or step_of(expr) is not None
 
 
 def _value(expr: Expr) -> Any:
-    """The only operand that is not fixed."""
+    """The only operand that is no constant; None if there are several."""
     nodes = [n for n in expr.inputs if isinstance(n, TensorNode) and not isinstance(n.expr, (Constant, GetAttr))]
     return nodes[0] if len(nodes) == 1 and len(expr.outputs) == 1 else None
-
-
-def _joined(where: str, path: str) -> str:
-    return f"{where}.{path}" if where else path

@@ -11,7 +11,7 @@ import numpy as np
 from megengine.core.pytree import flatten, tree_map, unflatten
 from megengine.traced_module.comparing.changes import KINDS, Bare, Change, short
 from megengine.traced_module.comparing.matching import Matching, best_matching
-from megengine.traced_module.comparing.values import tensor_changes
+from megengine.traced_module.comparing.values import spec_changes, tensor_changes
 from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr, Input
 from megengine.traced_module.ir.functions import constant_key
 from megengine.traced_module.ir.graph import InternalGraph
@@ -21,23 +21,18 @@ Renamed = Callable[[str], str]  # path of a module of the first graph -> its pat
 
 
 def match_graphs(a: InternalGraph, b: InternalGraph, renamed: Renamed = str) -> Matching:
-    """The matching whose differences are fewest. The same whichever of the two graphs comes first."""
-    if _size(b) < _size(a):
-        return best_matching(b, a, lambda m: _cost(m.exchanged(), renamed)).exchanged()
-    return best_matching(a, b, lambda m: _cost(m, renamed))
+    """The matching with the cheapest differences. It does not depend on the order of the two graphs."""
+    turned = (len(b._order), repr(b)) < (len(a._order), repr(a))
 
+    def cost(m: Matching) -> float:
+        changes = graph_changes(m.exchanged() if turned else m, "", renamed)
+        return sum(KINDS[change.kind] for change in changes)
 
-def _size(graph: InternalGraph) -> tuple[int, str]:
-    """Something by which two graphs that differ can be put in order."""
-    return len(graph._order), repr(graph)
-
-
-def _cost(matching: Matching, renamed: Renamed) -> float:
-    return sum(KINDS[change.kind] for change in graph_changes(matching, "", renamed))
+    return best_matching(b, a, cost).exchanged() if turned else best_matching(a, b, cost)
 
 
 def graph_changes(m: Matching, where: str, renamed: Renamed = str) -> Iterator[Change]:
-    """Every difference of two matched graphs: expressions in the order of the first, new ones, then results."""
+    """Every difference between two matched graphs: expressions of the first, added ones, moved ones, then results."""
     for i, expr in enumerate(m.a.exprs):
         if m.to_b[i] < 0:
             yield Change(kind="removed", where=where, old=_name(expr), before=short(expr._body()))
@@ -46,7 +41,7 @@ def graph_changes(m: Matching, where: str, renamed: Renamed = str) -> Iterator[C
     for j, expr in enumerate(m.b.exprs):
         if m.to_a[j] < 0:
             yield Change(kind="added", where=where, new=_name(expr), after=short(expr._body()))
-    for i in moved(m):
+    for i in _moved(m):
         a, b = m.a.exprs[i], m.b.exprs[m.to_b[i]]
         yield Change(kind="moved", where=where, old=_name(a), new=_name(b), before=_behind(a), after=_behind(b))
     yield from _result_changes(m, where)
@@ -58,8 +53,9 @@ def _expr_changes(m: Matching, a: Expr, b: Expr, where: str, renamed: Renamed) -
         if x.name != y.name:
             yield Change(kind="renamed", where=where, old=x.name, new=y.name)
     if len(a.outputs) != len(b.outputs):
-        counts: dict[str, Any] = {"before": str(len(a.outputs)), "after": str(len(b.outputs))}
-        yield Change(kind="changed", where=where, old=old, new=new, what="number of results", **counts)
+        before, after = str(len(a.outputs)), str(len(b.outputs))
+        what = "number of results"
+        yield Change(kind="changed", where=where, old=old, new=new, what=what, before=before, after=after)
     if isinstance(a, Constant) and isinstance(b, Constant):
         for change in tensor_changes(a.value, b.value):
             yield Change(kind="changed", where=where, old=old, new=new, **change)
@@ -72,21 +68,12 @@ def _expr_changes(m: Matching, a: Expr, b: Expr, where: str, renamed: Renamed) -
     kind = "changed" if isinstance(a, Input) else "result"
     for x, y in zip(a.outputs, b.outputs, strict=False):
         if isinstance(x, TensorNode) and isinstance(y, TensorNode):
-            yield from _spec_changes(x, y, kind, where)
-
-
-def _spec_changes(x: TensorNode, y: TensorNode, kind: str, where: str) -> Iterator[Change]:
-    for what, before, after in (
-        ("shape", tuple(x.spec.shape), tuple(y.spec.shape)),
-        ("dtype", x.spec.dtype, y.spec.dtype),
-    ):
-        if before != after:
-            texts: dict[str, Any] = {"before": str(before), "after": str(after)}
-            yield Change(kind=kind, where=where, old=x.name, new=y.name, what=what, **texts)
+            for change in spec_changes(x.spec, y.spec):
+                yield Change(kind=kind, where=where, old=x.name, new=y.name, **change)
 
 
 def _argument_changes(m: Matching, a: Expr, b: Expr, renamed: Renamed) -> Iterator[tuple[str, str, str, bool]]:
-    """(argument, before, after, True if only the nodes in it differ) of one expression."""
+    """(argument, before, after, True if only nodes in it differ) for each argument of a pair that differs."""
     if isinstance(a, GetAttr) and isinstance(b, GetAttr):
         if renamed(a.name) != b.name:
             yield "path", a.name, b.name, False
@@ -111,12 +98,12 @@ def _arguments(expr: Expr) -> dict[str, Any]:
         return {}
     try:
         return expr.named_args
-    except Exception:  # a module or function that does not take them (any more): they are compared by their places
+    except Exception:  # the module or function does not take them (any more): compare them by position
         return {**{f"argument {i}": v for i, v in enumerate(expr.args)}, **expr.kwargs}
 
 
 def _compare(m: Matching, a: Any, b: Any) -> tuple[bool, bool]:
-    """(equal, equal apart from which nodes they hold) for two arguments."""
+    """(equal, equal but for the nodes in them) for two arguments."""
     (leaves_a, tree_a), (leaves_b, tree_b) = flatten(a), flatten(b)
     if tree_a != tree_b:
         return False, False
@@ -124,16 +111,14 @@ def _compare(m: Matching, a: Any, b: Any) -> tuple[bool, bool]:
     for x, y in zip(leaves_a, leaves_b, strict=True):
         if isinstance(x, Node) and isinstance(y, Node):
             same = same and m.same(x, y)
-        elif isinstance(x, Node) or isinstance(y, Node) or not equal_constants(x, y):
+        elif isinstance(x, Node) or isinstance(y, Node) or not _equal_constants(x, y):
             return False, False
     return same, True
 
 
-def equal_constants(a: Any, b: Any) -> bool:
+def _equal_constants(a: Any, b: Any) -> bool:
     """True for the same value of the same type; NaN equals NaN."""
-    if a is b:
-        return True
-    return type(a) is type(b) and bool(constant_key(a) == constant_key(b) or (a != a and b != b))
+    return a is b or (type(a) is type(b) and bool(constant_key(a) == constant_key(b) or (a != a and b != b)))
 
 
 def _text(arguments: dict[str, Any], key: str) -> str:
@@ -143,7 +128,7 @@ def _text(arguments: dict[str, Any], key: str) -> str:
 
 
 def _shown(leaf: Any) -> Any:
-    """A leaf of arguments as it is printed in a graph: nodes by their names, dtypes by theirs."""
+    """A leaf of arguments as graphs print it: nodes and dtypes by their names."""
     if isinstance(leaf, Node):
         return Bare(leaf.name)
     if isinstance(leaf, np.dtype) or (isinstance(leaf, type) and issubclass(leaf, np.generic)):
@@ -160,39 +145,34 @@ def _behind(expr: Expr) -> str:
 
 
 def _result_changes(m: Matching, where: str) -> Iterator[Change]:
-    """What the graph returns and takes."""
+    """Changes of what the graph returns and takes."""
     old, new = m.a.graph.outputs, m.b.graph.outputs
     for i, (x, y) in enumerate(zip(old, new, strict=False)):
         if not m.same(x, y):
-            yield Change(
-                kind="rewired", element="output", where=where, old=f"{i}", new=f"{i}", before=x.name, after=y.name
-            )
+            names: dict[str, Any] = {"old": f"{i}", "new": f"{i}", "before": x.name, "after": y.name}
+            yield Change(kind="rewired", element="output", where=where, **names)
     for i in range(len(new), len(old)):
         yield Change(kind="removed", element="output", where=where, old=f"{i}", before=old[i].name)
     for i in range(len(old), len(new)):
         yield Change(kind="added", element="output", where=where, new=f"{i}", after=new[i].name)
-    if len(old) == len(new) and m.a.graph.out_def != m.b.graph.out_def:
-        before, after = (_nesting(g.out_def, g.outputs) for g in (m.a.graph, m.b.graph))
+    for what, before, after in _form_changes(m):
         if before != after:
-            yield Change(
-                kind="changed", element="graph", where=where, what="nesting of results", before=before, after=after
-            )
-    yield from _parameter_changes(m, where)
+            yield Change(kind="changed", element="graph", where=where, what=what, before=before, after=after)
 
 
-def _parameter_changes(m: Matching, where: str) -> Iterator[Change]:
-    """How calls of the graph give its inputs: their order and nesting, and fixed arguments among them."""
-    both = [n for n in m.a.graph.inputs if m.to_b[m.a.index[id(n.expr)]] >= 0]
+def _form_changes(m: Matching) -> Iterator[tuple[str, str, str]]:
+    """(what, before, after) of how results nest, and of the order, the nesting and the constants of arguments."""
+    a, b = m.a.graph, m.b.graph
+    if len(a.outputs) == len(b.outputs) and a.out_def != b.out_def:
+        before, after = (_nesting(g.out_def, ["…"] * len(g.outputs)) for g in (a, b))
+        yield "nesting of results", before, after
+    both = [n for n in a.inputs if m.to_b[m.a.index[id(n.expr)]] >= 0]
     partners = [m.b.exprs[m.to_b[m.a.index[id(n.expr)]]].outputs[0] for n in both]
-    order = [n for n in m.b.graph.inputs if any(n is p for p in partners)]
+    order = [n for n in b.inputs if any(n is p for p in partners)]
     if any(x is not y for x, y in zip(partners, order, strict=True)):
-        before, after = (", ".join(n.name for n in nodes) for nodes in (both, order))
-        yield Change(kind="changed", element="graph", where=where, what="order of inputs", before=before, after=after)
-    if len(m.a.graph.inputs) != len(m.b.graph.inputs):
-        return  # said already: an input was added or removed
-    before, after = (_call_form(g) for g in (m.a.graph, m.b.graph))
-    if before != after:
-        yield Change(kind="changed", element="graph", where=where, what="arguments", before=before, after=after)
+        yield "order of inputs", ", ".join(n.name for n in both), ", ".join(n.name for n in order)
+    if len(a.inputs) == len(b.inputs):  # else an input was added or removed, which is reported as that
+        yield "arguments", _call_form(a), _call_form(b)
 
 
 def _call_form(graph: InternalGraph) -> str:
@@ -200,20 +180,17 @@ def _call_form(graph: InternalGraph) -> str:
         return ""
     definition, constants = graph.arguments
     fixed = dict(constants)
-    return _nesting(
-        definition, [Bare(repr(fixed[i])) if i in fixed else Bare("…") for i in range(definition.num_leaves)]
-    )
+    return _nesting(definition, [repr(fixed[i]) if i in fixed else "…" for i in range(definition.num_leaves)])
 
 
-def _nesting(definition: Any, leaves: Any) -> str:
-    named = [leaf if isinstance(leaf, str) else Bare("…") for leaf in leaves]
-    if definition is None:
-        return short(repr(named[0] if len(named) == 1 else tuple(named)))
-    return short(repr(unflatten(definition, named)))
+def _nesting(definition: Any, leaves: list[str]) -> str:
+    bare = [*map(Bare, leaves)]
+    value = tuple(bare) if definition is None else unflatten(definition, bare)
+    return short(repr(bare[0] if definition is None and len(bare) == 1 else value))
 
 
-def moved(m: Matching) -> list[int]:
-    """Expressions of the first graph that stand in another order: all but a longest run that kept its own."""
+def _moved(m: Matching) -> list[int]:
+    """Expressions of the first graph outside a longest run that keeps its order."""
     if m.turned:
         return sorted(m.to_a[j] for j in _out_of_order(m.exchanged().pairs()))
     return _out_of_order(m.pairs())

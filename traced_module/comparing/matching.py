@@ -1,13 +1,13 @@
-"""Which expression of one graph is which of another: by structure, with names as hints.
+"""Matches the expressions of two graphs: by structure, with names as hints.
 
-Every expression gets two numbers. The first stands for all that it is computed from, the second for all that is done
-with it; two expressions with equal numbers play the same part, whatever they are called. Numbers are taken twice:
+Every expression gets two numbers. The first stands for all that it is computed from, the second for all that is
+computed from it; expressions with equal numbers play the same part, whatever their names. The numbers are taken twice:
 strictly, and without the constants among the arguments, so that a changed stride does not hide what follows it.
 
-An edit changes the first number of everything behind it and the second of everything before it, so what is left is
-matched by one of them, by name, and then from neighbour to neighbour. Which of these is to be believed first depends
-on the edit (a retraced model shifts names, an inserted copy of its neighbour shifts structure): a few orders are
-tried, and the one that tells the shortest story is kept. All of it takes time linear in the graphs.
+An edit changes the first number of everything behind it and the second of everything before it. What is left is
+matched by one of them, by name, and then from neighbour to neighbour. The best order of these depends on the edit (a
+retraced model shifts names, an inserted copy of its neighbour shifts structure): a few orders are tried, and the one
+with the cheapest differences is kept. The time is linear in the size of the graphs.
 """
 
 from __future__ import annotations
@@ -42,41 +42,43 @@ class Side:
         self._places = {id(n): i for i, n in enumerate(graph.inputs)}
 
     def label(self, i: int, *, strict: bool) -> Hashable:
-        """What an expression does, apart from its operands."""
+        """What an expression does, without its operands."""
         expr = self.exprs[i]
         if isinstance(expr, Input):
             return (Input, self._places.get(id(expr.outputs[0]), -1))
         if isinstance(expr, Constant):
             return (Constant, expr.outputs[0].spec if strict else None)
         if isinstance(expr, GetAttr):
-            return (*self.callees[i], expr.name if strict else _class_name(expr))
+            node = expr.outputs[0]
+            loose = node.module_type.__name__ if isinstance(node, ModuleNode) else ""
+            return (*self.callees[i], expr.name if strict else loose)
         return (self.callees[i], _constants(expr)) if strict else self.callees[i]
 
-    def numbers(self, table: Table, *, strict: bool) -> tuple[list[int], list[int]]:
-        """(what each is made from, what is done with each) as numbers that two graphs share through `table`."""
+    def numbers(self, table: Table, *, strict: bool) -> list[tuple[int, int]]:
+        """(from what, for what) each expression is computed, as numbers that two graphs share through `table`."""
         labels = [self.label(i, strict=strict) for i in range(len(self.exprs))]
         made: list[int] = []
         for label, expr, makers in zip(labels, self.exprs, self.makers, strict=True):
             operands = tuple((made[m], result_index(n)) for m, n in zip(makers, expr.inputs, strict=True))
-            made.append(_number(table, ("made", label, operands)))
+            made.append(table.setdefault(("made", label, operands), len(table)))
         returned: dict[int, list[int]] = {}
         for place, node in enumerate(self.graph.outputs):
             returned.setdefault(self.index[id(node.expr)], []).append(place)
         used = [0] * len(self.exprs)
         for i in reversed(range(len(self.exprs))):
             users = tuple(sorted((used[user], place, which) for user, place, which in self.users[i]))
-            used[i] = _number(table, ("used", labels[i], users, tuple(returned.get(i, ()))))
-        return made, used
+            used[i] = table.setdefault(("used", labels[i], users, tuple(returned.get(i, ()))), len(table))
+        return list(zip(made, used, strict=True))
 
 
 def result_index(node: Any) -> int:
-    """Which of its expression's results a node is."""
+    """The place of a node among the results of its expression."""
     outputs = node.expr.outputs
     return 0 if len(outputs) == 1 else [n is node for n in outputs].index(True)
 
 
 def callee(expr: Expr) -> tuple[Hashable, ...]:
-    """What is called. Only expressions that call the same can be the same."""
+    """What is called. Expressions are paired only if it is equal."""
     if isinstance(expr, Apply):
         return (expr.kind, expr.op)
     if isinstance(expr, CallFunction):
@@ -86,19 +88,10 @@ def callee(expr: Expr) -> tuple[Hashable, ...]:
     return (expr.kind, isinstance(expr.outputs[0], ModuleNode))
 
 
-def _class_name(expr: GetAttr) -> str:
-    node = expr.outputs[0]
-    return node.module_type.__name__ if isinstance(node, ModuleNode) else ""
-
-
 def _constants(expr: Expr) -> Hashable:
     if isinstance(expr, Apply):
         return tuple((key, type(v).__name__, constant_key(v)) for key, v in sorted(expr.attrs.items()))
     return arguments_key(expr.arguments) if isinstance(expr, Call) else None
-
-
-def _number(table: Table, key: Hashable) -> int:
-    return table.setdefault(key, len(table))
 
 
 # ---------------------------------------------------------------- matching
@@ -112,14 +105,14 @@ class Matching:
     b: Side
     to_b: list[int] = field(default_factory=list)
     to_a: list[int] = field(default_factory=list)
-    turned: bool = False  # made with the graphs exchanged: what is decided by order is decided by that of the second
+    turned: bool = False  # made with the graphs exchanged: ties are broken by the order of the second one
 
     def __post_init__(self) -> None:
         self.to_b = self.to_b or [-1] * len(self.a.exprs)
         self.to_a = self.to_a or [-1] * len(self.b.exprs)
 
     def pair(self, i: int, j: int) -> None:
-        """These two are the same."""
+        """Expression `i` of the first graph is expression `j` of the second."""
         self.to_b[i], self.to_a[j] = j, i
 
     def pairs(self) -> list[tuple[int, int]]:
@@ -136,16 +129,16 @@ class Matching:
         return paired and result_index(node_a) == result_index(node_b)
 
     def exchanged(self) -> Matching:
-        """The same seen from the other side."""
+        """The same matching with the graphs exchanged."""
         return Matching(self.b, self.a, self.to_a, self.to_b, not self.turned)
 
     # ------------------------------------------------------------ by key
 
-    def by_key(self, keys_a: Sequence[Any], keys_b: Sequence[Any], near: str = "makers") -> None:
-        """Pair what has equal keys, in the order of the keys.
+    def by_key(self, keys_a: Sequence[Any], keys_b: Sequence[Any], *, near: str = "makers") -> None:
+        """Pair expressions of equal keys, in the order of the keys.
 
-        Of several with one key those go together whose operands (or users, with `near`) do already, then those of
-        one name, then those that come first.
+        Among several of one key, those are paired first whose makers (with `near="users"`: users) are paired, then
+        those of equal names, then the rest in their order.
         """
         groups: dict[Any, tuple[list[int], list[int]]] = {}
         for side, keys, taken in ((0, keys_a, self.to_b), (1, keys_b, self.to_a)):
@@ -169,7 +162,7 @@ class Matching:
         self._zip(left, right, lambda i: None, lambda j: None)
 
     def _around(self, side: Side, i: int, near: str, *, in_b: bool) -> tuple[int, ...]:
-        """The neighbours of an expression, as indices of the second graph."""
+        """Neighbours of an expression, as indices of the second graph."""
         if near == "makers":
             return tuple(m if in_b else self.to_b[m] for m in side.makers[i])
         return tuple(sorted(u if in_b else self.to_b[u] for u, _, _ in side.users[i]))
@@ -186,10 +179,8 @@ class Matching:
                 self.pair(i, found.popleft())
 
     def by_name(self) -> None:
-        """Pair what has one name and calls the same."""
-        where = {
-            (name, called): j for j, (name, called) in enumerate(zip(self.b.names, self.b.callees, strict=True)) if name
-        }
+        """Pair expressions of equal name and callee."""
+        where = {key: j for j, key in enumerate(zip(self.b.names, self.b.callees, strict=True)) if key[0]}
         for i, key in enumerate(zip(self.a.names, self.a.callees, strict=True)):
             j = where.get(key, -1)
             if j >= 0 and self.to_b[i] < 0 and self.to_a[j] < 0:
@@ -198,7 +189,7 @@ class Matching:
     # ------------------------------------------------------------ from neighbour to neighbour
 
     def spread(self) -> None:
-        """Pair users and makers of pairs that call the same in the same place."""
+        """Pair users and makers of pairs that have equal callees in the same place."""
         todo = deque(self.pairs())
         while todo:
             i, j = todo.popleft()
@@ -211,7 +202,7 @@ class Matching:
     def _pair_users(self, i: int, j: int) -> list[tuple[int, int]]:
         waiting: dict[Any, deque[int]] = {}
         for user, place, which in self.b.users[j]:
-            if self.to_a[user] < 0 and not isinstance(self.b.exprs[user], GetAttr):  # a path says more than a place
+            if self.to_a[user] < 0 and not isinstance(self.b.exprs[user], GetAttr):  # these are paired by their paths
                 waiting.setdefault((place, which, self.b.callees[user]), deque()).append(user)
         made = []
         for user, place, which in self.a.users[i] if waiting else ():
@@ -239,7 +230,7 @@ def best_matching(a: InternalGraph, b: InternalGraph, cost: Callable[[Matching],
     table: Table = {}
     strict = [side.numbers(table, strict=True) for side in (left, right)]
     first = Matching(left, right)
-    _by_numbers(first, strict)
+    first.by_key(*strict)
     if first.is_complete() and cost(first) == 0:
         return first
     loose = [side.numbers(table, strict=False) for side in (left, right)]
@@ -252,18 +243,14 @@ def best_matching(a: InternalGraph, b: InternalGraph, cost: Callable[[Matching],
     return best
 
 
-def _by_numbers(matching: Matching, numbers: Sequence[tuple[list[int], list[int]]]) -> None:
-    keys = [list(zip(made, used, strict=True)) for made, used in numbers]
-    matching.by_key(keys[0], keys[1])
-
-
 def _matched(matching: Matching, order: Sequence[str], strict: Any, loose: Any) -> Matching:
+    made, used = ([[numbers[k] for numbers in side] for side in loose] for k in (0, 1))
     steps: dict[str, Callable[[], None]] = {
         "names": matching.by_name,
-        "strict": lambda: _by_numbers(matching, strict),
-        "loose": lambda: _by_numbers(matching, loose),
-        "made": lambda: matching.by_key(loose[0][0], loose[1][0]),
-        "used": lambda: matching.by_key(loose[0][1], loose[1][1], near="users"),
+        "strict": lambda: matching.by_key(*strict),
+        "loose": lambda: matching.by_key(*loose),
+        "made": lambda: matching.by_key(*made),
+        "used": lambda: matching.by_key(*used, near="users"),
     }
     for step in order:
         steps[step]()

@@ -3,44 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
-from typing import Protocol
 
-from megengine.traced_module.comparing.changes import Change, sentence
+from megengine.core.text import counted
+from megengine.traced_module.comparing.changes import KINDS, Change, sentence
 from megengine.traced_module.comparing.drawing import COLOURS, FAINT, drawn
 from megengine.traced_module.comparing.matching import Matching
 from megengine.traced_module.pictures.boxes import legend_svg, legend_width, svg
 from megengine.traced_module.pictures.texts import printable
 
-
-class Differences(Protocol):
-    """Texts of a `GraphDiff`."""
-
-    @property
-    def changes(self) -> tuple[Change, ...]:
-        """Every difference."""
-        ...
-
-    @property
-    def matchings(self) -> tuple[tuple[str, Matching], ...]:
-        """(module path, which expression is which)."""
-        ...
-
-    def counts(self) -> dict[str, int]:
-        """Kind -> number of changes."""
-        ...
-
-
-MARKS = {
-    "added": "+",
-    "removed": "-",
-    "changed": "~",
-    "rewired": "~",
-    "renamed": "=",
-    "moved": ">",
-    "result": ".",
-}
+Matchings = Sequence[tuple[str, Matching]]  # (module path, the matched graphs)
+_MARKS = {"added": "+", "removed": "-", "changed": "~", "rewired": "~", "renamed": "=", "moved": ">", "result": "."}
 _FOLDED, _MOST = ("renamed", "moved", "result"), 12
 EQUAL = "no differences"
 _HEAD = 30  # pixels of a picture's headline
@@ -51,21 +25,21 @@ _STYLE = (
 )
 
 
-def to_text(diff: Differences) -> str:
-    """See `GraphDiff.to_text`."""
-    return "\n".join(text for _, text in lines(diff))
+def counts(changes: Sequence[Change]) -> dict[str, int]:
+    """Kind -> number of changes; kinds without any are left out."""
+    found = Counter(change.kind for change in changes)
+    return {kind: found[kind] for kind in KINDS if found[kind]}
 
 
-def lines(diff: Differences) -> Iterator[tuple[str, str]]:
-    """(kind, line): a headline without a kind, then by module its changes."""
-    if not diff.changes:
+def lines(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
+    """(kind, line): a headline without a kind, then the changes by module."""
+    if not changes:
         yield "", EQUAL
         return
-    counts = ", ".join(f"{count} {kind}" for kind, count in diff.counts().items())
-    total = len(diff.changes)
-    yield "", f"{total} difference{'s' if total > 1 else ''}: {counts}"
+    kinds = ", ".join(f"{count} {kind}" for kind, count in counts(changes).items())
+    yield "", f"{counted(len(changes), 'difference')}: {kinds}"
     by_module: dict[str, list[Change]] = {}
-    for change in diff.changes:
+    for change in changes:
         by_module.setdefault(change.where, []).append(change)
     for where in by_module:
         yield "", ""
@@ -74,15 +48,15 @@ def lines(diff: Differences) -> Iterator[tuple[str, str]]:
 
 
 def _of_module(changes: list[Change]) -> Iterator[tuple[str, str]]:
-    """Changes of one module; of many that follow from others the first few."""
-    told: Counter[str] = Counter()
+    """Changes of one module; of the kinds that follow from others the first few only."""
+    count: Counter[str] = Counter()
     for change in changes:
-        told[change.kind] += 1
-        if change.kind not in _FOLDED or told[change.kind] <= _MOST:
-            yield change.kind, f"  {MARKS[change.kind]} {_clean(sentence(change))}"
+        count[change.kind] += 1
+        if change.kind not in _FOLDED or count[change.kind] <= _MOST:
+            yield change.kind, f"  {_MARKS[change.kind]} {_clean(sentence(change))}"
     for kind in _FOLDED:
-        if told[kind] > _MOST:
-            yield kind, f"  {MARKS[kind]} {told[kind] - _MOST} more of kind {kind!r}"
+        if count[kind] > _MOST:
+            yield kind, f"  {_MARKS[kind]} {count[kind] - _MOST} more of kind {kind!r}"
 
 
 def _clean(text: str) -> str:
@@ -93,17 +67,19 @@ def _clean(text: str) -> str:
 # ---------------------------------------------------------------- pictures
 
 
-def to_svg(diff: Differences) -> str:
-    """See `GraphDiff.to_svg`."""
-    pictures = [(where, *drawn(diff.changes, where, matching)) for where, matching in _with_changes(diff)]
+def to_svg(changes: Sequence[Change], matchings: Matchings) -> str:
+    """See `GraphDiff.to_svg`. Graphs without a change of their own are shown only if no graph has one."""
+    touched = {change.where for change in changes}
+    with_changes = [pair for pair in matchings if pair[0] in touched] or (matchings[:1] if changes else [])
     parts, top, width = [], 0, 200
-    for where, wide, high, inner in pictures:
+    for where, matching in with_changes:
+        wide, high, inner = drawn(changes, where, matching)
         parts.append(
             f'<text x="14" y="{top + 20}" font-weight="600" fill="#1c2330">{escape(_clean(where) or "top")}</text>'
             f'<g transform="translate(0,{top + _HEAD})">\n{inner}\n</g>'
         )
         top, width = top + _HEAD + high, max(width, wide)
-    if not pictures:
+    if not parts:
         parts.append(f'<text x="14" y="20">{EQUAL}</text>')
         return svg(width, _HEAD, parts)
     parts.append(_legend(top + 4))
@@ -119,7 +95,7 @@ def _boxes() -> list[tuple[str, str, str]]:
 
 
 def _legend(top: int) -> str:
-    """What the colours of boxes and the lines between them mean."""
+    """The meanings of the colours of boxes and of the lines between them."""
     parts, left = [legend_svg(14, top, _boxes())], 14
     for meaning, colour, dashed in _EDGES:
         style = ' stroke-dasharray="4 3"' if dashed else ""
@@ -131,17 +107,10 @@ def _legend(top: int) -> str:
     return "".join(parts)
 
 
-def _with_changes(diff: Differences) -> list:
-    """Graphs in which something can be shown; the outermost one if nothing else can."""
-    touched = {change.where for change in diff.changes}
-    found = [pair for pair in diff.matchings if pair[0] in touched]
-    return found or ([diff.matchings[0]] if diff.changes and diff.matchings else [])
-
-
-def to_html(diff: Differences) -> str:
+def to_html(changes: Sequence[Change], matchings: Matchings) -> str:
     """See `GraphDiff.to_html`."""
     rows = []
-    for kind, line in lines(diff):
+    for kind, line in lines(changes):
         colour = COLOURS[kind].stroke if kind in COLOURS else ""
         text = escape(line)
         rows.append(f'<span style="color:{colour}">{text}</span>' if colour else f"<b>{text}</b>")
@@ -151,7 +120,7 @@ def to_html(diff: Differences) -> str:
             '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>differences</title>',
             f'<meta http-equiv="Content-Security-Policy" content="{policy}"><style>{_STYLE}</style></head><body>',
             "<pre>" + "\n".join(rows) + "</pre>",
-            to_svg(diff) if diff.changes else "",
+            to_svg(changes, matchings) if changes else "",
             "</body></html>",
         ]
     )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType
+from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.module import Module
 from megengine.tensor import Tensor
@@ -23,20 +24,18 @@ _OF_GRAPHS = frozenset(
 )
 
 
+def spec_changes(a: TensorSpec, b: TensorSpec) -> list[dict[str, Any]]:
+    """Fields of a `Change` for shape and for dtype, where they differ."""
+    pairs = {"shape": (tuple(a.shape), tuple(b.shape)), "dtype": (a.dtype, b.dtype)}
+    return [{"what": what, "before": str(x), "after": str(y)} for what, (x, y) in pairs.items() if x != y]
+
+
 def tensor_changes(a: Tensor, b: Tensor) -> list[dict[str, Any]]:
-    """How two tensors differ: fields of a Change each for shape, dtype and values."""
+    """Fields of a `Change` for shape, for dtype and for values, where two tensors differ."""
     if a is b:
         return []
-    found: list[dict[str, Any]] = []
-    for what, before, after in (
-        ("shape", tuple(a.spec.shape), tuple(b.spec.shape)),
-        ("dtype", a.spec.dtype, b.spec.dtype),
-    ):
-        if before != after:
-            found.append({"what": what, "before": str(before), "after": str(after)})
-    if tuple(a.spec.shape) == tuple(b.spec.shape):
-        found += _value_changes(a, b)
-    return found
+    same_shape = tuple(a.spec.shape) == tuple(b.spec.shape)
+    return [*spec_changes(a.spec, b.spec), *(_value_changes(a, b) if same_shape else ())]
 
 
 def _value_changes(a: Tensor, b: Tensor) -> list[dict[str, Any]]:
@@ -54,7 +53,7 @@ def _value_changes(a: Tensor, b: Tensor) -> list[dict[str, Any]]:
             squares += float(np.square(away).sum())
         largest = max(largest, *(float(np.abs(v[np.isfinite(v)]).max(initial=0)) for v in (p, q)))
     if x.dtype != y.dtype and count == 0:
-        return []  # said by their dtypes
+        return []  # only the dtypes differ
     relative = worst / largest if largest else 0.0
     text = f"{count} of {counted(x.size, 'value')}" if count else "the sign of zeros, or bits of NaN"
     return [
@@ -67,7 +66,7 @@ def _plain(tensor: Tensor) -> np.ndarray:
 
 
 def _distance(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Absolute differences; what is a number on one side only is infinitely far."""
+    """Absolute differences; infinite where one side only is a number."""
     with np.errstate(invalid="ignore", over="ignore"):
         return np.nan_to_num(np.abs(p - q), nan=np.inf, posinf=np.inf)
 
@@ -76,7 +75,7 @@ def _distance(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 
 def children_of(module: Any) -> dict[str, Any]:
-    """Submodules and tensors of a module by path; those in lists and dicts count as attributes."""
+    """Submodules and tensors of a module by path, those in lists and dicts included."""
     found: dict[str, Any] = {}
     todo = [("", value, name) for name, value in reversed(_entries(module).items())]
     while todo:
@@ -137,17 +136,9 @@ def _container(value: Any) -> str | None:
 def module_changes(a: Any, b: Any, where: str, old: str, new: str) -> Iterator[Change]:
     """Class and hyperparameters of two modules."""
     left, right = attributes_of(a), attributes_of(b)
-    held = {*children_of(a), *children_of(b)}  # compared as what they are; a bias that is None is one that is missing
+    held = {*children_of(a), *children_of(b)}  # compared on their own; a bias of None counts as missing
     for what in dict.fromkeys((*left, *right)):
-        before, after = left.get(what), right.get(what)
-        if before != after and what not in held:
-            yield Change(
-                kind="changed",
-                element="module",
-                where=where,
-                old=old,
-                new=new,
-                what=what,
-                before="(not there)" if before is None else short(before),
-                after="(not there)" if after is None else short(after),
-            )
+        before, after = (short(found.get(what, "(not there)")) for found in (left, right))
+        if left.get(what) != right.get(what) and what not in held:
+            place: dict[str, Any] = {"element": "module", "where": where, "old": old, "new": new}
+            yield Change(kind="changed", **place, what=what, before=before, after=after)

@@ -1,4 +1,4 @@
-"""Graphs for Graphviz: a `graphviz.Digraph` with the hierarchy as clusters, and its text."""
+"""Graphs for Graphviz: a `graphviz.Digraph` with the hierarchy as clusters, and its source."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from megengine.serialization import write_atomically
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.nesting import nests
 from megengine.traced_module.pictures.boxes import COLOURS
-from megengine.traced_module.pictures.drawing import kind, levels, texts, to_png, to_svg
-from megengine.traced_module.pictures.hierarchy import Item, Sheet, sheet_of
+from megengine.traced_module.pictures.drawing import kind, texts, to_png, to_svg
+from megengine.traced_module.pictures.hierarchy import Item, Sheet, levels, sheet_of
 from megengine.traced_module.pictures.texts import printable, shortened
 
 _LONGEST = 60  # characters of a line
@@ -25,15 +25,15 @@ _LONGEST = 60  # characters of a line
 class GraphPicture(graphviz.Digraph):
     """A `graphviz.Digraph` of a graph. Its attributes can be changed before it is rendered.
 
-    Where the program `dot` is not installed, SVG and PNG are drawn in this package's own layout, which does not know
-    of changed attributes: a RuntimeWarning says so.
+    If the program `dot` is not installed, SVG and PNG are drawn in the layout of this package, with a RuntimeWarning.
+    That layout ignores changed attributes.
     """
 
     drawn: InternalGraph
     depth: int | None = None
 
     def pipe(self, format: str | None = None, *args: Any, encoding: str | None = None, **kwargs: Any) -> Any:
-        """The rendered picture, as bytes or with `encoding` as text. Raises GraphError where nothing can draw it."""
+        """The rendered picture, as bytes or with `encoding` as text. Raises GraphError if nothing can draw it."""
         try:
             return super().pipe(format, *args, encoding=encoding, **kwargs)
         except graphviz.ExecutableNotFound:
@@ -43,7 +43,7 @@ class GraphPicture(graphviz.Digraph):
     def render(
         self, filename: Any = None, directory: Any = None, *args: Any, format: str | None = None, **kwargs: Any
     ) -> str:
-        """Write the picture to a file, as `graphviz.Digraph.render` does. Raises GraphError as `pipe` does."""
+        """Write the picture to a file, as `graphviz.Digraph.render`. Raises GraphError as `pipe`."""
         try:
             return super().render(filename, *args, directory=directory, format=format, **kwargs)
         except graphviz.ExecutableNotFound:
@@ -55,7 +55,6 @@ class GraphPicture(graphviz.Digraph):
             return str(path)
 
     def _own(self, kind: str) -> bytes:
-        """The picture in this package's own layout."""
         if kind not in ("svg", "png"):
             raise GraphError(_missing(self.engine, kind))
         text = "the program dot of Graphviz is not installed: drawn in another layout, without changed attributes"
@@ -91,10 +90,10 @@ def to_graphviz(graph: InternalGraph, *, depth: int | None = None) -> GraphPictu
 
 
 def rendered(graph: InternalGraph, kind: str, *, engine: str = "dot", depth: int | None = None) -> bytes:
-    """The picture as a program of Graphviz draws it; `kind` is a suffix as "pdf".
+    """The picture drawn by a program of Graphviz; `kind` is a suffix such as "pdf".
 
     Raises:
-        GraphError: the program is not installed, or does not draw this.
+        GraphError: the program is not installed, or cannot draw it.
     """
     picture = to_graphviz(graph, depth=depth)
     picture.engine = engine
@@ -116,7 +115,7 @@ def _missing(engine: str, kind: str) -> str:
 
 
 def to_dot(graph: InternalGraph, *, depth: int | None = None) -> str:
-    """The graph in Graphviz's language; arguments as for `to_graphviz`."""
+    """The graph in the language of Graphviz; arguments as for `to_graphviz`."""
     return to_graphviz(graph, depth=depth).source
 
 
@@ -125,10 +124,9 @@ _CLUSTERS = {"fontname": "sans-serif", "style": "rounded", "color": "#8a94a6"}
 
 
 class _Writer:
-    """Writes boxes and clusters, and collects edges between boxes, those inside of clusters included.
+    """Writes boxes and clusters, and collects the edges between all boxes.
 
-    A cluster is opened and closed in the lines of the one picture: `Digraph.subgraph` would copy the lines of a deep
-    nest once for each level.
+    Clusters are written as lines of one picture: `Digraph.subgraph` would copy the lines of a deep nest once a level.
     """
 
     def __init__(self, picture: graphviz.Digraph, depth: float) -> None:
@@ -137,10 +135,10 @@ class _Writer:
         self.edges: dict[tuple[str, str], None] = {}
 
     def sheet(self, sheet: Sheet, made: dict[int, str], prefix: str, level: int) -> None:
-        """Boxes of a sheet; `made` is which box makes a node, by the node's identity, and is added to."""
+        """Write the boxes of a sheet; `made` (identity of a node -> the box that makes it) is extended."""
         for number, item in enumerate(sheet.items):
             if item.source is not None:
-                continue  # the box that makes it stands in another cluster
+                continue  # its box stands in another cluster
             name = f"{prefix}_{number}"
             if item.inside is None or level >= self.depth:
                 self._box(item, name, made)
@@ -179,5 +177,5 @@ def _label(item: Item, count: int) -> str:
 
 
 def _plain(text: str) -> str:
-    """A text of which Graphviz reads nothing as markup: backslashes, HTML-like labels, control characters."""
+    """A text in which Graphviz finds no markup: no backslashes, HTML-like labels or control characters."""
     return graphviz.nohtml(printable(text).replace("\\", "\\\\").replace("\n", "\\n"))

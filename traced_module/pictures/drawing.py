@@ -1,13 +1,14 @@
-"""Pictures of a graph with its hierarchy, SVG and PNG: laid out here, so no other program is needed.
+"""Pictures of a graph with its hierarchy, as SVG and PNG, in a layout of its own: no other program is needed.
 
-Submodules, and of flat graphs what one module did, stand in frames; `depth` levels of them are opened. Names may come
-from files: everything is escaped.
+Submodules, and in flat graphs the calls of one module, stand in frames; `depth` levels of them are opened. Names may
+come from files: everything is escaped.
 """
 
 from __future__ import annotations
 
 import io
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -37,7 +38,7 @@ from megengine.traced_module.pictures.boxes import (
     title_svg,
     tooltip,
 )
-from megengine.traced_module.pictures.hierarchy import Item, Sheet, results, sheet_of
+from megengine.traced_module.pictures.hierarchy import Item, Sheet, levels, results, sheet_of
 from megengine.traced_module.pictures.texts import shortened
 
 HEAD, LEGEND, MOST_PIXELS, LONGEST_SIDE = 28, 34, 100_000_000, 32_000
@@ -46,7 +47,7 @@ EDGE, INK, RESULT = "#8a94a6", "#5b6576", "#b42318"
 
 
 def to_svg(graph: InternalGraph, *, depth: int | None = None) -> str:
-    """The graph as one SVG element with its own styles; a tooltip tells module path, source line and attributes.
+    """The graph as one SVG element with its own styles; tooltips show module path, source line and attributes.
 
     Args:
         graph: at either level; of a traced module, `traced.graph`.
@@ -59,7 +60,7 @@ def to_svg(graph: InternalGraph, *, depth: int | None = None) -> str:
 
 
 def in_notebook(graph: InternalGraph) -> str:
-    """The picture of `to_svg` with as many levels open as give at most 120 boxes; at least the outermost sheet."""
+    """The picture of `to_svg` with as many open levels as have at most 120 boxes; at least the outermost sheet."""
     depth = 0
     while _boxes(sheet_of(graph), depth) < _boxes(sheet_of(graph), depth + 1) <= MOST_BOXES:
         depth += 1
@@ -67,12 +68,12 @@ def in_notebook(graph: InternalGraph) -> str:
 
 
 def notebook_svg(graphs: Sequence[InternalGraph]) -> str | None:
-    """What notebooks show of a model where they take pictures only: its first graph."""
+    """The first graph of a model, for notebooks that show pictures only."""
     return in_notebook(graphs[0]) if graphs else None
 
 
 def notebook_html(graphs: Sequence[InternalGraph]) -> str | None:
-    """What notebooks show of a model."""
+    """All graphs of a model, for notebooks."""
     return "".join(html_picture(in_notebook(graph), graph.name) for graph in graphs) or None
 
 
@@ -84,7 +85,7 @@ def to_png(graph: InternalGraph, *, depth: int | None = None, scale: float = 2.0
     """The picture of `to_svg` as a PNG file; `scale` pixels for each of the SVG's.
 
     Raises:
-        GraphError: the package that draws it is not installed, or the picture would be too large.
+        GraphError: the package resvg_py is not installed, or the picture would be too large.
     """
     width, height, text = _drawn(graph, depth)
     if max(width, height) * scale > LONGEST_SIDE or width * height * scale * scale > MOST_PIXELS:
@@ -110,7 +111,7 @@ def rasterized(text: str, scale: float) -> bytes:
 
 
 def _fonts(resvg_py: Any, folder: Path) -> dict[str, Any]:
-    """Options that name a font where the system has none: Pillow's own, which has Latin letters only."""
+    """Options that name a font if the system has none: the font of Pillow, which has Latin letters only."""
     empty, letter = (
         bytes(
             resvg_py.svg_to_bytes(svg_string=f'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9">{t}</svg>')
@@ -129,20 +130,13 @@ def _fonts(resvg_py: Any, folder: Path) -> dict[str, Any]:
     return {"font_files": [str(path)], "sans_serif_family": font.getname()[0]}
 
 
-def levels(depth: int | None) -> float:
-    """How many levels are opened. Raises GraphError for what is no count of levels."""
-    if depth is not None and (not isinstance(depth, int) or depth < 0):
-        raise GraphError(f"drawing: depth is {depth!r}; expected None or a count of levels, 0 or more")
-    return float("inf") if depth is None else depth
-
-
 # ------------------------------------------------------------------ SVG
 
 
 @dataclass(slots=True)
 class _Cell:
     item: Item
-    inner: _Layout | None
+    inner: Layout | None
     x: float = 0
     y: float = 0
     width: float = BOX_WIDTH
@@ -150,12 +144,12 @@ class _Cell:
 
 
 @dataclass(slots=True)
-class _Layout:
+class Layout:
     """A sheet with the places of its boxes, from its upper left corner."""
 
     sheet: Sheet
     cells: list[_Cell]
-    rights: list[float] = field(default_factory=list)  # of each column, where its lane begins
+    rights: list[float] = field(default_factory=list)  # of each column, where the lane beside it begins
     tops: list[float] = field(default_factory=list)
     bottoms: list[float] = field(default_factory=list)
     width: float = 0
@@ -166,23 +160,24 @@ class _Layout:
 def _drawn(graph: InternalGraph, depth: int | None) -> tuple[int, int, str]:
     """Width, height and text of the picture."""
     sheet = sheet_of(graph)
-    made = _measured(sheet, levels(depth))
+    made = measured(sheet, levels(depth))
     entries = [(COLOURS[kind], INK, MEANINGS[kind]) for kind in MEANINGS if kind in _kinds(made)]
     entries.append(("#ffffff", RESULT, "output"))
     width, height = round(max(made.width, legend_width(entries) + MARGIN)), round(made.height + LEGEND)
     return width, height, svg(width, height, [*_parts(made), legend_svg(MARGIN, made.height + 8, entries)])
 
 
-def _kinds(made: _Layout) -> set[str]:
-    """Which colours a picture uses."""
+def _kinds(made: Layout) -> set[str]:
+    """The kinds of boxes in a picture."""
     found = {kind(cell.item) for cell in made.cells if cell.inner is None}
     return found.union(*(_kinds(cell.inner) for cell in made.cells if cell.inner is not None))
 
 
-def _measured(sheet: Sheet, depth: float) -> _Layout:
-    made = _Layout(sheet, [])
+def measured(sheet: Sheet, depth: float) -> Layout:
+    """The places of the boxes of a sheet, of which `depth` levels are opened."""
+    made = Layout(sheet, [])
     for item in sheet.items:
-        cell = _Cell(item, _measured(item.inside, depth - 1) if item.inside is not None and depth > 0 else None)
+        cell = _Cell(item, measured(item.inside, depth - 1) if item.inside is not None and depth > 0 else None)
         if cell.inner is not None:
             cell.width, cell.height = max(BOX_WIDTH, cell.inner.width), HEAD + cell.inner.height
         made.cells.append(cell)
@@ -206,11 +201,10 @@ def _measured(sheet: Sheet, depth: float) -> _Layout:
     return made
 
 
-def _parts(made: _Layout) -> Iterator[str]:
-    """Elements of a sheet: edges below, boxes above them, frames with what is inside."""
-    busy = _rows_of_columns(made)
-    for number, (start, end) in enumerate(made.sheet.edges):
-        yield _edge(made, busy, made.cells[start], made.cells[end], number)
+def _parts(made: Layout) -> Iterator[str]:
+    """Elements of a sheet: edges, boxes above them, frames with their sheets."""
+    busy = rows_of_columns(made)
+    yield from (edge_svg(made, busy, number) for number in range(len(made.sheet.edges)))
     returned = made.sheet.returned()
     for number, cell in enumerate(made.cells):
         stroke = RESULT if number in returned else INK
@@ -220,15 +214,17 @@ def _parts(made: _Layout) -> Iterator[str]:
             yield from _frame(cell, cell.inner, stroke)
 
 
-def _rows_of_columns(made: _Layout) -> list[set[int]]:
+def rows_of_columns(made: Layout) -> list[set[int]]:
+    """The rows of each column in which there are boxes."""
     busy: list[set[int]] = [set() for _ in made.rights]
     for cell in made.cells:
         busy[cell.item.column].add(cell.item.row)
     return busy
 
 
-def _edge(made: _Layout, busy: Sequence[set[int]], start: _Cell, end: _Cell, number: int) -> str:
-    """Down in its own column, or in the lane beside it where boxes stand between, and over in the last gap."""
+def edge_svg(made: Layout, busy: Sequence[set[int]], number: int, *, colour: str = EDGE, dashed: bool = False) -> str:
+    """The line of an edge: down in its own column or, past other boxes, in the lane beside it; over in the last gap."""
+    start, end = (made.cells[index] for index in made.sheet.edges[number])
     x0, y0, x1, y1 = start.x + start.width / 2, start.y + start.height, end.x + end.width / 2, end.y
     turn, half = made.tops[end.item.row] - GAP_Y, GAP_Y / 2
     between = range(start.item.row + 1, end.item.row)
@@ -237,7 +233,8 @@ def _edge(made: _Layout, busy: Sequence[set[int]], start: _Cell, end: _Cell, num
         x, leave = made.rights[start.item.column] + 6 + number % 4 * 5, made.bottoms[start.item.row]
         aside = f"V{leave:g} C{x0:g},{leave + half:g} {x:g},{leave + half / 2:g} {x:g},{leave + GAP_Y:g} "
     path = f"M{x0:g},{y0:g} {aside}V{turn:g} C{x:g},{turn + half:g} {x1:g},{y1 - half:g} {x1:g},{y1:g}"
-    return f'<path d="{path}" fill="none" stroke="{EDGE}" stroke-width="1.1"/>'
+    style = ' stroke-dasharray="4 3"' if dashed else ""
+    return f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.1"{style}/>'
 
 
 def _closed(cell: _Cell, stroke: str) -> str:
@@ -247,7 +244,7 @@ def _closed(cell: _Cell, stroke: str) -> str:
     return text_box(cell.x, cell.y, texts(item), _notes(item), fill=fill, stroke=stroke, extra=extra)
 
 
-def _frame(cell: _Cell, inner: _Layout, stroke: str) -> Iterator[str]:
+def _frame(cell: _Cell, inner: Layout, stroke: str) -> Iterator[str]:
     head = escape(shortened(texts(cell.item)[0], round(cell.width / 7.5)))
     yield (
         f'<g transform="translate({cell.x:g},{cell.y:g})"><g>{title_svg(_notes(cell.item))}'
@@ -260,7 +257,7 @@ def _frame(cell: _Cell, inner: _Layout, stroke: str) -> Iterator[str]:
 
 
 def kind(item: Item) -> str:
-    """Which colour a box has."""
+    """Key of the colour of a box in COLOURS."""
     if item.source is not None:
         return "input"
     return kind_of(item.expr) if item.expr is not None and item.inside is None else "fold"
@@ -278,7 +275,4 @@ def texts(item: Item) -> tuple[str, str]:
 def _notes(item: Item) -> list[str]:
     if item.shown is not None:
         return [tooltip(item.shown)]
-    counts: dict[str, int] = {}
-    for expr in item.made:
-        counts[called_name(expr)] = counts.get(called_name(expr), 0) + 1
-    return [item.title, ", ".join(f"{count} {name}" for name, count in counts.items())]
+    return [item.title, ", ".join(f"{count} {name}" for name, count in Counter(map(called_name, item.made)).items())]

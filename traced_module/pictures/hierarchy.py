@@ -1,14 +1,15 @@
-"""How a picture of a graph folds: sheets of boxes, of which some open into sheets of their own.
+"""The hierarchy of a picture: sheets of boxes, some of which open into sheets of their own.
 
-A call of a submodule opens into that submodule's graph. In graphs without submodules (ops, flattened calls) what one
-module did stands together: a run of expressions under one module path is one box, runs inside of it are boxes of its
-sheet. Runs of the order of execution can be folded without making a cycle, whatever the graph. What is still long is
-cut into parts, so that no sheet has more than `MOST` boxes and a graph of any size opens.
+A call of a submodule opens into the graph of that submodule. In graphs without submodules (ops, flattened calls) a run
+of expressions with one module path is one box, and runs inside of it are boxes of its sheet. Runs in the order of
+execution can be folded without a cycle in any graph. Sheets that are still long are cut into parts, so that none has
+more than `MOST` boxes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+import itertools
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -30,11 +31,11 @@ class Item:
     """A box.
 
     Attributes:
-        expr: the expression that it shows; None of a fold.
-        made: expressions that it holds, those in folds of its sheet included; of a value from outside, none.
-        source: of a value from outside of the sheet, the expression that makes it.
-        title: of a fold, the module path or the range of names.
-        inside: what it opens into.
+        expr: the expression that it shows; None for a fold.
+        made: the expressions in it, those of its folds included; none for a value from outside.
+        source: for a value from outside of the sheet, the expression that makes it.
+        title: for a fold, the module path or the range of names.
+        inside: the sheet that it opens into.
         row, column: its cell in the grid of its sheet.
     """
 
@@ -48,7 +49,7 @@ class Item:
 
     @property
     def shown(self) -> Expr | None:
-        """The one expression whose name and shape it bears; None of a fold."""
+        """The expression whose name and shape are shown; None for a fold."""
         return self.expr or self.source
 
 
@@ -68,7 +69,7 @@ class Sheet:
 
 
 def shown(graph: InternalGraph) -> list[Expr]:
-    """Expressions that are drawn: constants, layers and tensors of the module are part of the call that uses them."""
+    """Expressions that are drawn. Constants, layers and tensors of the module are part of the call that uses them."""
     return [expr for expr in graph.exprs(recursive=False) if not _is_part(expr)]
 
 
@@ -78,19 +79,26 @@ def _is_part(expr: Expr) -> bool:
 
 
 def sheet_of(graph: InternalGraph) -> Sheet:
-    """The sheet of a graph with all that opens in it; a graph that is called several times is one sheet."""
+    """The sheet of a graph, with all sheets in it; a graph that is called several times is one sheet."""
     if not isinstance(graph, InternalGraph):
         raise GraphError(f"drawing: got a {type(graph).__name__}; expected a graph, as traced.graph")
     return _Folding({}).graph(graph)
 
 
-def cells(items: Iterable[tuple[K, Sequence[K]]]) -> dict[K, tuple[int, int]]:
-    """(row, column) of (key, keys of what it is drawn below), given in an order in which operands come first.
+def levels(depth: int | None, what: str = "drawing") -> float:
+    """How many levels are opened. Raises GraphError, with `what` in front, if `depth` is no count of levels."""
+    if depth is not None and (not isinstance(depth, int) or depth < 0):
+        raise GraphError(f"{what}: depth is {depth!r}; expected None or a count of levels, 0 or more")
+    return float("inf") if depth is None else depth
 
-    A row is the longest way from an input; a column stays below the first operand where it is free.
+
+def cells(items: Iterable[tuple[K, Sequence[K]]]) -> dict[K, tuple[int, int]]:
+    """Row and column of each key, from (key, keys of its operands) in an order in which operands come first.
+
+    The row is the length of the longest way from an input; the column is that of the first operand, if it is free.
     """
     found: dict[K, tuple[int, int]] = {}
-    free: dict[tuple[int, int], int] = {}  # of a cell that is taken: where to look on in its row
+    free: dict[tuple[int, int], int] = {}  # a taken cell -> the next column to try in its row
     for key, operands in items:
         before = [found[operand] for operand in operands if operand in found]
         row = 1 + max((at[0] for at in before), default=-1)
@@ -98,7 +106,7 @@ def cells(items: Iterable[tuple[K, Sequence[K]]]) -> dict[K, tuple[int, int]]:
         while (row, column) in free:
             column = free[row, column]
         free[row, column] = column + 1
-        free[row, first] = column + 1  # the next one that begins here need not go the same way
+        free[row, first] = column + 1  # the next search that begins here starts behind this one
         found[key] = (row, column)
     return found
 
@@ -119,7 +127,8 @@ class _Folding:
     def _folded(self, exprs: Sequence[Expr], paths: Paths, depth: int, level: int, graph: InternalGraph) -> list[Item]:
         """Boxes of expressions that share the first `depth` parts of their path."""
         items: list[Item] = []
-        for run in _runs(exprs, lambda expr: paths[id(expr)][depth : depth + 1]):
+        for _, group in itertools.groupby(exprs, lambda expr: paths[id(expr)][depth : depth + 1]):
+            run = list(group)
             if len(run) < FEWEST or len(paths[id(run[0])]) == depth or level == DEEPEST:
                 items += map(self._single, run)
             else:
@@ -146,11 +155,12 @@ class _Folding:
         return Item(None, made, title=title, inside=sheet)
 
     def _parts(self, items: list[Item], graph: InternalGraph) -> list[Item]:
-        """The items, or parts of them where there are too many for one sheet."""
+        """The items, or folds of them if they are too many for one sheet."""
         while len(items) > MOST:
             size = max(PART, -(-len(items) // MOST))
             parts = [items[i : i + size] for i in range(0, len(items), size)]
-            items = [self._fold(_range_title(part), part, graph) for part in parts]
+            names = ([i.title if i.expr is None else i.expr.name for i in (part[0], part[-1])] for part in parts)
+            items = [self._fold(" … ".join(ends), part, graph) for ends, part in zip(names, parts, strict=True)]
         return items
 
     def _fill(self, sheet: Sheet, items: list[Item]) -> None:
@@ -171,7 +181,7 @@ class _Folding:
 
 
 def results(item: Item) -> list[TensorNode]:
-    """The values that leave a box: of an expression all, of a fold those that something outside uses."""
+    """The values that leave a box: all of an expression; of a fold those that something outside uses."""
     if item.shown is not None:
         return [n for n in item.shown.outputs if isinstance(n, TensorNode)]
     here = {id(expr) for expr in item.made}
@@ -180,13 +190,8 @@ def results(item: Item) -> list[TensorNode]:
     return [n for n in nodes if id(n) in returned or any(id(user) not in here for user in n.users)]
 
 
-def _range_title(part: Sequence[Item]) -> str:
-    first, last = (item.title if item.expr is None else item.expr.name for item in (part[0], part[-1]))
-    return f"{first} … {last}"
-
-
 def _path(expr: Expr, graph: InternalGraph) -> tuple[str, ...]:
-    """Module path of an expression below the module of its graph; in parts, () of the module's own calls."""
+    """The parts of the module path of an expression, below the module of its graph; () for its own calls."""
     path = str(expr.meta.get("module") or "")
     own = graph_path(graph)
     if own and (path + ".").startswith(own + "."):
@@ -198,13 +203,3 @@ def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     first, last = min(paths), max(paths)
     size = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
     return first[:size]
-
-
-def _runs(exprs: Sequence[Expr], key: Callable[[Expr], object]) -> list[list[Expr]]:
-    runs: list[list[Expr]] = []
-    for expr in exprs:
-        if runs and key(runs[-1][0]) == key(expr):
-            runs[-1].append(expr)
-        else:
-            runs.append([expr])
-    return runs

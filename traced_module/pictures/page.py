@@ -1,7 +1,7 @@
-"""One HTML page of a model to look around in: submodules open in place, search, costs and provenance at the side.
+"""An interactive HTML page of a model: submodules open in place, with search, costs and provenance at the side.
 
-The page loads nothing and needs no network. Names may come from files: they travel as JSON in which no markup can
-stand, the script writes them as text only, and the page's policy runs no script but its own.
+The page loads nothing and needs no network. Names may come from files: they are stored as JSON without any markup, the
+script writes them as text only, and the policy of the page allows no other script.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,11 @@ from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.provenance import module_path, provenance
 from megengine.traced_module.ir.queries import child_graph
 from megengine.traced_module.nesting import nests
-from megengine.traced_module.pictures.boxes import called_name, kind_of
+from megengine.traced_module.pictures.boxes import called_name, spec_text
+from megengine.traced_module.pictures.drawing import kind
 from megengine.traced_module.pictures.hierarchy import Item, Sheet, results, sheet_of
-from megengine.traced_module.pictures.summary import Costs, Weights
-from megengine.traced_module.pictures.texts import printable
+from megengine.traced_module.pictures.summary import Costs, Weights, sizes
+from megengine.traced_module.pictures.texts import shortened
 from megengine.traced_module.traced import TracedModule
 
 LONGEST_TEXT, MOST_SCALES = 1000, 8
@@ -37,7 +38,7 @@ Details = list[tuple[str, str]]
 
 @nests()
 def to_html(model: TracedModule | InternalGraph) -> str:
-    """A self-contained page of all graphs of a model, at either level.
+    """A self-contained page of all graphs of a model, of calls or of ops.
 
     Raises:
         GraphError: the model has no graph.
@@ -52,7 +53,7 @@ def to_html(model: TracedModule | InternalGraph) -> str:
 
 
 def viewer() -> tuple[str, str]:
-    """The page with `DATA` where its data go, and the hash of its script as a policy names it."""
+    """The page, with `DATA` in the place of its data, and the hash of its script for a policy."""
     page, *scripts = ((Path(__file__).parent / name).read_text(encoding="utf-8") for name in PARTS)
     script = "".join(scripts)
     allowed = hash_of(script)
@@ -60,18 +61,18 @@ def viewer() -> tuple[str, str]:
 
 
 def hash_of(script: str) -> str:
-    """What allows an inline script in a content security policy."""
+    """The hash that allows an inline script in a content security policy."""
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
 
 
 def embedded(value: Any) -> str:
-    """JSON that can stand in a script element: ASCII, without any character that HTML gives a meaning."""
+    """JSON for a script element: ASCII, without characters that have a meaning in HTML."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def page_data(roots: Sequence[InternalGraph]) -> dict[str, Any]:
-    """What the page shows: sheets, each once, with boxes in rows and columns, and edges between their indices."""
+    """The data of the page: every sheet once, with boxes in rows and columns, and edges between their indices."""
     todo = [(sheet_of(graph), Costs(graph)) for graph in roots]
     macs, weights = todo[0][1].total()
     index = {id(sheet): number for number, (sheet, _) in enumerate(todo)}
@@ -82,7 +83,7 @@ def page_data(roots: Sequence[InternalGraph]) -> dict[str, Any]:
                 index[id(item.inside)] = len(index)
                 todo.append((item.inside, costs))
         graphs.append(_sheet(sheet, costs, index))
-    elements, stored = _sizes(weights)
+    elements, stored = sizes(weights)
     totals = f"{counted(elements, 'parameter', spec=',')} ({stored / 1e6:.2f} MB), {macs:,} MACs"
     details = [("inputs", _interface(roots[0].inputs)), ("outputs", _interface(roots[0].outputs))]
     details += [("parameters", f"{elements:,} ({stored / 1e6:.2f} MB)"), ("MACs", f"{macs:,}")]
@@ -92,72 +93,57 @@ def page_data(roots: Sequence[InternalGraph]) -> dict[str, Any]:
 
 
 def _interface(nodes: Sequence[Any]) -> str:
-    return _text("\n".join(f"{n.name}: {_spec(n)}" for n in nodes if isinstance(n, TensorNode)))
+    return _text(_lines(n for n in nodes if isinstance(n, TensorNode)))
 
 
-def _sizes(weights: Weights) -> tuple[int, int]:
-    """Elements and bytes."""
-    return sum(w[0] for w in weights.values()), sum(w[1] for w in weights.values())
+def _lines(nodes: Iterable[TensorNode]) -> str:
+    return "\n".join(f"{n.name}: {spec_text(n)}" for n in nodes)
 
 
 def _sheet(sheet: Sheet, costs: Costs, index: dict[int, int]) -> dict[str, Any]:
     returned = sheet.returned()
     nodes = []
     for number, item in enumerate(sheet.items):
-        node = _expression(item, costs) if item.shown is not None else _fold(item, costs)
         place = {"row": item.row, "column": item.column, "output": number in returned}
-        nodes.append({**node, **place, "graph": None if item.inside is None else index[id(item.inside)]})
+        opened = None if item.inside is None else index[id(item.inside)]
+        nodes.append({**_box(item, costs), **place, "graph": opened})
     return {"name": _text(sheet.name), "nodes": nodes, "edges": sheet.edges}
 
 
-def _expression(item: Item, costs: Costs) -> dict[str, Any]:
-    """The box of an expression, or of a value that comes from outside of the sheet."""
+def _box(item: Item, costs: Costs) -> dict[str, Any]:
+    """The box of an expression, of a value from outside of the sheet, or of a fold."""
     expr, outside = item.shown, item.source is not None
-    assert expr is not None
-    macs, weights = (0, {}) if outside else (costs.macs(expr), costs.weights(expr))
-    details = [("made by", repr(expr))] if outside else _details(expr, macs, weights)
+    weights = {key: size for e in item.made for key, size in costs.weights(e).items()}
+    macs = sum(costs.macs(e) or 0 for e in item.made) if item.expr is None else costs.macs(item.expr)
+    if outside:
+        details = [("made by", repr(expr))]
+    else:
+        details = _fold_details(item, macs, weights) if expr is None else _details(expr, macs, weights)
     return {
-        "title": "from" if outside else _text(called_name(expr)),
-        "name": _text(expr.name),
-        "qualname": _text(expr.outputs[0].qualname if expr.outputs else ""),
-        "path": _text(module_path(expr)),
-        "kind": "input" if outside else "fold" if item.inside is not None else kind_of(expr),
+        "title": "from" if outside else _text(item.title if expr is None else called_name(expr)),
+        "name": f"({len(item.made):,})" if expr is None else _text(expr.name),
+        "qualname": _text(expr.outputs[0].qualname if expr is not None and expr.outputs else ""),
+        "path": _text(item.title if expr is None else module_path(expr)),
+        "kind": kind(item),
         "outside": outside,
-        "spec": _text(", ".join(map(_spec, expr.outputs))),
+        "spec": _text(", ".join(map(spec_text, results(item)))),
         "macs": macs or 0,
-        "parameters": _sizes(weights)[0],
+        "parameters": sizes(weights)[0],
         "details": [(label, _text(value)) for label, value in details if value],
     }
 
 
-def _fold(item: Item, costs: Costs) -> dict[str, Any]:
-    """The box of expressions that stand together."""
-    weights: Weights = {}
-    for expr in item.made:
-        weights |= costs.weights(expr)
-    macs = sum(costs.macs(expr) or 0 for expr in item.made)
-    made, sizes = results(item), _sizes(weights)
-    called = Counter(map(called_name, item.made))
-    details = [
-        ("results", "\n".join(f"{n.name}: {_spec(n)}" for n in made)),
-        ("holds", f"{len(item.made):,}: " + ", ".join(f"{count} {name}" for name, count in called.most_common())),
-        *_cost_lines(macs, sizes),
+def _fold_details(item: Item, macs: int | None, weights: Weights) -> Details:
+    called = Counter(map(called_name, item.made)).most_common()
+    return [
+        ("results", _lines(results(item))),
+        ("holds", f"{len(item.made):,}: " + ", ".join(f"{count} {name}" for name, count in called)),
+        *_cost_lines(macs, weights),
     ]
-    return {
-        "title": _text(item.title),
-        "name": f"({len(item.made):,})",
-        "qualname": "",
-        "path": _text(item.title),
-        "kind": "fold",
-        "outside": False,
-        "spec": _text(", ".join(map(_spec, made))),
-        "macs": macs,
-        "parameters": sizes[0],
-        "details": [(label, _text(value)) for label, value in details if value],
-    }
 
 
-def _cost_lines(macs: int | None, size: tuple[int, int]) -> Details:
+def _cost_lines(macs: int | None, weights: Weights) -> Details:
+    size = sizes(weights)
     return [
         ("parameters", f"{size[0]:,} ({size[1] / 1e3:,.1f} kB)" if size[0] else ""),
         ("MACs", "not known without real values" if macs is None else f"{macs:,}" if macs else ""),
@@ -169,10 +155,10 @@ def _details(expr: Expr, macs: int | None, weights: Weights) -> Details:
     tensors = [n for n in expr.inputs if isinstance(n, TensorNode)]
     path, source, passes = provenance(expr)
     found: Details = [
-        ("results", "\n".join(f"{n.name}: {_spec(n)}" for n in expr.outputs)),
-        ("inputs", "\n".join(f"{n.name}: {_spec(n)}" for n in tensors if not isinstance(n.expr, (Constant, GetAttr)))),
+        ("results", _lines(expr.outputs)),
+        ("inputs", _lines(n for n in tensors if not isinstance(n.expr, (Constant, GetAttr)))),
         ("weights", _weights(expr, tensors)),
-        *_cost_lines(macs, _sizes(weights)),
+        *_cost_lines(macs, weights),
         ("module", module_path(expr)),
         ("path of the value", path),
         ("source", source),
@@ -185,10 +171,9 @@ def _details(expr: Expr, macs: int | None, weights: Weights) -> Details:
 
 
 def _weights(expr: Expr, tensors: Sequence[TensorNode]) -> str:
-    lines = [f"{n.name}: {_spec(n)}" for n in tensors if isinstance(n.expr, (Constant, GetAttr))]
+    lines = [f"{n.name}: {spec_text(n)}" for n in tensors if isinstance(n.expr, (Constant, GetAttr))]
     if is_call_module(expr) and child_graph(expr) is None:
-        values = expr.inputs[0].owner.named_tensors()
-        lines += [f"{name}: {_shape(value.spec.shape)} {value.spec.dtype}" for name, value in values]
+        lines += [f"{name}: {spec_text(value)}" for name, value in expr.inputs[0].owner.named_tensors()]
     return "\n".join(lines)
 
 
@@ -197,23 +182,12 @@ def _quantization(dtype: QuantizedDType) -> str:
     if isinstance(dtype.scale, tuple):
         some = ", ".join(f"{s:.6g}" for s in dtype.scale[:MOST_SCALES])
         more = ", …" if len(dtype.scale) > MOST_SCALES else ""
-        low, high = min(dtype.scale, default=math.nan), max(dtype.scale, default=math.nan)
-        lines.append(
-            f"{counted(len(dtype.scale), 'scale')} along axis {dtype.axis}: {low:.6g} to {high:.6g}\n{some}{more}"
-        )
+        ends = f"{min(dtype.scale, default=math.nan):.6g} to {max(dtype.scale, default=math.nan):.6g}"
+        lines.append(f"{counted(len(dtype.scale), 'scale')} along axis {dtype.axis}: {ends}\n{some}{more}")
     else:
         lines.append(f"scale {dtype.scale:.9g}")
     return "\n".join([*lines, f"zero point {dtype.zero_point}"])
 
 
-def _spec(node: TensorNode) -> str:
-    return f"{_shape(node.spec.shape)} {node.spec.dtype}"
-
-
-def _shape(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape)) or "scalar"
-
-
 def _text(text: str) -> str:
-    text = printable(text)
-    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
+    return shortened(text, LONGEST_TEXT)

@@ -1,4 +1,4 @@
-"""What a model costs, call by call: shapes, parameters, multiply-accumulates; as values and as a table of text."""
+"""The costs of a model, call by call: shapes, parameters, multiply-accumulates; as values and as a table of text."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from megengine.traced_module.ir.provenance import module_path, provenance
 from megengine.traced_module.ir.queries import child_graph
 from megengine.traced_module.nesting import nests
 from megengine.traced_module.pictures.boxes import called_name
-from megengine.traced_module.pictures.hierarchy import shown
+from megengine.traced_module.pictures.hierarchy import levels, shown
 from megengine.traced_module.pictures.tables import LONGEST_CELL, clean, table, terminal_width
-from megengine.traced_module.pictures.texts import shortened
+from megengine.traced_module.pictures.texts import shape_text, shortened
 from megengine.traced_module.tracing.calls import run_call, stand_in, untouched
 from megengine.traced_module.tracing.deferred import Deferring
 
@@ -34,7 +34,7 @@ Weights = dict[int, tuple[int, int]]  # of each tensor, by identity: elements an
 
 
 class _Counting(Deferring):
-    """Computes nothing, and counts the multiply-accumulates of what is applied."""
+    """Computes nothing, and counts the multiply-accumulates of the applied ops."""
 
     def __init__(self) -> None:
         self.macs = 0
@@ -50,8 +50,7 @@ class _Counting(Deferring):
 class Costs:
     """Parameters and multiply-accumulates of the expressions of a graph and of the graphs of its submodules.
 
-    `unknown` collects calls whose multiply-accumulates are not known, because they need a value that only a real
-    input has.
+    `unknown` collects calls whose multiply-accumulates are not known, because they depend on the values of inputs.
     """
 
     def __init__(self, graph: InternalGraph) -> None:
@@ -61,7 +60,7 @@ class Costs:
         self._inner: dict[int, tuple[int, Weights]] = {}
 
     def macs(self, expr: Expr) -> int | None:
-        """Multiply-accumulates of one call, those inside of a submodule included; None where they are not known."""
+        """Multiply-accumulates of one call, those of a submodule included; None if they are not known."""
         child = child_graph(expr)
         if child is not None:
             return self._inside(child)[0]
@@ -80,13 +79,13 @@ class Costs:
             values = [n.owner if isinstance(n, ModuleNode) else stand_in(n) for n in expr.inputs]
             with interpose(counting), untouched(*values):
                 run_call(expr, values)
-        except Exception:  # functions of the user's may raise anything without real values
+        except Exception:  # functions of the user may raise anything without real values
             self.unknown.append(expr)
             return None
         return counting.macs
 
     def weights(self, expr: Expr) -> Weights:
-        """Parameters that one call uses (at op level: constants), those inside of a submodule included."""
+        """Parameters that one call uses (in graphs of ops: constants), those of a submodule included."""
         child = child_graph(expr)
         if child is not None:
             return self._inside(child)[1]
@@ -102,7 +101,7 @@ class Costs:
         return found
 
     def total(self) -> tuple[int, Weights]:
-        """Multiply-accumulates of a run of the graph as far as known, and all parameters that it uses, each once."""
+        """Known multiply-accumulates of a run of the graph, and all parameters that it uses, each once."""
         return self._inside(self.graph)
 
     def _inside(self, graph: InternalGraph) -> tuple[int, Weights]:
@@ -124,6 +123,11 @@ def _sizes(values: Any) -> Weights:
     return {id(v): _size(v.spec) for v in values if isinstance(v, Parameter)}
 
 
+def sizes(weights: Weights) -> tuple[int, int]:
+    """Elements and bytes of all weights."""
+    return sum(w[0] for w in weights.values()), sum(w[1] for w in weights.values())
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One call.
@@ -134,12 +138,12 @@ class Row:
         module: path of the layer, or of the module that makes the call.
         depth: 0 in the outermost graph, 1 inside of its submodules, ...
         specs: shapes and dtypes of the results.
-        parameters: elements of the parameters used (constants at op level).
-        macs: multiply-accumulates; None where they are not known.
+        parameters: elements of the parameters used (in graphs of ops: constants).
+        macs: multiply-accumulates; None if they are not known.
         qualname: path of its first result.
-        source: file and line of the user's code that made it, where that is known.
+        source: file and line of the user's code that made it, if that is known.
         passes: names of the passes that changed it.
-        node: where its first result is found (`graph.node`): module path and name.
+        node: path of its first result for `graph.node`: module path and name.
     """
 
     name: str
@@ -157,11 +161,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Summary:
-    """Rows in execution order, a submodule's own row before those of its inside; totals. Prints as a table, as wide
-    as the terminal allows.
+    """Rows in the order of execution, that of a submodule before those of its calls, and totals.
 
-    `parameters` and `weight_bytes` count a tensor once, however often it is used; `macs` leaves out the calls
-    named in `unknown`, which need a value that only a real input has.
+    It prints as a table that fits the terminal. `parameters` and `weight_bytes` count every tensor once; `macs` leaves
+    out the calls named in `unknown`, whose multiply-accumulates depend on the values of inputs.
     """
 
     name: str
@@ -175,56 +178,49 @@ class Summary:
         """The table, in lines of at most `width` characters; None for no limit."""
         if width is not None and (not isinstance(width, int) or isinstance(width, bool) or width < 1):
             raise GraphError(f"summary: width is {width!r}; expected None or a count of characters, 1 or more")
-        return as_text(self, width)
+        lines = table(HEADINGS, [_cells(row) for row in self.rows], numbers=2, width=width)
+        folded = [part for note in _notes(self) for part in (textwrap.wrap(note, max(width, 20)) if width else [note])]
+        return "\n".join([*lines, "", *folded])
 
     def __repr__(self) -> str:
-        return as_text(self, terminal_width())
+        return self.to_text(terminal_width())
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
+        """For notebooks."""
         rows = [_cells(row, indent="\u2003") for row in self.rows]
         return html_table(HEADINGS, rows, numbers=2) + html_text("\n".join(_notes(self)))
 
 
 @nests()
 def summarize(graph: InternalGraph, *, depth: int | None = None) -> Summary:
-    """What a graph costs, call by call. `depth` levels of submodules are opened; all by default.
+    """The costs of a graph, call by call. `depth` levels of submodules are opened; all by default.
+
+    Raises:
+        GraphError: `depth` is no count of levels.
 
     Example:
         >>> print(summarize(traced.graph))  # doctest: +SKIP
     """
-    if depth is not None and (not isinstance(depth, int) or depth < 0):
-        raise GraphError(f"summary: depth is {depth!r}; expected None or a count of levels, 0 or more")
-    costs = Costs(graph)
+    deepest, costs = levels(depth, "summary"), Costs(graph)
     macs, weights = costs.total()
-    counted, stored = (sum(w[i] for w in weights.values()) for i in (0, 1))
-    return Summary(
-        graph.name, tuple(_rows(graph, costs, depth, 0)), counted, stored, macs, tuple(e.name for e in costs.unknown)
-    )
+    rows = tuple(_rows(graph, costs, deepest, 0))
+    return Summary(graph.name, rows, *sizes(weights), macs, tuple(e.name for e in costs.unknown))
 
 
-def _rows(graph: InternalGraph, costs: Costs, levels: int | None, depth: int) -> Iterator[Row]:
+def _rows(graph: InternalGraph, costs: Costs, deepest: float, depth: int) -> Iterator[Row]:
     for expr in shown(graph):
         if isinstance(expr, Input):
             continue
-        count = sum(elements for elements, _ in costs.weights(expr).values())
         specs = tuple(n.spec for n in expr.outputs if isinstance(n, TensorNode))
-        costs_of = (count, costs.macs(expr))
+        costs_of = (sizes(costs.weights(expr))[0], costs.macs(expr))
         place = node_path(expr.outputs[0]) if expr.outputs else ""
         yield Row(expr.name, called_name(expr), module_path(expr), depth, specs, *costs_of, *provenance(expr), place)
         child = child_graph(expr)
-        if child is not None and (levels is None or depth < levels):
-            yield from _rows(child, costs, levels, depth + 1)
+        if child is not None and depth < deepest:
+            yield from _rows(child, costs, deepest, depth + 1)
 
 
 HEADINGS = ("call", "of", "module", "shape", "dtype", "parameters", "MACs")
-
-
-def as_text(found: Summary, width: int | None = None) -> str:
-    """A table for a terminal: what cannot be printed is replaced, long names are cut."""
-    lines = table(HEADINGS, [_cells(row) for row in found.rows], numbers=2, width=width)
-    folded = [part for note in _notes(found) for part in (textwrap.wrap(note, max(width, 20)) if width else [note])]
-    return "\n".join([*lines, "", *folded])
 
 
 def _notes(found: Summary) -> list[str]:
@@ -242,7 +238,7 @@ def _notes(found: Summary) -> list[str]:
 
 
 def _cells(row: Row, *, indent: str = "  ") -> tuple[str, ...]:
-    shapes = ", ".join("x".join(map(str, s.shape)) or "scalar" for s in row.specs)
+    shapes = ", ".join(shape_text(s.shape) for s in row.specs)
     dtypes = ", ".join(dict.fromkeys(str(s.dtype) for s in row.specs))
     parameters = f"{row.parameters:,}" if row.parameters else "-"
     macs = "?" if row.macs is None else f"{row.macs:,}" if row.macs else "-"

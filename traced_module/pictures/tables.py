@@ -1,4 +1,4 @@
-"""Tables of text for a terminal: no wider than it, and no control characters in them."""
+"""Tables of text for a terminal: no wider than it, and without control characters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GAP = "  "
 
 
 def terminal_width() -> int | None:
-    """Characters in a line of the terminal that output goes to; None where it goes elsewhere."""
+    """Characters in a line of the terminal that output goes to; None if it goes elsewhere."""
     return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
 
 
@@ -27,10 +27,10 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: int, 
     """Lines of a table: headings, a rule, the rows.
 
     Args:
-        headings: one a column.
-        rows: cells, which are cleaned, and cut to 48 characters.
+        headings: one for each column.
+        rows: cells; they are cleaned, and cut to 48 characters.
         numbers: how many of the last columns are aligned right and never cut.
-        width: characters that a line may have; the widest columns of text are cut to fit. None for any.
+        width: characters in a line at most; the widest columns of text are cut to fit. None for no limit.
     """
     texts = len(headings) - numbers
     cells = [[shortened(clean(c), LONGEST_CELL) if i < texts else c for i, c in enumerate(row)] for row in rows]
@@ -50,7 +50,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: int, 
 
 
 def _narrow(widths: list[int], texts: int, room: int) -> None:
-    """Take from the widest columns of text until all fit, or none has anything left to give."""
+    """Narrow the widest columns of text until all fit, or the widest has `_LEAST` characters."""
     while sum(widths) > room:
         widest = max(range(texts), key=widths.__getitem__)
         if widths[widest] <= _LEAST:

@@ -1,6 +1,8 @@
-"""Texts of names, which may come from files: without control characters, and cut to what there is room for."""
+"""Texts of names, which may come from files: without control characters, and cut to a length."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from megengine.core import text as text_module
 
@@ -16,8 +18,13 @@ def shortened(text: str, limit: int = 34) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def shape_text(shape: Sequence[int]) -> str:
+    """A shape as 1x3x64x64."""
+    return "x".join(map(str, shape)) or "scalar"
+
+
 def fitted(text: str, limit: int) -> str:
-    """What is called and its name, cut to a length: of the name the end, which tells names of a module apart."""
+    """A callee and a name, cut to a length; of the name the end is kept, in which names of one module differ."""
     called, gap, name = printable(text).partition("  ")
     room = max(limit - len(called) - 3, 6)
     return shortened(f"{called}{gap}{name if len(name) <= room + 1 else '…' + name[-room:]}", limit)
