@@ -12,7 +12,7 @@ import numpy as np
 from megengine.core import hooks
 from megengine.core.errors import GraphError, nearest
 from megengine.core.exports import exported
-from megengine.core.pytree import TreeDef, flatten
+from megengine.core.pytree import TreeDef, flatten, unflatten
 from megengine.dispatch import opdefs
 from megengine.dispatch.public import public_functions
 from megengine.module import Module
@@ -151,6 +151,14 @@ def arguments_of(leaves: list[Any], arg_def: TreeDef, node_of: Callable[[Any], N
         else:
             inputs.append(node)
     return inputs, (arg_def, tuple(constants))
+
+
+def unflatten_arguments(arguments: Arguments, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """(args, kwargs) with these values in the places of the nodes."""
+    leaves = list(inputs)
+    for index, value in arguments[1]:
+        leaves.insert(index, value)
+    return unflatten(arguments[0], leaves)
 
 
 def arguments_key(arguments: Arguments, *, skip: int = 0) -> tuple[Any, ...]:

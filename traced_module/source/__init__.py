@@ -1,13 +1,14 @@
-"""A traced module as Python that a person would have written: classes, layers with their arguments, operators.
+"""A traced module as readable Python: classes, layers with their arguments, operators.
 
-The file imports MegEngine only, and the modules of functions and layers of the user's own. Names from graphs become
-identifiers, texts become literals that nothing in them can leave.
+The file imports MegEngine only, and the modules of functions and layers of the user. Names from graphs become
+identifiers, texts become escaped literals.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import textwrap
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +31,7 @@ from megengine.traced_module.traced import TracedModule
 __all__ = ["save_source", "source_state", "to_source"]
 
 WEIGHTS = ".pkl"
-_USED = {  # what a file may use of MegEngine -> the line that imports it
+_USED = {  # names of MegEngine in a generated file -> the line that imports them
     "mge": "import megengine as mge",
     "F": "import megengine.functional as F",
     "M": "import megengine.module as M",
@@ -45,15 +46,15 @@ _USED = {  # what a file may use of MegEngine -> the line that imports it
 def to_source(traced: TracedModule | InternalGraph, name: str | None = None) -> str:
     """The Python source of a traced module, or of a graph of ops.
 
-    The outermost class is called like the module that was traced, or `name`. Constructing it gives a module with
-    weights of its own; `load()` of a file written by `save_source` gives the same module. Arguments of the trace that
-    held no tensor are fixed, and no parameters of the generated `forward`, unless the module has several graphs.
-    Equal graphs give equal text.
+    The outermost class has the name of the traced module, or `name`. Constructing it gives a module with new weights;
+    `load()` of a file written by `save_source` gives the same module. Arguments of the trace without a tensor are
+    fixed and are not parameters of the generated `forward`, unless the module has several graphs. Equal graphs give
+    equal text.
 
     Raises:
-        GraphError: something cannot be written as Python: a layer whose constructor's arguments are not known, a
+        GraphError: something cannot be written as Python: a layer whose constructor arguments are not known, a
             wrapped function that cannot be imported (defined inside of a function, or in `__main__`), a value without
-            a literal; the message names it and the path of its module.
+            a literal. The message names it and the path of its module.
 
     Example:
         >>> print(to_source(trace_module(net, x)))  # doctest: +SKIP
@@ -62,7 +63,7 @@ def to_source(traced: TracedModule | InternalGraph, name: str | None = None) -> 
 
 
 def source_state(traced: TracedModule | InternalGraph) -> OrderedDict[str, Any]:
-    """The state dict for the class that `to_source` writes: that of the module, and the constants of its graphs."""
+    """The state dict for the class of `to_source`: that of the module, and the constants of its graphs."""
     return _File(traced, None).state
 
 
@@ -70,9 +71,9 @@ def source_state(traced: TracedModule | InternalGraph) -> OrderedDict[str, Any]:
 def save_source(traced: TracedModule | InternalGraph, path: str | os.PathLike[str], name: str | None = None) -> None:
     """Write the source to a `.py` file and the weights beside it, under the same name with `.pkl`.
 
-    Importing the file and calling its `load()` gives the module again, in the same mode. Both files are replaced in
-    one step each, the weights first; nothing is written if the module cannot be. Texts about the model
-    (`graph.metadata`) are not written, with a warning.
+    `load()` of the imported file gives the module again, in the same mode. Each file is replaced in one step, the
+    weights first; nothing is written if the module cannot be written as Python. Texts about the model
+    (`graph.metadata`) are left out, with a warning.
 
     Raises:
         GraphError: as `to_source`.
@@ -106,8 +107,7 @@ class _File:
         self.top = parts.top
         self.top.sequential = False
         imports = Imports()
-        modules = modules_of(parts.top)
-        for module in modules:
+        for module in modules_of(parts.top):
             self._prepare(module, imports)
         classes = Classes(parts, imports, name)
         blocks = [classes.text(plan) for plan in classes.plans]
@@ -120,7 +120,7 @@ class _File:
             raise GraphError(f"to_source: the graph cannot be written as Python ({exc})") from exc
 
     def _prepare(self, module: ModulePart, imports: Imports) -> None:
-        """Names of imports and parameters are settled before any statement is written."""
+        """Choose the names of imports and parameters, before any statement is written."""
         for graph in module.graphs:
             for expr in graph.exprs(recursive=False):
                 if isinstance(expr, CallFunction):
@@ -141,6 +141,8 @@ class _File:
     def _head(self) -> str:
         inputs = [n for g in self.top.graphs for n in g.inputs if hasattr(n, "spec")]
         shown = ", ".join(f"{n.name}: {n.spec.dtype}{list(n.spec.shape)}" for n in inputs)
+        text = f"with inputs {harmless(shown)}"
+        notes = textwrap.wrap(text, 111, break_long_words=False, break_on_hyphens=False)
         lines = [
             '"""A network, written as Python by megengine.traced_module.source from its graph.',
             "",
@@ -148,7 +150,7 @@ class _File:
             '"""',
             "",
             f"# Made from the graph of {harmless(self.top.graphs[0].name)[:80]}",
-            *(f"# {line}" for line in _folded(f"with inputs {harmless(shown)}")),
+            *(f"# {line}" for line in notes),
             "",
         ]
         return "\n".join(lines)
@@ -168,8 +170,8 @@ class _File:
         ]
 
     def _layers(self, part: Part, path: tuple[str, ...]) -> Iterator[tuple[str, Module]]:
-        """(how it is read, layer) of every layer, and of the layers inside of it."""
-        for name, child in part.children().items():
+        """(text that reads it, layer) of every layer, those inside of layers included."""
+        for name, child in part.entries.items():
             here = (*path, name)
             if isinstance(child, LayerPart):
                 for inner, layer in child.value.named_modules():
@@ -177,7 +179,7 @@ class _File:
             yield from self._layers(child, here)
 
     def _exceptions(self, layers: list[tuple[str, Module]]) -> Iterator[str]:
-        """Layers in another mode than the others, and those that are kept out of quantization."""
+        """Statements for layers in another mode than most, and for those that are not quantized."""
         for place, layer in layers:
             if layer.training != self.training:
                 yield f"{place}.train({layer.training}, recursive=False)"
@@ -193,7 +195,7 @@ class _File:
 
 
 def _collect(part: Part, prefix: str, found: OrderedDict[str, Any]) -> None:
-    """Add what `Module.state_dict` of the generated object has: what one module holds twice stands there once."""
+    """Add the entries of `Module.state_dict` of the generated object; a tensor that a module holds twice has one."""
     for name, child in _held(part, prefix, set()):
         if isinstance(child, TensorPart):
             found[name] = Module()._saved(child.value)
@@ -204,11 +206,9 @@ def _collect(part: Part, prefix: str, found: OrderedDict[str, Any]) -> None:
 
 
 def _held(part: Part, prefix: str, seen: set[int]) -> Iterator[tuple[str, Part]]:
-    """Modules and tensors that a module holds, in containers too, each once: under the first of its names."""
-    children = part.children()
+    """Modules and tensors of a module and of its containers, each once, under its first name."""
     numbered = isinstance(part, HolderPart) and part.kind is list
-    for name in children if numbered else sorted(children):
-        child = children[name]
+    for name, child in part.entries.items() if numbered else sorted(part.entries.items()):
         if isinstance(child, HolderPart) and child.kind is not Module:
             yield from _held(child, f"{prefix}{name}.", seen)
         elif id(child.value) not in seen:
@@ -225,12 +225,3 @@ def _imports(body: str, imports: Imports) -> str:
             _, module, _, name = line.split(" ")
             imports.of(module, name)
     return "\n".join([line for line in ours if line.startswith("import ")] + imports.lines())
-
-
-def _folded(text: str) -> list[str]:
-    lines = [""]
-    for word in text.split(" "):
-        if len(lines[-1]) + len(word) > 110:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return lines

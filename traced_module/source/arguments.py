@@ -1,13 +1,15 @@
-"""Parameters of generated forward functions, and how calls of them are written."""
+"""Parameters of generated forward functions, and the arguments of calls of them."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from megengine.core.pytree import flatten, unflatten
+from megengine.core.pytree import flatten
+from megengine.traced_module.ir.functions import unflatten_arguments, without_self
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, Node
 from megengine.traced_module.source.text import INDENT, WIDTH, Names, flat, literal
@@ -17,22 +19,22 @@ KINDS = inspect.Parameter
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A parameter: its name in the file, and what one graph was traced with: nodes and constants, nested."""
+    """A parameter: its name in the file, and its argument in the trace of one graph: nodes and constants, nested."""
 
     name: str
     kind: Any
     value: Any
     default: Any = KINDS.empty
 
-    @property
-    def holds_tensors(self) -> bool:
-        """True if a node is among the values."""
-        return any(isinstance(leaf, Node) for leaf in flatten(self.value)[0])
+
+def holds_node(value: Any) -> bool:
+    """True if a nested value holds a node."""
+    return any(isinstance(leaf, Node) for leaf in flatten(value)[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The parameters of a graph; `entries` are those of its function, `all_entries` have the constant ones too."""
+    """The parameters of a graph: `entries` are those of its function, `all_entries` include constant ones."""
 
     entries: tuple[Entry, ...]
     all_entries: tuple[Entry, ...]
@@ -40,41 +42,31 @@ class Written:
 
 def _bound(signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Entry]:
     if signature is not None:
-        plainly = signature.replace(parameters=list(signature.parameters.values())[1:])
-        try:
+        plainly = without_self(signature)
+        with suppress(TypeError):  # the call was edited since: its arguments are taken by position
             bound = plainly.bind(*args, **kwargs)
-        except TypeError:
-            bound = None  # the call was edited since; its arguments are taken as they come
-        if bound is not None:
             bound.apply_defaults()
             found = plainly.parameters
             return [Entry(n, found[n].kind, v, found[n].default) for n, v in bound.arguments.items()]
-    named = [Entry(k, KINDS.KEYWORD_ONLY, v) for k, v in kwargs.items()]
-    places = [Entry(_name(v, i), KINDS.POSITIONAL_OR_KEYWORD, v) for i, v in enumerate(args)]
-    return [*places, *named]
-
-
-def _name(value: Any, index: int) -> str:
-    return value.name if isinstance(value, Node) else f"args_{index}"
+    names = [value.name if isinstance(value, Node) else f"args_{i}" for i, value in enumerate(args)]
+    places = [Entry(name, KINDS.POSITIONAL_OR_KEYWORD, v) for name, v in zip(names, args, strict=True)]
+    return [*places, *(Entry(k, KINDS.KEYWORD_ONLY, v) for k, v in kwargs.items())]
 
 
 def written_of_graph(graph: InternalGraph, signature: inspect.Signature | None) -> Written:
-    """The parameters of a graph's function: those of the module's forward that hold tensors."""
+    """The parameters of the function of a graph: those of the module's forward that hold tensors."""
     nodes = [n for n in graph.inputs if not isinstance(n, ModuleNode)]
     names = Names()
     if graph.arguments is None:
         entries = [Entry(names.give(n.name), KINDS.POSITIONAL_OR_KEYWORD, n) for n in nodes]
         return Written(tuple(entries), tuple(entries))
-    leaves: list[Any] = list(nodes)
-    for index, value in graph.arguments[1]:
-        leaves.insert(index, value)
-    args, kwargs = unflatten(graph.arguments[0], leaves)
+    args, kwargs = unflatten_arguments(graph.arguments, nodes)
     found = [Entry(names.give(e.name), e.kind, e.value, e.default) for e in _bound(signature, args, kwargs)]
-    return Written(tuple(e for e in found if e.holds_tensors), tuple(found))
+    return Written(tuple(e for e in found if holds_node(e.value)), tuple(found))
 
 
 def parameters_text(entries: Sequence[Entry], *, defaults: bool = False) -> list[str]:
-    """Parameters behind `self`. With `defaults`, those that the module's forward had are kept."""
+    """Parameters behind `self`; with `defaults`, those of the module's forward are written."""
     text: list[str] = []
     starred = False
     for entry in entries:
@@ -92,32 +84,27 @@ def parameters_text(entries: Sequence[Entry], *, defaults: bool = False) -> list
     return text
 
 
-def passed(entries: Sequence[Entry]) -> Iterator[tuple[str, Any]]:
-    """(name or "", value) of the arguments of a call."""
-    for entry in entries:
+def arguments_of_call(
+    signature: inspect.Signature | None, target: Written, args: Sequence[Any], kwargs: Mapping[str, Any], *, whole: bool
+) -> Iterator[tuple[str, Any]]:
+    """(name or "", value) of the arguments for a generated forward; with `whole` the constant ones too."""
+    wanted = {e.name for e in (target.all_entries if whole else target.entries)}
+    for parameter, entry in zip(target.all_entries, _bound(signature, args, kwargs), strict=True):
+        if parameter.name not in wanted:
+            continue
         if entry.kind is KINDS.VAR_POSITIONAL:
             yield from (("", v) for v in entry.value)
         elif entry.kind is KINDS.VAR_KEYWORD:
             yield from entry.value.items()
         else:
-            yield entry.name if entry.kind is KINDS.KEYWORD_ONLY else "", entry.value
-
-
-def arguments_of_call(
-    signature: inspect.Signature | None, target: Written, args: Sequence[Any], kwargs: Mapping[str, Any], *, whole: bool
-) -> Iterator[tuple[str, Any]]:
-    """The arguments of a call of a generated forward; with `whole` the constant ones too."""
-    wanted = [e.name for e in (target.all_entries if whole else target.entries)]
-    names = [e.name for e in target.all_entries]
-    given = [Entry(n, e.kind, e.value, e.default) for n, e in zip(names, _bound(signature, args, kwargs), strict=True)]
-    yield from passed([e for e in given if e.name in wanted])
+            yield parameter.name if entry.kind is KINDS.KEYWORD_ONLY else "", entry.value
 
 
 # ---------------------------------------------------------------- several graphs
 
 
 def dispatch(graphs: Sequence[Written]) -> list[str]:
-    """The body of a forward that takes all arguments and calls the function of the graph that fits them."""
+    """The body of a forward that calls the function of the graph that fits its arguments."""
     lines: list[str] = []
     for i, written in enumerate(graphs):
         tests = [
@@ -132,18 +119,15 @@ def dispatch(graphs: Sequence[Written]) -> list[str]:
         else:
             joined = [f"{INDENT * 3}{'and ' if k else ''}{test}" for k, test in enumerate(tests)]
             lines += [f"{INDENT * 2}if (", *joined, f"{INDENT * 2}):"]
-        lines.append(f"{INDENT * 3}return self._forward_{i}({', '.join(_handed_on(written.entries))})")
+        stars = {KINDS.VAR_POSITIONAL: "*{0}", KINDS.VAR_KEYWORD: "**{0}", KINDS.KEYWORD_ONLY: "{0}={0}"}
+        arguments = ", ".join(stars.get(e.kind, "{0}").format(e.name) for e in written.entries)
+        lines.append(f"{INDENT * 3}return self._forward_{i}({arguments})")
     lines.append(f'{INDENT * 2}raise ValueError("the module was not traced with these arguments")')
     return lines
 
 
-def _handed_on(entries: Sequence[Entry]) -> Iterator[str]:
-    stars = {KINDS.VAR_POSITIONAL: "*{0}", KINDS.VAR_KEYWORD: "**{0}", KINDS.KEYWORD_ONLY: "{0}={0}"}
-    return (stars.get(e.kind, "{0}").format(e.name) for e in entries)
-
-
 def _shape(value: Any) -> Any:
-    """Equal for arguments that need no test to be told apart."""
+    """Equal for arguments that the generated forward need not distinguish."""
     leaves, structure = flatten(value)
     return structure, [None if isinstance(v, Node) else (type(v), flat(literal(v))) for v in leaves]
 

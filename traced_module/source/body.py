@@ -1,4 +1,4 @@
-"""Forward functions as source: one statement for each expression of a graph."""
+"""Forward functions as source: a statement for each expression of a graph."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from megengine.traced_module.ir.expr import (
     is_call_tensor_method,
 )
 from megengine.traced_module.ir.functions import function_of, wrapped_functions
-from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.node import ModuleNode, Node
 from megengine.traced_module.ir.primitives import is_among
 from megengine.traced_module.operators import BINARY, COMPARED, UNARY
-from megengine.traced_module.source.arguments import Entry, arguments_of_call
+from megengine.traced_module.source.arguments import Entry, arguments_of_call, holds_node
 from megengine.traced_module.source.layers import home_of, same_value
 from megengine.traced_module.source.ops import op_code
 from megengine.traced_module.source.parts import ModulePart, Part, Parts, read
@@ -52,7 +52,7 @@ from megengine.traced_module.tracing.calls import Static, shape_value
 
 
 class Imports:
-    """What a generated file imports beside MegEngine, and under which names."""
+    """The imports of a generated file besides MegEngine, and the names under which they are known."""
 
     def __init__(self) -> None:
         self.names = Names()
@@ -61,16 +61,13 @@ class Imports:
     def of(self, module: str, name: str) -> str:
         """The name under which `name` of a module is known. Raises GraphError if it cannot be imported."""
         outer, _, inner = name.partition(".")
-        at: Any = sys.modules.get(module)
-        for part in name.split("."):
-            at = getattr(at, part, None) if plain(part) else None
-        if at is None or module == "__main__" or not all(map(plain, module.split("."))):
+        if _found(module, name) is None or module == "__main__" or not all(map(plain, module.split("."))):
             raise GraphError(
                 f"{module}.{name} cannot be imported by a generated file; define it at the top level of a module "
                 "that can be imported"
             )
         if (module, outer) not in self._given:
-            ours = outer in RESERVED and module.startswith("megengine")  # of megengine itself, kept free for it
+            ours = outer in RESERVED and module.startswith("megengine")  # reserved for this import
             self._given[module, outer] = outer if ours else self.names.give(outer)
         known = self._given[module, outer]
         return f"{known}.{inner}" if inner else known
@@ -80,42 +77,45 @@ class Imports:
         found: dict[str, list[str]] = {}
         for (module, name), known in sorted(self._given.items()):
             found.setdefault(module, []).append(name if known == name else f"{name} as {known}")
-        return [line for module, names in found.items() for line in imported(module, names)]
+        lines = []
+        for module, names in found.items():
+            line = f"from {module} import {', '.join(names)}"
+            broken = [f"from {module} import (", *(f"{INDENT}{n}," for n in names), ")"]
+            lines += [line] if len(line) <= WIDTH else broken
+        return lines
 
     def function(self, qualified: str) -> str:
-        """How a public or wrapped function is written."""
+        """The text of a public or wrapped function."""
         if qualified == opdefs.COPY:
             return "to"  # the method
         if qualified not in wrapped_functions and qualified in public_functions:
-            return public_name(qualified)
+            return _public_name(qualified)
         function = function_of(qualified)
         home, name = function.__module__, function.__qualname__
         written = self.of(home, name)
-        found: Any = sys.modules[home]
-        for part in name.split("."):
-            found = getattr(found, part)
-        if inspect.unwrap(found) is not inspect.unwrap(function):
+        if inspect.unwrap(_found(home, name)) is not inspect.unwrap(function):
             raise GraphError(f"{qualified} is not what {home} has under that name; give the function its own name")
         return written
 
     def kind(self, kind: type) -> str:
-        """How a class is written."""
+        """The text of a class."""
         home, name = home_of(kind)
         return f"M.{name}" if home == "megengine.module" else self.of(home, name)
 
 
-def imported(module: str, names: list[str]) -> list[str]:
-    """A from-import, broken where it is long."""
-    line = f"from {module} import {', '.join(names)}"
-    return [line] if len(line) <= WIDTH else [f"from {module} import (", *(f"{INDENT}{n}," for n in names), ")"]
+def _found(module: str, name: str) -> Any:
+    at: Any = sys.modules.get(module)
+    for part in name.split("."):
+        at = getattr(at, part, None) if plain(part) else None
+    return at
 
 
-def public_name(qualified: str) -> str:
-    """A public function below `F` where it is exported there, else by its full name."""
+def _public_name(qualified: str) -> str:
+    """A public function below `F` if it is exported there, else its full name."""
     home, _, name = qualified.rpartition(".")
     if getattr(getattr(getattr(F, name, None), "__public__", None), "qualified", None) == qualified:
         return f"F.{name}"
-    if home == f"megengine.{name}":  # a module is hidden by its function of that name
+    if home == f"megengine.{name}":  # the function hides its module
         return f"mge.{name}"
     prefix = "megengine.functional."
     return f"F.{home[len(prefix) :]}.{name}" if home.startswith(prefix) else f"mge.{home[len('megengine.') :]}.{name}"
@@ -134,21 +134,31 @@ class Body:
             if isinstance(node, ModuleNode):
                 self.codes[id(node)] = "self"
         for entry in written.entries:
-            self._unpack(entry)
+            self._name_nodes(entry)
         for expr in graph.exprs(recursive=False):
             try:
                 self._statement(expr)
             except MegEngineError as exc:
                 exc.add_note(f"in {expr!r} of {graph.qualname}")
                 raise
-        self._return(self._result())
+        self._return()
 
     # ------------------------------------------------------------ values
 
     def _put(self, code: Code, prefix: str = "") -> None:
         self.lines += wrapped(code, 2, prefix)
 
-    def _return(self, code: Code) -> None:
+    def _return(self) -> None:
+        graph = self.graph
+        for node in {id(n): n for n in graph.outputs if shape_value(n) is not None}.values():
+            # a shape is a tensor here, and a tuple of numbers when no graph is recorded
+            name = self.names.give(f"{node.name}_tensor")
+            self._put(f"{name} = Tensor({self.codes[id(node)]}, dtype={flat(literal(node.dtype))})")
+            self.codes[id(node)] = name
+        if graph.out_def is not None and graph.out_def.num_leaves == len(graph.outputs):
+            code = self.code(unflatten(graph.out_def, graph.outputs))
+        else:
+            code = self.code(graph.outputs[0] if len(graph.outputs) == 1 else tuple(graph.outputs))
         if isinstance(code, Group) and not code.head and code.opener == "(" and len(code.items) > 1:
             line = ", ".join(map(flat, code.items))
             code = line if len(line) + len("return ") + 2 * len(INDENT) <= WIDTH else code
@@ -158,12 +168,12 @@ class Body:
         return bool(node.users) or is_among(node, self.graph.outputs)
 
     def _local(self, node: Node, *, unused: str = "") -> str:
-        """A variable for a node; `unused` goes in front of the name of one that nothing needs."""
+        """A variable for a node; `unused` goes in front of the name of a node without users."""
         name = self.codes[id(node)] = self.names.give(node.name if self._used(node) else unused + node.name)
         return name
 
-    def _unpack(self, entry: Entry) -> None:
-        """Tensors inside of a parameter that nests get names of their own."""
+    def _name_nodes(self, entry: Entry) -> None:
+        """Name a parameter, or the tensors in a nested one."""
         if isinstance(entry.value, Node):
             self.codes[id(entry.value)] = entry.name
             return
@@ -173,24 +183,18 @@ class Body:
 
     def code(self, value: Any) -> Code:
         """A node, a constant, or containers of them."""
+        return literal(value, self._special)
+
+    def _special(self, value: Any) -> Code | None:
         if isinstance(value, Node):
             return self.codes[id(value)]
-        if isinstance(value, _Source):
-            return str(value)
         if id(value) in self.part.constants:
             return f"self.{self.part.constants[id(value)]}"
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return called(self.imports.of(type(value).__module__, type(value).__qualname__), map(self.code, value))
-        if type(value) in (list, tuple):
-            opener, closer = "()" if type(value) is tuple else "[]"
-            return Group("", opener, tuple(map(self.code, value)), closer)
-        if isinstance(value, dict):
-            items = tuple(Labelled(f"{flat(literal(k))}: ", self.code(v)) for k, v in value.items())
-            made = Group("", "{", items, "}")
-            return made if type(value) is dict else called(self.imports.of("collections", "OrderedDict"), [made])
-        if type(value) is slice:
-            return called("slice", map(self.code, (value.start, value.stop, value.step)))
-        return literal(value)
+        if isinstance(value, dict) and type(value) is not dict:
+            return called(self.imports.of("collections", "OrderedDict"), [self.code(dict(value))])
+        return None
 
     # ------------------------------------------------------------ statements
 
@@ -207,7 +211,7 @@ class Body:
             self._assign(expr, self._expression(expr))
 
     def _set_item(self, expr: CallMethod) -> None:
-        """A copy with other items: of the value itself where it is a copy already that nothing else needs."""
+        """Write items of a copy, or of the value itself if that is a copy without other users."""
         target, key, value = expr.args
         if (
             _is_copy(target.expr)
@@ -247,23 +251,6 @@ class Body:
             if isinstance(node, Node):
                 self._put(place, f"{self._local(node)} = ")
 
-    def _result(self) -> Code:
-        graph = self.graph
-        outputs = [self._output(n) for n in graph.outputs]
-        if graph.out_def is not None and graph.out_def.num_leaves == len(outputs):
-            value = unflatten(graph.out_def, outputs)
-        else:
-            value = outputs[0] if len(outputs) == 1 else tuple(outputs)
-        return self.code(value)
-
-    def _output(self, node: TensorNode) -> Any:
-        """The node, or a tensor of it where it is a shape, which is a tuple of numbers when no graph is recorded."""
-        if shape_value(node) is None:
-            return node
-        name = self.names.give(f"{node.name}_tensor")
-        self._put(f"{name} = Tensor({self.codes[id(node)]}, dtype={flat(literal(node.dtype))})")
-        return _Source(name)
-
     # ------------------------------------------------------------ expressions
 
     def _expression(self, expr: Expr) -> Code:
@@ -276,7 +263,7 @@ class Body:
             device = expr.kwargs.get("comp_node") or "xpux"
             return f"{_operand(flat(self.code(expr.args[0])))}.to({literal(device)})"
         if isinstance(expr, CallFunction):
-            return called(self.imports.function(expr.qualified), self._arguments(expr, expr.args))
+            return called(self.imports.function(expr.qualified), self._arguments(expr))
         assert isinstance(expr, CallMethod)
         if expr.method == "__call__":
             return self._module_call(expr)
@@ -292,16 +279,20 @@ class Body:
             signature = part.value.forward_signature
             found = arguments_of_call(signature, target, args, expr.kwargs, whole=len(part.graphs) > 1)
             return called(callee, [self._passed(label, value) for label, value in found])
-        return called(callee, self._arguments(expr, expr.args, skip=1))
+        return called(callee, self._arguments(expr, skip=1))
 
     def _passed(self, label: str, value: Any) -> Code:
         if label and not plain(label):
             raise GraphError(f"an argument is called {label!r}, which is no name in Python")
         return Labelled(f"{label}=", self.code(value)) if label else self.code(value)
 
-    def _arguments(self, expr: Call, args: tuple[Any, ...], *, skip: int = 0) -> Iterator[Code]:
-        """Arguments without those that equal their defaults."""
-        return (self._passed(label, value) for label, value in called_with(expr, args, skip))
+    def _arguments(self, expr: Call, *, skip: int = 0) -> Iterator[Code]:
+        """Arguments behind the first `skip` ones, without those equal to their defaults."""
+        try:
+            found = list(written_of(expr.signature, expr.signature.bind(*expr.args, **expr.kwargs).arguments))
+        except TypeError:
+            found = [*(("", v) for v in expr.args), *expr.kwargs.items()]
+        return (self._passed(label, value) for label, value in found[skip:])
 
     def _index(self, key: Any) -> str:
         items = key if type(key) is tuple and key else (key,)
@@ -330,17 +321,11 @@ class Body:
             return f"{left}{symbol}{right}" if tight else f"{left} {symbol} {right}"
         if getattr(getattr(Tensor, expr.method, None), "__public__", None) is None:
             raise GraphError(f"tensors have no method {expr.method!r}")
-        return called(f"{owner}.{expr.method}", self._arguments(expr, expr.args, skip=1))
-
-
-class _Source(str):
-    """Source in the place of a node."""
-
-    __slots__ = ()
+        return called(f"{owner}.{expr.method}", self._arguments(expr, skip=1))
 
 
 def _is_copy(expr: Expr) -> bool:
-    """True for what makes a value of its own that may be assigned into."""
+    """True for calls that make a new value, which may be assigned into."""
     return is_call_function(expr, F.copy) or is_call_tensor_method(expr, "__setitem__")
 
 
@@ -358,28 +343,16 @@ def _symbol(name: str) -> tuple[str, bool]:
     return found, bool(found) and name[0] == "r"
 
 
-def called_with(expr: Call, args: tuple[Any, ...], skip: int) -> Iterator[tuple[str, Any]]:
-    """(name or "", value) of the arguments that have to be written, `skip` leading ones left out."""
-    try:
-        signature = expr.signature
-        bound = signature.bind(*args, **expr.kwargs)
-    except TypeError:
-        yield from (("", v) for v in args[skip:])
-        yield from expr.kwargs.items()
-        return
-    yield from list(written_of(signature, bound.arguments))[skip:]
-
-
-def written_of(signature: inspect.Signature, given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Arguments as they are best written: those equal to their defaults left out, options by name."""
+def written_of(signature: inspect.Signature, arguments: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(name or "", value) of arguments: those equal to their defaults are left out, options have names."""
     parameters = list(signature.parameters.values())
-    several = any(p.kind is p.VAR_POSITIONAL and given.get(p.name) for p in parameters)
+    several = any(p.kind is p.VAR_POSITIONAL and arguments.get(p.name) for p in parameters)
     positional = True
     for parameter in parameters:
-        if parameter.name not in given:
+        if parameter.name not in arguments:
             positional = positional and parameter.kind is parameter.VAR_POSITIONAL
             continue
-        value = given[parameter.name]
+        value = arguments[parameter.name]
         if parameter.kind is parameter.VAR_POSITIONAL:
             yield from (("", v) for v in value)
         elif parameter.kind is parameter.VAR_KEYWORD:
@@ -389,18 +362,14 @@ def written_of(signature: inspect.Signature, given: dict[str, Any]) -> Iterator[
         elif parameter.default is not parameter.empty and same_value(value, parameter.default):
             positional = False
         else:
-            first = parameter.default is parameter.empty or _holds_node(value)
+            first = parameter.default is parameter.empty or holds_node(value)
             by_place = positional and parameter.kind is parameter.POSITIONAL_OR_KEYWORD and first
             positional = by_place
             yield "" if by_place else parameter.name, value
 
 
-def _holds_node(value: Any) -> bool:
-    return any(isinstance(leaf, Node) for leaf in flatten(value)[0])
-
-
 def places(value: Any, source: str) -> Iterator[tuple[Any, str]]:
-    """(leaf, how it is read) of a nested value that `source` stands for. Raises GraphError for unknown containers."""
+    """(leaf, text that reads it) of a nested value with the text `source`. Raises GraphError for other containers."""
     if isinstance(value, (list, tuple)):
         for i, item in enumerate(value):
             yield from places(item, f"{source}[{i}]")

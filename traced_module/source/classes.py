@@ -1,9 +1,9 @@
-"""Classes of a generated file: modules that look the same share one; what differs between them is its parameters."""
+"""Classes of a generated file: modules that look the same share one; its parameters are what differs between them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -12,21 +12,12 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.errors import GraphError
+from megengine.module import Module
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.source.arguments import Written, dispatch, parameters_text
 from megengine.traced_module.source.body import Body, Imports
-from megengine.traced_module.source.layers import Made, entries, same_value
-from megengine.traced_module.source.parts import (
-    HolderPart,
-    LayerPart,
-    ModulePart,
-    Part,
-    Parts,
-    Path,
-    TensorPart,
-    is_numbered,
-    read,
-)
+from megengine.traced_module.source.layers import Made, same_value
+from megengine.traced_module.source.parts import HolderPart, LayerPart, ModulePart, Part, Parts, TensorPart, read
 from megengine.traced_module.source.text import (
     INDENT,
     Code,
@@ -37,18 +28,18 @@ from megengine.traced_module.source.text import (
     flat,
     harmless,
     literal,
+    mapping,
     plain,
-    quoted,
     wrapped,
 )
 
-FLOAT32 = np.dtype(np.float32)
 LISTED = 4  # paths in the docstring of a class at most
+Sources = Mapping[tuple[int, str], str | None]  # (part, by identity, and slot) -> the parameter that gives its value
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A value that modules of one class may have different: what to call it, and whether it is best positional."""
+    """A value in which modules of one class may differ: a name for it, and whether it is passed by position."""
 
     hint: str
     value: Any
@@ -57,12 +48,12 @@ class Slot:
 
 @dataclass(eq=False, slots=True)
 class ClassPlan:
-    """One class: its modules, its parameters, and for each of its slots the parameter that gives it (or None)."""
+    """One class: its modules, its parameters, and which of them gives each slot of its first module (or None)."""
 
     name: str
     members: list[ModulePart]
     parameters: list[Slot] = field(default_factory=list)
-    sources: list[str | None] = field(default_factory=list)
+    sources: dict[tuple[int, str], str | None] = field(default_factory=dict)
     values: dict[int, list[Slot]] = field(default_factory=dict)  # of each module: a value for each parameter
 
 
@@ -97,7 +88,7 @@ class Classes:
         return module.value.origin, module is self.parts.top, children, bodies, tuple(module.aliases)
 
     def _skeleton(self, part: Part) -> Any:
-        """Equal for parts that differ in the values of their slots only."""
+        """Equal for parts that differ only in the values of their slots."""
         if isinstance(part, LayerPart):
             fixes = tuple((path, _fixed(value)) for path, value in part.made.fixes)
             return "layer", part.made.kind, tuple(part.made.arguments), fixes
@@ -105,39 +96,37 @@ class Classes:
             return "tensor", isinstance(part.value, Parameter), flat(literal(part.value.dtype))
         if isinstance(part, ModulePart) and not part.sequential:
             return "class", self.of[id(part)].name
-        return type(part).__name__, tuple((n, self._skeleton(c)) for n, c in part.children().items())
+        return type(part).__name__, tuple((n, self._skeleton(c)) for n, c in part.entries.items())
 
-    def _slots(self, part: Part) -> Iterator[Slot]:
+    def _slots(self, part: Part) -> Iterator[tuple[int, Slot]]:
+        """(identity of the part, slot) of a part and of those that it holds."""
         if isinstance(part, LayerPart):
             for name, value in part.made.arguments.items():
-                yield Slot(name, value, name in part.made.required)
+                yield id(part), Slot(name, value, name in part.made.required)
         elif isinstance(part, TensorPart):
-            yield Slot("shape", tuple(part.value.spec.shape), True)
+            yield id(part), Slot("shape", tuple(part.value.spec.shape), True)
         elif isinstance(part, ModulePart) and not part.sequential:
-            yield from self.of[id(part)].values[id(part)]
+            yield from ((id(part), slot) for slot in self.of[id(part)].values[id(part)])
         else:
-            for child in part.children().values():
+            for child in part.entries.values():
                 yield from self._slots(child)
 
     def _plan(self, members: list[ModulePart]) -> None:
-        first = members[0]
-        plan = ClassPlan(self.names.give(self._wanted_name(first)), members)
-        rows = [[(n, s) for n, c in m.entries.items() for s in self._slots(c)] for m in members]
+        plan = ClassPlan(self.names.give(self._wanted_name(members[0])), members)
+        rows = [[(n, *found) for n, c in m.entries.items() for found in self._slots(c)] for m in members]
         known: dict[tuple[str, ...], str] = {}
         names = Names()
         for column in zip(*rows, strict=True):
-            texts = tuple(_text(slot, m) for (_, slot), m in zip(column, members, strict=True))
-            if len(set(texts)) == 1:
-                plan.sources.append(None)
-                continue
-            if texts not in known:
-                attribute, slot = column[0]
+            attribute, part, slot = column[0]
+            slots = [own for _, _, own in column]
+            texts = tuple(_text(own, m) for own, m in zip(slots, members, strict=True))
+            if len(set(texts)) > 1 and texts not in known:
                 taken = slot.hint in known.values()
                 known[texts] = names.give(f"{attribute}_{slot.hint}" if taken else slot.hint)
                 plan.parameters.append(Slot(known[texts], slot.value, slot.positional))
-                for (_, own), m in zip(column, members, strict=True):
+                for own, m in zip(slots, members, strict=True):
                     plan.values.setdefault(id(m), []).append(Slot(known[texts], own.value, slot.positional))
-            plan.sources.append(known[texts])
+            plan.sources[part, slot.hint] = known.get(texts)
         for module in members:
             plan.values[id(module)] = sorted(plan.values.get(id(module), []), key=lambda s: not s.positional)
             self.of[id(module)] = plan
@@ -156,77 +145,54 @@ class Classes:
 
     # ------------------------------------------------------------ making a part
 
-    def make(self, part: Part, sources: Iterator[str | None]) -> Code:
-        """The expression that makes a part; what fits in no expression is said by `after`."""
+    def make(self, part: Part, sources: Sources) -> Code:
+        """The expression that makes a part; `after` gives the statements that it needs besides."""
         if isinstance(part, LayerPart):
-            return self._make_layer(part, sources)
+            return self._constructed(part.made, part, sources)
         if isinstance(part, TensorPart):
-            return _zeros(part.value, next(sources))
+            return _zeros(part.value, sources[id(part), "shape"])
         if isinstance(part, ModulePart) and not part.sequential:
-            plan = self.of[id(part)]
-            given = [(s, next(sources)) for s in plan.values[id(part)]]
-            return called(plan.name, [_argument(s.hint, s.value, source, s.positional) for s, source in given])
-        made = {n: self.make(c, sources) for n, c in part.children().items()}
+            slots = self.of[id(part)].values[id(part)]
+            given = [_argument(s.hint, s.value, sources[id(part), s.hint], s.positional) for s in slots]
+            return called(self.of[id(part)].name, given)
+        made = {n: self.make(c, sources) for n, c in part.entries.items()}
         if isinstance(part, ModulePart):
-            return called("M.Sequential", made.values() if is_numbered(made) else [_mapping(made)])
+            return called("M.Sequential", made.values() if part.numbered else [mapping(made)])
         assert isinstance(part, HolderPart)
         if part.kind is list:
             return Group("", "[", tuple(made.values()), "]")
-        return "M.Module()" if part.kind is not dict else _mapping(made)
+        return "M.Module()" if part.kind is not dict else mapping(made)
 
-    def _make_layer(self, part: LayerPart, sources: Iterator[str | None]) -> Code:
-        made, items = part.made, []
+    def _constructed(self, made: Made, part: Part, sources: Sources) -> Code:
+        """The call that makes a layer, which is a part or inside of one."""
+        items = []
         for name, value in made.arguments.items():
-            source = next(sources)
+            source = sources.get((id(part), name))
             if source is None and name in made.defaults and same_value(value, made.defaults[name]):
                 continue
+            if source is None and isinstance(value, Enum) and plain(value.name):
+                source = f"{self.imports.of(type(value).__module__, type(value).__qualname__)}.{value.name}"
             try:
                 items.append(_argument(name, value, source, name in made.required))
             except GraphError as exc:
                 raise GraphError(f"{'.'.join(part.path)}: {name}={value!r} of a {made.kind.__name__}: {exc}") from None
         return called(self.imports.kind(made.kind), items)
 
-    def _fix_code(self, value: Any) -> Code:
-        if isinstance(value, Tensor):
-            return _zeros(value)
-        if not isinstance(value, Made):
-            return literal(value)
-        given = [
-            _argument(n, v, self._enumerated(v), n in value.required)
-            for n, v in value.arguments.items()
-            if not (n in value.defaults and same_value(v, value.defaults[n]))
-        ]
-        return called(self.imports.kind(value.kind), given)
-
-    def _enumerated(self, value: Any) -> str | None:
-        if not isinstance(value, Enum) or not plain(value.name):
-            return None
-        return f"{self.imports.of(type(value).__module__, type(value).__qualname__)}.{value.name}"
-
-    def after(self, part: Part, target: str, sources: Iterator[str | None]) -> Iterator[list[str]]:
+    def after(self, part: Part, target: str, sources: Sources) -> Iterator[list[str]]:
         """Statements behind the one that makes a part: entries of empty modules, attributes of layers."""
         if isinstance(part, LayerPart):
-            for _ in part.made.arguments:
-                next(sources)
             for path, value in part.made.fixes:
-                owner = read(part, target, path[:-1]) if path[:-1] else target
-                holder = part.value
-                for name in path[:-1]:
-                    holder = entries(holder)[name]
-                code = self._fix_code(value)
-                yield assignment(owner, path[-1], code, items=isinstance(holder, (list, dict)))
-        elif isinstance(part, TensorPart):
-            next(sources)
-        elif isinstance(part, ModulePart) and not part.sequential:
-            for _ in self.of[id(part)].values[id(part)]:
-                next(sources)
-        else:
-            for name, child in part.children().items():
-                here = list(sources_of(self, child, sources))
+                if isinstance(value, Made):
+                    code: Code = self._constructed(value, part, {})
+                else:
+                    code = _zeros(value) if isinstance(value, Tensor) else literal(value)
+                yield assignment(read(part, target, path), code)
+        elif not isinstance(part, ModulePart) or part.sequential:
+            for name, child in part.entries.items():
                 where = part.access(target, name)
-                if isinstance(part, HolderPart) and part.kind not in (list, dict):
-                    yield wrapped(self.make(child, iter(here)), 2, f"{where} = ")
-                yield from self.after(child, where, iter(here))
+                if isinstance(part, HolderPart) and part.kind is Module:
+                    yield wrapped(self.make(child, sources), 2, f"{where} = ")
+                yield from self.after(child, where, sources)
 
     # ------------------------------------------------------------ text
 
@@ -236,25 +202,14 @@ class Classes:
         lines = [f"class {plan.name}(M.Module):", f'{INDENT}"""{_paths(plan.members)}"""', ""]
         head = ["self", *(s.hint for s in plan.parameters)]
         lines += [*wrapped(called("def __init__", head), 1, suffix=":"), f"{INDENT * 2}super().__init__()"]
-        sources = iter(plan.sources)
         for name, child in module.entries.items():
-            here = list(sources_of(self, child, sources))
-            lines += assignment("self", name, self.make(child, iter(here)))
-            for more in self.after(child, module.access("self", name), iter(here)):
+            target = module.access("self", name)
+            lines += assignment(target, self.make(child, plan.sources))
+            for more in self.after(child, target, plan.sources):
                 lines += more
         for new, first in module.aliases:
-            lines += self._alias(module, new, first)
+            lines += assignment(read(module, "self", new), read(module, "self", first))
         return lines + self._functions(module)
-
-    def _alias(self, module: ModulePart, new: Path, first: Path) -> list[str]:
-        owner = read(module, "self", new[:-1]) if new[:-1] else "self"
-        numbered, at = False, module
-        for name in new[:-1]:
-            child = at.children().get(name) if isinstance(at, Part) else None
-            at = child if child is not None else entries(at.value if isinstance(at, Part) else at)[name]
-        if isinstance(at, Part):
-            numbered = at.access("", new[-1]).startswith("[")
-        return assignment(owner, new[-1], read(module, "self", first), items=numbered or isinstance(at, (list, dict)))
 
     def _functions(self, module: ModulePart) -> list[str]:
         bodies = self.bodies[id(module)]
@@ -268,22 +223,15 @@ class Classes:
         return lines
 
 
-def sources_of(classes: Classes, part: Part, sources: Iterator[str | None]) -> Iterator[str | None]:
-    """The sources of the slots of one part."""
-    return (next(sources) for _ in list(classes._slots(part)))
-
-
 def _function(name: str, parameters: list[str]) -> list[str]:
     return wrapped(called(f"def {name}", ["self", *parameters]), 1, suffix=":")
 
 
-def assignment(owner: str, name: str, code: Code, *, items: bool = False) -> list[str]:
-    """The statement that sets an attribute or an item."""
-    if items:
-        return wrapped(code, 2, f"{owner}[{int(name) if name.isdigit() else flat(literal(name))}] = ")
-    if plain(name):
-        return wrapped(code, 2, f"{owner}.{name} = ")
-    return wrapped(called("setattr", [owner, quoted(name), code]), 2)
+def assignment(target: str, code: Code) -> list[str]:
+    """The statement that sets an attribute or an item, given the text that reads it."""
+    if target.endswith(")"):
+        return wrapped(called("setattr", [target.removeprefix("getattr(").removesuffix(")"), code]), 2)
+    return wrapped(code, 2, f"{target} = ")
 
 
 def _argument(name: str, value: Any, source: str | None, positional: bool) -> Code:
@@ -291,16 +239,12 @@ def _argument(name: str, value: Any, source: str | None, positional: bool) -> Co
     return code if positional else Labelled(f"{name}=", code)
 
 
-def _mapping(made: dict[str, Code]) -> Group:
-    return Group("", "{", tuple(Labelled(f"{quoted(n)}: ", c) for n, c in made.items()), "}")
-
-
 def _zeros(tensor: Tensor, shape: str | None = None) -> Code:
-    """A parameter or buffer of zeros: its value comes from the weights."""
+    """A parameter or buffer of zeros: its values come from the file of weights."""
     dtype, kind = tensor.dtype, "Parameter" if isinstance(tensor, Parameter) else "Tensor"
     stored = storage_of(dtype)
     given: list[Code] = [shape or literal(tuple(tensor.spec.shape))]
-    zeros = called("F.zeros", given + ([] if stored == FLOAT32 else [Labelled("dtype=", literal(stored))]))
+    zeros = called("F.zeros", given + ([] if stored == np.float32 else [Labelled("dtype=", literal(stored))]))
     if isinstance(dtype, QuantizedDType):
         return called(kind, [zeros, Labelled("dtype=", literal(dtype))])
     return called(kind, [zeros]) if kind == "Parameter" else zeros
@@ -330,17 +274,17 @@ def modules_of(top: Part) -> list[ModulePart]:
         at = todo.pop()
         if id(at) not in found:
             found[id(at)] = at
-            todo += reversed(at.children().values())
+            todo += reversed(at.entries.values())
     return [part for part in found.values() if isinstance(part, ModulePart)]
 
 
 def _by_height(modules: list[ModulePart]) -> list[list[ModulePart]]:
-    """Modules by how many levels of modules are below them, in their order: first those that hold none."""
+    """Modules grouped by the levels of modules below them: first those that hold none."""
     heights: dict[int, int] = {}
 
     def height(part: Part) -> int:
         if id(part) not in heights:
-            below = max([height(child) for child in part.children().values()], default=0)
+            below = max([height(child) for child in part.entries.values()], default=0)
             heights[id(part)] = below + isinstance(part, ModulePart)
         return heights[id(part)]
 

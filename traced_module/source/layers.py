@@ -1,4 +1,4 @@
-"""Layers as calls of their constructors: arguments are found in the attributes, proved by making the layer again."""
+"""Layers as calls of their constructors: the arguments come from attributes, and the layer is made again as a test."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _MISSING = object()
 
 @dataclass(slots=True)
 class Made:
-    """How a layer or tensor is made: `callee(**arguments)`, then attributes that the constructor does not set so.
+    """How a layer is made: `kind(**arguments)`, then the attributes that the constructor sets otherwise.
 
-    `arguments` hold every parameter; those that equal `defaults` need not be written, those of `required` are
-    positional. `fixes` are (path below the layer, value), where a value is a literal, None, a tensor or another `Made`.
+    `arguments` hold every parameter; those equal to `defaults` need not be written, those of `required` are
+    positional. `fixes` are (path below the layer, value); a value is a literal, None, a tensor or another `Made`.
     """
 
     kind: type
@@ -39,7 +39,7 @@ class Made:
 
 
 def constructor_parameters(kind: type) -> dict[str, inspect.Parameter]:
-    """Parameters of a constructor; those that it passes on by *args are found in the classes above it."""
+    """Parameters of a constructor; those that it passes on as *args come from its base classes."""
     found: dict[str, inspect.Parameter] = {}
     for cls in kind.__mro__:
         if cls is Module or "__init__" not in vars(cls):
@@ -57,7 +57,7 @@ def constructor_parameters(kind: type) -> dict[str, inspect.Parameter]:
 
 
 def _value_of(layer: Any, parameter: inspect.Parameter) -> Any:
-    """What a constructor was given for a parameter, as far as the attributes tell; _MISSING if they do not."""
+    """The argument of a constructor for a parameter, from the attributes; _MISSING if they do not hold it."""
     own = object.__getattribute__(layer, "__dict__")
     value = own.get(parameter.name, own.get(_STORED_AS.get(parameter.name, ""), _MISSING))
     if value is _MISSING:
@@ -70,7 +70,7 @@ def _value_of(layer: Any, parameter: inspect.Parameter) -> Any:
 
 
 def _parts(layer: Any, wanted: Mapping[str, Any]) -> list[Any]:
-    """The layer and its own layers, those first that know more of the parameters (of ConvBn2d, the convolution)."""
+    """The layer and its own layers; first those with more of the parameters (in ConvBn2d, the convolution)."""
     own = object.__getattribute__(layer, "__dict__")
     inner = [v for v in own.values() if isinstance(v, Module)]
     return [layer, *sorted(inner, key=lambda m: -len(wanted.keys() & object.__getattribute__(m, "__dict__").keys()))]
@@ -94,7 +94,7 @@ def _arguments(layer: Any, where: str) -> dict[str, Any]:
 
 
 def _shorter(value: Any, default: Any) -> Any:
-    """The one number of a tuple of equal numbers, and the default where it is the same number."""
+    """One number for a tuple of equal integers; the default if it is the same number."""
     if type(value) is tuple and value and all(type(v) is int and v == value[0] for v in value):
         value = value[0]
     numbers = type(value) in (int, float) and type(default) in (int, float)
@@ -102,7 +102,7 @@ def _shorter(value: Any, default: Any) -> Any:
 
 
 class Layers:
-    """Finds out how layers are made; each kind of layer with the same arguments is tried once."""
+    """How layers are made; each class with equal arguments is tried once."""
 
     def __init__(self) -> None:
         self._tried: dict[Any, Any] = {}
@@ -134,13 +134,13 @@ class Layers:
                     f"again: {exc}"
                 ) from exc
             finally:
-                source.state = state  # the first weights that were drawn must not move what the user draws next
+                source.state = state  # drawing weights must not change what the user draws next
         return self._tried[key]
 
     def _differences(
         self, layer: Any, fresh: Any, path: tuple[str, ...], where: str
     ) -> Iterator[tuple[tuple[str, ...], Any]]:
-        """What has to be set on a newly made layer. Attributes that its class does not make do not count."""
+        """What has to be set on a newly made layer. Attributes that its class does not set are left out."""
         made = entries(fresh)
         for name, value in entries(layer).items():
             here, new = (*path, name), made.get(name, _MISSING)
@@ -159,11 +159,15 @@ class Layers:
                     )
                 yield from self._differences(value, new, here, where)
             elif new is not _MISSING and not same_value(value, new):
-                yield here, _fix(value, ".".join((where, *here)))
+                try:
+                    literal(value)
+                except GraphError as exc:
+                    raise GraphError(f"{'.'.join((where, *here))}: {exc}") from None
+                yield here, value
 
 
 def entries(layer: Any) -> dict[str, Any]:
-    """What a layer keeps, without what every module keeps."""
+    """Attributes of a layer, without those of every module; or items of a container."""
     if isinstance(layer, Module):
         own = object.__getattribute__(layer, "__dict__")
         return {k: v for k, v in own.items() if k not in _BOOKKEEPING}
@@ -174,14 +178,6 @@ def _holds_parts(value: Any) -> bool:
     if isinstance(value, (list, tuple, dict)):
         return any(_holds_parts(v) for v in entries(value).values())
     return isinstance(value, (Module, Tensor))
-
-
-def _fix(value: Any, where: str) -> Any:
-    try:
-        literal(value)
-    except GraphError as exc:
-        raise GraphError(f"{where}: {exc}") from None
-    return value
 
 
 def _alike(tensor: Tensor, new: Any) -> bool:
@@ -203,12 +199,12 @@ def same_value(a: Any, b: Any) -> bool:
         return np.array_equal(a, b)
     try:
         return bool(a == b)
-    except Exception:  # a class of the user's whose comparison fails: not known to be equal
+    except Exception:  # the comparison of a user's class may fail: not known to be equal
         return False
 
 
 def home_of(kind: type) -> tuple[str, str]:
-    """(module, name) from which a class is imported: the shortest path that has it under its name."""
+    """(module, name) from which a class is imported: the shortest path with this class under its name."""
     name, parts = kind.__qualname__, kind.__module__.split(".")
     for length in range(2, len(parts)):
         home = ".".join(parts[:length])

@@ -1,4 +1,4 @@
-"""Ops as source: as the operator or public function that applies just this op, else by name."""
+"""Ops as source: the operator or public function that applies just this op, else `apply` with its name."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _call(function: Callable[..., Any], listed: bool, options: dict[str, Any]) -
 
 
 def _ways(attrs: dict[str, Any]) -> Iterator[tuple[bool, dict[str, Any]]]:
-    """How a public function may take what an op takes: tensors one by one or as a list, geometry as few numbers."""
+    """(tensors as a list, options) of the calls of a public function that may apply an op."""
     simple = {k: _simplified(v) for k, v in attrs.items()}
     yield False, simple
     yield False, attrs
@@ -59,7 +59,7 @@ def _simplified(value: Any) -> Any:
 
 
 def _needed(expr: Apply, function: Callable[..., Any], listed: bool, options: dict[str, Any]) -> dict[str, Any]:
-    """Options without those that the function has by itself."""
+    """Options without those that are defaults of the function."""
     kept = dict(options)
     for name in options:
         fewer = {k: v for k, v in kept.items() if k != name}

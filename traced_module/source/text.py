@@ -1,4 +1,4 @@
-"""Python text: literals that cannot leave their quotes, names that are only names, calls wrapped to a line length."""
+"""Python text: literals that cannot leave their quotes, identifiers, and calls broken to a line length."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import re
 import unicodedata
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,24 +19,18 @@ from megengine.core.errors import GraphError
 
 WIDTH = 120
 INDENT = "    "
-# what every written file imports, and the names that its bodies use
+# names that every generated file imports or defines
 RESERVED = frozenset({*dir(builtins), "self", "mge", "F", "M", "Tensor", "Parameter", "apply", "quantized", "load"})
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Something in brackets: `head`, then the items between `opener` and `closer`, broken into lines where needed."""
+    """`head`, then the items between the brackets `opener` and `closer`, broken into lines if they are long."""
 
     head: str
     opener: str
     items: tuple[Code, ...]
     closer: str
-
-    def flat(self) -> str:
-        """All on one line."""
-        inside = ", ".join(map(flat, self.items))
-        comma = "," if self.opener == "(" and not self.head and len(self.items) == 1 else ""
-        return f"{self.head}{self.opener}{inside}{comma}{self.closer}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +40,22 @@ class Labelled:
     label: str
     value: Code
 
-    def flat(self) -> str:
-        """All on one line."""
-        return f"{self.label}{flat(self.value)}"
-
 
 Code = str | Group | Labelled
 
 
 def flat(code: Code) -> str:
     """The text on one line."""
-    return code if isinstance(code, str) else code.flat()
+    if isinstance(code, str):
+        return code
+    if isinstance(code, Labelled):
+        return f"{code.label}{flat(code.value)}"
+    comma = "," if code.opener == "(" and not code.head and len(code.items) == 1 else ""
+    return f"{code.head}{code.opener}{', '.join(map(flat, code.items))}{comma}{code.closer}"
 
 
 def wrapped(code: Code, indent: int, prefix: str = "", suffix: str = "") -> list[str]:
-    """Lines of at most WIDTH characters where brackets allow it, as a formatter would break them."""
+    """Lines of at most WIDTH characters if brackets allow it, broken as a formatter does."""
     margin = INDENT * indent
     line = f"{margin}{prefix}{flat(code)}{suffix}"
     if isinstance(code, Labelled):
@@ -68,7 +63,7 @@ def wrapped(code: Code, indent: int, prefix: str = "", suffix: str = "") -> list
     if len(line) <= WIDTH or isinstance(code, str) or not code.items:
         return [line]
     inside = f"{margin}{INDENT}{', '.join(map(flat, code.items))}"
-    if code.head and len(inside) <= WIDTH:  # all arguments of a call on a line of their own
+    if code.head and len(inside) <= WIDTH:  # all arguments of a call on one line
         body = [inside]
     else:
         body = [text for item in code.items for text in wrapped(item, indent + 1, suffix=",")]
@@ -84,7 +79,7 @@ def called(head: str, items: Iterable[Code]) -> Group:
 
 
 def plain(name: Any) -> bool:
-    """True for what can be written as an attribute or variable and is read back as exactly this name."""
+    """True for an identifier that Python reads back as exactly this name."""
     return (
         isinstance(name, str)
         and name.isidentifier()
@@ -100,15 +95,15 @@ def attribute(owner: str, name: str) -> str:
 
 
 class Names:
-    """Free names, each given once; `taken` are those that are not free."""
+    """Names, each given once; `taken` are not free."""
 
     def __init__(self, taken: Iterable[str] = (), *, separator: str = "_") -> None:
         self.taken = {*RESERVED, *taken}
         self._separator = separator
-        self._counts: dict[str, int] = {}  # names up to this one are taken
+        self._counts: dict[str, int] = {}  # of a name: its numbers up to this one are taken
 
     def give(self, wanted: str) -> str:
-        """An identifier as near to what is wanted as possible."""
+        """A free identifier near to the wanted name."""
         text = unicodedata.normalize("NFKC", str(wanted))
         name = "".join(c if f"a{c}".isidentifier() else "_" for c in text)
         if name.startswith("__"):  # mangled inside of classes
@@ -132,6 +127,11 @@ def harmless(text: str) -> str:
 # ---------------------------------------------------------------- values
 
 
+def mapping(items: Mapping[Any, Code]) -> Group:
+    """A dict of these keys and the source of their values."""
+    return Group("", "{", tuple(Labelled(f"{flat(literal(k))}: ", code) for k, code in items.items()), "}")
+
+
 def quoted(text: str) -> str:
     """A string literal; what is not printable is escaped."""
     mark = "'" if '"' in text and "'" not in text else '"'
@@ -152,7 +152,7 @@ def _number(value: Any) -> str:
 
 
 def _simple(value: Any) -> str | None:
-    """Literals without items; None for other values."""
+    """Literals of values that hold no others; None for other values."""
     if value is None or value is True or value is False:
         return str(value)
     if value is Ellipsis:
@@ -170,19 +170,22 @@ def _simple(value: Any) -> str | None:
     return value.__name__ if isinstance(value, type) and value in (bool, int, float, complex) else None
 
 
-def literal(value: Any) -> Code:
-    """A value as source. Raises GraphError for a value of a kind that has no literal."""
-    found = _simple(value)
+def literal(value: Any, special: Callable[[Any], Code | None] = lambda value: None) -> Code:
+    """A value as source; `special` gives that of values without a literal, also of those in containers.
+
+    Raises GraphError for a value of a kind that has no literal.
+    """
+    found = special(value)
+    found = _simple(value) if found is None else found
     if found is not None:
         return found
-    if type(value) is tuple:
-        return Group("", "(", tuple(map(literal, value)), ")")
-    if type(value) is list:
-        return Group("", "[", tuple(map(literal, value)), "]")
+    if type(value) in (tuple, list):
+        opener, closer = "()" if type(value) is tuple else "[]"
+        return Group("", opener, tuple(literal(v, special) for v in value), closer)
     if type(value) in (dict, OrderedDict):
-        return Group("", "{", tuple(Labelled(f"{flat(literal(k))}: ", literal(v)) for k, v in value.items()), "}")
+        return mapping({k: literal(v, special) for k, v in value.items()})
     if type(value) is slice:
-        return called("slice", map(literal, (value.start, value.stop, value.step)))
+        return called("slice", (literal(v, special) for v in (value.start, value.stop, value.step)))
     if isinstance(value, QuantizedDType):
         given = [literal(value.name), literal(value.scale)]
         given += [Labelled("zero_point=", literal(value.zero_point))] if value.zero_point else []
