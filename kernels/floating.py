@@ -10,11 +10,10 @@ import numpy as np
 from megengine.core.dtype import storage_of
 from megengine.kernels import _core
 from megengine.kernels.kernel import StepKernel
-from megengine.kernels.native import step_kernel
+from megengine.kernels.native import in_memory_order, step_kernel
 from megengine.kernels.problem import Problem
 
 _F32 = np.dtype(np.float32)
-_ACTIVATIONS = ("sigmoid", "silu", "hsigmoid", "hswish", "tanh")  # in the order of the native enumeration
 _BOUNDS = {"relu": (0.0, math.inf), "relu6": (0.0, 6.0)}
 
 
@@ -75,8 +74,8 @@ def _concat_step(problem: Problem, constants: dict[int, np.ndarray], threads: in
     return _core.concat_step(problem.inputs[0].size // problem.inputs[0].shape[axis], widths)
 
 
-def _activate_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
-    return _core.activate_step(problem.inputs[0].size, _ACTIVATIONS.index(problem.op), threads)
+def _function_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    return _core.function_step(problem.inputs[0].size, problem.op, problem.attrs.get("slope", 0.0), threads)
 
 
 def _softmax_usable(problem: Problem) -> str | None:
@@ -116,9 +115,6 @@ own_mul = StepKernel("own_mul", _binary_step, _same_shape)
 own_channel_add = StepKernel("own_channel_add", _channel_step, _per_channel)
 own_channel_mul = StepKernel("own_channel_mul", _channel_step, _per_channel)
 own_concat = StepKernel("own_concat", _concat_step, _concat_usable)
-own_sigmoid = StepKernel("own_sigmoid", _activate_step, _float32)
-own_silu = StepKernel("own_silu", _activate_step, _float32)
-own_hsigmoid = StepKernel("own_hsigmoid", _activate_step, _float32)
-own_hswish = StepKernel("own_hswish", _activate_step, _float32)
-own_tanh = StepKernel("own_tanh", _activate_step, _float32)
+own_function = StepKernel("own_function", _function_step, _float32, in_memory_order(_function_step))
+own_step_function = StepKernel("own_step_function", _function_step, _float32)  # eager calls: one pass of NumPy
 own_softmax = StepKernel("own_softmax", _softmax_step, _softmax_usable)

@@ -123,6 +123,21 @@ def eager(make: MakeStep, packs: tuple[int, ...] = (), *, inplace_input: int | N
     return run
 
 
+def in_memory_order(make: MakeStep) -> Run:
+    """`run(problem, array)` of a step that does the same to each number, in whatever order they lie in memory."""
+    cache = _StepCache(make)
+
+    def run(problem: Problem, array: np.ndarray) -> np.ndarray:
+        channels_last = array.ndim == 4 and array.transpose(0, 2, 3, 1).flags.c_contiguous
+        source = array.transpose(0, 2, 3, 1) if channels_last else _c_contiguous(array)
+        out = memory.empty(source.shape, source.dtype)
+        if out.size:
+            _core.run_step(cache.get(problem, {}), [source, out])
+        return out.transpose(0, 3, 1, 2) if channels_last else out
+
+    return run
+
+
 def flat_kernel(name: str, make: MakeFlat, usable: Usable) -> FlatKernel:
     """A kernel of small eager calls, with a `run` that does the same from Python."""
     cache = _StepCache(lambda problem, constants, threads: make(problem))

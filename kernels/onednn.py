@@ -23,7 +23,7 @@ from megengine.kernels.problem import Problem
 
 _F32 = np.dtype(np.float32)
 _WEIGHTS, _INTEGER_WEIGHTS = (1, 2), (1, 2, 3, 4)  # the inputs w, b and w, b, M, B
-_FLOAT_ACTIVATIONS = ("none", "relu", "relu6")
+_OF_THE_LIBRARY = ("none", "relu", "relu6")  # activations whose results do not depend on who computes them
 
 
 def _load() -> tuple[ModuleType | None, str]:
@@ -73,8 +73,6 @@ def _missing(problem: Problem) -> str | None:
 def _float_usable(problem: Problem) -> str | None:
     if any(s.dtype != _F32 for s in problem.inputs):
         return f"float32 only, got {', '.join(str(s.dtype) for s in problem.inputs)}"
-    if problem.attrs.get("activation", "none") not in _FLOAT_ACTIVATIONS:
-        return f"activation {problem.attrs.activation} is computed by its own kernel"
     return _missing(problem)
 
 
@@ -95,19 +93,25 @@ def _conv_step(problem: Problem, constants: dict[int, np.ndarray], threads: int)
     shape, geometry = _conv_lengths(problem)
     bias = _dense(constants[2]) if 2 in constants else np.zeros(shape[4], np.float32)
     residual = "float32" if len(problem.inputs) == 4 else ""
-    activation = problem.attrs.get("activation", "none")
+    activation, after = _activation(problem)
     weights = _dense(constants[1])
     return _module.conv_step(
-        shape, geometry, "float32", "float32", weights, None, bias, activation, 0.0, 0.0, residual, 1.0, threads
+        shape, geometry, "float32", "float32", weights, None, bias, activation, 0.0, 0.0, residual, 1.0, threads, after
     )
+
+
+def _activation(problem: Problem) -> tuple[str, Any]:
+    """The library's activation, and the own function that the step applies to its results, or None."""
+    name = problem.attrs.get("activation", "none")
+    return (name, None) if name in _OF_THE_LIBRARY else ("none", _core.float_function(name, 0.0))
 
 
 def _linear_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
     assert _module is not None
     (m, k), n = problem.inputs[0].shape, problem.inputs[1].shape[0]
     weights, bias = _dense(constants[1]), _dense(constants[2])
-    activation = problem.attrs.activation
-    return _module.linear_step(m, k, n, "float32", "float32", weights, None, bias, activation, 0.0, 0.0, "", 1.0)
+    activation, after = _activation(problem)
+    return _module.linear_step(m, k, n, "float32", "float32", weights, None, bias, activation, 0.0, 0.0, "", 1.0, after)
 
 
 # ---------------------------------------------------------------- gradients

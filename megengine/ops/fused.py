@@ -16,7 +16,7 @@ from megengine.ops.common import refuse_quantized
 from megengine.ops.conv import infer_conv2d, window_macs
 from megengine.ops.matmul import product_macs
 
-ACTIVATIONS = ("none", "relu", "relu6", "hswish", "silu", "sigmoid")
+ACTIVATIONS = ("none", "relu", "relu6", "hswish", "silu", "sigmoid", "hsigmoid", "tanh", "gelu", "softplus")
 _MADE_BY_PASSES = not_differentiable("fused ops are made by passes for inference; differentiate the unfused graph")
 
 

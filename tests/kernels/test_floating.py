@@ -19,11 +19,6 @@ CASES = {
     "relu6": {},
     "clip": {"lo": -0.5, "hi": 0.25},
     "add": {},
-    "sigmoid": {},
-    "silu": {},
-    "hsigmoid": {},
-    "hswish": {},
-    "tanh": {},
     "softmax": {"axis": 1},
     "concat": {"axis": 1},
 }
@@ -71,18 +66,9 @@ def test_one_value_per_channel(op, images):
             np.testing.assert_array_equal(run(op, {}, [x, b], name=f"own_channel_{op}"), want)
 
 
-@pytest.mark.parametrize("op", ["sigmoid", "tanh", "silu"])
-def test_far_values(op):
-    x = np.array([-np.inf, -200, -89, -87.31, -50, -1e-20, 0, 1e-20, 0.1499, 0.15, 50, 88.5, 200], np.float32)
-    x = (x[1:] if op == "silu" else x).reshape(1, -1, 1, 1)  # silu(-inf) is nan by its formula
-    want = get_op(op).reference(x.astype(np.float64))
-    np.testing.assert_allclose(run(op, {}, [x]), want, rtol=2e-6, atol=1e-36)
-
-
 def test_not_a_number_is_kept():
     x = np.full((1, 16, 3, 3), np.nan, np.float32)
-    for op in ("relu6", "sigmoid", "silu", "hsigmoid", "hswish", "tanh"):
-        assert np.isnan(run(op, {}, [x])).all()
+    assert np.isnan(run("relu6", {}, [x])).all()
     assert np.isnan(run("max_pool2d", POOL, [x])).all()
 
 

@@ -20,12 +20,13 @@ def faults(files, lists, ops):
     """What is wrong between the kernels of files, the lists and the ops."""
     defined = [(file, name, value) for file in files for name, value in vars(file).items() if isinstance(value, KINDS)]
     listed = [kernel for entries in lists.values() for kernel in entries]
-    names = [kernel.name for kernel in listed]
+    names = [kernel.name for kernel in {id(kernel): kernel for kernel in listed}.values()]
     return [
         *(f"{f.__name__}.{n}: named {k.name!r}" for f, n, k in defined if n != k.name),
         *(f"{f.__name__}.{n}: no list names it" for f, n, k in defined if not any(k is one for one in listed)),
         *(f"{n}: no file defines it" for n in names if n not in {name for _, name, _ in defined}),
-        *(f"{n}: listed twice" for n in sorted({n for n in names if names.count(n) > 1})),
+        *(f"{n}: the name of two kernels" for n in sorted({n for n in names if names.count(n) > 1})),
+        *(f"{op}: {k.name} stands there twice" for op, ks in lists.items() for k in set(ks) if ks.count(k) > 1),
         *(f"{op}: no such op" for op in lists if op not in ops),
     ]
 
@@ -50,7 +51,8 @@ def module(**members):
         ([module(spare=SPARE)], {}, "planted.spare: no list names it"),
         ([module(other=SPARE)], {"exp": (SPARE,)}, "planted.other: named 'spare'"),
         ([], {"exp": (SPARE,)}, "spare: no file defines it"),
-        ([large], {"add": LISTS["add"][:1] * 2}, "numpy_large_add: listed twice"),
+        ([large], {"add": LISTS["add"][:1] * 2}, "add: numpy_large_add stands there twice"),
+        ([], {"exp": (SPARE, EagerKernel("spare", max))}, "spare: the name of two kernels"),
         ([module(spare=SPARE)], {"no_such_op": (SPARE,)}, "no_such_op: no such op"),
     ],
 )

@@ -1,5 +1,6 @@
 // Float kernels over dense channels-last arrays; one table per instruction set, all with the same results.
 #pragma once
+#include <array>
 #include <cstdint>
 
 namespace mge {
@@ -24,7 +25,28 @@ struct MatmulShape {
     std::int64_t rows, depth, cols, a_row, a_col, b_row, b_col;
 };
 
-enum class Activation { kSigmoid, kSilu, kHsigmoid, kHswish, kTanh };
+// Functions of one value, by the names of their ops; leaky_relu has the slope as its parameter.
+enum class Function {
+    kSigmoid,
+    kSilu,
+    kHsigmoid,
+    kHswish,
+    kTanh,
+    kGelu,
+    kErf,
+    kSoftplus,
+    kLeakyRelu,
+    kExp,
+    kLog,
+    kSqrt,
+    kRsqrt,
+    kSquare,
+    kAbs,
+    kNeg
+};
+inline constexpr std::array kFunctionNames{"sigmoid", "silu",     "hsigmoid",   "hswish", "tanh", "gelu",
+                                           "erf",     "softplus", "leaky_relu", "exp",    "log",  "sqrt",
+                                           "rsqrt",   "square",   "abs",        "neg"};
 
 struct FloatKernels {
     void (*max_pool)(const float* src, float* dst, const PoolShape& s, std::int64_t row_begin,
@@ -35,7 +57,7 @@ struct FloatKernels {
     void (*clamp)(const float* src, float* dst, std::int64_t size, float lo, float hi);  // keeps NaN
     void (*add)(const float* a, const float* b, float* dst, std::int64_t size);
     void (*mul)(const float* a, const float* b, float* dst, std::int64_t size);
-    void (*activate)(const float* src, float* dst, std::int64_t size, Activation kind);
+    void (*apply)(const float* src, float* dst, std::int64_t size, Function function, float a);
     void (*softmax)(const float* src, float* dst, std::int64_t rows, std::int64_t cols);
     // dst[i][p][c] = a[i][p][c] (+ or *) b[i * b_stride + c]: one value per channel.
     void (*channel)(const float* a, const float* b, float* dst, std::int64_t n, std::int64_t hw,

@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <string>
 #include <vector>
 
+#include "common/float_function.h"
 #include "common/step_capsule.h"
 #include "float/kernels.h"
 #include "runtime/bind.h"
@@ -77,22 +80,40 @@ class BinaryStep final : public Step {
     decltype(FloatKernels::add) f_;
 };
 
-class ActivateStep final : public Step {
+class FunctionStep final : public Step {
   public:
-    ActivateStep(std::int64_t size, Activation kind, int threads)
-        : size_(size), kind_(kind), f_(active_float_kernels().activate), parts_(threads) {}
+    FunctionStep(std::int64_t size, Function function, float a, int threads)
+        : size_(size), function_(function), a_(a), f_(active_float_kernels().apply), parts_(threads) {}
     int parts() const override { return parts_; }
     void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
         const std::int64_t begin = size_ * part / parts_, end = size_ * (part + 1) / parts_;
-        f_(in(buffers, 0) + begin, out(buffers, 1) + begin, end - begin, kind_);
+        f_(in(buffers, 0) + begin, out(buffers, 1) + begin, end - begin, function_, a_);
     }
 
   private:
     std::int64_t size_;
-    Activation kind_;
-    decltype(FloatKernels::activate) f_;
+    Function function_;
+    float a_;
+    decltype(FloatKernels::apply) f_;
     int parts_;
 };
+
+Function function_of(const std::string& name) {
+    const auto* const found = std::find(kFunctionNames.begin(), kFunctionNames.end(), name);
+    if (found == kFunctionNames.end()) throw nb::value_error(("no function " + name).c_str());
+    return static_cast<Function>(found - kFunctionNames.begin());
+}
+
+// The function at the level that is active now, for steps of other modules.
+nb::capsule float_function(const std::string& name, float a) {
+    static constexpr auto kApply = [](const float* src, float* dst, std::int64_t size, int function,
+                                      float a) {
+        active_float_kernels().apply(src, dst, size, static_cast<Function>(function), a);
+    };
+    auto made = std::make_unique<FloatFunction>(kApply, static_cast<int>(function_of(name)), a);
+    return nb::capsule(made.release(), kFunctionCapsule,
+                       [](void* p) noexcept { delete static_cast<FloatFunction*>(p); });
+}
 
 class SoftmaxStep final : public Step {
   public:
@@ -183,10 +204,10 @@ void bind_float(nb::module_& m) {
     m.def("clamp_step", [](std::int64_t size, float lo, float hi) {
         return capsule(std::make_unique<ClampStep>(size, lo, hi));
     });
-    m.def("activate_step", [](std::int64_t size, int kind, int threads) {
-        return capsule(
-            std::make_unique<ActivateStep>(size, static_cast<Activation>(std::clamp(kind, 0, 4)), threads));
+    m.def("function_step", [](std::int64_t size, const std::string& name, float a, int threads) {
+        return capsule(std::make_unique<FunctionStep>(size, function_of(name), a, threads));
     });
+    m.def("float_function", &float_function, nb::arg("name"), nb::arg("a"));
     m.def("softmax_step", [](std::int64_t rows, std::int64_t cols) {
         return capsule(std::make_unique<SoftmaxStep>(rows, cols));
     });

@@ -87,6 +87,7 @@ Part make_part(const ConvShape& s, const Rows& r, ConvArguments& a, const AnyWei
     if (a.has_scales) p.args.insert({DNNL_ARG_ATTR_SCALES | DNNL_ARG_WEIGHTS, a.scales});
     p.src_offset = static_cast<std::size_t>((image * s.h + r.in_from) * s.w * s.c) * size_of(a.src);
     p.dst_offset = static_cast<std::size_t>((image * s.oh + r.out_from) * s.ow * s.o) * size_of(a.dst);
+    p.dst_size = batch * r.out_rows * s.ow * s.o;
     return p;
 }
 
@@ -119,7 +120,8 @@ void split(PartsStep& step, const ConvShape& s, ConvArguments& a, const AnyWeigh
 
 nb::object conv_step(std::vector<dim> shape, std::vector<dim> geometry, std::string src, std::string dst,
                      AnyWeights weights, std::optional<F32> scales, F32 bias, std::string activation,
-                     float lo, float hi, std::string sum_type, float sum_scale, int threads) {
+                     float lo, float hi, std::string sum_type, float sum_scale, int threads,
+                     const nb::object& after) {
     if (shape.size() != 10 || geometry.size() != 8)
         throw std::invalid_argument("conv_step: wrong number of lengths");
     OneOmpThread one;
@@ -149,6 +151,7 @@ nb::object conv_step(std::vector<dim> shape, std::vector<dim> geometry, std::str
     if (scales) a.scales = copied(*scales);
     auto step = std::make_unique<PartsStep>();
     step->dst_index = sum_type.empty() ? 1 : 2;
+    step->after = function_in(after);
     try {
         split(*step, s, a, weights, threads);
     } catch (const dnnl::error& e) {
@@ -159,13 +162,14 @@ nb::object conv_step(std::vector<dim> shape, std::vector<dim> geometry, std::str
 
 nb::object linear_step(dim m, dim k, dim n, std::string src, std::string dst, AnyWeights weights,
                        std::optional<F32> scales, F32 bias, std::string activation, float lo, float hi,
-                       std::string sum_type, float sum_scale) {
+                       std::string sum_type, float sum_scale, const nb::object& after) {
     OneOmpThread one;
     const auto st = data_type(src), dt = data_type(dst);
     const auto wt = st == dnnl::memory::data_type::f32 ? st : dnnl::memory::data_type::s8;
     auto attr = make_attr({activation, lo, hi, sum_type, sum_scale}, scales ? 1 : -1);
     auto step = std::make_unique<PartsStep>();
     step->dst_index = sum_type.empty() ? 1 : 2;
+    step->after = function_in(after);
     try {
         dnnl::inner_product_forward::primitive_desc pd(
             cpu_engine(), dnnl::prop_kind::forward_inference, dnnl::memory::desc({m, k}, st, tag::ab),
@@ -177,6 +181,7 @@ nb::object linear_step(dim m, dim k, dim n, std::string src, std::string dst, An
         p.src = dnnl::memory(pd.src_desc(), cpu_engine(), DNNL_MEMORY_NONE);
         p.dst = dnnl::memory(pd.dst_desc(), cpu_engine(), DNNL_MEMORY_NONE);
         p.scratch = dnnl::memory(pd.scratchpad_desc(), cpu_engine(), DNNL_MEMORY_NONE);
+        p.dst_size = m * n;
         auto packed_weights = packed({{n, k}, wt, tag::ab}, weights.data(), pd.weights_desc());
         p.args = {{DNNL_ARG_SRC, p.src},
                   {DNNL_ARG_WEIGHTS, packed_weights},
@@ -197,10 +202,10 @@ void bind_conv(nb::module_& m) {
     using nb::arg;
     m.def("conv_step", &conv_step, arg("shape"), arg("geometry"), arg("src"), arg("dst"), arg("weights"),
           arg("scales").none(), arg("bias"), arg("activation"), arg("lo"), arg("hi"), arg("sum_type"),
-          arg("sum_scale"), arg("threads"));
+          arg("sum_scale"), arg("threads"), arg("after") = nb::none());
     m.def("linear_step", &linear_step, arg("m"), arg("k"), arg("n"), arg("src"), arg("dst"), arg("weights"),
           arg("scales").none(), arg("bias"), arg("activation"), arg("lo"), arg("hi"), arg("sum_type"),
-          arg("sum_scale"));
+          arg("sum_scale"), arg("after") = nb::none());
 }
 
 }  // namespace mge

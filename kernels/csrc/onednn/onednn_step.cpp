@@ -60,13 +60,17 @@ dnnl::primitive_attr make_attr(const Epilogue& e, int scale_mask) {
     if (e.activation == "relu") ops.append_eltwise(alg::eltwise_relu, 0.f, 0.f);
     if (e.activation == "relu6") ops.append_eltwise(alg::eltwise_clip, 0.f, 6.f);
     if (e.activation == "clip") ops.append_eltwise(alg::eltwise_clip, e.lo, e.hi);
-    if (e.activation == "hswish") ops.append_eltwise(alg::eltwise_hardswish, 1.f / 6, 0.5f);
-    if (e.activation == "silu") ops.append_eltwise(alg::eltwise_swish, 1.f, 0.f);
-    if (e.activation == "sigmoid") ops.append_eltwise(alg::eltwise_logistic, 0.f, 0.f);
     attr.set_post_ops(ops);
     attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     if (scale_mask >= 0) attr.set_scales_mask(DNNL_ARG_WEIGHTS, scale_mask);
     return attr;
+}
+
+FloatFunction function_in(const nanobind::object& capsule) {
+    if (capsule.is_none()) return {};
+    void* found = PyCapsule_GetPointer(capsule.ptr(), kFunctionCapsule);
+    if (!found) throw nanobind::python_error();
+    return *static_cast<const FloatFunction*>(found);
 }
 
 // The library keeps the scratchpad of this reorder for the thread that makes it, which runs it too.
@@ -100,6 +104,7 @@ void PartsStep::run(int part, std::byte* const* buffers, std::byte* scratch) con
         p.dst.set_data_handle(buffers[dst_index] + p.dst_offset);
         p.scratch.set_data_handle(scratch);
         p.primitive.execute(this_thread_stream(), p.args);
+        if (after.apply) after(reinterpret_cast<float*>(buffers[dst_index] + p.dst_offset), p.dst_size);
     } catch (
         const dnnl::error& e) {  // cannot happen for a primitive that was made; say so rather than hide it
         std::fprintf(stderr, "megengine: oneDNN step failed: %s\n", e.what());

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "common/float_function.h"
 #include "common/step_capsule.h"
 
 namespace mge {
@@ -41,6 +42,9 @@ struct Epilogue {
 };
 dnnl::primitive_attr make_attr(const Epilogue& e, int scale_mask);
 
+// What Python gives for `PartsStep::after`: a capsule or None.
+FloatFunction function_in(const nanobind::object& capsule);
+
 dnnl::memory packed(const dnnl::memory::desc& plain, const void* data, const dnnl::memory::desc& wanted);
 dnnl::memory copied(const F32& values);
 
@@ -50,6 +54,7 @@ struct Part {
     std::unordered_map<int, dnnl::memory> args;
     dnnl::memory src, dst, scratch;
     std::size_t src_offset = 0, dst_offset = 0;
+    std::int64_t dst_size = 0;  // numbers
     // Eager calls of several Python threads share one cached step: its handles belong to one run at a time.
     std::unique_ptr<std::mutex> busy = std::make_unique<std::mutex>();
 };
@@ -59,7 +64,7 @@ class PartsStep final : public Step {
   public:
     std::vector<Part> parts_list;
     int dst_index = 1;
-    std::string implementation;
+    FloatFunction after{};  // of the results, while they are in the cache; none if it has no code
 
     int parts() const override { return static_cast<int>(parts_list.size()); }
     std::size_t scratch_bytes() const override;
