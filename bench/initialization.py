@@ -6,19 +6,10 @@ Run: python bench/initialization.py [--rounds 9]
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import time
-from collections.abc import Callable
 
 import numpy as np
-
-
-def seconds(run: Callable[[], object]) -> float:
-    """CPU time of a call."""
-    begin = time.process_time()
-    run()
-    return time.process_time() - begin
+from turns import cpu_milliseconds, pin_to_one_core
 
 
 def main() -> None:
@@ -26,16 +17,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
     rounds = parser.parse_args().rounds
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[0]})
+    pin_to_one_core()
     from megengine import models
 
     count = sum(p.size for p in models.resnet50().parameters())
     source = np.random.default_rng(0)
-    pairs = [
-        (seconds(models.resnet50), seconds(lambda: source.standard_normal(count, np.float32))) for _ in range(rounds)
-    ]
-    ours, numpy = (statistics.median(times) for times in zip(*pairs, strict=True))
-    print(f"models.resnet50(): {ours:.3f} s   {count} normal numbers of NumPy: {numpy:.3f} s")
+    calls = {"models.resnet50()": models.resnet50}
+    calls[f"{count} normal numbers of NumPy"] = lambda: source.standard_normal(count, np.float32)
+    times = cpu_milliseconds(calls, rounds, unmeasured=0)
+    print("   ".join(f"{label}: {statistics.median(ms) / 1e3:.3f} s" for label, ms in times.items()))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Latency of ResNet-50 and MobileNetV2, float32 and int8, beside OpenVINO: one core, batch 1, CPU time.
 
-Runs are interleaved in one process, so that drift of the machine meets all alike; printed are medians and the ratio to
+Runs are interleaved in one process, so that drift of the machine affects all alike. It prints medians and the ratio to
 the peer. The int8 peer is the faster of NNCF's post-training quantization and our exported model in OpenVINO. Random
-weights: this measures speed only. Needs `pip install openvino nncf`; what is missing is said and left out.
+weights: this measures speed only. Needs `pip install openvino nncf`; a line names a package that is missing.
 Run: python bench/latency.py [--rounds 40] [--isa vnni]
 """
 
@@ -10,20 +10,13 @@ import argparse
 import os
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from turns import cpu_milliseconds, pin_to_one_core
 
 SHAPE = (1, 3, 224, 224)
-
-
-def pin_to_one_core() -> None:
-    """One core, one thread, for us and for the peers; must run before they are loaded."""
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[0]})
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = "1"
 
 
 def pictures(count: int) -> list[np.ndarray]:
@@ -76,19 +69,6 @@ def openvino_runs(folder: Path) -> dict[str, Callable[[], object]]:
     return runs
 
 
-def interleaved(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median CPU milliseconds of each, one call of every run per round."""
-    times: dict[str, list[float]] = {label: [] for label in runs}
-    for i in range(rounds + 3):
-        for label, run in runs.items():
-            run() if i < 3 else None
-            begin = time.process_time()
-            run()
-            if i >= 3:
-                times[label].append((time.process_time() - begin) * 1e3)
-    return {label: statistics.median(t) for label, t in times.items()}
-
-
 def report(name: str, found: dict[str, float]) -> None:
     print(f"\n{name}")
     for label, ms in found.items():
@@ -113,7 +93,8 @@ def main() -> None:
     for name in ("resnet50", "mobilenet_v2"):
         with tempfile.TemporaryDirectory() as folder:
             runs = {**ours(name, Path(folder)), **openvino_runs(Path(folder))}
-            report(name, interleaved(runs, arguments.rounds))
+            times = cpu_milliseconds(runs, arguments.rounds, unmeasured=6)
+            report(name, {label: statistics.median(ms) for label, ms in times.items()})
 
 
 if __name__ == "__main__":

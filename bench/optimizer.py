@@ -7,24 +7,10 @@ Run: python bench/optimizer.py [--rounds 15]
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import time
-from collections.abc import Callable
 
 import numpy as np
-
-
-def interleaved(steps: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """CPU milliseconds of each round's call of each step."""
-    times: dict[str, list[float]] = {label: [] for label in steps}
-    for i in range(rounds + 2):
-        for label, step in steps.items():
-            start = time.process_time()
-            step()
-            if i >= 2:  # the first two rounds touch new memory
-                times[label].append((time.process_time() - start) * 1e3)
-    return times
+from turns import cpu_milliseconds, pin_to_one_core
 
 
 def main() -> None:
@@ -32,7 +18,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[0]})
+    pin_to_one_core()
     import torch
 
     from megengine import models, optimizer
@@ -52,7 +38,7 @@ def main() -> None:
             if fused and name == "Adadelta":  # it has no fused form
                 continue
             steps[label] = getattr(torch.optim, name)(twins, lr=1e-3, **fused, **options).step
-        times = interleaved(steps, rounds)
+        times = cpu_milliseconds(steps, rounds)
         best = list(times)[-1]
         ratio = statistics.median(a / b for a, b in zip(times["ours"], times[best], strict=True))
         row = "   ".join(f"{label} {statistics.median(t):7.1f} ms" for label, t in times.items())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import statistics
 import subprocess
 import sys
@@ -19,15 +18,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from turns import cpu_milliseconds, pin_to_one_core
 
 SIDES = ("ours", "torch", "torch channels-last")
-
-
-def pin_to_one_core() -> None:
-    """One core and one thread for everybody; must run before the libraries are loaded."""
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[0]})
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = "1"
 
 
 def data(batch: int, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -159,13 +152,7 @@ def main() -> None:
         print(peak_of_this_process())
         return
     steps = {side: make(side, arguments.batch, arguments.size) for side in SIDES}
-    times: dict[str, list[float]] = {side: [] for side in SIDES}
-    for i in range(arguments.rounds + 1):
-        for side, step in steps.items():
-            begin = time.process_time()
-            step()
-            if i:
-                times[side].append((time.process_time() - begin) * 1e3)
+    times = cpu_milliseconds(steps, arguments.rounds, unmeasured=1)
     base = statistics.median(times[SIDES[-1]])
     for side in SIDES:
         ms = statistics.median(times[side])
