@@ -76,7 +76,7 @@ def prepare(name: str, folder: Path, specified: int) -> None:
 
 
 def run_level(name: str, folder: Path, count: int) -> dict:
-    """How many tensors differ, eager run from specification and plans from eager run, and a digest of all outputs."""
+    """Numbers of tensors that differ (eager run from specification, plans from eager run), digest of all outputs."""
     graph = files.load(folder / "q.mgt").graph
     wanted = json.loads((folder / "wanted.json").read_text())
     plans = {f"plan, {n} thread(s)": plan.compile(graph, threads=n) for n in THREADS}

@@ -5,7 +5,7 @@
     python bench/graphs.py chain 1000 10000 50000           # microseconds for each node of chains of these sizes
 
 Each package runs in a process of its own; they take turns, operation by operation. Each figure is the median of the
-turns, in milliseconds, and beside it what it is of torch.fx in the same turns.
+turns, in milliseconds, beside its ratio to torch.fx in the same turns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROWS = (
     *("trace", "insert after 53 convolutions", "flatten", "fuse batch norms", "all passes"),
     *("save .tm", "load .tm", "save .mgt", "load .mgt"),
 )
-Operations = dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]  # name -> (what makes ready, what is timed)
+Operations = dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]  # name -> (preparation, timed operation)
 
 
 def nothing() -> None:
@@ -188,11 +188,11 @@ def answer(operations: Operations) -> None:
 
 
 class Worker:
-    """A process that performs operations on demand and tells the CPU time that each took."""
+    """A process that performs operations on demand and reports the CPU time of each."""
 
     def __init__(self, name: str, command: list[str]) -> None:
         self.name, self.times = name, {}
-        self.folder = tempfile.TemporaryDirectory()  # an empty one: Python imports what it finds where it is started
+        self.folder = tempfile.TemporaryDirectory()  # an empty one: Python imports files of the folder where it starts
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

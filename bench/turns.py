@@ -1,4 +1,4 @@
-"""What the benchmarks share: one core, and calls in turns, so that drift of the machine affects all alike."""
+"""Helpers of the benchmarks: one core, and calls in turns, so that drift of the machine affects all alike."""
 
 from __future__ import annotations
 

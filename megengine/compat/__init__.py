@@ -1,5 +1,5 @@
-"""What programs import from inside MegEngine 1.x, over this engine.
+"""The internal names of MegEngine 1.x that programs import, over this engine.
 
 The modules at MegEngine's paths (`megengine.core._imperative_rt`, `megengine.core.ops.builtin`, ...) are faces: they
-only give names to what is written here and elsewhere. `docs/names.md` says what is where.
+only export names from here and from other packages. `docs/names.md` lists them.
 """

@@ -40,7 +40,7 @@ def _sizes(op: OpDef, names: str, axes: str = "hw") -> list[tuple[int, ...]]:
 
 
 def _windows(op: Any, axes: str = "hw") -> dict[str, Any]:
-    """Stride, padding and dilation as functions take them. Raises OptionError for what is not computed here."""
+    """Stride, padding and dilation as functions take them. Raises OptionError for other formats and modes."""
     refuse_other_formats(op, "NCHW", "NCDHW")
     if op.mode != "CROSS_CORRELATION":
         raise OptionError(

@@ -19,10 +19,10 @@ from megengine.tensor import Tensor
 Key = tuple[Any, ...]
 
 
-def _key(op: Any, x: Tensor, given: Sequence[Tensor], numbers: Sequence[Sequence[int]] = ()) -> Key:
+def _key(op: Any, x: Tensor, positions: Sequence[Tensor], numbers: Sequence[Sequence[int]] = ()) -> Key:
     """The index that `x[key]` takes: of tensors, or of `numbers` for items that have them."""
     key: list[Any] = [slice(None)] * x.ndim
-    values = iter(given)
+    values = iter(positions)
     for k, (axis, *flags) in enumerate(op.items):
         if not -x.ndim <= axis < x.ndim:
             raise IndexOutOfRangeError(f"{op!r}: axis {axis} of a tensor with {counted(x.ndim, 'axis')}")
@@ -30,7 +30,7 @@ def _key(op: Any, x: Tensor, given: Sequence[Tensor], numbers: Sequence[Sequence
         parts = [_part(op, flag, number, values) for flag, number in zip(flags, fixed, strict=True)]
         key[axis] = slice(*(_number(op, p) for p in parts[:3])) if parts[3] is None else parts[3]
     if next(values, None) is not None:
-        raise ArgumentError(f"{op!r}: got {counted(len(given), 'position')}; items name fewer")
+        raise ArgumentError(f"{op!r}: got {counted(len(positions), 'position')}; items name fewer")
     return tuple(key)
 
 
@@ -49,9 +49,9 @@ def _number(op: Any, value: Any) -> int | None:
     return integers(repr(op), value)[0] if isinstance(value, Tensor) else value
 
 
-def _single(op: Any, x: Tensor, given: Sequence[Tensor], numbers: Sequence[Sequence[int]] = ()) -> Key:
+def _single(op: Any, x: Tensor, positions: Sequence[Tensor], numbers: Sequence[Sequence[int]] = ()) -> Key:
     """The index with single positions as numbers, which become no axes."""
-    key = _key(op, x, given, numbers)
+    key = _key(op, x, positions, numbers)
     return tuple(_number(op, k) if isinstance(k, Tensor) and k.size == 1 else k for k in key)
 
 
@@ -61,15 +61,15 @@ def _along(x: Tensor, axis: int, part: Any) -> Tensor:
     return positions.reshape([-1 if k == axis else 1 for k in range(x.ndim)])
 
 
-def _mesh(op: Any, x: Tensor, given: Sequence[Tensor]) -> Key:
+def _mesh(op: Any, x: Tensor, positions: Sequence[Tensor]) -> Key:
     """Positions of each axis, for every combination."""
-    return tuple(_along(x, axis, part) for axis, part in enumerate(_key(op, x, given)))
+    return tuple(_along(x, axis, part) for axis, part in enumerate(_key(op, x, positions)))
 
 
-def _batched(op: Any, x: Tensor, given: Sequence[Tensor]) -> Key:
+def _batched(op: Any, x: Tensor, positions: Sequence[Tensor]) -> Key:
     """As `_mesh`, with positions [rows, count] that differ from row to row of the first axis."""
     key = [_along(x, 0, slice(None))]
-    for axis, part in enumerate(_key(op, x, given)[1:], 1):
+    for axis, part in enumerate(_key(op, x, positions)[1:], 1):
         rows = isinstance(part, Tensor)
         shape = [x.shape[0], *(-1 if k == axis else 1 for k in range(1, x.ndim))]
         key.append(part.reshape(shape) if rows else _along(x, axis, part))
@@ -102,21 +102,21 @@ def _taken(x: Tensor, key: Key) -> Tensor:
 
 
 @op_class(items=(), slice_items=())
-def Subtensor(op: Any, x: Tensor, *given: Tensor) -> Tensor:
+def Subtensor(op: Any, x: Tensor, *positions: Tensor) -> Tensor:
     """`x[key]` of slices and single positions; those that are numbers may stand in `slice_items`."""
-    return x[_single(op, x, given, op.slice_items)]
+    return x[_single(op, x, positions, op.slice_items)]
 
 
 @op_class(items=())
-def IncrSubtensor(op: Any, x: Tensor, value: Tensor, *given: Tensor) -> Tensor:
+def IncrSubtensor(op: Any, x: Tensor, value: Tensor, *positions: Tensor) -> Tensor:
     """`x` with `value` added to `x[key]`."""
-    key = _single(op, x, given)
+    key = _single(op, x, positions)
     return _written(x, key, x[key] + value)
 
 
 _MESH = "every combination of positions of the axes"
 _ROWS = "every combination of positions of the axes behind the first, row by row"
-# name -> what it gives, where, and how
+# name -> docstring, function of the index, function that reads or writes there
 _READS: dict[str, tuple[str, Callable[..., Key], Callable[[Tensor, Key], Tensor]]] = {
     "IndexingMultiAxisVec": ("`x[key]` of slices and of positions, which go together.", _key, _taken),
     "MeshIndexing": (f"The elements at {_MESH}.", _mesh, Tensor.__getitem__),
@@ -134,11 +134,11 @@ _WRITES: dict[str, tuple[str, Callable[..., Key], Callable[[Tensor, Key, Tensor]
 
 
 def _reading(key: Callable[..., Key], read: Callable[[Tensor, Key], Tensor]) -> Callable[..., Tensor]:
-    return lambda op, x, *given: read(x, key(op, x, given))
+    return lambda op, x, *positions: read(x, key(op, x, positions))
 
 
 def _writing(key: Callable[..., Key], write: Callable[[Tensor, Key, Tensor], Tensor]) -> Callable[..., Tensor]:
-    return lambda op, x, value, *given: write(x, key(op, x, given), value)
+    return lambda op, x, value, *positions: write(x, key(op, x, positions), value)
 
 
 for _name, (_doc, _place, _read) in _READS.items():

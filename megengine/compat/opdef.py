@@ -71,8 +71,8 @@ class OpDef:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # devices and limits of memory mean nothing here
-        given = {name: value for name, value in state.items() if name in self._defaults and name != "comp_node"}
-        for name, value in {**self._defaults, **given}.items():
+        options = {name: value for name, value in state.items() if name in self._defaults and name != "comp_node"}
+        for name, value in {**self._defaults, **options}.items():
             setattr(self, name, value)
 
     def __eq__(self, other: object) -> bool:
@@ -82,7 +82,7 @@ class OpDef:
         return hash((type(self), repr(self.__getstate__())))
 
     def __repr__(self) -> str:
-        return self.__getstate__()["mode"] if self.modes else type(self).__name__
+        return _plain(vars(self)["mode"]) if self.modes else type(self).__name__
 
 
 def op_class(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -141,10 +141,10 @@ def _checked(kind: type[OpDef], name: str, value: Any) -> Any:
         if not isinstance(value, (tuple, list)):
             raise OptionError(f"{what}; expected a list")
         return list(value)
-    wanted = {bool: (bool, np.bool_), int: numbers.Integral, float: numbers.Real}.get(type(default))
-    if wanted is not None and not isinstance(value, wanted):
+    number = {bool: (bool, np.bool_), int: numbers.Integral, float: numbers.Real}.get(type(default))
+    if number is not None and not isinstance(value, number):
         raise OptionError(f"{what}; expected {'an integer' if type(default) is int else f'a {type(default).__name__}'}")
-    return type(default)(value) if wanted is not None else str(value)
+    return type(default)(value) if number is not None else str(value)
 
 
 def _native(dtype: DType) -> DType:
@@ -183,7 +183,7 @@ def apply(op: OpDef, *inputs: Any) -> tuple[Any, ...]:
 
 
 def as_tensor(value: Any) -> Any:
-    """Numbers and arrays as tensors; tensors, and what stands for one in a graph, as they are."""
+    """A number or an array as a tensor; tensors and nodes of graphs are returned unchanged."""
     return Tensor(value) if isinstance(value, (bool, numbers.Number, np.ndarray, np.generic, list, tuple)) else value
 
 
@@ -219,14 +219,14 @@ def _function(kind: type[OpDef], mode: str | None) -> Exported:
         if name not in fixed
     ]
     # a function of its own, which `inspect` sees with the options of the class
-    made = types.FunctionType(call.__code__, call.__globals__, mode or kind.__name__, None, call.__closure__)
-    made.__signature__ = inspect.Signature([inputs, *options])
+    function = types.FunctionType(call.__code__, call.__globals__, mode or kind.__name__, None, call.__closure__)
+    function.__signature__ = inspect.Signature([inputs, *options])
     home = opdefs.HOME if mode is None else f"{opdefs.PREFIX}{kind.__name__}"
-    return opdefs.declare(home, mode or kind.__name__, made, state=lambda given: _stored(kind(**fixed, **given)))
+    return opdefs.declare(home, mode or kind.__name__, function, state=lambda values: _stored(kind(**fixed, **values)))
 
 
 def _stored(op: OpDef) -> dict[str, Any]:
-    """What MegEngine keeps of an op in a file."""
+    """The state of an op in MegEngine's files."""
     state = op.__getstate__()
     return {**state, "workspace_limit": 2**64 - 1} if "strategy" in state else state
 
@@ -251,10 +251,10 @@ def integers(what: str, tensor: Tensor) -> list[int]:
 
 def _call_of(kind: type[OpDef], state: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Name of the function and options of the call that an op's state in a file stands for."""
-    made = kind.__new__(kind)
-    made.__setstate__(state)
-    record = function_of(made).__public__
-    bound = record.signature.bind(**_options(made))
+    op = kind.__new__(kind)
+    op.__setstate__(state)
+    record = function_of(op).__public__
+    bound = record.signature.bind(**_options(op))
     bound.apply_defaults()
     return record.qualified, bound.kwargs
 

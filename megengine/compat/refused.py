@@ -1,4 +1,4 @@
-"""Op classes of MegEngine that name what is not here: they can be made, and say at the call what to use."""
+"""Op classes of MegEngine without an implementation here: they can be made; applying one raises OptionError."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs call of MegEngine's interpreter: scopes, waiting, options. Calls are synchronous here."""
+"""Functions of MegEngine's interpreter that programs call: scopes, waiting, options. Calls are synchronous here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from megengine.core import hooks
 from megengine.core.errors import MegEngineError, OptionError
-from megengine.core.options import get_option, set_option  # noqa: F401  (faces give them)
+from megengine.core.options import get_option, set_option  # noqa: F401  (faces export them)
 from megengine.functional import split
 from megengine.utils.dlpack import from_dlpack, to_dlpack
 
@@ -14,7 +14,7 @@ _scopes: list[str] = []
 
 
 class AsyncError(MegEngineError, RuntimeError):
-    """What MegEngine raises for a call that failed later. Here errors come from the call itself."""
+    """MegEngine's error of a call that fails later. Here the call itself raises errors."""
 
 
 def push_scope(name: str) -> None:
@@ -80,7 +80,7 @@ def jit_supported() -> bool:
 
 
 def set_jit_enabled(flag: bool) -> bool:
-    """False, what it was."""
+    """False: it is never enabled."""
     return False
 
 

@@ -23,7 +23,7 @@ def _clear_algorithm_cache() -> None:
 
 @contextlib.contextmanager
 def _override(**options: Any) -> Iterator[None]:
-    """Body with other options; None leaves one as it is."""
+    """Set options in a `with` body; None keeps one."""
     before = _reset_execution_config(**options)
     try:
         yield
@@ -32,10 +32,10 @@ def _override(**options: Any) -> Iterator[None]:
 
 
 def _reset_execution_config(compute_mode: str | None = None, **options: Any) -> dict[str, Any]:
-    """Set options, and give what they were; a compute mode is taken and has no effect."""
-    given = {name: value for name, value in options.items() if value is not None}
-    before = {name: getattr(config, name) for name in given}
-    for name, value in given.items():
+    """Set options, and return the old values; a compute mode has no effect."""
+    changes = {name: value for name, value in options.items() if value is not None}
+    before = {name: getattr(config, name) for name in changes}
+    for name, value in changes.items():
         setattr(config, name, value)
     return before
 
@@ -62,5 +62,5 @@ class _Settings(ModuleType):
 
 
 def become(module: str) -> None:
-    """Make a module one of these."""
+    """Give a module the attributes of `megengine.config`."""
     sys.modules[module].__class__ = _Settings

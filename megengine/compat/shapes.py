@@ -31,17 +31,17 @@ def RemoveAxis(op: Any, x: Tensor) -> Tensor:
     return x
 
 
-def _lengths(what: str, given: Sequence[int], shape: Tensor | None) -> list[int]:
+def _lengths(what: str, option: Sequence[int], shape: Tensor | None) -> list[int]:
     if shape is not None:
         return integers(what, shape)
-    if not given:
+    if not option:
         raise ShapeError(f"{what}: got no shape; expected a second tensor, or shape=[...]")
-    return list(given)
+    return list(option)
 
 
 @op_class(axis=7, shape=())
 def Reshape(op: Any, x: Tensor, shape: Tensor | None = None) -> Tensor:
-    """The elements in another shape, which is a tensor or an option; the length at `axis` is what is left."""
+    """The elements in another shape, which is a tensor or an option; the length at `axis` follows from the others."""
     lengths = _lengths("Reshape", op.shape, shape)
     if op.axis < len(lengths):
         lengths[op.axis] = -1
@@ -129,7 +129,7 @@ def ParamPackConcat(op: Any, *inputs: Tensor) -> Tensor:
 
 @op_class(offsets=(), shapes=())
 def ParamPackSplit(op: Any, x: Tensor) -> tuple[Tensor, ...]:
-    """What `ParamPackConcat` packed: one tensor for each of `shapes`."""
+    """The inverse of `ParamPackConcat`: one tensor for each of `shapes`."""
     starts = zip(op.offsets[::2], op.offsets[1::2], op.shapes, strict=True)
     return tuple(F.reshape(x[start:stop], tuple(shape)) for start, stop, shape in starts)
 

@@ -1,8 +1,8 @@
 """`subgraph` and `subgraph_fn`: operators written as small graphs of others, as MegEngine's own functions are.
 
-The decorated function is given `inputs`, `f(op, *tensors)`, which applies an op class or an operator by its sign, and
-`c(value)`, which makes a constant. It returns (outputs, whether each can have a gradient); with `custom_grad` it
-yields the outputs, is sent their gradients, and yields those of the inputs.
+The decorated function gets `inputs`, `f(op, *tensors)`, which applies an op class or an operator by its sign, and
+`c(value)`, which makes a constant. It returns (outputs, whether each can have a gradient). With `custom_grad` it is a
+generator that yields the outputs, receives their gradients, and yields those of the inputs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OPERATORS: dict[tuple[str, int], OpDef] = {
 
 def _operator(name: str) -> Callable[..., Any]:
     def f(op: OpDef | str, *tensors: Any) -> Any:
-        """One result as it is, several as a tuple."""
+        """The one result, or a tuple of several."""
         if not isinstance(op, OpDef):
             key = (op, len(tensors))
             if key not in OPERATORS:

@@ -1,4 +1,4 @@
-"""Helpers of `megengine.core.tensor.utils`: shapes, scalars and dtypes of what operators are given."""
+"""Helpers of `megengine.core.tensor.utils`: shapes, scalars and dtypes of the arguments of operators."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def make_shape_tuple(shape: Any) -> tuple[int, ...]:
     """
     if not isinstance(shape, (list, tuple)):
         shape = (shape,)
-    found: list[int] = []
+    lengths: list[int] = []
     for item in shape:
         array = np.asarray(item.numpy() if isinstance(item, Tensor) else item)
         if array.ndim > 1 or isinstance(item, (list, tuple)) or array.dtype.kind not in "iu":
             raise ShapeError(f"make_shape_tuple: got {brief(item)}; expected integers, or flat tensors of them")
-        found += [int(n) for n in array.reshape(-1)]
-    return tuple(found)
+        lengths += [int(n) for n in array.reshape(-1)]
+    return tuple(lengths)
 
 
 def isscalar(x: Any) -> bool:
@@ -43,7 +43,7 @@ def isscalar(x: Any) -> bool:
 def astensor1d(x: Any, *reference: Tensor, dtype: Any = None, device: Any = None) -> Tensor:
     """A flat tensor: of one, or of numbers and tensors in a list. `reference` is not needed.
 
-    Raises ShapeError for more axes, ArgumentError for what is no list.
+    Raises ShapeError for more axes, ArgumentError for other objects.
     """
     if isinstance(x, (Tensor, np.ndarray)):
         if x.ndim > 1:
@@ -76,8 +76,8 @@ def convert_single_value(v: Any, *, dtype: Any = None, device: Any = None) -> Te
 
 def convert_inputs(*args: Any, device: Any = None) -> tuple[Any, ...]:
     """Tensors and numbers as tensors of the dtype that an operator computes in; None stays None."""
-    given = [a for a in args if a is not None]
-    dtype = dtype_promotion([a if isinstance(a, Tensor) else np.asarray(a, np.float32) for a in given])
+    values = [a for a in args if a is not None]
+    dtype = dtype_promotion([a if isinstance(a, Tensor) else np.asarray(a, np.float32) for a in values])
     return tuple(convert_single_value(a, dtype=dtype, device=device) for a in args)
 
 
@@ -99,10 +99,10 @@ def normalize_axis(ndim: int, axis: int | Iterable[int], reverse: bool = False) 
     for item in items:
         if not -ndim <= item < ndim:
             raise AxisError(f"axis {item} is out of bounds for tensor of dimension {ndim}")
-    found = sorted((int(item) % ndim for item in items), reverse=reverse)
-    if len(set(found)) != len(found):
+    axes = sorted((int(item) % ndim for item in items), reverse=reverse)
+    if len(set(axes)) != len(axes):
         raise AxisError(f"axis {items} contains duplicated indices")
-    return found[0] if single else found
+    return axes[0] if single else axes
 
 
 def as_device(obj: Any) -> CompNode:
@@ -111,12 +111,12 @@ def as_device(obj: Any) -> CompNode:
 
 
 def get_convert_inputs() -> bool:
-    """The setting last made."""
+    """The flag that was set last."""
     return _converts[0]
 
 
 def set_convert_inputs(flag: bool) -> bool:
-    """Keep a setting, and give the one before; operators convert their inputs whatever it says."""
+    """Keep the flag, and return the one before; operators convert their inputs in any case."""
     before, _converts[0] = _converts[0], bool(flag)
     return before
 

@@ -19,8 +19,8 @@ def _word(value: Any) -> str:
     return str(value.value).lower()
 
 
-def _size(name: str, given: Tensor) -> tuple[int, ...]:
-    return tuple(integers(name, given))
+def _size(name: str, tensor: Tensor) -> tuple[int, ...]:
+    return tuple(integers(name, tensor))
 
 
 @op_class(imode=_INTERPOLATION.LINEAR, format=FORMAT.NHWC)
@@ -119,7 +119,7 @@ def DeformablePSROIPooling(op: Any, x: Tensor, rois: Tensor, trans: Tensor) -> T
     **{"stride1": 1, "stride2": 1, "pad_size": 0, "is_multiply": True},
 )
 def Correlation(op: Any, a: Tensor, b: Tensor) -> Tensor:
-    """How alike patches of two pictures [N,C,H,W] are, for each displacement."""
+    """The similarity of patches of two pictures [N,C,H,W], for each displacement."""
     refuse_other_formats(op, "NCHW")
     sizes = (op.kernel_size, op.max_displacement, op.stride1, op.stride2, op.pad_size)
     return F.vision.correlation(a, b, *sizes, op.is_multiply)
@@ -147,13 +147,13 @@ def NMSKeep(op: Any, boxes: Tensor) -> tuple[Tensor, Tensor]:
 
     Positions [B,max_output], of which the last repeats, and how many count.
     """
-    kept, counts = [], []
+    positions, counts = [], []
     for k in range(boxes.shape[0]):
         scores = F.arange(boxes.shape[1], 0, -1)
         chosen = F.vision.nms(boxes[k], scores, op.iou_thresh, op.max_output)
         counts.append(chosen.shape[0])
-        kept.append(F.concat([chosen, *[chosen[-1:]] * (op.max_output - chosen.shape[0])]))
-    return F.stack(kept), Tensor(counts, dtype="int32")
+        positions.append(F.concat([chosen, *[chosen[-1:]] * (op.max_output - chosen.shape[0])]))
+    return F.stack(positions), Tensor(counts, dtype="int32")
 
 
 @op_class(precision=1)

@@ -46,7 +46,7 @@ class VisionTransform(Transform):
     Each part is given to the method of its name: `_apply_image` ([H,W,C]), `_apply_mask` ([H,W] or [H,W,C]) and
     `_apply_coords` ([...,2], x before y) are a subclass's; boxes ([N,4]: left, top, right, bottom), keypoints
     ([...,N,3]: x, y, visibility) and polygons (lists of lists of coords) follow from `_apply_coords`. Labels
-    (`boxes_category`, `category`, `image_category`, `image_info`, `info`) and further parts stay as they are.
+    (`boxes_category`, `category`, `image_category`, `image_info`, `info`) and further parts are not changed.
     """
 
     @constructor

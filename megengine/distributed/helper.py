@@ -1,4 +1,4 @@
-"""What training loops call around the operations over all processes."""
+"""Helpers of training loops for operations over all processes."""
 
 from __future__ import annotations
 

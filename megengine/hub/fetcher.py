@@ -87,7 +87,7 @@ def _clone(address: str, folder: Path, branch: str | None, commit: str | None, s
 
 
 def _git(*arguments: str, silent: bool) -> subprocess.CompletedProcess[str]:
-    # nobody can answer a question here: a wrong name must not wait for a password
+    # git must not ask for input: a wrong name would wait for a password
     environment = {"GIT_SSH_COMMAND": "ssh -o BatchMode=yes", **os.environ, "GIT_TERMINAL_PROMPT": "0"}
     try:
         done = subprocess.run(

@@ -18,7 +18,7 @@ class Options:
 
 
 class TraceError(MegEngineError, RuntimeError):
-    """What MegEngine raises when a traced function behaves differently at a later call; never raised here."""
+    """MegEngine's error for a traced function that behaves differently at a later call; never raised here."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class GraphOptimizationConfig(Options):
 
 @dataclass
 class SublinearMemoryConfig(Options):
-    """How MegEngine searches for what to recompute."""
+    """Options of MegEngine's search for values to recompute."""
 
     thresh_nr_try: int = 10
     genetic_nr_iter: int = 0

@@ -19,7 +19,7 @@ _Triple = int | tuple[int, int, int]
 
 
 def _plain(value: Any) -> Any:
-    """Python's integer for one of NumPy, which would overflow."""
+    """A NumPy integer as one of Python, which cannot overflow."""
     return int(value) if isinstance(value, numbers.Integral) else value
 
 
@@ -30,14 +30,14 @@ def _is_whole(value: Any) -> bool:
 def _tuple(value: Any, length: int) -> tuple[int, ...]:
     if _is_whole(value):
         return (int(value),) * length
-    given = tuple(map(int, value))
-    if len(given) != length:
-        raise OptionError(f"convolution: {value} has {counted(len(given), 'number')}; expected one, or {length}")
-    return given
+    sizes = tuple(map(int, value))
+    if len(sizes) != length:
+        raise OptionError(f"convolution: {value} has {counted(len(sizes), 'number')}; expected one, or {length}")
+    return sizes
 
 
 class _ConvNd(Module):
-    """What all convolutions share: geometry, weight, bias, initial values.
+    """Base of all convolutions: geometry, weight, bias, initial values.
 
     The weight of a convolution is [O,I,*kernel], with groups [G,O/G,I/G,*kernel]; of a transposed one, [I,O,*kernel]
     and [G,I/G,O/G,*kernel]. The bias is [1,O,1,...].

@@ -44,7 +44,7 @@ def _erfinv(y: Tensor) -> Tensor:
     x = y * F.where(w < 5.0, _polynomial(_GILES_MIDDLE, middle), _polynomial(_GILES_TAIL, tail))
     for _ in range(2):
         step = (F.erf(x) - y) * (math.sqrt(math.pi) / 2) * F.exp(x * x)
-        x = F.where(abs(step) < 0.1, x - step, x)  # beyond it the ends lie, where the slope vanishes
+        x = F.where(abs(step) < 0.1, x - step, x)  # larger steps are near the ends, where the slope vanishes
     ends = y.detach() * F.where(abs(y) > 1, math.nan, math.inf)  # without a gradient: zero times these is not zero
     return F.where(abs(y) < 1, x, ends)
 
@@ -67,7 +67,7 @@ _GILES_TAIL = (
 
 
 def _high_product(x: Tensor, y: Tensor) -> Tensor:
-    """The upper half of twice the product of integers, rounded; the one that does not fit is the largest number."""
+    """The upper half of twice the product of integers, rounded; a result that does not fit is the largest number."""
     if x.dtype not in (np.int8, np.int16, np.int32):
         raise DTypeError(f"RMULH: got {x.dtype}; expected int8, int16 or int32")
     bits = np.iinfo(x.dtype).bits - 1
@@ -161,10 +161,10 @@ class Elemwise(Module):
         try:
             return function(*inps)
         except TypeError as exc:
-            wanted = inspect.signature(function).parameters
-            if len(inps) == len(wanted):
+            parameters = inspect.signature(function).parameters
+            if len(inps) == len(parameters):
                 raise
             raise ArgumentError(
                 f"Elemwise: {self.method} got {counted(len(inps), 'tensor')}; "
-                f"expected {len(wanted)}: {', '.join(wanted)}"
+                f"expected {len(parameters)}: {', '.join(parameters)}"
             ) from exc

@@ -123,6 +123,6 @@ def msra_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearit
 def parameter(shape: tuple[int, ...]) -> Parameter:
     """A float32 parameter of zeros, whose memory is not touched before it is written."""
     refuse_oversized("a parameter", shape, 4)
-    made = Parameter(0.0)
-    made._reset(Tensor._wrap(np.zeros(shape, np.float32), device=made.device))
-    return made
+    tensor = Parameter(0.0)
+    tensor._reset(Tensor._wrap(np.zeros(shape, np.float32), device=tensor.device))
+    return tensor

@@ -1,4 +1,4 @@
-"""Where in a network a call failed: the path of the module, as `named_modules` gives it."""
+"""The path of the module in which a call failed, as in `named_modules`."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def located(module: Any, exc: Exception, inputs: tuple[Any, ...], kwargs: Mappin
 
 def _ours(module: Any, exc: Exception) -> bool:
     """Whether a layer of ours failed, or could not even be called; hooks are users' code."""
-    called = exc.__traceback__.tb_next.tb_next if exc.__traceback__ and exc.__traceback__.tb_next else None
-    inside = called is None or str(called.tb_frame.f_globals.get("__name__")).startswith("megengine.")
+    frame = exc.__traceback__.tb_next.tb_next if exc.__traceback__ and exc.__traceback__.tb_next else None
+    inside = frame is None or str(frame.tb_frame.f_globals.get("__name__")).startswith("megengine.")
     return own(type(module)) and inside
 
 

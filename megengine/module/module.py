@@ -174,11 +174,11 @@ class Module(_Reads):
         return outputs
 
     def register_forward_pre_hook(self, hook: Callable) -> HookHandler:
-        """Call `hook(module, inputs)` before forward; what it returns replaces the inputs."""
+        """Call `hook(module, inputs)` before forward; a result other than None replaces the inputs."""
         return HookHandler(self._forward_pre_hooks, hook)
 
     def register_forward_hook(self, hook: Callable) -> HookHandler:
-        """Call `hook(module, inputs, outputs)` after forward; what it returns replaces the outputs."""
+        """Call `hook(module, inputs, outputs)` after forward; a result other than None replaces the outputs."""
         return HookHandler(self._forward_hooks, hook)
 
     # ------------------------------------------------------------ iteration

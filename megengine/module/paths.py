@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Place:
-    """Where a module was set: the path in the module around it, and the place of that one.
+    """The position of a module: its path in the module around it, and the position of that module.
 
     Places refer to places, not to modules: a module that is set deeper later moves all below it at once.
     """

@@ -26,7 +26,7 @@ def _lstm_state(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _gru_state(from_input: Tensor, from_hidden: Tensor, h: Tensor) -> Tensor:
-    """Cho et al. 2014, with the reset gate behind the product, as cuDNN and PyTorch have it; gates r, z, n."""
+    """Cho et al. 2014, with the reset gate after the product, as in cuDNN and PyTorch; gates r, z, n."""
     (xr, xz, xn), (hr, hz, hn) = F.split(from_input, 3, axis=-1), F.split(from_hidden, 3, axis=-1)
     z, n = F.sigmoid(xz + hz), F.tanh(xn + F.sigmoid(xr + hr) * hn)
     return n + z * (h - n)
@@ -120,7 +120,7 @@ class RNNBase(Module):
     """Layers of recurrent cells over a sequence, forward or in both directions.
 
     The weights in use are in `_flatten_weights` [gates, ...]: flattened, cell by cell (layer, then direction), in the
-    order weight_ih, weight_hh, bias_ih, bias_hh. `cells` are what MegEngine's state dicts hold beside it.
+    order weight_ih, weight_hh, bias_ih, bias_hh. State dicts also hold `cells`, as MegEngine's do.
     """
 
     _chunks: ClassVar[int] = 1

@@ -251,9 +251,9 @@ class Optimizer:
         for group in self.param_groups:
             for p in group["params"]:
                 numbers[p] = len(numbers)
-                kept = {n: v for n, v in self._state[p].items() if self._is_kept(n, group)}
-                if kept:
-                    states[numbers[p]] = {n: v if keep_var else np.array(v) for n, v in kept.items()}
+                saved = {n: v for n, v in self._state[p].items() if self._is_kept(n, group)}
+                if saved:
+                    states[numbers[p]] = {n: v if keep_var else np.array(v) for n, v in saved.items()}
             options = {k: v for k, v in group.items() if k != "params"}
             groups.append({**options, "params": [numbers[p] for p in group["params"]]})
         return {"param_groups": groups, "state": states}
@@ -318,7 +318,7 @@ def _numbered(group: Mapping[str, Any]) -> bool:
 
 
 def _number(rate: Any) -> Any:
-    """A learning rate that is a tensor or an array of one element, as a number; anything else as it is."""
+    """A learning rate that is a tensor or an array of one element, as a number; other values unchanged."""
     return rate.item() if isinstance(rate, (Tensor, np.ndarray)) and rate.size == 1 else rate
 
 

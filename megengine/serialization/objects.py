@@ -48,10 +48,10 @@ def _tensor_of(kind: type[Tensor]) -> Builder:
 
 def _storage(array: np.ndarray, quantized: QuantizedDType | None, *, fresh: bool) -> np.ndarray:
     """The array that a tensor keeps: a copy, unless it is `fresh` (no other object refers to it)."""
-    wanted = array.dtype.newbyteorder("=") if quantized is None else quantized.storage
-    if fresh and array.dtype == wanted:
-        return array.view(wanted)  # without metadata
-    return np.array(array, wanted)
+    target = array.dtype.newbyteorder("=") if quantized is None else quantized.storage
+    if fresh and array.dtype == target:
+        return array.view(target)  # without metadata
+    return np.array(array, target)
 
 
 def _dtype_meta(record: Record) -> QuantDtypeMeta:
@@ -70,9 +70,9 @@ def module_of(kind: type[Module]) -> Builder:
         for name in record.state:
             if not isinstance(name, str) or name.startswith("__") or callable(getattr(kind, name, None)):
                 raise FileFormatError(f"pickle: a {kind.__name__} with an attribute {brief(name)}")
-        made = kind.__new__(kind)
-        made.__setstate__(record.state)
-        return made
+        module = kind.__new__(kind)
+        module.__setstate__(record.state)
+        return module
 
     return build
 
@@ -81,14 +81,14 @@ def object_of(kind: type) -> Builder:
     """The builder of objects of this class from their arguments and saved state."""
 
     def build(record: Record) -> Any:
-        made = kind.__new__(kind, *record.args)
-        if hasattr(made, "__setstate__"):
-            made.__setstate__(record.state)
+        result = kind.__new__(kind, *record.args)
+        if hasattr(result, "__setstate__"):
+            result.__setstate__(record.state)
         elif isinstance(record.state, dict):
-            made.__dict__.update(record.state)
+            result.__dict__.update(record.state)
         elif record.state is not None:
             raise FileFormatError(f"pickle: {kind.__name__} has state but no __setstate__ to take it")
-        return made
+        return result
 
     return build
 
@@ -110,13 +110,13 @@ def _imported_layer(name: str) -> type[Module]:
     """
     parts = name.split(".")
     for count in range(len(parts) - 1, 0, -1):
-        found: Any = sys.modules.get(".".join(parts[:count]))
+        kind: Any = sys.modules.get(".".join(parts[:count]))
         for part in parts[count:]:
-            found = vars(found).get(part) if isinstance(found, (type, ModuleType)) else None
-        if isinstance(found, type) and issubclass(found, Module) and f"{found.__module__}.{found.__qualname__}" == name:
-            plain = all(getattr(found, m) is getattr(Module, m) for m in ("__new__", "__setstate__", "__setattr__"))
-            if plain and not own(found):
-                return found
+            kind = vars(kind).get(part) if isinstance(kind, (type, ModuleType)) else None
+        if isinstance(kind, type) and issubclass(kind, Module) and f"{kind.__module__}.{kind.__qualname__}" == name:
+            plain = all(getattr(kind, m) is getattr(Module, m) for m in ("__new__", "__setstate__", "__setattr__"))
+            if plain and not own(kind):
+                return kind
     raise KeyError(name)
 
 

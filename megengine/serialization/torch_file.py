@@ -50,7 +50,7 @@ class _Storage:
 
 
 class _Tensor:
-    """Where a tensor lies in its storage."""
+    """The part of a storage that a tensor shows."""
 
     def __init__(self, storage: Any, offset: Any, shape: Any, strides: Any) -> None:
         if not isinstance(storage, _Storage):
@@ -247,7 +247,7 @@ def read_pth(path: str | os.PathLike[str]) -> Any:
     """The contents of a `.pth` / `.pt` file, with NumPy arrays in place of tensors (bfloat16 from ml_dtypes).
 
     A state dict comes back as an OrderedDict name -> array, in the file's order. Code and classes in the file are
-    refused, never run. Raises FileFormatError with what is wrong for anything else than a sound file.
+    refused, never run. Raises FileFormatError, which names the fault, for damaged and other files.
 
     >>> read_pth("mobilenet_v2.pth")["classifier.1.bias"].shape
     (1000,)

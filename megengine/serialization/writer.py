@@ -86,20 +86,20 @@ class PickleWriter:
         self.depth -= 1
 
     def method_of(self, value: Any) -> Callable[[Any, Any], None]:
-        found = next((m for kinds, m in (*self.kinds, *_METHODS) if isinstance(value, kinds)), None)
-        if found is None and _path(value) in OBJECTS:
-            found = PickleWriter.known_object
+        method = next((m for kinds, m in (*self.kinds, *_METHODS) if isinstance(value, kinds)), None)
+        if method is None and _path(value) in OBJECTS:
+            method = PickleWriter.known_object
         if isinstance(value, type):  # only classes of numbers can be written
             if value in _NUMBERS:
                 return PickleWriter.number_type
             raise DTypeError(f"save: cannot write the class {value.__qualname__}; expected values, or a dtype's class")
-        if found is None:
+        if method is None:
             raise DTypeError(
                 f"save: cannot write a {type(value).__name__}; expected numbers, text, arrays, tensors, modules, and "
                 "lists, tuples, dicts of them"
             )
-        self.methods[type(value)] = found
-        return found
+        self.methods[type(value)] = method
+        return method
 
     def atom(self, value: Any) -> None:
         self.out += pickle.dumps(value, 2)[2:-1]  # without its head and end

@@ -33,18 +33,18 @@ class Finding:
 def resolve(name: str) -> Any:
     """The object of a full dotted name. Raises AttributeError or ImportError where there is none."""
     parts = name.split(".")
-    found: Any = importlib.import_module(parts[0])
+    value: Any = importlib.import_module(parts[0])
     for i, part in enumerate(parts[1:], 2):
         path = ".".join(parts[:i])
         # `package.quantize` is the function; in `package.quantize.quantize_qat` it is the module that stands first
         inside = i < len(parts) and sys.modules.get(path)
         try:
-            found = inside or getattr(found, part)
+            value = inside or getattr(value, part)
         except AttributeError:
-            if not inspect.ismodule(found):
+            if not inspect.ismodule(value):
                 raise
-            found = importlib.import_module(path)
-    return found
+            value = importlib.import_module(path)
+    return value
 
 
 def accepts(function: Callable[..., Any], recorded: Sequence[str]) -> str:
@@ -56,7 +56,7 @@ def accepts(function: Callable[..., Any], recorded: Sequence[str]) -> str:
     kinds = {p.kind for p in parameters}
     any_position, any_keyword = inspect.Parameter.VAR_POSITIONAL in kinds, inspect.Parameter.VAR_KEYWORD in kinds
     by_name = {p.name: p for p in parameters}
-    placed = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names = [entry.partition("=")[0] for entry in recorded]
     keyword_only = False
     for i, (name, entry) in enumerate(zip(names, recorded, strict=True)):
@@ -64,8 +64,8 @@ def accepts(function: Callable[..., Any], recorded: Sequence[str]) -> str:
             keyword_only = keyword_only or not name.startswith("**")
         elif name not in by_name and not (any_keyword or (any_position and not keyword_only)):
             return f"has no parameter {name!r}"
-        elif name in by_name and not keyword_only and name in placed and placed.index(name) != i:
-            return f"has parameter {name!r} at place {placed.index(name) + 1}; expected {i + 1}"
+        elif name in by_name and not keyword_only and name in positional and positional.index(name) != i:
+            return f"has parameter {name!r} at place {positional.index(name) + 1}; expected {i + 1}"
         elif name in by_name and "=" in entry and by_name[name].default is inspect.Parameter.empty:
             return f"needs parameter {name!r}, which has a default in MegEngine"
     known = {n.lstrip("*") for n in names}
@@ -80,14 +80,14 @@ def accepts(function: Callable[..., Any], recorded: Sequence[str]) -> str:
 
 def _problems(name: str, entry: Any) -> list[tuple[str, str]]:
     try:
-        found = resolve(name)
+        value = resolve(name)
     except (AttributeError, ImportError):
         return [(name, "is missing")]
-    if isinstance(entry, str) or not callable(found):
+    if isinstance(entry, str) or not callable(value):
         return []
-    problems = [(name, accepts(found, entry["sig"]))] if entry["sig"] is not None else []
+    problems = [(name, accepts(value, entry["sig"]))] if entry["sig"] is not None else []
     for method, recorded in entry.get("methods", {}).items():
-        have = getattr(found, method, None)
+        have = getattr(value, method, None)
         if have is None:
             problems.append((f"{name}.{method}", "is missing"))
         elif recorded is not None and callable(have):

@@ -34,7 +34,7 @@ def _is_face(module: Any) -> bool:
 
 
 class _Writer:
-    """One stub file: what it says, and what that needs to be imported."""
+    """The lines of a stub file, and the imports that they need."""
 
     def __init__(self) -> None:
         self.imports: set[str] = set()
@@ -50,22 +50,22 @@ class _Writer:
         self.lines.append(f"{indent}    {(inspect.getdoc(function) or name)!r}")
 
     def _parameters(self, function: Callable[..., Any], *, method: bool) -> str:
-        shown, marked = [], False
+        texts, marked = [], False
         for index, parameter in enumerate(inspect.signature(function).parameters.values()):
             if method and index == 0:
-                shown.append("self")
+                texts.append("self")
                 continue
             star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
             if parameter.kind is parameter.KEYWORD_ONLY and not marked:
-                shown.append("*")
+                texts.append("*")
             marked = marked or bool(star) or parameter.kind is parameter.KEYWORD_ONLY
             text = star + parameter.name
             if parameter.annotation is not parameter.empty:
                 text += f": {self._annotation(function, parameter.annotation)}"
             if parameter.default is not parameter.empty:
                 text += f" = {_default(parameter.default)}"
-            shown.append(text)
-        return ", ".join(shown)
+            texts.append(text)
+        return ", ".join(texts)
 
     def _annotation(self, function: Callable[..., Any], annotation: Any) -> str:
         """The text of an annotation, whose names are imported from where the function's module has them."""
@@ -74,11 +74,11 @@ class _Writer:
         for name in sorted({node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}):
             if hasattr(builtins, name):
                 continue
-            found = scope[name]
-            if inspect.ismodule(found):
-                self.imports.add(f"import {found.__name__} as {name}")
+            value = scope[name]
+            if inspect.ismodule(value):
+                self.imports.add(f"import {value.__name__} as {name}")
             else:
-                self.imports.add(f"from {_home(name, found)} import {name} as {name}")
+                self.imports.add(f"from {_home(name, value)} import {name} as {name}")
         return text
 
     def text(self) -> str:
@@ -91,11 +91,11 @@ def _plain(function: Callable[..., Any]) -> Any:
     return inspect.unwrap(function)
 
 
-def _home(name: str, found: Any) -> str:
+def _home(name: str, value: Any) -> str:
     """The module that defines a class or an alias of types."""
-    if inspect.isclass(found) or found is Any:
-        return found.__module__
-    same = [m for m in list(sys.modules.values()) if vars(m).get(name) is found and m.__name__.startswith("megengine.")]
+    if inspect.isclass(value) or value is Any:
+        return value.__module__
+    same = [m for m in list(sys.modules.values()) if vars(m).get(name) is value and m.__name__.startswith("megengine.")]
     return next(m.__name__ for m in same if re.search(rf"^{name}(: TypeAlias)? = ", inspect.getsource(m), re.MULTILINE))
 
 

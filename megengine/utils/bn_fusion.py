@@ -91,7 +91,7 @@ def fuse_conv_bn_relu_module(conv: Any, bn: Any, relu: Any) -> Any:
     """One layer that computes a Conv2d or ConvTranspose2d, a batch norm (or None) and a ReLU (or None).
 
     In evaluation mode the batch norm is folded into weight and bias; in training mode it stays a part of the result.
-    The arguments are left as they are. Raises OptionError for layers that have no common form.
+    The arguments are not changed. Raises OptionError for layers that have no common form.
     """
     return _fused(conv, bn, relu)
 

@@ -38,16 +38,16 @@ def get_owner_opr_inputs(var: Var) -> list[Var]:
 
 def _needed(outputs: Any) -> list[Opr]:
     """The oprs that vars are computed by, each after those it depends on."""
-    found: dict[int, Opr] = {}
+    oprs: dict[int, Opr] = {}
     left = [(var.expr, False) for var in reversed(_listed(outputs))]
     while left:  # no recursion: graphs are deeper than Python's stack
         opr, done = left.pop()
         if done:
-            found.setdefault(id(opr), opr)
-        elif id(opr) not in found:
+            oprs.setdefault(id(opr), opr)
+        elif id(opr) not in oprs:
             left.append((opr, True))
             left.extend((var.expr, False) for var in reversed(opr.inputs))
-    return list(found.values())
+    return list(oprs.values())
 
 
 def get_dep_vars(var: Var | Sequence[Var], var_type: str | Sequence[str] | None = None) -> list[Var]:
@@ -86,11 +86,11 @@ def graph_traversal(outputs: Var | Sequence[Var]) -> tuple[dict, dict, dict, dic
 def find_vars_by_name(dst: Var | Sequence[Var], names: Iterable[str]) -> list[Var]:
     """The vars of these names among those that `dst` is computed from. Raises GraphError for one that is not."""
     known = {var.name: var for var in get_dep_vars(dst)}
-    wanted = list(names)
-    for name in wanted:
+    names = list(names)
+    for name in names:
         if name not in known:
             raise GraphError(f"find_vars_by_name: no var {name!r} among {len(known)}{nearest(name, known)}")
-    return [known[name] for name in wanted]
+    return [known[name] for name in names]
 
 
 def replace_vars(dst: Sequence[Var], varmap: Mapping[Var, Var]) -> list[Var]:

@@ -63,9 +63,9 @@ class AutoNaming:
     @classmethod
     def remove_duplicate_names(cls) -> None:
         """Number the kept operators that share a name: conv, conv[1], conv[2]; then forget all of them."""
-        taken: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for op in cls._ops:
-            count = taken[op.name] = taken.get(op.name, -1) + 1
+            count = counts[op.name] = counts.get(op.name, -1) + 1
             if count:
                 op.name = f"{op.name}[{count}]"
         cls._ops.clear()
@@ -73,6 +73,6 @@ class AutoNaming:
     @classmethod
     def clear(cls) -> None:
         """Forget names, operators and scopes."""
-        for kept in (cls._counts, cls._names, cls._ops):
-            kept.clear()
+        for table in (cls._counts, cls._names, cls._ops):
+            table.clear()
         _scopes.set(())

@@ -107,7 +107,7 @@ class NodeFilter:
         return list(self)
 
     def as_count(self) -> int:
-        """How many there are."""
+        """Their number."""
         return sum(1 for _ in self)
 
     def as_dict(self) -> dict[str, Any]:

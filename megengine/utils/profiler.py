@@ -62,10 +62,10 @@ class Profiler:
         with_scopes: bool = False,
         **kwargs: Any,
     ) -> None:
-        for wanted in [format] if formats is None else formats:
-            if wanted not in _FORMATS:
+        for name in [format] if formats is None else formats:
+            if name not in _FORMATS:
                 raise OptionError(
-                    f"Profiler: format is {wanted!r}; expected {', '.join(_FORMATS)}{nearest(wanted, _FORMATS)}"
+                    f"Profiler: format is {name!r}; expected {', '.join(_FORMATS)}{nearest(name, _FORMATS)}"
                 )
         unused = {"with_backtrace": with_backtrace, "with_scopes": with_scopes, **kwargs}
         for name in (name for name, value in unused.items() if value):
@@ -96,7 +96,7 @@ class Profiler:
         return self
 
     def format_path(self, path: str, pid: int, format: str) -> str:
-        """Where a file is written."""
+        """The path of a file."""
         return str(Path(path) / f"{pid}.{format}")
 
     def dump(self) -> None:

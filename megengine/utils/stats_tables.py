@@ -52,7 +52,7 @@ def _output_channels(row: Row) -> int:
 
 
 def sum_op_stats(flops: list[Row], bar_length_max: int = 20) -> tuple[int, list[Row]]:
-    """Total of `flops_num`, and the rows with shares and bars, a row "total" last. The argument stays as it is."""
+    """Total of `flops_num`, and the rows with shares and bars, a row "total" last. The argument is not changed."""
     total, rows = _with_shares(flops, "flops_num", "bar", bar_length_max)
     channels = sum(map(_output_channels, flops))
     rows = [{**row, "flops": sizeof_fmt(row["flops_num"], "OPs")} for row in rows]
@@ -67,12 +67,12 @@ def _sizes(stats: list[Row], dim: str, bar_length_max: int) -> tuple[int, int, l
 
 
 def sum_param_stats(params: list[Row], bar_length_max: int = 20) -> tuple[int, int, list[Row]]:
-    """Elements, bytes, and the rows with shares and bars, a row "total" last. The argument stays as it is."""
+    """Elements, bytes, and the rows with shares and bars, a row "total" last. The argument is not changed."""
     return _sizes(params, "param_dim", bar_length_max)
 
 
 def sum_activations_stats(activations: list[Row], bar_length_max: int = 20) -> tuple[int, int, list[Row]]:
-    """Elements, bytes, and the rows with shares and bars, a row "total" last. The argument stays as it is."""
+    """Elements, bytes, and the rows with shares and bars, a row "total" last. The argument is not changed."""
     return _sizes(activations, "act_dim", bar_length_max)
 
 
