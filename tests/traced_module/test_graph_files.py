@@ -109,7 +109,7 @@ def changed(tmp_path, change) -> str:
         (lambda d: d["exprs"][2]["outputs"][0].update(shape=[1]), "the file states"),
         (lambda d: d["exprs"][0].update(kind="Odd"), "unknown kind 'Odd'"),
         (lambda d: d.update(outputs=["ghost"]), "ghost"),
-        (lambda d: d.update(inputs=[]), "list of inputs"),
+        (lambda d: d.update(inputs=[]), "the inputs of .* are not those of its expressions"),
         (lambda d: d["exprs"][1]["outputs"][0].update(dtype="int8"), "stored as float32; expected int8"),
         (lambda d: d["exprs"].reverse(), "not consistent"),
         (lambda d: d.pop("exprs"), "not consistent"),

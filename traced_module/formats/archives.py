@@ -1,4 +1,4 @@
-"""Archives of our own formats: a zip of one JSON text and of arrays in the layout of safetensors."""
+"""Archives of the native formats: a zip of one JSON text and of arrays in the layout of safetensors."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from megengine.serialization.mge_file import HEAD, refuse_mge
 from megengine.traced_module.formats.safetensors import bytes_of, layout, read_arrays
 
 WEIGHTS = "weights.safetensors"
-MAX_TEXT = 256 << 20  # bytes of the text after unpacking; weights are stored unpacked, so the file bounds them
-_CHUNK = 1 << 18  # bytes on the way at once: they stay in the cache while they are summed and copied
-MAX_RATIO = 200  # of the text unpacked to packed: text of graphs stays below a fifth of it
+MAX_TEXT = 256 << 20  # bytes of the unpacked text; weights are stored unpacked, so the size of the file bounds them
+_CHUNK = 1 << 18  # bytes that are read or written at once: they stay in the cache while they are summed and copied
+MAX_RATIO = 200  # of the sizes of unpacked and packed text: for graphs it is below a fifth of this
 
 
 # ---------------------------------------------------------------- writing
@@ -57,7 +57,7 @@ def _chunks(memory: memoryview) -> Iterator[memoryview]:
 
 
 def _loadable(packing: int, text: str) -> int:
-    """Stored where it would pack so well that reading took it for a bomb: names may be long, and graphs all alike."""
+    """The packing of a text: none if reading would refuse how well it packs, as it does long or equal names."""
     if packing == zipfile.ZIP_STORED:
         return packing
     data = text.encode()
@@ -75,19 +75,19 @@ def _entry(name: str, compression: int) -> zipfile.ZipInfo:
 
 
 def read_archive(file: IO[bytes], path: str, name: str) -> tuple[Any, dict[str, np.ndarray]]:
-    """The JSON and the arrays of what `write_archive` wrote. Raises FileFormatError for anything else."""
+    """The JSON and the arrays of a file of `write_archive`. Raises FileFormatError for any other file."""
     try:
         refuse_mge(file.read(HEAD))
         with zipfile.ZipFile(file) as archive:
             _check_entries(archive, file.seek(0, 2), name)
             described = json.loads(archive.read(name))
             entry = _Stored(file, archive)
-            arrays = read_arrays(entry, entry.size)
+            arrays = read_arrays(entry.fill, entry.size)
             entry.check()
             return described, arrays
     except FileFormatError as error:
         raise FileFormatError(f"{path}: {error}") from None
-    except Exception as error:  # zip and JSON have their own types, wrong parts of a header raise what they raise
+    except Exception as error:  # zip and JSON raise types of their own, and a wrong header raises anything
         raise FileFormatError(f"{path}: damaged or not a {Path(name).stem} file ({str(error)[:200]})") from error
 
 
@@ -105,21 +105,15 @@ def _check_entries(archive: zipfile.ZipFile, size: int, name: str) -> None:
 
 
 class _Stored:
-    """The bytes of the arrays of an archive, from the file into the memory where they stay."""
+    """The stored bytes of the arrays of an archive."""
 
     def __init__(self, file: IO[bytes], archive: zipfile.ZipFile) -> None:
         self.file, info = file, archive.getinfo(WEIGHTS)
         self.size, self.expected, self.sum = info.file_size, info.CRC, 0
-        with archive.open(info):  # which compares what stands before the entry with the list of entries
+        with archive.open(info):  # it compares the header of the entry with the list of entries
             file.seek(info.header_offset)
         name, extra = struct.unpack("<26x2H", file.read(30))
         file.seek(name + extra, 1)
-
-    def read(self, count: int) -> bytes:
-        """The next bytes."""
-        found = bytearray(count)
-        self.fill(memoryview(found))
-        return bytes(found)
 
     def fill(self, memory: memoryview) -> None:
         """Put the next bytes into memory."""

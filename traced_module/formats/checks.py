@@ -1,30 +1,33 @@
-"""What files of every format are checked for: scales that fit, multipliers that are numbers, calls of layers."""
+"""Checks of files of every format: scales, multipliers, names of attributes and methods, calls of layers."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from megengine.core.dtype import DType, QuantizedDType, check_scales
-from megengine.core.errors import FileFormatError, GraphError, ShapeError, brief
+from megengine.core.errors import FileFormatError, GraphError, ShapeError, brief, nearest
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op
 from megengine.module import Module
+from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Apply, CallMethod, Constant, GetAttr
-from megengine.traced_module.ir.functions import get_subattr
+from megengine.traced_module.ir.functions import get_subattr, signature_of
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.reserved import is_special
+from megengine.traced_module.traced import STATE_NAMES
 
 _SMALLEST_NORMAL = np.finfo(np.float32).tiny
 
 
 def check_dtype(name: object, shape: tuple[int, ...], dtype: DType) -> None:
-    """Raises FileFormatError where a tensor has another number of scales than its shape has channels."""
+    """Raises FileFormatError if the number of scales is not the number of channels."""
     if isinstance(dtype, QuantizedDType):
         try:
             check_scales(brief(name), dtype, shape)
@@ -33,20 +36,20 @@ def check_dtype(name: object, shape: tuple[int, ...], dtype: DType) -> None:
 
 
 def spec_of(name: object, shape: tuple[int, ...], dtype: DType) -> TensorSpec:
-    """Shape and dtype of a value, which fit each other. Raises as `check_dtype`."""
+    """The spec of a value. Raises as `check_dtype`."""
     check_dtype(name, shape, dtype)
     return TensorSpec(shape, dtype)
 
 
 @functools.cache
 def _multipliers(op: str) -> tuple[tuple[int, str], ...]:
-    """Where an op takes multipliers (M) and offsets (B): docs/integer-arithmetic.md."""
+    """(place, name) of the multipliers (M) and offsets (B) of an op: docs/integer-arithmetic.md."""
     names = enumerate(inspect.signature(get_op(op).infer).parameters)
     return tuple((place, name) for place, name in names if name in ("M", "B"))
 
 
 def check_multipliers(expr: Apply) -> None:
-    """Raises FileFormatError where a stored M is not finite, normal and positive, or a stored B is not finite."""
+    """Raises FileFormatError if a stored M is not finite, normal and positive, or a stored B is not finite."""
     for place, name in _multipliers(expr.op):
         node = expr.inputs[place]
         if not isinstance(node.expr, Constant):
@@ -69,28 +72,44 @@ def tensor_nodes(nodes: Sequence[Node], graph: InternalGraph) -> tuple[TensorNod
     return found
 
 
+def check_attribute(name: Any) -> None:
+    """Raises FileFormatError unless this can be the name of a submodule or tensor."""
+    if not isinstance(name, str) or is_special(name) or name in STATE_NAMES:
+        raise FileFormatError(f"{brief(name)} is not the name of a submodule or tensor")
+
+
+def check_path(path: str) -> None:
+    """Raises FileFormatError unless this can be the path of a submodule or tensor."""
+    for part in path.split("."):
+        check_attribute(part)
+        if not part:
+            raise FileFormatError(f"{brief(path)} is not a path of submodules; one of its names is empty")
+
+
+def check_method(method: str) -> None:
+    """Raises FileFormatError for a name that is no public method of tensors."""
+    if getattr(getattr(Tensor, method, None), "__public__", None) is None:
+        known = [m for m in dir(Tensor) if hasattr(getattr(Tensor, m), "__public__")]
+        raise FileFormatError(f"the file calls the tensor method {brief(method)}, unknown here{nearest(method, known)}")
+
+
 def check_called(graph: InternalGraph) -> None:
-    """Raises FileFormatError where an attribute that is no layer is called, or a layer with arguments it lacks."""
-    found: dict[int, Any] = {id(node): graph._owner for node in graph._inputs if isinstance(node, ModuleNode)}
+    """Raises FileFormatError if an attribute that is no layer is called, or a layer with arguments that do not fit."""
+    owners: dict[int, Any] = {id(node): graph._owner for node in graph._inputs if isinstance(node, ModuleNode)}
     for expr in graph._order:
-        if isinstance(expr, GetAttr) and id(expr.inputs[0]) in found:
-            with suppress(GraphError):  # what is missing and never called does no harm
-                found[id(expr.outputs[0])] = get_subattr(found[id(expr.inputs[0])], expr.name)
+        if isinstance(expr, GetAttr) and id(expr.inputs[0]) in owners:
+            with suppress(GraphError):  # it may be missing if it is never called
+                owners[id(expr.outputs[0])] = get_subattr(owners[id(expr.inputs[0])], expr.name)
         elif isinstance(expr, CallMethod) and expr.method == "__call__":
-            called = found.get(id(expr.inputs[0]))
-            if called is not None and not isinstance(called, Module):
-                raise FileFormatError(f"{expr!r} calls a {type(called).__name__}; expected a layer or a module")
-            if called is not None:
-                _check_arguments(expr, type(called))
+            owner = owners.get(id(expr.inputs[0]))
+            if isinstance(owner, Module):
+                _check_arguments(expr, type(owner))
+            elif owner is not None:
+                raise FileFormatError(f"{expr!r} calls a {type(owner).__name__}; expected a layer or a module")
 
 
 def _check_arguments(expr: CallMethod, kind: type[Module]) -> None:
     try:
-        _signature(kind.forward).bind(*expr.args, **expr.kwargs)  # the layer itself is the first
+        signature_of(kind.forward).bind(*expr.args, **expr.kwargs)  # the layer itself is the first
     except TypeError as error:
         raise FileFormatError(f"{expr!r} calls a {kind.__name__} with other arguments than it takes: {error}") from None
-
-
-@functools.lru_cache(maxsize=1024)
-def _signature(forward: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(forward)

@@ -1,6 +1,6 @@
-"""Reading what a native file says of a traced module (`module_writing`): names in it are only looked up.
+"""Reads the description of a traced module (`module_writing`); names in it are only looked up.
 
-Ops are inferred again. Shapes of calls are taken from the file: `graph.lint()` compares them with what the calls give.
+Ops are inferred again. Shapes of calls are taken from the file; `graph.lint()` compares them with those of the calls.
 """
 
 from __future__ import annotations
@@ -11,12 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.errors import FileFormatError, brief, nearest
+from megengine.core.errors import FileFormatError, brief
 from megengine.core.pytree import flatten, unflatten
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
-from megengine.traced_module.editing.checking import check_same
-from megengine.traced_module.formats.checks import check_called, check_multipliers, spec_of, tensor_nodes
+from megengine.traced_module.editing.checking import specs_of
+from megengine.traced_module.formats.checks import (
+    check_attribute,
+    check_called,
+    check_method,
+    check_multipliers,
+    check_path,
+    spec_of,
+    tensor_nodes,
+)
 from megengine.traced_module.formats.module_writing import OWN_STATE, texts
 from megengine.traced_module.formats.values import ValueReader, count_in, dtype_in
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
@@ -26,8 +34,7 @@ from megengine.traced_module.ir.lookup import own_node
 from megengine.traced_module.ir.names import identifier
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.ir.primitives import link
-from megengine.traced_module.reserved import is_special
-from megengine.traced_module.traced import STATE_NAMES, TracedModule
+from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.calls import Static
 from megengine.traced_module.tracing.specialization import Specialization
 
@@ -56,10 +63,10 @@ class ModuleReader:
         self.values, self.entries = values, entries
         self.modules = [TracedModule() for _ in entries]
         self.graphs: list[InternalGraph] = []
-        self.targets: dict[int, tuple[Any, int]] = {}  # node of a module -> the module, how often it was reached from
+        self.targets: dict[int, tuple[Any, int]] = {}  # node of a module -> (the module, how many reads lead to it)
 
     def all(self, counters: Any) -> TracedModule:
-        """The outermost module: all its graphs count ids and keep edits together."""
+        """The outermost module, whose graphs share one journal and one count of ids."""
         if not self.modules:
             raise FileFormatError("the file holds no module")
         for made, entry in zip(self.modules, self.entries, strict=True):
@@ -71,7 +78,7 @@ class ModuleReader:
         top = self.modules[0].graphs[0]
         for graph in self.graphs:
             graph._journal, graph._top = top._journal, top
-        # NOTE: a flattened module keeps submodules that it does not call, and their graphs count on their own
+        # NOTE: a flattened module keeps submodules that it does not call, whose graphs have counts of their own
         next_node, next_expr = map(count_in, counters)
         top._journal.next_node = max(next_node, *(n.id + 1 for n in top.nodes(recursive=False)))
         top._journal.next_expr = max(next_expr, *(e.id + 1 for e in top._order))
@@ -79,7 +86,6 @@ class ModuleReader:
         return self.modules[0]
 
     def state(self, made: TracedModule, entry: dict[str, Any]) -> None:
-        """Attributes: submodules, layers, tensors, mode."""
         own = object.__getattribute__(made, "__dict__")
         plain = {name: value for name, value in own.items() if name not in OWN_STATE}
         own_state = {name: value for name, value in own.items() if name in OWN_STATE}
@@ -95,11 +101,10 @@ class ModuleReader:
         own.update({name: value for name, value in plain.items() if name not in own} | own_state)
 
     def fill(self, made: TracedModule, entry: dict[str, Any]) -> None:
-        """Graphs and what refers to them."""
+        """Graphs, and watch and end points in them."""
         if "signature" in entry:
             made.forward_signature = self.signature(entry["signature"])
-        found = [Specialization(*map(str, item)) for item in entry.get("specializations", ())]
-        made.specializations = tuple(found)
+        made.specializations = tuple(Specialization(*map(str, item)) for item in entry.get("specializations", ()))
         for described in entry.get("graphs", ()):
             before = len(made.graphs)
             made._add_graph(self.graph(described, made))
@@ -112,7 +117,6 @@ class ModuleReader:
             setattr(made, key, points)
 
     def signature(self, described: list[Any]) -> inspect.Signature:
-        """Signature of the traced forward."""
         kinds = {kind.name: kind for kind in type(inspect.Parameter.POSITIONAL_ONLY)}
         made = [
             inspect.Parameter(name, kinds[kind], **({"default": self.values.value(default[0])} if default else {}))
@@ -122,8 +126,7 @@ class ModuleReader:
 
     # ------------------------------------------------------------ graphs
 
-    def graph(self, described: dict[str, Any], owner: TracedModule) -> InternalGraph:
-        """One graph with its names and ids."""
+    def graph(self, described: dict[str, Any], owner: TracedModule | None) -> InternalGraph:
         graph = InternalGraph(str(described["name"]), str(described["qualname"]), owner=owner)
         graph.metadata = texts(described.get("metadata", {}))
         nodes: dict[str, Node] = {}
@@ -148,10 +151,10 @@ class ModuleReader:
         return graph
 
     def nesting(self, graph: InternalGraph, described: dict[str, Any]) -> None:
-        """How arguments and results of a call nest."""
+        """Set the nesting of arguments and results of a graph."""
         if "arguments" in described:
             args, kwargs = self.values.value(described["arguments"])
-            inputs, graph.arguments = flatten_arguments(args, kwargs, _node_of)
+            inputs, graph.arguments = flatten_arguments(args, kwargs, node_or_none)
             first = [n for n in graph._inputs if not isinstance(n, TensorNode)]
             if not _same(inputs, graph._inputs[len(first) :]):
                 raise FileFormatError(f"the arguments of {graph.qualname} are not its inputs")
@@ -163,7 +166,6 @@ class ModuleReader:
             graph._outputs = tuple(nodes)
 
     def result(self, described: Any) -> tuple[list[Any], Any]:
-        """Nodes and nesting of a result."""
         leaves, structure = flatten(self.values.value(described))
         if all(isinstance(leaf, Node) for leaf in leaves):
             return leaves, structure
@@ -171,7 +173,6 @@ class ModuleReader:
         return flatten(unflatten(structure, supply))
 
     def expr(self, graph: InternalGraph, entry: dict[str, Any], nodes: dict[str, Node]) -> None:
-        """One expression and the nodes it makes."""
         kind = entry["kind"]
         if kind not in EXPRS:
             raise FileFormatError(f"an expression of the unknown kind {brief(kind)}")
@@ -196,11 +197,13 @@ class ModuleReader:
                 raise FileFormatError(f"the result of {expr.name} is not made of its values")
             expr._outputs = tuple(results)
         elif isinstance(expr, Apply):
-            check_same(expr, expr.inputs)
+            specs, have = specs_of(expr, expr.inputs) or (), [n.spec for n in made if isinstance(n, TensorNode)]
+            if list(specs) != have:
+                texts = (", ".join(map(str, found)) for found in (specs, have))
+                raise FileFormatError(f"{expr.name!r} is {next(texts)}; the file states {next(texts)}")
             check_multipliers(expr)
 
     def node(self, graph: InternalGraph, expr: Expr, item: dict[str, Any]) -> Node:
-        """A node with the name and id that the file gives it."""
         name = item["name"]
         if name != identifier(name) or name in graph._names:
             raise FileFormatError(f"{brief(name)} is no name, or names two nodes")
@@ -215,7 +218,7 @@ class ModuleReader:
         return node
 
     def target(self, graph: InternalGraph, expr: Expr) -> None:
-        """Check what the node of an input or of a read attribute stands for."""
+        """Check the node of an input, or of an attribute that is read."""
         (node,) = expr._outputs
         if isinstance(expr, Input):
             found, depth = graph._owner, 0
@@ -237,11 +240,9 @@ class ModuleReader:
     # ------------------------------------------------------------ expressions
 
     def input(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> Made:
-        """An input of the graph."""
         return Input(graph, ident, meta), []
 
     def constant(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> Made:
-        """A tensor that was made while the model ran."""
         value = self.values.tensors[count_in(entry["value"])]
         (stated,) = entry["outputs"]
         if list(value.shape) != stated.get("shape") or value.dtype != dtype_in(stated["dtype"]):
@@ -249,32 +250,25 @@ class ModuleReader:
         return Constant(graph, ident, meta, value), []
 
     def get_attr(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> Made:
-        """The read of an attribute."""
         path = entry["attribute"]
         check_path(path)
         return GetAttr(graph, ident, meta, path), self.inputs(entry)
 
     def call_method(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> Made:
-        """A call of a module or of a tensor's method."""
         method = entry["method"]
         inputs, arguments = self.arguments(entry)
         if not inputs or isinstance(inputs[0], ModuleNode) != (method == "__call__"):
             raise FileFormatError(f"expression {ident} calls {brief(method)} of something that has no such method")
-        if method != "__call__" and getattr(getattr(Tensor, method, None), "__public__", None) is None:
-            known = [m for m in dir(Tensor) if hasattr(getattr(Tensor, m), "__public__")]
-            raise FileFormatError(
-                f"the file calls the tensor method {brief(method)}, unknown here{nearest(method, known)}"
-            )
+        if method != "__call__":
+            check_method(method)
         return CallMethod(graph, ident, meta, arguments, method), inputs
 
     def call_function(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> Made:
-        """A call of a public or wrapped function."""
         function_of(entry["function"])
         inputs, arguments = self.arguments(entry)
         return CallFunction(graph, ident, meta, arguments, entry["function"]), inputs
 
     def apply(self, graph: InternalGraph, ident: int, meta: dict, entry: dict[str, Any]) -> Made:
-        """An op applied to values."""
         attrs = {k: self.values.value(v) for k, v in entry["attrs"].items()}
         return Apply(graph, ident, meta, str(entry["op"]), attrs), self.inputs(entry)
 
@@ -282,10 +276,9 @@ class ModuleReader:
         """Nodes among the arguments of a call, and the rest."""
         args = [self.values.value(v) for v in entry["args"]]
         kwargs = {k: self.values.value(v) for k, v in entry.get("kwargs", {}).items()}
-        return flatten_arguments(args, kwargs, _node_of)
+        return flatten_arguments(args, kwargs, node_or_none)
 
     def inputs(self, entry: dict[str, Any]) -> list[Node]:
-        """Nodes that an expression names as its inputs."""
         return [self.values.nodes[name] for name in entry["inputs"]]
 
 
@@ -300,24 +293,11 @@ EXPRS: dict[str, Callable[[ModuleReader, InternalGraph, int, dict, dict[str, Any
 }
 
 
-def _node_of(value: Any) -> Node | None:
+def node_or_none(value: Any) -> Node | None:
+    """The value if it is a node."""
     return value if isinstance(value, Node) else None
 
 
-def check_attribute(name: str) -> None:
-    """Raises FileFormatError for what is not the name of a submodule or tensor."""
-    if is_special(name) or name in STATE_NAMES:
-        raise FileFormatError(f"{brief(name)} is not the name of a submodule or tensor")
-
-
-def check_path(path: str) -> None:
-    """Raises FileFormatError for what is not the path of a submodule or tensor."""
-    for part in path.split("."):
-        check_attribute(part)
-        if not part:
-            raise FileFormatError(f"{brief(path)} is not a path of submodules; one of its names is empty")
-
-
 def _same(found: Sequence[Any], stated: Sequence[Any]) -> bool:
-    """True for the same nodes; older files have those of a dict in another order, which the nesting tells."""
+    """True for the same nodes in any order: older files have those of a dict in another one than its nesting."""
     return sorted(map(id, found)) == sorted(map(id, stated))

@@ -1,7 +1,7 @@
-"""What a native file says of a traced module: every module, its graphs, its layers, and what they share.
+"""Describes a traced module for native files: every module, its graphs, its layers, and what they share.
 
-Modules, layers and tensors stand in lists and are referred to by their places, so that sharing is kept and nothing
-nests deep; one layer, tensor or expression a line.
+Modules, layers and tensors stand in lists and are referred to by their places, which keeps sharing and needs no deep
+nesting. There is one layer, tensor or expression a line.
 """
 
 from __future__ import annotations
@@ -17,20 +17,17 @@ import numpy as np
 from megengine.core.errors import FileFormatError
 from megengine.core.pytree import unflatten
 from megengine.core.spec import TensorSpec
-from megengine.tensor import Tensor
 from megengine.traced_module.formats.values import ValueWriter, dtype_out
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
+from megengine.traced_module.ir.functions import unflatten_arguments
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import Node, TensorNode
 from megengine.traced_module.traced import TracedModule
 
-# state of a traced module that is not an attribute of the user's
-OWN_STATE = frozenset(
-    (
-        *("_graphs", "forward_signature", "specializations", "watch_points", "end_points", "watch_node_value"),
-        *("_forward_pre_hooks", "_forward_hooks"),
-    )
-)
+# state of a traced module that is no attribute of the user
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+_RUNS = ("watch_points", "end_points", "watch_node_value")
+OWN_STATE = frozenset(("_graphs", "forward_signature", "specializations", *_RUNS, *_HOOKS))
 _DEVICE = TensorSpec((), np.dtype(np.float32)).device
 
 
@@ -38,7 +35,7 @@ def describe(module: TracedModule, head: dict[str, Any]) -> tuple[str, dict[str,
     """The text of graph.json and the arrays beside it.
 
     Raises:
-        FileFormatError: something has no place in the format; its path is named.
+        FileFormatError: the format cannot hold a value; the message has its path.
     """
     writer = ModuleWriter()
     modules = writer.all(module)
@@ -56,7 +53,7 @@ def _dumps(value: Any) -> str:
 
 
 class ModuleWriter:
-    """Texts of modules, graphs and expressions; values that they hold are collected in `values`."""
+    """Texts of modules, graphs and expressions; their values are collected in `values`."""
 
     def __init__(self, values: ValueWriter | None = None) -> None:
         self.values = ValueWriter() if values is None else values
@@ -64,7 +61,7 @@ class ModuleWriter:
         self.waiting: deque[tuple[TracedModule, str]] = deque()
 
     def all(self, module: TracedModule) -> list[str]:
-        """The texts of a traced module and of all that it holds."""
+        """The texts of a traced module and of all modules in it."""
         self.place(module, "")
         found = []
         while self.waiting:
@@ -79,7 +76,6 @@ class ModuleWriter:
         return self.places[id(module)]
 
     def module(self, module: TracedModule, where: str) -> str:
-        """One traced module, or a container of modules."""
         if module._forward_hooks or module._forward_pre_hooks:
             raise FileFormatError(f"{where or 'the module'} has hooks, which cannot be saved; remove them first")
         state: dict[str, Any] = {}
@@ -100,7 +96,7 @@ class ModuleWriter:
         return _dumps(described)[:-1] + (f', "graphs": [\n{graphs}\n]' if graphs else "") + "}"
 
     def point(self, module: TracedModule, node: TensorNode) -> list[Any]:
-        """A node of one of the module's graphs."""
+        """(place of the graph, name) of a watch or end point."""
         for i, graph in enumerate(module.graphs):
             if graph._names.get(node.name) is node:
                 return [i, node.name]
@@ -117,7 +113,6 @@ class ModuleWriter:
     # ------------------------------------------------------------ graphs
 
     def graph(self, graph: InternalGraph, where: str) -> str:
-        """One graph, an expression a line."""
         head: dict[str, Any] = {"name": graph.name, "qualname": graph.qualname}
         head["inputs"] = [n.name for n in graph.inputs]
         head["outputs"] = [n.name for n in graph.outputs]
@@ -126,28 +121,24 @@ class ModuleWriter:
         if graph.metadata:
             head["metadata"] = texts(graph.metadata)
         if graph.arguments is not None:
-            leaves: list[Any] = [n for n in graph.inputs if isinstance(n, TensorNode)]
-            for index, value in graph.arguments[1]:
-                leaves.insert(index, value)
-            head["arguments"] = self.values.value(unflatten(graph.arguments[0], leaves), where)
+            nodes = [n for n in graph.inputs if isinstance(n, TensorNode)]
+            head["arguments"] = self.values.value(unflatten_arguments(graph.arguments, nodes), where)
         if graph.out_def is not None and graph.out_def.num_leaves == len(graph.outputs):
             head["result"] = self.values.value(unflatten(graph.out_def, graph.outputs), where)
         lines = [_dumps(self.expr(e, where)) for e in graph._order]
         return _dumps(head)[:-1] + ', "exprs": [\n' + ",\n".join(lines) + "\n]}"
 
     def expr(self, expr: Expr, where: str) -> dict[str, Any]:
-        """One expression."""
         found = self.without_meta(expr, where)
         if expr.meta:
             found["meta"] = self.meta(expr.meta, f"{where}.{expr.outputs[0].name}" if expr.outputs else where)
         return found
 
     def meta(self, meta: Mapping[str, Any], at: str) -> dict[str, Any]:
-        """Where an expression comes from."""
         return {k: self.values.value(v, f"{at}.{k}") for k, v in meta.items()}
 
     def without_meta(self, expr: Expr, where: str) -> dict[str, Any]:
-        """One expression, without where it comes from."""
+        """An expression without its provenance."""
         at = f"{where}.{expr.outputs[0].name}" if expr.outputs else where
         found: dict[str, Any] = {"kind": expr.kind, "id": expr.id, "outputs": [node_out(n) for n in expr.outputs]}
         if isinstance(expr, Call):
@@ -165,22 +156,14 @@ class ModuleWriter:
         elif isinstance(expr, GetAttr):
             found |= {"inputs": [n.name for n in expr.inputs], "attribute": expr.name}
         elif isinstance(expr, Constant):
-            found["value"] = self.tensor(expr.value, at)
+            found["value"] = self.values.tensor(expr.value, at)
         if expr._disable_remove:
             found["keep"] = True
         return found
 
-    def tensor(self, value: Tensor, where: str) -> int:
-        """The place of a constant in the list of tensors."""
-        return self.values.tensor(value, where)
-
 
 def texts(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Metadata of a graph.
-
-    Raises:
-        FileFormatError: an entry is no text.
-    """
+    """A copy of the metadata of a graph. Raises FileFormatError if a key or value is no text."""
     for key, value in metadata.items():
         if not (isinstance(key, str) and isinstance(value, str)):
             raise FileFormatError(f"metadata {key!r} is {value!r}; expected texts")

@@ -1,4 +1,4 @@
-"""Our own format of traced modules and of graphs of ops, float or integer: no code in it.
+"""The native format of traced modules and of graphs of ops, float or integer. It holds no code.
 
 A zip of graph.json and weights.safetensors. graph.json is versioned, in a stable order, one expression a line, so that
 two files can be compared as text. Version 1 holds a graph of ops, version 2 a traced module with all its submodules.
@@ -6,29 +6,25 @@ two files can be compared as text. Version 1 holds a graph of ops, version 2 a t
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import numpy as np
 
 from megengine.core.collecting import collect_recent, collection_paused
-from megengine.core.dtype import QuantizedDType, bfloat16, storage_of
+from megengine.core.dtype import QuantizedDType, bfloat16
 from megengine.core.errors import FileFormatError, MegEngineError, brief
-from megengine.core.text import counted
 from megengine.serialization.files import ARCHIVES, SUFFIXES
-from megengine.tensor import Tensor
-from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.formats import module_reading, module_writing
 from megengine.traced_module.formats.archives import read_archive, write_archive
-from megengine.traced_module.formats.checks import check_dtype, check_multipliers, spec_of
-from megengine.traced_module.formats.values import count_in, dtype_in, dtype_out
+from megengine.traced_module.formats.values import ValueReader, dtype_in, dtype_out
 from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.entry import lower
 
@@ -41,23 +37,23 @@ GRAPH = "graph.json"
 def save(model: TracedModule | InternalGraph, path: str | Path) -> None:
     """Write a traced module or a graph; an old file is replaced only when the new one is complete.
 
-    A traced module keeps all: its submodules and their graphs, names, ids and provenance, layers with their state
-    (those of quantization too), and which layers and tensors are shared. A module-level graph alone is lowered.
+    A traced module is kept whole: submodules and their graphs, names, ids and provenance, layers with their state
+    (those of quantization too), and which layers and tensors are shared. A graph of calls alone is lowered.
 
     Args:
         model: a traced module, or a graph of ops, float or integer.
-        path: file to write, by custom `.mgt`.
+        path: file to write, usually `.mgt`.
 
     Raises:
         WriteError: the path cannot be written.
-        FileFormatError: the model holds a value that has no place in the format.
+        FileFormatError: the model holds a value that the format cannot hold.
 
     Example:
         >>> save(traced, "net.mgt")  # doctest: +SKIP
     """
     if isinstance(model, TracedModule) and not _is_of_ops(model):
         text, arrays = module_writing.describe(model, {"format": FORMAT, "version": MODULE_VERSION})
-        packing = zipfile.ZIP_STORED  # so that no small file unpacks to a large one
+        packing = zipfile.ZIP_STORED  # a small file must not unpack to a large one
     else:
         graph = lower(model).graph
         arrays = {e.name: _plain_storage(e) for e in graph.exprs() if isinstance(e, Constant)}
@@ -66,9 +62,9 @@ def save(model: TracedModule | InternalGraph, path: str | Path) -> None:
 
 
 def load(path: str | Path, *, allow: Sequence[type] = ()) -> TracedModule:
-    """Read what `save` wrote; nothing in the file is run.
+    """Read a file of `save`; nothing in the file is run.
 
-    Every op is inferred again, so a file cannot hold an impossible one; shapes of calls are taken from the file
+    Every op is inferred again, and an impossible one is refused. Shapes of calls are taken from the file
     (`graph.lint()` compares them).
 
     Args:
@@ -76,8 +72,8 @@ def load(path: str | Path, *, allow: Sequence[type] = ()) -> TracedModule:
         allow: classes of layers and named tuples of yours that the file may hold.
 
     Raises:
-        FileFormatError: no such file, truncated, not of this format, of a newer version, or inconsistent; or it names a
-            class, function or op that is not known here. The message says which.
+        FileFormatError: no such file, truncated, not of this format, of a newer version, or inconsistent; or it names
+            a class, function or op that is unknown. The message says which.
     """
     path = Path(path)
     collect_recent()
@@ -100,7 +96,7 @@ def read(file: IO[bytes], path: str, *, allow: Sequence[type] = ()) -> TracedMod
     try:
         if version == MODULE_VERSION:
             return module_reading.rebuild(described, arrays, allow)
-        return TracedModule.from_graph(_Reader(described, arrays).graph())
+        return TracedModule.from_graph(_ops_graph(described, arrays))
     except (
         *(MegEngineError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError),
         *(RecursionError, MemoryError),
@@ -122,7 +118,6 @@ def _version(described: Any) -> int:
 
 
 def _is_of_ops(model: TracedModule) -> bool:
-    """True for a graph of ops alone."""
     return len(model.graphs) == 1 and model.graph.arguments is None and not model.graph._inputs_self()
 
 
@@ -160,12 +155,12 @@ def _is_text(value: Any) -> bool:
 
 def _plain_storage(expr: Constant) -> np.ndarray:
     value = expr.value._storage()
-    array = np.ascontiguousarray(value).reshape(value.shape)  # which makes an axis for a number
+    array = np.ascontiguousarray(value).reshape(value.shape)  # ascontiguousarray gives a scalar an axis
     return array.view(np.uint16) if array.dtype == bfloat16 else array
 
 
 def _value_out(expr: Apply, key: str, value: Any) -> Any:
-    """JSON for an attribute; tuples are lists, and what JSON lacks is an object with one tag."""
+    """JSON for an attribute: tuples are lists, and values that JSON lacks are objects with one tag."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -180,62 +175,25 @@ def _value_out(expr: Apply, key: str, value: Any) -> Any:
 # ---------------------------------------------------------------- reading
 
 
-class _Reader:
-    """Rebuilds the graph through its own checks."""
-
-    def __init__(self, described: dict[str, Any], weights: dict[str, np.ndarray]) -> None:
-        self.described, self.weights = described, weights
-        self.made = InternalGraph(str(described["name"]))
-        self.made.metadata = module_writing.texts(described.get("metadata", {}))
-        self.nodes: dict[str, TensorNode] = {}
-
-    def graph(self) -> InternalGraph:
-        """The graph, with names and shapes compared with what the file states."""
-        for item in self.described["exprs"]:
-            self._expr(item)
-        if [n.name for n in self.made.inputs] != self.described["inputs"]:
-            raise FileFormatError("its list of inputs does not agree with its expressions")
-        set_outputs(self.made, [self.nodes[name] for name in self.described["outputs"]])
-        return self.made
-
-    def _expr(self, item: dict[str, Any]) -> None:
-        stated = item["outputs"]
-        nodes = self._nodes(item, stated[0])
-        if len(nodes) != len(stated):
-            raise FileFormatError(
-                f"{stated[0]['name']!r} makes {counted(len(nodes), 'value')}; {len(stated)} are stated"
-            )
-        for node, wanted in zip(nodes, stated, strict=True):
-            if node.name != wanted["name"]:
-                self.made.rename(node, wanted["name"])
-            spec = spec_of(node.name, tuple(wanted["shape"]), dtype_in(wanted["dtype"]))
-            if node.spec != spec:
-                raise FileFormatError(f"{node.name!r} is {node.spec}; the file states {spec}")
-            self.nodes[node.name] = node
-
-    def _nodes(self, item: dict[str, Any], first: dict[str, Any]) -> tuple[TensorNode, ...]:
-        name, meta = first["name"], {key: value for key, value in item.get("meta", {}).items() if _is_text(value)}
-        if item["kind"] == Input.kind:
-            spec = spec_of(name, tuple(map(count_in, first["shape"])), dtype_in(first["dtype"]))
-            return (add_input(self.made, name, spec),)
+def _ops_graph(described: dict[str, Any], arrays: dict[str, np.ndarray]) -> InternalGraph:
+    """The graph of a file of version 1: its expressions have no ids, its nodes neither ids nor qualnames."""
+    reader = module_reading.ModuleReader(ValueReader(arrays), [])
+    ids, exprs = itertools.count(), []
+    for ident, item in enumerate(described["exprs"]):
+        outputs = [{**o, "id": next(ids), "qualname": f"{described['name']}.[{o['name']}]"} for o in item["outputs"]]
+        meta = {key: value for key, value in item.get("meta", {}).items() if _is_text(value)}
+        expr = {**item, "id": ident, "outputs": outputs, "meta": meta}
         if item["kind"] == Constant.kind:
-            return (self.made.constant(self._weight(first), name, meta=meta),)
-        if item["kind"] != Apply.kind:
-            raise FileFormatError(f"{name!r} is of the unknown kind {item['kind']!r}")
-        inputs = [self.nodes[one] for one in item["inputs"]]
-        attrs = {key: _value_in(value) for key, value in item["attrs"].items()}
-        out = self.made.apply(item["op"], *inputs, attrs=attrs, name=name, meta=meta)
-        made = out if isinstance(out, tuple) else (out,)
-        check_multipliers(cast(Apply, made[0].expr))  # what `apply` makes
-        return made
-
-    def _weight(self, stated: dict[str, Any]) -> Tensor:
-        array, dtype = self.weights[stated["name"]], dtype_in(stated["dtype"])
-        array = array.view(bfloat16) if dtype == bfloat16 else array
-        if array.dtype != storage_of(dtype):
-            raise FileFormatError(f"{stated['name']!r} is stored as {array.dtype}; expected {storage_of(dtype)}")
-        check_dtype(stated["name"], array.shape, dtype)
-        return Tensor._wrap(array, dtype)
+            expr["value"] = len(reader.values.tensors)
+            reader.values.add_tensor({"array": outputs[0]["name"], "dtype": outputs[0]["dtype"]})
+        elif item["kind"] == Apply.kind:
+            expr["attrs"] = {key: _value_in(value) for key, value in item["attrs"].items()}
+        elif item["kind"] != Input.kind:
+            raise FileFormatError(f"{outputs[0]['name']!r} is of the unknown kind {item['kind']!r}")
+        exprs.append(expr)
+    graph = reader.graph({**described, "qualname": described["name"], "exprs": exprs}, None)
+    graph._journal.next_node, graph._journal.next_expr = next(ids), len(exprs)
+    return graph
 
 
 def _value_in(value: Any) -> Any:

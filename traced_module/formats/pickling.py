@@ -1,4 +1,4 @@
-"""Traced modules in Python's own pickles and in `copy.deepcopy`: flat lists, so that long graphs do not nest deep."""
+"""Traced modules in pickles of Python and in `copy.deepcopy`: flat lists, so that long graphs do not nest deep."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from megengine.traced_module.ir.node import Node, TensorNode
 from megengine.traced_module.ir.primitives import link
 from megengine.traced_module.traced import TracedModule
 
-# what an expression of a kind has beside its operands and results -> and how it is made from that
+# kind of an expression -> the arguments of its constructor, besides graph, id and meta
 _PARTS: dict[type[Expr], Any] = {
     Input: lambda e: (),
     Constant: lambda e: (e.value,),
@@ -21,11 +21,11 @@ _PARTS: dict[type[Expr], Any] = {
     Apply: lambda e: (e.op, dict(e.attrs)),
 }
 _KINDS = {kind.kind: kind for kind in _PARTS}
-_DROPPED = ("_graphs", "watch_points", "end_points", "watch_node_value")  # as in a clone
+_DROPPED = ("_graphs", "watch_points", "end_points", "watch_node_value")  # a clone has none of these either
 
 
 class Below:
-    """Stands for a traced module that is pickled beside the one that holds it."""
+    """Stands for a submodule, by its place in the list of modules."""
 
     __slots__ = ("index",)
 
@@ -34,7 +34,7 @@ class Below:
 
 
 def pieces(module: TracedModule) -> tuple[list[Any], list[Any]]:
-    """(attributes of the module and of those below it, graphs of each), as plain values, layers and tensors."""
+    """(attributes, graphs) of a module and of the modules below it, as plain values, layers and tensors."""
     found: dict[int, TracedModule] = {}
     todo = [module]
     while todo:
@@ -51,7 +51,7 @@ def pieces(module: TracedModule) -> tuple[list[Any], list[Any]]:
 
 
 def rebuilt(states: list[Any], graphs: list[Any]) -> TracedModule:
-    """The module that `pieces` took apart; its graphs have a history of their own."""
+    """The module of these `pieces`; its graphs have a history of their own."""
     made = [TracedModule() for _ in states]
     for module, state in zip(made, states, strict=True):
         own = {name: made[v.index] if isinstance(v, Below) else v for name, v in state.items()}

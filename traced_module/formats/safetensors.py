@@ -1,21 +1,21 @@
 """Arrays in the layout of safetensors (https://huggingface.co/docs/safetensors): a length, a JSON header, the values.
 
-The values go from the arrays to the file and from the file into the arrays: nothing holds a second copy of them.
+Values are written from the arrays and read into the arrays, without another copy in memory.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from megengine.core.errors import FileFormatError, brief
 from megengine.core.text import counted
 
-# in the order of the values in a file: the library's
+# in the order of the values in a file, as in the library
 _TYPES = {
     **{"U64": "<u8", "I64": "<i8", "F64": "<f8", "C64": "<c8", "F32": "<f4", "U32": "<u4", "I32": "<i4"},
     **{"F16": "<f2", "U16": "<u2", "I16": "<i2", "I8": "|i1", "U8": "|u1", "BOOL": "|b1"},
@@ -30,10 +30,10 @@ _MAX_AXES = 64  # NumPy's
 
 
 def layout(arrays: Mapping[str, np.ndarray]) -> tuple[bytes, list[np.ndarray]]:
-    """What stands before the values, and the arrays in the order of the file; theirs are the bytes that follow.
+    """The bytes before the values, and the arrays in the order of the file.
 
     Raises:
-        FileFormatError: an array has elements that the layout does not know.
+        FileFormatError: the layout does not know the dtype of an array.
     """
     found = []
     for name, array in arrays.items():
@@ -51,35 +51,29 @@ def layout(arrays: Mapping[str, np.ndarray]) -> tuple[bytes, list[np.ndarray]]:
 
 
 def bytes_of(array: np.ndarray) -> memoryview:
-    """The values of an array as the layout has them: its own memory where that is possible."""
+    """The values of an array in the byte order of the layout, without a copy if possible."""
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
 
 
 # ---------------------------------------------------------------- reading
 
 
-class Source(Protocol):
-    """Where bytes come from; what there is not raises."""
-
-    def read(self, count: int) -> bytes:
-        """The next bytes."""
-        ...
-
-    def fill(self, memory: memoryview) -> None:
-        """Put the next bytes into memory."""
-        ...
-
-
-def read_arrays(source: Source, size: int) -> dict[str, np.ndarray]:
-    """The arrays that the next `size` bytes hold, each in memory of its own.
+def read_arrays(fill: Callable[[memoryview], None], size: int) -> dict[str, np.ndarray]:
+    """The arrays in the next `size` bytes, each in memory of its own; `fill` puts the next bytes into memory.
 
     Raises:
-        FileFormatError: they do not follow the layout.
+        FileFormatError: the bytes do not follow the layout.
     """
-    length = int.from_bytes(source.read(8), "little") if size >= 8 else size
+
+    def read(count: int) -> bytes:
+        found = bytearray(count)
+        fill(memoryview(found))
+        return bytes(found)
+
+    length = int.from_bytes(read(8), "little") if size >= 8 else size
     if length > min(_MAX_HEADER, size - 8):
         raise _damaged(f"a header of {counted(length, 'byte')} among {size}")
-    header = json.loads(source.read(length))
+    header = json.loads(read(length))
     if not isinstance(header, dict):
         raise _damaged(f"its header is a {type(header).__name__}; expected an object")
     header.pop("__metadata__", None)
@@ -94,7 +88,7 @@ def read_arrays(source: Source, size: int) -> dict[str, np.ndarray]:
     made = {}
     for *_, name, kind, shape in places:
         array = made[name] = np.empty(shape, _TYPES[kind])
-        source.fill(array.reshape(-1).view(np.uint8).data)
+        fill(array.reshape(-1).view(np.uint8).data)
     return {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in made.items()}
 
 

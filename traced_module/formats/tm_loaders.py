@@ -1,7 +1,7 @@
-"""Functions of the user's that bring calls of `.tm` files up to date: the table of them, and what they are given.
+"""User functions that bring calls of `.tm` files up to date (loaders): their tables, and their arguments.
 
 A loader gets the call as the file has it, and changes it in place: `set_args_kwargs`, `set_arg`, another `func`,
-`method` or `opdef_state`, attributes of the layer (`expr.inputs[0].owner`). What it gives is not looked at.
+`method` or `opdef_state`, attributes of the layer (`expr.inputs[0].owner`). Its result is ignored.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _ops: dict[str, Loader] = {}
 
 
 def register_functional_loader(*funcs: tuple[str, str] | Callable[..., Any]) -> Callable[[Loader], Loader]:
-    """Declare what brings calls of these functions in `.tm` files up to date; each as (module, name) in the file.
+    """Declare the loader for calls of these functions in `.tm` files; each as (module, name) in the file.
 
-    The loader is given a `StoredFunction`. A function that is gone needs one that sets another `func`.
+    The loader gets a `StoredFunction`. For a function that no longer exists it must set another `func`.
 
-    Raises GraphError if a function has a loader, or is given in another way.
+    Raises GraphError if a function has a loader already, or is neither a function nor such a pair.
 
     Example:
         >>> @register_functional_loader(("mylib", "scale"))
@@ -43,9 +43,9 @@ def register_functional_loader(*funcs: tuple[str, str] | Callable[..., Any]) -> 
 
 
 def register_tensor_method_loader(*methods: str) -> Callable[[Loader], Loader]:
-    """Declare what brings calls of these methods of tensors up to date; it is given a `StoredMethod`.
+    """Declare the loader for calls of these methods of tensors; it gets a `StoredMethod`.
 
-    Raises GraphError if a method has a loader, or is no text.
+    Raises GraphError if a method has a loader already, or is no text.
     """
     for name in methods:
         if not isinstance(name, str):
@@ -56,17 +56,17 @@ def register_tensor_method_loader(*methods: str) -> Callable[[Loader], Loader]:
 
 
 def register_module_loader(*module_types: tuple[str, str] | type) -> Callable[[Loader], Loader]:
-    """Declare what brings layers of these classes, and calls of them, up to date; each as (module, name) or class.
+    """Declare the loader for layers of these classes and their calls; each class as (module, name) or itself.
 
-    It is given a `StoredMethod` for every call of such a layer. Raises GraphError as `register_functional_loader`.
+    It gets a `StoredMethod` for every call of such a layer. Raises GraphError as `register_functional_loader`.
     """
     return _registering(_modules, [_full_name("register_module_loader", kind) for kind in module_types])
 
 
 def register_opdef_loader(*opdefs: type | str) -> Callable[[Loader], Loader]:
-    """Declare what brings ops of these classes (of `megengine.core.ops.builtin`) up to date.
+    """Declare the loader for ops of these classes (of `megengine.core.ops.builtin`); it gets a `StoredOp`.
 
-    It is given a `StoredOp`. Raises GraphError if a class has a loader, or it is none.
+    Raises GraphError if a class has a loader already, or is no class.
     """
     for kind in opdefs:
         if not isinstance(kind, (type, str)):
@@ -74,12 +74,12 @@ def register_opdef_loader(*opdefs: type | str) -> Callable[[Loader], Loader]:
     return _registering(_ops, [kind if isinstance(kind, str) else kind.__name__ for kind in opdefs])
 
 
-def _full_name(what: str, given: Any) -> str:
-    if isinstance(given, tuple) and len(given) == 2 and all(isinstance(part, str) for part in given):
-        return ".".join(given)
-    if callable(given) and hasattr(given, "__qualname__"):
-        return qualified_name(given)
-    raise GraphError(f"{what}: got {given!r}; expected (module, name) as files have them, or what they name")
+def _full_name(what: str, target: Any) -> str:
+    if isinstance(target, tuple) and len(target) == 2 and all(isinstance(part, str) for part in target):
+        return ".".join(target)
+    if callable(target) and hasattr(target, "__qualname__"):
+        return qualified_name(target)
+    raise GraphError(f"{what}: got {target!r}; expected (module, name) as files have them, or what they name")
 
 
 def _registering(table: dict[str, Loader], names: Sequence[str]) -> Callable[[Loader], Loader]:
@@ -97,17 +97,17 @@ def _place(loader: Loader) -> tuple[Any, Any]:
     return getattr(loader, "__module__", None), getattr(loader, "__qualname__", loader)
 
 
-# ---------------------------------------------------------------- what loaders are given
+# ---------------------------------------------------------------- arguments of loaders
 
 
 class _Stored:
-    """Changes of a call that no graph holds yet. `version` is that of MegEngine which wrote the file."""
+    """Changes of a call that no graph holds yet. `version` is the version of MegEngine that wrote the file."""
 
     version: str | None = None
 
     @property
     def const_val(self: Any) -> list[tuple[int, Any]]:
-        """Constants among the arguments: (index of the leaf, value); others can be set."""
+        """Constants among the arguments: (index of the leaf, value); it can be set."""
         return list(self._const_val)
 
     @const_val.setter
@@ -115,7 +115,7 @@ class _Stored:
         self._const_val = tuple(new)
 
     def set_args_kwargs(self: Any, *args: Any, **kwargs: Any) -> None:
-        """Call with other arguments: nodes that it has, and constants. Raises TypeError as a wrong call would."""
+        """Call with other arguments: nodes of the call, and constants. Raises TypeError as a wrong call."""
         args, kwargs = normalized(self.signature, args, kwargs)
         inputs, arguments = flatten_arguments(args, kwargs, lambda v: v if isinstance(v, Node) else None)
         if any(isinstance(v, Tensor) for _, v in arguments[1]):
@@ -123,7 +123,7 @@ class _Stored:
         self._inputs, (self._arg_def, self._const_val) = tuple(inputs), arguments
 
     def set_arg(self: Any, name: str | int, val: Any) -> None:
-        """Replace one argument: that of a parameter's name, or of a place among those given by position."""
+        """Replace one argument, by the name of its parameter or its place among the positional ones."""
         args, kwargs = with_argument(self, name, val)
         self.set_args_kwargs(*args, **kwargs)
 
@@ -133,7 +133,7 @@ class StoredFunction(_Stored, CallFunction):
 
     @property
     def func(self) -> Any:
-        """The function, or (module, name) of one that is not known; another one in either form can be set."""
+        """The function, or (module, name) of an unknown one; it can be set in either form."""
         try:
             return super().func
         except GraphError:
@@ -150,7 +150,7 @@ class StoredMethod(_Stored, CallMethod):
 
     @property
     def method(self) -> str:
-        """Name of the method; another one can be set."""
+        """Name of the method; it can be set."""
         return self._method
 
     @method.setter
@@ -175,9 +175,9 @@ class StoredOp:
 
 
 def loaded(call: Call, qualified: str, version: str | None) -> Call:
-    """A call of a graph that is being read, as its loader leaves it; the same one if it has none.
+    """A call that is being read, after its loader; the same call if it has none.
 
-    `qualified` names the function in the file. Raises FileFormatError with what the loader raises.
+    `qualified` names the function in the file. Raises FileFormatError with the error of the loader.
     """
     stored: Any
     if isinstance(call, CallFunction):
@@ -192,10 +192,10 @@ def loaded(call: Call, qualified: str, version: str | None) -> Call:
         return call
     if loader is None:
         return call
-    given = _with_class(call, stored)
-    given.version = version
-    _run(loader, given, name)
-    return _with_class(given, type(call))
+    changed = _with_class(call, stored)
+    changed.version = version
+    _run(loader, changed, name)
+    return _with_class(changed, type(call))
 
 
 def _with_class(call: Call, kind: type[Call]) -> Any:
@@ -208,7 +208,7 @@ def _with_class(call: Call, kind: type[Call]) -> Any:
 
 
 def loaded_op(name: str, state: dict[str, Any], inputs: Sequence[Node], version: str | None) -> dict[str, Any]:
-    """The fields of an op as the loader of its class leaves them; the same if it has none."""
+    """The fields of an op after the loader of its class; the same if it has none."""
     if name not in _ops:
         return state
     stored = StoredOp(name, dict(state), inputs, version)

@@ -1,4 +1,4 @@
-"""What MegEngine 1.13 cannot run is written for it in another way that gives the same."""
+"""Replaces calls that MegEngine 1.13 cannot run by calls of equal results."""
 
 from __future__ import annotations
 
@@ -9,22 +9,14 @@ from megengine import functional as F
 from megengine import module as M
 from megengine.core.pytree import flatten
 from megengine.traced_module.editing.attaching import graphs_of
-from megengine.traced_module.ir.expr import (
-    Call,
-    CallFunction,
-    CallMethod,
-    Expr,
-    GetAttr,
-    is_call_function,
-    is_call_module,
-)
+from megengine.traced_module.ir.expr import Call, Expr, GetAttr, is_call_function, is_call_module
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, TensorNode
 from megengine.traced_module.ir.primitives import assign
 from megengine.traced_module.passes.layer_uses import has_hooks
 from megengine.traced_module.traced import TracedModule
 
-# layers that it does not have -> functions that it has
+# layers that MegEngine lacks -> functions that it has
 FUNCTIONS: dict[type[M.Module], Callable[[Any], Any]] = {
     M.ReLU6: F.relu6,
     M.Tanh: F.tanh,
@@ -36,12 +28,11 @@ _LENGTHS = ("kernel_size", "stride", "padding")
 
 
 def for_megengine(traced: TracedModule) -> TracedModule:
-    """The module itself if MegEngine can run it as it stands, else a copy that it can run.
+    """The module itself if MegEngine can run it, else a copy that it can run.
 
-    Calls of layers that it does not have become calls of functions; shapes as sizes of pooling windows become tuples.
+    Calls of layers that it lacks become calls of functions; shapes as sizes of pooling windows become tuples.
     """
-    found = [e for g in graphs_of(traced) for e in g.exprs(recursive=False) if _change_of(e) is not None]
-    if not found:
+    if not any(_change_of(e) for g in graphs_of(traced) for e in g.exprs(recursive=False)):
         return traced
     made = traced.clone()
     for graph in graphs_of(made):
@@ -55,14 +46,8 @@ def for_megengine(traced: TracedModule) -> TracedModule:
 
 def results_without_tensor(traced: TracedModule) -> list[str]:
     """Calls whose results hold None or numbers beside tensors: MegEngine refuses to run them."""
-    exprs = [e for g in graphs_of(traced) for e in g.exprs(recursive=False)]
-    return [e.name for e in exprs if isinstance(e, Call) and _gives_constants(e)]
-
-
-def _gives_constants(expr: Call) -> bool:
-    if expr.out_def is None:
-        return False
-    return any(not isinstance(leaf, TensorNode) for leaf in flatten(expr.return_val)[0])
+    calls = [e for g in graphs_of(traced) for e in g.exprs(recursive=False) if isinstance(e, Call)]
+    return [e.name for e in calls if not all(isinstance(leaf, TensorNode) for leaf in flatten(e.return_val)[0])]
 
 
 def _change_of(expr: Expr) -> Callable[[InternalGraph, Any], None] | None:
@@ -75,28 +60,24 @@ def _change_of(expr: Expr) -> Callable[[InternalGraph, Any], None] | None:
     return None
 
 
-def _call_function(graph: InternalGraph, expr: CallMethod) -> None:
+def _call_function(graph: InternalGraph, expr: Call) -> None:
     node, x = expr.inputs
     with graph.insert_exprs(expr):
         made = FUNCTIONS[type(node.owner)](x)
-    _take_place(graph, expr, made)
-    if not node.users:
-        graph.erase(node.expr)
-
-
-def _take_place(graph: InternalGraph, expr: Expr, made: Any) -> None:
     name = expr.outputs[0].name
     graph.replace_node({expr.outputs[0]: made})
     graph.erase(expr)
     graph.rename(made, name)
     assign(graph, made.expr, "meta", dict(expr.meta))
+    if not node.users:
+        graph.erase(node.expr)
 
 
 def _shapes_among(expr: Any) -> list[str]:
     return [k for k, v in expr.named_args.items() if k in _LENGTHS and isinstance(v, TensorNode) and v.spec.ndim == 1]
 
 
-def _split_shapes(graph: InternalGraph, expr: CallFunction) -> None:
+def _split_shapes(graph: InternalGraph, expr: Call) -> None:
     for name in _shapes_among(expr):
         shape = expr.named_args[name]
         with graph.insert_exprs(shape.expr):
@@ -105,7 +86,7 @@ def _split_shapes(graph: InternalGraph, expr: CallFunction) -> None:
 
 
 def _drop_layers(made: TracedModule) -> None:
-    """Take away the layers that nothing reads any more."""
+    """Remove the replaced layers that nothing reads any more."""
     read = {
         id(n.owner) for g in graphs_of(made) for n in g.nodes(recursive=False) if isinstance(n, ModuleNode) and n.users
     }

@@ -1,4 +1,4 @@
-"""MegEngine keeps dicts by sorted keys: arguments and results in the order in which its files have them."""
+"""Arguments and results in the order of MegEngine's files, in which the keys of dicts are sorted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from megengine.traced_module.ir.functions import Arguments
 
 
 def in_file_order(arguments: Arguments, items: Sequence[Any]) -> tuple[Arguments, list[Any]]:
-    """A nesting with its dicts sorted; the constants at their new places, and the other leaves (`items`) likewise.
+    """A nesting with its dicts sorted, constants and other leaves (`items`) at their new places.
 
     Raises GraphError for keys that cannot be sorted.
     """
@@ -22,14 +22,14 @@ def in_file_order(arguments: Arguments, items: Sequence[Any]) -> tuple[Arguments
     for index, value in constants:
         leaves.insert(index, (True, value))
     if definition.num_leaves != len(leaves):
-        return arguments, list(items)  # results of a function that gives several without saying how they nest
+        return arguments, list(items)  # several results without a nesting
     definition, leaves = _sorted(definition, leaves)
     fixed = tuple((i, value) for i, (constant, value) in enumerate(leaves) if constant)
     return (definition, fixed), [value for constant, value in leaves if not constant]
 
 
 def _is_sorted(at: TreeDef) -> bool:
-    """True if no dict has two keys, so that nothing can be out of order."""
+    """True if no dict has two keys."""
     return (at.kind is not dict or len(at.children) < 2) and all(map(_is_sorted, at.children))
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.errors import FileFormatError, MegEngineError, brief, nearest
+from megengine.core.errors import FileFormatError, MegEngineError, brief
 from megengine.core.pytree import TreeDef, flatten
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
-from megengine.dispatch import opdefs, registry
+from megengine.dispatch import opdefs
 from megengine.module import Module
 from megengine.serialization import builder_of
 from megengine.serialization.arrays import quantized_of
@@ -28,8 +28,7 @@ from megengine.serialization.pickles import Global, Record, read_records
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.editing.inferring import infer_again
 from megengine.traced_module.formats import tm_loaders, tm_tensors, tm_versions
-from megengine.traced_module.formats.checks import check_called, tensor_nodes
-from megengine.traced_module.formats.module_reading import check_path
+from megengine.traced_module.formats.checks import check_attribute, check_called, check_method, check_path, tensor_nodes
 from megengine.traced_module.formats.module_writing import texts
 from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, METADATA, ORIGINS
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr, Input
@@ -39,8 +38,7 @@ from megengine.traced_module.ir.names import identifier
 from megengine.traced_module.ir.node import Node
 from megengine.traced_module.ir.primitives import link
 from megengine.traced_module.ir.provenance import from_plain
-from megengine.traced_module.reserved import is_special
-from megengine.traced_module.traced import STATE_NAMES, TracedModule
+from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.calls import Static
 
 _HOME = "megengine.traced_module"
@@ -54,10 +52,10 @@ def load_tm(path: str | os.PathLike[str], *, allow: Sequence[type] = ()) -> Trac
 
     Args:
         path: the file.
-        allow: classes of modules of yours (declared there with `register_as_builtin`) that the file may hold.
+        allow: your classes of modules (declared with `register_as_builtin` when it was written) that the file may hold.
 
     Raises:
-        FileFormatError: damaged, not a traced module, or it names a layer, function or op that is not known here.
+        FileFormatError: damaged, not a traced module, or with the name of an unknown layer, function or op.
 
     Example:
         >>> traced = load_tm("resnet18.tm")  # doctest: +SKIP
@@ -71,7 +69,7 @@ def load_tm(path: str | os.PathLike[str], *, allow: Sequence[type] = ()) -> Trac
 
 
 def read_tm(root: Any, *, allow: Sequence[type] = ()) -> TracedModule:
-    """The traced module that the records of a pickle describe."""
+    """The traced module of the records of a pickle."""
     if _kind(root) != ROOT:
         raise FileFormatError(f"the file holds {_kind(root) or type(root).__name__}; expected a traced module")
     try:
@@ -99,16 +97,16 @@ class _Reader:
         self.graphs: list[InternalGraph] = []
         self.spent = 0
         self.renewed: list[Expr] = []  # calls that loaders changed
-        self.used: set[int] = set()  # expressions and nodes, each of which belongs to one place
+        self.used: set[int] = set()  # records of expressions and nodes; each may stand in one place only
 
     def spend(self, count: int) -> None:
-        """Bound work on what a file holds once and uses again and again."""
+        """Bound the work on records that a file refers to again and again."""
         self.spent += count
         if self.spent > _MOST_PARTS:
             raise FileFormatError(f"over {_MOST_PARTS} arguments and attributes; its parts are shared without end")
 
     def only(self, record: Record) -> Record:
-        """An expression or a node, which stands in one place only."""
+        """The record of an expression or a node. Raises FileFormatError if it stands in a second place."""
         if id(record) in self.used:
             raise FileFormatError(f"{_kind(record) or 'a value'} stands in two places of the graphs")
         self.used.add(id(record))
@@ -117,7 +115,7 @@ class _Reader:
     # ------------------------------------------------------------ modules
 
     def traced(self, record: Record) -> TracedModule:
-        """The outermost module: all its graphs count ids and keep edits together."""
+        """The outermost module, whose graphs share one journal and one count of ids."""
         module = self.module(record)
         top = next((g for g in module._graphs.values()), None)
         if top is None:
@@ -145,8 +143,8 @@ class _Reader:
         for name, value in state.items():
             kept_by_old_versions = name == "nodes" and isinstance(value, dict)
             if name not in BOOKKEEPING and not kept_by_old_versions:
-                _check_attribute(name)
-                object.__setattr__(made, name, self.child(name, value))
+                check_attribute(name)
+                object.__setattr__(made, name, self.value(value, name))
         spec = state.get("argspec")
         made.forward_signature = None if spec is None else self.signature(spec)
         for key, graph_record in state.get("argdef_graph_map", {}).items():
@@ -156,37 +154,27 @@ class _Reader:
             made._add_graph(graph)
         return made
 
-    def child(self, name: str, value: Any) -> Any:
-        """A submodule, a layer, or a tensor."""
+    def value(self, value: Any, what: str) -> Any:
+        """A submodule, a layer, a tensor or a plain constant."""
         if _kind(value) == ROOT:
             return self.module(value)
-        return self.value(value, name)
-
-    def value(self, value: Any, what: str) -> Any:
-        """A tensor, a layer or a plain constant."""
-        if _kind(value) == f"{_HOME}.serialization._ModuleState":
-            return self.layer(value)
         if id(value) not in self.made:
-            made = self.build(value)
+            is_layer = _kind(value) == f"{_HOME}.serialization._ModuleState"
+            made = self.layer(_state(value)) if is_layer else self.build(value)
             if isinstance(value, Record) and not isinstance(made, (Tensor, Module)):
                 raise FileFormatError(f"{what[:60]!r} is a {type(made).__name__}; expected a module or a tensor")
             self.made[id(value)] = made
         return self.made[id(value)]
 
-    def layer(self, record: Record) -> Module:
-        """A layer, stored by the name of its class and its attributes."""
-        if id(record) not in self.made:
-            state = _state(record)
-            home, name = state["module"]
-            layer = self.build(Record(Global(_word(home), _word(name)), (), state["state"]))
-            if not isinstance(layer, Module):
-                raise FileFormatError(f"{home}.{name} is not a layer")
-            tm_versions.upgrade_layer(layer)
-            self.made[id(record)] = layer
-        return self.made[id(record)]
+    def layer(self, state: dict[str, Any]) -> Module:
+        home, name = state["module"]
+        layer = self.build(Record(Global(_word(home), _word(name)), (), state["state"]))
+        if not isinstance(layer, Module):
+            raise FileFormatError(f"{home}.{name} is not a layer")
+        tm_versions.upgrade_layer(layer)
+        return layer
 
     def signature(self, record: Record) -> inspect.Signature:
-        """Signature of the traced forward from an inspect.FullArgSpec."""
         if _kind(record) != "inspect.FullArgSpec":
             raise FileFormatError("the signature of forward is not an inspect.FullArgSpec")
         args, varargs, varkw, defaults, kwonly, kwdefaults, _ = record.args
@@ -209,7 +197,6 @@ class _Reader:
     # ------------------------------------------------------------ graphs
 
     def graph(self, record: Record, owner: TracedModule) -> InternalGraph:
-        """One graph with its names and ids."""
         state = _state(record)
         name = _text(state.get("_name", state.get("_module_name"))) or "graph"
         graph = InternalGraph(name, _text(state.get("_qualname", state.get("_prefix_name"))) or name, owner=owner)
@@ -227,7 +214,7 @@ class _Reader:
         return graph
 
     def origins(self, graph: InternalGraph, noted: Any) -> None:
-        """Where expressions come from, as this package notes it in the files that it writes."""
+        """Set the provenance of expressions, which this package writes."""
         if not isinstance(noted, dict):
             raise FileFormatError(f"the provenance of {graph.name!r} is {brief(noted)}; expected a dict by id")
         self.spend(len(noted))
@@ -236,14 +223,13 @@ class _Reader:
                 expr.meta.update(from_plain(noted[expr.id]))
 
     def metadata(self, graph: InternalGraph, stored: Any) -> None:
-        """Texts about the model, as this package writes them."""
+        """Set the texts about the model, which this package writes."""
         if not isinstance(stored, dict):
             raise FileFormatError(f"the metadata of {graph.name!r} is {brief(stored)}; expected a dict of texts")
         self.spend(len(stored))
         graph.metadata = texts(stored)
 
     def expr(self, graph: InternalGraph, record: Record, nodes: dict[int, Node]) -> None:
-        """One expression and the nodes it makes."""
         state, kind = _state(self.only(record)), _kind(record)
         make = _EXPRS.get(kind.removeprefix(f"{_HOME}.expr."))
         if make is None:
@@ -266,14 +252,12 @@ class _Reader:
         link(graph, expr, expr._inputs, None)
 
     def inputs(self, state: dict[str, Any], nodes: dict[int, Node]) -> list[Node]:
-        """The nodes that an expression uses."""
         for node in state.get("inputs", ()):
             if id(node) not in nodes:
                 raise FileFormatError(f"the expression {state.get('_id')} uses a node that is not made before it")
         return [nodes[id(node)] for node in state.get("inputs", ())]
 
     def node(self, graph: InternalGraph, expr: Expr, record: Record) -> Node:
-        """A node with the name and id that the file gives it."""
         state = _state(self.only(record))
         spec = None
         if _kind(record).endswith(".TensorNode"):
@@ -285,7 +269,7 @@ class _Reader:
         name = _word(state.get("_name") or "node")
         node = graph._make_node(expr, spec, graph._names.unique(identifier(name)), "")
         if name == identifier(name) and graph._names.get(name) is None:
-            node._name = name  # names of Python builtins too, if the file has them
+            node._name = name  # also the name of a Python builtin
         node._qualname = _text(state.get("_qualname", state.get("_orig_name"))) or f"{graph.qualname}.[{name}]"
         node._id = int(state["_id"])
         return node
@@ -293,13 +277,12 @@ class _Reader:
     # ------------------------------------------------------------ expressions
 
     def arguments(self, state: dict[str, Any]) -> Arguments:
-        """Nesting and constants of a call."""
         structure, _ = self.structure(state["arg_def"])
         self.spend(len(state["const_val"]))
         constants = tuple((int(i), self.constant(v)) for i, v in state["const_val"])
         if structure.num_leaves != len(state["inputs"]) + len(constants):
-            given = f"{counted(len(state['inputs']), 'input')} and {counted(len(constants), 'constant')}"
-            raise FileFormatError(f"a call has {given}; its arguments nest {counted(structure.num_leaves, 'value')}")
+            leaves = f"{counted(len(state['inputs']), 'input')} and {counted(len(constants), 'constant')}"
+            raise FileFormatError(f"a call has {leaves}; its arguments nest {counted(structure.num_leaves, 'value')}")
         return structure, constants
 
     def constant(self, value: Any) -> Any:
@@ -309,7 +292,7 @@ class _Reader:
         return value if isinstance(value, (str, int, float, bool, type(None))) else self.build(value)
 
     def structure(self, record: Any, *, of_results: bool = False) -> tuple[TreeDef, tuple[tuple[int, Any], ...]]:
-        """A nesting and the constants at its leaves, which are part of the nesting of results."""
+        """A nesting and the constants at its leaves; those of results are part of the nesting."""
         constants: list[tuple[int, Any]] = []
         count = 0
 
@@ -339,22 +322,16 @@ class _Reader:
         return walk(record, 0), tuple(constants)
 
     def call_method(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
-        """A call of a module or of a tensor's method."""
         method = _word(state["method"])
-        if method == tm_tensors.METHOD:
-            return self.tensor(graph, state)
+        if method == tm_tensors.METHOD:  # makes a tensor of values
+            plain = self.arguments(state | {"const_val": tm_tensors.without_class(state["const_val"])})
+            arguments = tm_tensors.as_call(plain, len(state["inputs"]))
+            return CallFunction(graph, int(state["_id"]), {}, arguments, tm_tensors.FUNCTION)
         expr = CallMethod(graph, int(state["_id"]), {}, self.arguments(state), method)
         expr._out_def = self.out_def(state)
         return expr
 
-    def tensor(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
-        """A tensor made of values."""
-        plain = self.arguments(state | {"const_val": tm_tensors.without_class(state["const_val"])})
-        arguments = tm_tensors.as_call(plain, len(state["inputs"]))
-        return CallFunction(graph, int(state["_id"]), {}, arguments, tm_tensors.FUNCTION)
-
     def call_function(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
-        """A call of a public or wrapped function."""
         qualified = tm_versions.current_name(_stored_name(state))
         arguments = tm_versions.upgrade_call(qualified, self.arguments(state), _text(state.get("version")) or "")
         expr = CallFunction(graph, int(state["_id"]), {}, arguments, qualified)
@@ -362,20 +339,18 @@ class _Reader:
         return expr
 
     def out_def(self, state: dict[str, Any]) -> TreeDef | None:
-        """Nesting of a call's results; None for a single tensor."""
+        """The nesting of the results of a call; None for a single tensor."""
         if state.get("out_def") is None:
             return None
         structure = self.structure(state["out_def"], of_results=True)[0]
         return None if structure.kind is None else structure
 
     def get_attr(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
-        """The read of an attribute."""
         name = _word(state["name"])
         check_path(name)
         return GetAttr(graph, int(state["_id"]), {}, name)
 
     def constant_expr(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
-        """A tensor that was made while the model ran."""
         value = self.value(state["value"], "a constant")
         if not isinstance(value, Tensor):
             raise FileFormatError(f"a constant is a {type(value).__name__}; expected a tensor")
@@ -383,41 +358,30 @@ class _Reader:
         return Constant(graph, int(state["_id"]), {}, plain)
 
     def apply(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
-        """An op applied by the user's code: so far those that traced models hold."""
+        """An op that the user's code applied: a call of its function here, if there is one."""
         described = dict(state.get("opdef_state") or {})
         kind = described.pop("opdef_type", state.get("opdef"))
         name = _word(str(kind) if isinstance(kind, Global) else kind).rpartition(".")[2]
-        if (
-            name in registry
-            and name in tm_versions.OPDEFS
-            and described.get("axis", 7) == 7
-            and len(state["inputs"]) == 1
-        ):
-            return Apply(graph, int(state["_id"]), {}, name, tm_versions.OPDEFS[name](described))
+        if name in tm_versions.OPDEFS and described.get("axis", 7) == 7 and len(state["inputs"]) == 1:
+            return Apply(graph, int(state["_id"]), {}, name, {})
         options = {key: self.constant(value) for key, value in described.items() if key != "comp_node"}
         options = tm_loaders.loaded_op(name, options, state["inputs"], _text(state.get("version")))
         try:
             qualified, options = opdefs.call_of(name, options)
         except MegEngineError as exc:
-            raise FileFormatError(
-                f"the file applies the op {name[:60]!r}, which has no counterpart here: {exc}"
-            ) from None
-        arguments = flatten(((0,) * len(state["inputs"]), options))
+            text = f"the file applies the op {name[:60]!r}, which has no counterpart here: {exc}"
+            raise FileFormatError(text) from None
+        leaves, structure = flatten(((0,) * len(state["inputs"]), options))
         self.spend(len(options))
-        first = len(state["inputs"])
-        constants = tuple(enumerate(arguments[0]))[first:]
-        expr = CallFunction(graph, int(state["_id"]), {}, (arguments[1], constants), qualified)
+        constants = tuple(enumerate(leaves))[len(state["inputs"]) :]
+        expr = CallFunction(graph, int(state["_id"]), {}, (structure, constants), qualified)
         count = len(state["outputs"])
         expr._out_def = None if count == 1 else flatten((0,) * count)[1]
         return expr
 
-    def input(self, graph: InternalGraph, state: dict[str, Any]) -> Expr:
-        """An input of the graph."""
-        return Input(graph, int(state["_id"]), {})
-
 
 _EXPRS: dict[str, Callable[[_Reader, InternalGraph, dict[str, Any]], Expr]] = {
-    "Input": _Reader.input,
+    "Input": lambda reader, graph, state: Input(graph, int(state["_id"]), {}),
     "GetAttr": _Reader.get_attr,
     "CallMethod": _Reader.call_method,
     "CallFunction": _Reader.call_function,
@@ -427,21 +391,18 @@ _EXPRS: dict[str, Callable[[_Reader, InternalGraph, dict[str, Any]], Expr]] = {
 
 
 def _check_callee(expr: Call) -> None:
-    """Refuse functions and methods that are not known: nothing is ever imported for a file."""
+    """Refuse unknown functions and methods: nothing is ever imported for a file."""
     if isinstance(expr, CallFunction):
         try:
             function_of(expr.qualified)
         except MegEngineError as exc:
             raise FileFormatError(f"the file calls {exc!s}") from None
-        return
-    method = expr.method if isinstance(expr, CallMethod) else "__call__"
-    if method != "__call__" and getattr(getattr(Tensor, method, None), "__public__", None) is None:
-        known = [m for m in dir(Tensor) if hasattr(getattr(Tensor, m), "__public__")]
-        raise FileFormatError(f"the file calls the tensor method {brief(method)}, unknown here{nearest(method, known)}")
+    elif isinstance(expr, CallMethod) and expr.method != "__call__":
+        check_method(expr.method)
 
 
 def _stored_name(state: dict[str, Any]) -> str:
-    """The function that a call names, as the file has it; "" for calls of methods and ops."""
+    """The name of the called function in the file; "" for calls of methods and ops."""
     home, name = state.get("func", ("", ""))
     return f"{_word(home)}.{_word(name)}" if home else ""
 
@@ -462,18 +423,13 @@ def _word(value: Any) -> str:
     return value
 
 
-def _check_attribute(name: Any) -> None:
-    if not isinstance(name, str) or is_special(name) or name in STATE_NAMES:
-        raise FileFormatError(f"{brief(name)} is not the name of a submodule or tensor")
-
-
 def _is_none_leaf(state: dict[str, Any]) -> bool:
-    """A constant None: its leaf has the type of None, a tensor's or module's has several classes."""
+    """True for a constant None: its leaf has one class, the leaf of a tensor or module several."""
     return len(state["type"]) == 2
 
 
 def _without_self(arguments: Arguments) -> Arguments:
-    """The nesting of a call's arguments without the module itself, which stands first in MegEngine's files."""
+    """The nesting of the arguments of a call without the module, which is the first one in MegEngine's files."""
     structure, constants = arguments
     args, kwargs = structure.children
     return (

@@ -1,4 +1,4 @@
-"""Calls that make tensors of values: in MegEngine's files the method `__new__` of the class, here `tensor(data)`."""
+"""Calls that make tensors of values: `tensor(data)` here, the method `__new__` of a class in MegEngine's files."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from megengine.core.errors import FileFormatError
-from megengine.core.pytree import flatten, unflatten
+from megengine.core.pytree import flatten
 from megengine.serialization.pickles import Global
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Call, CallFunction, Expr
-from megengine.traced_module.ir.functions import Arguments, arguments_of
+from megengine.traced_module.ir.functions import Arguments, arguments_of, unflatten_arguments
 
 METHOD = "__new__"
 FUNCTION = "megengine.tensor.tensor"
@@ -20,24 +20,24 @@ _OPTIONS = ("dtype", "device")
 
 
 class _Input:
-    """Where an input stands among the arguments."""
+    """A placeholder for an input among the arguments."""
 
 
 def makes_tensor(expr: Expr) -> bool:
-    """True for the call of `tensor`."""
+    """True for a call of `tensor`."""
     return isinstance(expr, CallFunction) and expr.qualified == FUNCTION
 
 
 def with_class(expr: Call, kind: Any) -> Arguments:
-    """Arguments as MegEngine has them: the class first, and the options that are given by name."""
+    """Arguments in MegEngine's form: the class, the data, and options by name."""
     args, kwargs = expr.unflatten_args([_Input() for _ in expr.inputs])
-    given = expr.signature.bind(*args, **kwargs).arguments
-    options = {name: given[name] for name in _OPTIONS if given.get(name) is not None}
-    return _arguments((kind, given["data"]), options)
+    bound = expr.signature.bind(*args, **kwargs).arguments
+    options = {name: bound[name] for name in _OPTIONS if bound.get(name) is not None}
+    return _arguments((kind, bound["data"]), options)
 
 
 def without_class(stored: Sequence[tuple[int, Any]]) -> list[tuple[int, Any]]:
-    """The stored constants with None in place of the class. Raises FileFormatError if it is none of tensors."""
+    """The stored constants with None in place of the class. Raises FileFormatError for another class than a tensor."""
     if not stored or stored[0][0] != 0 or not isinstance(stored[0][1], Global) or str(stored[0][1]) not in _CLASSES:
         raise FileFormatError(f"the file calls {METHOD} of something that is no class of tensors")
     return [(0, None), *stored[1:]]
@@ -45,12 +45,9 @@ def without_class(stored: Sequence[tuple[int, Any]]) -> list[tuple[int, Any]]:
 
 def as_call(arguments: Arguments, number: int) -> Arguments:
     """Arguments of `tensor` for those of `__new__`, which has `number` inputs."""
-    leaves: list[Any] = [_Input() for _ in range(number)]
-    for index, value in arguments[1]:
-        leaves.insert(index, value)
-    args, kwargs = unflatten(arguments[0], leaves)
-    given = inspect.signature(Tensor).bind(*args[1:], **kwargs).arguments
-    return _arguments((given["data"], *[given.get(name) for name in _OPTIONS]), {})
+    args, kwargs = unflatten_arguments(arguments, [_Input() for _ in range(number)])
+    bound = inspect.signature(Tensor).bind(*args[1:], **kwargs).arguments
+    return _arguments((bound["data"], *[bound.get(name) for name in _OPTIONS]), {})
 
 
 def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:

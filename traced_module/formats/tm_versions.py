@@ -1,11 +1,10 @@
-"""What changed between versions of MegEngine, for the calls and layers that its files hold."""
+"""Changes between versions of MegEngine in the calls and layers of its files."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from megengine import module as M
@@ -15,10 +14,10 @@ from megengine.module import Module
 from megengine.traced_module.ir.functions import Arguments, signature_of
 
 LONGEST_NAME = 1000  # of nodes, layers and functions in a file
-ORIGINS = "_provenance"  # of a graph: id of an expression -> where it comes from; MegEngine makes nothing of it
-METADATA = "_metadata"  # of a graph: its texts about the model; MegEngine makes nothing of them either
+ORIGINS = "_provenance"  # of a graph: id of an expression -> its provenance; MegEngine ignores it
+METADATA = "_metadata"  # of a graph: its texts about the model; MegEngine ignores them
 
-# containers among arguments and results that files name
+# containers among the arguments and results of calls
 CONTAINERS: dict[str, type] = {f"{k.__module__}.{k.__name__}": k for k in (tuple, list, dict, slice, OrderedDict)}
 
 # state of a TracedModule that is not a child
@@ -29,18 +28,14 @@ BOOKKEEPING = frozenset(
         *("end_points", "is_qat", "argspec", "dump_info"),
     )
 )
-
-# op of a file -> our attributes from those it stored
-OPDEFS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"GetVarShape": lambda stored: {}}
-
-# functions that were found elsewhere in older versions
-_MOVED: Mapping[str, str] = {
-    "megengine.functional.elemwise.square": "megengine.functional.math.square",
-}
+# ops of files that are applied here too -> the fields that they are written with; 7 stands for the shape of all axes
+OPDEFS = {"GetVarShape": {"axis": 7}}
+# functions that have another place since an older version
+_MOVED = {"megengine.functional.elemwise.square": "megengine.functional.math.square"}
 
 
 def current_name(qualified: str) -> str:
-    """The name under which a function is found today."""
+    """The present name of a function."""
     if qualified in public_functions:
         return qualified
     moved = _MOVED.get(qualified)
@@ -56,7 +51,7 @@ _SAYS_NOTHING = (None, "default", "cross_correlation")
 
 
 def upgrade_call(qualified: str, arguments: Arguments, version: str) -> Arguments:
-    """Arguments as the function takes them today: trailing ones that say nothing and are unknown are left out."""
+    """Arguments for the present signature: trailing ones that are unknown and have no effect are left out."""
     structure, constants = arguments
     if qualified not in public_functions:
         return arguments
@@ -82,9 +77,9 @@ _GREW = (M.Conv2d, M.ConvTranspose2d, M.Linear, M.Embedding, M.BatchNorm1d, M.Ba
 
 
 def upgrade_layer(layer: Module) -> None:
-    """Attributes that a layer of an older version did not store get the value that older versions behaved by.
+    """Set attributes that a layer of an older version did not store, to the value for the old behaviour.
 
-    That is the default of the constructor's argument of that name: what came later changed nothing.
+    That is the default of the constructor's argument of that name.
     """
     have = object.__getattribute__(layer, "__dict__")
     for kind in _GREW:
@@ -98,6 +93,6 @@ def upgrade_layer(layer: Module) -> None:
 
 @functools.cache
 def _defaults(kind: type) -> tuple[tuple[str, Any], ...]:
-    """Options of a layer's constructor with their defaults; sizes and tensors left out, which all versions stored."""
+    """Options of a layer's constructor and their defaults, without sizes and tensors, which all versions stored."""
     options = [p for p in inspect.signature(kind).parameters.values() if p.name not in ("bias", "initial_weight")]
     return tuple((p.name, p.default) for p in options if isinstance(p.default, (bool, str, float, type(None))))

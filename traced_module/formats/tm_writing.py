@@ -1,4 +1,4 @@
-"""Writing `.tm` files that MegEngine 1.13 loads: its classes by name, their state as it keeps it."""
+"""Writes `.tm` files that MegEngine 1.13 loads: its classes by name, and their state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import inspect
 import os
 import pickle
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -29,7 +28,14 @@ from megengine.traced_module.formats.module_writing import texts
 from megengine.traced_module.formats.tm_lowering import FUNCTIONS, for_megengine, results_without_tensor
 from megengine.traced_module.formats.tm_order import in_file_order
 from megengine.traced_module.formats.tm_tensors import METHOD, makes_tensor, with_class
-from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, LONGEST_NAME, METADATA, ORIGINS
+from megengine.traced_module.formats.tm_versions import (
+    BOOKKEEPING,
+    CONTAINERS,
+    LONGEST_NAME,
+    METADATA,
+    OPDEFS,
+    ORIGINS,
+)
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
 from megengine.traced_module.ir.functions import Arguments
 from megengine.traced_module.ir.graph import InternalGraph
@@ -41,8 +47,7 @@ from megengine.traced_module.tracing.calls import Static, is_leaf_module
 
 VERSION = "1.13.0"
 _HOME = "megengine.traced_module"
-_OPDEFS = {"GetVarShape": {"axis": 7}}  # 7: its number of axes at most, for all of them
-_UNKNOWN_THERE = frozenset(("GRU", "GRUCell", *(kind.__name__ for kind in FUNCTIONS)))  # layers that it does not have
+_UNKNOWN_THERE = frozenset(("GRU", "GRUCell", *(kind.__name__ for kind in FUNCTIONS)))  # layers that MegEngine lacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ class Names(tuple):
 
 
 class Stub:
-    """An object of a class that exists where the file is read."""
+    """An object of a class of MegEngine."""
 
     __slots__ = ("args", "path", "state")
 
@@ -69,33 +74,32 @@ class Stub:
 
 
 class _TmWriter(PickleWriter):
-    """Objects that refer to each other are all made first and get their state then, so nothing nests deep."""
+    """Writes all objects first and their states then, so that references between them need no deep nesting."""
 
     def stub(self, value: Stub) -> None:
-        """An object with its state."""
         self.make(value)
         if value.state is not None:
             self.write(value.state)
             self.put(pickle.BUILD)
 
     def make(self, stub: Stub) -> None:
-        """An object without state yet."""
+        """Write an object without its state."""
         self.name(stub.path)
         self.tuple_(stub.args)
         self.put(pickle.NEWOBJ)
         self.remember(stub)
 
     def module(self, value: Module) -> None:
-        """A layer inside a layer: pickled by its class."""
+        """Write a layer of a layer, by its class."""
         self.write(Stub(*_layer_state(value)))
 
     def shared(self, value: Names) -> None:
-        """A tuple that stands in many places."""
+        """Write a tuple that stands in many places."""
         self.tuple_(value)
         self.remember(value)
 
     def graph_of(self, objects: list[Stub], root: Stub) -> list[Any]:
-        """A pickle of the root, with these objects made before any state is written."""
+        """The pickle of the root: these objects, then their states."""
         for stub in objects:
             self.make(stub)
             self.put(pickle.POP)
@@ -121,14 +125,14 @@ def save_tm(traced: TracedModule, path: str | os.PathLike[str]) -> None:
 
     The file is replaced in one step.
 
-    Calls of layers that MegEngine 1.13 does not have (ReLU6, Tanh, HSwish, HSigmoid) are written as calls of
-    functions, a shape as the size of a pooling window as a tuple of its lengths, a named tuple as a tuple (with a
-    warning). What it cannot run all the same is written with a warning: such a layer inside of another one, and calls
-    that give None or numbers beside tensors.
+    Calls of layers that MegEngine 1.13 lacks (ReLU6, Tanh, HSwish, HSigmoid) are written as calls of functions, a
+    shape as the size of a pooling window as a tuple of its lengths, a named tuple as a tuple (with a warning). Calls
+    that MegEngine still cannot run are written with a warning: such a layer inside of another one, and calls whose
+    results hold None or numbers beside tensors.
 
     Raises:
-        GraphError: the module holds something that MegEngine has no counterpart for (an op-level graph, an op, a
-            container of yours); it is named, and nothing is written.
+        GraphError: MegEngine has no counterpart for a part of the module (a graph of ops, an op, a container of
+            yours); the message names it, and nothing is written.
 
     Example:
         >>> save_tm(traced, "net.tm")  # doctest: +SKIP
@@ -140,20 +144,20 @@ def save_tm(traced: TracedModule, path: str | os.PathLike[str]) -> None:
 def tm_content(traced: TracedModule) -> list[Any]:
     """The content of a `.tm` file, as buffers. Raises as `save_tm`."""
     traced = for_megengine(traced)
-    described = _Description()
+    described, warn = _Description(), get_logger(__name__).warning
     root = described.traced(traced, is_top=True)
     if described.unknown:
-        get_logger(__name__).warning(
+        warn(
             f".tm: MegEngine {VERSION} has no such layers as {', '.join(described.unknown[:5])}: it will not load the "
             "file, this package will; call the functions of that name instead"
         )
     if mixed := results_without_tensor(traced):
-        get_logger(__name__).warning(
+        warn(
             f".tm: MegEngine {VERSION} runs no call that gives None or numbers beside tensors, as "
             f"{', '.join(mixed[:5])} does: it will load the file and not run it, this package will"
         )
     if described.plain:
-        get_logger(__name__).warning(f".tm: {', '.join(list(described.plain)[:5])} is written as a plain tuple")
+        warn(f".tm: {', '.join(list(described.plain)[:5])} is written as a plain tuple")
     return _TmWriter().graph_of([*described.objects, *described.built], root)
 
 
@@ -174,7 +178,8 @@ class _Description:
             return self.modules[id(module)]
         stub = self.modules[id(module)] = Stub(f"{_HOME}.traced_module.TracedModule")
         graphs, results = {}, {}
-        children = {n: v for n, v in object.__getattribute__(module, "__dict__").items() if _is_child(v)}
+        own = object.__getattribute__(module, "__dict__")
+        children = {n: v for n, v in own.items() if isinstance(v, (Module, Tensor))}
         for name in sorted(BOOKKEEPING & children.keys()):
             raise GraphError(
                 f".tm: {_place(module)} has a submodule or tensor called {name!r}, which MegEngine's files use for "
@@ -215,7 +220,6 @@ class _Description:
         return stub
 
     def child(self, value: Any, name: str) -> Any:
-        """A submodule, a layer or a tensor."""
         if isinstance(value, Tensor):
             return value
         if isinstance(value, TracedModule):
@@ -235,7 +239,6 @@ class _Description:
     # ------------------------------------------------------------ graphs
 
     def graph(self, graph: InternalGraph, *, is_top: bool) -> Stub:
-        """One graph, its nodes and expressions."""
         stub = Stub(f"{_HOME}.traced_module.InternalGraph")
         self.objects.append(stub)
         nodes: dict[int, Stub] = {}
@@ -246,12 +249,13 @@ class _Description:
                 kind = "ModuleNode" if isinstance(node, ModuleNode) else "TensorNode"
                 nodes[id(node)] = self.empty(f"{_HOME}.node.{kind}")
         for expr in graph._order:
-            exprs[id(expr)].state = self.expr(expr, [nodes[id(n)] for n in expr.inputs], expr_nodes(expr, nodes))
+            inputs, outputs = ([nodes[id(n)] for n in several] for several in (expr.inputs, expr.outputs))
+            exprs[id(expr)].state = self.expr(expr, inputs, outputs)
             for node in expr.outputs:
                 users = [exprs[id(u)] for u in sorted(node.users, key=lambda u: u._key)]
                 nodes[id(node)].state = _node(node, exprs[id(expr)], users)
         assert graph.arguments is not None
-        _, inputs = in_file_order(graph.arguments, graph.inputs[1:])
+        _, given = in_file_order(graph.arguments, graph.inputs[1:])
         _, results = in_file_order((graph.out_def or TreeDef(None), ()), graph.outputs)
         names = {"name": graph.name, "qualname": graph.qualname}
         used: dict[str, Any] = {n.name: nodes[id(n)] for e in graph._order for n in e.outputs}
@@ -259,7 +263,7 @@ class _Description:
         namespace = Stub(f"{_HOME}.traced_module.NameSpace", {**names, "_used_names": used})
         stub.state = {
             "_exprs": [exprs[id(e)] for e in graph._exprs],
-            "_inputs": [nodes[id(n)] for n in (graph.inputs[0], *inputs)],
+            "_inputs": [nodes[id(n)] for n in (graph.inputs[0], *given)],
             "_outputs": [nodes[id(n)] for n in results],
             "_watch_point": [],
             "_end_point": [],
@@ -282,7 +286,6 @@ class _Description:
         return stub
 
     def expr(self, expr: Expr, inputs: list[Stub], outputs: list[Stub]) -> dict[str, Any]:
-        """State of an expression."""
         state: dict[str, Any] = {"_id": expr.id, "_disable_remove": expr._disable_remove}
         if _is_op(expr):
             kind = Name(f"{opdefs.PREFIX}{opdefs.class_name(expr.qualified)}")
@@ -293,10 +296,10 @@ class _Description:
             return state | self.call(expr, inputs, outputs)
         state["inputs"] = inputs
         if isinstance(expr, Apply):
-            if expr.op not in _OPDEFS:
+            if expr.op not in OPDEFS:
                 raise GraphError(f".tm: {expr!r} applies an op; MegEngine's files hold calls of functions")
             kind = Name(f"megengine.core._imperative_rt.ops.{expr.op}")
-            state |= {"opdef_state": {**_OPDEFS[expr.op], "opdef_type": kind}, "version": VERSION}
+            state |= {"opdef_state": {**OPDEFS[expr.op], "opdef_type": kind}, "version": VERSION}
         elif isinstance(expr, Constant):
             state |= {"value": expr.value, "name": ""}
         else:
@@ -304,7 +307,6 @@ class _Description:
         return state | {"outputs": outputs}
 
     def call(self, expr: Call, inputs: list[Stub], outputs: list[Stub]) -> dict[str, Any]:
-        """State of a call."""
         given = with_class(expr, _TENSOR) if makes_tensor(expr) else expr.arguments
         arguments, inputs = in_file_order(given, inputs)
         result, outputs = in_file_order((expr.out_def or TreeDef(None), ()), outputs)
@@ -328,7 +330,7 @@ class _Description:
         }
 
     def structure(self, arguments: Arguments, *, leading_module: bool = False) -> Stub:
-        """Nesting of arguments or results with the constants at its leaves."""
+        """The nesting of arguments or results, with constants at its leaves."""
         definition, constants = arguments
         fixed = dict(constants)
         count = 0
@@ -342,15 +344,13 @@ class _Description:
                 return _leaf({-1: at.aux}, -1, is_module=False)
             children = [walk(c) for c in at.children]
             aux = tuple(at.aux) if at.kind in (dict, OrderedDict) else None
-            kind = Name(self.container(at.kind))
-            leaves = at.num_leaves
-            state = {"type": kind, "aux_data": aux, "children_defs": children, "num_leaves": leaves}
-            return Stub(f"{_HOME}.pytree.TreeDef", state)
+            state = {"type": Name(self.container(at.kind)), "aux_data": aux, "children_defs": children}
+            return Stub(f"{_HOME}.pytree.TreeDef", {**state, "num_leaves": at.num_leaves})
 
         return walk(definition)
 
     def container(self, kind: Any) -> str:
-        """The name of a container there. A named tuple becomes a tuple: MegEngine would have to import its class."""
+        """MegEngine's name of a container; that of tuple for a named tuple, whose class it would have to import."""
         path = f"{kind.__module__}.{kind.__qualname__}"
         if path in CONTAINERS:
             return path
@@ -369,36 +369,24 @@ def _place(module: TracedModule) -> str:
 
 
 def _layer_state(layer: Any) -> tuple[str, dict[str, Any]]:
-    """Name of the class of a layer, and its attributes as MegEngine keeps them."""
+    """Name of the class of a layer, and its attributes in MegEngine's form."""
     path, state = module_state(layer)
-    state |= {"_name": None, "_short_name": None}  # the paths of reads tell; edits and their replay set layers anew
+    state |= {"_name": None, "_short_name": None}  # MegEngine takes them from the paths of reads
     if hasattr(layer, "linear"):
         state |= {"in_features": layer.linear.in_features, "out_features": layer.linear.out_features}
     return path, state
 
 
-def expr_nodes(expr: Expr, nodes: dict[int, Stub]) -> list[Stub]:
-    """The objects of the nodes that an expression makes."""
-    return [nodes[id(n)] for n in expr.outputs]
-
-
 _POSITION = Name(f"{_HOME}.pytree.ArgsIndex")
-_MODULE_LEAF = Names(
-    (
-        *(Name("megengine.module.module.Module"), Name(f"{_HOME}.node.ModuleNode"), Name(f"{_HOME}.node.NodeMixin")),
-        _POSITION,
-    )
-)
+_MODULE_NODES = (Name(f"{_HOME}.node.ModuleNode"), Name(f"{_HOME}.node.NodeMixin"))
+_MODULE_LEAF = Names((Name("megengine.module.module.Module"), *_MODULE_NODES, _POSITION))
 _TENSOR_LEAF = Names((Name("megengine.tensor.Tensor"), Name(f"{_HOME}.node.TensorNode"), _POSITION))
 
 
 def _leaf(fixed: dict[int, Any], index: int, *, is_module: bool) -> Stub:
-    value = fixed.get(index)
-    if index in fixed:
-        kinds: tuple[Any, ...] = (_type(value), _POSITION)
-    else:
-        kinds = _MODULE_LEAF if is_module else _TENSOR_LEAF
-    state = {"type": kinds, "aux_data": None, "children_defs": [], "num_leaves": 1, "const_val": value}
+    kinds: Any = _MODULE_LEAF if is_module else _TENSOR_LEAF
+    kinds = (_type(fixed[index]), _POSITION) if index in fixed else kinds
+    state = {"type": kinds, "aux_data": None, "children_defs": [], "num_leaves": 1, "const_val": fixed.get(index)}
     return Stub(f"{_HOME}.pytree.LeafDef", state)
 
 
@@ -420,19 +408,19 @@ def _named(name: str) -> str:
 
 
 def _kind(expr: Expr) -> str:
-    """The class of the expression there."""
+    """MegEngine's class of an expression."""
     if makes_tensor(expr):
         return CallMethod.kind
     return Apply.kind if _is_op(expr) else expr.kind
 
 
 def _is_op(expr: Expr) -> TypeGuard[CallFunction]:
-    """Whether MegEngine keeps a call as an op that is applied."""
+    """True for a call that MegEngine keeps as an applied op."""
     return isinstance(expr, CallFunction) and expr.qualified.startswith(opdefs.PREFIX)
 
 
 def _option(name: str, value: Any) -> Any:
-    """An option of an op as MegEngine keeps it."""
+    """An option of an op in MegEngine's form."""
     if name == "comp_node":
         return _DEVICE
     return with_metadata(value) if isinstance(value, QuantizedDType) else value
@@ -457,10 +445,6 @@ def _node(node: Node, expr: Stub, users: list[Stub]) -> dict[str, Any]:
     return state
 
 
-def _is_child(value: Any) -> bool:
-    return isinstance(value, (Module, Tensor))
-
-
 def _with_self(arguments: Arguments) -> Arguments:
     definition, constants = arguments
     args, kwargs = definition.children
@@ -472,26 +456,13 @@ def _argspec(signature: inspect.Signature | None) -> Stub | None:
     """inspect.FullArgSpec of a forward function."""
     if signature is None:
         return None
-
-    def names(*kinds: Any) -> list[inspect.Parameter]:
-        return [p for p in signature.parameters.values() if p.kind in kinds]
-
-    def only(found: Iterable[inspect.Parameter]) -> str | None:
-        return next((p.name for p in found), None)
-
-    kinds = inspect.Parameter
-    plain, named = names(kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD), names(kinds.KEYWORD_ONLY)
+    kinds, found = inspect.Parameter, signature.parameters.values()
+    plain = [p for p in found if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+    named = [p for p in found if p.kind is kinds.KEYWORD_ONLY]
     defaults = tuple(p.default for p in plain if p.default is not kinds.empty) or None
     named_defaults = {p.name: p.default for p in named if p.default is not kinds.empty} or None
-    args = (
-        [p.name for p in plain],
-        only(names(kinds.VAR_POSITIONAL)),
-        only(names(kinds.VAR_KEYWORD)),
-        defaults,
-        [p.name for p in named],
-        named_defaults,
-        {},
-    )
+    stars = (next((p.name for p in found if p.kind is k), None) for k in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD))
+    args = ([p.name for p in plain], *stars, defaults, [p.name for p in named], named_defaults, {})
     return Stub("inspect.FullArgSpec", None, args)
 
 

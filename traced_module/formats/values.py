@@ -1,7 +1,7 @@
-"""Values in files of ours: JSON for constants, states of layers and structures; arrays beside it.
+"""Values in native files: JSON for constants, states of layers and structures; arrays beside it.
 
-What JSON has stands as it is, lists too; everything else is an object with one tag: `{"tuple": [1, 2]}`. Classes are
-stored by name and looked up in a table when they are read, never imported.
+Values of JSON's own kinds, lists too, stand as they are; every other value is an object with one tag:
+`{"tuple": [1, 2]}`. Classes are stored by name and looked up in a table when they are read, never imported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from megengine.traced_module.ir.node import Node
 
 _MAX_DEPTH = 100
 _TYPES = {f"{kind.__module__}.{kind.__name__}": kind for kind in (bool, int, float, str, list, tuple, dict)}
-# of a module's state: what is made anew wherever it is read
+# state of a module that is not stored
 _TRANSIENT = frozenset(("_modules", "_name", "_short_name", "_forward_pre_hooks", "_forward_hooks"))
 
 
@@ -48,28 +48,28 @@ def _name_of(dtype: np.dtype) -> str:
 
 
 def dtype_in(value: Any) -> DType:
-    """The dtype that JSON describes. Raises DTypeError for an unknown one."""
+    """The dtype of a JSON description. Raises DTypeError for an unknown one."""
     if isinstance(value, dict):
         return quantized(value["name"], value["scale"], value["zero_point"], value["axis"])
     return as_dtype(value)
 
 
 def count_in(value: Any) -> int:
-    """A number from 0 on."""
+    """A count, from 0. Raises FileFormatError for any other value."""
     if type(value) is not int or value < 0:
         raise FileFormatError(f"{brief(value)} where a number from 0 on was expected")
     return value
 
 
 def class_path(value: Any) -> str:
-    """Name of the class of a value, as files store it."""
+    """The name of the class of a value in files."""
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 class ValueWriter:
-    """Describes values; tensors, arrays and layers are collected, each once.
+    """Describes values, and collects tensors, arrays and layers, each once.
 
-    `known` describes a tensor or layer that the reader has already, or can make; it gives None for others.
+    `known` describes a tensor or layer that the reader has or can make; it gives None for others.
     """
 
     def __init__(self, known: Callable[[Any, str], dict[str, Any] | None] = lambda value, where: None) -> None:
@@ -77,7 +77,7 @@ class ValueWriter:
         self.arrays: dict[str, np.ndarray] = {}
         self.tensors: list[dict[str, Any]] = []
         self.layers: list[dict[str, Any]] = []
-        self.described: tuple[list[Tensor], list[Module]] = ([], [])  # what the lists describe
+        self.described: tuple[list[Tensor], list[Module]] = ([], [])  # the tensors and layers of the two lists
         self._places: dict[int, int] = {}
         self._open: set[int] = set()
 
@@ -85,7 +85,7 @@ class ValueWriter:
         """JSON of a value; `where` is its path, for messages and for the names of arrays.
 
         Raises:
-            FileFormatError: it is of a kind that files do not hold, or nested too deep.
+            FileFormatError: files cannot hold the value, or it is nested too deep.
         """
         if value is None or type(value) in (bool, int, str):
             return value
@@ -124,7 +124,7 @@ class ValueWriter:
         return [[self.value(k, where, depth), self.value(v, f"{where}.{k}"[:500], depth)] for k, v in value.items()]
 
     def array(self, value: np.ndarray, where: str) -> str:
-        """The name under which an array is stored; others get other names."""
+        """Collect an array; the name under which it is stored."""
         if value.dtype.kind not in "biufc" and value.dtype != bfloat16:
             raise FileFormatError(f"{where} has elements of {value.dtype}, which the file format does not hold")
         name, count = where, 1
@@ -138,12 +138,21 @@ class ValueWriter:
 
     def tensor(self, value: Tensor, where: str, depth: int = 0) -> int:
         """The place of a tensor in the list of tensors."""
+        return self._place(value, self._tensor, (where, depth), self.tensors, self.described[0])
+
+    def layer(self, value: Module, where: str, depth: int = 0) -> int:
+        """The place of a layer in the list of layers, behind those that it holds."""
+        if id(value) in self._open:
+            raise FileFormatError(f"{where}: the layer contains itself")
+        return self._place(value, self._layer, (where, depth), self.layers, self.described[1])
+
+    def _place(self, value: Any, describe: Any, at: tuple[str, int], entries: list, described: list) -> int:
         if id(value) not in self._places:
-            known = self.known(value, where)
-            entry = self._tensor(value, where, depth) if known is None else known
-            self._places[id(value)] = len(self.tensors)
-            self.described[0].append(value)
-            self.tensors.append(entry)
+            known = self.known(value, at[0])
+            entry = describe(value, *at) if known is None else known
+            self._places[id(value)] = len(entries)
+            described.append(value)
+            entries.append(entry)
         return self._places[id(value)]
 
     def _tensor(self, value: Tensor, where: str, depth: int) -> dict[str, Any]:
@@ -155,18 +164,6 @@ class ValueWriter:
         if value.qparams is not None:
             entry["qparams"] = self.value(value.qparams, f"{where}.qparams", depth)
         return entry
-
-    def layer(self, value: Module, where: str, depth: int = 0) -> int:
-        """The place of a layer in the list of layers, behind those that it holds."""
-        if id(value) in self._open:
-            raise FileFormatError(f"{where}: the layer contains itself")
-        if id(value) not in self._places:
-            known = self.known(value, where)
-            entry = self._layer(value, where, depth) if known is None else known
-            self._places[id(value)] = len(self.layers)
-            self.described[1].append(value)
-            self.layers.append(entry)
-        return self._places[id(value)]
 
     def _layer(self, value: Module, where: str, depth: int) -> dict[str, Any]:
         self._open.add(id(value))
@@ -210,8 +207,8 @@ def _set_out(writer: ValueWriter, value: Any, where: str, depth: int) -> Any:
 
 
 _Describe = Callable[[ValueWriter, Any, str, int], Any]
-_EXACT = (OrderedDict, dict, tuple, set, frozenset)  # types derived from them are not written as these
-# first match wins; classes before those that they derive from
+_EXACT = (OrderedDict, dict, tuple, set, frozenset)  # types derived from these are not written as these
+# the first match counts; classes stand before their base classes
 _WRITERS: tuple[tuple[Any, str, _Describe], ...] = (
     (Node, "node", lambda w, v, at, d: v.name),
     (Tensor, "tensor", ValueWriter.tensor),
@@ -236,7 +233,7 @@ _WRITERS: tuple[tuple[Any, str, _Describe], ...] = (
 
 @functools.lru_cache(maxsize=1024)
 def _writer_of(kind: type) -> tuple[str, _Describe] | None:
-    """The first that fits values of a type."""
+    """(tag, function) of the first entry for a type."""
     fitting = (w for w in _WRITERS if issubclass(kind, w[0]) and (w[0] not in _EXACT or kind is w[0]))
     return next(((tag, describe) for _, tag, describe in fitting), None)
 
@@ -245,7 +242,7 @@ def _writer_of(kind: type) -> tuple[str, _Describe] | None:
 
 
 class ValueReader:
-    """Values from their descriptions. Every array of the file is used once, so nothing is copied."""
+    """Values from their descriptions. Every array of the file is used once, without a copy."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray], allow: Sequence[type] = ()) -> None:
         self.arrays = dict(arrays)
@@ -256,10 +253,10 @@ class ValueReader:
         self.nodes: dict[str, Node] = {}  # of the graph that is being read
 
     def value(self, described: Any) -> Any:
-        """The value that JSON describes; in a list or an object of one tag.
+        """The value of a description.
 
         Raises:
-            FileFormatError: an unknown tag, or a name that is not on the list of those that are loaded.
+            FileFormatError: an unknown tag, or the name of a class that is not loaded.
         """
         if isinstance(described, list):
             return [self.value(v) for v in described]
@@ -273,11 +270,10 @@ class ValueReader:
         return _READERS[tag](self, content)
 
     def pairs(self, content: Any) -> list[tuple[Any, Any]]:
-        """Entries of a dict."""
         return [(_key(self.value(k)), self.value(v)) for k, v in content]
 
     def array(self, name: str, dtype: DType) -> np.ndarray:
-        """The array of that name, in memory of its own."""
+        """The array of a name, which is taken out of the table."""
         if name not in self.arrays:
             raise FileFormatError(f"the array {brief(name)} is missing, or stands in two places")
         array = self.arrays.pop(name)
@@ -311,7 +307,7 @@ class ValueReader:
         have = dict(own)
         order = [k for k in entry["state"] if k in have]
         before = None
-        for name in have:  # what is not in files stays where the constructor puts it
+        for name in have:  # attributes that are not in the file stay where the constructor puts them
             if name not in entry["state"]:
                 order.insert(0 if before is None else order.index(before) + 1, name)
             before = name
@@ -320,7 +316,6 @@ class ValueReader:
         self.layers.append(made)
 
     def object(self, path: Any, args: Any, state: Any) -> Any:
-        """An object of a known class."""
         builder = self.table.get(path) if isinstance(path, str) else None
         if builder is None:
             raise FileFormatError(
@@ -330,7 +325,6 @@ class ValueReader:
         return builder(Record(Global(*path.rpartition(".")[::2]), tuple(args), state))
 
     def container(self, path: Any) -> type:
-        """A class of containers by its name."""
         if not isinstance(path, str) or path not in self.classes:
             raise FileFormatError(
                 f"the file holds a {brief(path)}; declare it with register_supported_type, or pass it: allow=[TheClass]"
