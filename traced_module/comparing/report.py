@@ -83,20 +83,19 @@ def to_svg(changes: Sequence[Change], matchings: Matchings) -> str:
         parts.append(f'<text x="14" y="20">{EQUAL}</text>')
         return svg(width, _HEAD, parts)
     parts.append(_legend(top + 4))
-    return svg(max(width, legend_width(_boxes()) + 14, 330), top + 2 * _HEAD, parts)
+    return svg(max(width, legend_width(_BOXES) + 14, 330), top + 2 * _HEAD, parts)
 
 
-def _boxes() -> list[tuple[str, str, str]]:
-    """(fill, stroke, kinds) of each colour of boxes."""
-    kinds: dict[tuple[str, str], list[str]] = {}
-    for kind, colour in COLOURS.items():
-        kinds.setdefault((colour.fill, colour.stroke), []).append(kind)
-    return [(*colour, ", ".join(names)) for colour, names in kinds.items()]
+# (fill, stroke, kinds) of each look of boxes
+_BOXES = [
+    (look.fill, look.stroke, ", ".join(kind for kind, other in COLOURS.items() if other == look))
+    for look in dict.fromkeys(COLOURS.values())
+]
 
 
 def _legend(top: int) -> str:
     """The meanings of the colours of boxes and of the lines between them."""
-    parts, left = [legend_svg(14, top, _boxes())], 14
+    parts, left = [legend_svg(14, top, _BOXES)], 14
     for meaning, colour, dashed in _EDGES:
         style = ' stroke-dasharray="4 3"' if dashed else ""
         parts.append(

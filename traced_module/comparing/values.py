@@ -113,24 +113,19 @@ def _attribute(value: Any) -> str | None:
     if isinstance(value, (Module, Tensor)):
         return None
     if isinstance(value, (list, tuple, Mapping)):
-        return _container(value)
+        texts = [_attribute(v) for v in (value.values() if isinstance(value, Mapping) else value)]
+        if None in texts:
+            return None
+        if isinstance(value, Mapping):
+            return "{" + ", ".join(f"{k!r}: {text}" for k, text in zip(value, texts, strict=True)) + "}"
+        inner = ", ".join(map(str, texts))
+        return f"[{inner}]" if isinstance(value, list) else f"({inner})"
     if value is None or isinstance(value, _PLAIN):
         return repr(value)
     if isinstance(value, np.ndarray):
         return f"array{value.shape} {value.dtype} {zlib.crc32(value.tobytes()):08x}"
     name = getattr(value, "__qualname__", None)  # functions and classes
     return f"{value.__module__}.{name}" if isinstance(name, str) else type(value).__qualname__
-
-
-def _container(value: Any) -> str | None:
-    parts = list(value.values()) if isinstance(value, Mapping) else list(value)
-    texts = [_attribute(v) for v in parts]
-    if parts and None in texts:
-        return None
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k!r}: {text}" for k, text in zip(value, texts, strict=True)) + "}"
-    inner = ", ".join(map(str, texts))
-    return f"[{inner}]" if isinstance(value, list) else f"({inner})"
 
 
 def module_changes(a: Any, b: Any, where: str, old: str, new: str) -> Iterator[Change]:

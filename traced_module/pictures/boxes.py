@@ -15,23 +15,14 @@ from megengine.traced_module.ir.expr import Apply, CallFunction, CallMethod, Con
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.pictures.texts import fitted, printable, shape_text, shortened
 
-BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN = 220, 40, 26, 26, 14
-COLOURS = {
-    "input": "#dbe7f5",
-    "weighted": "#cfe8d5",
-    "integer": "#f6e3bd",
-    "move": "#e4e8ee",
-    "other": "#ffffff",
-    "fold": "#eae4f6",
-    "open": "#f2f4f8",
-}
-MEANINGS = {  # in the legend
-    "input": "input",
-    "weighted": "convolution, matrix product",
-    "integer": "quantized",
-    "move": "moves data only",
-    "other": "other",
-    "fold": "holds more",
+BOX_WIDTH, BOX_HEIGHT = 220, 40
+COLOURS = {  # kind of a box -> (its colour, its meaning in the legend)
+    "input": ("#dbe7f5", "input"),
+    "weighted": ("#cfe8d5", "convolution, matrix product"),
+    "integer": ("#f6e3bd", "quantized"),
+    "move": ("#e4e8ee", "moves data only"),
+    "other": ("#ffffff", "other"),
+    "fold": ("#eae4f6", "holds more"),
 }
 LAYERS = ("linear", "Conv2d", "ConvTranspose2d", "Linear", "ConvRelu2d", "ConvBn2d", "ConvBnRelu2d", "LinearRelu")
 

@@ -152,7 +152,7 @@ class _Writer:
             self.picture.body.append("\t}\n")
 
     def _box(self, item: Item, name: str, made: dict[int, str]) -> None:
-        self.picture.node(name, _label(item, 2), fillcolor=COLOURS[kind(item)])
+        self.picture.node(name, _label(item, 2), fillcolor=COLOURS[kind(item)][0])
         here = {id(node) for expr in item.made for node in expr.outputs}
         operands = [node for expr in item.made for node in expr.inputs if id(node) not in here]
         self.edges.update(dict.fromkeys((made[id(node)], name) for node in operands if id(node) in made))

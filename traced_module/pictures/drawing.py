@@ -23,10 +23,6 @@ from megengine.traced_module.pictures.boxes import (
     BOX_HEIGHT,
     BOX_WIDTH,
     COLOURS,
-    GAP_X,
-    GAP_Y,
-    MARGIN,
-    MEANINGS,
     called_name,
     kind_of,
     legend_svg,
@@ -43,7 +39,8 @@ from megengine.traced_module.pictures.texts import shortened
 
 HEAD, LEGEND, MOST_PIXELS, LONGEST_SIDE = 28, 34, 100_000_000, 32_000
 MOST_BOXES = 120  # in a picture of a notebook
-EDGE, INK, RESULT = "#8a94a6", "#5b6576", "#b42318"
+GAP_X, GAP_Y, MARGIN = 26, 26, 14
+EDGE, INK, RESULT, OPEN = "#8a94a6", "#5b6576", "#b42318", "#f2f4f8"
 
 
 def to_svg(graph: InternalGraph, *, depth: int | None = None) -> str:
@@ -161,7 +158,7 @@ def _drawn(graph: InternalGraph, depth: int | None) -> tuple[int, int, str]:
     """Width, height and text of the picture."""
     sheet = sheet_of(graph)
     made = measured(sheet, levels(depth))
-    entries = [(COLOURS[kind], INK, MEANINGS[kind]) for kind in MEANINGS if kind in _kinds(made)]
+    entries = [(colour, INK, meaning) for kind, (colour, meaning) in COLOURS.items() if kind in _kinds(made)]
     entries.append(("#ffffff", RESULT, "output"))
     width, height = round(max(made.width, legend_width(entries) + MARGIN)), round(made.height + LEGEND)
     return width, height, svg(width, height, [*_parts(made), legend_svg(MARGIN, made.height + 8, entries)])
@@ -240,7 +237,7 @@ def edge_svg(made: Layout, busy: Sequence[set[int]], number: int, *, colour: str
 def _closed(cell: _Cell, stroke: str) -> str:
     item = cell.item
     extra = ' stroke-dasharray="4 3"' if item.source is not None else ' stroke-width="2"' if item.inside else ""
-    fill = COLOURS[kind(item)]
+    fill, _ = COLOURS[kind(item)]
     return text_box(cell.x, cell.y, texts(item), _notes(item), fill=fill, stroke=stroke, extra=extra)
 
 
@@ -248,7 +245,7 @@ def _frame(cell: _Cell, inner: Layout, stroke: str) -> Iterator[str]:
     head = escape(shortened(texts(cell.item)[0], round(cell.width / 7.5)))
     yield (
         f'<g transform="translate({cell.x:g},{cell.y:g})"><g>{title_svg(_notes(cell.item))}'
-        f'<rect width="{cell.width:g}" height="{cell.height:g}" rx="6" fill="{COLOURS["open"]}" stroke="{stroke}"/>'
+        f'<rect width="{cell.width:g}" height="{cell.height:g}" rx="6" fill="{OPEN}" stroke="{stroke}"/>'
         f'<text x="10" y="18" font-weight="600" fill="#1c2330">{head}</text></g>'
         f'<g transform="translate(0,{HEAD})">'
     )

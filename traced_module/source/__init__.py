@@ -21,7 +21,7 @@ from megengine.serialization import save, write_atomically
 from megengine.traced_module.ir.expr import CallFunction
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.nesting import nests
-from megengine.traced_module.source.arguments import written_of_graph
+from megengine.traced_module.source.arguments import entries_of_graph
 from megengine.traced_module.source.body import Imports
 from megengine.traced_module.source.classes import Classes, modules_of
 from megengine.traced_module.source.parts import HolderPart, LayerPart, ModulePart, Part, Parts, TensorPart, read
@@ -129,8 +129,8 @@ class _File:
                     except GraphError as exc:
                         exc.add_note(f"in {expr!r} of {graph.qualname}")
                         raise
-        module.written = [written_of_graph(g, module.value.forward_signature) for g in module.graphs]
-        if len({len(w.all_entries) for w in module.written}) > 1:
+        module.written = [entries_of_graph(g, module.value.forward_signature) for g in module.graphs]
+        if len(set(map(len, module.written))) > 1:
             raise GraphError(
                 f"{'.'.join(module.path) or 'the module'} has graphs for different numbers of arguments, and no "
                 "signature that tells their names"

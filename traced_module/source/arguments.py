@@ -32,12 +32,9 @@ def holds_node(value: Any) -> bool:
     return any(isinstance(leaf, Node) for leaf in flatten(value)[0])
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The parameters of a graph: `entries` are those of its function, `all_entries` include constant ones."""
-
-    entries: tuple[Entry, ...]
-    all_entries: tuple[Entry, ...]
+def varying(entries: Sequence[Entry]) -> list[Entry]:
+    """The parameters of the function of a graph: those that hold tensors."""
+    return [entry for entry in entries if holds_node(entry.value)]
 
 
 def _bound(signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Entry]:
@@ -53,16 +50,14 @@ def _bound(signature: inspect.Signature | None, args: Sequence[Any], kwargs: Map
     return [*places, *(Entry(k, KINDS.KEYWORD_ONLY, v) for k, v in kwargs.items())]
 
 
-def written_of_graph(graph: InternalGraph, signature: inspect.Signature | None) -> Written:
-    """The parameters of the function of a graph: those of the module's forward that hold tensors."""
+def entries_of_graph(graph: InternalGraph, signature: inspect.Signature | None) -> list[Entry]:
+    """The parameters of the module's forward, as one graph was traced."""
     nodes = [n for n in graph.inputs if not isinstance(n, ModuleNode)]
     names = Names()
     if graph.arguments is None:
-        entries = [Entry(names.give(n.name), KINDS.POSITIONAL_OR_KEYWORD, n) for n in nodes]
-        return Written(tuple(entries), tuple(entries))
+        return [Entry(names.give(n.name), KINDS.POSITIONAL_OR_KEYWORD, n) for n in nodes]
     args, kwargs = unflatten_arguments(graph.arguments, nodes)
-    found = [Entry(names.give(e.name), e.kind, e.value, e.default) for e in _bound(signature, args, kwargs)]
-    return Written(tuple(e for e in found if holds_node(e.value)), tuple(found))
+    return [Entry(names.give(e.name), e.kind, e.value, e.default) for e in _bound(signature, args, kwargs)]
 
 
 def parameters_text(entries: Sequence[Entry], *, defaults: bool = False) -> list[str]:
@@ -85,12 +80,16 @@ def parameters_text(entries: Sequence[Entry], *, defaults: bool = False) -> list
 
 
 def arguments_of_call(
-    signature: inspect.Signature | None, target: Written, args: Sequence[Any], kwargs: Mapping[str, Any], *, whole: bool
+    signature: inspect.Signature | None,
+    target: Sequence[Entry],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    whole: bool,
 ) -> Iterator[tuple[str, Any]]:
     """(name or "", value) of the arguments for a generated forward; with `whole` the constant ones too."""
-    wanted = {e.name for e in (target.all_entries if whole else target.entries)}
-    for parameter, entry in zip(target.all_entries, _bound(signature, args, kwargs), strict=True):
-        if parameter.name not in wanted:
+    for parameter, entry in zip(target, _bound(signature, args, kwargs), strict=True):
+        if not whole and not holds_node(parameter.value):
             continue
         if entry.kind is KINDS.VAR_POSITIONAL:
             yield from (("", v) for v in entry.value)
@@ -103,14 +102,14 @@ def arguments_of_call(
 # ---------------------------------------------------------------- several graphs
 
 
-def dispatch(graphs: Sequence[Written]) -> list[str]:
+def dispatch(graphs: Sequence[Sequence[Entry]]) -> list[str]:
     """The body of a forward that calls the function of the graph that fits its arguments."""
     lines: list[str] = []
-    for i, written in enumerate(graphs):
+    for i, entries in enumerate(graphs):
         tests = [
             test
-            for j, entry in enumerate(written.all_entries)
-            if any(_shape(g.all_entries[j].value) != _shape(entry.value) for g in graphs)
+            for j, entry in enumerate(entries)
+            if any(_shape(g[j].value) != _shape(entry.value) for g in graphs)
             for test in _tests(entry.value, entry.name)
         ]
         whole = f"{INDENT * 2}if {' and '.join(tests)}:"
@@ -120,7 +119,7 @@ def dispatch(graphs: Sequence[Written]) -> list[str]:
             joined = [f"{INDENT * 3}{'and ' if k else ''}{test}" for k, test in enumerate(tests)]
             lines += [f"{INDENT * 2}if (", *joined, f"{INDENT * 2}):"]
         stars = {KINDS.VAR_POSITIONAL: "*{0}", KINDS.VAR_KEYWORD: "**{0}", KINDS.KEYWORD_ONLY: "{0}={0}"}
-        arguments = ", ".join(stars.get(e.kind, "{0}").format(e.name) for e in written.entries)
+        arguments = ", ".join(stars.get(e.kind, "{0}").format(e.name) for e in varying(entries))
         lines.append(f"{INDENT * 3}return self._forward_{i}({arguments})")
     lines.append(f'{INDENT * 2}raise ValueError("the module was not traced with these arguments")')
     return lines

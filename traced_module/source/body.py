@@ -30,7 +30,7 @@ from megengine.traced_module.ir.functions import function_of, wrapped_functions
 from megengine.traced_module.ir.node import ModuleNode, Node
 from megengine.traced_module.ir.primitives import is_among
 from megengine.traced_module.operators import BINARY, COMPARED, UNARY
-from megengine.traced_module.source.arguments import Entry, arguments_of_call, holds_node
+from megengine.traced_module.source.arguments import Entry, arguments_of_call, holds_node, varying
 from megengine.traced_module.source.layers import home_of, same_value
 from megengine.traced_module.source.ops import op_code
 from megengine.traced_module.source.parts import ModulePart, Part, Parts, read
@@ -73,7 +73,6 @@ class Imports:
         return f"{known}.{inner}" if inner else known
 
     def lines(self) -> list[str]:
-        """The import statements."""
         found: dict[str, list[str]] = {}
         for (module, name), known in sorted(self._given.items()):
             found.setdefault(module, []).append(name if known == name else f"{name} as {known}")
@@ -98,7 +97,6 @@ class Imports:
         return written
 
     def kind(self, kind: type) -> str:
-        """The text of a class."""
         home, name = home_of(kind)
         return f"M.{name}" if home == "megengine.module" else self.of(home, name)
 
@@ -126,14 +124,14 @@ class Body:
 
     def __init__(self, index: int, part: ModulePart, parts: Parts, imports: Imports) -> None:
         self.graph, self.part, self.parts, self.imports = part.graphs[index], part, parts, imports
-        graph, written = self.graph, part.written[index]
-        self.names = Names({*imports.names.taken, *(e.name for e in written.entries)})
+        graph, entries = self.graph, varying(part.written[index])
+        self.names = Names({*imports.names.taken, *(e.name for e in entries)})
         self.codes: dict[int, str] = {}
         self.lines: list[str] = []
         for node in graph.inputs:
             if isinstance(node, ModuleNode):
                 self.codes[id(node)] = "self"
-        for entry in written.entries:
+        for entry in entries:
             self._name_nodes(entry)
         for expr in graph.exprs(recursive=False):
             try:

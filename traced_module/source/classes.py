@@ -14,7 +14,7 @@ from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.errors import GraphError
 from megengine.module import Module
 from megengine.tensor import Parameter, Tensor
-from megengine.traced_module.source.arguments import Written, dispatch, parameters_text
+from megengine.traced_module.source.arguments import Entry, dispatch, parameters_text, varying
 from megengine.traced_module.source.body import Body, Imports
 from megengine.traced_module.source.layers import Made, same_value
 from megengine.traced_module.source.parts import HolderPart, LayerPart, ModulePart, Part, Parts, TensorPart, read
@@ -65,7 +65,7 @@ class Classes:
         self.names = Names({*imports.names.taken, "net", "weights"}, separator="")
         self.plans: list[ClassPlan] = []
         self.of: dict[int, ClassPlan] = {}
-        self.bodies: dict[int, list[tuple[Written, list[str]]]] = {}
+        self.bodies: dict[int, list[tuple[list[Entry], list[str]]]] = {}  # of each module: parameters and statements
         self.top_name = name
         modules = modules_of(parts.top)
         for module in modules:
@@ -84,7 +84,7 @@ class Classes:
 
     def _key(self, module: ModulePart) -> Any:
         children = tuple((n, self._skeleton(c)) for n, c in module.entries.items())
-        bodies = tuple((tuple(parameters_text(w.entries)), tuple(lines)) for w, lines in self.bodies[id(module)])
+        bodies = tuple((tuple(parameters_text(varying(e))), tuple(lines)) for e, lines in self.bodies[id(module)])
         return module.value.origin, module is self.parts.top, children, bodies, tuple(module.aliases)
 
     def _skeleton(self, part: Part) -> Any:
@@ -197,7 +197,6 @@ class Classes:
     # ------------------------------------------------------------ text
 
     def text(self, plan: ClassPlan) -> list[str]:
-        """The lines of a class."""
         module = plan.members[0]
         lines = [f"class {plan.name}(M.Module):", f'{INDENT}"""{_paths(plan.members)}"""', ""]
         head = ["self", *(s.hint for s in plan.parameters)]
@@ -214,12 +213,12 @@ class Classes:
     def _functions(self, module: ModulePart) -> list[str]:
         bodies = self.bodies[id(module)]
         if len(bodies) == 1:
-            return ["", *_function("forward", parameters_text(bodies[0][0].entries)), *bodies[0][1]]
+            return ["", *_function("forward", parameters_text(varying(bodies[0][0]))), *bodies[0][1]]
         written = [w for w, _ in bodies]
-        head = parameters_text(written[0].all_entries, defaults=True)
+        head = parameters_text(written[0], defaults=True)
         lines = ["", *_function("forward", head), *dispatch(written)]
         for i, (own, body) in enumerate(bodies):
-            lines += ["", *_function(f"_forward_{i}", parameters_text(own.entries)), *body]
+            lines += ["", *_function(f"_forward_{i}", parameters_text(varying(own))), *body]
         return lines
 
 

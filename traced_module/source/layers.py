@@ -38,7 +38,7 @@ class Made:
     fixes: list[tuple[tuple[str, ...], Any]] = field(default_factory=list)
 
 
-def constructor_parameters(kind: type) -> dict[str, inspect.Parameter]:
+def _constructor_parameters(kind: type) -> dict[str, inspect.Parameter]:
     """Parameters of a constructor; those that it passes on as *args come from its base classes."""
     found: dict[str, inspect.Parameter] = {}
     for cls in kind.__mro__:
@@ -76,8 +76,7 @@ def _parts(layer: Any, wanted: Mapping[str, Any]) -> list[Any]:
     return [layer, *sorted(inner, key=lambda m: -len(wanted.keys() & object.__getattribute__(m, "__dict__").keys()))]
 
 
-def _arguments(layer: Any, where: str) -> dict[str, Any]:
-    parameters = constructor_parameters(type(layer))
+def _arguments(layer: Any, parameters: Mapping[str, inspect.Parameter], where: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, parameter in parameters.items():
         known = [v for part in _parts(layer, parameters) if (v := _value_of(part, parameter)) is not _MISSING]
@@ -109,17 +108,17 @@ class Layers:
 
     def made(self, layer: Any, where: str) -> Made:
         """How a layer is made. Raises GraphError, naming its path, if it cannot be made again like this."""
-        given = _arguments(layer, where)
-        parameters = constructor_parameters(type(layer))
+        parameters = _constructor_parameters(type(layer))
+        full = _arguments(layer, parameters, where)
         defaults = {n: p.default for n, p in parameters.items() if p.default is not p.empty}
         required = tuple(n for n, p in parameters.items() if p.default is p.empty and p.kind is not p.KEYWORD_ONLY)
-        given = {n: given[n] for n in sorted(given, key=lambda n: n not in required)}
-        for arguments in ({n: _shorter(v, defaults.get(n)) for n, v in given.items()}, given):
-            fresh = self._fresh(type(layer), arguments, where)
-            fixes = list(self._differences(layer, fresh, (), where))
-            if all(isinstance(v, (Tensor, Made)) for _, v in fixes) or arguments is given:
-                return Made(type(layer), arguments, defaults, required, fixes)
-        raise AssertionError("the last arguments are always taken")
+        full = {n: full[n] for n in sorted(full, key=lambda n: n not in required)}
+        made = Made(type(layer), {n: _shorter(v, defaults.get(n)) for n, v in full.items()}, defaults, required)
+        made.fixes = list(self._differences(layer, self._fresh(made.kind, made.arguments, where), (), where))
+        if not all(isinstance(v, (Tensor, Made)) for _, v in made.fixes):
+            made.arguments = full
+            made.fixes = list(self._differences(layer, self._fresh(made.kind, full, where), (), where))
+        return made
 
     def _fresh(self, kind: type, arguments: dict[str, Any], where: str) -> Any:
         key = (kind, repr(arguments))
