@@ -52,7 +52,12 @@ class Side:
             node = expr.outputs[0]
             loose = node.module_type.__name__ if isinstance(node, ModuleNode) else ""
             return (*self.callees[i], expr.name if strict else loose)
-        return (self.callees[i], _constants(expr)) if strict else self.callees[i]
+        if not strict:
+            return self.callees[i]
+        if isinstance(expr, Apply):
+            attrs = sorted(expr.attrs.items())
+            return (self.callees[i], tuple((key, type(v).__name__, constant_key(v)) for key, v in attrs))
+        return (self.callees[i], arguments_key(expr.arguments) if isinstance(expr, Call) else None)
 
     def numbers(self, table: Table, *, strict: bool) -> list[tuple[int, int]]:
         """(from what, for what) each expression is computed, as numbers that two graphs share through `table`."""
@@ -86,12 +91,6 @@ def callee(expr: Expr) -> tuple[Hashable, ...]:
     if isinstance(expr, CallMethod):
         return (expr.kind, expr.method)
     return (expr.kind, isinstance(expr.outputs[0], ModuleNode))
-
-
-def _constants(expr: Expr) -> Hashable:
-    if isinstance(expr, Apply):
-        return tuple((key, type(v).__name__, constant_key(v)) for key, v in sorted(expr.attrs.items()))
-    return arguments_key(expr.arguments) if isinstance(expr, Call) else None
 
 
 # ---------------------------------------------------------------- matching

@@ -67,6 +67,13 @@ def _clean(text: str) -> str:
 # ---------------------------------------------------------------- pictures
 
 
+# (fill, stroke, kinds) of each look of boxes
+_BOXES = [
+    (look.fill, look.stroke, ", ".join(kind for kind, other in COLOURS.items() if other == look))
+    for look in dict.fromkeys(COLOURS.values())
+]
+
+
 def to_svg(changes: Sequence[Change], matchings: Matchings) -> str:
     """See `GraphDiff.to_svg`. Graphs without a change of their own are shown only if no graph has one."""
     touched = {change.where for change in changes}
@@ -82,28 +89,14 @@ def to_svg(changes: Sequence[Change], matchings: Matchings) -> str:
     if not parts:
         parts.append(f'<text x="14" y="20">{EQUAL}</text>')
         return svg(width, _HEAD, parts)
-    parts.append(_legend(top + 4))
-    return svg(max(width, legend_width(_BOXES) + 14, 330), top + 2 * _HEAD, parts)
-
-
-# (fill, stroke, kinds) of each look of boxes
-_BOXES = [
-    (look.fill, look.stroke, ", ".join(kind for kind, other in COLOURS.items() if other == look))
-    for look in dict.fromkeys(COLOURS.values())
-]
-
-
-def _legend(top: int) -> str:
-    """The meanings of the colours of boxes and of the lines between them."""
-    parts, left = [legend_svg(14, top, _BOXES)], 14
-    for meaning, colour, dashed in _EDGES:
+    parts.append(legend_svg(14, top + 4, _BOXES))
+    for left, (meaning, colour, dashed) in enumerate(_EDGES):
         style = ' stroke-dasharray="4 3"' if dashed else ""
         parts.append(
-            f'<path d="M{left},{top + 30} h24" fill="none" stroke="{colour}" stroke-width="1.6"{style}/>'
-            f'<text x="{left + 30}" y="{top + 34}" fill="#5b6576">{meaning}</text>'
+            f'<path d="M{14 + 80 * left},{top + 34} h24" fill="none" stroke="{colour}" stroke-width="1.6"{style}/>'
+            f'<text x="{44 + 80 * left}" y="{top + 38}" fill="#5b6576">{meaning}</text>'
         )
-        left += 80
-    return "".join(parts)
+    return svg(max(width, legend_width(_BOXES) + 14, 330), top + 2 * _HEAD, parts)
 
 
 def to_html(changes: Sequence[Change], matchings: Matchings) -> str:

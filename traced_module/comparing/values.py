@@ -46,7 +46,9 @@ def _value_changes(a: Tensor, b: Tensor) -> list[dict[str, Any]]:
     count = 0
     for start in range(0, x.size, _PART):
         p, q = (np.asarray(v[start : start + _PART], np.float64) for v in (x, y))
-        away = np.where((p == q) | (np.isnan(p) & np.isnan(q)), 0.0, _distance(p, q))
+        with np.errstate(invalid="ignore", over="ignore"):  # infinite where one side only is a number
+            distance = np.nan_to_num(np.abs(p - q), nan=np.inf, posinf=np.inf)
+        away = np.where((p == q) | (np.isnan(p) & np.isnan(q)), 0.0, distance)
         count += int(np.count_nonzero(away))
         worst = max(worst, float(away.max(initial=0)))
         with np.errstate(over="ignore"):
@@ -63,12 +65,6 @@ def _value_changes(a: Tensor, b: Tensor) -> list[dict[str, Any]]:
 
 def _plain(tensor: Tensor) -> np.ndarray:
     return tensor._storage() if isinstance(tensor.spec.dtype, QuantizedDType) else tensor.numpy()
-
-
-def _distance(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Absolute differences; infinite where one side only is a number."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        return np.nan_to_num(np.abs(p - q), nan=np.inf, posinf=np.inf)
 
 
 # ---------------------------------------------------------------- modules

@@ -87,18 +87,17 @@ class ModuleReader:
 
     def state(self, made: TracedModule, entry: dict[str, Any]) -> None:
         own = object.__getattribute__(made, "__dict__")
-        plain = {name: value for name, value in own.items() if name not in OWN_STATE}
-        own_state = {name: value for name, value in own.items() if name in OWN_STATE}
+        before = dict(own)
         own.clear()
         for name, described in entry["state"].items():
             is_module = isinstance(described, dict) and list(described) == ["module"]
             value = self.modules[count_in(described["module"])] if is_module else self.values.value(described)
-            if name not in plain:
+            if name not in before or name in OWN_STATE:
                 check_attribute(name)
-            elif not isinstance(value, (bool,) if type(plain[name]) is bool else (str, type(None))):
+            elif not isinstance(value, (bool,) if type(before[name]) is bool else (str, type(None))):
                 raise FileFormatError(f"{name!r} of a module is {brief(value)}, which it cannot be")
             own[name] = value
-        own.update({name: value for name, value in plain.items() if name not in own} | own_state)
+        own.update({name: value for name, value in before.items() if name not in own})
 
     def fill(self, made: TracedModule, entry: dict[str, Any]) -> None:
         """Graphs, and watch and end points in them."""

@@ -51,7 +51,9 @@ def save(model: TracedModule | InternalGraph, path: str | Path) -> None:
     Example:
         >>> save(traced, "net.mgt")  # doctest: +SKIP
     """
-    if isinstance(model, TracedModule) and not _is_of_ops(model):
+    graphs = model.graphs if isinstance(model, TracedModule) else (model,)
+    of_ops = len(graphs) == 1 and graphs[0].arguments is None and not graphs[0]._inputs_self()
+    if isinstance(model, TracedModule) and not of_ops:
         text, arrays = module_writing.describe(model, {"format": FORMAT, "version": MODULE_VERSION})
         packing = zipfile.ZIP_STORED  # a small file must not unpack to a large one
     else:
@@ -115,10 +117,6 @@ def _version(described: Any) -> int:
         remedy = "; the file was written by a newer megengine: upgrade, or save it there in an older format"
         raise FileFormatError(f"version is {brief(version)}; {known}{remedy if newer else ''}")
     return version
-
-
-def _is_of_ops(model: TracedModule) -> bool:
-    return len(model.graphs) == 1 and model.graph.arguments is None and not model.graph._inputs_self()
 
 
 # ---------------------------------------------------------------- writing

@@ -16,8 +16,6 @@ def in_file_order(arguments: Arguments, items: Sequence[Any]) -> tuple[Arguments
     Raises GraphError for keys that cannot be sorted.
     """
     definition, constants = arguments
-    if _is_sorted(definition):
-        return arguments, list(items)
     leaves: list[tuple[bool, Any]] = [(False, item) for item in items]
     for index, value in constants:
         leaves.insert(index, (True, value))
@@ -26,11 +24,6 @@ def in_file_order(arguments: Arguments, items: Sequence[Any]) -> tuple[Arguments
     definition, leaves = _sorted(definition, leaves)
     fixed = tuple((i, value) for i, (constant, value) in enumerate(leaves) if constant)
     return (definition, fixed), [value for constant, value in leaves if not constant]
-
-
-def _is_sorted(at: TreeDef) -> bool:
-    """True if no dict has two keys."""
-    return (at.kind is not dict or len(at.children) < 2) and all(map(_is_sorted, at.children))
 
 
 def _sorted(at: TreeDef, leaves: list[Any]) -> tuple[TreeDef, list[Any]]:

@@ -235,7 +235,10 @@ class _Reader:
         if make is None:
             raise FileFormatError(f"an expression of the unknown kind {kind[:80]!r}")
         self.spend(len(state.get("inputs", ())) + len(state["outputs"]))
-        state = {**state, "inputs": self.inputs(state, nodes)}
+        used = state.get("inputs", ())
+        if not all(id(node) in nodes for node in used):
+            raise FileFormatError(f"the expression {state.get('_id')} uses a node that is not made before it")
+        state = {**state, "inputs": [nodes[id(node)] for node in used]}
         expr = make(self, graph, state)
         expr._disable_remove = bool(state.get("_disable_remove", False))
         expr._inputs = tuple(state["inputs"])
@@ -250,12 +253,6 @@ class _Reader:
             _check_callee(expr)
             self.renewed += [expr] if expr is not before else []
         link(graph, expr, expr._inputs, None)
-
-    def inputs(self, state: dict[str, Any], nodes: dict[int, Node]) -> list[Node]:
-        for node in state.get("inputs", ()):
-            if id(node) not in nodes:
-                raise FileFormatError(f"the expression {state.get('_id')} uses a node that is not made before it")
-        return [nodes[id(node)] for node in state.get("inputs", ())]
 
     def node(self, graph: InternalGraph, expr: Expr, record: Record) -> Node:
         state = _state(self.only(record))
@@ -303,7 +300,8 @@ class _Reader:
             if depth > _ARGUMENTS_DEEP:
                 raise FileFormatError("arguments nest too deep")
             if _kind(at).endswith(".LeafDef"):
-                if state.get("const_val") is not None or _is_none_leaf(state):
+                # the leaf of a constant None has one class, that of a tensor or module several
+                if state.get("const_val") is not None or len(state["type"]) == 2:
                     value = self.constant(state.get("const_val"))
                     if of_results:
                         return TreeDef(Static, value)
@@ -362,7 +360,7 @@ class _Reader:
         described = dict(state.get("opdef_state") or {})
         kind = described.pop("opdef_type", state.get("opdef"))
         name = _word(str(kind) if isinstance(kind, Global) else kind).rpartition(".")[2]
-        if name in tm_versions.OPDEFS and described.get("axis", 7) == 7 and len(state["inputs"]) == 1:
+        if name in tm_versions.OPS and described.get("axis", 7) == 7 and len(state["inputs"]) == 1:
             return Apply(graph, int(state["_id"]), {}, name, {})
         options = {key: self.constant(value) for key, value in described.items() if key != "comp_node"}
         options = tm_loaders.loaded_op(name, options, state["inputs"], _text(state.get("version")))
@@ -421,11 +419,6 @@ def _word(value: Any) -> str:
     if not isinstance(value, str) or len(value) > tm_versions.LONGEST_NAME:
         raise FileFormatError(f"{brief(value)} where a name was expected")
     return value
-
-
-def _is_none_leaf(state: dict[str, Any]) -> bool:
-    """True for a constant None: its leaf has one class, the leaf of a tensor or module several."""
-    return len(state["type"]) == 2
 
 
 def _without_self(arguments: Arguments) -> Arguments:

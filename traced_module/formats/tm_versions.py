@@ -29,7 +29,7 @@ BOOKKEEPING = frozenset(
     )
 )
 # ops of files that are applied here too -> the fields that they are written with; 7 stands for the shape of all axes
-OPDEFS = {"GetVarShape": {"axis": 7}}
+OPS = {"GetVarShape": {"axis": 7}}
 # functions that have another place since an older version
 _MOVED = {"megengine.functional.elemwise.square": "megengine.functional.math.square"}
 

@@ -28,14 +28,7 @@ from megengine.traced_module.formats.module_writing import texts
 from megengine.traced_module.formats.tm_lowering import FUNCTIONS, for_megengine, results_without_tensor
 from megengine.traced_module.formats.tm_order import in_file_order
 from megengine.traced_module.formats.tm_tensors import METHOD, makes_tensor, with_class
-from megengine.traced_module.formats.tm_versions import (
-    BOOKKEEPING,
-    CONTAINERS,
-    LONGEST_NAME,
-    METADATA,
-    OPDEFS,
-    ORIGINS,
-)
+from megengine.traced_module.formats.tm_versions import BOOKKEEPING, CONTAINERS, LONGEST_NAME, METADATA, OPS, ORIGINS
 from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr, GetAttr
 from megengine.traced_module.ir.functions import Arguments
 from megengine.traced_module.ir.graph import InternalGraph
@@ -89,10 +82,6 @@ class _TmWriter(PickleWriter):
         self.put(pickle.NEWOBJ)
         self.remember(stub)
 
-    def module(self, value: Module) -> None:
-        """Write a layer of a layer, by its class."""
-        self.write(Stub(*_layer_state(value)))
-
     def shared(self, value: Names) -> None:
         """Write a tuple that stands in many places."""
         self.tuple_(value)
@@ -116,14 +105,12 @@ class _TmWriter(PickleWriter):
         (Stub, stub),
         (type(Ellipsis), lambda writer, value: writer.name("builtins.Ellipsis")),
         (np.dtype, PickleWriter.dtype),
-        (Module, module),
+        (Module, lambda writer, value: writer.write(Stub(*_layer_state(value)))),  # a layer of a layer
     )
 
 
 def save_tm(traced: TracedModule, path: str | os.PathLike[str]) -> None:
-    """Write a traced module as MegEngine 1.13 saves it; `mge.load` reads it there and here.
-
-    The file is replaced in one step.
+    """Write a traced module as MegEngine 1.13 saves it, in one step; `mge.load` reads it there and here.
 
     Calls of layers that MegEngine 1.13 lacks (ReLU6, Tanh, HSwish, HSigmoid) are written as calls of functions, a
     shape as the size of a pooling window as a tuple of its lengths, a named tuple as a tuple (with a warning). Calls
@@ -296,10 +283,10 @@ class _Description:
             return state | self.call(expr, inputs, outputs)
         state["inputs"] = inputs
         if isinstance(expr, Apply):
-            if expr.op not in OPDEFS:
+            if expr.op not in OPS:
                 raise GraphError(f".tm: {expr!r} applies an op; MegEngine's files hold calls of functions")
             kind = Name(f"megengine.core._imperative_rt.ops.{expr.op}")
-            state |= {"opdef_state": {**OPDEFS[expr.op], "opdef_type": kind}, "version": VERSION}
+            state |= {"opdef_state": {**OPS[expr.op], "opdef_type": kind}, "version": VERSION}
         elif isinstance(expr, Constant):
             state |= {"value": expr.value, "name": ""}
         else:

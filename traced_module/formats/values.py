@@ -39,11 +39,6 @@ def dtype_out(dtype: DType) -> Any:
     if isinstance(dtype, QuantizedDType):
         scale = list(dtype.scale) if isinstance(dtype.scale, tuple) else dtype.scale
         return {"name": dtype.name, "scale": scale, "zero_point": dtype.zero_point, "axis": dtype.axis}
-    return _name_of(dtype)
-
-
-@functools.lru_cache(maxsize=64)
-def _name_of(dtype: np.dtype) -> str:
     return dtype.name
 
 

@@ -132,7 +132,9 @@ class _Folding:
             if len(run) < FEWEST or len(paths[id(run[0])]) == depth or level == DEEPEST:
                 items += map(self._single, run)
             else:
-                common = _common([paths[id(expr)] for expr in run])
+                found = [paths[id(expr)] for expr in run]
+                ends = zip(min(found), max(found), strict=False)  # the parts that these two share are those of all
+                common = [a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], ends)]
                 inside = self._folded(run, paths, len(common), level + 1, graph)
                 items.append(self._fold(".".join(common), inside, graph))
         return self._parts(items, graph)
@@ -197,9 +199,3 @@ def _path(expr: Expr, graph: InternalGraph) -> tuple[str, ...]:
     if own and (path + ".").startswith(own + "."):
         path = path[len(own) + 1 :]
     return tuple(path.split(".")) if path else ()
-
-
-def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    first, last = min(paths), max(paths)
-    size = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
-    return first[:size]

@@ -36,8 +36,7 @@ Weights = dict[int, tuple[int, int]]  # of each tensor, by identity: elements an
 class _Counting(Deferring):
     """Computes nothing, and counts the multiply-accumulates of the applied ops."""
 
-    def __init__(self) -> None:
-        self.macs = 0
+    macs = 0
 
     def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
         """Count, and go on with specs only."""

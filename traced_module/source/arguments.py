@@ -27,12 +27,15 @@ class Entry:
     default: Any = KINDS.empty
 
 
+Entries = Sequence[Entry]
+
+
 def holds_node(value: Any) -> bool:
     """True if a nested value holds a node."""
     return any(isinstance(leaf, Node) for leaf in flatten(value)[0])
 
 
-def varying(entries: Sequence[Entry]) -> list[Entry]:
+def varying(entries: Entries) -> list[Entry]:
     """The parameters of the function of a graph: those that hold tensors."""
     return [entry for entry in entries if holds_node(entry.value)]
 
@@ -60,7 +63,7 @@ def entries_of_graph(graph: InternalGraph, signature: inspect.Signature | None) 
     return [Entry(names.give(e.name), e.kind, e.value, e.default) for e in _bound(signature, args, kwargs)]
 
 
-def parameters_text(entries: Sequence[Entry], *, defaults: bool = False) -> list[str]:
+def parameters_text(entries: Entries, *, defaults: bool = False) -> list[str]:
     """Parameters behind `self`; with `defaults`, those of the module's forward are written."""
     text: list[str] = []
     starred = False
@@ -80,12 +83,7 @@ def parameters_text(entries: Sequence[Entry], *, defaults: bool = False) -> list
 
 
 def arguments_of_call(
-    signature: inspect.Signature | None,
-    target: Sequence[Entry],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    whole: bool,
+    signature: inspect.Signature | None, target: Entries, args: Sequence[Any], kwargs: Mapping[str, Any], *, whole: bool
 ) -> Iterator[tuple[str, Any]]:
     """(name or "", value) of the arguments for a generated forward; with `whole` the constant ones too."""
     for parameter, entry in zip(target, _bound(signature, args, kwargs), strict=True):
@@ -102,7 +100,7 @@ def arguments_of_call(
 # ---------------------------------------------------------------- several graphs
 
 
-def dispatch(graphs: Sequence[Sequence[Entry]]) -> list[str]:
+def dispatch(graphs: Sequence[Entries]) -> list[str]:
     """The body of a forward that calls the function of the graph that fits its arguments."""
     lines: list[str] = []
     for i, entries in enumerate(graphs):

@@ -135,12 +135,9 @@ def mapping(items: Mapping[Any, Code]) -> Group:
 def quoted(text: str) -> str:
     """A string literal; what is not printable is escaped."""
     mark = "'" if '"' in text and "'" not in text else '"'
-    escaped = (c if c.isprintable() and c not in ("\\", mark) else _escape(c) for c in text)
-    return f"{mark}{''.join(escaped)}{mark}"
-
-
-def _escape(char: str) -> str:
-    return f"\\{char}" if char in "\\'\"" else char.encode("unicode_escape").decode("ascii")
+    escaped = text.replace("\\", "\\\\").replace(mark, f"\\{mark}")
+    shown = (c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in escaped)
+    return f"{mark}{''.join(shown)}{mark}"
 
 
 def _number(value: Any) -> str:
