@@ -1,5 +1,7 @@
 """Every test leaves the process as it found it, as far as that is cheap to see, and finds the same random numbers."""
 
+import gc
+
 import pytest
 
 import megengine
@@ -13,22 +15,23 @@ def pytest_collectstart(collector):
         megengine.random.seed(0)
 
 
+def pytest_collection():
+    gc.disable()  # nearly all of what is made now stays
+
+
+def pytest_collection_finish():
+    """Tens of thousands of tests are more than a million objects, which every later collection would walk through."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.fixture(autouse=True)
-def _the_same_random_numbers():
+def _the_process_stays_as_it_is():
     megengine.random.seed(0)
-
-
-@pytest.fixture(autouse=True)
-def _the_same_default_device():
-    before = megengine.get_default_device()
+    device = megengine.get_default_device()
+    assert active_interposers() == (), "a module of tests began to record when it was imported"
     yield
-    if megengine.get_default_device() != before:
-        megengine.set_default_device(before)
-
-
-@pytest.fixture(autouse=True)
-def _nobody_keeps_recording():
-    before = active_interposers()
-    assert before == (), "a module of tests began to record when it was imported"
-    yield
+    if megengine.get_default_device() != device:
+        megengine.set_default_device(device)
     assert active_interposers() == (), "the test leaves a tape recording, which would slow down all that follow"
