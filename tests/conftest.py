@@ -1,12 +1,16 @@
 """Every test leaves the process as it found it, as far as that is cheap to see, and finds the same random numbers."""
 
 import gc
+import os
 
 import pytest
 
 import megengine
 import megengine.random
 from megengine.dispatch.apply import active_interposers
+
+for _name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(_name, None)  # what the terminal of whoever runs the tests says of itself
 
 
 def pytest_collectstart(collector):

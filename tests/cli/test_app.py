@@ -128,7 +128,7 @@ def test_ctrl_c_is_clean(tmp_path, model):
     while not (tmp_path / "started").exists() and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert err.strip() == "mge-quantize: interrupted; no unfinished file was left"
     assert not list(tmp_path.glob("*out*")) and not list(tmp_path.glob(".out*"))

@@ -82,9 +82,8 @@ def test_a_fork_waits_for_the_kernels_that_run_and_others_wait_for_the_fork(slow
     thread.start()
     assert began.wait(20)
     threading.Timer(0.1, go_on.set).start()
-    start = time.monotonic()
     assert in_child(lambda: int(F.exp(x).item())) == 1
-    assert time.monotonic() - start > 0.09
+    assert go_on.is_set()
     thread.join(20)
     assert done == [1]
 
@@ -114,12 +113,19 @@ def test_a_kernel_may_fork():
     assert forked == [7]
 
 
+def importing(name) -> threading.Thread:
+    """A thread that is in the middle of an import."""
+    thread = threading.Thread(target=lambda: importlib.import_module(name))
+    thread.start()
+    while name not in sys.modules:
+        time.sleep(0.001)
+    return thread
+
+
 def test_a_fork_waits_for_imports_of_other_threads(tmp_path, monkeypatch):
     (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(0.3)\nready = 5\n")
     monkeypatch.syspath_prepend(tmp_path)
-    thread = threading.Thread(target=lambda: importlib.import_module("slow_to_import"))
-    thread.start()
-    time.sleep(0.05)
+    thread = importing("slow_to_import")
     assert in_child(lambda: importlib.import_module("slow_to_import").ready) == 5
     thread.join()
     sys.modules.pop("slow_to_import")
@@ -130,12 +136,8 @@ def test_a_fork_does_not_wait_for_ever_for_an_import(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(forks, "LONGEST_IMPORT", 0.1)
     monkeypatch.setattr(builtins, "DONE", False, raising=False)
-    thread = threading.Thread(target=lambda: importlib.import_module("runs_on"))
-    thread.start()
-    time.sleep(0.05)
-    start = time.monotonic()
+    thread = importing("runs_on")
     assert in_child(lambda: 3) == 3
-    monkeypatch.setattr(builtins, "DONE", True, raising=False)
+    monkeypatch.setattr(builtins, "DONE", True, raising=False)  # it was still being imported
     thread.join(20)
-    assert time.monotonic() - start < 5
     sys.modules.pop("runs_on")

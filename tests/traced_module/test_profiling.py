@@ -54,7 +54,7 @@ def test_each_call_is_timed_where_it_is_made():
     assert list(by_name) == [e.name for e in module.graph.exprs() if e.kind in ("CallMethod", "CallFunction")]
     slow = by_name["slow_out"]
     assert (slow.called, slow.module, slow.calls) == ("Slow", "inner.slow", 2)
-    assert slow.seconds >= 0.04 and slow.seconds == max(one.seconds for one in found.timings)
+    assert slow.seconds >= 0.04
     assert slow.source.startswith("test_profiling.py:") and by_name["fc_out"].calls == 1
     assert found.runs == 3 and found.seconds >= slow.seconds
     np.testing.assert_array_equal(found.outputs[0].numpy(), module(x)["y"].numpy())
