@@ -95,8 +95,13 @@ def test_interrupted_while_it_is_imported(name, tmp_path):
 LATE = EARLY.replace("os.kill(os.getpid(), signal.SIGINT)", "os.kill(os.getpid(), signal.{number})")
 
 
-@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
-@pytest.mark.parametrize("name", ["onnx", "onnx.onnx_cpp2py_export", "megengine.traced_module", "PIL.Image", "jinja2"])
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        *((name, "SIGINT") for name in ("onnx", "megengine.traced_module", "PIL.Image", "jinja2")),
+        *(("onnx.onnx_cpp2py_export", number) for number in ("SIGINT", "SIGTERM")),
+    ],
+)
 def test_interrupted_while_a_command_imports(name, number, model, quantized, tmp_path):
     """The import goes on to its end: what is half imported ends in other errors, and in C++ the program."""
     script = tmp_path / "mge-quantize"
