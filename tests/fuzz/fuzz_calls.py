@@ -18,7 +18,7 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "helpers"), str(Path(__file__).p
 import call_subjects  # noqa: E402
 import call_worker  # noqa: E402
 import drawn_calls  # noqa: E402
-from drawn_calls import Drawn, Tree, calls, leaves  # noqa: E402
+from drawn_calls import DERIVATIVES, Drawn, Tree, calls, leaves  # noqa: E402
 from worker import DEATHS, Worker  # noqa: E402
 
 from megengine.kernels import isa  # noqa: E402
@@ -122,7 +122,18 @@ class Pair:
         for outcome in found:
             if outcome[0] == "fault":
                 return outcome[1]
-        return differ(*found)
+        problem = differ(*found)
+        return "" if problem and self._stands_at_a_kink(drawn, found[1]) else problem
+
+    def _stands_at_a_kink(self, drawn: Drawn, expected: tuple[str, Any]) -> bool:
+        """True if derivatives of a layer jump in the references too, where its inputs move by less than rounding."""
+        if drawn.mode not in DERIVATIVES or not drawn.subject[0].isupper():
+            return False
+        for way in call_worker.MOVED:
+            self.workers[1].ask(replace(drawn, mode=drawn.mode + way))
+            if differ(self.workers[1].answer(), expected):
+                return True
+        return False
 
     def stop(self) -> None:
         """End the processes."""

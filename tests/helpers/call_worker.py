@@ -14,6 +14,7 @@ import traceback
 import warnings
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from megengine.core.errors import MegEngineError
 
 MEMORY = 3 << 30  # bytes that a call may reserve, above those of the program
 CPU_SECONDS = 20.0
+MOVED = {", moved": 1e-6, ", moved back": -1e-6}  # in the mode of a call -> by what part of the largest value
 MANY = 100_000  # elements of a result of which all are compared
 
 Outcome = tuple[str, Any]
@@ -190,6 +192,14 @@ def _differentiable(value: Any) -> list[Any]:
     return [t for t in found.values() if dtypes.is_differentiable(t.dtype)]
 
 
+def _move(tensors: list[Any], part: float) -> None:
+    """Let values be others, by a part of the largest."""
+    for t in tensors:
+        old = t.numpy()
+        noise = np.random.default_rng(0).standard_normal(old.shape) * np.abs(old).max(initial=0)
+        t._reset(mge.Tensor((old + part * noise).astype(old.dtype), dtype=t.dtype))
+
+
 def _cotangent(t: Any) -> Any:
     return mge.Tensor._wrap(np.asarray((np.arange(t.size) % 5 - 2).reshape(t.shape), dtypes.storage_of(t.dtype)))
 
@@ -267,6 +277,10 @@ class Maker:
         start = time.process_time()
         try:
             args, kwargs = (values_of(v, subject.objects, plain=self.plain) for v in (drawn.args, drawn.kwargs))
+            mode, comma, moved = drawn.mode.partition(",")
+            if comma:
+                drawn = replace(drawn, mode=mode)
+                _move(_differentiable([*_tensors(args), *_tensors(kwargs)]), MOVED[comma + moved])
         except MemoryError:
             return "refused", "the arguments themselves do not fit into memory"
         try:

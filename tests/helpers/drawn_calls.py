@@ -25,7 +25,8 @@ KINDS = ["Tensor", "Parameter", "ndarray", "list", "elsewhere", "tuple", "number
 SCALARS = ["int64", "int32", "uint8", "float32", "float64", "float16", "bool"]
 EXTENTS = [1, 2, 3, 0, 4, 5, 7, 8, 13, 16, 17, 31, 33, 64, 65, 129]
 VAST = [1 << 31, (1 << 31) - 1, 1 << 16, 1 << 40]
-MODES = ["call", "again", "gradient", "second", "jvp"]
+DERIVATIVES = ["gradient", "second", "jvp"]
+MODES = ["call", "again", *DERIVATIVES]
 HUGE = (1 << 31, (1 << 31) - 1, 1 << 32, 1 << 40, 1 << 62, (1 << 63) - 1, 1 << 63, 1 << 70)
 NUMBERS = [0, 1, -1, 2, 3, -2, 5, 7, -7, 16, 100, 0.5, -0.5, 1.5, 0.0, -0.0, float("nan"), float("inf"), -float("inf")]
 NUMBERS += [1e-30, 1e30, -1e30, 1e300, *HUGE, *(-n for n in HUGE)]
@@ -79,7 +80,10 @@ class Key:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A call: of what, with what, and what is done beside calling it."""
+    """A call: of what, with what, and what is done beside calling it.
+
+    With ", moved" or ", moved back" behind `mode`, tensors that have a gradient are a little beside their values.
+    """
 
     subject: str
     args: tuple[Any, ...] = ()
