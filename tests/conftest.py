@@ -4,6 +4,7 @@ import gc
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import megengine
 import megengine.random
@@ -11,6 +12,13 @@ from megengine.dispatch.apply import active_interposers
 
 for _name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(_name, None)  # what the terminal of whoever runs the tests says of itself
+
+
+# the same examples everywhere, however long one takes
+settings.register_profile(
+    "tests", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tests")
 
 
 def pytest_collectstart(collector):

@@ -176,6 +176,7 @@ def _search(pair: Pair, strategy: Any, count: int, start: int, known: set[str]) 
         max_examples=count,
         database=None,
         deadline=None,
+        derandomize=False,
         phases=[Phase.generate, Phase.shrink],
         suppress_health_check=list[Any](HealthCheck),
         report_multiple_bugs=False,
