@@ -9,21 +9,9 @@ import numpy as np
 
 from megengine.core.dtype import storage_of
 from megengine.kernels import _core
-from megengine.kernels.kernel import StepKernel
+from megengine.kernels.kernel import MakeStep, StepKernel
 from megengine.kernels.native import in_memory_order, step_kernel
-from megengine.kernels.problem import Problem
-
-_F32 = np.dtype(np.float32)
-_BOUNDS = {"relu": (0.0, math.inf), "relu6": (0.0, 6.0)}
-
-
-def _float32(problem: Problem) -> str | None:
-    wrong = [str(s.dtype) for s in problem.inputs if s.dtype != _F32]
-    return f"float32 only, got {', '.join(wrong)}" if wrong else _not_empty(problem)
-
-
-def _not_empty(problem: Problem) -> str | None:
-    return "empty tensors" if any(s.size == 0 for s in problem.inputs) else None
+from megengine.kernels.problem import Problem, float32_only, no_elements
 
 
 def _pool_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
@@ -39,7 +27,7 @@ def _spatial_mean(problem: Problem) -> str | None:
     axes = tuple(a % x.ndim for a in given)
     if x.ndim != 4 or axes != (2, 3):
         return f"axes {axes} of {x.ndim}; only height and width of [N,C,H,W]"
-    return _float32(problem)
+    return float32_only(problem)
 
 
 def _mean_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
@@ -47,25 +35,23 @@ def _mean_step(problem: Problem, constants: dict[int, np.ndarray], threads: int)
     return _core.mean_step(n, h * w, c)
 
 
-def _clamp_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
-    a = problem.attrs
-    lo, hi = _BOUNDS.get(problem.op) or (a.lo, a.hi)
-    return _core.clamp_step(problem.inputs[0].size, lo, hi)
+def _clamp(lo: float, hi: float) -> MakeStep:
+    return lambda problem, constants, threads: _core.clamp_step(problem.inputs[0].size, lo, hi)
 
 
 def _same_shape(problem: Problem) -> str | None:
     a, b = problem.inputs
-    return f"shapes {a.shape} and {b.shape} broadcast" if a.shape != b.shape else _float32(problem)
+    return f"shapes {a.shape} and {b.shape} broadcast" if a.shape != b.shape else float32_only(problem)
 
 
-def _binary_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
-    return _core.binary_step(problem.inputs[0].size, problem.op == "add")
+def _binary(*, adds: bool) -> MakeStep:
+    return lambda problem, constants, threads: _core.binary_step(problem.inputs[0].size, adds)
 
 
 def _concat_usable(problem: Problem) -> str | None:
     ndim, axis = problem.inputs[0].ndim, problem.attrs.axis % problem.inputs[0].ndim
     last = 1 if ndim == 4 else ndim - 1  # the axis that is last in memory
-    return f"axis {axis} is not the last one in memory" if axis != last else _not_empty(problem)
+    return f"axis {axis} is not the last one in memory" if axis != last else no_elements(problem)
 
 
 def _concat_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
@@ -83,7 +69,7 @@ def _softmax_usable(problem: Problem) -> str | None:
     last = 1 if x.ndim == 4 else x.ndim - 1
     if problem.attrs.axis % x.ndim != last:
         return f"axis {problem.attrs.axis} is not the last one in memory"
-    return _float32(problem)
+    return float32_only(problem)
 
 
 def _softmax_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
@@ -95,26 +81,33 @@ def _per_channel(problem: Problem) -> str | None:
     a, b = problem.inputs
     if a.ndim != 4 or b.shape not in ((a.shape[0], a.shape[1], 1, 1), (1, a.shape[1], 1, 1)):
         return f"shapes {a.shape} and {b.shape}; only [N,C,H,W] with [N,C,1,1] or [1,C,1,1]"
-    return _float32(problem)
+    return float32_only(problem)
 
 
-def _channel_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
-    (n, c, h, w), b = problem.inputs[0].shape, problem.inputs[1].shape
-    return _core.channel_step(n, h * w, c, c if b[0] == n else 0, problem.op == "add")
+def _channel(*, adds: bool) -> MakeStep:
+    def make(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+        (n, c, h, w), b = problem.inputs[0].shape, problem.inputs[1].shape
+        return _core.channel_step(n, h * w, c, c if b[0] == n else 0, adds)
+
+    return make
 
 
-own_max_pool2d = step_kernel("own_max_pool2d", _pool_step, _float32)
-own_avg_pool2d = step_kernel("own_avg_pool2d", _pool_step, _float32)
+own_max_pool2d = step_kernel("own_max_pool2d", _pool_step, float32_only)
+own_avg_pool2d = step_kernel("own_avg_pool2d", _pool_step, float32_only)
 # the others have no eager form: NumPy is faster, since nothing is copied to channels-last
 own_mean = StepKernel("own_mean", _mean_step, _spatial_mean)
-own_relu = StepKernel("own_relu", _clamp_step, _float32)
-own_relu6 = StepKernel("own_relu6", _clamp_step, _float32)
-own_clip = StepKernel("own_clip", _clamp_step, _float32)
-own_add = StepKernel("own_add", _binary_step, _same_shape)
-own_mul = StepKernel("own_mul", _binary_step, _same_shape)
-own_channel_add = StepKernel("own_channel_add", _channel_step, _per_channel)
-own_channel_mul = StepKernel("own_channel_mul", _channel_step, _per_channel)
+own_relu = StepKernel("own_relu", _clamp(0.0, math.inf), float32_only)
+own_relu6 = StepKernel("own_relu6", _clamp(0.0, 6.0), float32_only)
+own_clip = StepKernel(
+    "own_clip",
+    lambda problem, constants, threads: _clamp(problem.attrs.lo, problem.attrs.hi)(problem, constants, threads),
+    float32_only,
+)
+own_add = StepKernel("own_add", _binary(adds=True), _same_shape)
+own_mul = StepKernel("own_mul", _binary(adds=False), _same_shape)
+own_channel_add = StepKernel("own_channel_add", _channel(adds=True), _per_channel)
+own_channel_mul = StepKernel("own_channel_mul", _channel(adds=False), _per_channel)
 own_concat = StepKernel("own_concat", _concat_step, _concat_usable)
-own_function = StepKernel("own_function", _function_step, _float32, in_memory_order(_function_step))
-own_step_function = StepKernel("own_step_function", _function_step, _float32)  # eager calls: one pass of NumPy
+own_function = StepKernel("own_function", _function_step, float32_only, in_memory_order(_function_step))
+own_step_function = StepKernel("own_step_function", _function_step, float32_only)  # eager calls: one pass of NumPy
 own_softmax = StepKernel("own_softmax", _softmax_step, _softmax_usable)

@@ -1,8 +1,8 @@
 """A process is forked while no kernel runs and no module is imported, so that everything works in the child.
 
-A child has only the thread that forked: what other threads had locked stays locked in it for ever. `os.fork` and
-`multiprocessing` therefore wait for the kernels that run (of a plan: for its step), and others wait to begin. They wait
-for imports too, since parts of the package are imported when they are first needed.
+A child has only the thread that forked; locks that other threads held stay locked in it. Therefore `os.fork` and
+`multiprocessing` wait for running kernels (of a plan: for its step), and no kernel begins meanwhile. They wait for
+imports too, since parts of the package are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib import _bootstrap  # type: ignore[attr-defined]  # of the import 
 
 from megengine.kernels import _core
 
-LONGEST_WAIT = 10.0  # seconds; a kernel may wait for a thread that waits to begin one
+LONGEST_WAIT = 10.0  # seconds; a running kernel may wait for a thread that waits to begin one
 LONGEST_IMPORT = 3.0  # a module may run for ever where it is imported
 
 
@@ -42,7 +42,5 @@ def register() -> None:
     """From here on a fork of the process waits, where the platform has forks. Called once."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(
-            before=_before,
-            after_in_parent=_core.after_fork_in_parent,
-            after_in_child=_core.after_fork_in_child,
+            before=_before, after_in_parent=_core.after_fork_in_parent, after_in_child=_core.after_fork_in_child
         )

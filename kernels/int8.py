@@ -15,23 +15,15 @@ from megengine.core.dtype import DType, QuantizedDType, known_quantized
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.kernels import _core, isa
-from megengine.kernels.kernel import EagerKernel, StepKernel
-from megengine.kernels.native import (
-    eager,
-    empty_for_step,
-    from_step,
-    linear_rank,
-    long_steps,
-    step_kernel,
-    to_step,
-)
+from megengine.kernels.kernel import EagerKernel, MakeStep, StepKernel
+from megengine.kernels.native import eager, empty_for_step, from_step, linear_rank, long_steps, step_kernel, to_step
 from megengine.kernels.problem import Problem
 
 Constants = dict[int, np.ndarray]
 _ADD, _REQUANTIZE, _QUANTIZE, _DEQUANTIZE, _MULTIPLY = range(5)
 _WEIGHTS = (1, 2, 3, 4)  # w, b, M, B of qconv2d and qlinear
 
-# ---------------------------------------------------------------- what a step is told
+# ---------------------------------------------------------------- arguments of steps
 
 
 def _is_signed(dtype: DType) -> int:
@@ -119,10 +111,6 @@ def _product_usable(problem: Problem) -> str | None:
     return long_steps(problem) or _no_elements(problem)
 
 
-def _linear_usable(problem: Problem) -> str | None:
-    return linear_rank(problem) or _product_usable(problem)
-
-
 def _product_full(problem: Problem) -> str | None:
     """Where the own kernel was measured to be the fastest: it fetches weights ahead, oneDNN waits for them."""
     outputs, _, *window = w = problem.inputs[1].shape
@@ -171,14 +159,15 @@ def _elementwise(problem: Problem, kind: int, clamp: list[int], ra: float, rb: f
     )
 
 
-def _add_step(problem: Problem, constants: Constants, threads: int) -> Any:
-    a = problem.attrs
-    return _elementwise(problem, _ADD, _clamp(a.dtype, a.lo, a.hi), a.ra, a.rb, threads)
+def _rescaled(kind: int, *factors: str) -> MakeStep:
+    """Steps with a clamp, multiplied by one or two attributes."""
 
+    def make(problem: Problem, constants: Constants, threads: int) -> Any:
+        a = problem.attrs
+        ra, rb = (*(a[name] for name in factors), 0.0)[:2]
+        return _elementwise(problem, kind, _clamp(a.dtype, a.lo, a.hi), ra, rb, threads)
 
-def _multiply_step(problem: Problem, constants: Constants, threads: int) -> Any:
-    a = problem.attrs
-    return _elementwise(problem, _MULTIPLY, _clamp(a.dtype, a.lo, a.hi), a.m, 0.0, threads)
+    return make
 
 
 def _gate_step(problem: Problem, constants: Constants, threads: int) -> Any:
@@ -196,11 +185,6 @@ def _gate_step(problem: Problem, constants: Constants, threads: int) -> Any:
         m=a.m,
         threads=threads,
     )
-
-
-def _requantize_step(problem: Problem, constants: Constants, threads: int) -> Any:
-    a = problem.attrs
-    return _elementwise(problem, _REQUANTIZE, _clamp(a.dtype, a.lo, a.hi), a.ratio, 0.0, threads)
 
 
 def _quantize_step(problem: Problem, constants: Constants, threads: int) -> Any:
@@ -330,10 +314,6 @@ def fake_quant_observe(x: np.ndarray, dtype: QuantizedDType) -> tuple[np.ndarray
     return out, least, most
 
 
-def _fake_quant(problem: Problem, x: np.ndarray) -> np.ndarray:
-    return from_step(fake_quant_observe(to_step(x), problem.attrs.dtype)[0])
-
-
 def _fake_quant_usable(problem: Problem) -> str | None:
     dtype = problem.attrs.dtype
     if dtype.axis is not None:
@@ -352,15 +332,21 @@ int8_depthwise_full = step_kernel("int8_depthwise_full", _depthwise_step, _depth
 int8_conv_full = step_kernel("int8_conv_full", _dense_step, _product_full, packs=_WEIGHTS)
 int8_depthwise = step_kernel("int8_depthwise", _depthwise_step, _depthwise_usable, packs=_WEIGHTS)
 int8_conv = step_kernel("int8_conv", _dense_step, _product_usable, packs=_WEIGHTS)
-int8_linear = step_kernel("int8_linear", _linear_step, _linear_usable, packs=_WEIGHTS)
-int8_add = step_kernel("int8_add", _add_step, _add_usable)
-int8_multiply = step_kernel("int8_multiply", _multiply_step, _add_usable)
+int8_linear = step_kernel(
+    "int8_linear", _linear_step, lambda problem: linear_rank(problem) or _product_usable(problem), packs=_WEIGHTS
+)
+int8_add = step_kernel("int8_add", _rescaled(_ADD, "ra", "rb"), _add_usable)
+int8_multiply = step_kernel("int8_multiply", _rescaled(_MULTIPLY, "m"), _add_usable)
 int8_gate = step_kernel("int8_gate", _gate_step, _gate_usable)
-int8_requantize = step_kernel("int8_requantize", _requantize_step, _to_eight_bits)
+int8_requantize = step_kernel("int8_requantize", _rescaled(_REQUANTIZE, "ratio"), _to_eight_bits)
 int8_quantize = StepKernel("int8_quantize", _quantize_step, _to_eight_bits, _run_quantize)
 int8_dequantize = step_kernel("int8_dequantize", _dequantize_step, _from_eight_bits)
 int8_table = step_kernel("int8_table", _table_step, _to_eight_bits, packs=(1,))
 int8_avg_pool2d = step_kernel("int8_avg_pool2d", _average_step, _to_eight_bits)
 int8_mean = step_kernel("int8_mean", _mean_step, _mean_usable)
 int8_max_pool2d = step_kernel("int8_max_pool2d", _maximum_step, _from_eight_bits)
-int8_fake_quant = EagerKernel("int8_fake_quant", _fake_quant, _fake_quant_usable)
+int8_fake_quant = EagerKernel(
+    "int8_fake_quant",
+    lambda problem, x: from_step(fake_quant_observe(to_step(x), problem.attrs.dtype)[0]),
+    _fake_quant_usable,
+)

@@ -10,13 +10,7 @@ from megengine.core.errors import OptionError, nearest
 from megengine.kernels import _core
 
 LEVELS = ("base", "sse41", "avx2", "avx512", "vnni", "amx")
-_ONEDNN = {
-    "base": "SSE41",
-    "sse41": "SSE41",
-    "avx2": "AVX2",
-    "avx512": "AVX512_CORE",
-    "vnni": "AVX512_CORE_VNNI",
-}
+_ONEDNN = {"base": "SSE41", "sse41": "SSE41", "avx2": "AVX2", "avx512": "AVX512_CORE", "vnni": "AVX512_CORE_VNNI"}
 _listeners: list[Callable[[], None]] = []
 
 

@@ -1,4 +1,4 @@
-"""Memory of large results, kept for the next one: fresh pages cost as much as writing them."""
+"""Memory of large results, kept for reuse: fresh pages cost as much as writing them."""
 
 from __future__ import annotations
 

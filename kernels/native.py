@@ -42,16 +42,16 @@ def _owner(array: np.ndarray) -> np.ndarray:
 
 
 def _place(array: np.ndarray) -> tuple:
-    """What tells the memory of one array from that of others, as long as its owner lives."""
+    """A key of the memory of an array, unique as long as its owner lives."""
     if array.base is None:
         return (id(array),)
     return id(_owner(array)), array.__array_interface__["data"][0], array.strides
 
 
 class _StepCache:
-    """Steps of eager calls, kept as long as the memory of the constants they packed: views of it come and go.
+    """Steps of eager calls, kept as long as the memory of the constants they packed; views of it are short-lived.
 
-    Of the steps with the same constants those of the last few problems are kept, since each holds a packed copy.
+    For the same constants only the steps of the last few problems are kept, since each holds a packed copy.
     """
 
     def __init__(self, make: MakeStep) -> None:
@@ -74,12 +74,12 @@ class _StepCache:
 
 
 def linear_rank(problem: Problem) -> str | None:
-    """Steps have tensors of four axes channels-last in memory, so that the last axis does not lie in one piece."""
+    """Steps store tensors of four axes channels-last, so the last axis is not contiguous."""
     return "x has 4 axes; expected another number, or a reshape in front" if problem.inputs[0].ndim == 4 else None
 
 
 def long_steps(problem: Problem) -> str | None:
-    """Strides and dilations beyond any picture, which native code cannot hold, but which are valid."""
+    """Valid strides and dilations that are too large for native code."""
     attrs = problem.attrs
     longest = max((*attrs.get("stride", (1,)), *attrs.get("dilation", (1,))))
     return f"a step of {longest} is left to the reference" if longest >= 1 << 24 else None

@@ -35,7 +35,7 @@ def _load() -> tuple[ModuleType | None, str]:
 
 
 def _warn_of_absence(reason: str) -> None:
-    """Other platforms have no oneDNN module and lose nothing that they could have."""
+    """Warn on the platform that has a oneDNN module."""
     if sys.platform == "linux" and os.uname().machine == "x86_64":
         text = (
             f"{reason}. Results stay the same, but float convolutions and products run on kernels of this package, "
@@ -196,10 +196,6 @@ def _integer_usable(problem: Problem) -> str | None:
     return _missing(problem)
 
 
-def _linear_usable(problem: Problem) -> str | None:
-    return linear_rank(problem) or _integer_usable(problem)
-
-
 def _no_integer_bias(problem: Problem, constants: dict[int, np.ndarray]) -> str | None:
     return "integer bias b is not zero" if np.any(constants[2]) else None
 
@@ -242,17 +238,12 @@ onednn_conv_transpose2d = EagerKernel("onednn_conv_transpose2d", _transposed_con
 onednn_fused_conv2d = step_kernel("onednn_fused_conv2d", _conv_step, _float_usable, packs=_WEIGHTS, inplace_input=3)
 onednn_fused_linear = step_kernel("onednn_fused_linear", _linear_step, _float_usable, packs=_WEIGHTS)
 onednn_qconv2d = step_kernel(
-    "onednn_qconv2d",
-    _qconv_step,
-    _integer_usable,
-    packs=_INTEGER_WEIGHTS,
-    accepts=_no_integer_bias,
-    inplace_input=5,
+    "onednn_qconv2d", _qconv_step, _integer_usable, packs=_INTEGER_WEIGHTS, accepts=_no_integer_bias, inplace_input=5
 )
 onednn_qlinear = step_kernel(
     "onednn_qlinear",
     _qlinear_step,
-    _linear_usable,
+    lambda problem: linear_rank(problem) or _integer_usable(problem),
     packs=_INTEGER_WEIGHTS,
     accepts=_no_integer_bias,
     inplace_input=5,

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from megengine.core.spec import TensorSpec
 
 
@@ -67,3 +69,15 @@ class Problem:
 
     def __hash__(self) -> int:
         return self._hash
+
+
+def float32_only(problem: Problem) -> str | None:
+    """Why a kernel of float32 cannot compute it: other dtypes, or nothing to compute. None if it can."""
+    specs = (*problem.inputs, *problem.outputs)
+    wrong = sorted({str(s.dtype) for s in specs if s.dtype != np.float32})
+    return f"float32 only, got {', '.join(wrong)}" if wrong else no_elements(problem)
+
+
+def no_elements(problem: Problem) -> str | None:
+    """Why a kernel that takes no empty tensors cannot compute it. None if it can."""
+    return "no elements" if any(s.size == 0 for s in (*problem.inputs, *problem.outputs)) else None

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from megengine.core.text import counted
 from megengine.kernels import _core
-from megengine.kernels.kernel import EagerKernel, FlatKernel
+from megengine.kernels.kernel import EagerKernel
 from megengine.kernels.native import flat_kernel
-from megengine.kernels.problem import Problem
+from megengine.kernels.problem import Problem, float32_only
 from megengine.kernels.reference.order import too_much
 from megengine.kernels.strided import MOVES, flat_step
 
-_F32 = np.dtype(np.float32)
 _MOST_ELEMENTS = 1 << 14  # of a result, or a sum: beyond, the work takes longer than NumPy's call
 _MOST_PRODUCTS = 1 << 16  # of a convolution: beyond, oneDNN's conversions are worth it
 _MOST_STRIDE = 8
-_MOST_PARTS = 24  # that are joined or split: what the native call counts to
-
-
-def _float32(problem: Problem) -> str | None:
-    specs = (*problem.inputs, *problem.outputs)
-    wrong = sorted({str(s.dtype) for s in specs if s.dtype != _F32})
-    if wrong:
-        return f"float32 only, got {', '.join(wrong)}"
-    return "no elements" if any(s.size == 0 for s in specs) else None
+_MOST_PARTS = 24  # joined or split; the limit of the native call
 
 
 def _few(problem: Problem) -> str | None:
     size = problem.outputs[0].size
-    return counted(size, "element") if size > _MOST_ELEMENTS else _float32(problem)
+    return counted(size, "element") if size > _MOST_ELEMENTS else float32_only(problem)
 
 
 def _small_conv(problem: Problem) -> str | None:
@@ -41,7 +33,7 @@ def _small_conv(problem: Problem) -> str | None:
         return counted(products, "product")
     if problem.inputs[0].size > _MOST_PRODUCTS:
         return f"x of shape {problem.inputs[0].shape}"
-    return f"stride {stride}" if stride[1] > _MOST_STRIDE else _float32(problem)
+    return f"stride {stride}" if stride[1] > _MOST_STRIDE else float32_only(problem)
 
 
 def _conv_step(problem: Problem) -> Any:
@@ -58,10 +50,10 @@ def _relu_step(problem: Problem) -> Any:
 
 def _few_summed(problem: Problem) -> str | None:
     size = problem.inputs[0].size
-    return counted(size, "element") if size > _MOST_ELEMENTS else _float32(problem)
+    return counted(size, "element") if size > _MOST_ELEMENTS else float32_only(problem)
 
 
-def _sum_step(problem: Problem) -> Any:
+def _sum_step(problem: Problem, *, averaged: bool = False) -> Any:
     """Neighbouring axes that are all summed up, or all kept, are one run."""
     x, axes = problem.inputs[0], problem.attrs.axis
     summed = {a % x.ndim for a in (range(x.ndim) if axes is None else np.atleast_1d(axes).tolist())}
@@ -74,7 +66,7 @@ def _sum_step(problem: Problem) -> Any:
         else:
             runs.append((n, axis in summed))
     runs = runs or [(1, True)]
-    count = x.size // problem.outputs[0].size if problem.op == "mean" else 1
+    count = x.size // problem.outputs[0].size if averaged else 1
     return _core.sum_step([n for n, _ in runs], last_summed=runs[-1][1], divisor=float(count))
 
 
@@ -84,7 +76,7 @@ def _depth(problem: Problem) -> int:
 
 def _small_matmul(problem: Problem) -> str | None:
     *leading, rows, cols = problem.outputs[0].shape
-    return too_much(tuple(leading), rows, _depth(problem), cols) or _float32(problem)
+    return too_much(tuple(leading), rows, _depth(problem), cols) or float32_only(problem)
 
 
 def _matmul_step(problem: Problem) -> Any:
@@ -109,24 +101,14 @@ def _few_moved(problem: Problem) -> str | None:
     size = max(s.size for s in (*problem.inputs, *problem.outputs))
     if size > _MOST_ELEMENTS:
         return counted(size, "element")
-    parts = len(problem.outputs) if problem.op == "split" else len(problem.inputs)
-    if parts > _MOST_PARTS or (problem.op == "split" and parts == 1):
-        return counted(parts, "part")
-    return MOVES[problem.op][0](problem)
-
-
-def _reshaped(problem: Problem, x: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(x).reshape(problem.outputs[0].shape)
-
-
-def _move(op: str) -> FlatKernel:
-    return flat_kernel(f"own_small_{op}", flat_step, _few_moved)
+    parts = max(len(problem.outputs), len(problem.inputs))
+    return counted(parts, "part") if parts > _MOST_PARTS else MOVES[problem.op][0](problem)
 
 
 own_small_conv2d = flat_kernel("own_small_conv2d", _conv_step, _small_conv)
 own_small_matmul = flat_kernel("own_small_matmul", _matmul_step, _small_matmul)
 own_small_sum = flat_kernel("own_small_sum", _sum_step, _few_summed)
-own_small_mean = flat_kernel("own_small_mean", _sum_step, _few_summed)
+own_small_mean = flat_kernel("own_small_mean", partial(_sum_step, averaged=True), _few_summed)
 own_small_relu = flat_kernel("own_small_relu", _relu_step, _few)
 own_small_relu_backward = flat_kernel("own_small_relu_backward", _relu_step, _few)
 # none for maximum and minimum: the sign of a zero may differ from NumPy's
@@ -134,12 +116,16 @@ own_small_add = flat_kernel("own_small_add", flat_step, _few)
 own_small_sub = flat_kernel("own_small_sub", flat_step, _few)
 own_small_mul = flat_kernel("own_small_mul", flat_step, _few)
 own_small_div = flat_kernel("own_small_div", flat_step, _few)
-own_small_transpose = _move("transpose")
-own_small_slice = _move("slice")
-own_small_broadcast_to = _move("broadcast_to")
-own_small_copy = _move("copy")
-own_small_concat = _move("concat")
-own_small_split = _move("split")
-own_small_pad = _move("pad")
-own_small_set_index = _move("set_index")
-view_reshape = EagerKernel("view_reshape", _reshaped, reshapes=True)
+own_small_transpose = flat_kernel("own_small_transpose", flat_step, _few_moved)
+own_small_slice = flat_kernel("own_small_slice", flat_step, _few_moved)
+own_small_broadcast_to = flat_kernel("own_small_broadcast_to", flat_step, _few_moved)
+own_small_copy = flat_kernel("own_small_copy", flat_step, _few_moved)
+own_small_concat = flat_kernel("own_small_concat", flat_step, _few_moved)
+own_small_split = flat_kernel(
+    "own_small_split", flat_step, lambda problem: "1 part" if len(problem.outputs) == 1 else _few_moved(problem)
+)
+own_small_pad = flat_kernel("own_small_pad", flat_step, _few_moved)
+own_small_set_index = flat_kernel("own_small_set_index", flat_step, _few_moved)
+view_reshape = EagerKernel(
+    "view_reshape", lambda problem, x: np.ascontiguousarray(x).reshape(problem.outputs[0].shape), reshapes=True
+)

@@ -1,7 +1,7 @@
 """Steps for ops that only move elements, and for arithmetic that broadcasts.
 
-Where elements come from and go to is asked of NumPy: the op is done to a view of an array that has the shape and the
-strides a value has in a plan, and the strides and the offset of the result are what the step walks.
+NumPy computes the places of the elements: the op is applied to a view with the shape and strides that the value has in
+a plan. The step walks the strides and the offset of the result.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.kernels import _core
 from megengine.kernels.kernel import MakeStep, StepKernel
-from megengine.kernels.problem import Problem
+from megengine.kernels.problem import Problem, float32_only
 
-_F32 = np.dtype(np.float32)
 BINARY = ("add", "sub", "mul", "div", "maximum", "minimum")  # in the order of the native enumeration
 _MOST_MOVES = 4096  # beyond them the walk over the moves is what takes the time
 
@@ -199,11 +198,6 @@ def _broadcast_step(problem: Problem, strides: Strides) -> Any:
     return _core.broadcast_step(kind, list(out.shape), list(y.strides), list(a.strides), list(b.strides))
 
 
-def _float32(problem: Problem) -> str | None:
-    wrong = sorted({str(s.dtype) for s in (*problem.inputs, *problem.outputs) if s.dtype != _F32})
-    return f"float32 only, got {', '.join(wrong)}" if wrong else _sizes(problem)
-
-
 MOVES: dict[str, tuple[Callable[[Problem], str | None], Callable[[Problem, Strides], Any]]] = {
     **dict.fromkeys(_VIEWS, (_same_types, _view_step)),
     "concat": (_same_types, _concat_step),
@@ -228,7 +222,7 @@ def _move(op: str) -> StepKernel:
 
 
 def _broadcast(op: str) -> StepKernel:
-    return StepKernel(f"own_broadcast_{op}", _in_plan(_broadcast_step), _float32)
+    return StepKernel(f"own_broadcast_{op}", _in_plan(_broadcast_step), float32_only)
 
 
 own_strided_transpose = _move("transpose")

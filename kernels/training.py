@@ -8,22 +8,13 @@ from megengine.core.text import counted
 from megengine.kernels import _core, memory
 from megengine.kernels.kernel import EagerKernel
 from megengine.kernels.native import empty_for_step, from_step, to_step
-from megengine.kernels.problem import Problem
-
-_F32 = np.dtype(np.float32)
-
-
-def _float32(problem: Problem) -> str | None:
-    wrong = sorted({str(s.dtype) for s in problem.inputs if s.dtype != _F32})
-    if wrong:
-        return f"float32 only, got {', '.join(wrong)}"
-    return "no elements" if any(s.size == 0 for s in problem.inputs) else None
+from megengine.kernels.problem import Problem, float32_only
 
 
 def _channels_last(problem: Problem) -> str | None:
     if problem.inputs[0].ndim not in (2, 4):
         return f"{counted(problem.inputs[0].ndim, 'axis')}; only [N,C] and [N,C,H,W] have channels last in a step"
-    return _float32(problem)
+    return float32_only(problem)
 
 
 def _batch_norm(problem: Problem, x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -60,5 +51,5 @@ def _max_pool_backward(problem: Problem, ct: np.ndarray, x: np.ndarray) -> np.nd
 
 own_batch_norm_training = EagerKernel("own_batch_norm_training", _batch_norm, _channels_last)
 own_batch_norm_training_backward = EagerKernel("own_batch_norm_training_backward", _batch_norm_backward, _channels_last)
-own_relu_backward = EagerKernel("own_relu_backward", _relu_backward, _float32)
-own_max_pool2d_backward = EagerKernel("own_max_pool2d_backward", _max_pool_backward, _float32)
+own_relu_backward = EagerKernel("own_relu_backward", _relu_backward, float32_only)
+own_max_pool2d_backward = EagerKernel("own_max_pool2d_backward", _max_pool_backward, float32_only)

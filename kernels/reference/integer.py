@@ -43,7 +43,8 @@ def cut16(value: Any) -> np.float32:
 # ---------------------------------------------------------------- real <-> integer
 
 
-def _along(values: Any, axis: int | None, ndim: int) -> np.ndarray:
+def along(values: Any, axis: int | None, ndim: int) -> np.ndarray:
+    """One number, or one for each place of an axis, as float32 that broadcast."""
     array = np.asarray(values, f32)
     return array if axis is None else array.reshape([-1 if i == axis % ndim else 1 for i in range(ndim)])
 
@@ -54,14 +55,14 @@ def quantize(
     """Stored integers of real x: a true division, clamp, rint half even, + z. NaN becomes qmin."""
     x = np.asarray(x, f32)
     with np.errstate(over="ignore", invalid="ignore"):
-        t = x / _along(s, axis, x.ndim)
+        t = x / along(s, axis, x.ndim)
     t = np.fmin(np.fmax(t, f32(qmin - z)), f32(qmax - z))
     return (np.rint(t).astype(np.int32) + z).astype(storage)
 
 
 def dequantize(q: np.ndarray, s: Any, z: int, axis: int | None = None) -> np.ndarray:
     """Real values: fl32(q - z) * s."""
-    return (q.astype(np.int32) - z).astype(f32) * _along(s, axis, q.ndim)
+    return (q.astype(np.int32) - z).astype(f32) * along(s, axis, q.ndim)
 
 
 def convert(x: np.ndarray, factor: Any, z: int, qmin: int, qmax: int, storage: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The order in which numbers are added, which rounding follows: NumPy and BLAS add in the order of the strides."""
+"""The order of additions, on which rounding depends: NumPy and BLAS add in the order of the strides."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from megengine.core.text import counted
 
 
 def in_order(x: np.ndarray) -> np.ndarray:
-    """The values C-contiguous: what is summed up of them is the same for every layout they come in."""
+    """The values C-contiguous: sums of them are the same for every layout of the input."""
     return x if x.flags.c_contiguous else np.ascontiguousarray(x)
 
 
-_MOST_WORK = 1 << 16  # beyond, BLAS is faster by more than the call of it takes
-_MOVE = 8  # products that take as long as one element of b takes to its place
-_LONGEST = 512  # sums of products one after the other: BLAS adds several sums up, and rounds less
+_MOST_WORK = 1 << 16  # beyond, BLAS gains more than its call costs
+_MOVE = 8  # products in the time of moving one element of b
+_LONGEST = 512  # terms of one running sum; BLAS adds partial sums, and rounds less
 
 
 def too_much(leading: tuple[int, ...], rows: int, depth: int, cols: int) -> str | None:
