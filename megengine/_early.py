@@ -1,8 +1,8 @@
-"""Interrupts of the command `mge-quantize`: Ctrl-C waits until what is being imported is there.
+"""Interrupts of the command `mge-quantize`: Ctrl-C waits until a running import has ended.
 
-An exception in the middle of an import leaves half a module, other errors in its place, and in a library of C++ the end
-of the process. This module is imported first: what is heard before `megengine.cli.main` runs waits for it. Other
-programs that import the package keep their signals as they are.
+An exception in the middle of an import leaves half a module and causes other errors; in a C++ library it ends the
+process. This module is imported first: a signal that arrives before `megengine.cli.main` runs waits for it. The
+signals of other programs that import the package are not changed.
 """
 
 import os
@@ -11,8 +11,8 @@ import sys
 import time
 from typing import Any
 
-AGAIN = 0.01  # seconds until an interrupt that waits is looked at again
-PATIENCE = 1.0  # seconds behind the first one after which another one ends the process at once
+AGAIN = 0.01  # seconds until a waiting interrupt is tried again
+PATIENCE = 1.0  # seconds after the first interrupt from which another one ends the process
 
 
 class Interrupts:
@@ -20,7 +20,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.begun = self.raised = False
-        self._held: tuple[int, float] | None = None  # what waits, and since when
+        self._held: tuple[int, float] | None = None  # the waiting signal, and since when
 
     def hold(self) -> None:
         """From here on SIGINT waits for `begin`, unless the caller of the process ignores it."""
@@ -37,7 +37,7 @@ class Interrupts:
             self._raise()
 
     def end(self) -> None:
-        """From here on they end the process, without a word."""
+        """From here on they end the process, without a message."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) == self._hear:

@@ -62,7 +62,7 @@ _NO_CUDA = "tensors cannot live on a GPU yet (the kernels of megengine.kernels.c
 
 
 class CompNode(str):
-    """A device as a tensor tells it: equal to all its names, written as MegEngine writes it ("xpux:0").
+    """The device of a tensor: equal to all its names, written as MegEngine writes it ("xpux:0").
 
     >>> tensor(1.0).device == "xpux" == tensor(1.0).device
     True
@@ -269,7 +269,7 @@ def get_allocated_memory(device: str | None = None) -> int:
 
 
 def get_reserved_memory(device: str | None = None) -> int:
-    """Bytes that the pool holds, in use or kept for the next value."""
+    """Bytes that the pool holds, in use or kept for reuse."""
     _checked(device)
     return _core.live_bytes() + _core.kept_bytes()
 
@@ -287,13 +287,13 @@ def get_max_reserved_memory(device: str | None = None) -> int:
 
 
 def reset_max_memory_stats(device: str | None = None) -> None:
-    """Take what is allocated and reserved now for the peaks."""
+    """Set both peaks to the present values."""
     _checked(device)
     _core.reset_peak_bytes()
 
 
 def coalesce_free_memory() -> None:
-    """Give memory that is kept for the next value back to the system."""
+    """Return memory that is kept for reuse to the system."""
     memory.release()
 
 
@@ -317,7 +317,7 @@ def set_prealloc_config(
     ):
         if value < least:
             raise OptionError(f"set_prealloc_config: {name} is {value}; expected {least} or more")
-    warn_once("megengine.set_prealloc_config", "memory is taken when it is needed, and kept for the next value")
+    warn_once("megengine.set_prealloc_config", "memory is allocated when it is needed, and kept for reuse")
 
 
 def __getattr__(name: str) -> Any:

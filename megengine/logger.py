@@ -14,7 +14,7 @@ _outside: dict[str, logging.Logger] = {}  # loggers of scripts, which share leve
 
 
 class MegEngineLogFormatter(logging.Formatter):
-    """Date, level and message; without colours, which files and pipes would show as letters."""
+    """Date, level and message; without colour codes, which files and pipes would show."""
 
     def __init__(self, fmt: str | None = None, datefmt: str | None = None, style: Any = "%", validate: bool = True):
         super().__init__(_FORMAT if fmt is None else fmt, datefmt, style, validate)
@@ -27,7 +27,7 @@ class MegBrainLogFormatter(MegEngineLogFormatter):
 def get_logger(name: str | None = None, formatter: type[logging.Formatter] = MegEngineLogFormatter) -> logging.Logger:
     """A logger by its name; without a name the package's own, which gets a handler to stderr at its first use.
 
-    One whose name lies outside the package gets a handler and the package's level too, so that scripts need no more.
+    A logger of another name gets a handler and the level of the package too.
     """
     root = logging.getLogger(_NAME)
     if not root.handlers:

@@ -41,7 +41,7 @@ else:
 
 
 class DeferredValueError(MegEngineError, RuntimeError):
-    """The value of a tensor that only has a spec was asked for."""
+    """The value of a tensor that has only a spec was read."""
 
 
 def _storage_from(value: Any, dtype: DType | None) -> tuple[np.ndarray, DType]:
@@ -93,8 +93,7 @@ class Tensor(_Fields):
     """
 
     __array_priority__ = 1000
-    # What every tensor has are fields of the native base: _value, _spec, _dtype, _device, _thunk. What few have stands
-    # on the class.
+    # Fields of the native base: _value, _spec, _dtype, _device, _thunk. Attributes of few tensors are on the class.
     grad: Tensor | None = None
     name: str = ""
     _qparams: Any = None
@@ -163,7 +162,7 @@ class Tensor(_Fields):
 
     @classmethod
     def _deferred(cls, spec: TensorSpec, thunk: Callable[[], np.ndarray] | None = None) -> Tensor:
-        """A tensor whose value is computed by `thunk` when it is asked for; without one, asking is an error."""
+        """A tensor whose value is computed by `thunk` when it is read; without one, reading is an error."""
         self = Tensor._of_spec(None, spec)
         self._thunk = thunk
         return self
@@ -187,7 +186,7 @@ class Tensor(_Fields):
         self._spec, self._thunk = other._spec, other._thunk
 
     def _in_words(self) -> str:
-        """As errors show an argument, without reading the value."""
+        """The text of an argument in errors; does not read the value."""
         return f"tensor {self.dtype}{self.spec.shape}"
 
     @property
@@ -213,7 +212,7 @@ class Tensor(_Fields):
         return self.spec.shape
 
     def _read(self, what: str) -> np.ndarray:
-        """The storage, for Python code that asks for values: a tracer hears of it."""
+        """The storage, for Python code that reads values; a tracer is notified."""
         watcher = hooks.active.get()
         if watcher is not None:
             watcher.value(self, what)
@@ -253,7 +252,7 @@ class Tensor(_Fields):
 
     @property
     def requires_grad(self) -> bool:
-        """Not an attribute, as in MegEngine: GradManager says what is differentiated."""
+        """Not an attribute, as in MegEngine: tensors are attached to a GradManager."""
         raise MissingNameError("requires_grad is reserved; attach the tensor to a GradManager instead")
 
     @requires_grad.setter
@@ -301,10 +300,8 @@ class Tensor(_Fields):
         Raises ValueError when there is not exactly one and no index, IndexError for one out of range.
         """
         if not index and self.spec.size != 1:
-            shape, size = self.spec.shape, self.spec.size
-            raise ShapeError(
-                f"item(): a tensor of shape {shape} has {counted(size, 'element')}; expected one, or an index"
-            )
+            have = counted(self.spec.size, "element")
+            raise ShapeError(f"item(): a tensor of shape {self.spec.shape} has {have}; expected one, or an index")
         try:
             return self._read("item()").item(*index)
         except IndexError as exc:
@@ -373,9 +370,7 @@ class Tensor(_Fields):
             wanted = np.asarray(value)
             np.broadcast_shapes(self.spec.shape, wanted.shape)
         except ValueError:
-            raise ShapeError(
-                f"__contains__: {brief(value)} does not broadcast to the tensor's shape {self.spec.shape}"
-            ) from None
+            raise ShapeError(f"__contains__: {brief(value)} does not broadcast to shape {self.spec.shape}") from None
         return bool((self._read("the search for a value") == wanted).any())
 
     def __index__(self) -> int:
@@ -395,7 +390,7 @@ class Tensor(_Fields):
         return copied
 
     def __getnewargs__(self) -> tuple:
-        """What the tensor can be made of again: elements (of a quantized one, its integers), dtype and device."""
+        """Arguments that make the tensor again: elements (of a quantized one, its integers), dtype and device."""
         return self._storage(), self._dtype, self._device
 
     def __reduce__(self) -> tuple:

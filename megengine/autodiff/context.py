@@ -33,9 +33,7 @@ def pull_back(entry: Context, cts: Sequence[Tensor | None]) -> Sequence[Tensor |
     if isinstance(entry.vjp, ZeroGradient):
         return [None] * len(entry.inputs)
     if isinstance(entry.vjp, NoRule):
-        raise GradientError(
-            f"{entry.name} has no gradient: {entry.vjp.reason}; detach its input or leave it out of the loss"
-        )
+        raise GradientError(f"{entry.name} has no gradient: {entry.vjp.reason}; detach its input")
     assert entry.vjp is not None
     try:
         grads = entry.vjp(entry, *cts)

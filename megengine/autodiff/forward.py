@@ -27,13 +27,13 @@ def _zeros(like: Tensor) -> Tensor:
 
 
 class Forward(Interposer):
-    """Keeps a tangent for every value that depends on one with a tangent."""
+    """Keeps a tangent for every value that depends on a value with a tangent."""
 
     def __init__(self) -> None:
         self._tangents: dict[int, tuple[Tensor, Tensor]] = {}  # keeps values alive, so ids stay theirs
 
     def give(self, value: Tensor, tangent: Tensor) -> None:
-        """Let a value have a tangent. Raises ShapeError for another shape than the value's."""
+        """Set the tangent of a value. Raises ShapeError if its shape differs from that of the value."""
         if tangent.spec.shape != value.spec.shape:
             raise ShapeError(f"jvp: a tangent has shape {tangent.shape}; expected {value.shape} of its value")
         self._tangents[id(value)] = value, tangent
@@ -90,7 +90,7 @@ def jvp(function: Callable[..., Any], primals: Sequence[Tensor], tangents: Seque
         (outputs, tangents of the outputs), each a tensor or a tuple, as the function returns.
 
     Raises:
-        GradientError: as many tangents as primals are expected; or an op on the way has no gradient.
+        GradientError: the numbers of tangents and primals differ, or an op has no gradient.
         ShapeError: a tangent has another shape than its primal.
 
     Example:
@@ -107,7 +107,7 @@ def jvp(function: Callable[..., Any], primals: Sequence[Tensor], tangents: Seque
             f"jvp: {counted(len(primals), 'primal')} and {counted(len(tangents), 'tangent')}; expected as many"
         )
     forward = Forward()
-    # values of their own, since one tensor may be given twice; tapes outside see where they come from
+    # copies, since one tensor may be passed twice; recorded, so that outer tapes see their origin
     inputs = [apply("reshape", p, shape=p.spec.shape) for p in primals]
     for value, tangent in zip(inputs, tangents, strict=True):
         forward.give(value, tangent)

@@ -26,7 +26,7 @@ class Function:
         return super().__new__(cls)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The computation; not recorded op by op."""
+        """The computation; its ops are not recorded."""
         raise MissingMethodError(f"{type(self).__name__} has no forward; define it in the subclass")
 
     def backward(self, *output_grads: Any) -> Any:
@@ -68,5 +68,5 @@ class Function:
 
 
 def _fresh(out: Tensor, inputs: tuple) -> Tensor:
-    """A result that is one of the inputs gets an identity of its own on the tape."""
+    """The result, or a copy if it is one of the inputs: the tape tells tensors apart by identity."""
     return out.detach() if any(out is i for i in inputs) else out

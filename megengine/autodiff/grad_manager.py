@@ -45,9 +45,9 @@ class GradManager:
         loss = F.cross_entropy(net(x), y)
         gm.backward(loss)          # net.parameters() now have .grad
     ```
-    Gradients are added to `.grad`. A manager that began to record earlier sees how they are computed, so that they can
-    be differentiated again; managers that began later, or together in a group (`gm1 | gm2`), do not, as in MegEngine.
-    An attached tensor that nobody else holds is forgotten, so that inputs can be attached step after step.
+    Gradients are added to `.grad`. A manager that began to record earlier records the backward pass, so that it can be
+    differentiated again; managers that began later, or together in a group (`gm1 | gm2`), do not, as in MegEngine.
+    Attached tensors are held by weak references, so inputs can be attached step after step.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class GradManager:
         added = [] if callbacks is None else [callbacks] if callable(callbacks) else list(callbacks)
         if not all(map(callable, added)):
             raise ArgumentError(f"attach: callbacks is {shown(callbacks)}; expected something to call, or several")
-        if self._attached:  # the number of a dead tensor may be another's by now
+        if self._attached:  # the id of a dead tensor may belong to another by now
             self._attached = {number: entry for number, entry in self._attached.items() if entry[0]() is not None}
         for t in items:
             _, have = self._attached.setdefault(id(t), (weakref.ref(t), []))
@@ -115,7 +115,7 @@ class GradManager:
             raise GradientError("backward: nothing was recorded; use 'with gm:' or gm.record() around the computation")
         targets = [y] if isinstance(y, Tensor) else [] if y is None else tensors_of("y", y)
         seeds = self._seeds(targets, dy)
-        tape.stop()  # the gradients are no part of what they are of
+        tape.stop()  # the backward pass is not recorded by its own tape
         token = _backwarding.set(self)
         try:
             with hidden(lambda other: isinstance(other, Tape) and other.level >= tape.level and not other.over):
@@ -141,7 +141,7 @@ class GradManager:
         ):
             if grad is None:
                 continue
-            if id(grad) in taken:  # somebody else has it, and may change it in place
+            if id(grad) in taken:  # another owner may change it in place
                 grad = apply("copy", grad, device=grad.device)
             taken.add(id(grad))
             for callback in callbacks:
@@ -178,9 +178,9 @@ def _ones(like: Tensor) -> Tensor:
     return Tensor._of_spec(np.ones(like.spec.shape, storage_of(like.dtype)), like.spec)
 
 
-def tensors_of(name: str, given: Any) -> list[Tensor]:
-    """A tensor, or several, as a list. Raises ArgumentError for anything else; `name` is the argument's."""
-    items = list(given) if isinstance(given, (tuple, list)) else [given]
+def tensors_of(name: str, value: Any) -> list[Tensor]:
+    """A tensor, or several, as a list. Raises ArgumentError, with the name of the argument, for anything else."""
+    items = list(value) if isinstance(value, (tuple, list)) else [value]
     wrong = [t for t in items if not isinstance(t, Tensor)]
     if wrong:
         raise ArgumentError(f"backward: {name} is {shown(wrong[0])}; expected a tensor, or several")
@@ -188,7 +188,7 @@ def tensors_of(name: str, given: Any) -> list[Tensor]:
 
 
 class AttachSpec:
-    """What `attach` is told of one tensor: the tensor and the callbacks of its gradient."""
+    """An entry of `attach`: a tensor and the callbacks of its gradient."""
 
     __slots__ = ("callbacks", "tensor")
 
@@ -198,7 +198,7 @@ class AttachSpec:
 
 
 class GradManagerGroup:
-    """`with gm1 | gm2:` records with both; more can be added with `|`. None sees the `backward` of another."""
+    """`with gm1 | gm2:` records with both; more can be added with `|`. None records the `backward` of another."""
 
     def __init__(self, gms: Iterable[GradManager]) -> None:
         self._gms = list(gms)

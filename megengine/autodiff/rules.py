@@ -1,4 +1,4 @@
-"""Gradient rules as recipes: what a rule does, found out by giving it tensors that have no values."""
+"""Gradient rules as recipes: the ops of a rule, recorded on tensors without values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def learn(op: Op, inputs: tuple, outputs: tuple, attrs: dict[str, Any], needs: t
     try:
         with no_interposers(), interpose(notes):
             grads = pull_back(Context(groups[0], groups[1], dict(attrs), needs, op.name, op.vjp), groups[2])
-    except Exception:  # whatever it is, the rule raises it again where it is called
+    except Exception:  # the rule raises it again when it is called
         return None
     finally:
         hooks.active.reset(token)

@@ -17,7 +17,7 @@ from megengine.tensor import Tensor
 if TYPE_CHECKING:
 
     class _Base:
-        """The native part: entries, what is watched, and the sweep; ops applied natively are written down there."""
+        """The native part: entries, watched tensors and the sweep; it records the ops that run natively."""
 
         def watch(self, tensor: Tensor) -> None: ...
         def watches(self, tensor: Tensor) -> bool: ...
@@ -33,8 +33,8 @@ else:
 class Tape(_Base, Listener):
     """Records every op that touches a watched tensor; several tapes can record at once (higher order).
 
-    `gradients` uses the tape up: values and cotangents that no earlier entry needs are let go on the way.
-    A tape sees the backward sweeps of tapes of a higher level.
+    `gradients` consumes the tape: it frees values and cotangents that no earlier entry needs.
+    A tape records the backward sweeps of tapes of a higher level.
     """
 
     def __init__(self, level: int = 0) -> None:
@@ -42,12 +42,12 @@ class Tape(_Base, Listener):
         self.level, self.over = level, False
 
     def stop(self) -> None:
-        """See no further op."""
+        """Stop recording."""
         self.over = True
         end(self)
 
     def observe(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], out: Any) -> None:
-        """Write one op down that did not run natively, if it depends on a watched tensor."""
+        """Record one op that did not run natively, if it depends on a watched tensor."""
         needs = tuple(map(self.watches, tensors))
         if any(needs):
             self.add(op.name, op.vjp, tensors, out if isinstance(out, tuple) else (out,), attrs, needs)
@@ -55,7 +55,7 @@ class Tape(_Base, Listener):
     def add(
         self, name: str, vjp: Any, inputs: tuple, outputs: tuple[Tensor, ...], attrs: dict[str, Any], needs: tuple
     ) -> None:
-        """Write one op down; its float results are watched from now on."""
+        """Record one op; its float results are watched from now on."""
         if any(is_differentiable(t.dtype) for t in outputs):
             self._add(Context(inputs, outputs, attrs, needs, name, vjp))
 
@@ -69,7 +69,7 @@ def _pull_back(
 ) -> Sequence[Tensor | None]:
     if isinstance(entry, Op):
         return pull_back(Context(inputs, outputs, attrs or {}, needs, entry.name, entry.vjp), cts)
-    entry.inputs, entry.outputs = inputs, outputs  # a value that changed since stands there by another tensor
+    entry.inputs, entry.outputs = inputs, outputs  # a changed value is represented by another tensor
     return pull_back(entry, cts)
 
 

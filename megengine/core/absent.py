@@ -12,7 +12,7 @@ from typing import Any
 from megengine.core.errors import MissingImportError, MissingModuleError, MissingNameError, nearest
 from megengine.core.old_names import OLD_NAMES
 
-# beginning of a name -> why it is not here; the longest one counts
+# prefix of a name -> why it does not exist here; the longest one counts
 REASONS: dict[str, str] = {
     "megengine.optim": "it is called megengine.optimizer",
     "megengine.data.dataset.": "make a Dataset with __init__, __getitem__, __len__, or an ArrayDataset of arrays",
@@ -66,7 +66,7 @@ REASONS: dict[str, str] = {
 
 
 def reason(name: str) -> str:
-    """Why a full name is not here, by the longest beginning in the table; empty if the table does not know it."""
+    """Why a full name does not exist here, by the longest prefix in the table; empty if there is none."""
     if name in OLD_NAMES:
         return OLD_NAMES[name]
     best = max((p for p in REASONS if f"{name}.".startswith(p.rstrip(".") + ".")), key=len, default=None)
@@ -76,7 +76,7 @@ def reason(name: str) -> str:
 def missing(
     module: str, name: str, known: Callable[[], Iterable[str]] | None = None
 ) -> MissingNameError | MissingImportError:
-    """The error for a name that a module does not have; it says why if the name is MegEngine's, else the nearest.
+    """The error for a name that a module does not have, with the reason for a name of MegEngine, else the nearest name.
 
     To be raised by the module's `__getattr__`. `known()` are names to search; without it, the module's public ones.
     """
@@ -97,7 +97,7 @@ def _public(module: str) -> list[str]:
 
 
 def _importing(frame: FrameType) -> bool:
-    """Whether `from module import name` asks: it would replace an AttributeError by an error without our text."""
+    """True inside `from module import name`, which replaces an AttributeError by an error without this text."""
     return frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == _IMPORT_FROM
 
 
@@ -105,7 +105,7 @@ _IMPORT_FROM = opcode.opmap["IMPORT_FROM"]
 
 
 class _Reasons:
-    """The last finder of modules: of those of MegEngine and MegEngine Lite that are not here it says why."""
+    """The last finder of modules: for modules of MegEngine that do not exist here it gives the reason."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
         why = reason(fullname) if fullname.partition(".")[0] in ("megengine", "megenginelite") else ""
@@ -114,7 +114,7 @@ class _Reasons:
 
 
 def explain_modules() -> None:
-    """From now on an import of a module of MegEngine that is not here says why."""
+    """From now on the error of importing a module of MegEngine that does not exist here gives the reason."""
     if not any(isinstance(finder, _Reasons) for finder in sys.meta_path):
         sys.meta_path.append(_Reasons())
 
@@ -170,7 +170,7 @@ def attribute(owner: object, name: str, words: Mapping[str, str]) -> MissingName
 
 
 class Absent:
-    """The place of a name that users of other engines try: reading it says what to do; it can be assigned."""
+    """A name that other engines have: reading it raises an error with the remedy; it can be assigned."""
 
     def __init__(self, name: str, words: Mapping[str, str]) -> None:
         self._name, self._words = name, words

@@ -1,4 +1,4 @@
-"""Python's search for garbage cycles, put off while many objects are made that all stay."""
+"""Garbage collection, paused while many long-lived objects are made."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """No search for garbage cycles in the body; where it was off before, it stays off.
+    """Switch garbage collection off in the body; if it was off before, it stays off.
 
-    Building a graph makes tens of thousands of objects that refer to each other, and searching them again and again
-    takes as long as making them.
+    Building a graph makes tens of thousands of objects that refer to each other. Collections meanwhile would take as
+    long as making them.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -24,9 +24,9 @@ def collection_paused() -> Iterator[None]:
 
 
 def collect_recent() -> None:
-    """Collect what was made since the last searches and is garbage now.
+    """Collect recent garbage.
 
-    A model whose graphs refer to each other stays in memory until it is found, and holds its weights: before another
-    one is made this leaves room, so that a loop keeps one model's worth.
+    A model whose graphs refer to each other stays in memory, with its weights, until a collection. Called before a
+    model is made, this keeps a loop at the memory of one model.
     """
     gc.collect(1)

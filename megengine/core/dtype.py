@@ -19,7 +19,7 @@ _SMALLEST_SCALE = np.finfo(np.float32).tiny  # 1 / s of a smaller one may be inf
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 
 # name -> (storage, smallest, largest integer)
-_QUANTIZED = {
+QUANTIZED = {
     "qint8": (np.dtype(np.int8), -128, 127),
     "qint8_narrow": (np.dtype(np.int8), -127, 127),
     "quint8": (np.dtype(np.uint8), 0, 255),
@@ -77,28 +77,23 @@ DType = np.dtype | QuantizedDType
 
 
 def known_quantized(dtype: DType) -> QuantizedDType:
-    """The dtype, where a check has seen already that it is a quantized one."""
+    """The dtype, which a check has shown to be quantized."""
     assert isinstance(dtype, QuantizedDType), dtype
     return dtype
 
 
 def quantized(
-    name: str,
-    scale: Any,
-    zero_point: int = 0,
-    axis: int | None = None,
-    *,
-    own: tuple[np.dtype, int, int] | None = None,
+    name: str, scale: Any, zero_point: int = 0, axis: int | None = None, *, own: tuple[np.dtype, int, int] | None = None
 ) -> QuantizedDType:
     """A quantized type by name. `scale`: positive finite number, or a sequence of them when `axis` is given.
 
     `own` are storage, smallest and largest integer of a type that is not one of the known names.
     """
-    if own is None and (not isinstance(name, str) or name not in _QUANTIZED):
+    if own is None and (not isinstance(name, str) or name not in QUANTIZED):
         raise DTypeError(
-            f"unknown quantized dtype {brief(name)}; expected one of {sorted(_QUANTIZED)}{nearest(name, _QUANTIZED)}"
+            f"unknown quantized dtype {brief(name)}; expected one of {[*QUANTIZED]}{nearest(name, QUANTIZED)}"
         )
-    storage, qmin, qmax = own or _QUANTIZED[name]
+    storage, qmin, qmax = own or QUANTIZED[name]
     try:
         values = np.asarray(scale, np.float32).reshape(-1)
         zero_point = operator.index(zero_point)
@@ -126,9 +121,7 @@ def check_scales(op: str, dtype: QuantizedDType, shape: tuple[int, ...]) -> None
     if axis is None or not isinstance(dtype.scale, tuple):
         return
     if not -len(shape) <= axis < len(shape) or len(dtype.scale) not in (1, shape[axis]):
-        raise ShapeError(
-            f"{op}: {dtype} has {counted(len(dtype.scale), 'scale')} along axis {axis}; the shape is {shape}"
-        )
+        raise ShapeError(f"{op}: {dtype} has {len(dtype.scale)} scales along axis {axis}; the shape is {shape}")
 
 
 def qint8(scale: Any, zero_point: int = 0, axis: int | None = None) -> QuantizedDType:

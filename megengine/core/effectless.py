@@ -1,4 +1,4 @@
-"""Settings of MegEngine that are taken and change nothing here: one warning each, where they are set."""
+"""Settings of MegEngine that are accepted without effect: each gives one warning, at the line that sets it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 from megengine.core.errors import MissingNameError
 
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 class NoEffectWarning(UserWarning):
-    """A setting was taken, and nothing here depends on it."""
+    """A setting that has no effect was set."""
 
 
 def warn_once(name: str, why: str) -> None:
     """Warn that a setting has no effect, at the line outside the package that set it; once for each name."""
-    if name in _told:
+    if name in _warned:
         return
-    _told.add(name)
+    _warned.add(name)
     depth, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "megengine":
         depth, frame = depth + 1, frame.f_back

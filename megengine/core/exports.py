@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from megengine.core import absent
@@ -33,3 +34,9 @@ def exported(home: str, name: str) -> Callable[..., Any]:
     if name not in found:
         raise absent.missing(home, name, lambda: found)
     return found[name]
+
+
+def face(module: dict[str, Any]) -> None:
+    """Put the functions declared for a module into it (its `globals()`), and `__all__`; later ones are found too."""
+    home = module["__name__"]
+    module.update(exports(home), __all__=sorted(exports(home)), __getattr__=partial(exported, home))

@@ -1,7 +1,7 @@
 """Files that appear whole or not at all.
 
-What is not ready yet is a hidden file beside its place. Its process holds a lock on it and its name tells the machine,
-so that the next write into the folder finds and removes what killed processes of this machine left, and nothing else.
+An unfinished file is a hidden file beside its place. Its process holds a lock on it, and its name contains the machine.
+So the next write into the folder removes the files that killed processes of this machine left, and no others.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ def read_into(file: IO[bytes], memory: memoryview) -> bool:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A new file that takes the place of `path` in one step when the body ends well: else the old one stays.
+    """A new file that replaces `path` in one step when the body ends without an error; otherwise the old one stays.
 
-    Where `path` is a link, that is what the link leads to. Devices, pipes and files of `temporary_file` are written in
-    place.
+    If `path` is a link, its target is replaced. Devices, pipes and files of `temporary_file` are written in place.
 
     Raises:
         MissingFileError: there is no such folder.
@@ -62,9 +61,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def temporary_file(path: Path) -> Iterator[Path]:
-    """A new empty file in the folder of `path`, with the same suffix, that only its maker can read; removed at last.
+    """A new empty file in the folder of `path`, with the same suffix, that only its maker can read; removed at the end.
 
-    Where `path` is a link, the folder is that of what it leads to. What killed processes left there is removed.
+    If `path` is a link, the folder is that of its target. Files that killed processes left there are removed.
 
     Raises:
         MissingFileError: there is no such folder.
@@ -75,7 +74,7 @@ def temporary_file(path: Path) -> Iterator[Path]:
         raise MissingFileError(f"{path}: there is no folder {str(place.parent)!r} to write it to; make it first")
     mark = f"-mge{zlib.crc32(os.uname().nodename.encode()):08x}-"
     _remove_left(place.parent, mark)
-    names: list[str] = []  # known before the files are there: an interrupt may come at any moment
+    names: list[str] = []  # added before the files exist: an interrupt may come at any moment
     try:
         name = _locked_file(place, mark, names)
         yield type(path)(name)
@@ -88,7 +87,7 @@ def temporary_file(path: Path) -> Iterator[Path]:
 
 
 def put_in_place(temporary: Path, path: Path) -> None:
-    """Let a temporary file take the place of `path`: with its rights, or with those that new files have."""
+    """Replace `path` by a temporary file, which gets the permissions of `path` or those of new files."""
     lock = _locks.get(str(temporary))
     if lock is not None:
         os.fsync(lock)
@@ -103,7 +102,7 @@ def put_in_place(temporary: Path, path: Path) -> None:
 
 
 def _written_in_place(path: Path) -> bool:
-    """A temporary file of ours, whose lock would be lost, or what is no file on a disk."""
+    """True for a temporary file of this process, whose lock would be lost, and for devices and pipes."""
     if str(path) in _locks:
         return True
     try:
@@ -114,7 +113,7 @@ def _written_in_place(path: Path) -> bool:
 
 
 def _place(path: Path) -> Path:
-    """What links lead to; of devices and pipes, a path in the folder for temporary files."""
+    """The target of links; for devices and pipes, a path in the folder for temporary files."""
     if str(path) not in _locks and _written_in_place(path):
         import tempfile
 
@@ -130,7 +129,7 @@ def _place(path: Path) -> Path:
 def _locked_file(place: Path, mark: str, names: list[str]) -> str:
     """The path of a new file, open and locked (`_locks`); every path that it tries is put into `names` first.
 
-    Another process may take the new file for one that was left before the lock is there; then there is one more.
+    Before the lock is held another process may remove the file as one that was left; then the next one is tried.
     """
     import fcntl
 
@@ -154,7 +153,7 @@ def _locked_file(place: Path, mark: str, names: list[str]) -> str:
         else:
             if os.fstat(handle).st_nlink:
                 return name
-    raise OSError(errno.EAGAIN, "other processes take away each new file", str(place.parent))
+    raise OSError(errno.EAGAIN, "other processes remove each new file", str(place.parent))
 
 
 def _remove_left(folder: Path, mark: str) -> None:
@@ -183,7 +182,7 @@ def _remove_unlocked(name: str) -> None:
 
 
 def _umask() -> int:
-    """The process's mask of rights, which can only be read by setting it."""
+    """The permission mask of the process, which can only be read by setting it."""
     mask = os.umask(0o022)
     os.umask(mask)
     return mask

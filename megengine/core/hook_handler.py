@@ -8,7 +8,7 @@ from megengine.core.errors import ArgumentError
 
 
 class HookHandler:
-    """A hook in a table, which it can leave again."""
+    """A hook in a table, from which it can be removed."""
 
     def __init__(self, source_dict: dict[int, Callable], hook: Callable) -> None:
         if not callable(hook):
@@ -17,7 +17,7 @@ class HookHandler:
         source_dict[self.id] = hook
 
     def remove(self) -> None:
-        """Remove the hook; doing it twice is harmless, also when another hook has got its number since."""
+        """Remove the hook. A second call does nothing, even if another hook has its number by now."""
         if not self._removed:
             self._table.pop(self.id, None)
         self._removed = True

@@ -1,4 +1,4 @@
-"""The one place where tracing listens: calls of public functions, of modules, and attribute reads on modules."""
+"""Hooks of tracing: calls of public functions and modules, attribute reads on modules, reads of values and shapes."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ class TraceHooks(Protocol):
         """`tensor` takes the value `new`: an operator in place, or item assignment."""
 
     def built(self, tensor: Any, data: Any, dtype: Any, device: Any) -> Any:
-        """`tensor` is made of data: the value that the graph has for it; None if nothing in the data is traced."""
+        """`tensor` is made of data: gives its value in the graph, None if nothing in the data is traced."""
 
     def alias(self, tensor: Any) -> Any:
         """Another tensor object that stands for the same value."""
 
     def replays(self, expr: Any) -> None:
-        """A graph is run: what is called from now on, an expression of it made; None when it has ended."""
+        """A graph is run: from now on calls are made by this expression of it; None when the run has ended."""
 
     def length(self, tensor: Any) -> None:
         """Python reads the length of a tensor's first axis: `len(x)`, `for row in x`."""
 
     def value(self, tensor: Any, what: str, advice: str = "") -> None:
-        """Python reads the value of a tensor, or makes one that the graph cannot; `what` names how."""
+        """Python reads the value of a tensor, or makes one that the graph cannot make; `what` names the way."""
 
 
 active: ContextVar[TraceHooks | None] = ContextVar("megengine_trace_hooks", default=None)
 
 
 class _Listening:
-    """A class, where a generator would take four times as long: each call that is traced enters one or two."""
+    """A class, since a generator takes four times as long: each traced call enters one or two."""
 
     __slots__ = ("hooks", "token")
 
@@ -61,10 +61,10 @@ class _Listening:
 
 
 def listening(hooks: TraceHooks | None) -> AbstractContextManager[None]:
-    """Let these hooks hear what happens in the body."""
+    """Activate these hooks in the body."""
     return _Listening(hooks)
 
 
 def unheard() -> AbstractContextManager[None]:
-    """Nobody hears the body: the inside of what was recorded as one call."""
+    """No hooks in the body: the inside of what was recorded as one call."""
     return _Listening(None)

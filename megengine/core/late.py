@@ -1,4 +1,4 @@
-"""Parts of the package that are imported when a name of theirs is met: in a file, say."""
+"""Parts of the package that are imported when one of their names is used, for instance in a file."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def provide(prefix: str, load: Callable[[], object]) -> None:
 
 
 def ensure(name: str) -> bool:
-    """Import what defines a name; False if nobody claims it (or it was done before)."""
+    """Import what defines a name; False if no provider has it, or it was imported before."""
     found = [p for p in _providers if name.startswith(p)]
     for prefix in found:
         load = _providers.get(prefix)
         if load is not None:
             load()
-            _providers.pop(prefix, None)  # not before: another thread would find neither it nor what it loads
+            _providers.pop(prefix, None)  # not before: another thread would find neither the provider nor its names
     return bool(found)
 
 

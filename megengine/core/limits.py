@@ -1,4 +1,4 @@
-"""How much memory there is: results that cannot fit are refused before the system ends the process for them."""
+"""The limit of memory: results that cannot fit are refused before the system kills the process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limi
 def total_memory() -> int:
     """Bytes of main memory that this process may use: the machine's, or fewer in a container."""
     found = [1 << 62]
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # a platform that does not tell
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # the platform does not say
         found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     for path in _GROUP_LIMITS:
         try:
@@ -28,7 +28,7 @@ def total_memory() -> int:
 
 
 def refuse_oversized(what: str, shape: tuple[int, ...], itemsize: int) -> None:
-    """Raise NotEnoughMemoryError for an array that is larger than all memory; `what` wants it."""
+    """Raise NotEnoughMemoryError for an array that is larger than all memory; `what` names its maker."""
     size = math.prod(map(int, shape)) * itemsize
     if size > total_memory():
         raise NotEnoughMemoryError(

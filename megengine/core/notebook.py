@@ -1,4 +1,4 @@
-"""What notebooks show of values: HTML in which names from files are text and nothing else."""
+"""HTML of values for notebooks; names from files are escaped."""
 
 from __future__ import annotations
 

@@ -91,11 +91,7 @@ _OF_MODULE: dict[str, dict[str, str]] = {
         "concatenate": "use megengine.functional.concat",
         "astype": "use x.astype(dtype)",
     },
-    "megengine.jit": {
-        "sideeffect": "it is no longer needed: functions under jit.trace run as they are written",
-    },
-    "megengine.distributed": {
-        "get_free_ports": "training runs in one process",
-    },
+    "megengine.jit": {"sideeffect": "it is no longer needed: functions under jit.trace run as they are written"},
+    "megengine.distributed": {"get_free_ports": "training runs in one process"},
 }
 OLD_NAMES = {f"{module}.{name}": what for module, names in _OF_MODULE.items() for name, what in names.items()}

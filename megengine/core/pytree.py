@@ -58,9 +58,9 @@ register_pytree_node(
 
 
 class SortedKeys(tuple):
-    """Keys of a dict in the order of its leaves; `given` is their order in the dict, which it has again when built."""
+    """Keys of a dict in the order of its leaves; `original` is their order in the dict, in which it is built again."""
 
-    given: tuple[Any, ...]
+    original: tuple[Any, ...]
 
 
 def keys_in_order(values: dict[Any, Any]) -> tuple[Any, ...]:
@@ -74,7 +74,7 @@ def keys_in_order(values: dict[Any, Any]) -> tuple[Any, ...]:
         return given
     if keys == given:
         return given
-    keys.given = given
+    keys.original = given
     return keys
 
 
@@ -85,7 +85,7 @@ def _dict_parts(values: dict[Any, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...
 
 def _dict_of(keys: tuple[Any, ...], children: tuple[Any, ...]) -> dict[Any, Any]:
     made = dict(zip(keys, children, strict=True))
-    return {key: made[key] for key in keys.given} if type(keys) is SortedKeys else made
+    return {key: made[key] for key in keys.original} if type(keys) is SortedKeys else made
 
 
 register_pytree_node(dict, _dict_parts, _dict_of)
@@ -178,10 +178,7 @@ def unflatten(treedef: TreeDef, leaves: Any) -> Any:
 def _build(node: TreeDef, supply: Iterator[Any]) -> Any:
     if node.kind is None:
         return next(supply)
-    if not node.children:
-        children: tuple[Any, ...] = ()
-    else:
-        children = tuple([next(supply) if c.kind is None else _build(c, supply) for c in node.children])
+    children = tuple([next(supply) if c.kind is None else _build(c, supply) for c in node.children])
     if node.kind is tuple:
         return children
     if node.kind is list:

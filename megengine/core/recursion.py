@@ -10,7 +10,7 @@ _lock = lock_free_in_children()
 
 
 class AlternativeRecursionLimit:
-    """A `with` body under another recursion limit. Bodies may nest, also across threads: the last one out restores."""
+    """A `with` body under another recursion limit. Bodies may nest, also across threads: the last one restores."""
 
     def __init__(self, new_py_limit: int) -> None:
         self.new_py_limit = new_py_limit

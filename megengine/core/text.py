@@ -1,4 +1,4 @@
-"""Text on its way to a terminal, a page or a log: names in it may come from files and command the terminal."""
+"""Text for terminals, pages and logs: names from files may contain control characters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def plural(word: str) -> str:
 
 
 def counted(count: float, word: str, spec: str = "") -> str:
-    """1 layer, 2 layers: a number, formatted by `spec`, and what there are so many of."""
+    """1 layer, 2 layers: a number, formatted by `spec`, and the word in singular or plural."""
     return f"{count:{spec}} {word if count == 1 else plural(word)}"
 
 

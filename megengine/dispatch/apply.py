@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -25,10 +25,10 @@ Result = Tensor | tuple[Tensor, ...]
 
 
 class Interposer:
-    """Something that stands between `apply` and the kernels: a tracer, a recorder, a tape.
+    """An object between `apply` and the kernels: a tracer, a recorder, a tape.
 
-    Where it does not hold draws, random numbers are refused: they would become constants without a word. One that looks
-    inside sees the ops of a `Function`, whose gradient is its own: a graph that is computed, not differentiated.
+    Without `holds_draws` random numbers are refused while it is active, since it would keep them as constants. With
+    `looks_inside` it sees the ops of a `Function`, which has a gradient of its own.
     """
 
     holds_draws = True
@@ -41,23 +41,23 @@ class Interposer:
         raise NotImplementedError
 
     def rebind(self, tensor: Tensor, new: Tensor) -> None:
-        """`tensor` is about to take the value `new` (item assignment): what was known of it is of its old value."""
+        """`tensor` is about to take the value `new` (item assignment)."""
 
 
 class Listener(Interposer):
-    """An interposer that lets every op run as it is and is shown the result: a tape, a counter.
+    """An interposer that only observes the ops and their results: a tape, a counter.
 
-    With listeners alone nothing stands between `apply` and the kernels, so calls stay on the native path.
+    While all active interposers are listeners, calls stay on the native path.
     """
 
     def observe(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], out: Result) -> None:
-        """See one op after it ran; applies no op itself."""
+        """Observe one op after it ran. Must not apply an op."""
         raise NotImplementedError
 
     def apply(
         self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Result]
     ) -> Result:
-        """Run the op, then observe it: how it goes where others stand on the stack too."""
+        """Run the op, then observe it: the path while other interposers are active."""
         out = proceed()
         self.observe(op, tensors, attrs, out)
         return out
@@ -69,12 +69,12 @@ _stack: ContextVar[tuple[Interposer, ...]] = ContextVar("megengine_interposers",
 
 
 def begin(interposer: Interposer) -> None:
-    """Let `interposer` see every op applied from now on, before those that already stand there."""
+    """Let `interposer` see every op applied from now on, before those that are active already."""
     _stack.set((*_stack.get(), interposer))
 
 
 def end(interposer: Interposer) -> None:
-    """Take `interposer` away. Several may end in any order; one that does not stand there is no error."""
+    """Deactivate `interposer`. Several may end in any order; one that is not active is no error."""
     stack = _stack.get()
     if stack and stack[-1] is interposer:  # mostly
         _stack.set(stack[:-1])
@@ -85,8 +85,11 @@ def end(interposer: Interposer) -> None:
             return
 
 
-class _Interposed(Generic[Standing]):
-    """A class, where a generator would take four times as long: each call that is put into a graph enters one."""
+class interpose(Generic[Standing]):  # noqa: N801 (used like a function)
+    """Let `interposer` see every op applied in the body, before those that are active already.
+
+    A class, since a generator takes four times as long: each call that is put into a graph enters one.
+    """
 
     __slots__ = ("interposer",)
 
@@ -101,28 +104,22 @@ class _Interposed(Generic[Standing]):
         end(self.interposer)
 
 
-def interpose(interposer: Standing) -> AbstractContextManager[Standing]:
-    """Let `interposer` see every op applied in the body, before those that already stand there."""
-    return _Interposed(interposer)
-
-
 @contextmanager
-def hidden(unseeing: Callable[[Interposer], bool]) -> Iterator[None]:
-    """Run the body unseen by the interposers that `unseeing` is true of; where it still is, they come back."""
+def hidden(predicate: Callable[[Interposer], bool]) -> Iterator[None]:
+    """Deactivate the interposers for which the predicate is true; after the body those for which it still is return."""
     before = _stack.get()
-    _stack.set(tuple(one for one in before if not unseeing(one)))
+    _stack.set(tuple(one for one in before if not predicate(one)))
     try:
         yield
     finally:
-        now = _stack.get()  # one that began in the body stands above, one that ended there stays away
-        _stack.set(
-            (*(one for one in before if one in now or unseeing(one)), *(one for one in now if one not in before))
-        )
+        now = _stack.get()  # an interposer that began in the body stays, one that ended there stays away
+        kept = [one for one in before if one in now or predicate(one)]
+        _stack.set((*kept, *(one for one in now if one not in before)))
 
 
 @contextmanager
 def no_interposers() -> Iterator[None]:
-    """Run the body with no interposer at all."""
+    """Run the body without interposers."""
     token = _stack.set(())
     try:
         yield
@@ -131,7 +128,7 @@ def no_interposers() -> Iterator[None]:
 
 
 def active_interposers() -> tuple[Interposer, ...]:
-    """Who sees the ops applied now."""
+    """The interposers that see the ops applied now."""
     return _stack.get()
 
 
@@ -145,7 +142,7 @@ if TYPE_CHECKING:
         """
 
     def run_eager(op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> Result:
-        """Run the selected kernel now, past every interposer."""
+        """Run the selected kernel, without interposers."""
         ...
 
 else:
@@ -180,17 +177,15 @@ def infer(op: Op | str, specs: Sequence[TensorSpec], attrs: dict[str, Any]) -> T
 def _same_device(op: Op, specs: Sequence[TensorSpec]) -> None:
     devices = {spec.device for spec in specs}
     if len(devices) > 1:
-        raise DeviceError(
-            f"{op.name}: inputs live on different devices {sorted(devices)}; expected one; copy with .to(device)"
-        )
+        raise DeviceError(f"{op.name}: inputs live on different devices {sorted(devices)}; copy with .to(device)")
 
 
 def _prepare(op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> tuple:
-    """What native code keeps of a call, found again by the op, the specs and the attributes.
+    """What native code keeps of a call under the op, the specs and the attributes.
 
     (function of the storage arrays, ((spec of a result, dtype of its array), ...), single, moves, whether the function
-    is the reference: its results are cast, and NumPy gives no warnings; a native step that does the same, or None;
-    whether the result is only the input in another shape; whether a result can have gradients)
+    is the reference, whose results are cast and for which NumPy's warnings are off, a native step that does the same
+    or None, whether the result is the input in another shape, whether a result can have gradients)
     """
     specs = [t.spec for t in tensors]
     outputs = infer(op, specs, attrs)
@@ -229,7 +224,7 @@ def _kernel_runner(op: Op, problem: Problem, single: bool) -> Callable[..., Any]
     fallback = reference_runner(op, problem, single)
 
     def run(*arrays: np.ndarray) -> Any:
-        """Kernels that look at values are asked with the arrays of the call."""
+        """Select among kernels whose choice depends on values."""
         kernel = listed.select(problem, dict(enumerate(arrays)))
         return fallback(*arrays) if kernel is None or kernel.run is None else kernel.run(problem, *arrays)
 
@@ -250,7 +245,7 @@ def _reference(op: Op, problem: Problem) -> Callable[..., Any]:
 
 
 def _quiet(reference: Callable[..., Any]) -> Callable[..., Any]:
-    """The reference without NumPy's warnings: an infinity or nan is a result like any other, whichever kernel runs."""
+    """The reference without NumPy's warnings: native kernels give none for infinities and NaN either."""
     if np.lib.NumpyVersion(np.__version__) < "2.0.0":
         return reference  # there the decorator keeps its state between calls, and threads would mix theirs
     return np.errstate(all="ignore")(reference)

@@ -1,4 +1,4 @@
-"""Ops written down as a recipe, which native code repeats on other tensors of the same specs."""
+"""Ops recorded as a recipe, which native code repeats on other tensors of the same specs."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from megengine.tensor import DeferredValueError, Tensor
 
 
 class Notes(Interposer):
-    """Writes down the ops of a call and runs none of them: their results have specs alone.
+    """Records the ops of a call without running them: their results have only specs.
 
-    Each input of an op is something given, a tensor that the call made, or an earlier result. Places count what is
-    given (tensors or anything else), then the constants, then the results, those of an op with several one after the
-    other.
+    Each input of an op is an argument of the call, a constant (a tensor that the call made), or an earlier result.
+    Places number the arguments (tensors or anything else), then the constants, then all results.
     """
 
-    LARGEST = 1 << 12  # elements of a constant; it is kept as long as what is known of the call
+    LARGEST = 1 << 12  # elements of a constant; it is kept as long as the recipe
 
-    def __init__(self, given: Sequence[Any]) -> None:
-        self.given = len(given)
-        self.known = {id(a): i for i, a in enumerate(given) if isinstance(a, Tensor)}
+    def __init__(self, arguments: Sequence[Any]) -> None:
+        self.inputs = len(arguments)
+        self.known = {id(a): i for i, a in enumerate(arguments) if isinstance(a, Tensor)}
         self.constants: list[Tensor] = []
         self.steps: list[tuple[Op, dict[str, Any], tuple[Tensor, ...]]] = []
         self.results: list[Any] = []
         self.made: set[int] = set()
 
     def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
-        """Write one op down; gives tensors with the specs of the results."""
+        """Record one op; returns tensors with the specs of the results."""
         self.constants += [t for t in tensors if id(t) not in self.known and id(t) not in self.made]
         self.steps.append((op, dict(attrs), tensors))
         specs = infer(op, [t.spec for t in tensors], attrs)
@@ -42,7 +41,7 @@ class Notes(Interposer):
         return out
 
     def keep(self, wanted: Collection[Tensor]) -> None:
-        """Forget the ops that nothing wanted comes from; what is wanted and no result becomes a constant."""
+        """Forget the ops on which no wanted tensor depends; a wanted tensor that is no result becomes a constant."""
         self.constants += [t for t in wanted if id(t) not in self._places()]
         used = {id(t) for t in wanted}
         kept = []
@@ -71,25 +70,25 @@ class Notes(Interposer):
         return tuple(self.constants), steps, tuple(None if t is None else places[id(t)] for t in out)
 
     def _places(self) -> dict[int, int]:
-        """The place of everything that was seen, by id."""
-        first = self.given + len(self.constants)
+        """Id of each tensor -> its place."""
+        first = self.inputs + len(self.constants)
         results = [id(r) for out in self.results for r in _flat(out)]
-        places = {id(c): self.given + i for i, c in enumerate(self.constants)}
+        places = {id(c): self.inputs + i for i, c in enumerate(self.constants)}
         return places | {r: first + i for i, r in enumerate(results)} | self.known
 
 
-def without_value(given: Any) -> Any:
-    """A tensor of the same spec without a value for a tensor, anything else itself."""
-    return _deferred(given.spec) if isinstance(given, Tensor) else given
+def without_value(argument: Any) -> Any:
+    """For a tensor one of the same spec without a value; anything else is returned as it is."""
+    return _deferred(argument.spec) if isinstance(argument, Tensor) else argument
 
 
 def _deferred(spec: TensorSpec) -> Tensor:
-    # with something to compute it: one without is taken for a value of a graph, which `detach` gives back itself
+    # with a thunk: `detach` takes a tensor without one for a value of a graph and returns it itself
     return Tensor._deferred(spec, _refuse)
 
 
 def _refuse() -> np.ndarray:
-    raise DeferredValueError("a value was asked for where only specs are known")
+    raise DeferredValueError("a value is read where only specs are known")
 
 
 def _flat(out: Any) -> tuple[Any, ...]:

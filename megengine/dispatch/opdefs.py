@@ -1,6 +1,6 @@
-"""Functions that stand for MegEngine's op classes (`Elemwise`, `Reduce`, ...), which graphs and files call by name.
+"""Functions that represent MegEngine's op classes (`Elemwise`, `Reduce`, ...), which graphs and files call by name.
 
-Their records are kept apart from those of public functions: they are loaded when a program or a file first names one.
+Their records are separate from those of public functions and are loaded when a program or a file first names one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def declare(
 ) -> Exported:
     """Enter the function of an op class, or of one mode of it (`owner` is then `HOME` and the class).
 
-    `state` gives, from the options of a call, what MegEngine keeps of such an op in a file.
+    `state` gives, from the options of a call, what MegEngine stores of such an op in a file.
     """
     record = PublicFunction(owner, name, function, inspect.signature(function))
     _functions[record.qualified] = watched_function(record)
@@ -36,7 +36,7 @@ def declare(
 
 
 def declare_class(name: str, call: Callable[[dict[str, Any]], tuple[str, dict[str, Any]]]) -> None:
-    """Enter an op class: `call` gives, from what a file keeps of such an op, the function and its options."""
+    """Enter an op class: `call` gives, from what a file stores of such an op, the function and its options."""
     _calls[name] = call
 
 
@@ -53,7 +53,7 @@ def class_name(qualified: str) -> str:
 
 
 def state_of(qualified: str, options: dict[str, Any]) -> dict[str, Any]:
-    """What MegEngine keeps of an op, from the options of a call of its function."""
+    """What MegEngine stores of an op, from the options of a call of its function."""
     return _states[qualified](options)
 
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from megengine.core import _engine, hooks
-from megengine.core.calls import called
 from megengine.core.dtype import QuantizedDType
-from megengine.core.errors import MegEngineError, OptionError
+from megengine.core.errors import OptionError
 from megengine.core.exports import export, withdraw
 from megengine.dispatch.apply import active_interposers, interpose, no_interposers
 from megengine.dispatch.notes import Notes, without_value
-from megengine.dispatch.refusal import FOREIGN, explained
+from megengine.dispatch.refusal import failure
 from megengine.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -59,23 +58,17 @@ in_place_methods: set[str] = set()
 
 
 def _named(record: PublicFunction, exc: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception:
-    """The error to raise for one that came up in a call: it names the call."""
-    if isinstance(exc, MegEngineError):
-        exc.add_note(f"while calling {called(record.name, args, kwargs)}")
-    elif isinstance(exc, FOREIGN):
-        cause, exc = exc, explained(record.name, record.function, exc, args, kwargs, record.signature)
-        exc.__cause__ = cause
-    return exc
+    return failure(record.name, record.function, exc, args, kwargs, record.signature)
 
 
 def _without_numpys(record: PublicFunction, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments without those of which NumPy says that they are not given, as in `np.prod(tensor)`."""
+    """Arguments without the `dtype=None` and `out=None` that NumPy passes, as in `np.prod(tensor)`."""
     have = record.signature.parameters
     return {k: v for k, v in kwargs.items() if v is not None or k in have or k not in ("dtype", "out")}
 
 
 def watched_function(record: PublicFunction) -> Exported:
-    """The function as it is exported: a tracer hears of calls that no other public function makes."""
+    """The function as it is exported: a tracer records calls of it, except those made by other public functions."""
     function = record.function
 
     @functools.wraps(function)
@@ -103,19 +96,19 @@ def watched_function(record: PublicFunction) -> Exported:
     made = functools.wraps(function)(_repeating(record, call)) if record.by_spec else call
     watched = cast(Exported, made)  # by the next line
     watched.__public__ = record
-    if record.by_spec:  # a native object, which `inspect` and debuggers treat as a function by these
+    if record.by_spec:  # a native object; `inspect` and debuggers treat it as a function if it has these
         for name in ("__code__", "__defaults__", "__kwdefaults__", "__globals__"):
             setattr(watched, name, getattr(inspect.unwrap(function), name))
     return watched
 
 
 def _assigning(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The method that gives the tensor itself the result of `call` as its value, whatever shape and dtype it has."""
+    """The method that replaces the value of the tensor by the result of `call`, of any shape and dtype."""
 
     @functools.wraps(call)
     def assign(self: Tensor, *args: Any, **kwargs: Any) -> Any:
         new = call(self, *args, **kwargs)
-        if not isinstance(self, Tensor):  # a node of a graph, which is no place for values
+        if not isinstance(self, Tensor):  # a node of a graph, which has no value
             return new
         for interposer in active_interposers():
             interposer.rebind(self, new)
@@ -126,9 +119,9 @@ def _assigning(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _repeating(record: PublicFunction, call: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function; what it does is written down at the second of several calls alike and repeated natively.
+    """The same function; its ops are recorded at the second of several equal calls and then repeated natively.
 
-    It is written down on tensors without values, so that what asks for one is not repeated.
+    They are recorded on tensors without values, so a function that reads a value is called each time.
     """
 
     def learn(*args: Any, **kwargs: Any) -> tuple | None:
@@ -137,7 +130,7 @@ def _repeating(record: PublicFunction, call: Callable[..., Any]) -> Callable[...
         try:
             with no_interposers(), interpose(notes):
                 out = record.function(*given[: len(args)], **dict(zip(kwargs, given[len(args) :], strict=True)))
-        except Exception:  # it asks for a value, or is wrong: the function is called each time
+        except Exception:  # it reads a value or fails: the function is called each time
             return None
         results = {id(t) for t in out} if type(out) is tuple else {id(out)}
         return notes.recipe(out) if results and results <= notes.made else None
@@ -175,15 +168,15 @@ def public(
 ) -> Callable[[F], F]:
     """Declare a public function of module `home`; `methods` are names under which Tensor gets it too.
 
-    `in_place` are names of methods that give the tensor itself the result as its value: `x += 1`, `x[0] = 1`.
-    `random` marks one that draws anew at each call: passes never merge two calls of it.
-    `by_spec` promises that the ops it applies, and what it returns of their results, follow from the specs of its
-    tensors and from its other arguments, never from anything outside, and that it changes nothing: calls alike repeat
-    them without Python. Where it asks for values it is called each time.
-    `recorded_as` is the method of Tensor as a class under which MegEngine's graphs and files have it.
+    `in_place` are names of methods that replace the value of the tensor by the result: `x += 1`, `x[0] = 1`.
+    `random` marks a function that draws anew at each call: passes never merge two calls of it.
+    `by_spec` promises that the function has no side effects, and that the ops it applies and the results it returns
+    depend only on the specs of its tensors and on its other arguments. Equal calls repeat the ops without Python.
+    A function that reads values is called each time.
+    `recorded_as` is the method of the class Tensor that MegEngine's graphs and files name in its place.
     `quantized` is a rule for calls with quantized tensors (`megengine.ops.quantized_calls`).
 
-    Tracing records calls of it as one expression; what it calls itself is not recorded again.
+    Tracing records a call of it as one expression, and not the calls inside it.
     """
 
     def declare(function: F) -> F:

@@ -1,6 +1,6 @@
-"""Errors of calls: what was called and with what, and which argument is of a kind that nobody expected.
+"""Errors of calls: they show the call, and name the argument whose kind is wrong.
 
-All of this runs after something failed; a call that succeeds pays for none of it.
+All of this runs after a call failed; a call that succeeds does not pay for it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from megengine.core.calls import called, shown
-from megengine.core.errors import (
-    ArgumentError,
-    IndexOutOfRangeError,
-    MegEngineError,
-    NotEnoughMemoryError,
-    nearest,
-)
+from megengine.core.errors import ArgumentError, IndexOutOfRangeError, MegEngineError, NotEnoughMemoryError, nearest
 from megengine.core.types import Shaped
 from megengine.tensor import Tensor
 
@@ -31,9 +25,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 
-# what Python, NumPy and native code raise when an argument is not what a function was written for
+# what Python, NumPy and native code raise for an unsuitable argument
 FOREIGN = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
-# what people write who come from PyTorch or NumPy -> MegEngine's word
+# names of arguments in PyTorch and NumPy -> MegEngine's name
 _WORDS = {"dim": "axis", "dims": "axis", "keepdim": "keepdims", "input": "inp", "tensors": "inps", "target": "label"}
 
 
@@ -45,7 +39,7 @@ def explained(
     kwargs: Mapping[str, Any],
     signature: inspect.Signature | None = None,
 ) -> MegEngineError:
-    """The error to raise for a call that ended in a foreign one; it names the argument where one can be made out."""
+    """The error to raise for a call that a foreign error ended; it names the argument if it can be determined."""
     call = called(name, args, kwargs)
     if isinstance(exc, MemoryError):
         return NotEnoughMemoryError(f"{name}: there is not enough memory: {exc}; got {call}")
@@ -57,20 +51,39 @@ def explained(
     return kind(f"{name}: {problem}; got {call}; expected {name}{expected}")
 
 
+def failure(
+    name: str,
+    function: Callable[..., Any],
+    exc: Exception,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    signature: inspect.Signature | None = None,
+    *,
+    verb: str = "calling",
+) -> Exception:
+    """The error to raise for one that came up in a call: an error of this package, with a note, shows the call."""
+    if isinstance(exc, MegEngineError):
+        exc.add_note(f"while {verb} {called(name, args, kwargs)}")
+    elif isinstance(exc, FOREIGN):
+        cause, exc = exc, explained(name, function, exc, args, kwargs, signature)
+        exc.__cause__ = cause
+    return exc
+
+
 def _plain(exc: Exception) -> str:
-    """What the foreign error says, in words of ours where they would tell of our insides."""
+    """The text of the foreign error, reworded where it would name an internal detail."""
     text = str(exc) or type(exc).__name__
     if isinstance(exc, KeyError):
         return f"no entry {text}"
     if isinstance(exc, OverflowError):
-        return "a number is too large for the kind of number that it is to be"
+        return "a number is too large for its type"
     if text.startswith("ufunc ") and "not supported for the input types" in text:
         return "it is not defined for tensors of this dtype"
     return text
 
 
 def _misplaced(signature: inspect.Signature, exc: Exception, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """What does not fit the signature: unknown or missing arguments, or too many of them; empty if all fit."""
+    """What does not fit the signature: an unknown, missing or surplus argument; empty if all fit."""
     named = [n for n, p in signature.parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     passed_on = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())  # mostly to the base class
     for name in kwargs:
@@ -123,7 +136,7 @@ _PLAIN: dict[Any, tuple[Any, str]] = {
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of a kind that an annotation allows; what cannot be told, does."""
+    """Whether an annotation allows a value; True if that cannot be decided."""
     if hint is Any:
         return True
     origin = typing.get_origin(hint)
@@ -139,7 +152,7 @@ def fits(value: Any, hint: Any) -> bool:
     if not isinstance(kind, type) or kind is object:
         return True
     if isinstance(value, (str, bytes)) and kind not in (str, bytes):
-        return False  # a text is a sequence of texts, which nobody wants
+        return False  # a string is a sequence of strings, which no function means
     if isinstance(value, (Tensor, np.ndarray)) and kind in (tuple, list, collections.abc.Sequence):
         return value.ndim >= 1
     if not isinstance(value, kind):
@@ -182,21 +195,21 @@ def own(cls: type) -> bool:
 
 @functools.cache
 def _outermost(cls: type) -> tuple[str, Callable[..., None]]:
-    """Name and constructor of the class of ours that a user named, or derives from."""
+    """Name and constructor of the class of this package that a user named or derives from."""
     ours = [c for c in cls.__mro__ if own(c)]
     return ours[0].__name__, next(c.__dict__["__init__"] for c in ours if "__init__" in c.__dict__)
 
 
 @functools.cache
 def _checkable(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
-    """Its signature, and what kinds its annotations allow: truth values are any object's, so those are left out."""
+    """Signature and annotations; those with bool are left out, since every object has a truth value."""
     hints = typing.get_type_hints(function)
     named = [n for n, p in without_self(function).parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
     return without_self(function), {n: hints[n] for n in named if bool not in (hints[n], *typing.get_args(hints[n]))}
 
 
 def _plainer(value: Any) -> Any:
-    """Lists and arrays as tuples, whole floats as integers: nobody minds those."""
+    """Lists and arrays as tuples, whole floats as integers: functions accept these too."""
     if isinstance(value, (list, tuple, np.ndarray)):
         return tuple(map(_plainer, value))
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -212,9 +225,9 @@ def _check_kinds(name: str, function: Callable[..., Any], args: tuple[Any, ...],
 
 
 def constructor(function: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
-    """`__init__` of a class of ours: a wrong argument gives an error that shows the call and the signature.
+    """`__init__` of a class of this package: a wrong argument gives an error that shows the call and the signature.
 
-    What it took in spite of a wrong kind is refused too: a layer would tell of that when it is called, far from there.
+    An argument of a wrong kind is refused even if the constructor accepts it: otherwise the first call would fail.
     """
 
     @functools.wraps(function)
@@ -224,46 +237,37 @@ def constructor(function: Callable[Concatenate[S, P], None]) -> Callable[Concate
             function(self, *args, **kwargs)
             if outer is init:
                 _check_kinds(name, function, args, kwargs)
-        except (MegEngineError, *FOREIGN) as exc:
+        except Exception as exc:
             if outer is not init:
-                raise  # the constructor of the class that the user named tells
-            if isinstance(exc, MegEngineError):
-                exc.add_note(f"while making {called(name, args, kwargs)}")
-                raise
-            raise explained(name, function, exc, args, kwargs, without_self(function)) from exc
+                raise  # the constructor of the class that the user named explains it
+            raise failure(name, function, exc, args, kwargs, without_self(function), verb="making")  # noqa: B904
 
     return init
 
 
 def explains(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """A method of ours: a wrong argument gives an error that shows the call and the signature."""
+    """A method of this package: a wrong argument gives an error that shows the call and the signature."""
 
     @functools.wraps(function)
     def method(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(self, *args, **kwargs)
-        except (MegEngineError, *FOREIGN) as exc:
+        except Exception as exc:
             name = f"{type(self).__name__}.{function.__name__}"
-            if isinstance(exc, MegEngineError):
-                exc.add_note(f"while calling {called(name, args, kwargs)}")
-                raise
-            raise explained(name, function, exc, args, kwargs, without_self(function)) from exc
+            raise failure(name, function, exc, args, kwargs, without_self(function))  # noqa: B904
 
     return method
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """A function of ours that traces do not know: a wrong argument gives an error that shows the call."""
+    """A function of this package that is not recorded: a wrong argument gives an error that shows the call."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
-        except MegEngineError as exc:
-            exc.add_note(f"while calling {called(function.__name__, args, kwargs)}")
-            raise
-        except FOREIGN as exc:
-            raise explained(function.__name__, function, exc, args, kwargs) from exc
+        except Exception as exc:
+            raise failure(function.__name__, function, exc, args, kwargs)  # noqa: B904
 
     return call
 

@@ -1,13 +1,8 @@
-"""Functions of elementwise; derived from the op records."""
-
-from functools import partial
+"""Elementwise functions; derived from the op records."""
 
 from megengine import ops  # noqa: F401  (declares them)
-from megengine.core.exports import exported, exports
+from megengine.core.exports import exports, face
 
-__getattr__ = partial(exported, __name__)  # what was declared later
-# MegEngine has these here too.
-_nn = exports("megengine.functional.nn")
+_nn = exports("megengine.functional.nn")  # MegEngine has these here too
 globals().update({name: _nn[name] for name in ("hsigmoid", "hswish", "relu", "relu6", "sigmoid")})
-globals().update(exports(__name__))
-__all__ = sorted(exports(__name__))
+face(globals())

@@ -1,4 +1,4 @@
-"""Models compiled for other engines (TensorRT, Atlas, ...): named so that imports work, refused when used."""
+"""Models compiled for other engines (TensorRT, Atlas, ...): the names can be imported; calls are refused."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from megengine import device as devices
 from megengine import ops
 from megengine.core.dtype import DType, as_dtype, storage_of
 from megengine.core.errors import OptionError, ShapeError, nearest
-from megengine.ops.common import promote
+from megengine.ops.common import POOLINGS, promote
 from megengine.tensor import Tensor
 
 pixel_shuffle_cpp = layerPixelShuffle_traceable = ops.layer_norm.pixel_shuffle  # noqa: N816 (MegEngine's name)
@@ -77,16 +77,14 @@ def Const(value: Any, dtype: Any = None, device: str | None = None) -> Tensor:  
 
 def adaptive_pool2d_cpp(inp: Tensor, oshp: Any, mode: str) -> Tensor:
     """Adaptive pooling of [N,C,H,W]; mode is "max" or "average", in any case of letters."""
-    kinds: dict[str, Callable[..., Tensor]] = {
-        "max": ops.pool.adaptive_max_pool2d,
-        "average": ops.pool.adaptive_avg_pool2d,
-    }
+    functions = ops.pool.adaptive_max_pool2d, ops.pool.adaptive_avg_pool2d
+    kinds: dict[str, Callable[..., Tensor]] = dict(zip(POOLINGS, functions, strict=True))
     if str(mode).lower() not in kinds:
         raise OptionError(f"adaptive_pool2d: mode is {mode!r}; expected 'max' or 'average'{nearest(str(mode), kinds)}")
     return kinds[mode.lower()](inp, oshp)
 
 
-def scalar(value: float, dtype: Any, device: str | None) -> Tensor:
+def scalar(value: float, dtype: Any = None, device: str | None = None) -> Tensor:
     """A number as a tensor without axes; without a dtype as `tensor(value)` has it."""
     stored = value if dtype is None else np.asarray(value, storage_of(as_dtype(dtype)))
     return Tensor(stored, dtype=dtype, device=device)

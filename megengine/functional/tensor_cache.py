@@ -1,31 +1,10 @@
-"""Tensors of often used numbers, by MegEngine's names."""
+"""Tensors of often used numbers, by MegEngine's names; all take `dtype` and `device`."""
 
-from __future__ import annotations
-
-from typing import Any
+from functools import partial
 
 from megengine.functional.helpers import scalar
-from megengine.tensor import Tensor
 
-
-def get_scalar_zero(dtype: Any = None, device: str | None = None) -> Tensor:
-    """The number 0."""
-    return scalar(0, dtype, device)
-
-
-def get_scalar_one(dtype: Any = None, device: str | None = None) -> Tensor:
-    """The number 1."""
-    return scalar(1, dtype, device)
-
-
-def get_scalar_two(dtype: Any = None, device: str | None = None) -> Tensor:
-    """The number 2."""
-    return scalar(2, dtype, device)
-
-
-def get_scalar_zero_point_five(dtype: Any = None, device: str | None = None) -> Tensor:
-    """The number 0.5."""
-    return scalar(0.5, dtype, device)
-
+get_scalar_zero, get_scalar_one, get_scalar_two = (partial(scalar, number) for number in (0, 1, 2))
+get_scalar_zero_point_five = partial(scalar, 0.5)
 
 __all__ = ["get_scalar_one", "get_scalar_two", "get_scalar_zero", "get_scalar_zero_point_five"]

@@ -1,10 +1,6 @@
 """Functions of pictures; derived from the op records."""
 
-from functools import partial
-
 from megengine import ops  # noqa: F401  (declares them)
-from megengine.core.exports import exported, exports
+from megengine.core.exports import face
 
-__getattr__ = partial(exported, __name__)  # what was declared later
-globals().update(exports(__name__))
-__all__ = sorted(exports(__name__))
+face(globals())

@@ -9,28 +9,21 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import DType, QuantizedDType, bfloat16, is_float
-from megengine.core.errors import (
-    ArgumentError,
-    AxisError,
-    DTypeError,
-    OptionError,
-    ShapeError,
-    brief,
-    nearest,
-)
+from megengine.core.errors import ArgumentError, AxisError, DTypeError, OptionError, ShapeError, brief, nearest
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.dispatch import apply
 from megengine.tensor import Tensor
 
-# what is given as an integer, several, or (where shapes are traced) a tensor of them
+# one integer, several, or (while shapes are traced) a tensor of them
 Integers = int | Sequence[int] | Tensor
 Axes = Integers | None
 
 FLOAT32 = np.dtype(np.float32)
 INT32 = np.dtype(np.int32)
 BOOL = np.dtype(np.bool_)
-_NARROW = (np.int8, np.int16, np.int32, np.uint8, np.uint16)  # NumPy's numbers of these dtypes mean them
+POOLINGS = ("max", "average")  # ways to combine the elements of a cell
+_NARROW = (np.int8, np.int16, np.int32, np.uint8, np.uint16)  # NumPy's numbers of these dtypes keep them
 
 
 def as_tensor(value: Any, *, like: Tensor | None = None) -> Tensor:
@@ -165,15 +158,11 @@ def pair(op: str, argument: str, value: Any) -> tuple[int, int]:
 
     Integer tensors (parts of a traced shape) and whole floats, as `padding=k / 2`, count as integers.
     """
-    if isinstance(value, Tensor) and value.ndim == 1:
-        value = tuple(value)
-    items = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
-    if len(items) != 2 or not all(map(_is_integer, items)):
-        raise ArgumentError(f"{op}: {argument} is {brief(value)}; expected an integer or two integers")
-    return _moderate(op, argument, (int(items[0]), int(items[1])))
+    height, width = tuple_of(op, argument, tuple(value) if isinstance(value, Tensor) and value.ndim == 1 else value, 2)
+    return height, width
 
 
-_LARGEST = 2**31 - 1  # what native code counts with
+_LARGEST = 2**31 - 1  # the largest integer of native code
 
 
 def _moderate(op: str, argument: str, values: Any) -> Any:
@@ -263,3 +252,8 @@ def masked(ct: Tensor, condition: Tensor) -> Tensor:
 def sample_values(*shape: int, low: float = -3.0, high: float = 3.0, seed: int = 0) -> np.ndarray:
     """Uniform float64 values in [low, high) of this shape, the same for one seed."""
     return np.random.default_rng([seed, *shape]).uniform(low, high, shape)
+
+
+def noise(*shape: int) -> np.ndarray:
+    """Standard normal float64 values of this shape, the same at each call."""
+    return np.random.default_rng(list(shape)).standard_normal(shape)

@@ -3,18 +3,7 @@
 from typing import Any
 
 from megengine.core import absent
-from megengine.random.rng import (
-    RNG,
-    beta,
-    gamma,
-    generator,
-    normal,
-    permutation,
-    poisson,
-    seed,
-    shuffle,
-    uniform,
-)
+from megengine.random.rng import RNG, beta, gamma, generator, normal, permutation, poisson, seed, shuffle, uniform
 
 __all__ = ["RNG", "beta", "gamma", "generator", "normal", "permutation", "poisson", "seed", "shuffle", "uniform"]
 

@@ -83,10 +83,8 @@ _ADVICE = (
 def _refuse_in_ops() -> None:
     for interposer in active_interposers():
         if not interposer.holds_draws:
-            raise GraphError(
-                "a call draws random values, which graphs of ops do not hold: call eval() on the model (Dropout), or "
-                "pass them as inputs"
-            )
+            remedy = "call eval() on the model (Dropout), or pass them as inputs"
+            raise GraphError(f"a call draws random values, which graphs of ops do not hold: {remedy}")
 
 
 def _drawn(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -130,7 +128,7 @@ class RNG:
     def generator(self) -> np.random.Generator:
         """NumPy's generator, made when it is first asked for: its package takes long to import."""
         found = self._held.get("generator")
-        if found is None:  # of several threads one makes the generator that all draw from
+        if found is None:  # several threads may get here: all use the first generator
             found = self._held.setdefault("generator", np.random.default_rng(self._seed))
         return found
 

@@ -160,7 +160,7 @@ def test_kernel_sizes_from_shapes_follow_the_input():
     for shape in ((1, 2, 4, 6), (3, 2, 5, 2)):
         for a, b in zip(traced(picture(*shape)), net(picture(*shape)), strict=True):
             np.testing.assert_array_equal(a.numpy(), b.numpy())
-    with pytest.raises(OptionError, match=r"kernel_size is .*; expected an integer or two integers"):
+    with pytest.raises(OptionError, match=r"kernel_size is .*; expected an integer or 2 of them"):
         F.avg_pool2d(picture(1, 2, 4, 4), tensor(2.0))
 
 

@@ -1,12 +1,23 @@
 """Quantized dtypes by MegEngine's names and signatures."""
 
+# ruff: noqa: F401
+
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType, bfloat16, from_metadata, is_quantized, quantized
+from megengine.core.dtype import (
+    MEGENGINE_NAMES,
+    QUANTIZED,
+    QuantizedDType,
+    bfloat16,
+    from_metadata,
+    is_quantized,
+    quantized,
+)
 from megengine.core.errors import DTypeError, OptionError, nearest
 from megengine.core.tensor.quantized_arrays import (
     LowBitDType,
@@ -29,42 +40,6 @@ from megengine.core.tensor.quantized_arrays import (
     is_differentible_dtype,
     is_dtype_equal,
 )
-
-__all__ = [
-    "QuantDtypeMeta",
-    "bfloat16",
-    "convert_from_qint1",
-    "convert_from_qint4",
-    "convert_from_qint8",
-    "convert_from_qint32",
-    "convert_from_quint4",
-    "convert_from_quint8",
-    "convert_to_qint1",
-    "convert_to_qint4",
-    "convert_to_qint8",
-    "convert_to_qint32",
-    "convert_to_quint4",
-    "convert_to_quint8",
-    "create_quantized_dtype",
-    "intb1",
-    "intb2",
-    "intb4",
-    "is_bfloat16",
-    "is_differentible_dtype",
-    "is_dtype_equal",
-    "meta_of",
-    "get_dtype_bit",
-    "get_scale",
-    "get_zero_point",
-    "is_lowbit",
-    "is_quantize",
-    "qint1",
-    "qint4",
-    "qint8",
-    "qint32",
-    "quint4",
-    "quint8",
-]
 
 
 class _Meta(NamedTuple):
@@ -106,20 +81,14 @@ class QuantDtypeMeta(_Meta):
         return bool(self.is_unsigned)
 
 
+_CNAMES = {ours: theirs for theirs, ours in MEGENGINE_NAMES.items()} | {"qint8_narrow": "QuantizedS8"}
 _METAS = {
-    meta.name: meta
-    for meta in (
-        QuantDtypeMeta("quint8", "Quantized8Asymm", "uint8", 0, 255, True),
-        QuantDtypeMeta("qint8", "QuantizedS8", "int8", -128, 127, False),
-        QuantDtypeMeta("qint8_narrow", "QuantizedS8", "int8", -127, 127, False),
-        QuantDtypeMeta("quint4", "Quantized4Asymm", "uint8", 0, 15, True),
-        QuantDtypeMeta("qint4", "QuantizedS4", "int8", -8, 7, False),
-        QuantDtypeMeta("qint1", "QuantizedS1", "int8", 0, 1, False),
-        QuantDtypeMeta("qint32", "QuantizedS32", "int32", -(2**31), 2**31 - 1, False),
-    )
+    name: QuantDtypeMeta(name, _CNAMES[name], storage.name, qmin, qmax)
+    for name, (storage, qmin, qmax) in QUANTIZED.items()
+    if name != "qint16"  # of no fake quantization
 }
 _builtin_quant_dtypes = _METAS  # MegEngine's name
-_BITS = {"qint1": 1, "quint4": 4, "qint4": 4, "quint8": 8, "qint8": 8, "qint8_narrow": 8, "qint32": 32}
+_BITS = {name: int(re.sub(r"\D", "", name)) for name in _METAS}
 
 
 def meta_of(value: str | QuantDtypeMeta) -> QuantDtypeMeta:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import MEGENGINE_NAMES, QuantizedDType, as_dtype, bfloat16, is_differentiable
+from megengine.core.dtype import MEGENGINE_NAMES, QUANTIZED, QuantizedDType, as_dtype, bfloat16, is_differentiable
 from megengine.core.errors import DTypeError, brief
 
 _CNAMES = {ours: theirs for theirs, ours in MEGENGINE_NAMES.items()}
@@ -47,17 +47,13 @@ def is_dtype_equal(a: Any, b: Any) -> bool:
 
 def _of_kind(what: str, dtype: Any, name: str) -> QuantizedDType:
     found = as_dtype(dtype)
-    if (
-        not isinstance(found, QuantizedDType)
-        or found.storage != np.dtype(_STORAGE[name])
-        or not found.name.startswith(name)
-    ):
+    if not isinstance(found, QuantizedDType) or found.storage != QUANTIZED[name][0] or not found.name.startswith(name):
         example = f"{name}(0.1, 3)" if name.startswith("quint") else f"{name}(0.1)"
         raise DTypeError(f"{what} is {found}; expected a dtype such as {example}")
     return found
 
 
-_STORAGE = {"quint8": "uint8", "qint8": "int8", "qint32": "int32", "quint4": "uint8", "qint4": "int8", "qint1": "int8"}
+_KINDS = ("quint8", "qint8", "qint32", "quint4", "qint4", "qint1")
 
 
 def _with_metadata(values: np.ndarray, dtype: QuantizedDType) -> np.ndarray:
@@ -91,7 +87,7 @@ def _from(name: str) -> Callable[[np.ndarray], np.ndarray]:
 
 
 convert_to_quint8, convert_to_qint8, convert_to_qint32, convert_to_quint4, convert_to_qint4, convert_to_qint1 = map(
-    _to, _STORAGE
+    _to, _KINDS
 )
 (
     convert_from_quint8,
@@ -100,4 +96,4 @@ convert_to_quint8, convert_to_qint8, convert_to_qint32, convert_to_quint4, conve
     convert_from_quint4,
     convert_from_qint4,
     convert_from_qint1,
-) = map(_from, _STORAGE)
+) = map(_from, _KINDS)
