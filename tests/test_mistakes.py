@@ -142,7 +142,7 @@ MISTAKES = {
     "sum with None": (lambda: V + None, TypeError, r"__add__\(tensor float32\(3,\), None\)"),
     "index": (lambda: V[5], IndexError, "index 5 is out of range for axis 0 of length 3"),
     "index of a float": (lambda: V[1.5], TypeError, "expected integers"),
-    "too many indices": (lambda: V[0, 0], IndexError, "2 indices for a tensor of 1 axis"),
+    "too many indices": (lambda: V[0, 0], IndexError, r"2 indices for a tensor of shape \("),
     "assigned shape": (lambda: V.__setitem__(0, tensor([1.0, 2])), ValueError, r"shape \(2,\) does not fit"),
     "reshape": (lambda: V.reshape(2, 2), ValueError, r"\(2, 2\) holds 4 elements, the input has 3"),
     "axis": (lambda: F.sum(V, axis=3), IndexError, r"sum: axis 3 is out of range for 1 axis"),

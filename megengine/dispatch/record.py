@@ -1,16 +1,17 @@
-"""The record of an op: everything that is known about it, in one value."""
+"""The record of an op: everything known about it, in one value."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ParamSpec
 
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import OptionError, nearest
 from megengine.core.spec import TensorSpec
 
 Attrs = Mapping[str, Any]
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class NoRule:
 
 @dataclass(frozen=True, slots=True)
 class ZeroGradient(NoRule):
-    """No rule is needed, as no gradient passes the op."""
+    """No rule is needed, since no gradient passes the op."""
 
 
 def not_differentiable(reason: str) -> NoRule:
@@ -43,11 +44,11 @@ def no_onnx(reason: str) -> NoRule:
 
 @dataclass(frozen=True, slots=True)
 class OnnxRule:
-    """How an op stands in ONNX, where that is the same whatever stands around it: one operator with the same inputs.
+    """The ONNX form of an op that is one operator with the same inputs, whatever its neighbours are.
 
     `attributes` maps our attribute names to ONNX's; pairs for every axis become all begins, then all ends. `more`
-    gives the attributes that ONNX wants besides, from the specs of the inputs. With `read=False` the rule is for
-    export only, and the reader of the operator in `convert.onnx` decides what becomes this op.
+    gives the further attributes of the operator, from the specs of the inputs. With `read=False` the rule is for
+    export only, and the operator has a reader in `convert.onnx`.
     """
 
     op_type: str
@@ -65,7 +66,7 @@ ONNX_WRITER = OnnxWriter()
 
 
 def stays_float(reason: str) -> NoRule:
-    """The value of `quant` for an op that no integer network computes in integers."""
+    """The value of `quant` for an op that integer networks compute in float."""
     return NoRule("quantization rule", reason)
 
 
@@ -82,7 +83,7 @@ class QuantRule:
         weight_axis: output-channel axis of the weight, from the attributes; None if it has none of its own.
         transposed: the weight's first axis counts inputs.
         clamp: real bounds (lo, hi) of a clamp, None where open.
-        fixed: dtype of the output whatever the data says.
+        fixed: dtype of the output, independent of the data.
         non_negative: "always", "inherit" (if all inputs are), or "never" known to be.
         usable: attributes -> None, or why this form stays in float.
     """
@@ -139,7 +140,8 @@ class Op:
     `vjp(ctx, *cotangents)` gives one gradient (or None) per input, written in ops; `ctx` has `inputs`, `outputs`,
     `attrs` and `needs` (which inputs want a gradient). `quant` says how it takes part in an integer
     network. With `moves` the result holds nothing but elements of the first input. `macs(inputs, result, attrs)` counts
-    the multiply-accumulates of a convolution or matrix product from specs.
+    the multiply-accumulates of a convolution or matrix product from specs. Plans fuse an `activation` into the layer
+    before it.
     """
 
     name: str
@@ -154,6 +156,7 @@ class Op:
     moves: bool = False
     macs: Macs = no_macs
     random: bool = False
+    activation: bool = False
 
     @property
     def weighted(self) -> bool:
@@ -172,16 +175,23 @@ class Op:
 registry: dict[str, Op] = {}
 
 
-def define(op: Op) -> Op:
-    """Enter an op into the registry. A name can be defined once."""
-    if op.name in registry:
-        raise OptionError(f"op {op.name!r} is already defined; choose another name")
-    registry[op.name] = op
-    return op
+def _entering(make: Callable[P, Op]) -> Callable[P, Op]:
+    def define(*args: P.args, **kwargs: P.kwargs) -> Op:
+        """Make the record of an op from the fields of `Op`, and enter it into the registry, once for a name."""
+        op = make(*args, **kwargs)
+        if op.name in registry:
+            raise OptionError(f"op {op.name!r} is already defined; choose another name")
+        registry[op.name] = op
+        return op
+
+    return define
+
+
+define = _entering(Op)
 
 
 def undefine(name: str) -> None:
-    """Take an op out of the registry: for tests that add one at run time."""
+    """Remove an op from the registry: for tests that add one at run time."""
     registry.pop(name, None)
 
 

@@ -12,26 +12,20 @@ from megengine.core.errors import OptionError, brief
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
-from megengine.dispatch import OnnxRule, Op, Sample, apply, define, public
+from megengine.dispatch import OnnxRule, Sample, apply, define, public
 from megengine.ops.common import Axes, Integers, as_tensor, floating, integer, listed, normalize_axes, normalize_axis
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.tensor"
 
 
-def _copy_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
-    return (apply("copy", ct, device=ctx.inputs[0].device),)
-
-
 define(
-    Op(
-        "copy",
-        lambda x, *, device: TensorSpec(x.shape, x.dtype, device),
-        lambda x, device: x.copy(),
-        _copy_vjp,
-        OnnxRule("Identity", read=False),
-        lambda: (Sample((np.arange(6.0).reshape(shape),), {"device": "test0"}) for shape in ((2, 3), (6,))),
-    )
+    "copy",
+    lambda x, *, device: TensorSpec(x.shape, x.dtype, device),
+    lambda x, device: x.copy(),
+    lambda ctx, ct: (apply("copy", ct, device=ctx.inputs[0].device),),
+    OnnxRule("Identity", read=False),
+    lambda: (Sample((np.arange(6.0).reshape(shape),), {"device": "test0"}) for shape in ((2, 3), (6,))),
 )
 
 
@@ -88,7 +82,7 @@ def repeat(inp: TensorLike, repeats: int, axis: int | None = None) -> Tensor:
 
 @public(home=_HOME, by_spec=True)
 def roll(inp: TensorLike, shift: Integers, axis: Axes = None) -> Tensor:
-    """Elements moved along axes; what leaves at one end comes in at the other."""
+    """Elements moved cyclically along axes."""
     x = as_tensor(inp)
     if axis is None:
         return roll(apply("reshape", x, shape=(x.size,)), shift, 0).reshape(x.shape)

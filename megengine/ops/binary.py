@@ -39,7 +39,7 @@ from megengine.ops.common import (
     sample_values,
     unbroadcast,
 )
-from megengine.ops.quantized_calls import elementwise_rule
+from megengine.ops.quantized_calls import Rule, elementwise
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.elemwise"
@@ -103,16 +103,14 @@ def binary(
     """Define an elementwise op of two operands that broadcast; `integer` ones refuse floats."""
     smooth = not isinstance(vjp, NoRule)
     return define(
-        Op(
-            name,
-            _binary_infer(name, logical=logical, integer=integer),
-            reference,
-            _unbroadcasting(vjp) if smooth else vjp,
-            no_onnx("ONNX has no such operator") if onnx is None else OnnxRule(onnx) if isinstance(onnx, str) else onnx,
-            _shift_samples if integer else _binary_samples(*domain, smooth),
-            _shift_errors(name) if integer else _binary_errors(name),
-            quant=quant,
-        )
+        name,
+        _binary_infer(name, logical=logical, integer=integer),
+        reference,
+        _unbroadcasting(vjp) if smooth else vjp,
+        no_onnx("ONNX has no such operator") if onnx is None else OnnxRule(onnx) if isinstance(onnx, str) else onnx,
+        _shift_samples if integer else _binary_samples(*domain, smooth),
+        _shift_errors(name) if integer else _binary_errors(name),
+        quant=quant,
     )
 
 
@@ -222,34 +220,40 @@ for _name, _reference, _onnx in (
 ):
     binary(_name, _reference, _BOOLEAN, onnx=_onnx, logical=True)
 
-# ---------------------------------------------------------------- public functions
-
 
 def _declare_binary(
-    name: str, *methods: str, in_place: str = "", real: bool = False, logical: bool = False
+    name: str,
+    *methods: str,
+    in_place: str = "",
+    real: bool = False,
+    logical: bool = False,
+    reflected: bool = False,
+    quantized: Rule | None = None,
 ) -> Callable[[Any, Any], Tensor]:
+    """Declare the public function of an op; a reflected one is the method for numbers on the left."""
+
     def function(x: TensorLike, y: TensorLike) -> Tensor:
-        a, b = operands(name, x, y)
+        a, b = operands(name, y, x) if reflected else operands(name, x, y)
         if logical:
             require_bool(name, a, b)
         return apply(name, floating(a), floating(b)) if real else apply(name, a, b)
 
-    function.__name__ = function.__qualname__ = name
-    function.__module__ = _HOME
-    function.__doc__ = f"Elementwise `{name}` of x and y (shapes broadcast); returns a tensor of the broadcast shape."
-    rule = elementwise_rule(name)
+    function.__name__ = function.__qualname__ = methods[0].strip("_") if reflected else name
+    function.__module__ = home = "megengine.tensor" if reflected else _HOME
+    text = f"Elementwise `{name}` of x and y (shapes broadcast); returns a tensor of the broadcast shape."
+    function.__doc__ = f"y {name} x, for numbers on the left." if reflected else text
     in_places = (in_place,) if in_place else ()
-    return public(home=_HOME, methods=methods, in_place=in_places, by_spec=True, quantized=rule)(function)
+    return public(home=home, methods=methods, in_place=in_places, by_spec=True, quantized=quantized)(function)
 
 
-_declare_binary("add", "__add__", in_place="__iadd__")
-_declare_binary("sub", "__sub__", in_place="__isub__")
+_declare_binary("add", "__add__", in_place="__iadd__", quantized=elementwise)
+_declare_binary("sub", "__sub__", in_place="__isub__", quantized=elementwise)
 _declare_binary("mul", "__mul__", in_place="__imul__")
 _declare_binary("div", "__truediv__", in_place="__itruediv__", real=True)
 _declare_binary("floor_div", "__floordiv__", in_place="__ifloordiv__")
 _declare_binary("mod", "__mod__", in_place="__imod__")
-maximum = _declare_binary("maximum")
-minimum = _declare_binary("minimum")
+maximum = _declare_binary("maximum", quantized=elementwise)
+minimum = _declare_binary("minimum", quantized=elementwise)
 _declare_binary("left_shift", "__lshift__", in_place="__ilshift__")
 _declare_binary("right_shift", "__rshift__", in_place="__irshift__")
 _declare_binary("equal", "__eq__")
@@ -274,24 +278,15 @@ def pow(x: TensorLike, y: TensorLike) -> Tensor:
     return apply("pow", floating(a), floating(b))
 
 
-def _declare_reflected(name: str, method: str, *, real: bool = False) -> None:
-    def function(x: TensorLike, y: TensorLike) -> Tensor:
-        a, b = operands(name, y, x)
-        return apply(name, floating(a), floating(b)) if real else apply(name, a, b)
-
-    function.__name__ = function.__qualname__ = method.strip("_")
-    function.__doc__ = f"y {name} x, for numbers on the left."
-    rule = elementwise_rule(name)
-    public(home="megengine.tensor", methods=(method,), by_spec=True, quantized=rule)(function)
-
-
-for _name in ("add", "sub", "mul", "mod"):
-    _declare_reflected(_name, f"__r{_name}__")
-_declare_reflected("pow", "__rpow__", real=True)
-_declare_reflected("div", "__rtruediv__", real=True)
-_declare_reflected("floor_div", "__rfloordiv__")
-_declare_reflected("left_shift", "__rlshift__")
-_declare_reflected("right_shift", "__rrshift__")
+_declare_binary("add", "__radd__", reflected=True, quantized=elementwise)
+_declare_binary("sub", "__rsub__", reflected=True, quantized=elementwise)
+_declare_binary("mul", "__rmul__", reflected=True)
+_declare_binary("mod", "__rmod__", reflected=True)
+_declare_binary("pow", "__rpow__", reflected=True, real=True)
+_declare_binary("div", "__rtruediv__", reflected=True, real=True)
+_declare_binary("floor_div", "__rfloordiv__", reflected=True)
+_declare_binary("left_shift", "__rlshift__", reflected=True)
+_declare_binary("right_shift", "__rrshift__", reflected=True)
 
 
 @public(home="megengine.tensor", methods=("__pos__",), by_spec=True)

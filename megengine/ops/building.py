@@ -1,4 +1,4 @@
-"""Tensors made of values of a graph: what `Tensor(x)` and `Tensor([1, x, 1])` are while a model is traced."""
+"""Tensors made of values of a graph: the form of `Tensor(x)` and `Tensor([1, x, 1])` while a model is traced."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _has_tensor(data: Any) -> bool:
 
 
 def _cast(x: Tensor, kind: DType) -> Tensor:
-    """Numbers in another dtype; those of quantized tensors are not their values, and asked for with care only."""
+    """Numbers in another dtype. Quantized dtypes are refused: their integers are not their values."""
     if isinstance(kind, QuantizedDType) or isinstance(x.dtype, QuantizedDType):
         raise DTypeError(
             f"tensor: {x.dtype} to {kind} while a model is traced; expected dtypes without a scale; use astype"

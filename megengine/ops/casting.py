@@ -10,12 +10,8 @@ from megengine.core.dtype import QuantizedDType, as_dtype, is_float
 from megengine.core.errors import DTypeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import DTypeLike, TensorLike
-from megengine.dispatch import ONNX_WRITER, Op, Sample, apply, define, public
-from megengine.ops.common import (
-    FLOAT32,
-    as_tensor,
-    sample_values,
-)
+from megengine.dispatch import ONNX_WRITER, Sample, apply, define, public
+from megengine.ops.common import FLOAT32, as_tensor, sample_values
 from megengine.tensor import Tensor
 
 
@@ -31,20 +27,16 @@ def _cast(x: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 define(
-    Op(
-        "cast",
-        _cast_infer,
-        _cast,
-        lambda ctx, ct: (apply("cast", ct, dtype=ctx.inputs[0].dtype) if is_float(ctx.inputs[0].dtype) else None,),
-        ONNX_WRITER,
-        lambda: iter(
-            [
-                Sample((sample_values(3, 4),), {"dtype": FLOAT32}, False),
-                Sample((sample_values(0, 4),), {"dtype": FLOAT32}, False),
-            ]
-        ),
-        moves=True,
-    )
+    "cast",
+    _cast_infer,
+    _cast,
+    lambda ctx, ct: (apply("cast", ct, dtype=ctx.inputs[0].dtype) if is_float(ctx.inputs[0].dtype) else None,),
+    ONNX_WRITER,
+    lambda: [
+        Sample((sample_values(3, 4),), {"dtype": FLOAT32}, False),
+        Sample((sample_values(0, 4),), {"dtype": FLOAT32}, False),
+    ],
+    moves=True,
 )
 
 
@@ -63,7 +55,7 @@ def astype(inp: TensorLike, dtype: DTypeLike) -> Tensor:
 
 @public(home="megengine.tensor", methods=("detach",))
 def detach(self: Tensor) -> Tensor:
-    """The same value, unknown to gradient recording."""
+    """The same value, without gradients."""
     if self._value is not None:
         return Tensor._of_spec(self._value, self.spec)
     if self._thunk is None:

@@ -10,10 +10,10 @@ import numpy as np
 from megengine.core.dtype import storage_of
 from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
-from megengine.core.text import counted
 from megengine.core.types import TensorLike
-from megengine.dispatch import ErrorSample, Op, Sample, apply, define, no_onnx, public
+from megengine.dispatch import ErrorSample, Sample, apply, define, no_onnx, public
 from megengine.ops.common import BOOL, as_tensor, cast, choice, normalize_axis, refuse_quantized
+from megengine.ops.index import along_axis
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.tensor"
@@ -40,17 +40,13 @@ def _cumsum_samples() -> Iterator[Sample]:
 
 
 define(
-    Op(
-        "cumsum",
-        _cumsum_infer,
-        _cumsum,
-        lambda ctx, ct: (apply("cumsum", ct, axis=ctx.attrs["axis"], reverse=not ctx.attrs["reverse"]),),
-        no_onnx("ONNX takes the axis as an input"),
-        _cumsum_samples,
-        lambda: iter(
-            [ErrorSample((np.zeros(3),), {"axis": 1, "reverse": False}, IndexError, "cumsum: axis 1 is out of range")]
-        ),
-    )
+    "cumsum",
+    _cumsum_infer,
+    _cumsum,
+    lambda ctx, ct: (apply("cumsum", ct, axis=ctx.attrs["axis"], reverse=not ctx.attrs["reverse"]),),
+    no_onnx("ONNX takes the axis as an input"),
+    _cumsum_samples,
+    lambda: [ErrorSample((np.zeros(3),), {"axis": 1, "reverse": False}, IndexError, "cumsum: axis 1 is out of range")],
 )
 
 
@@ -84,15 +80,9 @@ def scatter(inp: TensorLike, axis: int, index: TensorLike, source: TensorLike) -
     index (integers) and source have one shape, of inp's number of axes and nowhere longer than inp.
     """
     x, i, s = as_tensor(inp), as_tensor(index), as_tensor(source)
-    axis = normalize_axis("scatter", axis, x.ndim)
     if i.shape != s.shape:
         raise ShapeError(f"scatter: index has shape {i.shape}, source {s.shape}; expected one shape")
-    if i.ndim != x.ndim or any(a > b for k, (a, b) in enumerate(zip(i.shape, x.shape, strict=True)) if k != axis):
-        raise ShapeError(
-            f"scatter: index has shape {i.shape}, inp {x.shape}; expected {counted(x.ndim, 'axis')}, none longer"
-        )
-    grids = np.indices(i.shape, dtype=np.int32, sparse=True)
-    indices = [i if k == axis else Tensor._wrap(np.array(g), None, x.device) for k, g in enumerate(grids)]
+    indices = along_axis("scatter", x, axis, i)
     return apply("set_index", x, cast(s, x.dtype), *indices, pattern=("i",) * x.ndim)
 
 

@@ -12,9 +12,9 @@ from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
-from megengine.dispatch import ErrorSample, OnnxRule, Op, QuantRule, Sample, apply, define, no_onnx, public
+from megengine.dispatch import ErrorSample, OnnxRule, QuantRule, Sample, apply, define, no_onnx, public
 from megengine.kernels.reference import conv as reference
-from megengine.ops.common import Integers, as_tensor, check_modes, pad_pairs, pair, promote, refuse_quantized
+from megengine.ops.common import Integers, as_tensor, check_modes, noise, pad_pairs, pair, promote, refuse_quantized
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.nn"
@@ -44,9 +44,7 @@ def check_window(
         for n, k, s, p, d in zip(size, kernel, stride, padding, dilation, strict=True)
     )
     if min(out) < 1:
-        raise ShapeError(
-            f"{op}: a window of {kernel} (dilation {dilation}) does not fit input {size} with padding {padding}"
-        )
+        raise ShapeError(f"{op}: window of {kernel}, dilation {dilation}, does not fit input {size}, padding {padding}")
     return out
 
 
@@ -55,14 +53,11 @@ def check_conv(op: str, x: TensorSpec, w: TensorSpec, groups: int) -> None:
     if x.ndim != 4 or w.ndim != 4:
         raise ShapeError(f"{op}: x has shape {x.shape}, w {w.shape}; expected x [N,C,H,W] and w [O,C/groups,kh,kw]")
     if groups < 1 or w.shape[0] % groups:
-        raise OptionError(
-            f"{op}: {counted(w.shape[0], 'output channel')} cannot be divided into {counted(groups, 'group')}"
-        )
+        outputs = counted(w.shape[0], "output channel")
+        raise OptionError(f"{op}: {outputs} cannot be divided into {counted(groups, 'group')}")
     if x.shape[1] != w.shape[1] * groups:
-        raise ShapeError(
-            f"{op}: x has {counted(x.shape[1], 'channel')}, "
-            f"w {w.shape} with groups={groups} takes {w.shape[1] * groups}"
-        )
+        have, takes = counted(x.shape[1], "channel"), w.shape[1] * groups
+        raise ShapeError(f"{op}: x has {have}, w {w.shape} with groups={groups} takes {takes}")
 
 
 def _same_float(op: str, *specs: TensorSpec) -> None:
@@ -85,26 +80,20 @@ def infer_conv2d(
 
 def _conv_vjp(ctx: Any, ct: Tensor) -> tuple:
     x, w = ctx.inputs[:2]
-    dx = dw = db = None
-    if ctx.needs[0]:
-        dx = apply("conv2d_backward_data", ct, w, size=x.shape[2:], **ctx.attrs)
-    if ctx.needs[1]:
-        dw = apply("conv2d_backward_weight", x, ct, kernel=w.shape[2:], **ctx.attrs)
-    if len(ctx.inputs) == 2:
-        return dx, dw
-    if ctx.needs[2]:
-        db = apply("sum", ct, axis=(0, 2, 3), keepdims=False)
-    return dx, dw, db
+    dx = apply("conv2d_backward_data", ct, w, size=x.shape[2:], **ctx.attrs) if ctx.needs[0] else None
+    dw = apply("conv2d_backward_weight", x, ct, kernel=w.shape[2:], **ctx.attrs) if ctx.needs[1] else None
+    return dx, dw, *_bias_gradient(ctx, ct)
+
+
+def _bias_gradient(ctx: Any, ct: Tensor) -> list[Tensor | None]:
+    """The gradient of the bias, if there is one, in a list."""
+    return [apply("sum", ct, axis=(0, 2, 3), keepdims=False) if need else None for need in ctx.needs[2:]]
 
 
 def _attrs(
     stride: Any = (1, 1), padding: Any = ((0, 0), (0, 0)), dilation: Any = (1, 1), groups: int = 1
 ) -> dict[str, Any]:
     return {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-
-
-def _random(*shape: int) -> np.ndarray:
-    return np.random.default_rng(list(shape)).standard_normal(shape)
 
 
 _CASES: list[tuple[tuple, tuple, dict[str, Any]]] = [
@@ -119,9 +108,9 @@ _CASES: list[tuple[tuple, tuple, dict[str, Any]]] = [
 
 def _conv_samples() -> Iterator[Sample]:
     for x, w, attrs in _CASES:
-        yield Sample((_random(*x), _random(*w)), attrs)
+        yield Sample((noise(*x), noise(*w)), attrs)
     x, w, attrs = _CASES[0]
-    yield Sample((_random(*x), _random(*w), _random(w[0])), attrs)
+    yield Sample((noise(*x), noise(*w), noise(w[0])), attrs)
 
 
 def _conv_errors() -> Iterator[ErrorSample]:
@@ -144,17 +133,15 @@ def _onnx(op_type: str, **attributes: str) -> OnnxRule:
 
 
 define(
-    Op(
-        "conv2d",
-        infer_conv2d,
-        reference.conv2d,
-        _conv_vjp,
-        _onnx("Conv"),
-        _conv_samples,
-        _conv_errors,
-        quant=QuantRule("weighted", "qconv2d", weight_axis=lambda attrs: 0),
-        macs=window_macs,
-    )
+    "conv2d",
+    infer_conv2d,
+    reference.conv2d,
+    _conv_vjp,
+    _onnx("Conv"),
+    _conv_samples,
+    _conv_errors,
+    quant=QuantRule("weighted", "qconv2d", weight_axis=lambda attrs: 0),
+    macs=window_macs,
 )
 
 
@@ -187,22 +174,20 @@ def _gradient_samples(weight: bool) -> Callable[[], Iterator[Sample]]:
         for x, w, attrs in _CASES:
             spec = infer_conv2d(TensorSpec(x, np.dtype(float)), TensorSpec(w, np.dtype(float)), **attrs)
             if weight:
-                yield Sample((_random(*x), _random(*spec.shape)), {"kernel": w[2:], **attrs})
+                yield Sample((noise(*x), noise(*spec.shape)), {"kernel": w[2:], **attrs})
             else:
-                yield Sample((_random(*spec.shape), _random(*w)), {"size": x[2:], **attrs})
+                yield Sample((noise(*spec.shape), noise(*w)), {"size": x[2:], **attrs})
 
     return samples
 
 
 define(
-    Op(
-        "conv2d_backward_data",
-        _infer_data,
-        reference.conv2d_backward_data,
-        _data_vjp,
-        no_onnx("gradient of conv2d"),
-        _gradient_samples(False),
-    )
+    "conv2d_backward_data",
+    _infer_data,
+    reference.conv2d_backward_data,
+    _data_vjp,
+    no_onnx("gradient of conv2d"),
+    _gradient_samples(False),
 )
 
 
@@ -226,14 +211,12 @@ def _weight_vjp(ctx: Any, g: Tensor) -> tuple:
 
 
 define(
-    Op(
-        "conv2d_backward_weight",
-        _infer_weight,
-        reference.conv2d_backward_weight,
-        _weight_vjp,
-        no_onnx("gradient of conv2d"),
-        _gradient_samples(True),
-    )
+    "conv2d_backward_weight",
+    _infer_weight,
+    reference.conv2d_backward_weight,
+    _weight_vjp,
+    no_onnx("gradient of conv2d"),
+    _gradient_samples(True),
 )
 
 # ---------------------------------------------------------------- transposed convolution
@@ -253,8 +236,7 @@ def _check_geometry(op: str, stride: Any, padding: Any, dilation: Any, groups: i
     pads = [p for pair in padding for p in pair]
     if min(*stride, *dilation, groups) < 1 or min(pads) < 0:
         raise OptionError(
-            f"{op}: stride {stride}, padding {padding}, dilation {dilation}, groups={groups}; "
-            "expected at least 1, padding at least 0"
+            f"{op}: stride {stride}, padding {padding}, dilation {dilation}, groups={groups}; expected >= 1"
         )
 
 
@@ -300,9 +282,7 @@ def _transpose_vjp(ctx: Any, ct: Tensor) -> tuple:
     geometry = _geometry(ctx.attrs)
     dx = apply("conv2d", ct, w, **geometry) if ctx.needs[0] else None
     dw = apply("conv2d_backward_weight", ct, x, kernel=w.shape[2:], **geometry) if ctx.needs[1] else None
-    if len(ctx.inputs) == 2:
-        return dx, dw
-    return dx, dw, apply("sum", ct, axis=(0, 2, 3), keepdims=False) if ctx.needs[2] else None
+    return dx, dw, *_bias_gradient(ctx, ct)
 
 
 def _transpose_samples() -> Iterator[Sample]:
@@ -310,8 +290,8 @@ def _transpose_samples() -> Iterator[Sample]:
         ((2, 3, 4, 5), (3, 2, 3, 3), _attrs((2, 2), ((1, 1), (1, 1))), (1, 0)),
         ((1, 4, 3, 3), (4, 3, 2, 3), _attrs((1, 3), dilation=(2, 1), groups=2), (0, 0)),
     ):
-        yield Sample((_random(*x), _random(*w)), {"output_padding": extra, **attrs})
-    yield Sample((_random(*x), _random(*w), _random(6)), {"output_padding": extra, **attrs})
+        yield Sample((noise(*x), noise(*w)), {"output_padding": extra, **attrs})
+    yield Sample((noise(*x), noise(*w), noise(6)), {"output_padding": extra, **attrs})
 
 
 def _transposed_axis(attrs: Mapping[str, Any]) -> int | None:
@@ -319,19 +299,15 @@ def _transposed_axis(attrs: Mapping[str, Any]) -> int | None:
 
 
 define(
-    Op(
-        "conv_transpose2d",
-        _infer_transpose,
-        _transpose_reference,
-        _transpose_vjp,
-        _onnx("ConvTranspose", output_padding="output_padding"),
-        _transpose_samples,
-        quant=QuantRule("weighted", weight_axis=_transposed_axis, transposed=True),
-        macs=lambda inputs, result, attrs: window_macs(inputs, inputs[0], attrs),
-    )
+    "conv_transpose2d",
+    _infer_transpose,
+    _transpose_reference,
+    _transpose_vjp,
+    _onnx("ConvTranspose", output_padding="output_padding"),
+    _transpose_samples,
+    quant=QuantRule("weighted", weight_axis=_transposed_axis, transposed=True),
+    macs=lambda inputs, result, attrs: window_macs(inputs, inputs[0], attrs),
 )
-
-# ---------------------------------------------------------------- public functions
 
 
 def _one_dtype(op: str, *tensors: Any) -> list[Tensor]:
@@ -342,15 +318,31 @@ def _one_dtype(op: str, *tensors: Any) -> list[Tensor]:
     return [t if t.dtype == dtype else apply("cast", t, dtype=dtype) for t in present]
 
 
-def _weight4(op: str, w: Tensor, groups: int) -> Tensor:
-    """MegEngine's grouped weight (G, O/G, I/G, kh, kw) as [O, I/G, kh, kw]."""
-    if w.ndim != 5:
+def plain_weight(op: str, w: Tensor, groups: int, axes: int) -> Tensor:
+    """MegEngine's grouped weight (groups, O/groups, ...) as [O, ...] of `axes` axes; another weight as it is."""
+    if w.ndim != axes + 1:
         return w
     if w.shape[0] != groups:
-        raise ShapeError(
-            f"{op}: a 5-d weight of shape {w.shape} has {counted(w.shape[0], 'group')}, got groups={groups}"
-        )
+        raise ShapeError(f"{op}: weight {w.shape} has {counted(w.shape[0], 'group')}, got groups={groups}")
     return apply("reshape", w, shape=(w.shape[0] * w.shape[1], *w.shape[2:]))
+
+
+def _convolved(
+    op: str, tensors: list[Tensor], stride: Any, padding: Any, dilation: Any, groups: int, **more: Any
+) -> Tensor:
+    """The op on x, the weight (grouped or not) and the bias (of any shape), if there is one."""
+    tensors[1] = plain_weight(op, tensors[1], groups, 4)
+    if len(tensors) == 3 and tensors[2].ndim != 1:
+        tensors[2] = apply("reshape", tensors[2], shape=(tensors[2].size,))
+    return apply(
+        op,
+        *tensors,
+        stride=pair(op, "stride", stride),
+        padding=pad_pairs(op, padding),
+        dilation=pair(op, "dilation", dilation),
+        groups=int(groups),
+        **more,
+    )
 
 
 @public(home=_HOME, by_spec=True)
@@ -371,18 +363,7 @@ def conv2d(
     [N,O,oh,ow]. Raises ShapeError where shapes do not fit.
     """
     check_modes("conv2d", conv_mode, compute_mode)
-    tensors = _one_dtype("conv2d", inp, weight, bias)
-    tensors[1] = _weight4("conv2d", tensors[1], groups)
-    if bias is not None and tensors[2].ndim != 1:
-        tensors[2] = apply("reshape", tensors[2], shape=(tensors[2].size,))
-    return apply(
-        "conv2d",
-        *tensors,
-        stride=pair("conv2d", "stride", stride),
-        padding=pad_pairs("conv2d", padding),
-        dilation=pair("conv2d", "dilation", dilation),
-        groups=int(groups),
-    )
+    return _convolved("conv2d", _one_dtype("conv2d", inp, weight, bias), stride, padding, dilation, groups)
 
 
 @public(home=_HOME, by_spec=True)
@@ -407,15 +388,5 @@ def conv_transpose2d(
     tensors = _one_dtype(name, inp, weight, bias)
     if tensors[0].dtype == np.int8:  # sums of products do not fit
         tensors = [apply("cast", t, dtype=np.dtype(np.int32)) for t in tensors]
-    tensors[1] = _weight4(name, tensors[1], groups)
-    if bias is not None and tensors[2].ndim != 1:
-        tensors[2] = apply("reshape", tensors[2], shape=(tensors[2].size,))
-    return apply(
-        name,
-        *tensors,
-        stride=pair(name, "stride", stride),
-        padding=pad_pairs(name, padding),
-        output_padding=pair(name, "output_padding", output_padding),
-        dilation=pair(name, "dilation", dilation),
-        groups=int(groups),
-    )
+    extra = pair(name, "output_padding", output_padding)
+    return _convolved(name, tensors, stride, padding, dilation, groups, output_padding=extra)

@@ -9,7 +9,7 @@ from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
 from megengine.ops.common import Integers, as_tensor, check_modes, floating, operands, pad_pairs, pair, tuple_of
-from megengine.ops.conv import conv2d, conv_transpose2d
+from megengine.ops.conv import conv2d, conv_transpose2d, plain_weight
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.nn"
@@ -50,17 +50,14 @@ def conv1d(
 _GEOMETRY = ("stride", "padding", "dilation")
 
 
-def _weight5(op: str, w: Tensor, groups: int) -> Tensor:
-    """MegEngine's grouped weight (G, O/G, I/G, ...) as [O, I/G, ...]."""
-    if w.ndim == 6:
-        if w.shape[0] != groups:
-            raise ShapeError(
-                f"{op}: a weight of shape {w.shape} has {counted(w.shape[0], 'group')}, got groups={groups}"
-            )
-        return apply("reshape", w, shape=(w.shape[0] * w.shape[1], *w.shape[2:]))
+def _volumes(op: str, inp: Any, weight: Any, groups: int) -> tuple[Tensor, Tensor]:
+    """Inp [N,C,D,H,W] and the weight without an axis of groups, in one dtype."""
+    x, w = operands(op, inp, weight)
+    w = plain_weight(op, w, groups, 5)
     if w.ndim != 5:
         raise ShapeError(f"{op}: weight has shape {w.shape}; expected 5 axes, or 6 with groups")
-    return w
+    _axes(op, x, 5)
+    return x, w
 
 
 def _biased(y: Tensor, bias: Any) -> Tensor:
@@ -99,9 +96,7 @@ def conv3d(
     """
     op = "conv3d"
     check_modes(op, conv_mode)
-    x, w = operands(op, inp, weight)
-    w = _weight5(op, w, groups)
-    _axes(op, x, 5)
+    x, w = _volumes(op, inp, weight, groups)
     s, p, d = (tuple_of(op, n, v, 3) for n, v in zip(_GEOMETRY, (stride, padding, dilation), strict=True))
     x = apply("pad", x, widths=((0, 0), (0, 0), (p[0], p[0]), (0, 0), (0, 0)), mode="constant", value=0.0)
     span, taps = x.shape[2] - d[0] * (w.shape[2] - 1), w.shape[2]
@@ -133,9 +128,7 @@ def conv_transpose3d(
 ) -> Tensor:
     """The adjoint of conv3d: inp [N,I,D,H,W], weight [I,O/groups,kd,kh,kw]; bias (1,O,1,1,1) or [O]."""
     op = "conv_transpose3d"
-    x, w = operands(op, inp, weight)
-    w = _weight5(op, w, groups)
-    _axes(op, x, 5)
+    x, w = _volumes(op, inp, weight, groups)
     s, p, d = (tuple_of(op, n, v, 3) for n, v in zip(_GEOMETRY, (stride, padding, dilation), strict=True))
     extra = tuple_of(op, "output_padding", output_padding, 3)
     if min(*s, *d) < 1 or min(p) < 0:

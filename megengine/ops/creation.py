@@ -16,11 +16,7 @@ from megengine.core.errors import ArgumentError, OptionError, ShapeError, brief
 from megengine.core.limits import refuse_oversized
 from megengine.core.types import DTypeLike, TensorLike
 from megengine.dispatch import public
-from megengine.ops.common import (
-    FLOAT32,
-    Integers,
-    as_tensor,
-)
+from megengine.ops.common import FLOAT32, Integers, as_tensor
 from megengine.ops.shape import shape_argument
 from megengine.tensor import Tensor
 

@@ -13,13 +13,14 @@ from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError,
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
-from megengine.dispatch import ONNX_WRITER, OnnxRule, Op, Sample, apply, define, no_onnx, not_differentiable, public
+from megengine.dispatch import ONNX_WRITER, OnnxRule, Sample, apply, define, no_onnx, not_differentiable, public
 from megengine.ops.common import (
     BOOL,
     INT32,
     as_tensor,
     broadcast_shapes,
     cast,
+    noise,
     normalize_axis,
     operands,
     unbroadcast,
@@ -48,9 +49,7 @@ def _check_bounds(op: str, shape: tuple[int, ...], pattern: Pattern, indices: tu
 
 def _index_infer(x: TensorSpec, *indices: TensorSpec, pattern: Pattern) -> TensorSpec:
     if len(pattern) != x.ndim:
-        raise ShapeError(
-            f"index: a pattern of {counted(len(pattern), 'entry')} for shape {x.shape}; expected one per axis"
-        )
+        raise ShapeError(f"index: {counted(len(pattern), 'entry')} for shape {x.shape}; expected one per axis")
     for s in indices:
         if storage_of(s.dtype).kind not in "iu" or isinstance(s.dtype, QuantizedDType):
             raise DTypeError(f"index: an index tensor is {s.dtype}; expected integers")
@@ -68,7 +67,7 @@ def _index_infer(x: TensorSpec, *indices: TensorSpec, pattern: Pattern) -> Tenso
 def _index(x: np.ndarray, *indices: np.ndarray, pattern: Pattern) -> np.ndarray:
     key = _key(pattern, indices)
     try:
-        return x[key] if indices else np.array(x[key])  # what is taken by indices is new
+        return x[key] if indices else np.array(x[key])  # indexing by arrays copies
     except IndexError:
         _check_bounds("index", x.shape, pattern, indices)
         raise
@@ -90,38 +89,28 @@ def _index_vjp(ctx: Any, ct: Tensor) -> tuple:
     return (grad, *[None] * len(indices))
 
 
-def _x(*shape: int) -> np.ndarray:
-    return np.random.default_rng(list(shape)).standard_normal(shape)
-
-
 _I = np.array([[2, 0], [1, -1]], np.int32)
 define(
-    Op(
-        "index",
-        _index_infer,
-        _index,
-        _index_vjp,
-        ONNX_WRITER,
-        lambda: iter(
-            [
-                Sample((_x(3, 4), _I), {"pattern": ("i", (None, None, 1))}),
-                Sample((_x(3, 4, 5), _I, np.array([0, 3], np.int32)), {"pattern": ("i", (0, 2, 1), "i")}),
-            ]
-        ),
-    )
+    "index",
+    _index_infer,
+    _index,
+    _index_vjp,
+    ONNX_WRITER,
+    lambda: [
+        Sample((noise(3, 4), _I), {"pattern": ("i", (None, None, 1))}),
+        Sample((noise(3, 4, 5), _I, np.array([0, 3], np.int32)), {"pattern": ("i", (0, 2, 1), "i")}),
+    ],
 )
 define(
-    Op(
-        "index_backward",
-        lambda ct, *indices, shape, pattern: TensorSpec(tuple(shape), ct.dtype, ct.device),
-        _index_backward,
-        lambda ctx, ct: (
-            apply("index", ct, *ctx.inputs[1:], pattern=ctx.attrs["pattern"]),
-            *[None] * (len(ctx.inputs) - 1),
-        ),
-        no_onnx("gradient of index"),
-        lambda: iter([Sample((_x(2, 2, 4), _I), {"shape": (3, 4), "pattern": ("i", (None, None, 1))})]),
-    )
+    "index_backward",
+    lambda ct, *indices, shape, pattern: TensorSpec(tuple(shape), ct.dtype, ct.device),
+    _index_backward,
+    lambda ctx, ct: (
+        apply("index", ct, *ctx.inputs[1:], pattern=ctx.attrs["pattern"]),
+        *[None] * (len(ctx.inputs) - 1),
+    ),
+    no_onnx("gradient of index"),
+    lambda: [Sample((noise(2, 2, 4), _I), {"shape": (3, 4), "pattern": ("i", (None, None, 1))})],
 )
 
 
@@ -137,7 +126,7 @@ def _set_infer(x: TensorSpec, value: TensorSpec, *indices: TensorSpec, pattern: 
 def _set(x: np.ndarray, value: np.ndarray, *indices: np.ndarray, pattern: Pattern) -> np.ndarray:
     _check_bounds("set_index", x.shape, pattern, indices)
     out = np.array(x)
-    # NumPy walks along negative strides backwards, and of several values for one place the last is to stay
+    # NumPy walks negative strides backwards, but of several values for one place the last must win
     out[_key(pattern, tuple(np.ascontiguousarray(i).reshape(i.shape) for i in indices))] = value
     return out
 
@@ -152,14 +141,12 @@ def _set_vjp(ctx: Any, ct: Tensor) -> tuple:
 
 
 define(
-    Op(
-        "set_index",
-        _set_infer,
-        _set,
-        _set_vjp,
-        ONNX_WRITER,
-        lambda: iter([Sample((_x(3, 4), _x(2, 1), np.array([2, 0], np.int32)), {"pattern": ("i", (0, 2, 1))})]),
-    )
+    "set_index",
+    _set_infer,
+    _set,
+    _set_vjp,
+    ONNX_WRITER,
+    lambda: [Sample((noise(3, 4), noise(2, 1), np.array([2, 0], np.int32)), {"pattern": ("i", (0, 2, 1))})],
 )
 
 
@@ -176,14 +163,12 @@ def _one_hot(x: np.ndarray, depth: int) -> np.ndarray:
 
 
 define(
-    Op(
-        "one_hot",
-        _one_hot_infer,
-        _one_hot,
-        not_differentiable("the input is an index"),
-        ONNX_WRITER,
-        lambda: iter([Sample((np.array([[0, 2], [1, 1]], np.int32),), {"depth": 3}, False)]),
-    )
+    "one_hot",
+    _one_hot_infer,
+    _one_hot,
+    not_differentiable("the input is an index"),
+    ONNX_WRITER,
+    lambda: [Sample((np.array([[0, 2], [1, 1]], np.int32),), {"depth": 3}, False)],
 )
 
 
@@ -204,14 +189,12 @@ def _where_vjp(ctx: Any, ct: Tensor) -> tuple:
 
 
 define(
-    Op(
-        "where",
-        _where_infer,
-        lambda mask, x, y: np.where(mask, x, y),
-        _where_vjp,
-        OnnxRule("Where"),
-        lambda: iter([Sample((np.array([True, False, True]), _x(2, 3), _x(2, 1)))]),
-    )
+    "where",
+    _where_infer,
+    lambda mask, x, y: np.where(mask, x, y),
+    _where_vjp,
+    OnnxRule("Where"),
+    lambda: [Sample((np.array([True, False, True]), noise(2, 3), noise(2, 1)))],
 )
 
 # ---------------------------------------------------------------- the square brackets
@@ -223,9 +206,7 @@ def _expand_items(shape: tuple[int, ...], key: Any) -> tuple[list[Any], list[int
     items = [np.asarray(i) if isinstance(i, (list, np.ndarray)) else i for i in items]
     used = sum(_width(i) for i in items)
     if used > len(shape):
-        raise IndexOutOfRangeError(
-            f"getitem: {counted(used, 'index')} for a tensor of {counted(len(shape), 'axis')}, shape {shape}"
-        )
+        raise IndexOutOfRangeError(f"getitem: {counted(used, 'index')} for a tensor of shape {shape}")
     if any(i is Ellipsis for i in items):
         at = next(k for k, i in enumerate(items) if i is Ellipsis)
         items[at : at + 1] = [slice(None)] * (len(shape) - used)
@@ -371,7 +352,7 @@ def _with_new_axes(x: Tensor, items: list[Any], new: list[int]) -> tuple[Tensor,
 
 @public(home="megengine.tensor", in_place=("__setitem__",), by_spec=True)
 def setitem(inp: Tensor, key: Any, value: TensorLike) -> Tensor:
-    """What `inp` is with other elements; `inp[key] = value` gives it that value, other tensors are not affected.
+    """`inp` with other elements; `inp[key] = value` replaces its value, other tensors are not affected.
 
     A tensor without axes takes any value by `x[...] = value`, and its shape and dtype with it, as in MegEngine.
     """
@@ -407,21 +388,21 @@ def _set_plain(inp: Tensor, key: tuple[Any, ...], value: Tensor) -> Tensor:
     return apply("set_index", inp, value, pattern=pattern)
 
 
-# ---------------------------------------------------------------- public functions
-
-
 @public(home=_HOME, by_spec=True)
 def gather(inp: TensorLike, axis: int, index: TensorLike) -> Tensor:
     """out[i][j] = inp[index[i][j]][j] for axis 0, likewise for others; index has inp's number of axes."""
-    x, i = as_tensor(inp), as_tensor(index)
-    axis = normalize_axis("gather", axis, x.ndim)
+    x = as_tensor(inp)
+    return apply("index", x, *along_axis("gather", x, axis, as_tensor(index)), pattern=("i",) * x.ndim)
+
+
+def along_axis(op: str, x: Tensor, axis: int, index: Tensor) -> list[Tensor]:
+    """For every axis of x the index of the elements that `index` chooses along one axis; elsewhere they stay."""
+    axis, i = normalize_axis(op, axis, x.ndim), index
     if i.ndim != x.ndim or any(a > b for k, (a, b) in enumerate(zip(i.shape, x.shape, strict=True)) if k != axis):
-        raise ShapeError(
-            f"gather: index has shape {i.shape}, inp {x.shape}; expected {counted(x.ndim, 'axis')}, none longer"
-        )
+        expected = f"expected {counted(x.ndim, 'axis')}, none longer"
+        raise ShapeError(f"{op}: index has shape {i.shape}, inp {x.shape}; {expected}")
     grids = np.indices(i.shape, dtype=np.int32, sparse=True)
-    indices = [i if k == axis else Tensor._wrap(np.array(g)) for k, g in enumerate(grids)]
-    return apply("index", x, *indices, pattern=("i",) * x.ndim)
+    return [i if k == axis else Tensor._wrap(np.array(g), None, x.device) for k, g in enumerate(grids)]
 
 
 @public(home="megengine.functional.nn", by_spec=True)
@@ -456,9 +437,7 @@ def embedding(
     which MegEngine refuses too, and IndexOutOfRangeError for a padding_idx that is no row.
     """
     if max_norm is not None or norm_type is not None:
-        raise OptionError(
-            "embedding: max_norm and norm_type are not supported; normalise the weight, as F.normalize does"
-        )
+        raise OptionError("embedding: max_norm and norm_type are not supported; use F.normalize on the weight")
     w, index = as_tensor(weight), as_tensor(inp)
     rows = apply("index", w, index, pattern=("i", (None, None, None)))
     if padding_idx is None:

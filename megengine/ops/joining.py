@@ -17,15 +17,8 @@ from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeE
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
-from megengine.dispatch import ONNX_WRITER, ErrorSample, OnnxRule, Op, QuantRule, Sample, apply, define, public
-from megengine.ops.common import (
-    Integers,
-    as_tensor,
-    cast,
-    normalize_axis,
-    promote,
-    sample_values,
-)
+from megengine.dispatch import ONNX_WRITER, ErrorSample, OnnxRule, QuantRule, Sample, apply, define, public
+from megengine.ops.common import Integers, as_tensor, cast, normalize_axis, promote, sample_values
 from megengine.ops.creation import zeros_like
 from megengine.tensor import Tensor
 
@@ -44,8 +37,7 @@ def _concat_infer(*xs: TensorSpec, axis: int) -> TensorSpec:
             a != b for k, (a, b) in enumerate(zip(x.shape, first.shape, strict=False)) if k != axis
         ):
             raise ShapeError(
-                f"concat: input {i} has shape {x.shape}, input 0 {first.shape}; "
-                f"expected equal lengths except on axis {axis}"
+                f"concat: input {i} has shape {x.shape}, input 0 {first.shape}; they differ outside axis {axis}"
             )
     length = sum(x.shape[axis] for x in xs)
     return TensorSpec((*first.shape[:axis], length, *first.shape[axis + 1 :]), first.dtype, first.device)
@@ -57,23 +49,17 @@ def _concat_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor, ...]:
 
 
 define(
-    Op(
-        "concat",
-        _concat_infer,
-        lambda *xs, axis: np.concatenate(xs, axis=axis),
-        _concat_vjp,
-        OnnxRule("Concat", {"axis": "axis"}, read=False),
-        lambda: iter(
-            [
-                Sample((sample_values(2, 3), sample_values(2, 1)), {"axis": 1}),
-                Sample((sample_values(2, 3, 2), sample_values(0, 3, 2)), {"axis": 0}),
-            ]
-        ),
-        lambda: iter(
-            [ErrorSample((np.zeros((2, 3)), np.zeros((3, 3))), {"axis": 1}, ShapeError, "concat: input 1 has shape")]
-        ),
-        quant=QuantRule("concat", non_negative="inherit"),
-    )
+    "concat",
+    _concat_infer,
+    lambda *xs, axis: np.concatenate(xs, axis=axis),
+    _concat_vjp,
+    OnnxRule("Concat", {"axis": "axis"}, read=False),
+    lambda: [
+        Sample((sample_values(2, 3), sample_values(2, 1)), {"axis": 1}),
+        Sample((sample_values(2, 3, 2), sample_values(0, 3, 2)), {"axis": 0}),
+    ],
+    lambda: [ErrorSample((np.zeros((2, 3)), np.zeros((3, 3))), {"axis": 1}, ShapeError, "concat: input 1 has shape")],
+    quant=QuantRule("concat", non_negative="inherit"),
 )
 
 
@@ -84,26 +70,20 @@ def _split_infer(x: TensorSpec, *, sections: tuple[int, ...], axis: int) -> tupl
     return tuple(TensorSpec((*x.shape[:axis], n, *x.shape[axis + 1 :]), x.dtype, x.device) for n in sections)
 
 
-def _split(x: np.ndarray, sections: tuple[int, ...], axis: int) -> tuple[np.ndarray, ...]:
-    return tuple(np.ascontiguousarray(p) for p in np.split(x, np.cumsum(sections)[:-1], axis))
-
-
 def _split_vjp(ctx: Any, *cts: Tensor | None) -> tuple[Tensor]:
     filled = [zeros_like(o) if ct is None else ct for ct, o in zip(cts, ctx.outputs, strict=True)]
     return (apply("concat", *filled, axis=ctx.attrs["axis"]),)
 
 
 define(
-    Op(
-        "split",
-        _split_infer,
-        _split,
-        _split_vjp,
-        ONNX_WRITER,
-        lambda: iter([Sample((sample_values(2, 5),), {"sections": (2, 0, 3), "axis": 1})]),
-        lambda: iter([ErrorSample((np.zeros((2, 5)),), {"sections": (2, 2), "axis": 1}, ShapeError, "do not add up")]),
-        moves=True,
-    )
+    "split",
+    _split_infer,
+    lambda x, sections, axis: tuple(np.ascontiguousarray(p) for p in np.split(x, np.cumsum(sections)[:-1], axis)),
+    _split_vjp,
+    ONNX_WRITER,
+    lambda: [Sample((sample_values(2, 5),), {"sections": (2, 0, 3), "axis": 1})],
+    lambda: [ErrorSample((np.zeros((2, 5)),), {"sections": (2, 2), "axis": 1}, ShapeError, "do not add up")],
+    moves=True,
 )
 
 

@@ -13,7 +13,7 @@ from megengine.core.dtype import DType
 from megengine.core.errors import DTypeError, GradientError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import ErrorSample, Op, Sample, apply, define, no_onnx, public
+from megengine.dispatch import ErrorSample, Sample, apply, define, no_onnx, public
 from megengine.ops.common import (
     FLOAT32,
     as_tensor,
@@ -61,20 +61,14 @@ def _inverse_samples() -> Iterator[Sample]:
         yield Sample((rng.standard_normal(shape) + 4 * np.eye(shape[-1]),))
 
 
-def _inverse_errors() -> Iterator[ErrorSample]:
-    yield ErrorSample((np.zeros((2, 3), np.float32),), {}, ShapeError, "matinv: inp has shape .* square")
-
-
 define(
-    Op(
-        "matinv",
-        _inverse_infer,
-        _inverse,
-        _inverse_vjp,
-        no_onnx("no such operator"),
-        _inverse_samples,
-        _inverse_errors,
-    )
+    "matinv",
+    _inverse_infer,
+    _inverse,
+    _inverse_vjp,
+    no_onnx("no such operator"),
+    _inverse_samples,
+    lambda: [ErrorSample((np.zeros((2, 3), np.float32),), {}, ShapeError, "matinv: inp has shape .* square")],
 )
 
 
@@ -141,7 +135,7 @@ def _svd_vjp(ctx: Any, du: Tensor | None, ds: Tensor | None, dv: Tensor | None) 
 
 
 def _svd(x: np.ndarray, full: bool) -> tuple[np.ndarray, ...]:
-    if not np.isfinite(x).all():  # NumPy would not come back
+    if not np.isfinite(x).all():  # NumPy may not terminate
         raise OptionError("svd: inp has elements that are infinite or not a number; expected finite ones")
     return tuple(np.linalg.svd(x, full))
 
@@ -154,15 +148,13 @@ def _svd_samples() -> Iterator[Sample]:
 
 
 define(
-    Op(
-        "svd",
-        _svd_infer,
-        _svd,
-        _svd_vjp,
-        no_onnx("no such operator"),
-        _svd_samples,
-        lambda: iter([ErrorSample((np.zeros(3, np.float32),), {"full": False}, ShapeError, "svd: inp has shape")]),
-    )
+    "svd",
+    _svd_infer,
+    _svd,
+    _svd_vjp,
+    no_onnx("no such operator"),
+    _svd_samples,
+    lambda: [ErrorSample((np.zeros(3, np.float32),), {"full": False}, ShapeError, "svd: inp has shape")],
 )
 
 
@@ -202,31 +194,25 @@ def _part_infer(name: str) -> Callable[[TensorSpec], TensorSpec]:
 
 _FLOATS = np.linspace(-2.0, 1.5, 6).reshape(2, 3)
 define(
-    Op(
-        "complex",
-        _complex_infer,
-        lambda a, b: a + 1j * b,
-        _complex_vjp,
-        no_onnx("no complex numbers there"),
-        lambda: iter([Sample((_FLOATS, _FLOATS[:1]), {}, False)]),
-        lambda: iter([ErrorSample((np.zeros(3, np.int32),) * 2, {}, DTypeError, "complex: parts are int32")]),
-    )
+    "complex",
+    _complex_infer,
+    lambda a, b: a + 1j * b,
+    _complex_vjp,
+    no_onnx("no complex numbers there"),
+    lambda: [Sample((_FLOATS, _FLOATS[:1]), {}, False)],
+    lambda: [ErrorSample((np.zeros(3, np.int32),) * 2, {}, DTypeError, "complex: parts are int32")],
 )
 for _name, _take in (("real", np.real), ("imag", np.imag)):
     define(
-        Op(
-            _name,
-            _part_infer(_name),
-            lambda x, _take=_take: np.array(_take(x)),
-            (lambda ctx, ct: (apply("complex", ct, ct * 0),))
-            if _name == "real"
-            else (lambda ctx, ct: (apply("complex", ct * 0, ct),)),
-            no_onnx("no complex numbers there"),
-            lambda: iter([Sample(((_FLOATS + 2j * _FLOATS).astype(np.complex64),), {}, False)]),
-            lambda _name=_name: iter(
-                [ErrorSample((np.zeros(3, np.float32),), {}, DTypeError, f"{_name}: the input is")]
-            ),
-        )
+        _name,
+        _part_infer(_name),
+        lambda x, _take=_take: np.array(_take(x)),
+        (lambda ctx, ct: (apply("complex", ct, ct * 0),))
+        if _name == "real"
+        else (lambda ctx, ct: (apply("complex", ct * 0, ct),)),
+        no_onnx("no complex numbers there"),
+        lambda: [Sample(((_FLOATS + 2j * _FLOATS).astype(np.complex64),), {}, False)],
+        lambda _name=_name: [ErrorSample((np.zeros(3, np.float32),), {}, DTypeError, f"{_name}: the input is")],
     )
 
 

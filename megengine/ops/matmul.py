@@ -11,7 +11,7 @@ import numpy as np
 from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import ONNX_WRITER, ErrorSample, Op, QuantRule, Sample, apply, define, public
+from megengine.dispatch import ONNX_WRITER, ErrorSample, QuantRule, Sample, apply, define, public
 from megengine.kernels.reference.order import in_order, in_turn, too_much
 from megengine.ops import quantized_calls
 from megengine.ops.common import (
@@ -21,6 +21,7 @@ from megengine.ops.common import (
     broadcast_shapes,
     cast,
     check_modes,
+    noise,
     operands,
     refuse_quantized,
     unbroadcast,
@@ -73,19 +74,15 @@ def _vjp(ctx: Any, ct: Tensor) -> tuple:
     return da, db
 
 
-def _x(*shape: int) -> np.ndarray:
-    return np.random.default_rng(list(shape)).standard_normal(shape)
-
-
 def _samples():
     for ta in (False, True):
         for tb in (False, True):
-            a, b = _x(4, 3) if ta else _x(3, 4), _x(5, 4) if tb else _x(4, 5)
+            a, b = noise(4, 3) if ta else noise(3, 4), noise(5, 4) if tb else noise(4, 5)
             yield Sample((a, b), {"transpose_a": ta, "transpose_b": tb})
     plain = {"transpose_a": False, "transpose_b": False}
-    yield Sample((_x(2, 1, 3, 4), _x(5, 4, 2)), plain)
-    yield Sample((_x(9, 40), _x(40, 17)), plain)  # long enough for the order of a sum to tell
-    yield Sample((_x(0, 4), _x(4, 2)), plain)
+    yield Sample((noise(2, 1, 3, 4), noise(5, 4, 2)), plain)
+    yield Sample((noise(9, 40), noise(40, 17)), plain)  # long enough for the order of a sum to tell
+    yield Sample((noise(0, 4), noise(4, 2)), plain)
 
 
 def product_macs(inputs: Sequence[TensorSpec], result: TensorSpec, attrs: Mapping[str, Any]) -> int:
@@ -93,35 +90,28 @@ def product_macs(inputs: Sequence[TensorSpec], result: TensorSpec, attrs: Mappin
     return math.prod(result.shape) * inputs[0].shape[-2 if attrs.get("transpose_a") else -1]
 
 
-def _weight_axis(attrs: Mapping[str, Any]) -> int:
-    return 0 if attrs.get("transpose_b") else 1
-
-
-def _plain_data(attrs: Mapping[str, Any]) -> str | None:
-    return "its first operand is transposed" if attrs.get("transpose_a") else None
-
-
 define(
-    Op(
-        "matmul",
-        _infer,
-        _reference,
-        _vjp,
-        ONNX_WRITER,
-        _samples,
-        lambda: iter(
-            [
-                ErrorSample(
-                    (np.zeros((2, 3)), np.zeros((2, 3))),
-                    {"transpose_a": False, "transpose_b": False},
-                    ShapeError,
-                    "matmul: inner sizes differ",
-                )
-            ]
-        ),
-        quant=QuantRule("weighted", "qlinear", weight_axis=_weight_axis, usable=_plain_data),
-        macs=product_macs,
-    )
+    "matmul",
+    _infer,
+    _reference,
+    _vjp,
+    ONNX_WRITER,
+    _samples,
+    lambda: [
+        ErrorSample(
+            (np.zeros((2, 3)), np.zeros((2, 3))),
+            {"transpose_a": False, "transpose_b": False},
+            ShapeError,
+            "matmul: inner sizes differ",
+        )
+    ],
+    quant=QuantRule(
+        "weighted",
+        "qlinear",
+        weight_axis=lambda attrs: 0 if attrs.get("transpose_b") else 1,
+        usable=lambda attrs: "its first operand is transposed" if attrs.get("transpose_a") else None,
+    ),
+    macs=product_macs,
 )
 
 

@@ -11,18 +11,7 @@ import numpy as np
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import (
-    MOVES_INTEGERS,
-    ErrorSample,
-    OnnxRule,
-    Op,
-    QuantRule,
-    Sample,
-    apply,
-    define,
-    no_onnx,
-    public,
-)
+from megengine.dispatch import MOVES_INTEGERS, ErrorSample, OnnxRule, QuantRule, Sample, apply, define, no_onnx, public
 from megengine.kernels.reference import conv as reference
 from megengine.kernels.reference.order import in_order
 from megengine.ops import quantized_calls
@@ -75,10 +64,6 @@ def _max_pool(x: np.ndarray, kernel: Any, stride: Any, padding: Any) -> np.ndarr
     return reference.windows(x, kernel, stride, padding, value=_lowest(x.dtype)).max((-2, -1))
 
 
-def _max_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
-    return (apply("max_pool2d_backward", ct, ctx.inputs[0], **ctx.attrs),)
-
-
 def _max_backward_infer(ct: TensorSpec, x: TensorSpec, *, kernel: Any, stride: Any, padding: Any) -> TensorSpec:
     op = "max_pool2d_backward"
     refuse_quantized(op, ct, x)
@@ -117,41 +102,33 @@ def _pool_errors() -> Iterator[ErrorSample]:
 
 _ONNX = {"kernel": "kernel_shape", "stride": "strides", "padding": "pads"}
 define(
-    Op(
-        "max_pool2d",
-        _pool_infer("max_pool2d"),
-        _max_pool,
-        _max_vjp,
-        OnnxRule("MaxPool", _ONNX, read=False),
-        lambda: iter([Sample((_x(*s),), a) for s, a in _CASES]),
-        _pool_errors,
-        quant=MOVES_INTEGERS,
-        moves=True,
-    )
+    "max_pool2d",
+    _pool_infer("max_pool2d"),
+    _max_pool,
+    lambda ctx, ct: (apply("max_pool2d_backward", ct, ctx.inputs[0], **ctx.attrs),),
+    OnnxRule("MaxPool", _ONNX, read=False),
+    lambda: [Sample((_x(*s),), a) for s, a in _CASES],
+    _pool_errors,
+    quant=MOVES_INTEGERS,
+    moves=True,
 )
 
 
 define(
-    Op(
-        "max_pool2d_backward",
-        _max_backward_infer,
-        _max_backward,
-        _max_backward_vjp,
-        no_onnx("gradient of max_pool2d"),
-        lambda: iter(
-            [Sample((_x(*s[:2], *_out("", TensorSpec(s, np.dtype("f4")), **a)), _x(*s)), a) for s, a in _CASES]
-        ),
-        lambda: iter(
-            [
-                ErrorSample(
-                    (np.zeros((1, 2, 3, 3), np.float32), np.zeros((1, 2, 4, 4), np.float32)),
-                    _window_attrs((2, 2), (2, 2), ((0, 0), (0, 0))),
-                    ShapeError,
-                    "the cotangent has shape",
-                )
-            ]
-        ),
-    )
+    "max_pool2d_backward",
+    _max_backward_infer,
+    _max_backward,
+    _max_backward_vjp,
+    no_onnx("gradient of max_pool2d"),
+    lambda: [Sample((_x(*s[:2], *_out("", TensorSpec(s, np.dtype("f4")), **a)), _x(*s)), a) for s, a in _CASES],
+    lambda: [
+        ErrorSample(
+            (np.zeros((1, 2, 3, 3), np.float32), np.zeros((1, 2, 4, 4), np.float32)),
+            _window_attrs((2, 2), (2, 2), ((0, 0), (0, 0))),
+            ShapeError,
+            "the cotangent has shape",
+        )
+    ],
 )
 
 
@@ -178,15 +155,13 @@ def _avg_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
 
 
 define(
-    Op(
-        "avg_pool2d",
-        _pool_infer("avg_pool2d"),
-        _avg_pool,
-        _avg_vjp,
-        OnnxRule("AveragePool", {**_ONNX, "count_include_pad": "count_include_pad"}, read=False),
-        lambda: iter([Sample((_x(*s),), {**a, "count_include_pad": i}) for s, a in _CASES for i in (True, False)]),
-        quant=QuantRule("pool", "qavg_pool2d", non_negative="inherit"),
-    )
+    "avg_pool2d",
+    _pool_infer("avg_pool2d"),
+    _avg_pool,
+    _avg_vjp,
+    OnnxRule("AveragePool", {**_ONNX, "count_include_pad": "count_include_pad"}, read=False),
+    lambda: [Sample((_x(*s),), {**a, "count_include_pad": i}) for s, a in _CASES for i in (True, False)],
+    quant=QuantRule("pool", "qavg_pool2d", non_negative="inherit"),
 )
 
 
@@ -211,21 +186,8 @@ def _geometry(ctx: Any) -> dict[str, Any]:
     return {name: ctx.attrs[name] for name in ("stride", "padding", "dilation")}
 
 
-def _unfold_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
-    return (apply("fold", ct, size=ctx.inputs[0].shape[2:], **_geometry(ctx)),)
-
-
-def _fold_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
-    return (apply("unfold", ct, kernel=ctx.inputs[0].shape[4:], value=0.0, **_geometry(ctx)),)
-
-
 _PLAIN = {"dilation": (1, 1)}
 _FOLD = {"size": (7, 5), "stride": (2, 2), "padding": ((1, 1), (1, 1))}
-
-
-def _fold_samples() -> Iterator[Sample]:
-    yield Sample((_x(1, 2, 4, 3, 3, 3),), {**_FOLD, **_PLAIN})
-    yield Sample((_x(1, 2, 3, 3, 3, 2),), {**_FOLD, "dilation": (2, 1), "padding": ((1, 1), (1, 0))})
 
 
 def _fold_errors() -> Iterator[ErrorSample]:
@@ -234,28 +196,25 @@ def _fold_errors() -> Iterator[ErrorSample]:
 
 
 define(
-    Op(
-        "unfold",
-        _unfold_infer,
-        _unfold,
-        _unfold_vjp,
-        no_onnx("a view of windows; ONNX has none"),
-        lambda: iter([Sample((_x(*s),), {**a, **_PLAIN, "value": 0.0}) for s, a in _CASES]),
-    )
+    "unfold",
+    _unfold_infer,
+    _unfold,
+    lambda ctx, ct: (apply("fold", ct, size=ctx.inputs[0].shape[2:], **_geometry(ctx)),),
+    no_onnx("a view of windows; ONNX has none"),
+    lambda: [Sample((_x(*s),), {**a, **_PLAIN, "value": 0.0}) for s, a in _CASES],
 )
 define(
-    Op(
-        "fold",
-        _fold_infer,
-        lambda x, **attrs: reference.fold(x, **attrs),
-        _fold_vjp,
-        no_onnx("adjoint of unfold"),
-        _fold_samples,
-        _fold_errors,
-    )
+    "fold",
+    _fold_infer,
+    lambda x, **attrs: reference.fold(x, **attrs),
+    lambda ctx, ct: (apply("unfold", ct, kernel=ctx.inputs[0].shape[4:], value=0.0, **_geometry(ctx)),),
+    no_onnx("adjoint of unfold"),
+    lambda: [
+        Sample((_x(1, 2, 4, 3, 3, 3),), {**_FOLD, **_PLAIN}),
+        Sample((_x(1, 2, 3, 3, 3, 2),), {**_FOLD, "dilation": (2, 1), "padding": ((1, 1), (1, 0))}),
+    ],
+    _fold_errors,
 )
-
-# ---------------------------------------------------------------- public functions
 
 
 def _arguments(op: str, kernel_size: Any, stride: Any, padding: Any) -> dict[str, Any]:
@@ -296,7 +255,7 @@ def _adaptive(op: str, inp: Any, oshp: Any, **extra: Any) -> Tensor:
         raise ShapeError(f"adaptive_{op}: input has shape {x.shape}; expected [N,C,H,W]")
     if any(not 0 < o <= n for o, n in zip(out, x.shape[2:], strict=True)):
         raise OptionError(
-            f"adaptive_{op}: oshp is {out} for input {x.shape}; expected 1..{x.shape[2]}, 1..{x.shape[3]}"
+            f"adaptive_{op}: oshp is {out} for input {x.shape}; expected at most {x.shape[2:]}, at least 1"
         )
     stride = tuple(n // o for n, o in zip(x.shape[2:], out, strict=True))
     kernel = tuple(n - (o - 1) * s for n, o, s in zip(x.shape[2:], out, stride, strict=True))

@@ -10,23 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType, check_scales, qint8, quint8
+from megengine.core.dtype import QuantizedDType, check_scales, qint8, quint8, storage_of
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import (
-    ONNX_WRITER,
-    ErrorSample,
-    Op,
-    Sample,
-    apply,
-    define,
-    no_onnx,
-    not_differentiable,
-    stays_float,
-)
+from megengine.dispatch import ONNX_WRITER, ErrorSample, Sample, apply, define, no_onnx, not_differentiable, stays_float
 from megengine.kernels.reference import integer
 from megengine.kernels.reference.integer import Output
-from megengine.ops.common import FLOAT32, INT32, broadcast_shapes, normalize_axes, reduced_shape
+from megengine.ops.common import FLOAT32, INT32, broadcast_shapes, noise, normalize_axes, reduced_shape
 from megengine.ops.conv import check_conv, check_window, window_macs
 from megengine.ops.matmul import product_macs
 from megengine.tensor import Tensor
@@ -46,7 +36,7 @@ def _quantized(op: str, argument: str, spec: TensorSpec) -> QuantizedDType:
     return dtype
 
 
-def _target(op: str, dtype: Any, *, per_axis: bool = False) -> QuantizedDType:
+def target_dtype(op: str, dtype: Any, *, per_axis: bool = False) -> QuantizedDType:
     if not isinstance(dtype, QuantizedDType) or (dtype.axis is not None and not per_axis):
         raise DTypeError(f"{op}: dtype is {dtype!r}; expected a quantized dtype such as quint8(scale, zero_point)")
     return dtype
@@ -66,10 +56,15 @@ def _check_channels(op: str, o: int, b: TensorSpec, M: TensorSpec, B: TensorSpec
             raise ShapeError(f"{op}: {name} is {spec.dtype} of shape {spec.shape}; expected {dtype} of shape ({o},)")
 
 
-def _check_weight(op: str, w: TensorSpec) -> None:
-    storage = w.dtype.storage if isinstance(w.dtype, QuantizedDType) else w.dtype
-    if storage != np.int8:
+def _check_operands(op: str, x: TensorSpec, w: TensorSpec) -> None:
+    _quantized(op, "x", x)
+    if storage_of(w.dtype) != np.int8:
         raise DTypeError(f"{op}: w is {w.dtype}; expected int8 storage with zero point 0")
+
+
+def _check_ratio(op: str, name: str, ratio: float) -> None:
+    if np.float32(ratio) != integer.cut16(ratio):
+        raise OptionError(f"{op}: {name} {ratio!r} has more than 16 significant bits; round it with cut16")
 
 
 def _check_residual(op: str, shape: tuple[int, ...], r: tuple[TensorSpec, ...], dtype: Any, ratio: float) -> None:
@@ -80,14 +75,13 @@ def _check_residual(op: str, shape: tuple[int, ...], r: tuple[TensorSpec, ...], 
         raise ShapeError(f"{op}: the residual has shape {r[0].shape}; expected {shape}")
     if dtype == "float32":
         raise OptionError(f"{op}: a float32 result takes no residual; give a quantized dtype")
-    if np.float32(ratio) != integer.cut16(ratio):
-        raise OptionError(f"{op}: ratio {ratio!r} has more than 16 significant bits; round it with cut16")
+    _check_ratio(op, "ratio", ratio)
 
 
 def _output_dtype(op: str, dtype: Any, lo: int, hi: int) -> Any:
     if isinstance(dtype, str) and dtype == "float32":
         return FLOAT32
-    _check_clamp(op, lo, hi, _target(op, dtype))
+    _check_clamp(op, lo, hi, target_dtype(op, dtype))
     return dtype
 
 
@@ -106,7 +100,7 @@ def _output(dtype: Any, lo: int | None = None, hi: int | None = None) -> Output:
 def _quantize_infer(x: TensorSpec, *, dtype: QuantizedDType) -> TensorSpec:
     if x.dtype != FLOAT32:
         raise DTypeError(f"quantize: x is {x.dtype}; expected float32; use .astype")
-    check_scales("quantize", _target("quantize", dtype, per_axis=True), x.shape)
+    check_scales("quantize", target_dtype("quantize", dtype, per_axis=True), x.shape)
     return TensorSpec(x.shape, dtype, x.device)
 
 
@@ -130,7 +124,7 @@ def _dequantize(q: np.ndarray, in_specs: Any, **_: Any) -> np.ndarray:
 def _fake_quant_infer(x: TensorSpec, *, dtype: QuantizedDType) -> TensorSpec:
     if x.dtype != FLOAT32:
         raise DTypeError(f"fake_quant: x is {x.dtype}; expected float32; use .astype")
-    check_scales("fake_quant", _target("fake_quant", dtype, per_axis=True), x.shape)
+    check_scales("fake_quant", target_dtype("fake_quant", dtype, per_axis=True), x.shape)
     return x
 
 
@@ -140,14 +134,16 @@ def _fake_quant(x: np.ndarray, dtype: QuantizedDType, **_: Any) -> np.ndarray:
     return integer.dequantize(q, d.scale, d.zero_point, d.axis)
 
 
-def _fake_quant_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
-    d, x = ctx.attrs["dtype"], ctx.inputs[0]
-    shape = [-1 if d.axis is not None and i == d.axis % x.ndim else 1 for i in range(x.ndim)]
-    t = apply("div", x, Tensor(np.asarray(d.scale, np.float32).reshape(shape)))
-    lo, hi = (Tensor(np.asarray(v - d.zero_point, np.float32)) for v in (d.qmin, d.qmax))
-    inside = [apply("greater_equal", t, lo), apply("less_equal", t, hi)]
-    for mask in inside:
-        ct = apply("mul", ct, apply("cast", mask, dtype=ct.dtype))
+def straight_through(ctx: Any, ct: Tensor, above: str, below: str, beyond: float = 0.0) -> tuple[Tensor]:
+    """The cotangent where x in steps of the scale lies in the range of the dtype, or `beyond` it; else zero.
+
+    `above` and `below` are the comparisons with the ends of the range.
+    """
+    (x,), d = ctx.inputs, ctx.attrs["dtype"]
+    t = apply("div", x, Tensor(integer.along(d.scale, d.axis, x.ndim)))
+    for comparison, end in ((above, d.qmin - beyond), (below, d.qmax + beyond)):
+        inside = apply(comparison, t, Tensor(np.asarray(end - d.zero_point, np.float32)))
+        ct = apply("mul", ct, apply("cast", inside, dtype=ct.dtype))
     return (ct,)
 
 
@@ -171,8 +167,7 @@ def _qconv_infer(
     dtype: Any,
 ) -> TensorSpec:
     op = "qconv2d"
-    _quantized(op, "x", x)
-    _check_weight(op, w)
+    _check_operands(op, x, w)
     check_conv(op, x, w, groups)
     _check_channels(op, w.shape[0], b, M, B)
     out = check_window(op, x.shape[2:], w.shape[2:], stride, padding, dilation)
@@ -194,8 +189,7 @@ def _qlinear_infer(
     dtype: Any,
 ) -> TensorSpec:
     op = "qlinear"
-    _quantized(op, "x", x)
-    _check_weight(op, w)
+    _check_operands(op, x, w)
     if x.ndim < 1 or w.ndim != 2 or x.shape[-1] != w.shape[1]:
         raise ShapeError(f"{op}: x has shape {x.shape}, w {w.shape}; expected x [..., K] and w [O, K]")
     _check_channels(op, w.shape[0], b, M, B)
@@ -229,10 +223,9 @@ def _qadd_infer(
 ) -> TensorSpec:
     _quantized("qadd", "a", a)
     _quantized("qadd", "r", r)
-    _check_clamp("qadd", lo, hi, _target("qadd", dtype))
-    for name, ratio in (("ra", ra), ("rb", rb)):
-        if np.float32(ratio) != integer.cut16(ratio):
-            raise OptionError(f"qadd: {name} {ratio!r} has more than 16 significant bits; round it with cut16")
+    _check_clamp("qadd", lo, hi, target_dtype("qadd", dtype))
+    _check_ratio("qadd", "ra", ra)
+    _check_ratio("qadd", "rb", rb)
     return TensorSpec(broadcast_shapes("qadd", a.shape, r.shape), dtype, a.device)
 
 
@@ -244,7 +237,7 @@ def _qadd(a: Any, r: Any, ra: float, rb: float, lo: int, hi: int, dtype: Any, in
 def _qmul_infer(a: TensorSpec, r: TensorSpec, *, m: float, lo: int, hi: int, dtype: QuantizedDType) -> TensorSpec:
     _quantized("qmul", "a", a)
     _quantized("qmul", "r", r)
-    _check_clamp("qmul", lo, hi, _target("qmul", dtype))
+    _check_clamp("qmul", lo, hi, target_dtype("qmul", dtype))
     if not 0 < m < np.inf or np.float32(m) != m:
         raise OptionError(f"qmul: m is {m!r}; expected a positive float32, multiplier(s_a, s_r, s_y)")
     return TensorSpec(broadcast_shapes("qmul", a.shape, r.shape), dtype, a.device)
@@ -257,9 +250,8 @@ def _qmul(a: Any, r: Any, m: float, lo: int, hi: int, dtype: Any, in_specs: Any,
 
 def _requantize_infer(x: TensorSpec, *, ratio: float, lo: int, hi: int, dtype: QuantizedDType) -> TensorSpec:
     _quantized("requantize", "x", x)
-    _check_clamp("requantize", lo, hi, _target("requantize", dtype))
-    if np.float32(ratio) != integer.cut16(ratio):
-        raise OptionError(f"requantize: ratio {ratio!r} has more than 16 significant bits; round it with cut16")
+    _check_clamp("requantize", lo, hi, target_dtype("requantize", dtype))
+    _check_ratio("requantize", "ratio", ratio)
     return TensorSpec(x.shape, dtype, x.device)
 
 
@@ -269,8 +261,7 @@ def _requantize(x: Any, ratio: float, lo: int, hi: int, dtype: Any, in_specs: An
 
 def _qtable_infer(x: TensorSpec, table: TensorSpec, *, dtype: QuantizedDType) -> TensorSpec:
     _quantized("qtable", "x", x)
-    storage = _target("qtable", dtype).storage
-    entries = table.dtype.storage if isinstance(table.dtype, QuantizedDType) else table.dtype
+    storage, entries = target_dtype("qtable", dtype).storage, storage_of(table.dtype)
     if table.shape != (256,) or entries != storage:
         raise ShapeError(f"qtable: table is {entries} of shape {table.shape}; expected {storage} of shape (256,)")
     return TensorSpec(x.shape, dtype, x.device)
@@ -289,7 +280,7 @@ def _qavg_infer(
     out = check_window(op, x.shape[2:], kernel, stride, padding, (1, 1))
     if any(max(p) >= k for p, k in zip(padding, kernel, strict=True)):
         raise OptionError(f"{op}: padding {padding} must be smaller than the window {kernel}")
-    return TensorSpec((*x.shape[:2], *out), _target(op, dtype), x.device)
+    return TensorSpec((*x.shape[:2], *out), target_dtype(op, dtype), x.device)
 
 
 def _qavg(x: np.ndarray, dtype: Any, in_specs: Any, out_specs: Any, **window: Any) -> np.ndarray:
@@ -303,7 +294,7 @@ def _qmean_infer(x: TensorSpec, *, axis: Any, keepdims: bool, dtype: QuantizedDT
     shape = reduced_shape(x.shape, axes, keepdims)
     if x.size == 0 and np.prod(shape) != 0:
         raise ShapeError(f"qmean: x has shape {x.shape}; the mean of no elements is undefined")
-    return TensorSpec(shape, _target("qmean", dtype), x.device)
+    return TensorSpec(shape, target_dtype("qmean", dtype), x.device)
 
 
 def _qmean(x: np.ndarray, axis: Any, keepdims: bool, dtype: Any, in_specs: Any, **_: Any) -> np.ndarray:
@@ -319,10 +310,6 @@ _U8, _S8 = quint8(0.02, 13), qint8(0.03, -5)
 def _q(dtype: QuantizedDType, *shape: int) -> Tensor:
     values = np.random.default_rng(list(shape)).integers(dtype.qmin, dtype.qmax + 1, shape)
     return Tensor._wrap(values.astype(dtype.storage), dtype)
-
-
-def _x(*shape: int) -> np.ndarray:
-    return np.random.default_rng(list(shape)).standard_normal(shape)
 
 
 def _channels(o: int, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -353,15 +340,6 @@ def _qconv_samples() -> Iterator[Sample]:
     yield Sample((x, _weight(10, 8, 1, 1), *_channels(10, 8), _q(_S8, 2, 10, 9, 7)), residual)
 
 
-def _qlinear_samples() -> Iterator[Sample]:
-    yield Sample((_q(_U8, 3, 20), _weight(7, 20), *_channels(7, 20)), _CLAMP_U8)
-    yield Sample((_q(_S8, 2, 3, 20), _weight(7, 20), *_channels(7, 20)), _FLOAT)
-    yield Sample(
-        (_q(_U8, 2, 3, 4, 20), _weight(7, 20), *_channels(7, 20), _q(_U8, 2, 3, 4, 7)), {**_CLAMP_S8, "ratio": 0.5}
-    )
-    yield Sample((_q(_U8, 3, 20), _weight(7, 20), *_channels(7, 20), _q(_U8, 3, 7)), {**_CLAMP_S8, "ratio": 0.5})
-
-
 _PLAIN = np.zeros((1, 2, 4, 4), np.float32)
 _WINDOW = {"kernel": (3, 3), "stride": (2, 2), "padding": ((1, 1), (1, 1))}
 
@@ -377,112 +355,114 @@ def _linear_errors() -> Iterator[ErrorSample]:
 
 
 def _error(inputs: tuple, attrs: dict[str, Any], match: str) -> Any:
-    return lambda: iter([ErrorSample(inputs, attrs, DTypeError, match)])
+    return lambda: [ErrorSample(inputs, attrs, DTypeError, match)]
 
 
 def _record(
     name: str, infer: Any, reference: Any, samples: Any, errors: Any, vjp: Any = _NO_GRADIENT, **more: Any
-) -> Op:
+) -> None:
     more = {"onnx": _NO_ONNX, "quant": _INTEGER, **more}
-    return define(Op(name, infer, reference, vjp, samples=samples, error_samples=errors, needs_specs=True, **more))
+    define(name, infer, reference, vjp, samples=samples, error_samples=errors, needs_specs=True, **more)
 
 
-QUANTIZE = _record(
+_record(
     "quantize",
     _quantize_infer,
     _quantize,
-    lambda: iter(
-        [
-            Sample((_x(2, 3, 5, 4),), {"dtype": _U8}),
-            Sample((_x(4, 3),), {"dtype": qint8((0.01, 0.02, 0.05, 0.04), axis=0)}),
-            Sample((_x(0, 3),), {"dtype": _S8}),
-        ]
-    ),
+    lambda: [
+        Sample((noise(2, 3, 5, 4),), {"dtype": _U8}),
+        Sample((noise(4, 3),), {"dtype": qint8((0.01, 0.02, 0.05, 0.04), axis=0)}),
+        Sample((noise(0, 3),), {"dtype": _S8}),
+    ],
     _error((_PLAIN,), {"dtype": "int8"}, "quantize: dtype is 'int8'; expected a quantized dtype"),
     onnx=ONNX_WRITER,
 )
-DEQUANTIZE = _record(
+_record(
     "dequantize",
     _dequantize_infer,
     _dequantize,
-    lambda: iter([Sample((_q(_U8, 2, 3, 5, 4),)), Sample((_q(_S8, 7),))]),
+    lambda: [Sample((_q(_U8, 2, 3, 5, 4),)), Sample((_q(_S8, 7),))],
     _error((_PLAIN,), {}, "dequantize: q is float32"),
     onnx=ONNX_WRITER,
 )
-FAKE_QUANT = _record(
+_record(
     "fake_quant",
     _fake_quant_infer,
     _fake_quant,
-    lambda: iter(
-        [
-            Sample((_x(2, 3, 5, 4),), {"dtype": _U8}, differentiable=False),
-            Sample((_x(3, 4),), {"dtype": qint8((0.01, 0.02, 0.05, 0.04), axis=1)}, differentiable=False),
-        ]
-    ),
+    lambda: [
+        Sample((noise(2, 3, 5, 4),), {"dtype": _U8}, differentiable=False),
+        Sample((noise(3, 4),), {"dtype": qint8((0.01, 0.02, 0.05, 0.04), axis=1)}, differentiable=False),
+    ],
     _error((_PLAIN,), {"dtype": "int8"}, "fake_quant: dtype is 'int8'"),
-    _fake_quant_vjp,
+    lambda ctx, ct: straight_through(ctx, ct, "greater_equal", "less_equal"),
 )
-QCONV2D = _record("qconv2d", _qconv_infer, _qconv, _qconv_samples, _conv_errors, macs=window_macs)
-QLINEAR = _record("qlinear", _qlinear_infer, _qlinear, _qlinear_samples, _linear_errors, macs=product_macs)
-QADD = _record(
+_record("qconv2d", _qconv_infer, _qconv, _qconv_samples, _conv_errors, macs=window_macs)
+_record(
+    "qlinear",
+    _qlinear_infer,
+    _qlinear,
+    lambda: [
+        Sample((_q(_U8, 3, 20), _weight(7, 20), *_channels(7, 20)), _CLAMP_U8),
+        Sample((_q(_S8, 2, 3, 20), _weight(7, 20), *_channels(7, 20)), _FLOAT),
+        Sample(
+            (_q(_U8, 2, 3, 4, 20), _weight(7, 20), *_channels(7, 20), _q(_U8, 2, 3, 4, 7)), {**_CLAMP_S8, "ratio": 0.5}
+        ),
+        Sample((_q(_U8, 3, 20), _weight(7, 20), *_channels(7, 20), _q(_U8, 3, 7)), {**_CLAMP_S8, "ratio": 0.5}),
+    ],
+    _linear_errors,
+    macs=product_macs,
+)
+_record(
     "qadd",
     _qadd_infer,
     _qadd,
-    lambda: iter(
-        [
-            Sample(
-                (_q(_U8, 2, 3, 4, 4), _q(_S8, 2, 3, 4, 4)), {"ra": 0.75, "rb": 1.25, "lo": -13, "hi": 242, "dtype": _U8}
-            ),
-            Sample((_q(_U8, 5, 4), _q(_U8, 1, 4)), {"ra": 0.5, "rb": 0.5, "lo": 0, "hi": 100, "dtype": _S8}),
-        ]
-    ),
+    lambda: [
+        Sample(
+            (_q(_U8, 2, 3, 4, 4), _q(_S8, 2, 3, 4, 4)), {"ra": 0.75, "rb": 1.25, "lo": -13, "hi": 242, "dtype": _U8}
+        ),
+        Sample((_q(_U8, 5, 4), _q(_U8, 1, 4)), {"ra": 0.5, "rb": 0.5, "lo": 0, "hi": 100, "dtype": _S8}),
+    ],
     _error((_PLAIN, _PLAIN), {"ra": 0.5, "rb": 0.5, "lo": 0, "hi": 9, "dtype": _U8}, "qadd: a is float32"),
 )
-QMUL = _record(
+_record(
     "qmul",
     _qmul_infer,
     _qmul,
-    lambda: iter(
-        [
-            Sample((_q(_U8, 2, 3, 4, 5), _q(_S8, 2, 3, 4, 5)), {"m": 0.0078125, "lo": -13, "hi": 242, "dtype": _U8}),
-            Sample((_q(_U8, 2, 3, 4, 5), _q(_U8, 2, 3, 1, 1)), {"m": 0.015625, "lo": -100, "hi": 100, "dtype": _S8}),
-            Sample((_q(_S8, 2, 3, 1, 1), _q(_U8, 2, 3, 4, 5)), {"m": 0.015625, "lo": -13, "hi": 100, "dtype": _U8}),
-        ]
-    ),
+    lambda: [
+        Sample((_q(_U8, 2, 3, 4, 5), _q(_S8, 2, 3, 4, 5)), {"m": 0.0078125, "lo": -13, "hi": 242, "dtype": _U8}),
+        Sample((_q(_U8, 2, 3, 4, 5), _q(_U8, 2, 3, 1, 1)), {"m": 0.015625, "lo": -100, "hi": 100, "dtype": _S8}),
+        Sample((_q(_S8, 2, 3, 1, 1), _q(_U8, 2, 3, 4, 5)), {"m": 0.015625, "lo": -13, "hi": 100, "dtype": _U8}),
+    ],
     _error((_PLAIN, _PLAIN), {"m": 0.5, "lo": 0, "hi": 9, "dtype": _U8}, "qmul: a is float32"),
 )
-REQUANTIZE = _record(
+_record(
     "requantize",
     _requantize_infer,
     _requantize,
-    lambda: iter([Sample((_q(_U8, 2, 3, 4, 5),), {"ratio": 0.6875, "lo": -123, "hi": 132, "dtype": _S8})]),
+    lambda: [Sample((_q(_U8, 2, 3, 4, 5),), {"ratio": 0.6875, "lo": -123, "hi": 132, "dtype": _S8})],
     _error((_PLAIN,), {"ratio": 0.5, "lo": 0, "hi": 9, "dtype": _U8}, "requantize: x is float32"),
 )
-QTABLE = _record(
+_record(
     "qtable",
     _qtable_infer,
     lambda x, table, **_: integer.lookup(x, table),
-    lambda: iter([Sample((_q(_S8, 3, 50), np.arange(256, dtype=np.uint8)[::-1].copy()), {"dtype": _U8})]),
+    lambda: [Sample((_q(_S8, 3, 50), np.arange(256, dtype=np.uint8)[::-1].copy()), {"dtype": _U8})],
     _error((_PLAIN, np.zeros(256, np.uint8)), {"dtype": _U8}, "qtable: x is float32"),
 )
-QAVG_POOL2D = _record(
+_record(
     "qavg_pool2d",
     _qavg_infer,
     _qavg,
-    lambda: iter(
-        [Sample((_q(_U8, 2, 3, 7, 6),), {**_WINDOW, "count_include_pad": i, "dtype": _S8}) for i in (True, False)]
-    ),
+    lambda: [Sample((_q(_U8, 2, 3, 7, 6),), {**_WINDOW, "count_include_pad": i, "dtype": _S8}) for i in (True, False)],
     _error((_PLAIN,), {**_WINDOW, "count_include_pad": True, "dtype": _S8}, "qavg_pool2d: x is float32"),
 )
-QMEAN = _record(
+_record(
     "qmean",
     _qmean_infer,
     _qmean,
-    lambda: iter(
-        [
-            Sample((_q(_U8, 2, 5, 7, 7),), {"axis": (2, 3), "keepdims": True, "dtype": _S8}),
-            Sample((_q(_S8, 4, 6),), {"axis": None, "keepdims": False, "dtype": _U8}),
-        ]
-    ),
+    lambda: [
+        Sample((_q(_U8, 2, 5, 7, 7),), {"axis": (2, 3), "keepdims": True, "dtype": _S8}),
+        Sample((_q(_S8, 4, 6),), {"axis": None, "keepdims": False, "dtype": _U8}),
+    ],
     _error((_PLAIN,), {"axis": None, "keepdims": False, "dtype": _S8}, "qmean: x is float32"),
 )

@@ -1,4 +1,4 @@
-"""What public functions give for quantized tensors: rules that `public(quantized=...)` names, as MegEngine has them.
+"""Results of public functions for quantized tensors: the rules of `public(quantized=...)`, as in MegEngine.
 
 A rule gets the function and its arguments, of which one is a quantized tensor. It calls the function on the integers or
 on the real values; with NotImplemented the function itself gets the arguments, and refuses them by its own message.
@@ -145,12 +145,3 @@ def _brought(value: Any, dtype: QuantizedDType) -> Tensor:
         return as_tensor(np.float32(value))
     steps = _steps(cast(as_tensor(value), FLOAT32), dtype)
     return apply("clip", steps, lo=float(dtype.qmin), hi=float(dtype.qmax))
-
-
-# elementwise functions, by name: those with rows of their own in tables of ops
-ELEMENTWISE = frozenset({"relu", "neg", "add", "sub", "maximum", "minimum"})
-
-
-def elementwise_rule(name: str) -> Rule | None:
-    """The rule of an elementwise function; None for one that takes real numbers only."""
-    return elementwise if name in ELEMENTWISE else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import numbers
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,17 +14,7 @@ from megengine.core.dtype import bfloat16
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import (
-    ONNX_WRITER,
-    ErrorSample,
-    Op,
-    QuantRule,
-    Sample,
-    apply,
-    define,
-    not_differentiable,
-    public,
-)
+from megengine.dispatch import ONNX_WRITER, ErrorSample, QuantRule, Sample, apply, define, not_differentiable, public
 from megengine.kernels.reference.order import in_order
 from megengine.ops import quantized_calls
 from megengine.ops.common import (
@@ -46,13 +36,13 @@ from megengine.tensor import Tensor
 _HOME = "megengine.functional.math"
 
 
-def _infer(name: str, dtype: np.dtype | None = None) -> Callable[..., TensorSpec]:
+def _infer(name: str) -> Callable[..., TensorSpec]:
     def infer(x: TensorSpec, *, axis: tuple[int, ...] | None, keepdims: bool) -> TensorSpec:
         refuse_quantized(name, x)
         axes = normalize_axes(name, axis, x.ndim)
         if name in ("max", "min") and any(x.shape[a] == 0 for a in axes):
             raise ShapeError(f"{name}: cannot reduce an empty axis of shape {x.shape}; expected at least one element")
-        return TensorSpec(reduced_shape(x.shape, axes, keepdims), dtype or x.dtype, x.device)
+        return TensorSpec(reduced_shape(x.shape, axes, keepdims), x.dtype, x.device)
 
     return infer
 
@@ -84,7 +74,7 @@ def _errors(name: str) -> Callable[[], Iterator[ErrorSample]]:
 
 
 def _expand(ct: Tensor, ctx: Any) -> Tensor:
-    """Ct of a reduction, broadcast back to the shape of its input."""
+    """The cotangent of a reduction, broadcast to the shape of its input."""
     shape = ctx.inputs[0].spec.shape
     kept = _kept(shape, ctx.attrs["axis"])
     if ct.spec.shape not in ((), kept):
@@ -105,8 +95,7 @@ def _count(ctx: Any) -> float:
 
 
 def _extremum_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
-    hit = apply("equal", ctx.inputs[0], _expand(ctx.outputs[0], ctx))
-    hit = apply("cast", hit, dtype=ct.dtype)
+    hit = apply("cast", apply("equal", ctx.inputs[0], _expand(ctx.outputs[0], ctx)), dtype=ct.dtype)
     share = _expand(apply("sum", hit, **ctx.attrs), ctx)
     return (_expand(ct, ctx) * hit / share,)
 
@@ -127,7 +116,7 @@ def _mean(x: np.ndarray, axis: Any, keepdims: bool) -> np.ndarray:
 
 
 def _others(x: Tensor) -> Tensor:
-    """For each element of the last axis the product of the others, by halves: not divided, so zeros do no harm."""
+    """For each element of the last axis the product of the others, by halves. No division, so zeros do no harm."""
     *lead, n = x.shape
     one = apply("broadcast_to", as_tensor(1, like=x), shape=(*lead, 1))
     if n <= 1:
@@ -151,70 +140,35 @@ def _prod_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
     return (_expand(ct, ctx) * rest,)
 
 
-_KEYS = {"keepdims": "keepdims"}
-define(
-    Op(
-        "sum",
-        _infer("sum"),
-        # np.sum, and likewise np.max, takes twice as long to come to this
-        lambda x, axis, keepdims: np.add.reduce(in_order(x), axis=axis, dtype=_wide(x) or x.dtype, keepdims=keepdims),
-        lambda ctx, ct: (_expand(ct, ctx),),
-        ONNX_WRITER,
-        _samples(True),
-        _errors("sum"),
-    )
-)
+def _reduction(
+    name: str, reference: Callable[..., np.ndarray], vjp: Callable[..., tuple], *, empty: bool = False, **rules: Any
+) -> None:
+    """Define a reduction with the attributes `axis` and `keepdims`; with `empty`, no elements have a value too."""
+    define(name, _infer(name), reference, vjp, ONNX_WRITER, _samples(empty), _errors(name), **rules)
 
 
-def _some_axes(attrs: Mapping[str, Any]) -> str | None:
-    return None if attrs.get("axis") is not None else "it takes the mean over all axes"
-
-
-define(
-    Op(
-        "mean",
-        _infer("mean"),
-        _mean,
-        lambda ctx, ct: (_expand(ct, ctx) / _count(ctx),),
-        ONNX_WRITER,
-        _samples(False),
-        _errors("mean"),
-        quant=QuantRule("pool", "qmean", non_negative="inherit", usable=_some_axes),
-    )
+# np.sum and np.max call `reduce` too, and take twice as long
+_QMEAN = QuantRule(
+    "pool",
+    "qmean",
+    non_negative="inherit",
+    usable=lambda attrs: None if attrs.get("axis") is not None else "it takes the mean over all axes",
 )
-define(
-    Op(
-        "prod",
-        _infer("prod"),
-        lambda x, axis, keepdims: np.multiply.reduce(in_order(x), axis=axis, keepdims=keepdims, dtype=x.dtype),
-        _prod_vjp,
-        ONNX_WRITER,
-        _samples(True),
-        _errors("prod"),
-    )
+_reduction(
+    "sum",
+    lambda x, axis, keepdims: np.add.reduce(in_order(x), axis=axis, dtype=_wide(x) or x.dtype, keepdims=keepdims),
+    lambda ctx, ct: (_expand(ct, ctx),),
+    empty=True,
 )
-define(
-    Op(
-        "max",
-        _infer("max"),
-        lambda x, axis, keepdims: np.maximum.reduce(x, axis=axis, keepdims=keepdims),
-        _extremum_vjp,
-        ONNX_WRITER,
-        _samples(False),
-        _errors("max"),
-    )
+_reduction("mean", _mean, lambda ctx, ct: (_expand(ct, ctx) / _count(ctx),), quant=_QMEAN)
+_reduction(
+    "prod",
+    lambda x, axis, keepdims: np.multiply.reduce(in_order(x), axis=axis, keepdims=keepdims, dtype=x.dtype),
+    _prod_vjp,
+    empty=True,
 )
-define(
-    Op(
-        "min",
-        _infer("min"),
-        lambda x, axis, keepdims: np.minimum.reduce(x, axis=axis, keepdims=keepdims),
-        _extremum_vjp,
-        ONNX_WRITER,
-        _samples(False),
-        _errors("min"),
-    )
-)
+_reduction("max", lambda x, axis, keepdims: np.maximum.reduce(x, axis=axis, keepdims=keepdims), _extremum_vjp)
+_reduction("min", lambda x, axis, keepdims: np.minimum.reduce(x, axis=axis, keepdims=keepdims), _extremum_vjp)
 
 
 def _arg_infer(name: str) -> Callable[..., TensorSpec]:
@@ -236,17 +190,13 @@ def _arg_samples() -> Iterator[Sample]:
 
 for _name, _function, _type in (("argmax", np.argmax, "ArgMax"), ("argmin", np.argmin, "ArgMin")):
     define(
-        Op(
-            _name,
-            _arg_infer(_name),
-            lambda x, axis, keepdims, _function=_function: _function(x, axis=axis, keepdims=keepdims),
-            not_differentiable("returns indices"),
-            ONNX_WRITER,
-            _arg_samples,
-        )
+        _name,
+        _arg_infer(_name),
+        lambda x, axis, keepdims, _function=_function: _function(x, axis=axis, keepdims=keepdims),
+        not_differentiable("returns indices"),
+        ONNX_WRITER,
+        _arg_samples,
     )
-
-# ---------------------------------------------------------------- public functions
 
 
 def reduce(name: str, x: Any, axis: Axes, keepdims: bool, *, real: bool = False) -> Tensor:
@@ -367,22 +317,17 @@ def _topk(x: np.ndarray, k: int, descending: bool) -> tuple[np.ndarray, np.ndarr
 
 def _topk_vjp(ctx: Any, ct: Tensor, _: Tensor | None) -> tuple[Tensor]:
     x = ctx.inputs[0]
-    hot = apply("one_hot", ctx.outputs[1], depth=x.shape[-1])
-    hot = apply("cast", hot, dtype=ct.dtype)
+    hot = apply("cast", apply("one_hot", ctx.outputs[1], depth=x.shape[-1]), dtype=ct.dtype)
     return (apply("sum", hot * apply("reshape", ct, shape=(*ct.shape, 1)), axis=(x.ndim - 1,), keepdims=False),)
 
 
 define(
-    Op(
-        "topk",
-        _topk_infer,
-        _topk,
-        _topk_vjp,
-        ONNX_WRITER,
-        lambda: iter(
-            [Sample((np.random.default_rng(1).permutation(20).reshape(4, 5) * 1.0,), {"k": 3, "descending": True})]
-        ),
-    )
+    "topk",
+    _topk_infer,
+    _topk,
+    _topk_vjp,
+    ONNX_WRITER,
+    lambda: [Sample((np.random.default_rng(1).permutation(20).reshape(4, 5) * 1.0,), {"k": 3, "descending": True})],
 )
 
 

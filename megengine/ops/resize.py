@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,25 +13,25 @@ from megengine.core.calls import shown
 from megengine.core.dtype import storage_of
 from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
-from megengine.core.text import counted
 from megengine.core.types import TensorLike
-from megengine.dispatch import ONNX_WRITER, ErrorSample, Op, Sample, apply, define, no_onnx, public
+from megengine.dispatch import ONNX_WRITER, ErrorSample, Sample, apply, define, no_onnx, public
 from megengine.ops import quantized_calls
 from megengine.ops.common import FLOAT32, Integers, cast, choice, floating, refuse_quantized, rounded_to
 from megengine.tensor import Tensor
 
 _CUBIC = -0.75  # the parameter of the cubic kernel (Keys 1981), as OpenCV has it
+Fractions = TypeVar("Fractions", np.ndarray, Tensor)
 _MODES = ("linear", "nearest", "cubic")
 
 
-def cubic_weights(t: np.ndarray) -> list[np.ndarray]:
+def cubic_weights(t: Fractions) -> list[Fractions]:
     """Weights of the neighbours -1, 0, 1, 2 of a point at fraction t after neighbour 0 (Keys 1981)."""
     a = _CUBIC
 
-    def near(d: np.ndarray) -> np.ndarray:
+    def near(d: Any) -> Any:
         return ((a + 2) * d - (a + 3)) * d * d + 1
 
-    def far(d: np.ndarray) -> np.ndarray:
+    def far(d: Any) -> Any:
         return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
 
     return [far(t + 1), near(t), near(1 - t), far(2 - t)]
@@ -108,8 +108,8 @@ def _errors() -> Iterator[ErrorSample]:
     yield ErrorSample((x.astype(np.int32),), {**attrs, "mode": "linear"}, DTypeError, "resize: the input is int32")
 
 
-define(Op("resize", _infer, _reference, _vjp("resize_backward"), ONNX_WRITER, _samples, _errors))
-define(Op("resize_backward", _infer, _adjoint, _vjp("resize"), no_onnx("gradient of resize"), _samples))
+define("resize", _infer, _reference, _vjp("resize_backward"), ONNX_WRITER, _samples, _errors)
+define("resize_backward", _infer, _adjoint, _vjp("resize"), no_onnx("gradient of resize"), _samples)
 
 _PUBLIC = {"bilinear": ("linear", 2), "nearest": ("nearest", 2), "bicubic": ("cubic", 2), "linear": ("linear", 1)}
 _PUBLIC["trilinear"] = ("linear", 3)
@@ -152,9 +152,7 @@ def interpolate(
     x = floating(inp)
     x = cast(x, FLOAT32) if x.dtype == np.float16 else x
     if x.ndim != n + 2:
-        raise ShapeError(
-            f"interpolate: inp has shape {x.shape}; mode {mode!r} expects N, C and {counted(n, 'axis')} of space"
-        )
+        raise ShapeError(f"interpolate: inp has shape {x.shape}; expected {n + 2} axes for mode {mode!r}")
     out = apply("resize", x, size=_target(x, n, size, scale_factor), mode=kind, corners=bool(align_corners))
     given = inp.dtype if isinstance(inp, Tensor) else None
     return rounded_to(out, given) if given in (np.uint8, np.int8) else out

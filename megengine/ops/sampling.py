@@ -1,4 +1,4 @@
-"""Reading pictures between their pixels: remap, warps, deformable convolution, RoI align. Compositions of indexing."""
+"""Interpolation between pixels: remap, warps, deformable convolution, RoI align. Compositions of indexing."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from megengine.dispatch import apply, public
 from megengine.ops import quantized_calls
 from megengine.ops.common import (
     INT32,
+    POOLINGS,
     Integers,
     as_tensor,
     cast,
@@ -23,6 +24,7 @@ from megengine.ops.common import (
     pair,
     rounded_to,
 )
+from megengine.ops.resize import cubic_weights
 from megengine.tensor import Tensor
 
 _VISION = "megengine.functional.vision"
@@ -51,15 +53,7 @@ def _neighbours(at: Tensor, interp: str) -> list[tuple[Tensor, Tensor | None]]:
     t = at - base
     if interp == "linear":
         return [(first, 1 - t), (first + 1, t)]
-    a = -0.75
-
-    def near(d: Tensor) -> Tensor:
-        return ((a + 2) * d - (a + 3)) * d * d + 1
-
-    def far(d: Tensor) -> Tensor:
-        return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-
-    return [(first - 1, far(t + 1)), (first, near(t)), (first + 1, near(1 - t)), (first + 2, far(2 - t))]
+    return list(zip((first - 1, first, first + 1, first + 2), cubic_weights(t), strict=True))
 
 
 def sample(
@@ -281,11 +275,8 @@ def deformable_conv2d(
     _picture(op, x)
     off, m = floating(offset), floating(mask)
     (kh, kw), (n, c, h, width) = w.shape[2:], x.shape
-    (sh, sw), (ph, pw), (dh, dw) = (
-        pair(op, "stride", stride),
-        pair(op, "padding", padding),
-        pair(op, "dilation", dilation),
-    )
+    (sh, sw), (ph, pw) = pair(op, "stride", stride), pair(op, "padding", padding)
+    dh, dw = pair(op, "dilation", dilation)
     oh, ow = (h + 2 * ph - dh * (kh - 1) - 1) // sh + 1, (width + 2 * pw - dw * (kw - 1) - 1) // sw + 1
     taps = kh * kw
     shared = m.shape[1] // taps if m.ndim == 4 else 0
@@ -334,7 +325,7 @@ def roi_align(
     Source: He et al., "Mask R-CNN", 2017.
     """
     op = "roi_align"
-    choice(op, "mode", mode.lower(), ("average", "max"))
+    choice(op, "mode", mode.lower(), POOLINGS)
     x, r = floating(inp), floating(rois)
     check_rois(op, x, r)
     (oh, ow), (sy, sx) = pair(op, "output_shape", output_shape), pair(op, "sample_points", sample_points)
@@ -391,9 +382,7 @@ def correlation(
     border = max_displacement + kernel_size // 2
     lengths = [n - 2 * border for n in a.shape[2:]]
     if min(lengths) < 1:
-        raise ShapeError(
-            f"{op}: inputs {a.shape} (padded) are smaller than twice the border {border}; enlarge pad_size"
-        )
+        raise ShapeError(f"{op}: inputs {a.shape} (padded) are not larger than twice border {border}; enlarge pad_size")
     channels: list[Tensor] = []
     moves = [stride2 * k for k in range(-reach, reach + 1)]
     options = (kernel_size, max_displacement, lengths, stride1, is_multiply)
@@ -423,6 +412,4 @@ def _patches(x: Tensor, top: int, left: int, lengths: list[int], stride: int) ->
 @public(home=_VISION)
 def nvof(src: TensorLike, precision: int = 1) -> Tensor:
     """Optical flow by NVIDIA's flow engine, which is left out: always raises DeviceError."""
-    raise DeviceError(
-        "nvof: NVIDIA's optical flow engine is not supported; build a flow network on F.vision.correlation"
-    )
+    raise DeviceError("nvof: NVIDIA's optical flow engine is not supported; use F.vision.correlation in a flow network")

@@ -21,7 +21,6 @@ from megengine.dispatch import (
     ONNX_WRITER,
     ErrorSample,
     OnnxRule,
-    Op,
     Sample,
     apply,
     define,
@@ -48,19 +47,15 @@ _HOME = "megengine.functional.tensor"
 # ---------------------------------------------------------------- shape as a value
 
 define(
-    Op(
-        "GetVarShape",  # MegEngine's name: traced graphs and files store it
-        lambda x: TensorSpec((x.ndim,), INT32, x.device),
-        lambda x: np.array(x.shape, np.int32),
-        not_differentiable("a shape is an integer"),
-        ONNX_WRITER,
-        lambda: iter(
-            [
-                Sample((sample_values(3, 4),), differentiable=False),
-                Sample((sample_values(2, 0, 1),), differentiable=False),
-            ]
-        ),
-    )
+    "GetVarShape",  # MegEngine's name: traced graphs and files store it
+    lambda x: TensorSpec((x.ndim,), INT32, x.device),
+    lambda x: np.array(x.shape, np.int32),
+    not_differentiable("a shape is an integer"),
+    ONNX_WRITER,
+    lambda: [
+        Sample((sample_values(3, 4),), differentiable=False),
+        Sample((sample_values(2, 0, 1),), differentiable=False),
+    ],
 )
 
 # ---------------------------------------------------------------- reshape
@@ -82,30 +77,20 @@ def resolve_shape(op: str, size: int, shape: Sequence[int]) -> tuple[int, ...]:
     return shape
 
 
-def _reshape_infer(x: TensorSpec, *, shape: tuple[int, ...]) -> TensorSpec:
-    return TensorSpec(resolve_shape("reshape", x.size, shape), x.dtype, x.device)
-
-
 define(
-    Op(
-        "reshape",
-        _reshape_infer,
-        lambda x, shape: np.ascontiguousarray(x).reshape(shape),
-        lambda ctx, ct: (apply("reshape", ct, shape=ctx.inputs[0].shape),),
-        ONNX_WRITER,
-        lambda: iter(
-            [
-                Sample((sample_values(2, 6),), {"shape": (3, -1)}),
-                Sample((sample_values(0, 3),), {"shape": (3, 0)}),
-                Sample((sample_values(),), {"shape": (1, 1)}),
-            ]
-        ),
-        lambda: iter(
-            [ErrorSample((np.zeros(6, np.float32),), {"shape": (4,)}, ShapeError, "reshape: shape .* holds 4")]
-        ),
-        quant=MOVES_INTEGERS,
-        moves=True,
-    )
+    "reshape",
+    lambda x, *, shape: TensorSpec(resolve_shape("reshape", x.size, shape), x.dtype, x.device),
+    lambda x, shape: np.ascontiguousarray(x).reshape(shape),
+    lambda ctx, ct: (apply("reshape", ct, shape=ctx.inputs[0].shape),),
+    ONNX_WRITER,
+    lambda: [
+        Sample((sample_values(2, 6),), {"shape": (3, -1)}),
+        Sample((sample_values(0, 3),), {"shape": (3, 0)}),
+        Sample((sample_values(),), {"shape": (1, 1)}),
+    ],
+    lambda: [ErrorSample((np.zeros(6, np.float32),), {"shape": (4,)}, ShapeError, "reshape: shape .* holds 4")],
+    quant=MOVES_INTEGERS,
+    moves=True,
 )
 
 
@@ -184,19 +169,15 @@ def _transpose_infer(x: TensorSpec, *, perm: tuple[int, ...]) -> TensorSpec:
 
 
 define(
-    Op(
-        "transpose",
-        _transpose_infer,
-        lambda x, perm: np.require(np.transpose(x, perm), requirements="C"),
-        lambda ctx, ct: (apply("transpose", ct, perm=tuple(int(i) for i in np.argsort(ctx.attrs["perm"]))),),
-        OnnxRule("Transpose", {"perm": "perm"}, read=False),
-        lambda: iter(
-            [Sample((sample_values(2, 3, 4),), {"perm": (2, 0, 1)}), Sample((sample_values(0, 3),), {"perm": (1, 0)})]
-        ),
-        lambda: iter([ErrorSample((np.zeros((2, 3), np.float32),), {"perm": (0, 0)}, ShapeError, "not a permutation")]),
-        quant=MOVES_INTEGERS,
-        moves=True,
-    )
+    "transpose",
+    _transpose_infer,
+    lambda x, perm: np.require(np.transpose(x, perm), requirements="C"),
+    lambda ctx, ct: (apply("transpose", ct, perm=tuple(int(i) for i in np.argsort(ctx.attrs["perm"]))),),
+    OnnxRule("Transpose", {"perm": "perm"}, read=False),
+    lambda: [Sample((sample_values(2, 3, 4),), {"perm": (2, 0, 1)}), Sample((sample_values(0, 3),), {"perm": (1, 0)})],
+    lambda: [ErrorSample((np.zeros((2, 3), np.float32),), {"perm": (0, 0)}, ShapeError, "not a permutation")],
+    quant=MOVES_INTEGERS,
+    moves=True,
 )
 
 
@@ -239,27 +220,13 @@ def _broadcast(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 define(
-    Op(
-        "broadcast_to",
-        _broadcast_infer,
-        _broadcast,
-        lambda ctx, ct: (unbroadcast(ct, ctx.inputs[0].shape),),
-        ONNX_WRITER,
-        lambda: iter(
-            [
-                Sample((sample_values(3, 1),), {"shape": (2, 3, 4)}),
-                Sample(
-                    (
-                        sample_values(
-                            1,
-                        ),
-                    ),
-                    {"shape": (0,)},
-                ),
-            ]
-        ),
-        moves=True,
-    )
+    "broadcast_to",
+    _broadcast_infer,
+    _broadcast,
+    lambda ctx, ct: (unbroadcast(ct, ctx.inputs[0].shape),),
+    ONNX_WRITER,
+    lambda: [Sample((sample_values(3, 1),), {"shape": (2, 3, 4)}), Sample((sample_values(1),), {"shape": (0,)})],
+    moves=True,
 )
 
 

@@ -15,12 +15,8 @@ from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeE
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
-from megengine.dispatch import MOVES_INTEGERS, ONNX_WRITER, Op, QuantRule, Sample, apply, define, no_onnx, public
-from megengine.ops.common import (
-    as_tensor,
-    choice,
-    sample_values,
-)
+from megengine.dispatch import MOVES_INTEGERS, ONNX_WRITER, QuantRule, Sample, apply, define, no_onnx, public
+from megengine.ops.common import as_tensor, choice, sample_values
 from megengine.tensor import Tensor
 
 _Mode = Literal["constant", "edge", "reflect"]
@@ -40,21 +36,17 @@ def _slices(attrs: Any) -> tuple[slice, ...]:
 
 
 define(
-    Op(
-        "slice",
-        _slice_infer,
-        lambda x, **attrs: x[_slices(attrs)].copy(),
-        lambda ctx, ct: (apply("slice_backward", ct, shape=ctx.inputs[0].shape, **ctx.attrs),),
-        ONNX_WRITER,
-        lambda: iter(
-            [
-                Sample((sample_values(4, 5),), {"starts": (1, None), "stops": (3, None), "steps": (1, -2)}),
-                Sample((sample_values(4, 5),), {"starts": (3, 0), "stops": (3, 2), "steps": (1, 1)}),
-            ]
-        ),
-        quant=MOVES_INTEGERS,
-        moves=True,
-    )
+    "slice",
+    _slice_infer,
+    lambda x, **attrs: x[_slices(attrs)].copy(),
+    lambda ctx, ct: (apply("slice_backward", ct, shape=ctx.inputs[0].shape, **ctx.attrs),),
+    ONNX_WRITER,
+    lambda: [
+        Sample((sample_values(4, 5),), {"starts": (1, None), "stops": (3, None), "steps": (1, -2)}),
+        Sample((sample_values(4, 5),), {"starts": (3, 0), "stops": (3, 2), "steps": (1, 1)}),
+    ],
+    quant=MOVES_INTEGERS,
+    moves=True,
 )
 
 
@@ -65,24 +57,18 @@ def _slice_backward(ct: np.ndarray, shape: tuple[int, ...], **attrs: Any) -> np.
 
 
 define(
-    Op(
-        "slice_backward",
-        lambda ct, *, shape, starts, stops, steps: TensorSpec(tuple(shape), ct.dtype, ct.device),
-        _slice_backward,
-        lambda ctx, ct: (apply("slice", ct, **{k: ctx.attrs[k] for k in ("starts", "stops", "steps")}),),
-        no_onnx("gradient of slice"),
-        lambda: iter(
-            [Sample((sample_values(2, 3),), {"shape": (4, 5), "starts": (1, 0), "stops": (3, 5), "steps": (1, 2)})]
-        ),
-    )
+    "slice_backward",
+    lambda ct, *, shape, starts, stops, steps: TensorSpec(tuple(shape), ct.dtype, ct.device),
+    _slice_backward,
+    lambda ctx, ct: (apply("slice", ct, **{k: ctx.attrs[k] for k in ("starts", "stops", "steps")}),),
+    no_onnx("gradient of slice"),
+    lambda: [Sample((sample_values(2, 3),), {"shape": (4, 5), "starts": (1, 0), "stops": (3, 5), "steps": (1, 2)})],
 )
 
 
 def _pad_infer(x: TensorSpec, *, widths: tuple, mode: str, value: float) -> TensorSpec:
     if len(widths) != x.ndim or any(w < 0 for pair in widths for w in pair):
-        raise ShapeError(
-            f"pad: widths {widths} for shape {x.shape}; expected {counted(x.ndim, 'pair')} of numbers >= 0"
-        )
+        raise ShapeError(f"pad: widths {widths} for shape {x.shape}; expected {counted(x.ndim, 'pair')} >= 0")
     choice("pad", "mode", mode, get_args(_Mode))
     if mode == "reflect" and any(max(p) >= n for p, n in zip(widths, x.shape, strict=True) if max(p)):
         raise ShapeError(f"pad: reflect widths {widths} must be smaller than the lengths {x.shape}")
@@ -124,23 +110,19 @@ def _pads_with_zero(attrs: Mapping[str, Any]) -> str | None:
 
 
 define(
-    Op(
-        "pad",
-        _pad_infer,
-        _pad,
-        _pad_vjp,
-        ONNX_WRITER,
-        lambda: iter(
-            [
-                Sample((sample_values(3, 4),), {**_PADS, "mode": "constant"}),
-                Sample((sample_values(3, 4),), {**_PADS, "mode": "edge"}),
-                Sample((sample_values(3, 4),), {**_PADS, "mode": "reflect"}),
-            ]
-        ),
-        needs_specs=True,
-        quant=QuantRule("shape", non_negative="inherit", usable=_pads_with_zero),
-        moves=True,
-    )
+    "pad",
+    _pad_infer,
+    _pad,
+    _pad_vjp,
+    ONNX_WRITER,
+    lambda: [
+        Sample((sample_values(3, 4),), {**_PADS, "mode": "constant"}),
+        Sample((sample_values(3, 4),), {**_PADS, "mode": "edge"}),
+        Sample((sample_values(3, 4),), {**_PADS, "mode": "reflect"}),
+    ],
+    needs_specs=True,
+    quant=QuantRule("shape", non_negative="inherit", usable=_pads_with_zero),
+    moves=True,
 )
 
 

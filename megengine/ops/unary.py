@@ -19,7 +19,6 @@ from megengine.dispatch import (
     ErrorSample,
     NoRule,
     OnnxRule,
-    Op,
     QuantRule,
     Sample,
     apply,
@@ -41,7 +40,7 @@ from megengine.ops.common import (
     require_bool,
     sample_values,
 )
-from megengine.ops.quantized_calls import elementwise_rule
+from megengine.ops.quantized_calls import Rule, elementwise
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.elemwise"
@@ -78,27 +77,27 @@ def unary(
     home: str = _HOME,
     method: str = "",
     integers: bool = False,
+    quantized: Rule | None = None,
+    activation: bool = False,
 ) -> None:
     """Define an elementwise op of one operand, and its public function in the module `home`, unless that is empty.
 
-    `domain` is where samples lie; `method` is a name of Tensor; `integers` are computed as such, else as float32.
+    `domain` is where samples lie; `method` is a name of Tensor; `integers` are computed as such, else as float32;
+    `quantized` is the rule of the function for quantized tensors.
     """
     define(
-        Op(
-            name,
-            _unary_infer(name, attrs or {}),
-            reference,
-            vjp,
-            no_onnx("ONNX has no such operator") if onnx is None else OnnxRule(onnx) if isinstance(onnx, str) else onnx,
-            _unary_samples(*domain, attrs or {}),
-            quant=quant,
-        )
+        name,
+        _unary_infer(name, attrs or {}),
+        reference,
+        vjp,
+        no_onnx("ONNX has no such operator") if onnx is None else OnnxRule(onnx) if isinstance(onnx, str) else onnx,
+        _unary_samples(*domain, attrs or {}),
+        quant=quant,
+        activation=activation,
     )
-    if home:
-        _declare(name, home, (method,) if method else (), integers=integers)
+    if not home:
+        return
 
-
-def _declare(name: str, home: str, methods: tuple[str, ...], *, integers: bool) -> None:
     def function(x: TensorLike) -> Tensor:
         x = as_tensor(x) if integers else floating(x)
         if name == "logical_not":
@@ -108,7 +107,7 @@ def _declare(name: str, home: str, methods: tuple[str, ...], *, integers: bool) 
     function.__name__ = function.__qualname__ = name
     function.__module__ = home
     function.__doc__ = f"Elementwise `{name}` of x (any shape); returns a tensor of x's shape."
-    public(home=home, methods=methods, by_spec=True, quantized=elementwise_rule(name))(function)
+    public(home=home, methods=(method,) if method else (), by_spec=True, quantized=quantized)(function)
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -116,16 +115,13 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
         return 1 / (1 + np.exp(-x))
 
 
-def _round_half_away(x: np.ndarray) -> np.ndarray:
+def round_half_away(x: np.ndarray) -> np.ndarray:
+    """The nearest whole numbers, as MegEngine rounds."""
     return np.copysign(np.floor(np.abs(x) + 0.5), x)
 
 
 def _hsigmoid(x: np.ndarray) -> np.ndarray:
     return np.clip(x + 3, 0, 6) * x.dtype.type(1 / 6)
-
-
-def _gelu(x: np.ndarray) -> np.ndarray:
-    return (x * 0.5 * (1 + _erf(x / np.sqrt(2.0)))).astype(x.dtype)
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
@@ -141,7 +137,7 @@ _TABLE = QuantRule("table", "qtable")
 _PIECEWISE = zero_gradient("the result is piecewise constant")
 
 # name, reference, vjp(ctx, ct), keywords
-unary("neg", np.negative, lambda ctx, ct: (-ct,), onnx="Neg", method="__neg__", integers=True)
+unary("neg", np.negative, lambda ctx, ct: (-ct,), onnx="Neg", method="__neg__", integers=True, quantized=elementwise)
 unary("abs", np.abs, lambda ctx, ct: (ct * apply("sign", ctx.inputs[0]),), onnx="Abs", method="__abs__", integers=True)
 unary(
     "sign",
@@ -183,18 +179,12 @@ unary(
     lambda ctx, ct: (ct * (1 - ctx.outputs[0] * ctx.outputs[0]),),
     onnx="Tanh",
     quant=QuantRule("table", "qtable", fixed=qint8(1 / 128)),
+    activation=True,
 )
 unary("erf", _erf, lambda ctx, ct: (ct * apply("exp", -(ctx.inputs[0] ** 2)) * (2 / np.sqrt(np.pi)),), onnx="Erf")
 unary("floor", np.floor, _PIECEWISE, onnx="Floor", method="__floor__", integers=True)
 unary("ceil", np.ceil, _PIECEWISE, onnx="Ceil", method="__ceil__", integers=True)
-unary(
-    "round",
-    _round_half_away,
-    _PIECEWISE,
-    onnx=no_onnx("ONNX rounds ties to even"),
-    method="__round__",
-    integers=True,
-)
+unary("round", round_half_away, _PIECEWISE, onnx=no_onnx("ONNX rounds ties to even"), method="__round__", integers=True)
 unary(
     "sigmoid",
     _sigmoid,
@@ -202,6 +192,7 @@ unary(
     onnx="Sigmoid",
     quant=_fixed(quint8(1 / 256)),
     home=_NN,
+    activation=True,
 )
 _ZEROS = {np.dtype(t): np.zeros((), t) for t in ("f2", "f4", "f8", "i1", "i4", "i8", "u1")}
 
@@ -218,6 +209,8 @@ unary(
     quant=QuantRule("clamp", clamp=lambda attrs: (0.0, None), non_negative="always"),
     home=_NN,
     integers=True,
+    quantized=elementwise,
+    activation=True,
 )
 
 
@@ -236,15 +229,13 @@ def _relu_backward_samples() -> Iterator[Sample]:
 
 
 define(
-    Op(
-        "relu_backward",
-        _relu_backward_infer,
-        lambda ct, y: np.where(y > 0, ct, ct.dtype.type(0)),
-        lambda ctx, g: (apply("relu_backward", g, ctx.inputs[1]), None),
-        no_onnx("gradient of relu"),
-        _relu_backward_samples,
-        lambda: iter([ErrorSample((np.zeros(2), np.zeros(3)), {}, ShapeError, "the cotangent has shape")]),
-    )
+    "relu_backward",
+    _relu_backward_infer,
+    lambda ct, y: np.where(y > 0, ct, ct.dtype.type(0)),
+    lambda ctx, g: (apply("relu_backward", g, ctx.inputs[1]), None),
+    no_onnx("gradient of relu"),
+    _relu_backward_samples,
+    lambda: [ErrorSample((np.zeros(2), np.zeros(3)), {}, ShapeError, "the cotangent has shape")],
 )
 unary(
     "relu6",
@@ -255,6 +246,7 @@ unary(
     domain=(-3.0, 8.0),
     home=_NN,
     integers=True,
+    activation=True,
 )
 unary(
     "hsigmoid",
@@ -262,6 +254,7 @@ unary(
     lambda ctx, ct: (masked(ct, apply("logical_and", ctx.inputs[0] > -3, ctx.inputs[0] < 3)) * (1 / 6),),
     onnx=OnnxRule("HardSigmoid", more=lambda specs: {"alpha": 1 / 6, "beta": 0.5}, read=False),
     quant=_fixed(quint8(1 / 255)),
+    activation=True,
     domain=(-5.0, 5.0),
     home=_NN,
 )
@@ -276,6 +269,7 @@ unary(
     quant=_TABLE,
     domain=(-5.0, 5.0),
     home=_NN,
+    activation=True,
 )
 
 
@@ -290,13 +284,24 @@ def _gelu_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
     return (ct * (0.5 * (1 + apply("erf", x * (1 / np.sqrt(2)))) + x * phi),)
 
 
-def _softplus(x: np.ndarray) -> np.ndarray:
-    return np.logaddexp(x, 0).astype(x.dtype)
-
-
-unary("silu", lambda x: x * _sigmoid(x), _silu_vjp, onnx=ONNX_WRITER, quant=_TABLE, home=_NN)
-unary("gelu", _gelu, _gelu_vjp, onnx=ONNX_WRITER, quant=_TABLE, home=_NN)
-unary("softplus", _softplus, lambda ctx, ct: (ct * apply("sigmoid", ctx.inputs[0]),), onnx="Softplus", home="")
+unary("silu", lambda x: x * _sigmoid(x), _silu_vjp, onnx=ONNX_WRITER, quant=_TABLE, home=_NN, activation=True)
+unary(
+    "gelu",
+    lambda x: (x * 0.5 * (1 + _erf(x / np.sqrt(2.0)))).astype(x.dtype),
+    _gelu_vjp,
+    onnx=ONNX_WRITER,
+    quant=_TABLE,
+    home=_NN,
+    activation=True,
+)
+unary(
+    "softplus",
+    lambda x: np.logaddexp(x, 0).astype(x.dtype),
+    lambda ctx, ct: (ct * apply("sigmoid", ctx.inputs[0]),),
+    onnx="Softplus",
+    home="",
+    activation=True,
+)
 unary("logical_not", np.logical_not, not_differentiable("booleans"), onnx="Not", method="__invert__", integers=True)
 unary(
     "leaky_relu",
@@ -323,8 +328,6 @@ unary(
     attrs={"lo": -1.0, "hi": 1.5},
     home="",
 )
-
-# ---------------------------------------------------------------- public functions
 
 
 @public(home=_NN, by_spec=True)

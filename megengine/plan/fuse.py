@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
+from megengine.dispatch import QuantRule, get_op
 from megengine.ops.fused import ACTIVATIONS
 from megengine.traced_module.editing.rewiring import replace_all_uses
 from megengine.traced_module.ir.expr import Apply, Constant
@@ -13,13 +18,21 @@ from megengine.traced_module.ir.primitives import remove_dead
 from megengine.traced_module.passes import constant_value, mark, only_user
 
 
+def _bounds(op: str, attrs: Mapping[str, Any]) -> tuple[float, float] | None:
+    """The bounds of an op that only clamps, None for others."""
+    rule = get_op(op).quant
+    if not isinstance(rule, QuantRule) or rule.clamp is None:
+        return None
+    low, high = rule.clamp(attrs)
+    return -math.inf if low is None else low, math.inf if high is None else high
+
+
+_CLAMPS = {_bounds(name, {}): name for name in ACTIVATIONS[1:] if _bounds(name, {})}
+
+
 def _activation(expr: Apply) -> str | None:
     """The fused name of an activation expression, None for others."""
-    if expr.op in ACTIVATIONS:
-        return expr.op
-    if expr.op == "clip" and expr.attrs["lo"] == 0:
-        return {6.0: "relu6", float("inf"): "relu"}.get(expr.attrs["hi"])
-    return None
+    return expr.op if expr.op in ACTIVATIONS else _CLAMPS.get(_bounds(expr.op, expr.attrs))
 
 
 def _next(node: TensorNode) -> Apply | None:

@@ -24,7 +24,7 @@ from megengine.dispatch import (
     registry,
     zero_gradient,
 )
-from megengine.dispatch.record import NoRule, Op, define, undefine
+from megengine.dispatch.record import NoRule, define, undefine
 from megengine.kernels.kernel import EagerKernel
 from megengine.kernels.registry import family
 from megengine.tensor import Tensor, tensor
@@ -157,7 +157,7 @@ def test_others_on_the_stack_see_the_ops_of_rules(standing):
 
 
 def _define(vjp):
-    return define(Op("test_rule", lambda x: x, lambda x: x * 3, vjp, NoRule("ONNX rule", "a test"), tuple))
+    return define("test_rule", lambda x: x, lambda x: x * 3, vjp, NoRule("ONNX rule", "a test"), tuple)
 
 
 def _tripled(x):

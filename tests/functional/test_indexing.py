@@ -63,7 +63,7 @@ def test_gradient_through_new_axes_and_lists(key):
     [
         (lambda: tensor(X)[4], "index 4 is out of range for axis 0 of length 4"),
         (lambda: tensor(X)[:, [0, -6]], "index -6 is out of range for axis 1 of length 5"),
-        (lambda: tensor(X)[0, 0, 0, 0], "4 indices for a tensor of 3 axes"),
+        (lambda: tensor(X)[0, 0, 0, 0], "4 indices for a tensor of shape"),
         (lambda: tensor(X)[[0.5]], "expected integers, booleans, slices or None"),
         (lambda: tensor(X)[np.ones(3, bool)], "a mask of shape"),
         (lambda: tensor(X)[np.bool_(True), 0], "a truth value stands beside other indices"),
