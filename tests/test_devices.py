@@ -42,7 +42,7 @@ def default():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_of_the_processor(name, default, monkeypatch):
-    monkeypatch.setattr(effectless, "_told", set())
+    monkeypatch.setattr(effectless, "_warned", set())
     x = tensor([1.0, 2.0], device=name)
     assert (x + tensor(1.0)).numpy().tolist() == [2, 3]
     assert x.device == name

@@ -121,7 +121,9 @@ def check_scales(op: str, dtype: QuantizedDType, shape: tuple[int, ...]) -> None
     if axis is None or not isinstance(dtype.scale, tuple):
         return
     if not -len(shape) <= axis < len(shape) or len(dtype.scale) not in (1, shape[axis]):
-        raise ShapeError(f"{op}: {dtype} has {len(dtype.scale)} scales along axis {axis}; the shape is {shape}")
+        raise ShapeError(
+            f"{op}: {dtype} has {counted(len(dtype.scale), 'scale')} along axis {axis}; the shape is {shape}"
+        )
 
 
 def qint8(scale: Any, zero_point: int = 0, axis: int | None = None) -> QuantizedDType:

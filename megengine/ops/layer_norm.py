@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from megengine.core.errors import ShapeError
+from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
 from megengine.ops.common import Integers, as_tensor, floating, integer, listed, normalize_axes, operands
@@ -89,7 +90,9 @@ def prelu(x: TensorLike, y: TensorLike) -> Tensor:
     value, slope = operands("prelu", as_tensor(x), y)
     if slope.size > 1:
         if value.ndim < 2 or slope.size != value.shape[1]:
-            raise ShapeError(f"prelu: y has {slope.size} slopes; expected 1, or one per channel of x {value.shape}")
+            raise ShapeError(
+                f"prelu: y has {counted(slope.size, 'slope')}; expected 1, or one per channel: {value.shape}"
+            )
         slope = apply("reshape", slope, shape=(1, slope.size, *[1] * (value.ndim - 2)))
     zero = Tensor(0.0, dtype=value.dtype)
     return apply("add", apply("maximum", value, zero), apply("mul", apply("minimum", value, zero), slope))

@@ -13,6 +13,7 @@ from megengine.core.calls import shown
 from megengine.core.dtype import storage_of
 from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import ONNX_WRITER, ErrorSample, Sample, apply, define, no_onnx, public
 from megengine.ops import quantized_calls
@@ -152,7 +153,7 @@ def interpolate(
     x = floating(inp)
     x = cast(x, FLOAT32) if x.dtype == np.float16 else x
     if x.ndim != n + 2:
-        raise ShapeError(f"interpolate: inp has shape {x.shape}; expected {n + 2} axes for mode {mode!r}")
+        raise ShapeError(f"interpolate: inp has shape {x.shape}; expected {counted(n + 2, 'axis')} for mode {mode!r}")
     out = apply("resize", x, size=_target(x, n, size, scale_factor), mode=kind, corners=bool(align_corners))
     given = inp.dtype if isinstance(inp, Tensor) else None
     return rounded_to(out, given) if given in (np.uint8, np.int8) else out

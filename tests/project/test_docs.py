@@ -26,7 +26,7 @@ def run(tmp_path, monkeypatch):
     """Runs snippets in one namespace, in a folder from which they can import what they write."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(effectless, "_told", set())  # what was warned of once
+    monkeypatch.setattr(effectless, "_warned", set())  # what was warned of once
 
     def call(given):
         namespace: dict = {"__name__": "snippet"}

@@ -64,7 +64,7 @@ WITH_EFFECT = [
 
 @pytest.fixture(autouse=True)
 def as_at_the_beginning(monkeypatch):
-    monkeypatch.setattr(effectless, "_told", set())
+    monkeypatch.setattr(effectless, "_warned", set())
     yield
     mge.set_default_device()
     debug_param.set_execution_strategy("HEURISTIC")
