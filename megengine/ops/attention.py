@@ -27,7 +27,8 @@ class _Packed:
         total = sum(lengths)
         if (0 if tensor is None else tensor.size) != total:
             shape = None if tensor is None else tensor.shape
-            raise ShapeError(f"{_OP}: io_weight_bias has shape {shape}; the projections take {total} numbers")
+            taken = counted(total, "number")
+            raise ShapeError(f"{_OP}: io_weight_bias has shape {shape}; the projections take {taken}")
         parts = [] if tensor is None else apply("split", tensor.reshape(-1), sections=tuple(lengths), axis=0)
         supply = iter(parts)
         self.weights = [None if s is None else apply("reshape", next(supply), shape=s[::-1]) for s in sizes]
