@@ -22,11 +22,11 @@ MORE = {
     # rewriting rules are about arithmetic: what adds nothing, which products take an addition, what a scale passes
     **{"add": 15, "mul": 11, "div": 10, "sub": 8, "neg": 7, "matmul": 11, "conv2d": 9},
     # the ends of integers: quantization looks everywhere for what is between them
-    **{"quantize": 16, "dequantize": 12},
+    **{"quantize": 14, "dequantize": 12},
     # names of activations in arguments of layers and of MegEngine's functions
     "relu": 14,
     # words with other meanings: reductions of losses and of tables, Python's slices
-    **{"mean": 12, "sum": 9, "slice": 9, "concat": 11},
+    **{"mean": 11, "sum": 9, "slice": 8, "concat": 11},
     # moves of elements: kernels, simplifications and ONNX have one line for each
     "reshape": 8,
 }
