@@ -118,10 +118,6 @@ class Matching:
         """All pairs, in the order of the first graph."""
         return [(i, j) for i, j in enumerate(self.to_b) if j >= 0]
 
-    def is_complete(self) -> bool:
-        """True if nothing is left over on either side."""
-        return -1 not in self.to_b and -1 not in self.to_a
-
     def same(self, node_a: Any, node_b: Any) -> bool:
         """True if two nodes are the same result of the same expression."""
         paired = self.to_b[self.a.index[id(node_a.expr)]] == self.b.index[id(node_b.expr)]
@@ -230,7 +226,7 @@ def best_matching(a: InternalGraph, b: InternalGraph, cost: Callable[[Matching],
     strict = [side.numbers(table, strict=True) for side in (left, right)]
     first = Matching(left, right)
     first.by_key(*strict)
-    if first.is_complete() and cost(first) == 0:
+    if -1 not in first.to_b and -1 not in first.to_a and cost(first) == 0:
         return first
     loose = [side.numbers(table, strict=False) for side in (left, right)]
     best, least = first, float("inf")

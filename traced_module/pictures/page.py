@@ -74,7 +74,7 @@ def embedded(value: Any) -> str:
 def page_data(roots: Sequence[InternalGraph]) -> dict[str, Any]:
     """The data of the page: every sheet once, with boxes in rows and columns, and edges between their indices."""
     todo = [(sheet_of(graph), Costs(graph)) for graph in roots]
-    macs, weights = todo[0][1].total()
+    macs, weights = todo[0][1].total(roots[0])
     index = {id(sheet): number for number, (sheet, _) in enumerate(todo)}
     graphs: list[dict[str, Any]] = []
     for sheet, costs in todo:  # grows while it is walked

@@ -62,7 +62,7 @@ class Costs:
         """Multiply-accumulates of one call, those of a submodule included; None if they are not known."""
         child = child_graph(expr)
         if child is not None:
-            return self._inside(child)[0]
+            return self.total(child)[0]
         if id(expr) not in self._found:
             self._found[id(expr)] = self._count(expr)
         return self._found[id(expr)]
@@ -87,7 +87,7 @@ class Costs:
         """Parameters that one call uses (in graphs of ops: constants), those of a submodule included."""
         child = child_graph(expr)
         if child is not None:
-            return self._inside(child)[1]
+            return self.total(child)[1]
         found: Weights = {}
         for node in expr.inputs:
             if isinstance(node.expr, Constant) and not self.graph._inputs_self():
@@ -99,11 +99,8 @@ class Costs:
             found |= _sizes(expr.inputs[0].owner.parameters())
         return found
 
-    def total(self) -> tuple[int, Weights]:
-        """Known multiply-accumulates of a run of the graph, and all parameters that it uses, each once."""
-        return self._inside(self.graph)
-
-    def _inside(self, graph: InternalGraph) -> tuple[int, Weights]:
+    def total(self, graph: InternalGraph) -> tuple[int, Weights]:
+        """Known multiply-accumulates of a run of a graph, and all parameters that it uses, each once."""
         if id(graph) not in self._inner:
             macs, weights = 0, {}
             for expr in graph.exprs(recursive=False):
@@ -201,7 +198,7 @@ def summarize(graph: InternalGraph, *, depth: int | None = None) -> Summary:
         >>> print(summarize(traced.graph))  # doctest: +SKIP
     """
     deepest, costs = levels(depth, "summary"), Costs(graph)
-    macs, weights = costs.total()
+    macs, weights = costs.total(graph)
     rows = tuple(_rows(graph, costs, deepest, 0))
     return Summary(graph.name, rows, *sizes(weights), macs, tuple(e.name for e in costs.unknown))
 

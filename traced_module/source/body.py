@@ -211,11 +211,8 @@ class Body:
     def _set_item(self, expr: CallMethod) -> None:
         """Write items of a copy, or of the value itself if that is a copy without other users."""
         target, key, value = expr.args
-        if (
-            _is_copy(target.expr)
-            and all(u._key <= expr._key for u in target.users)
-            and target not in self.graph.outputs
-        ):
+        copied = is_call_function(target.expr, F.copy) or is_call_tensor_method(target.expr, "__setitem__")
+        if copied and all(u._key <= expr._key for u in target.users) and target not in self.graph.outputs:
             name = self.codes[id(expr.output)] = self.codes[id(target)]
         else:
             source = flat(self.code(target))
@@ -320,11 +317,6 @@ class Body:
         if getattr(getattr(Tensor, expr.method, None), "__public__", None) is None:
             raise GraphError(f"tensors have no method {expr.method!r}")
         return called(f"{owner}.{expr.method}", self._arguments(expr, skip=1))
-
-
-def _is_copy(expr: Expr) -> bool:
-    """True for calls that make a new value, which may be assigned into."""
-    return is_call_function(expr, F.copy) or is_call_tensor_method(expr, "__setitem__")
 
 
 def _operand(text: str) -> str:

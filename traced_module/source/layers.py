@@ -69,17 +69,13 @@ def _value_of(layer: Any, parameter: inspect.Parameter) -> Any:
     return _MISSING if isinstance(value, (Tensor, Module)) else value
 
 
-def _parts(layer: Any, wanted: Mapping[str, Any]) -> list[Any]:
-    """The layer and its own layers; first those with more of the parameters (in ConvBn2d, the convolution)."""
-    own = object.__getattribute__(layer, "__dict__")
-    inner = [v for v in own.values() if isinstance(v, Module)]
-    return [layer, *sorted(inner, key=lambda m: -len(wanted.keys() & object.__getattribute__(m, "__dict__").keys()))]
-
-
 def _arguments(layer: Any, parameters: Mapping[str, inspect.Parameter], where: str) -> dict[str, Any]:
+    inner = [v for v in object.__getattribute__(layer, "__dict__").values() if isinstance(v, Module)]
+    # of its own layers first those with more of the parameters (in ConvBn2d, the convolution)
+    inner.sort(key=lambda m: -len(parameters.keys() & object.__getattribute__(m, "__dict__").keys()))
     found: dict[str, Any] = {}
     for name, parameter in parameters.items():
-        known = [v for part in _parts(layer, parameters) if (v := _value_of(part, parameter)) is not _MISSING]
+        known = [v for part in (layer, *inner) if (v := _value_of(part, parameter)) is not _MISSING]
         if known:
             found[name] = known[0]
         elif parameter.default is not parameter.empty:
