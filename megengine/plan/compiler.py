@@ -1,7 +1,5 @@
 """From an op-level graph to a plan: fusion, a kernel per op, packed weights, one arena, native steps."""
 
-from __future__ import annotations
-
 import ctypes
 import time
 from collections.abc import Sequence
@@ -178,7 +176,8 @@ class _Builder:
     def add(self, expr: Apply) -> None:
         problem = Problem(expr.op, [n.spec for n in expr.inputs], [n.spec for n in expr.outputs], expr.attrs)
         constants = {i: n.expr.value.numpy() for i, n in enumerate(expr.inputs) if isinstance(n.expr, Constant)}
-        kernel = self.choose(problem, constants)
+        usable = family(expr.op).for_plan(problem, constants)
+        kernel = _fastest(usable, problem, constants) if self.tune else next(iter(usable), None)
         info = StepInfo(expr.op, expr.name, "reference", str(expr.meta.get("module", "")))
         info.rejected = [row for row in family(expr.op).explain(problem, step=True) if row[1] != "usable"]
         if expr.op == "reshape" and self._reshape(expr, info):
@@ -193,24 +192,6 @@ class _Builder:
             self._python(expr, problem, constants, info, outputs)
             return
         info.kernel = kernel.name
-        self._native(expr, problem, constants, kernel, info, outputs)
-
-    def choose(self, problem: Problem, constants: dict[int, np.ndarray]) -> StepKernel | None:
-        """The first usable kernel, or the fastest one here when tuning."""
-        found = family(problem.op).for_plan(problem, constants)
-        if not self.tune:
-            return next(iter(found), None)
-        return _fastest(found, problem, constants)
-
-    def _native(
-        self,
-        expr: Apply,
-        problem: Problem,
-        constants: dict[int, np.ndarray],
-        kernel: StepKernel,
-        info: StepInfo,
-        outputs: list[int],
-    ) -> None:
         capsule = kernel.make_step(problem, constants, self.threads)
         reads = []
         for i, node in enumerate(expr.inputs):
@@ -218,9 +199,7 @@ class _Builder:
                 continue
             if i == kernel.inplace_input:
                 self._copy(self.buffer(node), outputs[0], node)
-                reads.append(outputs[0])
-            else:
-                reads.append(self.buffer(node))
+            reads.append(outputs[0] if i == kernel.inplace_input else self.buffer(node))
         self.steps.append(_Step(info, capsule, reads, outputs))
 
     def _copy(self, source: int, target: int, node: TensorNode) -> None:
@@ -273,10 +252,7 @@ class _Builder:
 
     def share_residuals(self) -> dict[int, int]:
         """Buffer -> buffer whose memory it takes: copies of residuals that nobody needs any more are left out."""
-        last_read: dict[int, int] = {}
-        for i, s in enumerate(self.steps):
-            for b in s.reads:
-                last_read[b] = i
+        last_read = {b: i for i, s in enumerate(self.steps) for b in s.reads}
         fixed = {*self.inputs, *self.outputs, *self.constants}
         shared: dict[int, int] = {}
         kept = []

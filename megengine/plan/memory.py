@@ -1,7 +1,5 @@
 """One arena for all intermediate values: values that live at the same time do not overlap."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -33,16 +33,15 @@ def export(model: Any, path: str | Path, *, opset: int = OPSET) -> None:
         GraphError: an op has no ONNX form for its dtypes at this opset; the message names the node.
         WriteError: the path cannot be written.
     """
-    _write(to_model(model, opset=opset), Path(path))
+    content = to_model(model, opset=opset).SerializeToString()
+    with replacing(Path(path)) as file:
+        file.write(content)
 
 
 def export_qdq(model: Any, path: str | Path, *, opset: int = OPSET) -> None:
-    """Write a quantized model as QDQ ONNX: per-channel weights as stored integers with their axis.
+    """Write what `quantize_model` returned as QDQ ONNX: weights are stored integers with their scales and axis.
 
-    Args:
-        model: what `quantize_model` returned, or a graph with quantize / dequantize pairs.
-        path: the .onnx file.
-        opset: 13 to 17.
+    Arguments and errors are those of `export`.
     """
     export(getattr(model, "qdq_graph", model), path, opset=opset)
 
@@ -56,7 +55,8 @@ def to_model(model: Any, *, opset: int = OPSET) -> "onnx.ModelProto":
     graph = lower(model).graph
     w = Writer(opset)
     w.taken.update(node.name for expr in graph.exprs() for node in expr.outputs)
-    w.absorbed.update(_absorbed(graph))
+    linear = (write_rules.linear_of(expr) for expr in graph.exprs() if isinstance(expr, Apply))
+    w.absorbed.update(id(pair[0]) for pair in linear if pair is not None)
     for expr in graph.exprs():
         if isinstance(expr, Apply) and id(expr) not in w.absorbed:
             w.current = expr
@@ -90,11 +90,6 @@ def _check(proto: "onnx.ModelProto", opset: int) -> None:
         ) from error
 
 
-def _absorbed(graph: InternalGraph) -> set[int]:
-    found = (write_rules.linear_of(expr) for expr in graph.exprs() if isinstance(expr, Apply))
-    return {id(pair[0]) for pair in found if pair is not None}
-
-
 def _write_expr(w: Writer, expr: Apply) -> None:
     record = registry.get(expr.op)
     rule = no_onnx("the op is unknown") if record is None else record.onnx
@@ -116,8 +111,7 @@ def _value_info(node: TensorNode, name: str | None = None) -> "onnx.ValueInfoPro
     import onnx
 
     dtype = quantized(node)
-    storage = storage_of(node.spec.dtype) if dtype is None else dtype.storage
-    kind = onnx.helper.np_dtype_to_tensor_dtype(storage)
+    kind = onnx.helper.np_dtype_to_tensor_dtype(storage_of(node.spec.dtype) if dtype is None else dtype.storage)
     return onnx.helper.make_tensor_value_info(name or node.name, kind, list(node.shape))
 
 
@@ -131,9 +125,3 @@ def _outputs(w: Writer, graph: InternalGraph) -> list["onnx.ValueInfoProto"]:
         seen.add(name)
         infos.append(_value_info(node, name))
     return infos
-
-
-def _write(model: "onnx.ModelProto", path: Path) -> None:
-    content = model.SerializeToString()
-    with replacing(path) as file:
-        file.write(content)

@@ -16,11 +16,7 @@ MAX_VALUES = 1 << 28  # most values of a folded constant: a few bytes of a file 
 
 
 def constant_of(node: "onnx.NodeProto") -> np.ndarray:
-    """The value of a Constant node.
-
-    Raises:
-        FileFormatError: a sparse or text constant.
-    """
+    """The value of a Constant node. Raises FileFormatError if it is sparse or text."""
     for attribute in node.attribute:
         if attribute.name == "value":
             return array_of(attribute.t)
@@ -34,11 +30,7 @@ def constant_of(node: "onnx.NodeProto") -> np.ndarray:
 
 
 def fold(node: "onnx.NodeProto", inputs: list[np.ndarray | None], opset: int) -> list[np.ndarray] | None:
-    """Outputs of a node with constant inputs, None when it cannot be computed here.
-
-    Raises:
-        FileFormatError: the result would be larger than any sensible constant.
-    """
+    """Outputs of a node with constant inputs, or None. Raises FileFormatError if they would be too large."""
     import onnx
     from onnx.reference import ReferenceEvaluator
 

@@ -253,7 +253,8 @@ def _from_record(node: OnnxNode) -> Any:
     assert isinstance(op.onnx, OnnxRule)  # record_of
     inputs = [node.input(index) for index in range(len(node.inputs))]
     given = {**_defaults(node.op_type, node.opset), **node.attrs}
-    attrs = {ours: _plain(given[theirs]) for ours, theirs in op.onnx.attributes.items() if theirs in given}
+    stated = {ours: given[theirs] for ours, theirs in op.onnx.attributes.items() if theirs in given}
+    attrs = {name: tuple(value) if isinstance(value, (list, tuple)) else value for name, value in stated.items()}
     try:
         return node.apply(op.name, *inputs, **attrs)
     except TypeError as error:  # an attribute that our op needs and the node leaves out
@@ -270,7 +271,3 @@ def _defaults(op_type: str, opset: int) -> dict[str, Any]:
     values = {name: onnx.helper.get_attribute_value(a.default_value) for name, a in stated if a.default_value.name}
     # the standard's 0.01 is stored as a float32, whose shortest decimal is 0.01 again
     return {name: float(str(np.float32(v))) if isinstance(v, float) else v for name, v in values.items()}
-
-
-def _plain(value: Any) -> Any:
-    return tuple(value) if isinstance(value, (list, tuple)) else value

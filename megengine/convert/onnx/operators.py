@@ -1,6 +1,5 @@
 """Which operators are imported, and the one message about those of a file that are not."""
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from megengine.convert.onnx.context import RULES
@@ -17,16 +16,15 @@ LATE = "depends on the network's input"
 
 def record_of(op_type: str) -> Op | None:
     """The op whose record says how this operator is read."""
-    return next((op for op in registry.values() if _reads(op.onnx, op_type)), None)
+    rules = ((op, op.onnx) for op in registry.values())
+    return next(
+        (op for op, rule in rules if isinstance(rule, OnnxRule) and rule.read and rule.op_type == op_type), None
+    )
 
 
 def exported_as(op_type: str) -> Op:
     """The op whose record writes this operator, for readers that bring nodes into its form."""
     return next(op for op in registry.values() if isinstance(op.onnx, OnnxRule) and op.onnx.op_type == op_type)
-
-
-def _reads(rule: object, op_type: str) -> bool:
-    return isinstance(rule, OnnxRule) and rule.read and rule.op_type == op_type
 
 
 def is_computed(op_type: str) -> bool:
@@ -47,7 +45,7 @@ def refuse_unknown(model: "onnx.ModelProto") -> None:
         elif not is_computed(full):
             refused.setdefault(full, []).append(node)
     if refused:
-        listed = ", ".join(_told(full, nodes) for full, nodes in refused.items())
+        listed = ", ".join(_described(full, nodes) for full, nodes in refused.items())
         raise FileFormatError(f"ONNX operators that are not supported: {listed}")
 
 
@@ -56,7 +54,7 @@ def _branches(node: "onnx.NodeProto") -> bool:
     return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
 
 
-def _told(full: str, nodes: list["onnx.NodeProto"]) -> str:
+def _described(full: str, nodes: list["onnx.NodeProto"]) -> str:
     count = f"{counted(len(nodes), 'node')}, first" if len(nodes) > 1 else "node"
     name = nodes[0].name or (nodes[0].output[0] if nodes[0].output else "")
     return f"{full!r} ({count} {name!r}; {_reason(full, nodes[0])})"
@@ -73,9 +71,5 @@ def _reason(full: str, node: "onnx.NodeProto") -> str:
         return f"of the domain {node.domain!r}"
     if onnx.defs.has(node.op_type):
         return "of the ONNX standard, but not imported yet"
-    return f"no operator of the ONNX standard{nearest(full, _names())}"
-
-
-def _names() -> Iterator[str]:
-    yield from RULES
-    yield from (op.onnx.op_type for op in registry.values() if isinstance(op.onnx, OnnxRule))
+    known = (op.onnx.op_type for op in registry.values() if isinstance(op.onnx, OnnxRule))
+    return f"no operator of the ONNX standard{nearest(full, [*RULES, *known])}"

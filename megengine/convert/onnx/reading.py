@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MAX_FILE = 2 << 30  # the limit of the container format itself
 MAX_NAMES = 10_000  # that are looked at beside a file with hard links
-MIN_OPSET, IR_FIELDS = 7, "a graph with at least one node and one output"
+MIN_OPSET = 7
 
 
 def read_model(source: str | Path | bytes) -> tuple["onnx.ModelProto", Path | None]:
@@ -40,7 +40,7 @@ def read_model(source: str | Path | bytes) -> tuple["onnx.ModelProto", Path | No
             f"{name}: not a complete ONNX model ({error}); the file is truncated or no .onnx"
         ) from None
     if not model.graph.node or not model.graph.output:
-        raise FileFormatError(f"{name}: not an ONNX model; expected {IR_FIELDS}")
+        raise FileFormatError(f"{name}: not an ONNX model; expected a graph with at least one node and one output")
     _check_names(model, name)
     _check_opset(model, name)
     if model.functions:
@@ -137,11 +137,7 @@ def initializers(model: "onnx.ModelProto", folder: Path | None) -> Iterator[tupl
 
 
 def array_of(tensor: "onnx.TensorProto", folder: Path | None = None) -> np.ndarray:
-    """The value of a stored tensor; string tensors are refused.
-
-    Raises:
-        FileFormatError: see `initializers`.
-    """
+    """The value of a stored tensor. Raises FileFormatError as `initializers` does, and for strings."""
     import onnx
 
     where = f"tensor {tensor.name!r}"
@@ -165,10 +161,9 @@ def array_of(tensor: "onnx.TensorProto", folder: Path | None = None) -> np.ndarr
     if not tensor.HasField("raw_data") and count > 16 * max(1, tensor.ByteSize()):
         raise FileFormatError(f"{where}: shape {shape} needs {counted(count, 'value')} and the file holds fewer")
     try:
-        array = onnx.numpy_helper.to_array(tensor)
+        return onnx.numpy_helper.to_array(tensor)
     except Exception as error:
         raise FileFormatError(f"{where}: its data does not fit shape {shape} ({error})") from None
-    return array
 
 
 def _bits(data_type: int) -> int:
@@ -207,18 +202,18 @@ def _external(tensor: "onnx.TensorProto", dtype: np.dtype, shape: tuple[int, ...
 
 def _opened(where: str, location: str, folder: Path) -> IO[bytes]:
     """A file of external data: a plain one, in the model's folder by its path, its links and its other names."""
-    told = f"{where}: its data file {brief(location)}"
+    what = f"{where}: its data file {brief(location)}"
     if "\0" in location:
-        raise FileFormatError(f"{told} is no path; the file is damaged")
+        raise FileFormatError(f"{what} is no path; the file is damaged")
     path = (folder / location).resolve()
     if not location or Path(location).is_absolute() or not path.is_relative_to(folder):
-        raise FileFormatError(f"{told} lies outside the model's folder; refused")
+        raise FileFormatError(f"{what} lies outside the model's folder; refused")
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
-        raise FileFormatError(f"{told} is no plain file; refused")
+        raise FileFormatError(f"{what} is no plain file; refused")
     if found.st_nlink > 1 and _names_below(folder, found) < found.st_nlink:
         raise FileFormatError(
-            f"{told} has other names (hard links) outside the model's folder, so it may be any file of this machine; "
+            f"{what} has other names (hard links) outside the model's folder, so it may be any file of this machine; "
             "refused. If you trust it, put a copy in its place"
         )
     return path.open("rb")

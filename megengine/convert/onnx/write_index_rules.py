@@ -44,16 +44,9 @@ def topk(w: Writer, expr: Apply) -> None:
 
     values, indices = expr.outputs
     count = w.constant([expr.attrs["k"]], f"{values.name}_k", np.int64)
-    wide = w.free(f"{indices.name}_wide")
-    outputs = [values.name, wide]
-    w.add(
-        "TopK",
-        [w.value(expr.inputs[0]), count],
-        outputs,
-        axis=-1,
-        largest=int(bool(expr.attrs["descending"])),
-        sorted=1,
-    )
+    wide, largest = w.free(f"{indices.name}_wide"), int(bool(expr.attrs["descending"]))
+    names = [w.value(expr.inputs[0]), count]
+    w.add("TopK", names, [values.name, wide], axis=-1, largest=largest, sorted=1)
     w.add("Cast", [wide], [indices.name], to=onnx.TensorProto.INT32)
 
 

@@ -57,11 +57,8 @@ def add(w: Writer, expr: Apply) -> None:
         return
     product, bias = found
     names = [w.value(node) for node in (*product.inputs, bias)]
-    flags = {
-        "transA": int(bool(product.attrs.get("transpose_a"))),
-        "transB": int(bool(product.attrs.get("transpose_b"))),
-    }
-    w.emit("Gemm", expr, names, **flags)
+    left, right = (int(bool(product.attrs.get(flag))) for flag in ("transpose_a", "transpose_b"))
+    w.emit("Gemm", expr, names, transA=left, transB=right)
 
 
 @writer("batch_norm")
@@ -88,7 +85,7 @@ def reduce(w: Writer, expr: Apply) -> None:
             w.emit("Flatten", expr, [pooled], axis=1)
         return
     name = f"Reduce{expr.op.capitalize()}"
-    if expr.op == "sum" or w.opset >= 18:
+    if expr.op == "sum":
         axes_name = w.constant(axes, f"{expr.outputs[0].name}_axes", np.int64)
         w.emit(name, expr, [w.value(expr.inputs[0]), axes_name], keepdims=int(keep))
     else:

@@ -120,11 +120,8 @@ def attribute(value: Any) -> Any:
         return int(value)
     if not isinstance(value, tuple):
         return value
-    return (
-        [n for column in zip(*value, strict=True) for n in column]
-        if value and isinstance(value[0], tuple)
-        else list(value)
-    )
+    pairs = value and isinstance(value[0], tuple)
+    return [n for column in zip(*value, strict=True) for n in column] if pairs else list(value)
 
 
 def quantized(node: TensorNode) -> QuantizedDType | None:
