@@ -1,7 +1,5 @@
 """Programs that a command starts: they end when it does, whenever that is."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import threading

@@ -132,11 +132,7 @@ class _Calls(_Reader):
         return lambda *args, **words: node._call(name, *args, **words)
 
     def _layer(self, parts: list[str], text: str) -> ModuleNode:
-        """The layer at a path. Only submodules are followed: never other attributes, and nothing of a class.
-
-        Raises:
-            OptionError: it leads to no layer.
-        """
+        """The submodule at a path; no other attribute is followed. Raises OptionError if there is none."""
         at: Any = self.graph.inputs[0].owner
         for part in parts:
             layers = {name: v for name, v in object.__getattribute__(at, "__dict__").items() if isinstance(v, Module)}
@@ -186,11 +182,7 @@ def _number(value: Any) -> Any:
 
 
 def _computed(tree: ast.AST, python: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
-    """A number from two; integers stay in 64 bits, so that no text takes long.
-
-    Raises:
-        OptionError: there is no such number.
-    """
+    """A number from two; integers stay in 64 bits. Raises OptionError if there is no such number."""
     whole = isinstance(one, int) and isinstance(other, int)
     try:
         large = python is operator.pow and whole and abs(one) > 1 and other > LONGEST_NUMBER

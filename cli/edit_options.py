@@ -222,11 +222,8 @@ def run_passes(session: Session, text: str) -> None:
 class EditOption:
     """A command line option that edits the model.
 
-    Attributes:
-        names: of the option.
-        value: its metavar in the help; "" for a flag.
-        run: makes the edit, or raises; the first line of its docstring is the help.
-        together: adjacent values make one edit.
+    `value` is its metavar in the help, "" for a flag; `run` makes the edit, and its docstring is the help; where
+    `together` is set, adjacent values make one edit.
     """
 
     names: tuple[str, ...]
@@ -256,11 +253,7 @@ EDIT_OPTIONS = (
 
 
 def take(session: Session, option: EditOption, value: Any) -> None:
-    """Make one edit; its error names the option.
-
-    Raises:
-        MegEngineError: the edit is refused.
-    """
+    """Make one edit. Raises MegEngineError, which names the option, if it is refused."""
     where = f"{option.names[0]} {value!r}" if isinstance(value, str) else option.names[0]
     try:
         option.run(session, value)

@@ -47,10 +47,7 @@ def logits_of(network: Network, inputs: Iterable[np.ndarray], step: Callable[[],
 def score(logits: np.ndarray, reference: np.ndarray, labels: Sequence[tuple[int, ...]]) -> Score:
     """Compare logits [pictures, classes] with the float network's.
 
-    Args:
-        logits: of the network in question.
-        reference: of the float network, the same shape.
-        labels: ids that count as right, for each picture.
+    `labels` are the ids that count as right, for each picture.
 
     Example:
         >>> score(np.eye(3), np.eye(3), [(0,), (1,), (0,)]).agreement

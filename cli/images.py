@@ -150,11 +150,7 @@ def recipe(text: str, shape: tuple[int, ...] | None = None) -> Recipe:
 
 
 def _form_of(shape: tuple[int, ...] | None) -> dict[str, Any]:
-    """Size and layout of an input that takes pictures, [N, C, H, W] or [N, H, W, C].
-
-    Raises:
-        OptionError: neither axis is one of 1 or 3 channels.
-    """
+    """Size and layout of an input that takes pictures. Raises OptionError if no axis has 1 or 3 channels."""
     if shape is None:
         return {}
     if len(shape) == 4 and shape[1] in CHANNELS:
@@ -170,11 +166,7 @@ def to_metadata(how: Recipe) -> dict[str, str]:
 
 
 def from_metadata(metadata: Mapping[str, str], shape: tuple[int, ...] | None = None) -> Recipe | None:
-    """The recipe that a model stores, at the size of its input; None if it stores none.
-
-    Raises:
-        FileFormatError: what is stored is no recipe.
-    """
+    """The recipe that a model stores, at its input's size, or None. Raises FileFormatError if it is no recipe."""
     if METADATA not in metadata:
         return None
     try:
@@ -244,11 +236,7 @@ def _recipe_from(values: dict[str, Any], where: str) -> Recipe:
 
 
 def open_picture(path: Path, how: Recipe) -> Image.Image:
-    """The picture in RGB, transparency composed on the recipe's background.
-
-    Raises:
-        FileFormatError: the file is not a picture or is damaged; the message names it.
-    """
+    """The picture in RGB, on the recipe's background. Raises FileFormatError if it is damaged or no picture."""
     try:
         with Image.open(path) as picture:
             return _decoded(picture, how)

@@ -124,11 +124,7 @@ def _preparation(graph: InternalGraph) -> str:
 
 
 def _show_matches(facts: dict[str, Any], pattern: str, out: Output) -> None:
-    """The layers that match, with where they come from.
-
-    Raises:
-        OptionError: none does; the nearest name is given.
-    """
+    """List the layers that match. Raises OptionError if none does; the nearest name is given."""
     words = ("name", "node", "path", "module", "op")
     wanted = pattern.lower()
     hits = [

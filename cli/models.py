@@ -72,11 +72,7 @@ def load_model(
 
 
 def chosen_graph(model: TracedModule, number: int | None) -> InternalGraph:
-    """The only graph of a model, or the one of that number, counted from 1.
-
-    Raises:
-        OptionError: there are several and none is chosen, or there are fewer.
-    """
+    """The only graph of a model, or that of a number from 1. Raises OptionError if the choice is open or wrong."""
     graphs = model.graphs
     if not graphs:
         raise FileFormatError("a model without a graph")

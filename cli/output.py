@@ -124,11 +124,7 @@ def _plain(value: Any) -> Any:
 
 
 def check_suffix(option: str, path: Path | None, kinds: dict[str, str]) -> None:
-    """Refuse a path whose suffix is none of `kinds`, which maps suffixes to what they hold.
-
-    Raises:
-        OptionError: names the option, what is accepted, and the nearest suffix.
-    """
+    """Raises OptionError for a path whose suffix is none of `kinds` (suffix -> what it holds)."""
     if path is not None and path.suffix not in kinds:
         listed = " or ".join(f"{suffix} ({what})" for suffix, what in kinds.items())
         raise OptionError(f"{option} {str(path)!r}: expected {listed}{nearest(path.suffix, kinds)}")
@@ -166,11 +162,7 @@ def output_file(path: str | Path) -> Iterator[Path]:
 
 
 def check_folder(target: Path) -> None:
-    """Refuse a path that cannot be written, before any work.
-
-    Raises:
-        OutputError: the folder is missing, or the path is a folder or write-protected.
-    """
+    """Raises OutputError if a path cannot be written: a folder, in no folder, or write-protected."""
     if target.is_dir():
         raise OutputError(f"output {target}: is a folder; expected a file name")
     if target.parent.exists() and not target.parent.is_dir():

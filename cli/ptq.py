@@ -143,11 +143,7 @@ def ptq(
 
 
 def check_weights(model: TracedModule) -> None:
-    """Refuse weights that no calibration can repair, by name, before any work.
-
-    Raises:
-        QuantizationError: a stored value is NaN, or a weight of a layer is infinite.
-    """
+    """Raises QuantizationError if a stored value is NaN or a weight infinite: calibration repairs neither."""
     for expr in model.graph.exprs():
         if not isinstance(expr, Constant) or storage_of(expr.outputs[0].spec.dtype).kind != "f":
             continue
@@ -164,11 +160,7 @@ def check_weights(model: TracedModule) -> None:
 
 
 def check_data(made: Any, data: str) -> None:
-    """Refuse data that says nothing about an input: every value the same, as of an empty or broken file.
-
-    Raises:
-        CalibrationError: names the input and the value.
-    """
+    """Raises CalibrationError if all values of an input are the same, as in an empty or broken file."""
     for node in made.float_graph.inputs:
         seen = made.stats.get(node.name)
         if seen is not None and seen.count > 1 and seen.minimum == seen.maximum:

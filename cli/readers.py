@@ -43,13 +43,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """An input of a network: what data has to fit.
-
-    Attributes:
-        name: of the input.
-        shape: batch axis first.
-        dtype: its dtype.
-    """
+    """An input of a network, which data has to fit; the first axis is the batch."""
 
     name: str
     shape: tuple[int, ...]
@@ -87,11 +81,7 @@ def open_reader(source: str, slots: Sequence[Slot], *, how: Recipe | None = None
 
 
 def kind_of(source: str) -> str:
-    """What kind of data a source is: "pictures", "arrays" or "function".
-
-    Raises:
-        OptionError: it is none of these.
-    """
+    """What kind of data a source is: "pictures", "arrays" or "function". Raises OptionError if it is none of these."""
     path = Path(source)
     if path.is_dir() or (path.is_file() and path.suffix.lower() in SUFFIXES):
         return "pictures"

@@ -1,7 +1,5 @@
 """Analysis: how far the integer network is from the float one, edge by edge."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -63,12 +61,8 @@ class EdgeReport:
     """What analysis found on one integer edge.
 
     Args:
-        name: node of the float graph.
-        op: op that makes it.
-        module: path of its module.
-        dtype: quantized dtype.
-        scale: of the dtype.
-        zero_point: of the dtype.
+        name, op, module: node of the float graph, the op that makes it, and the path of its module.
+        dtype, scale, zero_point: name and parameters of the quantized dtype.
         sqnr_db: signal to quantization noise ratio against the float network.
         cosine: cosine similarity to the float network's values.
         cut: part of the values that round to a code beyond the first or the last one, and are cut.
@@ -184,11 +178,8 @@ def analyze(
 ) -> Analysis:
     """Run both graphs on the batches and compare every rounded edge with its float value.
 
-    Args:
-        float_graph: the float graph in its canonical form.
-        qdq_graph: its quantize / dequantize form, with the same node names.
-        batches: inputs, as for calibration.
-        progress: called with ("analyze", batches done, None).
+    `qdq_graph` is the quantize / dequantize form of the canonical `float_graph`, with the same node names; `progress`
+    is called with ("analyze", batches done, None).
     """
     edges = {e.meta["edge"]: _Edge(e.attrs["dtype"]) for e in qdq_graph.exprs() if _is_rounding(e)}
     result, done = Agreement(), 0

@@ -1,7 +1,5 @@
 """What a network computes in: float, integers, or float with rounded values; and refusals of the wrong one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from megengine.core.dtype import QuantizedDType
@@ -39,22 +37,14 @@ _FORMS = {
 
 
 def require_float_modules(model: TracedModule) -> None:
-    """Refuse a traced module with fake quantizers that are on, of any kind (the learnt ones are ordinary ops).
-
-    Raises:
-        QuantizationError: says where, and what to do.
-    """
+    """Raises QuantizationError if fake quantizers of a traced module are on (the learnt ones are ordinary ops)."""
     found = [path for path, m in model.named_modules() if isinstance(m, _FakeQuantize) and m.enabled]
     if found:
         raise _quantized_already(model.graphs[0].name if model.graphs else "", "qat", found)
 
 
 def require_float(graph: InternalGraph) -> None:
-    """Refuse a network that is quantized.
-
-    Raises:
-        QuantizationError: says how it is quantized, where, and what to do.
-    """
+    """Raises QuantizationError if a network is quantized; says how, where, and what to do."""
     form = integer_form(graph)
     if form == "float":
         return

@@ -1,7 +1,5 @@
 """Float evaluation of integer ops: what fake quantization in float computes, node by node."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """verify: the specification, the eager integer run and the plan agree to zero steps, or the guilty node is named."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -41,9 +39,7 @@ class Difference:
         run: "eager", "plan, 1 thread", ... or "float".
         steps: largest difference, in steps of the node's dtype (in units of the value for float nodes).
         values: how many values differ.
-        node: first node that differs in execution order, "" if none does.
-        op: its op.
-        module: module path it came from.
+        node, op, module: first node that differs in execution order ("" if none does), its op and module path.
         batch: input on which it was seen.
     """
 

@@ -3,8 +3,6 @@
 QAT modules and quantized modules both compute with these functions, so simulation and execution are the same numbers.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,13 +25,9 @@ def pair(value: Any) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A layer that sums products: which op, and its geometry.
+    """A layer that sums products: its op ("conv2d", "conv_transpose2d" or "linear") and its geometry.
 
-    Args:
-        op: "conv2d", "conv_transpose2d" or "linear".
-        stride, dilation, output_padding: (height, width).
-        padding: ((top, bottom), (left, right)).
-        groups: number of groups.
+    Pairs are (height, width), `padding` is ((top, bottom), (left, right)).
     """
 
     op: str

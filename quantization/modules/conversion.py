@@ -1,7 +1,5 @@
 """Modules become QAT modules, and those become quantized modules: MegEngine's way, child by child."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from contextlib import ExitStack

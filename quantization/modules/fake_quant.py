@@ -1,7 +1,5 @@
 """Fake quantization as modules: values rounded to the integers' grid, gradients that pass through."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import Any
 
@@ -19,7 +17,7 @@ _HOME = "megengine.quantization.fake_quant"
 
 @at(_HOME)
 class _FakeQuantize(Module):
-    """What the kinds of fake quantization share: the type, and being enabled or not."""
+    """Base of the fake quantizers: the integer type (by name or as `QuantDtypeMeta`), and whether they round."""
 
     def __init__(self, dtype: str | QuantDtypeMeta, enable: bool = True, **kwargs: Any) -> None:
         super().__init__()
@@ -52,10 +50,6 @@ class _FakeQuantize(Module):
 class FakeQuantize(_FakeQuantize):
     """Rounds with the scale it is given (that of an observer).
 
-    Args:
-        dtype: the integer type, by name or as `QuantDtypeMeta`.
-        enable: round from the start.
-
     Example:
         >>> qparams = create_qparams(dtype_meta="qint8", scale=Tensor(0.5))
         >>> FakeQuantize("qint8")(Tensor([0.3, 100.0]), qparams).tolist()
@@ -63,11 +57,7 @@ class FakeQuantize(_FakeQuantize):
     """
 
     def fake_quant_forward(self, inp: Tensor, qparams: QParams | None = None) -> Tensor:
-        """Inp rounded.
-
-        Raises:
-            OptionError: qparams are missing, or for another integer type.
-        """
+        """Inp rounded. Raises OptionError if qparams are missing, or for another integer type."""
         if qparams is None or qparams.dtype_meta != self.dtype:
             got = None if qparams is None else qparams.dtype_meta and qparams.dtype_meta.name
             raise OptionError(f"FakeQuantize: got qparams of {got}; expected qparams of {self.dtype.name}")
@@ -89,11 +79,7 @@ class TQT(_FakeQuantize, QParamsModuleMixin):
         return out
 
     def set_qparams(self, qparams: QParams) -> None:
-        """Start from the scale of qparams (symmetric).
-
-        Raises:
-            OptionError: qparams are asymmetric, of another type, or have no scale.
-        """
+        """Start from the scale of symmetric qparams. Raises OptionError for others, or if they have no scale."""
         _check_start("TQT", qparams, self.dtype, symmetric=True)
         assert qparams.scale is not None
         self.scale._reset(Tensor(np.log2(qparams.scale.numpy())))
@@ -105,13 +91,7 @@ class TQT(_FakeQuantize, QParamsModuleMixin):
 
 @at(_HOME)
 class LSQ(_FakeQuantize, QParamsModuleMixin):
-    """Learned step size quantization (Esser et al. 2020): the scale `step_size` is learnt.
-
-    Args:
-        dtype: the integer type.
-        enable: round from the start.
-        eps: least scale.
-    """
+    """Learned step size quantization (Esser et al. 2020): the scale `step_size` is learnt, and is at least eps."""
 
     def __init__(self, dtype: str | QuantDtypeMeta, enable: bool = True, eps: float = 1e-5, **kwargs: Any) -> None:
         super().__init__(dtype, enable, **kwargs)
@@ -121,11 +101,7 @@ class LSQ(_FakeQuantize, QParamsModuleMixin):
         self.zero_point, self.grad_scale = Tensor(0.0), Tensor(1.0)
 
     def set_qparams(self, qparams: LSQParams) -> None:
-        """Start from these parameters, given with `grad_scale`.
-
-        Raises:
-            OptionError: qparams are of another type, or have no scale.
-        """
+        """Start from these qparams. Raises OptionError if they are of another type, or have no scale."""
         _check_start("LSQ", qparams, self.dtype, symmetric=False)
         assert qparams.scale is not None
         self.mode = qparams.mode

@@ -1,7 +1,5 @@
 """What files may hold of this package: QAT and quantized layers, observers, fake quantizers, parameters."""
 
-from __future__ import annotations
-
 from megengine.module import Module
 from megengine.quantization.modules import fake_quant, int_modules, qat_modules
 from megengine.quantization.ranges import LSQParams, QParams, QuantMode, observers

@@ -1,7 +1,5 @@
 """Straight-through gradients around integer computations."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -57,11 +57,7 @@ class QuantizedModule(Module):
 
     @classmethod
     def from_qat_module(cls, qat_module: QATModule) -> QuantizedModule:
-        """The integer form of an observed or trained QAT module.
-
-        Raises:
-            CalibrationError: one of its observers saw nothing.
-        """
+        """The integer form of a QAT module. Raises CalibrationError if one of its observers saw nothing."""
         module = cls.__new__(cls)
         module.__dict__.update({name: getattr(qat_module, name) for name in vars(Module())})
         for hooks in ("_forward_hooks", "_forward_pre_hooks"):

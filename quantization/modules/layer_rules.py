@@ -1,7 +1,5 @@
 """One table: the kinds of layers that have a QAT and a quantized form. Both families of classes are made from it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -70,11 +70,7 @@ class QATModule(Module):
         return module
 
     def set_qconfig(self, qconfig: QConfig) -> None:
-        """Make observers and fake quantizers anew.
-
-        Raises:
-            OptionError: qconfig is not a QConfig.
-        """
+        """Make observers and fake quantizers anew. Raises OptionError if qconfig is not a QConfig."""
         if not isinstance(qconfig, QConfig):
             raise OptionError(f"set_qconfig: expected a QConfig, got {type(qconfig).__name__}")
         self._forget()

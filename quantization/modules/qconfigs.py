@@ -1,7 +1,5 @@
 """QConfig and its presets: which observers and fake quantizers a QAT module gets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple

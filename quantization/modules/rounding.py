@@ -1,7 +1,5 @@
 """Fake quantization as functions: values on the integers' grid, with gradients. MegEngine's names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

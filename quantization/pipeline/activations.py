@@ -1,7 +1,5 @@
 """Activations spelled out in elementary operations, and the ops that they are: one table lookup in integers."""
 
-from __future__ import annotations
-
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes import constant_value

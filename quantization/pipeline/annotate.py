@@ -1,7 +1,5 @@
 """annotate: a frozen QSpec on every edge that becomes integers, and the reason for every edge that does not."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
@@ -36,11 +34,7 @@ class Annotation:
     nodes: frozenset[str] = frozenset()
 
     def explain(self, name: str) -> str:
-        """Why an edge is as it is, in one line.
-
-        Raises:
-            OptionError: the graph has no node of that name; the nearest ones are given.
-        """
+        """Why an edge is as it is, in one line. Raises OptionError if no node has that name."""
         if name not in self.nodes:
             close = get_close_matches(str(name)[:100], self.nodes, n=3)
             hint = f"; nearest: {', '.join(close)}" if close else ""
@@ -56,11 +50,7 @@ class Annotation:
 
 
 def annotate(graph: InternalGraph, config: QuantConfig) -> Annotation:
-    """Decide for every edge of a canonical float graph whether and how it is quantized.
-
-    Raises:
-        OptionError: an exclude rule selects no layer.
-    """
+    """Decide how edges of a canonical graph are quantized. Raises OptionError if an exclude rule selects no layer."""
     return _Annotator(graph, config).run()
 
 

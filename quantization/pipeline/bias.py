@@ -1,7 +1,5 @@
 """Bias correction: take away the mean error that rounding leaves in every output channel."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """observe and calibrate: run a graph over the data once and keep statistics, never the data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -37,16 +35,8 @@ def calibrate(
 ) -> dict[str, TensorStatistics]:
     """Feed every batch through the graph and update the statistics in place.
 
-    Memory does not grow with the number of batches.
-
-    Args:
-        graph: float graph.
-        stats: from `observe`.
-        batches: arrays, or tuples of arrays for several inputs.
-        progress: called with ("calibrate", batches done, batches in all or None).
-
-    Raises:
-        CalibrationError: no batch at all; NaN or infinity at a node, which is named.
+    Memory does not grow with the number of batches. Raises CalibrationError if there is none, or for NaN and infinity
+    at a node, which is named.
     """
     sinks = {name: one.update for name, one in stats.items()}
     stream(graph, batches, sinks, stage="calibrate", progress=progress)

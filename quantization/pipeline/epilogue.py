@@ -1,7 +1,5 @@
 """The numbers of an integer kernel's epilogue, by the integer specification, checked where they are put in a graph."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

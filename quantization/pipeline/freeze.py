@@ -1,7 +1,5 @@
 """freeze: statistics and weights become frozen quantized dtypes and integers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,11 +46,7 @@ def freeze(graph: InternalGraph, annotation: Annotation, stats: dict[str, Tensor
 
 
 def edge_dtype(name: str, annotation: Annotation, stats: dict[str, TensorStatistics]) -> QuantizedDType:
-    """Dtype of one edge; a shared one takes its source's.
-
-    Raises:
-        CalibrationError: its observer saw nothing.
-    """
+    """Dtype of one edge; a shared one takes its source's. Raises CalibrationError if its observer saw nothing."""
     spec = annotation.edges[name]
     seen = [name]
     while isinstance(spec, Shared):
@@ -69,11 +63,7 @@ def edge_dtype(name: str, annotation: Annotation, stats: dict[str, TensorStatist
 
 
 def quantize_weight(name: str, w: np.ndarray, spec: Weight) -> QuantizedWeight:
-    """Integers and scales of a float weight.
-
-    Raises:
-        QuantizationError: w holds NaN or infinity.
-    """
+    """Integers and scales of a float weight. Raises QuantizationError if w holds NaN or infinity."""
     if not np.isfinite(w).all():
         raise QuantizationError(f"{name}: its weight holds NaN or infinity; expected finite weights")
     dtype = weight_dtype(w, spec.axis, spec.method)

@@ -1,7 +1,5 @@
 """Quantization-aware training of a captured network: no layer needs to be rewritten."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -90,11 +88,7 @@ class QATGraph(Module):
         return g
 
     def convert(self) -> TracedModule:
-        """The integer network.
-
-        Raises:
-            CalibrationError: an observer saw nothing; its node is named.
-        """
+        """The integer network. Raises CalibrationError if an observer saw nothing; its node is named."""
         graph = self.trained_graph()
         frozen = freeze(graph, self._annotation, self._stats)
         int_bias = self.config.target.bias == "int32"

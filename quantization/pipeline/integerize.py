@@ -1,7 +1,5 @@
 """integerize: chains between dequantize and quantize become integer ops; what has no rule stays in float."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

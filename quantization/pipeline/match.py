@@ -1,7 +1,5 @@
 """Reading a QDQ graph: which chain of float exprs stands between dequantize and quantize."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """materialize and fold: explicit quantize / dequantize exprs, a graph that runs and is the QDQ export point."""
 
-from __future__ import annotations
-
 from megengine.quantization.pipeline.annotate import Annotation
 from megengine.quantization.pipeline.freeze import Frozen, QuantizedWeight
 from megengine.tensor import Tensor

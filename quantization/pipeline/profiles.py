@@ -1,7 +1,5 @@
 """Target profiles: which integer types a target runs, as data."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from megengine.core.errors import OptionError, nearest

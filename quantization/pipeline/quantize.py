@@ -1,7 +1,5 @@
 """Post-training quantization from beginning to end, and its result."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

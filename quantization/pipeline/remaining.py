@@ -1,7 +1,5 @@
 """What a quantized network still computes in float, why, and what it costs; a network all in float is refused."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from megengine.core.dtype import QuantizedDType
@@ -20,12 +18,9 @@ class FloatOp:
     """One op that the integer network computes in float.
 
     Args:
-        name: its node.
-        op: the op.
-        module: path of its module.
+        name, op, module: its node, the op and the path of its module.
         reason: why it is not in integers.
-        macs: its multiply-accumulates.
-        share: the part of the network's multiply-accumulates that it takes.
+        macs, share: its multiply-accumulates, and their part of the network's.
     """
 
     name: str
@@ -63,11 +58,7 @@ def _computes_in_float(expr: Apply) -> bool:
 
 
 def require_layers(graph: InternalGraph, annotation: Annotation) -> None:
-    """Refuse a network in which nothing would become integers.
-
-    Raises:
-        QuantizationError: names the layers and says why each stays in float, or that there is none.
-    """
+    """Raises QuantizationError if nothing would become integers; says why each layer stays in float."""
     if annotation.weights:
         return
     kinds = [name for name, op in registry.items() if op.weighted]

@@ -1,7 +1,5 @@
 """What quantization does with each op: the `quant` rule of its record. Everything else in this package asks here."""
 
-from __future__ import annotations
-
 from megengine.dispatch import QuantRule, registry
 from megengine.dispatch.record import Attrs
 

@@ -1,7 +1,5 @@
 """What `annotate` writes on an edge: frozen values, from which `freeze` makes quantized dtypes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from megengine.core.dtype import QuantizedDType

@@ -1,7 +1,5 @@
 """Batches of data: their shapes and dtypes are checked, and a graph is run on them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
@@ -119,11 +117,7 @@ def as_tensors(arrays: Iterable[np.ndarray], graph: InternalGraph) -> list[Tenso
 
 
 def require_repeatable(batches: Iterable[Any], why: str) -> None:
-    """Refuse a one-shot iterator where the data is read more than once.
-
-    Raises:
-        CalibrationError: the iterator would be empty the second time.
-    """
+    """Raises CalibrationError for an iterator that can be read once, where the data is read twice."""
     if iter(batches) is batches:
         raise CalibrationError(
             f"calibration: {why} reads the data a second time, and this iterator can be read once; "

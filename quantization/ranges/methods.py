@@ -1,7 +1,5 @@
 """Ways of choosing a range from statistics: one small function each, found by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -42,11 +40,7 @@ class RangeMethod:
 
 
 def choose_range(stats: TensorStatistics, method: RangeMethod, how: Scheme) -> Range:
-    """Range [lo, hi] of a tensor for integers of the given scheme.
-
-    Raises:
-        CalibrationError: the statistics saw no value.
-    """
+    """Range [lo, hi] of a tensor for integers of a scheme. Raises CalibrationError if the statistics saw no value."""
     stats.require_data()
     return METHODS[method.name](stats, method, how)
 
@@ -130,11 +124,7 @@ METHODS: dict[str, Callable[[TensorStatistics, RangeMethod, Scheme], Range]] = {
 
 
 def activation_dtype(stats: TensorStatistics, method: RangeMethod, name: str) -> QuantizedDType:
-    """The dtype of a tensor: the range that the method takes, as integers of the scheme of that name.
-
-    Raises:
-        CalibrationError: the statistics saw no value.
-    """
+    """The dtype that a method gives a tensor, as a scheme by name. Raises CalibrationError if no value was seen."""
     how = scheme(name)
     return quantized_dtype(*choose_range(stats, method, how), how)
 
@@ -150,11 +140,7 @@ def weight_dtype(w: np.ndarray, axis: int | None, method: str) -> QuantizedDType
 def weight_reach(w: np.ndarray, axis: int | None, method: str, how: Scheme) -> np.ndarray:
     """Largest magnitude to represent, per channel of `axis` (float64 vector) or per tensor (0-d).
 
-    Args:
-        w: float weights.
-        axis: channel axis, None for per tensor.
-        method: "minmax" or "mse" (search over shrunk ranges on the weights themselves).
-        how: a symmetric scheme.
+    `method` is "minmax" or "mse" (search over shrunk ranges on the weights themselves), `how` a symmetric scheme.
     """
     rows = w.reshape(1, -1) if axis is None else np.moveaxis(w, axis, 0).reshape(w.shape[axis], -1)
     reach = np.abs(rows).max(axis=1, initial=0.0).astype(np.float64)

@@ -1,7 +1,5 @@
 """Observers: modules that look at values and give quantization parameters. MegEngine's names and state."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import Any
 
@@ -26,9 +24,7 @@ class Observer(Module, QParamsModuleMixin):
 
     `eval()` disables it, so evaluation never moves a scale; `enable()` after that observes all the same, which
     is how a network is calibrated with its batch norms in evaluation mode. `train()` restores what `eval()` found.
-
-    Args:
-        dtype: the integer type, by name or as `QuantDtypeMeta`.
+    `dtype` is the integer type, by name or as `QuantDtypeMeta`.
     """
 
     def __init__(self, dtype: str | QuantDtypeMeta, **kwargs: Any) -> None:

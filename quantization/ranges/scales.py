@@ -1,7 +1,5 @@
 """From a range of real numbers to a scale and a zero point, always in float32."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

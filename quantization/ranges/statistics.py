@@ -198,11 +198,7 @@ class TensorStatistics:
         self.histogram.bins = self.bins
 
     def update(self, x: np.ndarray) -> None:
-        """Take one batch: float array of any shape.
-
-        Raises:
-            CalibrationError: x holds NaN or infinity.
-        """
+        """Take one batch: float array of any shape. Raises CalibrationError if x holds NaN or infinity."""
         if not x.size:
             return
         lo, hi = float(x.min()), float(x.max())
