@@ -112,7 +112,9 @@ def _code(error: BaseException, bad: int) -> int:
 def _report(error: BaseException, *, as_json: bool, debug: bool) -> None:
     if isinstance(error, SystemExit):
         return
-    text = _shortened(_message(error))
+    text = _message(error)
+    if len(text) > LONGEST_MESSAGE:  # names in messages may come from files, and be of any length
+        text = f"{text[: LONGEST_MESSAGE - 800]} … {text[-800:]}"
     with suppress(OSError):  # nobody hears it; the exit code tells
         if debug:
             traceback.print_exception(error)
@@ -124,11 +126,6 @@ def _report(error: BaseException, *, as_json: bool, debug: bool) -> None:
 
 def _tell(text: str) -> None:
     print(f"mge-quantize: {printable(text)}", file=sys.stderr, flush=True)
-
-
-def _shortened(text: str) -> str:
-    """Beginning and end: names in messages may come from files, and be of any length."""
-    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 800]} … {text[-800:]}"
 
 
 def _message(error: BaseException) -> str:

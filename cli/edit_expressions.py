@@ -31,15 +31,9 @@ Find = Callable[[str], TensorNode]
 def made(graph: InternalGraph, text: str, node: TensorNode, find: Find) -> TensorNode:
     """The node of a text: the name of one, or calls of functions, methods and operators on nodes and constants.
 
-    Args:
-        graph: where new expressions go.
-        text: `_` stands for `node`; `F.relu(_)`, `_.reshape(1, -1) * 2`, `self.extra(_)`; of graphs of ops, `relu(_)`.
-        node: what it is put behind, or in place of.
-        find: gives the node of a name, or raises.
-
-    Raises:
-        OptionError: it is no such text, or its function does not exist.
-        MegEngineError: the call is impossible; nothing is left of it.
+    In `text`, `_` stands for `node`: `F.relu(_)`, `_.reshape(1, -1) * 2`, `self.extra(_)`; of graphs of ops, `relu(_)`.
+    `find` gives the node of a name. Raises OptionError if it is no such text or its function does not exist, and
+    MegEngineError if the call is impossible; nothing is left of it.
     """
     try:
         with warnings.catch_warnings():

@@ -34,11 +34,7 @@ class Session:
     narrowed: bool = False  # fewer results may need less of the model
 
     def node(self, name: str) -> Any:
-        """A node by its name, by the path of its submodule and its name (`layer1.0.relu_out`), or by its `qualname`.
-
-        Raises:
-            OptionError: there is none, or there are several; the nearest name or the paths are given.
-        """
+        """A node by name, path (`layer1.0.relu_out`) or `qualname`. Raises OptionError if there is none, or several."""
         try:
             return node_named(self.model.graphs, name, self.graph)
         except OptionError as error:

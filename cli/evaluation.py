@@ -13,14 +13,10 @@ Network = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Of one network on labelled pictures; agreement and SQNR are against the float network.
+    """Of one network on labelled pictures: parts of them that are right, and likeness to the float network.
 
-    Attributes:
-        top1, top5: part of the pictures whose label is the first, or among the first five.
-        agreement: part of the pictures with the same first class as the float network.
-        sqnr: 10 log10 of float logit power over error power, in dB, over all pictures together.
-        cosine: mean cosine between the logit vectors.
-        count: number of pictures.
+    `top1` and `top5` are the parts whose label is first, or among the first five, `agreement` the part with the float
+    network's first class; `sqnr` is in dB over all logits, `cosine` the mean between logit vectors.
     """
 
     top1: float

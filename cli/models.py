@@ -89,12 +89,7 @@ def chosen_graph(model: TracedModule, number: int | None) -> InternalGraph:
 
 
 def load_calls(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> TracedModule:
-    """The model as its source gives it: calls and submodules of a .tm file or a function, ops of other files.
-
-    Raises:
-        OptionError: the source is none of the accepted kinds.
-        FileFormatError: the file is damaged.
-    """
+    """The calls of a .tm file or a function, the ops of other files. Raises OptionError and FileFormatError."""
     given = dict(shapes)
     path = Path(source)
     if ".py:" in source:

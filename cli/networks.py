@@ -15,13 +15,7 @@ from megengine.traced_module import TracedModule, lower, trace_module
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A published classifier of 1000 ImageNet classes.
-
-    Attributes:
-        title: for people.
-        name: function of `megengine.models` and key of the weights package.
-        recipe: preparation of a picture; the centre square is scaled to the network's size.
-    """
+    """A published classifier of ImageNet; `name` is a function of `megengine.models` and the key of its weights."""
 
     title: str
     name: str

@@ -134,10 +134,7 @@ def check_suffix(option: str, path: Path | None, kinds: dict[str, str]) -> None:
 def output_file(path: str | Path) -> Iterator[Path]:
     """A temporary path beside `path` that takes its place when the body ends well, and is gone when it does not.
 
-    Opened before the work starts, so that a path that cannot be written is found at once.
-
-    Raises:
-        OutputError: the folder is missing, not writable, or the path is a folder.
+    It is made before the work starts: OutputError is raised at once for a path that cannot be written.
     """
     target = Path(path)
     check_folder(target)

@@ -18,13 +18,8 @@ overwrite_option = click.option("--overwrite", is_flag=True, help="Let what is w
 def check_outputs(outputs: Iterable[tuple[str, Path | None]], inputs: Iterable[str], *, overwrite: bool) -> None:
     """Refuse to write over what is read, and twice to one file; links are followed.
 
-    Args:
-        outputs: (option, path); None for what is not written.
-        inputs: what the command line names: files, folders of pictures, `module.py:function`.
-        overwrite: what is read may be replaced; two outputs are never one file.
-
-    Raises:
-        OptionError: names the option and both files.
+    `outputs` are (option, path or None), `inputs` the words of the command line: files, folders, `module.py:function`.
+    With `overwrite`, what is read may be replaced. Raises OptionError, which names the option and both files.
     """
     written: list[Path] = []
     sources = list(inputs)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from megengine.cli.images import Recipe, load
 from megengine.core.text import counted
 
 WHITE, GREY = (255, 255, 255), (128, 128, 128)
+FORMS = tuple(itertools.product((0.05, 0.2), (WHITE, GREY), (False, True)))  # margin, background, mirrored
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +59,9 @@ def label_map() -> dict:
 
 
 def tuxpaint(folder: Path, *, calibration: int = 100, views: str = "plain") -> PhotoSet:
-    """135 labelled photographs and, from the others, the calibration set.
+    """135 labelled photographs of the folder `stamps`, and the first `calibration` of 190 others in path order.
 
-    Args:
-        folder: Tux Paint's folder `stamps`.
-        calibration: how many of the 190 unlabelled photographs are used, in path order.
-        views: "plain" shows each photo once on white; "all" shows it in 8 ways (margin, background, mirrored).
+    `views` "plain" shows each photo once on white, "all" in 8 ways (margin, background, mirrored).
     """
     table = label_map()
     labelled = [Photo(folder / name, tuple(ids)) for name, ids in table["labels"].items()]
@@ -72,7 +71,8 @@ def tuxpaint(folder: Path, *, calibration: int = 100, views: str = "plain") -> P
             f"{counted(len(missing), 'photograph')} of the label map not found in {folder}; first: {missing[0]}"
         )
     others = [View(Photo(path, ())) for path in _unlabelled(folder)]
-    shown = [View(photo) for photo in labelled] if views == "plain" else [v for p in labelled for v in _eight(p)]
+    forms: Any = FORMS if views == "all" else ((),)
+    shown = [View(photo, *form) for photo in labelled for form in forms]
     line = (
         f"photographs: Tux Paint stamps (Debian package {assets.STAMPS_PACKAGE}), {len(labelled)} labelled, "
         f"{counted(len(shown), 'view')}; calibrated on {counted(len(others[:calibration]), 'other')}"
@@ -87,10 +87,6 @@ def _unlabelled(folder: Path) -> Iterator[Path]:
             name = path.relative_to(folder).as_posix()
             if name not in table["labels"] and not any(word in name for word in table["calibration_excludes"]):
                 yield path
-
-
-def _eight(photo: Photo) -> Iterator[View]:
-    return (View(photo, *form) for form in itertools.product((0.05, 0.2), (WHITE, GREY), (False, True)))
 
 
 def foolbox(paths: list[Path]) -> PhotoSet:

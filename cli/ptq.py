@@ -50,13 +50,7 @@ samples_option = click.option("--samples", type=click.IntRange(1), default=None,
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Calibration or test data of a command.
-
-    Attributes:
-        reader: gives the batches.
-        how: the recipe of its pictures; None for other data.
-        origin: where the recipe is from.
-    """
+    """Data of a command: the reader of its batches, and the recipe of pictures with where it is from."""
 
     reader: Reader
     how: images.Recipe | None
@@ -71,13 +65,10 @@ class Data:
 
 
 def data_of(data: str, preprocess: str | None, samples: int | None, model: TracedModule, out: Output) -> Data:
-    """The data source for a model's inputs; prints the recipe of pictures.
+    """The data source for a model's inputs; prints the recipe of pictures, of `--preprocess` or else of the model.
 
-    It is that of `--preprocess`, else the one that the model stores. Pictures take the size of the network's input
-    unless `--preprocess` sets one.
-
-    Raises:
-        OptionError: pictures without a recipe, or a recipe beside other data.
+    Pictures take the size of the network's input unless `--preprocess` sets one. Raises OptionError for pictures
+    without a recipe and for a recipe beside other data.
     """
     slots = [Slot(node.name, tuple(node.shape), node.spec.dtype) for node in model.graph.inputs]
     pictured = kind_of(data) == "pictures"

@@ -25,13 +25,7 @@ _MOST_PACKED = 200  # times its size, for larger ones
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A data source that can be read more than once; every pass starts a new stream.
-
-    Attributes:
-        name: what the user gave.
-        count: how many batches a pass yields, None when only reading tells.
-        start: opens a pass.
-    """
+    """A data source that can be read more than once: `start` opens a pass of `count` batches (None: not known)."""
 
     name: str
     count: int | None
@@ -54,15 +48,11 @@ class Slot:
 
 
 def open_reader(source: str, slots: Sequence[Slot], *, how: Recipe | None = None, limit: int | None = None) -> Reader:
-    """Data for the inputs of a network.
+    """Data for the inputs of a network, at most `limit` batches.
 
-    Args:
-        source: a folder of pictures, a picture, a .npy / .npz file, or `module.py:function`. The function takes no
-            argument and gives an iterable of arrays, or of tuples of arrays for networks with several inputs. For a
-            network that takes one sample at once, its batches are divided.
-        slots: the inputs; every array is checked against its own, and takes its dtype where that keeps all values.
-        how: the recipe for pictures; other data is taken as it is.
-        limit: at most this many batches.
+    `source` is a folder of pictures, a picture, a .npy / .npz file, or `module.py:function`: a function without
+    arguments that gives an iterable of arrays, or of tuples of arrays for networks with several inputs. Each array is
+    checked against its slot and takes its dtype where that keeps all values. `how` is the recipe for pictures.
 
     Raises:
         OptionError: the source is none of these, or pictures without a recipe.
@@ -97,10 +87,7 @@ def kind_of(source: str) -> str:
 def check_batch(batch: Batch, slots: Sequence[Slot], where: str) -> Batch:
     """The batch as contiguous arrays of the inputs' shapes and dtypes.
 
-    Raises:
-        ShapeError: another number of arrays or another shape.
-        DTypeError: not numbers, or numbers that the input's dtype does not hold.
-        FileFormatError: a value is NaN or infinite.
+    Raises ShapeError or DTypeError for what does not fit, and FileFormatError for NaN and infinity.
     """
     if len(batch) != len(slots):
         raise ShapeError(
@@ -240,11 +227,7 @@ _READERS = {"pictures": _picture_reader, "arrays": _array_reader, "function": _f
 
 
 def load_function(source: str) -> Callable[..., Any]:
-    """The function that `path/module.py:function` names. Runs the module: it is the user's own code.
-
-    Raises:
-        OptionError: no such file or function, or the module raises while it is loaded.
-    """
+    """The function that `path/module.py:function` names; runs the module. Raises OptionError if there is none."""
     file, _, name = source.rpartition(":")
     path = Path(file)
     if not path.is_file():

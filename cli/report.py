@@ -24,19 +24,10 @@ WIDTH, HEIGHT, BARS, MANY = 132, 26, 44, 100
 class Section:
     """One network in the report.
 
-    Attributes:
-        name: heading.
-        facts: short label -> text, shown as a list.
-        scores: rows of the accuracy table, the header first.
-        layers: edges as dictionaries: name, op, module, dtype, scale, zero_point, sqnr_db, steps_sqnr_db, noise_from,
-            cosine, cut, observed (low, high), representable (low, high).
-        statistics: calibration statistics by edge name (with `histogram`, `minimum`, `maximum`).
-        floating: ops left in float as dictionaries: name, op, module, reason, macs, share.
-        floating_line: how many these are and their share of the work.
-        graph: the integer graph, shown as a page to look around in; None for none.
-        plan: text of the compiled plan.
-        verify: one line of the check of exactness.
-        exact: whether that check held.
+    `facts` and `scores` (the header first) are shown as a list and a table. `layers` are edges as `EdgeReport` has
+    them, as dictionaries, with `statistics` by their names; `floating` are `FloatOp`s as dictionaries, and
+    `floating_line` sums them up. `graph` is the integer graph, `plan` the text of the plan, `verify` the line of the
+    check, which held if `exact`.
     """
 
     name: str
@@ -81,13 +72,9 @@ def _processor() -> str:
 
 
 def render(title: str, sections: Sequence[Section], *, recipe: Mapping[str, Any], lines: Sequence[str] = ()) -> str:
-    """The page. Every text is escaped by the template engine; nothing is loaded from elsewhere.
+    """The page: `recipe` tells how the networks were quantized, `lines` are remarks under the heading.
 
-    Args:
-        title: heading of the page.
-        sections: one a network.
-        recipe: how it was quantized, shown as a table.
-        lines: remarks under the heading, such as which photographs were used.
+    Every text is escaped by the template engine; nothing is loaded from elsewhere.
     """
     import jinja2
 

@@ -198,14 +198,11 @@ class _Builder:
             if i in kernel.packs:
                 continue
             if i == kernel.inplace_input:
-                self._copy(self.buffer(node), outputs[0], node)
+                # bring a residual into the output's memory; left out later where source and target may share memory
+                copy, step = StepInfo("copy", node.name, "own_copy", ""), _core.copy_step(_nbytes(node.spec))
+                self.steps.append(_Step(copy, step, [self.buffer(node)], [outputs[0]]))
             reads.append(outputs[0] if i == kernel.inplace_input else self.buffer(node))
         self.steps.append(_Step(info, capsule, reads, outputs))
-
-    def _copy(self, source: int, target: int, node: TensorNode) -> None:
-        """Bring a residual into the output's memory; left out later where source and target may share memory."""
-        capsule = _core.copy_step(_nbytes(node.spec))
-        self.steps.append(_Step(StepInfo("copy", node.name, "own_copy", ""), capsule, [source], [target]))
 
     def _quantize_picture(self, expr: Apply, info: StepInfo) -> None:
         """An NCHW input that is only quantized goes to channels-last in the same pass."""

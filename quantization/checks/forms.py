@@ -65,15 +65,9 @@ def _quantized_already(name: str, form: str, nodes: Iterable[str]) -> Quantizati
 
 
 def require_integers(graph: InternalGraph, what: str, remedies: tuple[str, str]) -> None:
-    """Refuse a network that computes nothing in integers.
+    """Raises QuantizationError for a float network, and for one with pairs around float layers.
 
-    Args:
-        graph: op-level.
-        what: begins the message.
-        remedies: what to do with a float network, and with one of quantize / dequantize pairs.
-
-    Raises:
-        QuantizationError: a float network, or one with pairs around float layers.
+    `what` begins the message; `remedies` say what to do with the one and with the other.
     """
     form = integer_form(graph)
     if form == "float":

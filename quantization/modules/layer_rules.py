@@ -13,12 +13,10 @@ from megengine.module import Module
 
 @dataclass(frozen=True, slots=True)
 class LayerRule:
-    """One kind of layer.
+    """A kind of layer, by its class name in `megengine.module`, `.qat` and `.quantized`.
 
-    Args:
-        name: its class name, the same in `megengine.module`, `.qat` and `.quantized`.
-        home: the module below `megengine.module.qat` and `.quantized` where MegEngine has it; files store this path.
-        op: "conv2d", "conv_transpose2d" or "linear" for layers with weights, else the name of the kind.
+    `home` is the module below the latter two that files store; `op` is "conv2d", "conv_transpose2d" or "linear" for
+    layers with weights, else the name of the kind.
     """
 
     name: str

@@ -12,9 +12,6 @@ from megengine.core.text import counted
 from megengine.quantization.pipeline.profiles import Profile, profile
 from megengine.quantization.ranges import RangeMethod
 
-_WEIGHTS = ("per_channel", "per_tensor")
-_WEIGHT_METHODS = ("minmax", "mse")
-
 
 @dataclass(frozen=True, slots=True)
 class QuantConfig:
@@ -42,8 +39,9 @@ class QuantConfig:
     exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _check("weights", self.weights, _WEIGHTS)
-        _check("weight_method", self.weight_method, _WEIGHT_METHODS)
+        for name, allowed in (("weights", ("per_channel", "per_tensor")), ("weight_method", ("minmax", "mse"))):
+            if (value := getattr(self, name)) not in allowed:
+                raise OptionError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
         if isinstance(self.exclude, str):
             raise OptionError(f"exclude: expected a tuple of rules, got the string {self.exclude!r}")
 
@@ -55,11 +53,6 @@ class QuantConfig:
     def changed(self, **settings: object) -> QuantConfig:
         """A copy with some settings changed."""
         return replace(self, **settings)
-
-
-def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise OptionError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +69,10 @@ class Layer:
         if kind == "op" and rest:
             return self.op == rest
         if kind == "re" and rest:
-            return any(re.fullmatch(rest, text) for text in (self.name, self.module) if text)
+            try:
+                return any(re.fullmatch(rest, text) for text in (self.name, self.module) if text)
+            except re.error as exc:
+                raise OptionError(f"exclude: {rule!r} is not a regular expression: {exc}") from exc
         return rule in (self.name, self.module) or self.module.startswith(rule + ".")
 
 
@@ -93,19 +89,12 @@ def select(rules: Iterable[str], layers: Iterable[Layer]) -> dict[str, str]:
     layers = list(layers)
     chosen: dict[str, str] = {}
     for rule in rules:
-        found = [layer.name for layer in layers if _matches(layer, rule)]
+        found = [layer.name for layer in layers if layer.matches(rule)]
         if not found:
             raise OptionError(f"exclude: {rule!r} selects no layer{_nearest(rule, layers)}")
         for name in found:
             chosen.setdefault(name, rule)
     return chosen
-
-
-def _matches(layer: Layer, rule: str) -> bool:
-    try:
-        return layer.matches(rule)
-    except re.error as exc:
-        raise OptionError(f"exclude: {rule!r} is not a regular expression: {exc}") from exc
 
 
 def _nearest(rule: str, layers: list[Layer]) -> str:

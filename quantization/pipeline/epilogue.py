@@ -45,19 +45,10 @@ def epilogue(
     *,
     int_bias: bool,
 ) -> Epilogue:
-    """M, b and B of a layer; `output` None stands for float32 results.
+    """M, b and B of a layer with an int8 `weight`, output channels first; `output` None stands for float32 results.
 
-    Args:
-        name: node named in errors.
-        weight: int8, output channels first.
-        weight_dtype: its scales.
-        data: dtype of the layer's input.
-        bias: real bias, or None.
-        output: dtype of the result, None for float32.
-        int_bias: the bias goes into the accumulator (b) in place of the output (B).
-
-    Raises:
-        QuantizationError: M is not normal and positive, B is not finite, or the accumulator can overflow.
+    With `int_bias` the real bias goes into the accumulator (b), else into the output (B). Raises QuantizationError,
+    which begins with `name`, if M is not normal and positive, B is not finite, or the accumulator can overflow.
     """
     channels = weight.shape[0]
     s_w = np.broadcast_to(np.asarray(weight_dtype.scale, np.float32), (channels,))

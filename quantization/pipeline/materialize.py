@@ -1,7 +1,7 @@
 """materialize and fold: explicit quantize / dequantize exprs, a graph that runs and is the QDQ export point."""
 
 from megengine.quantization.pipeline.annotate import Annotation
-from megengine.quantization.pipeline.freeze import Frozen, QuantizedWeight
+from megengine.quantization.pipeline.freeze import Frozen
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.rewiring import replace_all_uses, set_input
 from megengine.traced_module.ir.expr import Apply, Constant
@@ -18,18 +18,15 @@ def materialize(graph: InternalGraph, annotation: Annotation, frozen: Frozen) ->
     g = graph.clone()
     layers = {e.outputs[0].name: e for e in g.exprs() if isinstance(e, Apply)}
     for name, weight in frozen.weights.items():
-        set_input(g, layers[name], 1, _weight(g, name, layers[name], weight))
+        stored = Tensor._wrap(weight.values, weight.dtype)
+        node = g.constant(stored, name=f"{name}_weight_q", before=layers[name])
+        real = g.apply("dequantize", node, name=f"{name}_weight_dq", before=layers[name])
+        set_input(g, layers[name], 1, real)
     for node in g.nodes():
         if isinstance(node, TensorNode) and node.name in annotation.edges:
             _round_edge(g, node, frozen.edges[node.name])
     remove_dead(g)
     return g
-
-
-def _weight(g: InternalGraph, name: str, layer: Apply, weight: QuantizedWeight) -> TensorNode:
-    stored = Tensor._wrap(weight.values, weight.dtype)
-    node = g.constant(stored, name=f"{name}_weight_q", before=layer)
-    return g.apply("dequantize", node, name=f"{name}_weight_dq", before=layer)
 
 
 def _round_edge(g: InternalGraph, node: TensorNode, dtype) -> None:

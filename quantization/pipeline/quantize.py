@@ -26,10 +26,8 @@ from megengine.traced_module.ir.graph import InternalGraph
 class QuantReport:
     """What became of the layers; `dataclasses.asdict` gives plain JSON values.
 
-    Args:
-        integer_layers: number of layers with integer weights.
-        floating: ops that the network still computes in float, with the reason and what they cost.
-        edges: one line per integer edge saying why it has its scale.
+    `integer_layers` counts those with integer weights, `floating` are the ops left in float, and `edges` says in a line
+    why each integer edge has its scale.
     """
 
     integer_layers: int

@@ -24,11 +24,7 @@ def stream(
     stage: str,
     progress: Progress | None = None,
 ) -> None:
-    """Interpret the graph on every batch and give the values of each node to the sink of its name.
-
-    Raises:
-        CalibrationError: there is no batch, or one does not fit.
-    """
+    """Run the graph on every batch; sinks get values by node name. Raises CalibrationError if no batch fits."""
 
     def look(node: Any, value: Tensor) -> None:
         if node.name in sinks:

@@ -149,12 +149,8 @@ def create_qparams(
         raise ArgumentError(f"create_qparams: mode is {mode!r}; expected one of {[str(m) for m in QuantMode]}")
     meta = None if dtype_meta is None else meta_of(dtype_meta)
     scale, zero_point = (v if v is None or isinstance(v, Tensor) else Tensor(v) for v in (scale, zero_point))
-    if meta is not None and scale is not None:
-        _check_zero(meta, mode, zero_point)
-    return QParams(mode, meta, scale, zero_point)
-
-
-def _check_zero(meta: QuantDtypeMeta, mode: QuantMode, zero_point: Tensor | None) -> None:
+    if meta is None or scale is None:
+        return QParams(mode, meta, scale, zero_point)
     if meta.zero_points and zero_point is None:
         raise OptionError(
             f"create_qparams: {meta.name} needs a zero point, and mode is {mode.name}; "
@@ -165,3 +161,4 @@ def _check_zero(meta: QuantDtypeMeta, mode: QuantMode, zero_point: Tensor | None
             f"create_qparams: {meta.name} is symmetric, but zero_point is {zero_point.numpy()}; "
             "use QuantMode.SYMMERTIC, or quint8"
         )
+    return QParams(mode, meta, scale, zero_point)

@@ -169,10 +169,7 @@ class MeanValue:
 class TensorStatistics:
     """Statistics of one tensor for every way to choose its range; about 40 kB for any amount of data.
 
-    Args:
-        name: node named in errors.
-        channel_axis: axis of the per-channel minima and maxima (None: per tensor only).
-        bins: number of histogram bins.
+    `name` is the node in errors, `channel_axis` the axis of per-channel minima and maxima (None: per tensor only).
 
     Example:
         >>> import numpy as np

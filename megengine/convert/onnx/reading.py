@@ -125,11 +125,7 @@ def _inlined(model: "onnx.ModelProto", name: str) -> "onnx.ModelProto":
 
 
 def initializers(model: "onnx.ModelProto", folder: Path | None) -> Iterator[tuple[str, np.ndarray]]:
-    """Name and read-only value of every stored tensor.
-
-    Raises:
-        FileFormatError: a tensor whose data does not fit its shape, or external data outside the model's folder.
-    """
+    """Name and read-only value of every stored tensor. Raises FileFormatError for damaged or foreign data."""
     for tensor in model.graph.initializer:
         yield tensor.name, array_of(tensor, folder)
     if model.graph.sparse_initializer:

@@ -212,7 +212,8 @@ def pad(node: OnnxNode, x: Value) -> Value:
     """Constant, reflect and edge padding; negative widths cut."""
     rank = len(x.shape)
     pads = node.ints("pads") if node.opset < 11 else node.const_ints(1, "pads")
-    fill = float(node.attr("value", 0.0)) if node.opset < 11 else _fill(node)
+    stored = np.asarray(node.attr("value", 0.0)) if node.opset < 11 else node.const(2, "fill value")
+    fill = 0.0 if stored is None else float(stored.reshape(-1)[0])
     axes = node.const_ints(3, "axes") if node.opset >= 18 else None
     axes = tuple(node.axis(a, rank) for a in axes) if axes is not None else tuple(range(rank))
     if pads is None or len(pads) != 2 * len(axes):
@@ -231,11 +232,6 @@ def pad(node: OnnxNode, x: Value) -> Value:
     if not any(sum(pair) for pair in widths):
         return x
     return node.apply("pad", x, widths=tuple(widths), mode=mode, value=fill)
-
-
-def _fill(node: OnnxNode) -> float:
-    value = node.const(2, "fill value")
-    return 0.0 if value is None else float(value.reshape(-1)[0])
 
 
 @rule("Expand")

@@ -62,7 +62,8 @@ def index(w: Writer, expr: Apply) -> None:
         w.emit_empty(expr)
         return
     indexed = [axis for axis, part in enumerate(pattern) if part == "i"]
-    name = _sliced(w, data, pattern, expr.outputs[0].name)
+    names = _slice_inputs(w, data, pattern, expr.outputs[0].name)
+    name = w.add("Slice", names, f"{expr.outputs[0].name}_sliced") if len(names) > 1 else names[0]
     if len(indexed) == 1:
         w.emit("Gather", expr, [name, _wide(w, expr.inputs[1])], axis=indexed[0])
         return
@@ -86,12 +87,6 @@ def slice_(w: Writer, expr: Apply) -> None:
     pattern = tuple(zip(*(expr.attrs[name] for name in _BOUNDS), strict=True))
     names = _slice_inputs(w, expr.inputs[0], pattern, expr.outputs[0].name)
     w.emit("Slice" if len(names) > 1 else "Identity", expr, names)
-
-
-def _sliced(w: Writer, data: TensorNode, pattern: tuple, label: str) -> str:
-    """The slices of a pattern, as one Slice where there are any."""
-    names = _slice_inputs(w, data, pattern, label)
-    return w.add("Slice", names, f"{label}_sliced") if len(names) > 1 else names[0]
 
 
 def _slice_inputs(w: Writer, data: TensorNode, pattern: tuple, label: str) -> list[str]:
