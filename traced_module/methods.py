@@ -13,47 +13,43 @@ from megengine.traced_module.formats.pickling import pieces, rebuilt
 from megengine.traced_module.interpret import interpret
 from megengine.traced_module.ir.copying import cloned
 from megengine.traced_module.ir.lint import check
-from megengine.traced_module.ir.methods import methods
+from megengine.traced_module.ir.methods import Methods, hand_in
 from megengine.traced_module.pictures.dot import to_graphviz
 from megengine.traced_module.pictures.drawing import notebook_html, notebook_svg
 
 add_listener(set_in_graphs)
-methods.hand_in(  # of expressions and nodes
-    set_arg=rewiring.set_arg,
-    set_arguments=rewiring.set_arguments,
-    set_attribute=parts.set_attribute,
-    set_inputs=rewiring.set_inputs,
-)
-methods.hand_in(  # edits of graphs
-    add_input_node=ends.add_input_node,
-    add_output_node=ends.add_output_node,
-    apply=expressions.apply,
-    compile=parts.compile,
-    constant=expressions.constant,
-    erase=expressions.erase,
-    insertion=Insertion,
-    rename=expressions.rename,
-    replace_module=parts.replace_module,
-    replace_node=rewiring.replace_node,
-    reset_inputs=ends.reset_inputs,
-    reset_outputs=ends.reset_outputs,
-    value_of=ends.value_of,
-)
-methods.hand_in(  # of traced modules
-    assigned=assigned,
-    check_deletable=check_deletable,
-    pieces=pieces,
-    rebuilt=rebuilt,
-)
-methods.hand_in(  # the rest
-    check_same=check_same,
-    cloned=cloned,
-    interpret=interpret,
-    lint=check,
-    log_of=log_of,
-    notebook_html=notebook_html,
-    notebook_svg=notebook_svg,
-    recorder=Recorder,
-    retry=retry,
-    to_graphviz=to_graphviz,
+hand_in(
+    Methods(
+        set_arg=rewiring.set_arg,
+        set_arguments=rewiring.set_arguments,
+        set_attribute=parts.set_attribute,
+        set_inputs=rewiring.set_inputs,
+        add_input_node=ends.add_input_node,
+        add_output_node=ends.add_output_node,
+        apply=expressions.apply,
+        compile=parts.compile,
+        constant=expressions.constant,
+        erase=expressions.erase,
+        insertion=Insertion,
+        rename=expressions.rename,
+        replace_module=parts.replace_module,
+        replace_node=rewiring.replace_node,
+        reset_inputs=ends.reset_inputs,
+        reset_outputs=ends.reset_outputs,
+        value_of=ends.value_of,
+        assigned=assigned,
+        check_deletable=check_deletable,
+        pieces=pieces,
+        rebuilt=rebuilt,
+        check_same=check_same,
+        cloned=cloned,
+        interpret=interpret,
+        lint=check,
+        log_of=log_of,
+        notebook_html=notebook_html,
+        notebook_svg=notebook_svg,
+        recorder=Recorder,
+        retry=retry,
+        to_graphviz=to_graphviz,
+    )
 )

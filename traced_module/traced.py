@@ -18,12 +18,7 @@ from megengine.traced_module.interpret import OnValue, interpret
 from megengine.traced_module.ir.copying import Copier, copied, holds
 from megengine.traced_module.ir.expr import Constant
 from megengine.traced_module.ir.filters import NodeFilter
-from megengine.traced_module.ir.functions import (
-    arguments_key,
-    constant_key,
-    normalized,
-    without_self,
-)
+from megengine.traced_module.ir.functions import arguments_key, constant_key, normalized, without_self
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.lookup import node_named
 from megengine.traced_module.ir.methods import methods

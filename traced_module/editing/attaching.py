@@ -61,10 +61,9 @@ def is_of_top(graph: InternalGraph) -> bool:
 
 def take_in(graph: InternalGraph, graphs: Sequence[InternalGraph]) -> None:
     """Let graphs of one history become part of that of another graph, under ids that are not in use there."""
-    journal, own = graph._journal, graphs[0]._journal
-    join(graph, graphs, (journal.next_node, journal.next_expr))
-    journal.next_node += own.next_node
-    journal.next_expr += own.next_expr
+    own = graphs[0]._journal
+    join(graph, graphs, graph._journal.counts)
+    graph._journal.skip(own.counts)
 
 
 def join(graph: InternalGraph, graphs: Sequence[InternalGraph], shift: tuple[int, int]) -> None:

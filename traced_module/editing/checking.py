@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from megengine.core.errors import (
-    ArgumentError,
-    GraphError,
-    MegEngineError,
-    ShapeError,
-)
+from megengine.core.errors import ArgumentError, GraphError, MegEngineError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, infer
 from megengine.traced_module.ir.expr import Apply, Call, Expr
@@ -72,11 +67,7 @@ def check_kept(expr: Expr, *changed: Any) -> None:
         check_same(expr, *changed)
 
 
-def check_same(
-    expr: Expr,
-    inputs: Sequence[Node],
-    attrs: Mapping[str, Any] | None = None,
-) -> None:
+def check_same(expr: Expr, inputs: Sequence[Node], attrs: Mapping[str, Any] | None = None) -> None:
     specs = specs_of(expr, inputs, attrs)
     if specs is None:
         return

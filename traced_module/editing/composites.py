@@ -91,11 +91,9 @@ def replacement(graph: InternalGraph, node: ModuleNode, module: Module) -> Trace
             "calls; trace it first (trace_module)"
         )
     made = traced_for(module, list(calls.values()), f"replace_module: {node.qualname}")
-    own = made.graphs[0]._journal
-    counts = own.next_node, own.next_expr
+    counts = made.graphs[0]._journal.counts
     attach(graph, node._expr.name, made)
-    graph._journal.next_node += counts[0]
-    graph._journal.next_expr += counts[1]
+    graph._journal.skip(counts)
     return made
 
 

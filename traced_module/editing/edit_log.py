@@ -30,7 +30,7 @@ from megengine.traced_module.editing.edit_records import EditStep
 from megengine.traced_module.editing.edit_replay import Replay
 from megengine.traced_module.formats.archives import read_archive, write_archive
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.journal import Journal, Step
+from megengine.traced_module.ir.journal import Journal, Transaction
 from megengine.traced_module.traced import TracedModule
 
 FORMAT, VERSION, VERSIONS = "megengine-edits", 2, (1, 2)
@@ -145,13 +145,13 @@ def _check_known(edit: dict[str, Any], i: int, step: EditStep, count: int) -> No
 def log_of(journal: Journal) -> EditLog:
     """The log of what a journal holds. A tensor or layer that several steps put in is described by the first."""
     seen: dict[int, list[int]] = {}
-    return EditLog(tuple(_step(step, i, seen) for i, step in enumerate(journal.done)))
+    return EditLog(tuple(_step(done, i, seen) for i, done in enumerate(journal.done)))
 
 
-def _step(step: Step, index: int, seen: dict[int, list[int]]) -> EditStep:
-    if step.recorder is None:
-        return EditStep(step.what, step.before, step.after, [], [], [], {})
-    edits, values = list(step.recorder.edits), step.recorder.writer.values
+def _step(done: Transaction, index: int, seen: dict[int, list[int]]) -> EditStep:
+    if done.recorder is None:
+        return EditStep(done.what, done.before, done.after, [], [], [], {})
+    edits, values = list(done.recorder.edits), done.recorder.writer.values
     arrays = dict(values.arrays)
     lists: list[list[dict[str, Any]]] = []
     for entries, objects in zip((values.tensors, values.layers), values.described, strict=True):
@@ -162,8 +162,7 @@ def _step(step: Step, index: int, seen: dict[int, list[int]]) -> EditStep:
             if "array" in entry and described[-1] is not entry:
                 del arrays[entry["array"]]
         lists.append(described)
-    tensors, layers = lists
-    return EditStep(step.what, step.before, step.after, edits, tensors, layers, arrays)
+    return EditStep(done.what, done.before, done.after, edits, lists[0], lists[1], arrays)
 
 
 def _top(model: Any) -> InternalGraph:

@@ -172,13 +172,13 @@ class Recorder:
         return len(self.writer.values.arrays) if "writer" in self.__dict__ else 0
 
     @property
-    def told(self) -> tuple[int, int]:
+    def size(self) -> tuple[int, int]:
         """How many changes there are, and how many of them put expressions in."""
         return len(self._edits), len(self._linked)
 
-    def forget_since(self, told: tuple[int, int]) -> None:
+    def forget_since(self, size: tuple[int, int]) -> None:
         """Changes that were taken back do not count."""
-        del self._edits[told[0] :], self._linked[told[1] :]
+        del self._edits[size[0] :], self._linked[size[1] :]
         if self._baked is not None and not any(edit is self._baked[0] for edit in self._edits):
             self._baked = None
 

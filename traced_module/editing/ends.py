@@ -7,10 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from megengine.core.dtype import as_dtype
-from megengine.core.errors import (
-    GraphError,
-    ShapeError,
-)
+from megengine.core.errors import GraphError, ShapeError
 from megengine.core.pytree import flatten, unflatten
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
@@ -23,10 +20,7 @@ from megengine.traced_module.ir.node import TensorNode
 
 
 def add_input_node(
-    graph: InternalGraph,
-    shape: Sequence[int],
-    dtype: Any = "float32",
-    name: str = "args",
+    graph: InternalGraph, shape: Sequence[int], dtype: Any = "float32", name: str = "args"
 ) -> TensorNode:
     """Append an input; see `InternalGraph.add_input_node`."""
     try:

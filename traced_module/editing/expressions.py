@@ -8,10 +8,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import storage_of
-from megengine.core.errors import (
-    GraphError,
-    NameInUseError,
-)
+from megengine.core.errors import GraphError, NameInUseError
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.dispatch import get_op

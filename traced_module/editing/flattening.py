@@ -15,7 +15,7 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.lookup import attribute_path
 from megengine.traced_module.ir.names import without_count
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.ir.primitives import assign, link, remove_dead, renumber
+from megengine.traced_module.ir.primitives import assign, link, number, remove_dead
 from megengine.traced_module.ir.provenance import graph_path, meta_at
 from megengine.traced_module.ir.queries import child_graph
 
@@ -33,7 +33,7 @@ def flattened(traced: Any, graph: InternalGraph | None = None) -> Any:
     flat.arguments, flat.out_def = source.arguments, source.out_def
     flat.metadata = dict(source.metadata)
     remove_dead(flat)
-    renumber(flat, flat=True)
+    number([flat], flat=True)
     if uncalled:
         take_in(flat, uncalled)
     flat._journal.recording = True

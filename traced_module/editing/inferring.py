@@ -5,10 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from megengine.core.errors import (
-    MegEngineError,
-    ShapeError,
-)
+from megengine.core.errors import MegEngineError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.traced_module.editing.attaching import all_exprs
@@ -21,11 +18,7 @@ from megengine.traced_module.ir.queries import child_graph
 
 
 def infer_again(
-    graph: InternalGraph,
-    changed: Sequence[Expr],
-    results: list[TensorSpec] | None = None,
-    *,
-    entries: bool = True,
+    graph: InternalGraph, changed: Sequence[Expr], results: list[TensorSpec] | None = None, *, entries: bool = True
 ) -> None:
     """Bring specs up to date from these expressions on, in execution order; then where this graph is called.
 
@@ -71,8 +64,7 @@ def infer_in_order(graph: InternalGraph, changed: Sequence[Expr]) -> None:
         except MegEngineError as error:
             graph._journal.postpone(expr, error)
             continue
-        if postponed := graph._journal.open and graph._journal.open.postponed:
-            postponed.pop(expr, None)
+        graph._journal.postponed.pop(expr, None)
         if specs is None:
             continue
         for node, spec in zip(expr.outputs, specs, strict=True):
@@ -96,7 +88,7 @@ def possible_specs(expr: Expr) -> tuple[TensorSpec, ...] | None:
 def retry(expr: Expr) -> None:
     """At the end of a transaction: infer an expression again that was impossible; gone if no result needs it."""
     graph = expr._graph
-    postponed = graph._journal.open.postponed if graph._journal.open is not None else {}
+    postponed = graph._journal.postponed
     infer_again(graph, [expr] if expr.in_graph else [])
     if expr in postponed and expr.in_graph and not any(e is expr for e in needed(graph)):
         remove_dead(graph)

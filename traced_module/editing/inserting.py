@@ -271,14 +271,13 @@ class Inserter(Builder):
             return part._module(*args, **kwargs)
         given = unflatten(structure, [self._value(leaf) for leaf in leaves])
         given = normalized(forward_signature(part._module), *given)
-        journal, counts = self.graph._journal, (0, 0)
+        counts = (0, 0)
         try:
             if not part._takes(given):
                 counts = self._trace(part, given)
             return self.call_module(self._read_built(part), args, kwargs)
         finally:  # after the ids of the read and the call, which come first for a reader
-            journal.next_node += counts[0]
-            journal.next_expr += counts[1]
+            self.graph._journal.skip(counts)
 
     def _trace(self, part: Unbuilt, given: Any) -> tuple[int, int]:
         """Trace a module for one more kind of call; returns how many nodes and expressions its graphs have."""
@@ -286,7 +285,7 @@ class Inserter(Builder):
         with hooks.unheard():
             made = traced_for(part._module, [*part._calls, given], f"insert_exprs: {path}")
         part._calls.append(given)
-        counts = made.graphs[0]._journal.next_node, made.graphs[0]._journal.next_expr
+        counts = made.graphs[0]._journal.counts
         known = self._known(path)
         results = len(made.select(*given)[0].outputs)
         attach(self.graph, path, made, (results + (known is None), 1 + (known is None)))

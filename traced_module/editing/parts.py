@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from megengine.core.errors import (
-    GraphError,
-    NameInUseError,
-)
+from megengine.core.errors import GraphError, NameInUseError
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.attaching import attach, attribute_at
@@ -133,6 +130,5 @@ def _attached(graph: InternalGraph, path: str, module: TracedModule) -> TracedMo
     if made.graphs:
         own = made.graphs[0]._journal
         attach(graph, path, made)
-        graph._journal.next_node += own.next_node
-        graph._journal.next_expr += own.next_expr
+        graph._journal.skip(own.counts)
     return made

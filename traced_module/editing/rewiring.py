@@ -7,13 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from megengine.core.errors import (
-    ArgumentError,
-    GraphError,
-    OptionError,
-    ShapeError,
-    nearest,
-)
+from megengine.core.errors import ArgumentError, GraphError, OptionError, ShapeError, nearest
 from megengine.core.text import counted
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.checking import check_before, check_expr, check_kept, check_kinds, check_owned

@@ -62,11 +62,11 @@ def rebuilt(states: list[Any], graphs: list[Any]) -> TracedModule:
             graph = _rebuilt_graph(one, module)
             TracedModule._add_graph(module, graph)
             rebuilt_graphs.append(graph)
-    counts = [(g._journal.next_node, g._journal.next_expr) for g in rebuilt_graphs]
+    counts = [g._journal.counts for g in rebuilt_graphs]
     own_history(rebuilt_graphs)
     if rebuilt_graphs:
-        journal = rebuilt_graphs[0]._journal
-        journal.next_node, journal.next_expr = (max(numbers) for numbers in zip(*counts, strict=True))
+        nodes, exprs = zip(*counts, strict=True)
+        rebuilt_graphs[0]._journal.counts = max(nodes), max(exprs)
     return made[0]
 
 
@@ -86,7 +86,7 @@ def _graph(graph: InternalGraph) -> dict[str, Any]:
         "names": [name for name in graph._names if graph._names.get(name) is None],
         "call": (graph.arguments, graph.out_def),
         "metadata": dict(graph.metadata),
-        "counts": (graph._journal.next_node, graph._journal.next_expr),
+        "counts": graph._journal.counts,
     }
 
 
@@ -117,5 +117,5 @@ def _rebuilt_graph(described: dict[str, Any], owner: TracedModule) -> InternalGr
     graph._inputs, graph._outputs = (tuple(nodes[i][k] for i, k in described[key]) for key in ("inputs", "outputs"))
     graph.arguments, graph.out_def = described["call"]
     graph.metadata = described.get("metadata", {})
-    graph._journal.next_node, graph._journal.next_expr = described["counts"]
+    graph._journal.counts = described["counts"]
     return graph

@@ -263,7 +263,7 @@ class _Description:
         if graph.metadata:
             stub.state[METADATA] = texts(graph.metadata)
         if is_top:
-            stub.state["_total_ids"] = (graph._journal.next_node, graph._journal.next_expr)
+            stub.state["_total_ids"] = graph._journal.counts
         return stub
 
     def empty(self, path: str) -> Stub:

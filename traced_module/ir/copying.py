@@ -117,7 +117,7 @@ def copied(graph: InternalGraph, copier: Copier | None) -> InternalGraph:
     other._names = graph._names.copy({id(None): None, **mapping})
     other._inputs = tuple(mapping[id(n)] for n in graph._inputs)
     other._outputs = tuple(mapping[id(n)] for n in graph._outputs)
-    other._journal.next_node, other._journal.next_expr = graph._journal.next_node, graph._journal.next_expr
+    other._journal.counts = graph._journal.counts
     other.arguments, other.out_def = graph.arguments, graph.out_def
     other.metadata = dict(graph.metadata)
     return other

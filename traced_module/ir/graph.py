@@ -175,7 +175,7 @@ class InternalGraph:
     @property
     def _total_ids(self) -> tuple[int, int]:
         """The ids that the next node and the next expression get: MegEngine's name."""
-        return self._journal.next_node, self._journal.next_expr
+        return self._journal.counts
 
     @property
     def _namespace(self) -> NameSpace:
@@ -209,16 +209,16 @@ class InternalGraph:
         """
         return methods.cloned(self)
 
-    # ------------------------------------------------------------ steps that can be undone
+    # ------------------------------------------------------------ undoing
 
     def transaction(self, what: str = "transaction") -> AbstractContextManager[None]:
-        """Edits in the body are one step for `undo`; if the body raises, none of them is left.
+        """Edits in the body are undone together; if the body raises, none of them is left.
 
         Shapes may be wrong in between (a stage is dropped, then the head is replaced): they are checked at the end.
         Calls that are impossible then are removed if no result needs them; else the error names the first edit that
-        none of the others repairs, and nothing is left. `what` is the name of the step in the edit log.
+        none of the others repairs, and nothing is left. `what` is its name in the edit log.
         """
-        return self._journal.step(what, deferring=True)
+        return self._journal.transaction(what, deferring=True)
 
     def undo(self) -> bool:
         """Take back the last edit (or transaction) of the traced module; False if there is none."""
@@ -242,8 +242,8 @@ class InternalGraph:
         return methods.log_of(self._journal)
 
     def _edit(self, what: str = "transaction") -> AbstractContextManager[None]:
-        """A step each of whose changes is checked at once, unless it is a part of a transaction."""
-        return self._journal.step(what)
+        """A transaction whose changes are checked at once, unless it is a part of a deferring one."""
+        return self._journal.transaction(what)
 
     def _computed(self, function: Callable[..., Any], *given: Any) -> Any:
         """What a function that is declared by `computed_again` gives; logs of edits that use it compute it again."""

@@ -2,49 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from megengine.traced_module.ir.methods import methods
 
-Action = Callable[..., None]
-
-
-class _Transaction:
-    __slots__ = ("deferring", "is_first", "journal", "mark", "what")
-
-    def __init__(self, journal: Journal, what: str, deferring: bool) -> None:
-        self.journal, self.what, self.deferring = journal, what, deferring
-
-    def __enter__(self) -> None:
-        self.is_first = self.journal.begin(self.what, deferring=self.deferring)
-        step = self.journal.open
-        assert step is not None
-        if not self.is_first:
-            self.mark = step.mark(self.journal)
-            step.enter(self.what)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        journal, step = self.journal, self.journal.open
-        assert step is not None
-        if not self.is_first:
-            step.depth -= 1
-            if kind is not None:
-                journal.revert_to(self.mark)
-            return
-        if kind is None:
-            try:
-                settle(journal)
-            except BaseException:
-                journal.roll_back()
-                raise
-            journal.commit()
-            return
-        if error is not None and step.postponed:
-            error.add_note(_unrepaired(step))
-        journal.roll_back()
+# A primitive change is a function and its arguments, the last two of which are the old and the new value. The same
+# function with these two exchanged takes the change back.
+Change = tuple[Callable[..., None], tuple[Any, ...]]
+Counts = tuple[int, int]  # ids of nodes and of expressions
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,75 +24,110 @@ class Origin:
     index: int | None = None
 
 
-class Mark(NamedTuple):
-    """A place in a step, to which it can be taken back."""
-
-    changes: int
-    made: int
-    told: tuple[int, int]  # in the recorder
-    counters: tuple[int, int]
-
-
 @dataclass(slots=True)
-class Step:
-    """One transaction: its changes in order, what they are as data, and the counters before and after it.
+class Transaction:
+    """Edits that are undone together: their changes in order, as data too, and the counts of ids before and after.
 
     A *deferring* one may make calls impossible as long as later edits repair them: these are `postponed`.
     """
 
-    before: tuple[int, int]
+    before: Counts
     what: str = ""
-    changes: list[tuple[Action, Action, tuple[Any, ...]]] = field(default_factory=list)  # (do, undo, their arguments)
-    after: tuple[int, int] = (0, 0)
-    recorder: Any = None  # the `Recorder` of what the edit log tells
-    made: list[Any] = field(default_factory=list)  # expressions that it linked
+    changes: list[Change] = field(default_factory=list)
+    after: Counts = (0, 0)
+    recorder: Any = None  # the `Recorder` of the changes for the edit log
+    made: list[Any] = field(default_factory=list)  # expressions that were put in
     deferring: bool = False
     depth: int = 0  # of edits in edits
-    edits: list[tuple[str, int]] = field(default_factory=list)  # (name, how many changes were told before it)
+    edits: list[tuple[str, int]] = field(default_factory=list)  # (name, how many changes were recorded before it)
     postponed: dict[Any, tuple[int, Exception]] = field(default_factory=dict)  # expression -> edit, what it raises
-    origins: dict[int, tuple[Any, Origin]] = field(default_factory=dict)  # id of a layer or tensor -> it, how it came
-
-    def mark(self, journal: Journal) -> Mark:
-        """Where the step is."""
-        told = (0, 0) if self.recorder is None else self.recorder.told
-        return Mark(len(self.changes), len(self.made), told, (journal.next_node, journal.next_expr))
-
-    def enter(self, what: str) -> None:
-        """An edit begins."""
-        self.depth += 1
-        if self.deferring and self.depth == 1:
-            self.edits.append((what, 0 if self.recorder is None else self.recorder.told[0]))
+    origins: dict[int, tuple[Any, Origin]] = field(default_factory=dict)  # id of a layer or tensor -> it, its origin
 
 
-def settle(journal: Journal) -> None:
+class _Body:
+    """The body of a transaction, or of a part of the open one. A class, as a generator takes longer to enter."""
+
+    __slots__ = ("at", "counts", "deferring", "is_part", "journal", "what")
+
+    def __init__(self, journal: Journal, what: str, deferring: bool) -> None:
+        self.journal, self.what, self.deferring = journal, what, deferring
+
+    def __enter__(self) -> None:
+        journal, found = self.journal, self.journal.open
+        self.is_part, self.counts = found is not None, journal.counts
+        if found is None:
+            journal.open = found = Transaction(self.counts, self.what, deferring=self.deferring)
+        recorded = (0, 0) if found.recorder is None else found.recorder.size
+        self.at = len(found.changes), len(found.made), recorded
+        if self.is_part:
+            found.depth += 1
+            if found.deferring and found.depth == 1:
+                found.edits.append((self.what, recorded[0]))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        journal, found = self.journal, self.journal.open
+        assert found is not None
+        if self.is_part:
+            found.depth -= 1
+            if error is not None:
+                self._revert(found)
+            return
+        complete = False
+        try:
+            if error is None:
+                _settle(journal)
+                complete = True
+            elif found.postponed:
+                error.add_note(_unrepaired(found))
+        finally:
+            if not complete:
+                self._revert(found)
+            journal.open = None
+        if complete and found.changes and journal.recording:
+            found.after = journal.counts
+            if found.recorder is not None:
+                found.recorder.close()
+            journal.done.append(found)
+            journal.undone.clear()  # what was undone before cannot be done again
+
+    def _revert(self, found: Transaction) -> None:
+        changes, made, recorded = self.at
+        _take_back(found.changes[changes:])
+        del found.changes[changes:], found.made[made:]
+        if found.recorder is not None:
+            found.recorder.forget_since(recorded)
+        self.journal.counts = self.counts
+
+
+def _settle(journal: Journal) -> None:
     """Infer again what edits of a transaction made impossible. Raises the error of the first that stays so."""
-    step = journal.open
-    assert step is not None
     before: set[Any] | None = None
-    while step.postponed and step.postponed.keys() != before:
-        before = set(step.postponed)
+    postponed = journal.postponed
+    while postponed and postponed.keys() != before:
+        before = set(postponed)
         for expr in list(before):
             methods.retry(expr)
-    if not step.postponed:
+    if not postponed:
         return
-    expr, (_, error) = min(step.postponed.items(), key=lambda item: item[1][0])
-    error.args = (f"{error.args[0] if error.args else error}; {_unrepaired(step)}; nothing was changed",)
+    assert journal.open is not None
+    expr, (_, error) = min(postponed.items(), key=lambda item: item[1][0])
+    error.args = (f"{error.args[0] if error.args else error}; {_unrepaired(journal.open)}; nothing was changed",)
     error.add_note(f"in {expr!r}")
     raise error
 
 
-def _unrepaired(step: Step) -> str:
-    """The first edit that made a call impossible."""
-    expr, (number, _) = min(step.postponed.items(), key=lambda item: item[1][0])
-    if not step.edits:
-        return f"{step.what} makes {expr.name!r} of {expr.top_graph.qualname} impossible"
-    what, start = step.edits[number]
-    end = step.edits[number + 1][1] if number + 1 < len(step.edits) else None
-    words = "" if step.recorder is None else step.recorder.in_words(start, end)
-    told = f" ({words})" if words else ""
+def _unrepaired(found: Transaction) -> str:
+    """Which edit was the first that made a call impossible."""
+    expr, (number, _) = min(found.postponed.items(), key=lambda item: item[1][0])
+    impossible = f"makes {expr.name!r} of {expr.top_graph.qualname} impossible"
+    if not found.edits:
+        return f"{found.what} {impossible}"
+    what, start = found.edits[number]
+    end = found.edits[number + 1][1] if number + 1 < len(found.edits) else None
+    words = "" if found.recorder is None else found.recorder.in_words(start, end)
     return (
-        f"edit {number + 1} of {len(step.edits)} in this transaction, {what}{told}, makes {expr.name!r} of "
-        f"{expr.top_graph.qualname} impossible, and no later edit repairs it"
+        f"edit {number + 1} of {len(found.edits)} in this transaction, {what}{f' ({words})' if words else ''}, "
+        f"{impossible}, and no later edit repairs it"
     )
 
 
@@ -137,30 +140,43 @@ class Journal:
         self.next_node = 0
         self.next_expr = 0
         self.recording = False
-        self.open: Step | None = None
-        self.done: list[Step] = []
-        self.undone: list[Step] = []
+        self.open: Transaction | None = None
+        self.done: list[Transaction] = []
+        self.undone: list[Transaction] = []
         self.running: list[str] = []  # passes and rules at work
         self.addresses: dict[int, Any] = {}  # how logs name the graphs (see `edit_records.address_of`)
 
-    def change(self, do: Action, undo: Action, args: tuple[Any, ...], record: tuple[Any, ...] = ()) -> None:
-        """Perform one primitive change, `do(*args)`, and remember it when a transaction is open; `undo(*args)` takes
-        it back.
+    @property
+    def counts(self) -> Counts:
+        """The ids that the next node and the next expression get."""
+        return self.next_node, self.next_expr
 
-        Functions of the module and their arguments, not closures: a long session keeps many, and what they hold is
-        what the search for garbage looks through. `record` says what the change is: the name of a method of
-        `Recorder` and its arguments.
+    @counts.setter
+    def counts(self, counts: Counts) -> None:
+        self.next_node, self.next_expr = counts
+
+    def skip(self, counts: Counts) -> None:
+        """Leave out this many ids of nodes and of expressions."""
+        self.next_node += counts[0]
+        self.next_expr += counts[1]
+
+    def change(self, exchange: Callable[..., None], args: tuple[Any, ...], record: tuple[Any, ...] = ()) -> None:
+        """Perform one primitive change, `exchange(*args)`, and remember it when a transaction is open.
+
+        The last two arguments are the old and the new value; exchanged, they take the change back. A change holds a
+        function of the module and its arguments and no closure: a long session keeps many, and the search for garbage
+        visits all that they hold. `record` describes the change: the name of a method of `Recorder` and its arguments.
         """
-        step = self.open
-        if step is None:
-            do(*args)
+        found = self.open
+        if found is None:
+            exchange(*args)
             return
         if record and self.recording:
-            if step.recorder is None:
-                step.recorder = methods.recorder(self, step.origins)
-            step.recorder.note(*record)
-        do(*args)
-        step.changes.append((do, undo, args))
+            if found.recorder is None:
+                found.recorder = methods.recorder(self, found.origins)
+            found.recorder.note(*record)
+        exchange(*args)
+        found.changes.append((exchange, args))
 
     @contextmanager
     def runs(self, name: str) -> Iterator[None]:
@@ -178,78 +194,50 @@ class Journal:
         for i, value in enumerate(made) if isinstance(made, tuple) else [(None, made)]:
             self.open.origins[id(value)] = value, Origin(function, given, i)
 
-    def step(self, what: str, *, deferring: bool = False) -> AbstractContextManager[None]:
-        """A transaction around the body, or a part of the open one; what the body did is taken back if it raises."""
-        return _Transaction(self, what, deferring)
-
-    def begin(self, what: str = "", *, deferring: bool = False) -> bool:
-        """Open a transaction; False if one is open already, which the new one then joins."""
-        if self.open is not None:
-            return False
-        self.open = Step((self.next_node, self.next_expr), what, deferring=deferring)
-        return True
+    def transaction(self, what: str, *, deferring: bool = False) -> AbstractContextManager[None]:
+        """A transaction around the body, or a part of the open one. If the body raises, its changes are taken back."""
+        return _Body(self, what, deferring)
 
     @property
     def deferring(self) -> bool:
         """True in a transaction whose edits may be checked at its end."""
         return self.open is not None and self.open.deferring
 
+    @property
+    def postponed(self) -> dict[Any, tuple[int, Exception]]:
+        """Expressions that are impossible at present: the number of the edit, and what inferring them raises."""
+        return {} if self.open is None else self.open.postponed
+
     def postpone(self, expr: Any, error: Exception) -> None:
         """Remember that an expression has become impossible. Raises the error where nothing can repair it later."""
-        step = self.open
-        if step is None or not step.deferring:
+        found = self.open
+        if found is None or not found.deferring:
             raise error
-        first = step.postponed.get(expr)
-        step.postponed[expr] = (max(len(step.edits) - 1, 0) if first is None else first[0], error)
-
-    def revert_to(self, mark: Mark) -> None:
-        """Take back what the open transaction did since."""
-        step = self.open
-        assert step is not None
-        for _, undo, args in reversed(step.changes[mark.changes :]):
-            undo(*args)
-        del step.changes[mark.changes :], step.made[mark.made :]
-        if step.recorder is not None:
-            step.recorder.forget_since(mark.told)
-        self.next_node, self.next_expr = mark.counters
-
-    def commit(self) -> None:
-        """Close the transaction; what was undone before it cannot be done again."""
-        step, self.open = self.open, None
-        if step is not None and step.changes and self.recording:
-            step.after = (self.next_node, self.next_expr)
-            if step.recorder is not None:
-                step.recorder.close()
-            self.done.append(step)
-            self.undone.clear()
-
-    def roll_back(self) -> None:
-        """Close the transaction and take back what it did."""
-        step, self.open = self.open, None
-        assert step is not None
-        self._revert(step)
-
-    def _revert(self, step: Step) -> None:
-        for _, undo, args in reversed(step.changes):
-            undo(*args)
-        self.next_node, self.next_expr = step.before
+        number = found.postponed[expr][0] if expr in found.postponed else max(len(found.edits) - 1, 0)
+        found.postponed[expr] = number, error
 
     def undo(self) -> bool:
         """Take back the last transaction; False if there is none."""
         if not self.done:
             return False
-        step = self.done.pop()
-        self._revert(step)
-        self.undone.append(step)
+        found = self.done.pop()
+        _take_back(found.changes)
+        self.counts = found.before
+        self.undone.append(found)
         return True
 
     def redo(self) -> bool:
         """Do again what was undone last; False if there is nothing."""
         if not self.undone:
             return False
-        step = self.undone.pop()
-        for do, _, args in step.changes:
-            do(*args)
-        self.next_node, self.next_expr = step.after
-        self.done.append(step)
+        found = self.undone.pop()
+        for exchange, args in found.changes:
+            exchange(*args)
+        self.counts = found.after
+        self.done.append(found)
         return True
+
+
+def _take_back(changes: Sequence[Change]) -> None:
+    for exchange, args in reversed(changes):
+        exchange(*args[:-2], args[-1], args[-2])

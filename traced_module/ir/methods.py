@@ -2,22 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 
+@dataclass(kw_only=True)
 class Methods:
-    """Functions by name: `methods.replace_node(graph, {old: new})`.
+    """Functions that methods of the same names call: `methods.replace_node(graph, {old: new})`."""
 
-    `megengine.traced_module.methods` hands them in, so that the core imports nothing above it.
-    """
+    # of expressions and nodes
+    set_arg: Callable[[Any, str | int, Any], None]
+    set_arguments: Callable[[Any, Sequence[Any], Mapping[str, Any]], None]
+    set_attribute: Callable[[Any, str, Any], str]
+    set_inputs: Callable[[Any, Sequence[Any]], None]
+    # edits of graphs
+    add_input_node: Callable[[Any, Sequence[int], Any, str], Any]
+    add_output_node: Callable[..., None]
+    apply: Callable[..., Any]
+    compile: Callable[[Any], None]
+    constant: Callable[..., Any]
+    erase: Callable[[Any, Any], None]
+    insertion: Callable[..., AbstractContextManager[None]]
+    rename: Callable[[Any, Any, str], None]
+    replace_module: Callable[[Any, Any, Any], None]
+    replace_node: Callable[[Any, Mapping[Any, Any]], None]
+    reset_inputs: Callable[[Any, Sequence[Any], Mapping[str, Any]], list[Any]]
+    reset_outputs: Callable[[Any, Any], None]
+    value_of: Callable[..., Any]
+    # of traced modules
+    assigned: Callable[[Any, str, Any, Any], bool]
+    check_deletable: Callable[[Any, str], None]
+    pieces: Callable[[Any], tuple[Any, ...]]
+    rebuilt: Callable[..., Any]
+    # the rest
+    check_same: Callable[[Any, Sequence[Any]], None]
+    cloned: Callable[[Any], Any]
+    interpret: Callable[[Any, Sequence[Any]], list[Any]]
+    lint: Callable[[Any], None]
+    log_of: Callable[[Any], Any]
+    notebook_html: Callable[[Sequence[Any]], str | None]
+    notebook_svg: Callable[[Sequence[Any]], str | None]
+    recorder: Callable[[Any, dict[int, Any]], Any]
+    retry: Callable[[Any], None]
+    to_graphviz: Callable[..., Any]
 
-    def hand_in(self, **functions: Callable[..., Any]) -> None:
-        """Take these functions, which methods of the same names call."""
-        self.__dict__.update(functions)
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        raise AttributeError(f"no function {name!r} was handed in; expected megengine.traced_module.methods to do so")
+methods: Methods = object.__new__(Methods)
 
 
-methods = Methods()
+def hand_in(functions: Methods) -> None:
+    """Let methods call these functions. `megengine.traced_module.methods` does it: the core imports nothing above."""
+    vars(methods).update(vars(functions))

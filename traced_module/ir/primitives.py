@@ -20,15 +20,15 @@ def link(graph: InternalGraph, expr: Expr, inputs: Sequence[Node], before: Expr 
     """Put a new expression, whose results are made, in front of another one, or last."""
     expr._inputs = tuple(inputs)
     if graph._journal.open is None:  # nobody can take it back
-        _put_in(graph, expr, before)
+        _place(graph, expr, before, False, True)
         return
-    graph._journal.change(_put_in, _take_out, (graph, expr, before), ("link", graph, expr, before))
+    graph._journal.change(_place, (graph, expr, before, False, True), ("link", graph, expr, before))
     graph._journal.open.made.append(expr)
 
 
 def unlink(graph: InternalGraph, expr: Expr) -> None:
     """Take an expression out whose results nothing uses."""
-    graph._journal.change(_take_out, _put_in, (graph, expr, expr._next), ("unlink", graph, expr))
+    graph._journal.change(_place, (graph, expr, expr._next, True, False), ("unlink", graph, expr))
 
 
 def assign(graph: InternalGraph, target: Any, attribute: str, value: Any, record: tuple[Any, ...] = ()) -> None:
@@ -36,21 +36,21 @@ def assign(graph: InternalGraph, target: Any, attribute: str, value: Any, record
     old = getattr(target, attribute)
     record = record or ("set", graph, target, attribute, value)
     if attribute == "meta":  # which the nodes of an expression share
-        graph._journal.change(_refill_new, _refill_old, (target.meta, dict(old), value), record)
+        graph._journal.change(_refill, (target.meta, dict(old), value), record)
     else:
-        graph._journal.change(_set_new, _set_old, (target, attribute, old, value), record)
+        graph._journal.change(_set, (target, attribute, old, value), record)
 
 
 def assign_in_module(graph: InternalGraph, holder: Any, name: str, value: Any, record: tuple[Any, ...]) -> None:
     """Give a module an attribute, or another one in the place of it."""
     old = object.__getattribute__(holder, "__dict__").get(name)
-    graph._journal.change(_set_new, _remove_or_set_old, (holder, name, old, value), record)
+    graph._journal.change(_set_or_remove, (holder, name, (), old, value), record)
 
 
 def drop_attribute(graph: InternalGraph, holder: Any, name: str, record: tuple[Any, ...]) -> None:
     """Take an attribute of a module away."""
     state = object.__getattribute__(holder, "__dict__")
-    graph._journal.change(_drop_new, _drop_old, (holder, name, state[name], tuple(state)), record)
+    graph._journal.change(_set_or_remove, (holder, name, tuple(state), state[name], None), record)
 
 
 def forget_graphs(graph: InternalGraph, module: Any, graphs: Sequence[InternalGraph]) -> None:
@@ -58,37 +58,37 @@ def forget_graphs(graph: InternalGraph, module: Any, graphs: Sequence[InternalGr
     for gone in graphs:
         old = module._graphs
         new = {key: one for key, one in old.items() if one is not gone}
-        graph._journal.change(_graphs_new, _graphs_old, (graph, module, old, new), ("forget", gone))
+        graph._journal.change(_set_graphs, (graph, module, old, new), ("forget", gone))
 
 
 def use_nodes(graph: InternalGraph, expr: Expr, inputs: Sequence[Node], record: tuple[Any, ...] = ()) -> None:
     """Let an expression use other nodes."""
     change = difference(expr._inputs, tuple(inputs))
-    graph._journal.change(_use_new, _use_old, (expr, *change), record or ("use", graph, expr, *change))
+    graph._journal.change(_use, (expr, *change), record or ("use", graph, expr, *change))
 
 
 def exchange(graph: InternalGraph, expr: Expr, old: Node, new: Node) -> None:
     """Let an expression use one node where it uses another one."""
     change = _exchanges(expr._inputs, old, new)
-    graph._journal.change(_use_new, _use_old, (expr, *change), ("use", graph, expr, *change))
+    graph._journal.change(_use, (expr, *change), ("use", graph, expr, *change))
 
 
 def exchange_outputs(graph: InternalGraph, old: Node, new: Node) -> None:
     """Return one node where the graph returns another one; nothing if it does not."""
     change = _exchanges(graph._outputs, old, new)
     if change[0]:
-        graph._journal.change(_return_new, _return_old, (graph, *change), ("outputs", graph, *change))
+        graph._journal.change(_return, (graph, *change), ("outputs", graph, *change))
 
 
 def give_results(graph: InternalGraph, call: Call, nodes: Nodes, out_def: TreeDef | None) -> None:
     """Let a call make other values, so nested: new ones have free names, those that go are not used."""
     change = (call._outputs, call._out_def), (tuple(nodes), out_def)
-    graph._journal.change(_give_new, _give_old, (graph, call, *change), ("results", graph, call, nodes, out_def))
+    graph._journal.change(_give, (graph, call, *change), ("results", graph, call, nodes, out_def))
 
 
 def give_name(graph: InternalGraph, node: Node, new: str) -> None:
     """Give a node a free name."""
-    graph._journal.change(_name_new, _name_old, (graph, node, node._name, new), ("rename", graph, node, new))
+    graph._journal.change(_name, (graph, node, node._name, new), ("rename", graph, node, new))
 
 
 def mark(exprs: Sequence[Expr], name: str) -> None:
@@ -113,10 +113,17 @@ def remove_dead(graph: InternalGraph) -> int:
     return removed
 
 
-# ---------------------------------------------------------------- what changes do, and how they are taken back
+# ---------------------------------------------------------------- what changes do; see `Journal.change`
 
 
-def _put_in(graph: InternalGraph, expr: Expr, before: Expr | None) -> None:
+def _place(graph: InternalGraph, expr: Expr, before: Expr | None, old: bool, new: bool) -> None:
+    """Put an expression in front of another one (`new`), or take it out."""
+    if not new:
+        graph._order.remove(expr)
+        _end_use(expr, expr._inputs)
+        for n in expr._outputs:
+            graph._names.free(n._name)
+        return
     graph._order.insert(expr, before)
     begin_use(expr, expr._inputs)
     expr._from_shapes = _follows_from_shapes(expr)
@@ -124,62 +131,37 @@ def _put_in(graph: InternalGraph, expr: Expr, before: Expr | None) -> None:
         graph._names.take(n._name, n)
 
 
-def _take_out(graph: InternalGraph, expr: Expr, before: Expr | None) -> None:
-    graph._order.remove(expr)
-    _end_use(expr, expr._inputs)
-    for n in expr._outputs:
-        graph._names.free(n._name)
-
-
-def _refill_new(meta: dict[str, Any], old: dict[str, Any], new: dict[str, Any]) -> None:
+def _refill(meta: dict[str, Any], old: dict[str, Any], new: dict[str, Any]) -> None:
     meta.clear()
     meta.update(new)
 
 
-def _refill_old(meta: dict[str, Any], old: dict[str, Any], new: dict[str, Any]) -> None:
-    _refill_new(meta, new, old)
-
-
-def _set_new(target: Any, attribute: str, old: Any, new: Any) -> None:
+def _set(target: Any, attribute: str, old: Any, new: Any) -> None:
     object.__setattr__(target, attribute, new)
 
 
-def _set_old(target: Any, attribute: str, old: Any, new: Any) -> None:
-    object.__setattr__(target, attribute, old)
-
-
-def _remove_or_set_old(holder: Any, name: str, old: Any, new: Any) -> None:
-    if old is None:  # there was none
+def _set_or_remove(holder: Any, name: str, order: tuple[str, ...], old: Any, new: Any) -> None:
+    """Give a module an attribute, or take it away (None). One that comes back gets its place in the `order`."""
+    if new is None:
         object.__delattr__(holder, name)
-    else:
-        object.__setattr__(holder, name, old)
+        return
+    object.__setattr__(holder, name, new)
+    if order:
+        state = object.__getattribute__(holder, "__dict__")
+        ordered = {k: state.pop(k) for k in order if k in state} | state
+        state.clear()
+        state.update(ordered)
 
 
-def _drop_new(holder: Any, name: str, value: Any, names: tuple[str, ...]) -> None:
-    object.__delattr__(holder, name)
-
-
-def _drop_old(holder: Any, name: str, value: Any, names: tuple[str, ...]) -> None:
-    state = object.__getattribute__(holder, "__dict__")
-    have = {**state, name: value}
-    state.clear()
-    state.update({k: have.pop(k) for k in names if k in have})  # in the order in which they were
-    state.update(have)
-
-
-def _graphs_new(graph: InternalGraph, module: Any, old: dict[Any, Any], new: dict[Any, Any]) -> None:
+def _set_graphs(graph: InternalGraph, module: Any, old: dict[Any, Any], new: dict[Any, Any]) -> None:
     graph._journal.addresses.clear()  # of graphs behind them
     object.__setattr__(module, "_graphs", new)
 
 
-def _graphs_old(graph: InternalGraph, module: Any, old: dict[Any, Any], new: dict[Any, Any]) -> None:
-    _graphs_new(graph, module, new, old)
-
-
-def _use_new(expr: Expr, places: Places, old: Nodes, new: Nodes) -> None:
+def _use(expr: Expr, places: Places, old: Nodes, new: Nodes) -> None:
     _end_use(expr, old)
     begin_use(expr, new)
-    expr._inputs = _with_nodes(expr._inputs, places, new)
+    expr._inputs = with_nodes(expr._inputs, places, new)
     changed = [expr]
     while changed:
         at = changed.pop()
@@ -189,19 +171,11 @@ def _use_new(expr: Expr, places: Places, old: Nodes, new: Nodes) -> None:
             changed += [user for n in at._outputs for user in n._users]
 
 
-def _use_old(expr: Expr, places: Places, old: Nodes, new: Nodes) -> None:
-    _use_new(expr, places, new, old)
+def _return(graph: InternalGraph, places: Places, old: Nodes, new: Nodes) -> None:
+    graph._outputs = with_nodes(graph._outputs, places, new)
 
 
-def _return_new(graph: InternalGraph, places: Places, old: Nodes, new: Nodes) -> None:
-    graph._outputs = _with_nodes(graph._outputs, places, new)
-
-
-def _return_old(graph: InternalGraph, places: Places, old: Nodes, new: Nodes) -> None:
-    graph._outputs = _with_nodes(graph._outputs, places, old)
-
-
-def _give_new(graph: InternalGraph, call: Call, old: Results, new: Results) -> None:
+def _give(graph: InternalGraph, call: Call, old: Results, new: Results) -> None:
     kept = {id(n) for n in new[0]}
     for n in old[0]:
         if id(n) not in kept:
@@ -211,18 +185,10 @@ def _give_new(graph: InternalGraph, call: Call, old: Results, new: Results) -> N
     call._outputs, call._out_def = new
 
 
-def _give_old(graph: InternalGraph, call: Call, old: Results, new: Results) -> None:
-    _give_new(graph, call, new, old)
-
-
-def _name_new(graph: InternalGraph, node: Node, old: str, new: str) -> None:
-    graph._names.free(node._name)
+def _name(graph: InternalGraph, node: Node, old: str, new: str) -> None:
+    graph._names.free(old)
     graph._names.take(new, node)
     node._name = new
-
-
-def _name_old(graph: InternalGraph, node: Node, old: str, new: str) -> None:
-    _name_new(graph, node, new, old)
 
 
 # ---------------------------------------------------------------- sequences of nodes
@@ -248,7 +214,7 @@ def _exchanges(nodes: tuple[Node, ...], old: Node, new: Node) -> tuple[list[int]
     return places, (old,) * len(places), (new,) * len(places)
 
 
-def _with_nodes(nodes: tuple[Any, ...], places: Places, new: Nodes) -> tuple[Any, ...]:
+def with_nodes(nodes: tuple[Any, ...], places: Places, new: Nodes) -> tuple[Any, ...]:
     """The sequence with these nodes in their places."""
     if places is None:
         return tuple(new)
@@ -290,29 +256,19 @@ def _follows_from_shapes(expr: Expr) -> bool:
 # ---------------------------------------------------------------- ids
 
 
-def number(graphs: Sequence[InternalGraph]) -> None:
-    """Give ids to graphs of one history, in the order in which a reader meets the expressions of each."""
+def number(graphs: Sequence[InternalGraph], *, flat: bool = False) -> None:
+    """Give ids to graphs of one history in the order in which a reader meets the expressions: a call, then its graph.
+
+    `flat` promises that no call enters a graph.
+    """
     exprs = nodes = 0
     seen: set[int] = set()
     for graph in graphs:
-        for expr in graph.exprs():
+        for expr in graph._order if flat else graph.exprs():
             if id(expr) not in seen:
                 seen.add(id(expr))
                 expr._id, exprs = exprs, exprs + 1
                 for node in expr._outputs:
                     node._id, nodes = nodes, nodes + 1
     for graph in graphs[:1]:
-        graph._journal.next_expr, graph._journal.next_node = exprs, nodes
-
-
-def renumber(graph: InternalGraph, *, flat: bool = False) -> None:
-    """Give ids in the order in which a reader meets the expressions: a call, then what it enters.
-
-    `flat` promises that no call enters a graph.
-    """
-    exprs = nodes = 0
-    for expr in graph._order if flat else graph.exprs():
-        expr._id, exprs = exprs, exprs + 1
-        for node in expr._outputs:
-            node._id, nodes = nodes, nodes + 1
-    graph._journal.next_expr, graph._journal.next_node = exprs, nodes
+        graph._journal.counts = nodes, exprs

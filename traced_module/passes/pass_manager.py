@@ -83,13 +83,13 @@ def registered_passes(level: str = "calls") -> tuple[Pass, ...]:
 
 def _run(one: Pass, graph: InternalGraph) -> tuple[bool, bool]:
     """Run a pass in the open transaction, and note it at what it made: (it says so, it did) change something."""
-    step = graph._journal.open
-    assert step is not None
-    changes, made = len(step.changes), len(step.made)
+    transaction = graph._journal.open
+    assert transaction is not None
+    changes, made = len(transaction.changes), len(transaction.made)
     with graph._journal.runs(one.name):
         changed = one.run(graph)
-    mark(step.made[made:], one.name)
-    return changed, len(step.changes) > changes
+    mark(transaction.made[made:], one.name)
+    return changed, len(transaction.changes) > changes
 
 
 def graph_entered(module: TracedModule, given: Any) -> tuple[InternalGraph, list[Any]]:

@@ -15,7 +15,7 @@ from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.functions import wrapped_functions
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.primitives import renumber
+from megengine.traced_module.ir.primitives import number
 from megengine.traced_module.nesting import nests
 from megengine.traced_module.tm_config import SETTINGS
 from megengine.traced_module.traced import TracedModule
@@ -60,7 +60,7 @@ def _captured(mod: Module, args: tuple, kwargs: dict, source: str) -> TracedModu
     tracer, graph = capture(mod, args, kwargs, source)
     traced = Assembly(tracer).graph_module(mod)
     traced.specializations = tuple(tracer.specializations)
-    renumber(graph)
+    number([graph])
     graph._journal.recording = True
     return traced
 
