@@ -15,7 +15,7 @@ from megengine.core.text import counted
 from megengine.traced_module import TracedModule, lower
 from megengine.traced_module.comparing.diff import diff as compare
 from megengine.traced_module.comparing.report import lines
-from megengine.traced_module.editing.linting import findings
+from megengine.traced_module.ir.lint import findings
 from megengine.traced_module.ir.node import ModuleNode
 
 COLOURS = {"added": "green", "removed": "red", "result": "dim"}

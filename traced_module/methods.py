@@ -2,13 +2,13 @@
 
 from megengine.module.settings import add_listener
 from megengine.traced_module.editing import ends, expressions, parts, rewiring
-from megengine.traced_module.editing.assigning import assigned, check_deletable
+from megengine.traced_module.editing.assigning import assigned, check_deletable, set_in_graphs
 from megengine.traced_module.editing.checking import check_same
+from megengine.traced_module.editing.dead_parts import drop_dead_parts
 from megengine.traced_module.editing.edit_log import log_of
 from megengine.traced_module.editing.edit_records import Recorder
 from megengine.traced_module.editing.inferring import retry
 from megengine.traced_module.editing.inserting import Insertion
-from megengine.traced_module.editing.layer_settings import set_in_graphs
 from megengine.traced_module.formats.pickling import pieces, rebuilt
 from megengine.traced_module.interpret import interpret
 from megengine.traced_module.ir.copying import cloned
@@ -27,7 +27,7 @@ hand_in(
         add_input_node=ends.add_input_node,
         add_output_node=ends.add_output_node,
         apply=expressions.apply,
-        compile=parts.compile,
+        compile=drop_dead_parts,
         constant=expressions.constant,
         erase=expressions.erase,
         insertion=Insertion,

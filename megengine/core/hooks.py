@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
-from typing import Any, Protocol
+from typing import Any
 
 
-class TraceHooks(Protocol):
-    """What a tracer implements. `run()` performs the real call."""
+class TraceHooks:
+    """What a tracer hears; by default it records nothing. `run()` performs the real call."""
 
     def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
         """A public function or Tensor method was called from outside any other public function."""
+        return run()
 
     def module(self, module: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
         """A module was called."""
+        return run()
 
     def attribute(self, module: Any, name: str, value: Any) -> Any:
         """An attribute of a module was read; the result is what the reader gets."""
+        return value
 
     def shape(self, tensor: Any) -> Any:
         """The shape of a tensor was read; the result is what the reader gets, None for the plain tuple."""
@@ -31,6 +34,7 @@ class TraceHooks(Protocol):
 
     def alias(self, tensor: Any) -> Any:
         """Another tensor object that stands for the same value."""
+        return tensor
 
     def replays(self, expr: Any) -> None:
         """A graph is run: from now on calls are made by this expression of it; None when the run has ended."""

@@ -122,7 +122,7 @@ def test_findings(call, function, kind, name, text):
 
 def test_a_graph_that_contradicts_itself(call, tmp_path):
     call("edit", "net.py:build", "-o", "net.mgt")
-    from megengine.traced_module.editing.linting import findings
+    from megengine.traced_module.ir.lint import findings
 
     model = files.load(tmp_path / "net.mgt")
     node = model.graph.node("relu_out")

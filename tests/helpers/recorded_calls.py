@@ -14,7 +14,7 @@ from megengine.core.errors import MegEngineError
 NO_OPTION = "no such option"
 
 
-class Listener:
+class Listener(hooks.TraceHooks):
     """Notes the calls that a case makes of public functions, and of layers, from outside any other."""
 
     def __init__(self) -> None:
@@ -23,33 +23,6 @@ class Listener:
     def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
         self.calls.append((record, args, kwargs))
         return run()
-
-    def module(self, module: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
-        return run()
-
-    def attribute(self, module: Any, name: str, value: Any) -> Any:
-        return value
-
-    def shape(self, tensor: Any) -> Any:
-        return None
-
-    def rebind(self, tensor: Any, new: Any) -> None:
-        pass
-
-    def built(self, tensor: Any, data: Any, dtype: Any, device: Any) -> None:
-        """Not recorded."""
-
-    def length(self, tensor: Any) -> None:
-        """Not recorded."""
-
-    def alias(self, tensor: Any) -> Any:
-        return tensor
-
-    def replays(self, expr: Any) -> None:
-        pass
-
-    def value(self, tensor: Any, what: str) -> None:
-        pass
 
 
 def calls_of(run: Callable[[], Any]) -> list[tuple[Any, tuple, dict]]:

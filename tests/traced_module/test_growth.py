@@ -17,7 +17,7 @@ import megengine.module as M
 from megengine.core.recursion import max_recursion_limit
 from megengine.traced_module import trace_module
 from megengine.traced_module.comparing.diff import diff
-from megengine.traced_module.editing.linting import findings
+from megengine.traced_module.ir.lint import findings
 from megengine.traced_module.editing.rewiring import replace_all_uses
 from megengine.traced_module.ir.expr import CallFunction, CallMethod, is_call_module
 from megengine.traced_module.ir.order import ExprOrder

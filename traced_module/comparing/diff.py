@@ -25,9 +25,10 @@ from megengine.traced_module.comparing.folding import folded
 from megengine.traced_module.comparing.graphs import graph_changes, match_graphs
 from megengine.traced_module.comparing.matching import Matching
 from megengine.traced_module.comparing.report import counts, lines, to_html, to_svg
-from megengine.traced_module.comparing.values import children_of, module_changes, tensor_changes
+from megengine.traced_module.comparing.values import module_changes, tensor_changes
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode
+from megengine.traced_module.ir.queries import children_of
 from megengine.traced_module.traced import TracedModule
 
 Model = TracedModule | InternalGraph

@@ -14,14 +14,10 @@ from megengine.core.text import counted
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.comparing.changes import Change, short
+from megengine.traced_module.ir.queries import children_of, entries_of
 
 _PART = 1 << 20  # elements that are compared at a time
-# what a module keeps beside its attributes
-_BOOKKEEPING = frozenset(("name", "_forward_hooks", "_forward_pre_hooks", "_name", "_short_name"))
 _PLAIN = (bool, int, float, complex, str, bytes, np.generic, np.dtype, QuantizedDType)
-_OF_GRAPHS = frozenset(
-    (*("_graphs", "forward_signature", "specializations", "origin"), "watch_points", "end_points", "watch_node_value")
-)
 
 
 def spec_changes(a: TensorSpec, b: TensorSpec) -> list[dict[str, Any]]:
@@ -70,32 +66,10 @@ def _plain(tensor: Tensor) -> np.ndarray:
 # ---------------------------------------------------------------- modules
 
 
-def children_of(module: Any) -> dict[str, Any]:
-    """Submodules and tensors of a module by path, those in lists and dicts included."""
-    found: dict[str, Any] = {}
-    todo = [("", value, name) for name, value in reversed(_entries(module).items())]
-    while todo:
-        head, value, name = todo.pop()
-        path = f"{head}.{name}" if head else str(name)
-        if isinstance(value, (Module, Tensor)):
-            found[path] = value
-        elif isinstance(value, (list, tuple)):
-            todo += [(path, v, str(i)) for i, v in reversed(list(enumerate(value)))]
-        elif isinstance(value, Mapping):
-            todo += [(path, v, str(k)) for k, v in reversed(list(value.items()))]
-    return found
-
-
-def _entries(module: Any) -> dict[str, Any]:
-    entries = object.__getattribute__(module, "__dict__")
-    left_out = _BOOKKEEPING | _OF_GRAPHS if hasattr(module, "_graphs") else _BOOKKEEPING
-    return {name: value for name, value in entries.items() if name not in left_out}
-
-
 def attributes_of(module: Any) -> dict[str, str]:
     """Hyperparameters of a module as text."""
     found = {"class": type(module).__name__}
-    for name, value in _entries(module).items():
+    for name, value in entries_of(module).items():
         if not name.startswith("_") and (text := _attribute(value)) is not None:
             found[name] = text
     signature = getattr(module, "forward_signature", None)

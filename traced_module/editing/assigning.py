@@ -1,9 +1,9 @@
-"""Assignments to traced modules (`traced.fc = M.Linear(512, 10)`): an edit of the graphs that read the attribute."""
+"""Assignments that edit graphs: `traced.fc = M.Linear(512, 10)`, and settings of layers: `traced.conv1.stride = 2`."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -11,11 +11,71 @@ from megengine.core.errors import GraphError, MegEngineError
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.inferring import infer_again
-from megengine.traced_module.editing.layer_settings import add_remedy, graphs_of_modules
 from megengine.traced_module.editing.parts import put_attribute
 from megengine.traced_module.ir.expr import GetAttr
-from megengine.traced_module.ir.node import Node, module_of
+from megengine.traced_module.ir.graph import InternalGraph, alive
+from megengine.traced_module.ir.node import ModuleNode, Node, module_of
+from megengine.traced_module.ir.owner import GraphOwner
 from megengine.traced_module.ir.primitives import assign
+
+Edit = Callable[[Sequence[Any]], None]  # takes the nodes that read what changes
+
+
+def _edited(
+    find: Callable[[], Sequence[Any]], edit: Edit, what: str, described: Callable[[Sequence[Any]], str]
+) -> bool:
+    """Edit every model whose nodes `find()` gives, all or none; False if there are no such nodes.
+
+    Raises what the call that becomes impossible raises, with `described(nodes)` before it.
+    """
+    nodes = find()
+    if not nodes or _is_done(nodes, edit, what):
+        return bool(nodes)
+    del nodes
+    gc.collect()  # models that nobody has any more do not count
+    nodes = find()
+    if not nodes:
+        return False
+    try:
+        _edit_models(nodes, edit, what)
+    except MegEngineError as error:
+        error.args = (
+            f"{described(nodes)}: {error.args[0] if error.args else error}; nothing was changed; set it with what "
+            "depends on it in `with graph.transaction():`, or in a copy (traced.clone())",
+        )
+        raise
+    return True
+
+
+def _is_done(nodes: Sequence[Any], edit: Edit, what: str) -> bool:
+    """Try it, and keep nothing of an error, which would hold the models."""
+    try:
+        _edit_models(nodes, edit, what)
+    except MegEngineError:
+        return False
+    return True
+
+
+def _edit_models(nodes: Sequence[Any], edit: Edit, what: str) -> None:
+    """Edit each model that the nodes are of, in one transaction each, which all end together."""
+    models: dict[int, list[Any]] = {}
+    for node in nodes:
+        models.setdefault(id(node.graph._journal), []).append(node)
+    with ExitStack() as transactions:
+        for found in models.values():
+            transactions.enter_context(found[0].graph._top._edit(what))
+        for found in models.values():
+            edit(found)
+        for node in nodes:
+            infer_again(node.graph, node.users)
+
+
+def _graphs_of_modules() -> list[InternalGraph]:
+    """Graphs that belong to a module, of all models."""
+    return [graph for graph in list(alive) if graph._owner is not None]
+
+
+# ---------------------------------------------------------------- modules and tensors of traced modules
 
 
 def assigned(holder: Module, name: str, old: Any, value: Any) -> bool:
@@ -27,24 +87,26 @@ def assigned(holder: Module, name: str, old: Any, value: Any) -> bool:
     """
     if isinstance(old, Tensor) and isinstance(value, Tensor) and old.spec == value.spec:
         return False  # another weight of the same shape is no edit
-    reads = _reads(holder, name)
-    if not reads:
-        return False
     wanted = Tensor if isinstance(old, Tensor) else Module
-    if not isinstance(value, wanted):
+    if not isinstance(value, wanted) and (reads := _reads(holder, name)):
         raise GraphError(
             f"{name} = {type(value).__name__}: graph {reads[0].graph.name!r} reads a {wanted.__name__} there; give "
             "another one, or replace its uses first"
         )
-    if _is_done(reads, value):
-        return True
-    gc.collect()  # models that nobody has any more do not count
-    try:
-        _assign(_reads(holder, name), value)
-    except MegEngineError as error:
-        add_remedy(error, f"{name} = {type(value).__name__} of {reads[0].graph.qualname}")
-        raise
-    return True
+
+    def edit(nodes: Sequence[Any]) -> None:
+        first = nodes[0]
+        if isinstance(value, Module):
+            first.graph.replace_module(first, value)
+            return
+        put_attribute(first.graph, first.expr.inputs[0], first.expr.name, value)
+        for node in nodes:
+            assign(node.graph, node, "_spec", value.spec)
+
+    def described(nodes: Sequence[Any]) -> str:
+        return f"{name} = {type(value).__name__} of {nodes[0].graph.qualname}"
+
+    return _edited(lambda: _reads(holder, name), edit, "assign", described)
 
 
 def check_deletable(holder: Module, name: str) -> None:
@@ -57,42 +119,10 @@ def check_deletable(holder: Module, name: str) -> None:
         )
 
 
-def _is_done(reads: list[Node], value: Any) -> bool:
-    """Try it, and keep nothing of an error, which would hold the models."""
-    try:
-        _assign(reads, value)
-    except MegEngineError:
-        return False
-    return True
-
-
-def _assign(reads: list[Node], value: Any) -> None:
-    by_model: dict[int, list[Node]] = {}
-    for node in reads:
-        by_model.setdefault(id(node.graph._journal), []).append(node)
-    with ExitStack() as steps:
-        for nodes in by_model.values():
-            steps.enter_context(nodes[0].graph._top._edit("assign"))
-        for nodes in by_model.values():
-            _replace(nodes, value)
-
-
-def _replace(nodes: list[Any], value: Any) -> None:
-    first = nodes[0]
-    if isinstance(value, Module):
-        first.graph.replace_module(first, value)
-    else:
-        put_attribute(first.graph, first.expr.inputs[0], first.expr.name, value)
-        for node in nodes:
-            assign(node.graph, node, "_spec", value.spec)
-    for node in nodes if isinstance(value, Tensor) else nodes[1:]:
-        infer_again(node.graph, node.users)
-
-
 def _reads(holder: Module, name: str) -> list[Node]:
     """Nodes of all graphs that read an attribute. Raises GraphError if some read what is inside of it by its path."""
     found = []
-    for graph in graphs_of_modules():
+    for graph in _graphs_of_modules():
         for expr in graph._order:
             places = list(_places(expr)) if isinstance(expr, GetAttr) else []
             if not any(at is holder and part == name for at, part in places):
@@ -115,3 +145,50 @@ def _places(expr: GetAttr) -> Iterator[tuple[Any, str]]:
     for part in expr.name.split("."):
         yield at, part
         at = object.__getattribute__(at, "__dict__").get(part) if isinstance(at, Module) else None
+
+
+# ---------------------------------------------------------------- settings of layers
+
+
+def set_in_graphs(layer: Module, name: str, value: Any) -> bool:
+    """Set an attribute of a layer by an edit of the graphs that call it; False if there is none.
+
+    Raises what the call that becomes impossible raises; nothing is changed then.
+    """
+
+    def edit(nodes: Sequence[Any]) -> None:
+        node = nodes[0]
+        assign(node.graph, layer, name, value, ("setting", node.graph, node, layer, name, value))
+
+    def described(nodes: Sequence[Any]) -> str:
+        where = ", ".join(dict.fromkeys(node.qualname for node in nodes))
+        shown = type(value).__name__ if isinstance(value, (Module, Tensor)) else repr(value)
+        return f"{name} = {shown} of {where}, a {type(layer).__name__} that a traced module calls"
+
+    return _edited(lambda: _uses(layer), edit, "set_layer", described)
+
+
+def _uses(layer: Module) -> list[ModuleNode]:
+    """Nodes of all graphs that stand for a layer, or for one that holds it."""
+    found = []
+    for graph in _graphs_of_modules():
+        reads = [expr.output for expr in graph._order if isinstance(expr, GetAttr)]
+        found += [n for n in reads if isinstance(n, ModuleNode) and _is_in(layer, _module_of(n))]
+    return found
+
+
+def _module_of(node: ModuleNode) -> Any:
+    try:
+        return node.owner
+    except GraphError:  # of a graph that is being made, or that nothing calls and whose layers went
+        return None
+
+
+def _is_in(layer: Module, module: Any) -> bool:
+    if module is layer:
+        return True
+    return (
+        isinstance(module, Module)
+        and not isinstance(module, GraphOwner)
+        and any(child is layer for child in module.modules())
+    )

@@ -22,20 +22,21 @@ def drop_dead_parts(graph: InternalGraph) -> None:
 
     Of a flattened module, graphs of submodules that nothing calls and that read what goes are forgotten.
     """
-    for each in _entered_from([graph], graph._journal):
-        remove_dead(each)
-    top = graph._top
-    held = getattr(top._owner, "graphs", ())
-    if not top._inputs_self() or not any(top is one for one in held):
-        return  # of ops, or a copy that its module does not hold
-    live = _entered_from(held, top._journal)
-    used = {place for each in live for place in _places_read(each)}
-    kept, unused = _parts(top._owner, used)
-    gone = {(id(holder), name) for _, holder, name, _ in unused}
-    for module, forgotten in _broken_graphs(kept, live, gone):
-        forget_graphs(top, module, forgotten)
-    for path, holder, name, value in unused:
-        drop_attribute(top, holder, name, ("drop", top, path, name, value))
+    with graph._edit("compile"):
+        for each in _entered_from([graph], graph._journal):
+            remove_dead(each)
+        top = graph._top
+        held = getattr(top._owner, "graphs", ())
+        if not top._inputs_self() or not any(top is one for one in held):
+            return  # of ops, or a copy that its module does not hold
+        live = _entered_from(held, top._journal)
+        used = {place for each in live for place in _places_read(each)}
+        kept, unused = _parts(top._owner, used)
+        gone = {(id(holder), name) for _, holder, name, _ in unused}
+        for module, forgotten in _broken_graphs(kept, live, gone):
+            forget_graphs(top, module, forgotten)
+        for path, holder, name, value in unused:
+            drop_attribute(top, holder, name, ("drop", top, path, name, value))
 
 
 def _entered_from(graphs: Any, journal: Any) -> list[InternalGraph]:

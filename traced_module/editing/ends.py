@@ -22,7 +22,7 @@ from megengine.traced_module.ir.node import TensorNode
 def add_input_node(
     graph: InternalGraph, shape: Sequence[int], dtype: Any = "float32", name: str = "args"
 ) -> TensorNode:
-    """Append an input; see `InternalGraph.add_input_node`."""
+    """See `InternalGraph.add_input_node`."""
     try:
         lengths = tuple(map(operator.index, shape))
     except TypeError:
@@ -36,11 +36,7 @@ def add_input_node(
 
 
 def add_output_node(graph: InternalGraph, node: TensorNode | str, *, through: Expr | None = None) -> None:
-    """Return one more value: the module's result becomes (what it was, the value).
-
-    The value may be one of a submodule, or its path, as for `value_of`. In the graph of a submodule, every call
-    of it gets the result.
-    """
+    """See `InternalGraph.add_output_node`."""
     with graph._edit("add_output_node"):
         found = value_in(graph, node, what="add_output_node", through=through)
         check_owned(graph, "add_output_node", [found])
@@ -49,11 +45,7 @@ def add_output_node(graph: InternalGraph, node: TensorNode | str, *, through: Ex
 
 
 def reset_outputs(graph: InternalGraph, outputs: Any) -> None:
-    """Return these nodes, nested in tuples, lists and dicts as the result is to be.
-
-    They may be values of submodules, or paths, as for `value_of`. In the graph of a submodule, every call of it
-    gives these results; one that is used there has to stay.
-    """
+    """See `InternalGraph.reset_outputs`."""
     leaves, structure = flatten(outputs)
     if not leaves or not all(isinstance(n, (TensorNode, str)) for n in leaves):
         check_owned(graph, "reset_outputs", leaves)
@@ -67,18 +59,7 @@ def reset_outputs(graph: InternalGraph, outputs: Any) -> None:
 
 
 def value_of(graph: InternalGraph, node: TensorNode | str, *, through: Expr | None = None) -> TensorNode:
-    """The node of this graph that has the value of a submodule's node.
-
-    Where there is none yet, the graphs between return one more result, (what it was, the value), and every call
-    of them gives it. Of a submodule that is called several times it is the value of the first call; or that of
-    the call `through`, or of the first along a path that is given in place of the node.
-
-    Example:
-        >>> graph.value_of("layer2.1.relu_out")  # doctest: +SKIP
-
-    Raises:
-        GraphError: this graph does not compute the value.
-    """
+    """See `InternalGraph.value_of`."""
     with graph._edit("value_of"):
         found = value_in(graph, node, what="value_of", through=through)
         check_owned(graph, "value_of", [found])
@@ -86,10 +67,7 @@ def value_of(graph: InternalGraph, node: TensorNode | str, *, through: Expr | No
 
 
 def reset_inputs(graph: InternalGraph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[TensorNode]:
-    """Give the graph new inputs for these example tensors; the old ones must be unused then.
-
-    See `InternalGraph.reset_inputs`.
-    """
+    """See `InternalGraph.reset_inputs`."""
     leaves, structure = flatten((args, kwargs))
     if wrong := [leaf for leaf in leaves if not isinstance(leaf, Tensor)]:
         raise GraphError(f"reset_inputs: expected tensors, got {type(wrong[0]).__name__}")

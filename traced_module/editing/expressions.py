@@ -55,7 +55,7 @@ def constant(
     after: Expr | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> TensorNode:
-    """Add a constant from a tensor or an array (kept in its own dtype)."""
+    """See `InternalGraph.constant`."""
     value = value if isinstance(value, Tensor) else Tensor._wrap(np.asarray(value))
     if storage_of(value.dtype).kind in "OUSmM":
         raise GraphError(f"constant: {name!r} has elements of {value.dtype}; expected numbers")
@@ -78,10 +78,7 @@ def apply(
     meta: Mapping[str, Any] | None = None,
     qualname: str = "",
 ) -> Any:
-    """Add an op; specs are inferred, so an impossible call is refused here. Returns its node or nodes.
-
-    `before` / `after` place it; by default it comes last.
-    """
+    """See `InternalGraph.apply`."""
     check_owned(graph, f"apply {op}", inputs)
     record, attrs = get_op(op), dict(attrs or {})
     specs = inferred(record, inputs, attrs)
@@ -113,7 +110,7 @@ def set_outputs(graph: InternalGraph, nodes: Sequence[Node]) -> None:
 
 
 def rename(graph: InternalGraph, node: Node, new: str) -> None:
-    """Give a node another name. Raises NameInUseError if another node has it."""
+    """See `InternalGraph.rename`."""
     check_owned(graph, "rename", [node])
     if not isinstance(new, str):
         raise GraphError(f"rename: {node.name!r} to {new!r}; expected a text")
@@ -127,7 +124,7 @@ def rename(graph: InternalGraph, node: Node, new: str) -> None:
 
 
 def erase(graph: InternalGraph, expr: Expr) -> None:
-    """Remove an expression whose values nobody uses; an input only of a graph of ops, which nobody calls."""
+    """See `InternalGraph.erase`."""
     check_expr(graph, "erase", expr)
     if isinstance(expr, Input) and graph.arguments is not None:
         raise GraphError(

@@ -38,8 +38,11 @@ from megengine.traced_module.tracing.spec_memo import function_spec, layer_resul
 from megengine.traced_module.tracing.views import check_name
 
 
-class Inserter(Builder):
-    """The trace hooks while a graph is edited: calls that get nodes add expressions, others run as always."""
+class Inserter(Builder, hooks.TraceHooks):
+    """The trace hooks while a graph is edited: calls that get nodes add expressions, others run as always.
+
+    Modules, lengths and values are read as they are; reading through nodes makes expressions.
+    """
 
     def __init__(self, graph: InternalGraph, place: Expr | None, before: bool) -> None:
         super().__init__(Scope(graph, graph._owner))
@@ -129,28 +132,9 @@ class Inserter(Builder):
         with hooks.unheard():
             return self._to_nodes(shape_of(self, self._tensor(tensor), tensor))
 
-    def rebind(self, tensor: Tensor, new: Tensor) -> None:
-        """Tensors are constants of the graph: a later use is another one."""
-
-    def built(self, tensor: Tensor, data: Any, dtype: Any, device: Any) -> None:
-        """Tensors are made of values, which nodes do not have."""
-
     def alias(self, tensor: Tensor) -> Tensor:
         """Another tensor of the same value."""
         return alias(tensor)
-
-    def replays(self, expr: Any) -> None:
-        """What is inserted is made here and now."""
-
-    def length(self, tensor: Tensor) -> None:
-        """Lengths are fixed here."""
-
-    def value(self, tensor: Tensor, what: str, advice: str = "") -> None:
-        """Values may be read while editing."""
-
-    def attribute(self, module: Module, name: str, value: Any) -> Any:
-        """Modules are read as they are; reading through nodes makes expressions."""
-        return value
 
     def module(self, module: Module, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
         """A module called directly on nodes becomes a part of the graph's module, if it is none yet."""

@@ -16,7 +16,6 @@ from megengine.traced_module.editing.composites import (
     is_composite,
     replacement,
 )
-from megengine.traced_module.editing.dead_parts import drop_dead_parts
 from megengine.traced_module.editing.inferring import infer_again
 from megengine.traced_module.ir.expr import GetAttr
 from megengine.traced_module.ir.graph import InternalGraph
@@ -47,11 +46,7 @@ def set_attribute(node: ModuleNode, name: str, value: Any) -> str:
 
 
 def replace_module(graph: InternalGraph, node: ModuleNode, module: Any) -> None:
-    """Put another module in the place of the one that a node reads, under the same name.
-
-    A module that is no layer, and is not traced, is traced for the calls of the one that goes. Every call is
-    inferred again; one that becomes impossible is refused.
-    """
+    """See `InternalGraph.replace_module`."""
     check_owned(graph, "replace_module", [node])
     if not isinstance(node, ModuleNode) or not isinstance(node.expr, GetAttr):
         raise GraphError(
@@ -69,12 +64,6 @@ def replace_module(graph: InternalGraph, node: ModuleNode, module: Any) -> None:
         give_arguments(calls)
         for each in {id(call._graph): call._graph for call in calls}.values():
             infer_again(each, [call for call in calls if call._graph is each])
-
-
-def compile(graph: InternalGraph) -> None:
-    """Remove expressions, here and in graphs that calls enter, that no result needs; then what no graph reads."""
-    with graph._edit("compile"):
-        drop_dead_parts(graph)
 
 
 def put_attribute(graph: InternalGraph, node: ModuleNode, path: str, value: Any) -> None:

@@ -21,10 +21,7 @@ from megengine.traced_module.ir.queries import child_graph
 
 
 def replace_node(graph: InternalGraph, repl_dict: Mapping[Any, Any]) -> None:
-    """Let the users of each old node (and the graph's outputs) use its new node instead.
-
-    See `InternalGraph.replace_node`.
-    """
+    """See `InternalGraph.replace_node`."""
     if not isinstance(repl_dict, Mapping):
         raise GraphError(f"replace_node: got a {type(repl_dict).__name__}; expected a dict {{old node: new node}}")
     pairs = dict(repl_dict)

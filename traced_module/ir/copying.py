@@ -90,10 +90,7 @@ def copied_tensor(tensor: Tensor) -> Tensor:
 
 
 def cloned(graph: InternalGraph) -> InternalGraph:
-    """An independent copy with the same names and ids.
-
-    A copy of a module-level graph belongs to the same module.
-    """
+    """See `InternalGraph.clone`."""
     return copied(graph, Copier())
 
 

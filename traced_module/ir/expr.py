@@ -12,11 +12,16 @@ from megengine.core.pytree import TreeDef, unflatten
 from megengine.core.text import counted, one_line
 from megengine.dispatch import opdefs
 from megengine.tensor import Tensor
-from megengine.traced_module.ir.fixed import refuse_setting
+from megengine.traced_module.ir.fixed import fixed, refuse_setting
 from megengine.traced_module.ir.functions import Arguments, forward_signature, function_of, qualified_name, signature_of
 from megengine.traced_module.ir.methods import methods
 
 SHAPE_OF = "GetVarShape"  # the op that gives a shape
+
+_EXCHANGE = "replace_inputs, or graph.replace_node"
+_RESULTS = "graph.replace_node, which lets users of a result use another value"
+_ARGUMENTS = "set_arg or set_args_kwargs"
+_ANOTHER = "insert_exprs to make another expression, and graph.replace_node"
 
 
 class Expr:
@@ -40,10 +45,7 @@ class Expr:
         self._from_shapes = False  # shapes of other values, and nothing else, say what it gives; kept by the graph
         self.meta = meta
 
-    @property
-    def id(self) -> int:
-        """Number of the expression, unique in its graph and in the graphs of its submodules."""
-        return self._id
+    id = fixed("_id", int, "Number of the expression, unique in its graph and in the graphs of its submodules.")
 
     @property
     def top_graph(self) -> Any:
@@ -60,15 +62,9 @@ class Expr:
         """True while the expression stands in its graph; False once it was taken out, or before it was put in."""
         return bool(self._outputs) and self._graph._names.get(self._outputs[0]._name) is self._outputs[0]
 
-    @property
-    def inputs(self) -> tuple[Any, ...]:
-        """Nodes used, in order."""
-        return self._inputs
+    inputs = fixed("_inputs", tuple[Any, ...], "Nodes used, in order.", _EXCHANGE)
 
-    @property
-    def outputs(self) -> tuple[Any, ...]:
-        """Nodes made, in order."""
-        return self._outputs
+    outputs = fixed("_outputs", tuple[Any, ...], "Nodes made, in order.", _RESULTS)
 
     @property
     def output(self) -> Any:
@@ -146,10 +142,7 @@ class Constant(Expr):
         super().__init__(graph, ident, meta)
         self._value = value
 
-    @property
-    def value(self) -> Tensor:
-        """The value."""
-        return self._value
+    value = fixed("_value", Tensor, "The value.", "graph.constant and graph.replace_node")
 
     def _body(self) -> str:
         return "Constant() -> (Tensor)"
@@ -190,10 +183,7 @@ class Call(Expr):
         self._arg_def, self._const_val = arguments
         self._out_def: TreeDef | None = None
 
-    @property
-    def arg_def(self) -> TreeDef:
-        """Nesting of the arguments."""
-        return self._arg_def
+    arg_def = fixed("_arg_def", TreeDef, "Nesting of the arguments.", _ARGUMENTS)
 
     @property
     def out_def(self) -> TreeDef | None:
@@ -279,10 +269,7 @@ class CallMethod(Call):
         super().__init__(graph, ident, meta, arguments)
         self._method = method
 
-    @property
-    def method(self) -> str:
-        """Name of the method."""
-        return self._method
+    method = fixed("_method", str, "Name of the method.", _ANOTHER)
 
     @property
     def signature(self) -> inspect.Signature:
@@ -315,10 +302,7 @@ class CallFunction(Call):
         super().__init__(graph, ident, meta, arguments)
         self._func = func
 
-    @property
-    def qualified(self) -> str:
-        """Module and name of the function, as files store it."""
-        return self._func
+    qualified = fixed("_func", str, "Module and name of the function, as files store it.")
 
     @property
     def func(self) -> Callable[..., Any]:
@@ -346,17 +330,13 @@ class Apply(Expr):
         self._op = op
         self._attrs = MappingProxyType(dict(attrs))
 
-    @property
-    def op(self) -> str:
-        """Name of the op."""
-        return self._op
+    op = fixed("_op", str, "Name of the op.", _ANOTHER)
 
     opdef = op
 
-    @property
-    def attrs(self) -> Mapping[str, Any]:
-        """Attributes of the op: a read-only mapping; `editing.rewiring.set_attrs` changes it."""
-        return self._attrs
+    attrs = fixed(
+        "_attrs", Mapping[str, Any], "Attributes of the op: a read-only mapping.", "editing.rewiring.set_attrs"
+    )
 
     def _body(self) -> str:
         parts = [n.name for n in self._inputs] + [f"{k}={v}" for k, v in self._attrs.items()]
@@ -412,16 +392,9 @@ def is_input(expr: Expr) -> bool:
     return isinstance(expr, Input)
 
 
-_EXCHANGE = "replace_inputs, or graph.replace_node"
-_RESULTS = "graph.replace_node, which lets users of a result use another value"
-_ARGUMENTS = "set_arg or set_args_kwargs"
-_ANOTHER = "insert_exprs to make another expression, and graph.replace_node"
-refuse_setting(Expr, {"inputs": _EXCHANGE, "outputs": _RESULTS, "output": _RESULTS, "name": "graph.rename on its node"})
+refuse_setting(Expr, {"output": _RESULTS, "name": "graph.rename on its node"})
 refuse_setting(Expr, dict.fromkeys(("graph", "top_graph", "in_graph"), "insert_exprs and graph.erase"))
-refuse_setting(Call, dict.fromkeys(("args", "kwargs", "named_args", "arg_def", "const_val", "arguments"), _ARGUMENTS))
+refuse_setting(Call, dict.fromkeys(("args", "kwargs", "named_args", "const_val", "arguments"), _ARGUMENTS))
 refuse_setting(Call, {"return_val": _RESULTS, "out_def": _RESULTS})
 refuse_setting(GetAttr, {"name": "graph.replace_module"})
-refuse_setting(CallMethod, {"method": _ANOTHER})
 refuse_setting(CallFunction, {"func": _ANOTHER})
-refuse_setting(Constant, {"value": "graph.constant and graph.replace_node"})
-refuse_setting(Apply, {"op": _ANOTHER, "attrs": "editing.rewiring.set_attrs"})

@@ -22,7 +22,7 @@ from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import CallMethod, Expr, Input, is_call_function, is_call_tensor_method
 from megengine.traced_module.ir.filters import ExprFilter, NodeFilter
-from megengine.traced_module.ir.fixed import refuse_setting
+from megengine.traced_module.ir.fixed import fixed, refuse_setting
 from megengine.traced_module.ir.functions import Arguments
 from megengine.traced_module.ir.journal import Journal
 from megengine.traced_module.ir.lookup import node_of
@@ -32,6 +32,7 @@ from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.ir.order import ExprOrder
 from megengine.traced_module.ir.queries import child_graph, is_of, visits
 
+_INPUTS = "add_input_node or reset_inputs"
 alive: weakref.WeakSet[InternalGraph] = weakref.WeakSet()  # every graph
 
 
@@ -61,15 +62,9 @@ class InternalGraph:
 
     # ------------------------------------------------------------ reading
 
-    @property
-    def inputs(self) -> tuple[Any, ...]:
-        """Input nodes; at module level the first is the module's own."""
-        return self._inputs
+    inputs = fixed("_inputs", tuple[Any, ...], "Input nodes; at module level the first is the module's own.", _INPUTS)
 
-    @property
-    def outputs(self) -> tuple[TensorNode, ...]:
-        """Output values."""
-        return self._outputs
+    outputs = fixed("_outputs", tuple[TensorNode, ...], "Output values.", "add_output_node or reset_outputs")
 
     @property
     def top_graph(self) -> InternalGraph | None:
@@ -419,8 +414,6 @@ class InternalGraph:
 refuse_setting(
     InternalGraph,
     {
-        "inputs": "add_input_node or reset_inputs",
-        "outputs": "add_output_node or reset_outputs",
         "top_graph": "insert_exprs: a module that is set and called becomes a part",
         "edit_log": "EditLog.replay on another copy",
     },

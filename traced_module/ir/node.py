@@ -11,10 +11,14 @@ from megengine.core.spec import TensorSpec
 from megengine.module import Module
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import Expr, GetAttr
-from megengine.traced_module.ir.fixed import refuse_setting
+from megengine.traced_module.ir.fixed import fixed, refuse_setting
 from megengine.traced_module.ir.functions import get_subattr
 from megengine.traced_module.ir.methods import methods
 from megengine.traced_module.ir.owner import GraphOwner
+
+_REWIRE = "graph.replace_node, replace_all_uses_with or insert_exprs"
+_SPEC = "insert_exprs and graph.replace_node: shapes and dtypes follow from what makes the value"
+_RENAME = "graph.rename, which gives another name"
 
 
 class Node:
@@ -34,10 +38,7 @@ class Node:
         self._expr = expr
         self._users: dict[Expr, int] = {}  # how often each uses it
 
-    @property
-    def id(self) -> int:
-        """Number of the node, unique in its graph and in the graphs of its submodules."""
-        return self._id
+    id = fixed("_id", int, "Number of the node, unique in its graph and in the graphs of its submodules.")
 
     @property
     def name(self) -> str:
@@ -48,10 +49,7 @@ class Node:
     def name(self, new: str) -> None:
         self._graph.rename(self, new)
 
-    @property
-    def qualname(self) -> str:
-        """Path of the value: module path and how it was made."""
-        return self._qualname
+    qualname = fixed("_qualname", str, "Path of the value: module path and how it was made.", _RENAME)
 
     @property
     def graph(self) -> Any:
@@ -63,10 +61,7 @@ class Node:
         """The graph that the node belongs to: MegEngine's name."""
         return self._graph
 
-    @property
-    def expr(self) -> Expr:
-        """The expression that makes the value."""
-        return self._expr
+    expr = fixed("_expr", Expr, "The expression that makes the value.", _REWIRE)
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -113,10 +108,7 @@ class TensorNode(Node):
         self._users = {}
         self._spec = spec
 
-    @property
-    def spec(self) -> TensorSpec:
-        """Shape, dtype and device."""
-        return self._spec
+    spec = fixed("_spec", TensorSpec, "Shape, dtype and device.", _SPEC)
 
     @property
     def shape(self) -> Any:
@@ -242,12 +234,9 @@ class ModuleNode(Node):
         return inserting.call_module(self, args, kwargs)
 
 
-_REWIRE = "graph.replace_node, replace_all_uses_with or insert_exprs"
-_SPEC = "insert_exprs and graph.replace_node: shapes and dtypes follow from what makes the value"
-refuse_setting(Node, dict.fromkeys(("expr", "users"), _REWIRE))
+refuse_setting(Node, {"users": _REWIRE})
 refuse_setting(Node, dict.fromkeys(("graph", "top_graph"), "insert_exprs in the graph that it is to be in"))
-refuse_setting(Node, {"qualname": "graph.rename, which gives another name"})
-refuse_setting(TensorNode, dict.fromkeys(("spec", "shape", "dtype", "device"), _SPEC))
+refuse_setting(TensorNode, dict.fromkeys(("shape", "dtype", "device"), _SPEC))
 refuse_setting(ModuleNode, dict.fromkeys(("owner", "module_type"), "graph.replace_module"))
 _NODE_ATTRIBUTES = frozenset(
     (*Node.__slots__, "name", "expr", "users", "graph", "top_graph", "qualname", "owner", "module_type")

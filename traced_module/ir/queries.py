@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from megengine.core.errors import GraphError
 from megengine.module import Module
+from megengine.tensor import Tensor
 from megengine.traced_module.ir.expr import CallMethod, Expr, is_apply_def
 from megengine.traced_module.ir.filters import ExprFilter
 from megengine.traced_module.ir.node import module_of
 from megengine.traced_module.ir.owner import GraphOwner
+
+# what a module keeps beside its attributes
+_BOOKKEEPING = frozenset(("name", "_forward_hooks", "_forward_pre_hooks", "_name", "_short_name"))
+_OF_GRAPHS = frozenset(
+    (*("_graphs", "forward_signature", "specializations", "origin"), "watch_points", "end_points", "watch_node_value")
+)
 
 
 def child_graph(expr: Expr) -> Any:
@@ -80,3 +87,26 @@ def _called_module(expr: Expr) -> Any:
 
 def _graph_of(module: Any, call: Expr) -> Any:
     return module.graph_of_call(call) if issubclass(type(module), GraphOwner) else None
+
+
+def children_of(module: Any) -> dict[str, Any]:
+    """Submodules and tensors of a module by path, those in lists and dicts included."""
+    found: dict[str, Any] = {}
+    todo = [("", value, name) for name, value in reversed(entries_of(module).items())]
+    while todo:
+        head, value, name = todo.pop()
+        path = f"{head}.{name}" if head else str(name)
+        if isinstance(value, (Module, Tensor)):
+            found[path] = value
+        elif isinstance(value, (list, tuple)):
+            todo += [(path, v, str(i)) for i, v in reversed(list(enumerate(value)))]
+        elif isinstance(value, Mapping):
+            todo += [(path, v, str(k)) for k, v in reversed(list(value.items()))]
+    return found
+
+
+def entries_of(module: Any) -> dict[str, Any]:
+    """Attributes of a module by name."""
+    entries = object.__getattribute__(module, "__dict__")
+    left_out = _BOOKKEEPING | _OF_GRAPHS if hasattr(module, "_graphs") else _BOOKKEEPING
+    return {name: value for name, value in entries.items() if name not in left_out}

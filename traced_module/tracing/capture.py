@@ -42,7 +42,7 @@ _ACROSS = "the graph is specialised to this value; pass it to the module as an a
 _TO_ONE_VALUE = "the graph is specialised to this value; compute with tensors where it depends on the input"
 
 
-class ModuleTracer:
+class ModuleTracer(hooks.TraceHooks):
     """The trace hooks of module-level capture."""
 
     def __init__(self) -> None:

@@ -13,8 +13,7 @@ from megengine.core.spec import TensorSpec
 from megengine.dispatch import Interposer, Op, apply, infer
 from megengine.dispatch.apply import no_interposers
 from megengine.tensor import Tensor
-
-SHAPE_OF = "GetVarShape"
+from megengine.traced_module.ir.expr import SHAPE_OF
 
 
 class Pending:

@@ -144,15 +144,11 @@ def record_graph(source: InternalGraph) -> InternalGraph:
     return recorder.graph
 
 
-class _LayerPath:
-    """Trace hooks that only note which part of a fused layer is running."""
+class _LayerPath(hooks.TraceHooks):
+    """Trace hooks that only note which part of a fused layer is running: the recorder hears the rest as interposer."""
 
     def __init__(self, recorder: OpRecorder, paths: dict[int, str]) -> None:
         self.recorder, self.meta, self.paths, self.depth = recorder, recorder.meta, paths, 0
-
-    def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
-        """Functions are recorded op by op."""
-        return run()
 
     def module(self, module: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
         """The layer itself was named by the call; its parts have paths of their own."""
@@ -165,16 +161,6 @@ class _LayerPath:
         finally:
             self.depth -= 1
             self.meta["module"] = before
-
-    def attribute(self, module: Any, name: str, value: Any) -> Any:
-        """Attributes are read as they are."""
-        return value
-
-    def shape(self, tensor: Any) -> Any:
-        """Shapes are fixed at op level."""
-
-    def rebind(self, tensor: Tensor, new: Tensor) -> None:
-        """The recorder, an interposer, hears of it."""
 
     def built(self, tensor: Tensor, data: Any, dtype: Any, device: Any) -> Tensor | None:
         """A layer makes a tensor of its values."""
@@ -191,12 +177,3 @@ class _LayerPath:
         if id(tensor) in self.recorder.nodes:
             self.recorder.bind(made, self.recorder.nodes[id(tensor)])
         return made
-
-    def replays(self, expr: Any) -> None:
-        """The interpreter tells the recorder itself."""
-
-    def length(self, tensor: Tensor) -> None:
-        """Lengths are fixed here."""
-
-    def value(self, tensor: Any, what: str, advice: str = "") -> None:
-        """Values are not watched."""
