@@ -18,7 +18,13 @@ from megengine.traced_module.interpret import OnValue, interpret
 from megengine.traced_module.ir.copying import Copier, copied, holds
 from megengine.traced_module.ir.expr import Constant
 from megengine.traced_module.ir.filters import NodeFilter
-from megengine.traced_module.ir.functions import arguments_key, constant_key, normalized, without_self
+from megengine.traced_module.ir.functions import (
+    arguments_key,
+    constant_key,
+    normalized,
+    unflatten_arguments,
+    without_self,
+)
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.lookup import node_named
 from megengine.traced_module.ir.methods import methods
@@ -192,12 +198,11 @@ class TracedModule(GraphOwner):
             tensors = _fitting(graph, (tuple(args), dict(kwargs)))
             if tensors is not None:
                 return graph, tensors
-        else:
-            known = "; ".join(_structure(g) for g in self._graphs.values()) or "no call at all"
-            raise GraphError(
-                f"{self.name or self.origin or 'the module'} was not traced with these arguments "
-                f"({_written(args, kwargs)}); it knows {known}; trace it again with them"
-            )
+        known = "; ".join(_structure(g) for g in self._graphs.values()) or "no call at all"
+        raise GraphError(
+            f"{self.name or self.origin or 'the module'} was not traced with these arguments "
+            f"({_written(args, kwargs)}); it knows {known}; trace it again with them"
+        )
 
     # ------------------------------------------------------------ whole module
 
@@ -343,9 +348,5 @@ def _kind(value: Any) -> str:
 def _structure(graph: InternalGraph) -> str:
     if graph.arguments is None:
         return f"({', '.join(n.name for n in graph.inputs)})"
-    arg_def, constants = graph.arguments
-    leaves: list[Any] = [n for n in graph.inputs if hasattr(n, "spec")]
-    for index, value in constants:
-        leaves.insert(index, value)
-    args, kwargs = unflatten(arg_def, leaves)
+    args, kwargs = unflatten_arguments(graph.arguments, [n for n in graph.inputs if hasattr(n, "spec")])
     return f"({', '.join([*map(repr, args), *(f'{k}={v!r}' for k, v in kwargs.items())])})"

@@ -17,9 +17,9 @@ import megengine.module as M
 from megengine.core.recursion import max_recursion_limit
 from megengine.traced_module import trace_module
 from megengine.traced_module.comparing.diff import diff
-from megengine.traced_module.ir.lint import findings
 from megengine.traced_module.editing.rewiring import replace_all_uses
 from megengine.traced_module.ir.expr import CallFunction, CallMethod, is_call_module
+from megengine.traced_module.ir.lint import findings
 from megengine.traced_module.ir.order import ExprOrder
 from megengine.traced_module.passes import optimize, run_passes
 from megengine.traced_module.pictures.dot import to_dot

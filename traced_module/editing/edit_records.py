@@ -19,7 +19,7 @@ from megengine.traced_module.editing.computed import digest_of
 from megengine.traced_module.formats.module_writing import ModuleWriter, node_out
 from megengine.traced_module.formats.values import ValueWriter, class_path, dtype_out
 from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr
-from megengine.traced_module.ir.functions import Arguments
+from megengine.traced_module.ir.functions import Arguments, unflatten_arguments
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.journal import Journal, Origin
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
@@ -234,10 +234,7 @@ class Recorder:
         return {"do": "arguments", **place, "args": args, "kwargs": kwargs}
 
     def _call(self, inputs: Sequence[Any], arguments: Arguments, where: str) -> tuple[list[Any], dict[str, Any]]:
-        leaves = list(inputs)
-        for index, value in arguments[1]:
-            leaves.insert(index, value)
-        args, kwargs = unflatten(arguments[0], leaves)
+        args, kwargs = unflatten_arguments(arguments, inputs)
         value = self.writer.values.value
         return [value(v, where) for v in args], {k: value(v, f"{where}.{k}") for k, v in kwargs.items()}
 

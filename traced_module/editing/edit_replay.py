@@ -18,10 +18,10 @@ from megengine.traced_module.editing.attaching import attribute_at, graphs_of, j
 from megengine.traced_module.editing.checking import check_before, check_kinds, check_same
 from megengine.traced_module.editing.computed import digest_of, made_again
 from megengine.traced_module.editing.edit_records import EditStep, addresses_of, weights_of
+from megengine.traced_module.editing.ends import own_call
+from megengine.traced_module.editing.expressions import rename_node
 from megengine.traced_module.editing.inferring import note_entry
-from megengine.traced_module.editing.inputs import own_call
 from megengine.traced_module.editing.parts import put_attribute
-from megengine.traced_module.editing.renaming import rename_node
 from megengine.traced_module.formats.module_reading import EXPRS, ModuleReader, check_attribute, check_path, count_in
 from megengine.traced_module.formats.values import ValueReader, class_path, dtype_in
 from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr, Input

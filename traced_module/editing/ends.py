@@ -1,22 +1,30 @@
-"""Inputs and outputs of the traced module, and values of submodules as values of the graphs around them."""
+"""Inputs and outputs of graphs, and values of submodules as values of the graphs around them.
+
+The calls of a graph get new inputs of it from new inputs of the graphs around.
+"""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from megengine.core.dtype import as_dtype
 from megengine.core.errors import GraphError, ShapeError
-from megengine.core.pytree import flatten, unflatten
+from megengine.core.pytree import TreeDef, flatten, unflatten
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.checking import check_owned
-from megengine.traced_module.editing.inputs import add_input, set_inputs
-from megengine.traced_module.editing.results import set_results, value_in
-from megengine.traced_module.ir.expr import Expr
+from megengine.traced_module.editing.expressions import add_input
+from megengine.traced_module.editing.results import callers, set_results, value_in
+from megengine.traced_module.editing.rewiring import set_call
+from megengine.traced_module.ir.expr import Call, Expr, Input
+from megengine.traced_module.ir.functions import arguments_key, flatten_arguments, unflatten_arguments
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
+from megengine.traced_module.ir.primitives import IN_ANOTHER, assign, unlink
+
+Arguments = tuple[Sequence[Any], dict[str, Any]]
 
 
 def add_input_node(
@@ -32,7 +40,7 @@ def add_input_node(
     if not isinstance(name, str):
         raise GraphError(f"add_input_node: name is {name!r}; expected a text")
     with graph._edit("add_input_node"):
-        return add_input(graph, name, TensorSpec(lengths, as_dtype(dtype)))
+        return _add_input(graph, name, TensorSpec(lengths, as_dtype(dtype)))
 
 
 def add_output_node(graph: InternalGraph, node: TensorNode | str, *, through: Expr | None = None) -> None:
@@ -72,10 +80,84 @@ def reset_inputs(graph: InternalGraph, args: Sequence[Any], kwargs: Mapping[str,
     if wrong := [leaf for leaf in leaves if not isinstance(leaf, Tensor)]:
         raise GraphError(f"reset_inputs: expected tensors, got {type(wrong[0]).__name__}")
     with graph._edit("reset_inputs"):
-        return set_inputs(graph, [leaf.spec for leaf in leaves], structure)
+        return _set_inputs(graph, [leaf.spec for leaf in leaves], structure)
 
 
 def _result(graph: InternalGraph) -> Any:
     if graph.out_def is not None:
         return unflatten(graph.out_def, graph._outputs)
     return graph._outputs[0] if len(graph._outputs) == 1 else graph._outputs
+
+
+def _add_input(graph: InternalGraph, name: str, spec: TensorSpec) -> TensorNode:
+    """Append an input to a graph; every call of it gets the value of one new input of the graph that it stands in."""
+    calls = callers(graph)
+    outer = _outer_inputs(calls, [name], [spec])
+    node = add_input(graph, name, spec)
+    if graph.arguments is not None:
+        args, kwargs = unflatten_arguments(
+            graph.arguments, [n for n in graph._inputs[:-1] if isinstance(n, TensorNode)]
+        )
+        set_signature(graph, (*args, node), kwargs)
+    _give(calls, lambda call: ((*call.args, *outer[id(call._graph)]), call.kwargs))
+    return node
+
+
+def _set_inputs(graph: InternalGraph, specs: Sequence[TensorSpec], structure: TreeDef) -> list[TensorNode]:
+    """Let a graph take these inputs, so nested, in place of those that it has, which are unused; calls get them too."""
+    names = [f"args_{i}" for i in range(len(specs))]
+    calls = callers(graph)
+    outer = _outer_inputs(calls, names, specs)
+    made = [add_input(graph, name, spec) for name, spec in zip(names, specs, strict=True)]
+    set_signature(graph, *unflatten(structure, made))
+
+    def arguments_of(call: Call) -> Arguments:
+        args, kwargs = unflatten(structure, outer[id(call._graph)])
+        return (call.args[0], *args), kwargs
+
+    _give(calls, arguments_of)
+    return made
+
+
+def _outer_inputs(
+    calls: Sequence[Call], names: Sequence[str], specs: Sequence[TensorSpec]
+) -> dict[int, list[TensorNode]]:
+    """New inputs of each graph that these calls stand in, by its id."""
+    around = {id(call._graph): call._graph for call in calls}
+    return {
+        key: [_add_input(graph, name, spec) for name, spec in zip(names, specs, strict=True)]
+        for key, graph in around.items()
+    }
+
+
+def _give(calls: Sequence[Call], arguments_of: Callable[[Call], Arguments]) -> None:
+    for call in calls:
+        args, kwargs = arguments_of(call)
+        set_call(call, *flatten_arguments(args, kwargs, lambda v: v if isinstance(v, Node) else None))
+
+
+def set_signature(graph: InternalGraph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Inputs in the order of a call's arguments; the module takes calls of that form from now on."""
+    inputs, arguments = flatten_arguments(args, kwargs, lambda v: v if isinstance(v, Node) else None)
+    head = [n for n in graph._inputs if isinstance(n, ModuleNode)]
+    dropped = [n for n in graph._inputs if n not in inputs and n not in head]
+    for node in dropped:
+        if node._users:
+            raise GraphError(f"reset_inputs: {node.name!r} is still used; replace it first, with transaction()")
+    for node in dropped:
+        assert isinstance(node.expr, Input)
+        unlink(graph, node.expr)
+    assign(graph, graph, "_inputs", (*head, *inputs))
+    assign(graph, graph, "arguments", arguments)
+    own_call(graph)
+
+
+def own_call(graph: InternalGraph) -> None:
+    """Let the module take calls as this graph says."""
+    owner: Any = graph._owner
+    if owner is not None and graph.arguments is not None:
+        graphs = {k: g for k, g in owner._graphs.items() if g is not graph}
+        if arguments_key(graph.arguments) in graphs:
+            raise GraphError(f"{graph.qualname} has another graph for calls of that form; flatten the module first")
+        assign(graph, owner, "_graphs", {**graphs, arguments_key(graph.arguments): graph}, ("owner", graph))
+        assign(graph, owner, "forward_signature", None, IN_ANOTHER)  # arguments are taken as they are given

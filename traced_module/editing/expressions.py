@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,29 +10,31 @@ import numpy as np
 
 from megengine.core.dtype import storage_of
 from megengine.core.errors import GraphError, NameInUseError
+from megengine.core.pytree import TreeDef
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.dispatch import get_op
 from megengine.tensor import Tensor
+from megengine.traced_module.editing.attaching import is_of_top
 from megengine.traced_module.editing.checking import check_before, check_expr, check_owned, inferred
 from megengine.traced_module.editing.inferring import infer_again, result_specs
-from megengine.traced_module.editing.renaming import rename_node
 from megengine.traced_module.ir.expr import Apply, Constant, Expr, Input
+from megengine.traced_module.ir.functions import arguments_key
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.names import identifier
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.ir.primitives import assign, is_among, link, unlink
+from megengine.traced_module.ir.primitives import IN_ANOTHER, assign, give_name, is_among, link, unlink
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def add_self(graph: InternalGraph) -> ModuleNode:
     """The node of the module that the graph belongs to: the first input at module level."""
     expr = Input(graph, graph._new_expr_id(), {})
-    name = graph._names.unique("self")
-    node = graph._make_node(expr, None, name, graph.qualname)
-    expr._outputs = (node,)
+    graph._attach_outputs(expr, [None], "self", graph.qualname)
     link(graph, expr, (), None)
-    assign(graph, graph, "_inputs", (node, *graph._inputs))
-    return node
+    assign(graph, graph, "_inputs", (expr.output, *graph._inputs))
+    return expr.output
 
 
 def add_input(graph: InternalGraph, name: str, spec: TensorSpec, qualname: str = "") -> TensorNode:
@@ -121,6 +124,46 @@ def rename(graph: InternalGraph, node: Node, new: str) -> None:
         raise NameInUseError(f"{new!r} already names {holder.expr!r}; choose another name")
     with graph._edit("rename"):
         rename_node(graph, node, new)
+
+
+def rename_node(graph: InternalGraph, node: Node, new: str) -> None:
+    """Give a node a free name; of an input that is a parameter of its own, the parameter gets it too.
+
+    A parameter of a module with several graphs keeps its name, as each graph has an input for it.
+    """
+    old = node._name
+    give_name(graph, node, new)
+    signature = _signature(graph)
+    if signature is None or not isinstance(node._expr, Input) or not isinstance(node, TensorNode):
+        return
+    parameter = signature.parameters.get(old)
+    if parameter is None or parameter.kind not in _NAMED or new in signature.parameters:
+        return
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not _rename_keyword(graph, old, new):
+        return
+    renamed = [p.replace(name=new) if p is parameter else p for p in signature.parameters.values()]
+    assign(graph, graph._owner, "forward_signature", signature.replace(parameters=renamed), IN_ANOTHER)
+
+
+def _signature(graph: InternalGraph) -> inspect.Signature | None:
+    """The signature by which the only graph of a module is called."""
+    owner: Any = graph._owner
+    if len(getattr(owner, "graphs", ())) != 1 or owner.graphs[0] is not graph or graph.arguments is None:
+        return None
+    return owner.forward_signature
+
+
+def _rename_keyword(graph: InternalGraph, old: str, new: str) -> bool:
+    """Let calls of the outermost graph give an argument under another name; False for others, whose calls stay."""
+    assert graph.arguments is not None
+    (args, kwargs), constants = graph.arguments[0].children, graph.arguments[1]
+    if not is_of_top(graph) or old not in kwargs.aux:
+        return False
+    keys = tuple([new if key == old else key for key in kwargs.aux])
+    arguments = TreeDef(tuple, None, (args, TreeDef(dict, keys, kwargs.children))), constants
+    assign(graph, graph, "arguments", arguments, IN_ANOTHER)
+    assign(graph, graph._owner, "_graphs", {arguments_key(arguments): graph}, IN_ANOTHER)
+    return True
 
 
 def erase(graph: InternalGraph, expr: Expr) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 from megengine.core.errors import GraphError
 from megengine.traced_module.editing.attaching import is_of_top
 from megengine.traced_module.editing.checking import check_owned
+from megengine.traced_module.editing.ends import set_signature
 from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.editing.flattening import inlined
-from megengine.traced_module.editing.inputs import set_signature
 from megengine.traced_module.editing.results import calls_to, value_in, way_along
 from megengine.traced_module.ir.expr import Constant, GetAttr, Input
 from megengine.traced_module.ir.graph import InternalGraph

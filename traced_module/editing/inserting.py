@@ -34,7 +34,7 @@ from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
 from megengine.traced_module.tracing.building import Builder, Read, Scope, shape_of
 from megengine.traced_module.tracing.calls import alias, stand_in, untouched
 from megengine.traced_module.tracing.deferred import Deferring
-from megengine.traced_module.tracing.spec_memo import function_spec, layer_result
+from megengine.traced_module.tracing.specs import function_spec, layer_result
 from megengine.traced_module.tracing.views import check_name
 
 

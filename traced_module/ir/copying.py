@@ -109,7 +109,7 @@ def copied(graph: InternalGraph, copier: Copier | None) -> InternalGraph:
             mapping[id(node)] = copied = node._copy(other, new)
             made.append(copied)
         new._outputs = tuple(made)
-        other._order.append(new)
+        other._order.insert(new, None)
         begin_use(new, inputs)
     other._names = graph._names.copy({id(None): None, **mapping})
     other._inputs = tuple(mapping[id(n)] for n in graph._inputs)

@@ -13,7 +13,14 @@ from megengine.core.text import counted, one_line
 from megengine.dispatch import opdefs
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.fixed import fixed, refuse_setting
-from megengine.traced_module.ir.functions import Arguments, forward_signature, function_of, qualified_name, signature_of
+from megengine.traced_module.ir.functions import (
+    Arguments,
+    forward_signature,
+    function_of,
+    qualified_name,
+    signature_of,
+    unflatten_arguments,
+)
 from megengine.traced_module.ir.methods import methods
 
 SHAPE_OF = "GetVarShape"  # the op that gives a shape
@@ -222,10 +229,7 @@ class Call(Expr):
 
     def unflatten_args(self, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """(args, kwargs) with these values in place of the inputs."""
-        leaves = list(inputs)
-        for index, value in self._const_val:
-            leaves.insert(index, value)
-        return unflatten(self._arg_def, leaves)
+        return unflatten_arguments(self.arguments, inputs)
 
     def set_args_kwargs(self, *args: Any, **kwargs: Any) -> None:
         """Call with other arguments (nodes of the graph, and constants), nested in any way."""

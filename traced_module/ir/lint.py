@@ -1,4 +1,4 @@
-"""What is wrong in a graph: `graph.lint()` stops at the first fault, `findings` lists faults of a model and suspicions."""
+"""Faults of graphs: `graph.lint()` stops at the first, `findings` lists those of a model, and suspicions."""
 
 from __future__ import annotations
 

@@ -45,19 +45,6 @@ class ExprOrder:
         """The first expression that is no input of the graph."""
         return self._body
 
-    def append(self, expr: Expr) -> None:
-        """Put `expr` last."""
-        previous = self._last
-        expr._prev, expr._next = previous, None
-        self._last = expr
-        self._length += 1
-        if previous is None:
-            self._first, expr._key = expr, _GAP
-        else:
-            previous._next, expr._key = expr, previous._key + _GAP
-        if self._body is None and expr.kind != "Input":
-            self._body = expr
-
     def insert(self, expr: Expr, before: Expr | None) -> None:
         """Put `expr` before another expression, or last."""
         previous = self._last if before is None else before._prev

@@ -34,8 +34,8 @@ from megengine.traced_module.tracing.building import Builder, Read, Scope, shape
 from megengine.traced_module.tracing.calls import alias, is_leaf_module, result_leaves, untouched
 from megengine.traced_module.tracing.deferred import Deferring, PendingCall
 from megengine.traced_module.tracing.source_lines import user_line
-from megengine.traced_module.tracing.spec_memo import function_spec, layer_result
 from megengine.traced_module.tracing.specialization import Specialization, SpecializationWarning
+from megengine.traced_module.tracing.specs import function_spec, layer_result
 from megengine.traced_module.tracing.views import MappingView, SequenceView, check_name, holds_modules
 
 _ACROSS = "the graph is specialised to this value; pass it to the module as an argument, or return it as a result"

@@ -19,7 +19,7 @@ from megengine.core.pytree import flatten
 from megengine.tensor import Tensor, tensor
 from megengine.traced_module import SpecializationWarning, register_as_builtin, trace_module
 from megengine.traced_module.ir.node import Node
-from megengine.traced_module.tracing import spec_memo, specs
+from megengine.traced_module.tracing import specs
 from megengine.traced_module.tracing.deferred import Deferring
 
 X = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)
@@ -39,8 +39,8 @@ def made(monkeypatch) -> list:
     """The calls that are really made."""
     found, run = [], specs.run_call
     monkeypatch.setattr(specs, "run_call", lambda expr, values: (found.append(expr), run(expr, values))[1])
-    monkeypatch.setattr(spec_memo, "_known", {})
-    monkeypatch.setattr(spec_memo, "_results", {})
+    monkeypatch.setattr(specs, "_known", {})
+    monkeypatch.setattr(specs, "_results", {})
     return found
 
 
@@ -93,9 +93,9 @@ def test_layers_of_the_user_and_layers_with_hooks_are_always_asked(made):
 
 
 def test_numbers_of_other_types_are_other_calls():
-    assert spec_memo._typed((1, (2, 1))) != spec_memo._typed((1.0, (2, 1)))
-    assert spec_memo._typed((1, (2, 1))) != spec_memo._typed((1, (2, True)))
-    assert spec_memo._typed((1, (2, 1))) == spec_memo._typed((1, (2, 1)))
+    assert specs._typed((1, (2, 1))) != specs._typed((1.0, (2, 1)))
+    assert specs._typed((1, (2, 1))) != specs._typed((1, (2, True)))
+    assert specs._typed((1, (2, 1))) == specs._typed((1, (2, 1)))
 
 
 @pytest.mark.parametrize("name", ["call_mix", "multi_io", "res_plain", "res_fused"])
@@ -121,7 +121,7 @@ def test_values_of_layers_that_were_not_run_are_computed_when_python_asks(made):
         with pytest.warns(SpecializationWarning, match="item"):
             module = trace_module(net, x)
         np.testing.assert_allclose(module(x).numpy(), want, rtol=1e-5)
-    assert [k[0] for k in spec_memo._results if isinstance(k[0], type)] == [M.Conv2d, M.ReLU]
+    assert [k[0] for k in specs._results if isinstance(k[0], type)] == [M.Conv2d, M.ReLU]
 
 
 class Functions(M.Module):
@@ -176,12 +176,12 @@ def test_inserted_functions_are_run_once_and_checked_always(made):
             with graph.insert_exprs():
                 graph.replace_node({conv.output: F.sigmoid(conv.output) + conv.output})
             texts.append(str(graph))
-        size = len(spec_memo._results)
+        size = len(specs._results)
         with graph.insert_exprs(), pytest.raises(ShapeError, match="broadcast"):
             conv.output + graph.inputs[1]
         assert graph.undo()
-    assert texts[0] == texts[1] and len(spec_memo._results) == size
-    kept = [part for key in spec_memo._results for part in key]
+    assert texts[0] == texts[1] and len(specs._results) == size
+    kept = [part for key in specs._results for part in key]
     assert not any(isinstance(part, (Node, Tensor)) for part in kept)  # a memo keeps no model alive
     other = trace_module(Net().eval(), tensor(X)).graph.outputs[0]
     with graph.insert_exprs(), pytest.raises(GraphError, match="does not belong"):
@@ -193,7 +193,7 @@ def test_layers_that_assign_to_their_buffers_are_run(made):
     mean = net.norm.running_mean.numpy().copy()
     for _ in range(2):
         module = trace_module(net, tensor(X))
-        assert [k[0] for k in spec_memo._results if isinstance(k[0], type)] == [M.Conv2d, M.ReLU]
+        assert [k[0] for k in specs._results if isinstance(k[0], type)] == [M.Conv2d, M.ReLU]
     np.testing.assert_array_equal(net.norm.running_mean.numpy(), mean)
     module(tensor(X))
     assert not np.array_equal(net.norm.running_mean.numpy(), mean)
@@ -201,9 +201,9 @@ def test_layers_that_assign_to_their_buffers_are_run(made):
 
 def test_the_memo_is_bounded(monkeypatch):
     memo: dict = {}
-    monkeypatch.setattr(spec_memo, "_LIMIT", 3)
+    monkeypatch.setattr(specs, "_LIMIT", 3)
     for i in range(10):
-        spec_memo._keep(memo, (i,), i)
+        specs._keep(memo, (i,), i)
         assert len(memo) <= 3 and memo[(i,)] == i
 
 
