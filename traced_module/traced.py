@@ -95,8 +95,6 @@ class TracedModule(GraphOwner):
             raise GraphError(f"{self.name or 'the module'} has no graph, so nothing in it was edited")
         return self.graphs[0].edit_log
 
-    # ------------------------------------------------------------ running
-
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the graph on tensors (or arrays) in place of the traced arguments.
 
@@ -203,8 +201,6 @@ class TracedModule(GraphOwner):
             f"{self.name or self.origin or 'the module'} was not traced with these arguments "
             f"({_written(args, kwargs)}); it knows {known}; trace it again with them"
         )
-
-    # ------------------------------------------------------------ whole module
 
     def _tensors(self, prefix: str | None, recursive: bool) -> Iterator[tuple[str, Tensor, Module]]:
         # Parameters and buffers; of an op-level graph, its constants by node name.

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from megengine.core.errors import GraphError, MegEngineError
 from megengine.module import Module
 from megengine.tensor import Tensor
+from megengine.traced_module.editing.attaching import places_read
 from megengine.traced_module.editing.inferring import infer_again
 from megengine.traced_module.editing.parts import put_attribute
 from megengine.traced_module.ir.expr import GetAttr
 from megengine.traced_module.ir.graph import InternalGraph, alive
-from megengine.traced_module.ir.node import ModuleNode, Node, module_of
+from megengine.traced_module.ir.node import ModuleNode, Node
 from megengine.traced_module.ir.owner import GraphOwner
 from megengine.traced_module.ir.primitives import assign
 
@@ -75,9 +76,6 @@ def _graphs_of_modules() -> list[InternalGraph]:
     return [graph for graph in list(alive) if graph._owner is not None]
 
 
-# ---------------------------------------------------------------- modules and tensors of traced modules
-
-
 def assigned(holder: Module, name: str, old: Any, value: Any) -> bool:
     """Put a layer or tensor in the place of one that graphs read; False where none does, and for tensors of one spec.
 
@@ -124,7 +122,7 @@ def _reads(holder: Module, name: str) -> list[Node]:
     found = []
     for graph in _graphs_of_modules():
         for expr in graph._order:
-            places = list(_places(expr)) if isinstance(expr, GetAttr) else []
+            places = list(places_read(expr)) if isinstance(expr, GetAttr) else []
             if not any(at is holder and part == name for at, part in places):
                 continue
             at, part = places[-1]
@@ -134,20 +132,6 @@ def _reads(holder: Module, name: str) -> list[Node]:
                 )
             found.append(expr.output)
     return found
-
-
-def _places(expr: GetAttr) -> Iterator[tuple[Any, str]]:
-    """Every module on the way to what is read, with the attribute by which the way goes on."""
-    try:
-        at = module_of(expr.inputs[0])
-    except GraphError:  # of a graph that nothing calls and whose layers went
-        return
-    for part in expr.name.split("."):
-        yield at, part
-        at = object.__getattribute__(at, "__dict__").get(part) if isinstance(at, Module) else None
-
-
-# ---------------------------------------------------------------- settings of layers
 
 
 def set_in_graphs(layer: Module, name: str, value: Any) -> bool:

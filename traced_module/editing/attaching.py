@@ -7,7 +7,7 @@ from typing import Any
 
 from megengine.core.errors import GraphError
 from megengine.module import Module
-from megengine.traced_module.ir.expr import Expr
+from megengine.traced_module.ir.expr import Expr, GetAttr
 from megengine.traced_module.ir.functions import get_subattr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, module_of
@@ -86,6 +86,17 @@ def _rename(graphs: Sequence[InternalGraph], old: tuple[str, str], new: tuple[st
             expr.meta.update(inside(expr.meta, path))
             for node in expr.outputs:
                 node._qualname = moved(node.qualname, 1)
+
+
+def places_read(expr: GetAttr) -> Iterator[tuple[Any, str]]:
+    """Every module on the way to what an expression reads, with the attribute by which the way goes on."""
+    try:
+        at = module_of(expr.inputs[0])
+    except GraphError:  # of a graph that nothing calls and whose layers went
+        return
+    for part in expr.name.split("."):
+        yield at, part
+        at = object.__getattribute__(at, "__dict__").get(part) if isinstance(at, Module) else None
 
 
 def attribute_at(node: ModuleNode, path: str) -> tuple[Any, str, Any]:

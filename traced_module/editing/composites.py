@@ -9,7 +9,7 @@ from megengine.core.errors import GraphError
 from megengine.core.pytree import flatten, unflatten
 from megengine.module import Module
 from megengine.tensor import DeferredValueError
-from megengine.traced_module.editing.attaching import all_exprs, attach, attribute_at, graphs_of
+from megengine.traced_module.editing.attaching import all_exprs, attach, attribute_at, graphs_of, places_read
 from megengine.traced_module.ir.expr import Call, GetAttr, is_call_module
 from megengine.traced_module.ir.functions import arguments_key, flatten_arguments, forward_signature, normalized
 from megengine.traced_module.ir.graph import InternalGraph
@@ -116,14 +116,12 @@ def check_not_read_inside(graph: InternalGraph, node: ModuleNode) -> None:
     for expr in all_exprs(graph._top):
         if not isinstance(expr, GetAttr) or "." not in expr.name:
             continue
-        at = expr._inputs[0].owner
-        for part in expr.name.split(".")[:-1]:
-            if at is holder and part == name:
-                raise GraphError(
-                    f"replace_module: {expr.name!r} is read by {expr._graph.qualname} through {node.qualname}; replace "
-                    "the layers inside it, or remove what uses them"
-                )
-            at = object.__getattribute__(at, "__dict__")[part]
+        *inside, _ = places_read(expr)
+        if any(at is holder and part == name for at, part in inside):
+            raise GraphError(
+                f"replace_module: {expr.name!r} is read by {expr._graph.qualname} through {node.qualname}; replace "
+                "the layers inside it, or remove what uses them"
+            )
 
 
 def give_arguments(calls: Sequence[Call]) -> None:

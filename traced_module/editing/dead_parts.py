@@ -7,9 +7,9 @@ from typing import Any
 
 from megengine.module import Module
 from megengine.tensor import Tensor
+from megengine.traced_module.editing.attaching import places_read
 from megengine.traced_module.ir.expr import GetAttr
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.node import module_of
 from megengine.traced_module.ir.owner import GraphOwner
 from megengine.traced_module.ir.primitives import drop_attribute, forget_graphs, remove_dead
 from megengine.traced_module.ir.queries import child_graph, child_graphs
@@ -53,16 +53,7 @@ def _entered_from(graphs: Any, journal: Any) -> list[InternalGraph]:
 
 def _places_read(graph: InternalGraph) -> Iterator[Place]:
     """Every attribute on the way to a layer or tensor that a graph reads."""
-    for expr in graph._order:
-        if not isinstance(expr, GetAttr):
-            continue
-        at: Any = module_of(expr.inputs[0])
-        for part in expr.name.split("."):
-            yield id(at), part
-            state = object.__getattribute__(at, "__dict__") if isinstance(at, Module) else {}
-            if part not in state:
-                break
-            at = state[part]
+    return ((id(at), part) for e in graph._order if isinstance(e, GetAttr) for at, part in places_read(e))
 
 
 def _parts(owner: Any, used: set[Place]) -> tuple[list[Any], list[tuple[str, Any, str, Any]]]:

@@ -199,8 +199,6 @@ class Recorder:
             raise FileFormatError(f"{graph.qualname} is no graph of the traced module that is edited")
         return self.addresses[id(graph)][0]
 
-    # ------------------------------------------------------------ changes
-
     def nothing(self) -> None:
         """A part of another change."""
 

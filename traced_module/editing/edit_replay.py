@@ -22,6 +22,7 @@ from megengine.traced_module.editing.ends import own_call
 from megengine.traced_module.editing.expressions import rename_node
 from megengine.traced_module.editing.inferring import note_entry
 from megengine.traced_module.editing.parts import put_attribute
+from megengine.traced_module.editing.rewiring import set_call
 from megengine.traced_module.formats.module_reading import EXPRS, ModuleReader, check_attribute, check_path, count_in
 from megengine.traced_module.formats.values import ValueReader, class_path, dtype_in
 from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr, Input
@@ -40,12 +41,13 @@ from megengine.traced_module.ir.primitives import (
     link,
     unlink,
     use_nodes,
+    with_nodes,
 )
 from megengine.traced_module.ir.queries import child_graph
 from megengine.traced_module.traced import TracedModule
 
 
-class _NodesOf(Mapping[str, Node]):
+class _NodesOf:
     """The nodes of a graph by name, as they are at the time."""
 
     def __init__(self, graph: InternalGraph) -> None:
@@ -55,12 +57,6 @@ class _NodesOf(Mapping[str, Node]):
         if not isinstance(name, str):
             raise FileFormatError(f"{brief(name)} where the name of a node was expected")
         return own_node(self.graph, name)
-
-    def __iter__(self) -> Any:
-        return iter(self.graph._names.nodes())
-
-    def __len__(self) -> int:
-        return len(self.graph._names.nodes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +192,6 @@ class _Changes:
             _expect(f"the expression {edit['expr']!r}", expr._body(), edit["was"])
         return expr
 
-    # ------------------------------------------------------------ expressions
-
     def link(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
         """A new expression."""
         entry = edit["expr"]
@@ -266,12 +260,7 @@ class _Changes:
                 f"{what}: {counted(len(new), 'node')} for the places {_shown(edit['places'])} of {len(old)}"
             )
         _expect(what, [old[i].name for i in places], list(edit["was"]))
-        if "places" not in edit:
-            return tuple(new)
-        found = list(old)
-        for i, node in zip(places, new, strict=True):
-            found[i] = node
-        return tuple(found)
+        return with_nodes(tuple(old), list(places) if "places" in edit else None, new)
 
     def arguments(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
         """Other arguments of a call."""
@@ -280,9 +269,7 @@ class _Changes:
         if expr.inputs and isinstance(expr.inputs[0], ModuleNode) and (not inputs or inputs[0] is not expr.inputs[0]):
             raise GraphError(f"{expr!r}: the module that is called cannot be replaced by an argument")
         check_before("arguments", inputs, expr)
-        use_nodes(graph, expr, inputs, ("arguments", graph, expr, inputs, arguments))
-        assign(graph, expr, "_arg_def", arguments[0], ("nothing",))
-        assign(graph, expr, "_const_val", arguments[1], ("nothing",))
+        set_call(expr, inputs, arguments)
         self._touch(expr)
 
     def results(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
@@ -335,8 +322,6 @@ class _Changes:
         spec = TensorSpec(tuple(map(count_in, edit["shape"])), dtype_in(edit["dtype"]), device)
         assign(graph, node, "_spec", spec)
         self._touch(node.expr)
-
-    # ------------------------------------------------------------ graphs and modules
 
     def inputs(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
         """Inputs of a graph."""

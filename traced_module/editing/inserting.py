@@ -57,8 +57,6 @@ class Inserter(Builder, hooks.TraceHooks):
         self.set_as: dict[str, str] = {}  # path that was set -> the path that it got
         self.read_as: dict[int, str] = {}  # node of a module that is read again -> what names of its calls begin with
 
-    # ------------------------------------------------------------ nodes and tensors
-
     def _tensor(self, node: TensorNode) -> Tensor:
         if id(node) not in self.tensors:
             check_owned(self.graph, "call", [node])
@@ -100,8 +98,6 @@ class Inserter(Builder, hooks.TraceHooks):
             at = self.ends[id(expr)] = following
             following = at._next
         return following
-
-    # ------------------------------------------------------------ hooks
 
     def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
         """A public function or tensor method."""
@@ -154,8 +150,6 @@ class Inserter(Builder, hooks.TraceHooks):
         wanted = identifier(module.name or type(module).__name__.lower())
         name = wanted if not hasattr(type(self.scope.owner), wanted) else f"{wanted}_1"
         return self.read(owner, set_attribute(owner, name, module))
-
-    # ------------------------------------------------------------ calls through nodes
 
     def method(self, node: TensorNode, name: str, args: tuple, kwargs: dict) -> Any:
         """`node.method(...)` and operators."""

@@ -117,7 +117,7 @@ def _attached(graph: InternalGraph, path: str, module: TracedModule) -> TracedMo
     """
     made = module._cloned(None)
     if made.graphs:
-        own = made.graphs[0]._journal
+        counts = made.graphs[0]._journal.counts
         attach(graph, path, made)
-        graph._journal.skip(own.counts)
+        graph._journal.skip(counts)
     return made

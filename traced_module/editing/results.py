@@ -91,9 +91,6 @@ def _free_name(graph: InternalGraph, wanted: str, taken: set[str]) -> str:
     return name
 
 
-# ---------------------------------------------------------------- values of submodules
-
-
 def value_in(graph: InternalGraph, node: Any, *, what: str, through: Expr | None = None) -> Any:
     """A node of a graph that has the value of a node of a submodule; see `InternalGraph.value_of`."""
     if isinstance(node, str):

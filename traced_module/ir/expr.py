@@ -347,9 +347,6 @@ class Apply(Expr):
         return f"{self._op}({', '.join(parts)})"
 
 
-# ---------------------------------------------------------------- predicates
-
-
 def is_call_module(expr: Expr, module_cls: type | None = None) -> bool:
     """True for the call of a module (of that class)."""
     if not isinstance(expr, CallMethod) or expr.method != "__call__":

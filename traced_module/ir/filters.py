@@ -68,10 +68,6 @@ def _path_of(item: Any) -> str:
     return "?" if node is None else node_path(node)
 
 
-def _by_name(node: Node) -> tuple[str, ...]:
-    return (node.name,)
-
-
 class ExprFilter(BaseFilter[Expr]):
     """Expressions."""
 
@@ -94,7 +90,7 @@ class NodeFilter(BaseFilter[Node]):
             re.IGNORECASE if ignorecase else 0,
         )
         known = self._items
-        texts = known_as if "." in name else _by_name
+        texts = known_as if "." in name else lambda node: (node.name,)
         found = self._keep(lambda node: any(pattern.fullmatch(text) for text in texts(node)))
         if not found._items:  # MegEngine's names begin with the name of the graph
             found = self._keep(lambda node: pattern.fullmatch(f"{node.graph.name}_{node.name}") is not None)

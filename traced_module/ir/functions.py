@@ -83,9 +83,6 @@ def get_subattr(module: Any, path: str) -> Any:
     return at
 
 
-# ---------------------------------------------------------------- arguments
-
-
 @functools.lru_cache(maxsize=2048)
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
     """Signature of a function, kept."""

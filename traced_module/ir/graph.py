@@ -60,8 +60,6 @@ class InternalGraph:
         self.metadata: dict[str, str] = {}
         alive.add(self)
 
-    # ------------------------------------------------------------ reading
-
     inputs = fixed("_inputs", tuple[Any, ...], "Input nodes; at module level the first is the module's own.", _INPUTS)
 
     outputs = fixed("_outputs", tuple[TensorNode, ...], "Output values.", "add_output_node or reset_outputs")
@@ -177,8 +175,6 @@ class InternalGraph:
         """The names of the graph: MegEngine's name."""
         return self._names
 
-    # ------------------------------------------------------------ running, pictures, copies
-
     def interpret(self, *inputs: Any) -> list[Tensor]:
         """Run the graph on tensors for its inputs (the module itself may come first); returns its outputs."""
         return methods.interpret(self, [x for x in inputs if not isinstance(x, Module)])
@@ -203,8 +199,6 @@ class InternalGraph:
         A copy of a module-level graph belongs to the same module.
         """
         return methods.cloned(self)
-
-    # ------------------------------------------------------------ undoing
 
     def transaction(self, what: str = "transaction") -> AbstractContextManager[None]:
         """Edits in the body are undone together; if the body raises, none of them is left.
@@ -245,8 +239,6 @@ class InternalGraph:
         made = function(*given)
         self._journal.note_origins(function.__name__, given, made)
         return made
-
-    # ------------------------------------------------------------ new expressions
 
     def constant(
         self,
@@ -299,8 +291,6 @@ class InternalGraph:
         """As `insert_exprs`: new expressions go in front of this one, or in front of what makes this node."""
         return methods.insertion(self, place._expr if isinstance(place, Node) else place, before=True)
 
-    # ------------------------------------------------------------ other edits
-
     def rename(self, node: Node, new: str) -> None:
         """Give a node another name. Raises NameInUseError if another node has it."""
         methods.rename(self, node, new)
@@ -333,8 +323,6 @@ class InternalGraph:
     def compile(self) -> None:
         """Remove expressions, here and in graphs that calls enter, that no result needs; then what no graph reads."""
         methods.compile(self)
-
-    # ------------------------------------------------------------ inputs and outputs
 
     def add_input_node(self, shape: Sequence[int], dtype: Any = "float32", name: str = "args") -> TensorNode:
         """Append an input of the traced module; it becomes the last positional argument of a call.
@@ -381,8 +369,6 @@ class InternalGraph:
             GraphError: this graph does not compute the value.
         """
         return methods.value_of(self, node, through=through)
-
-    # ------------------------------------------------------------ parts of edits
 
     def _new_expr_id(self) -> int:
         self._journal.next_expr += 1

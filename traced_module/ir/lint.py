@@ -141,9 +141,6 @@ def _of_modules(model: GraphOwner) -> Iterator[Finding]:
         todo += [(f"{path}.{n}" if path else n, child, not is_layer) for n, child in below]
 
 
-# ---------------------------------------------------------------- graph.lint()
-
-
 def check(graph: InternalGraph) -> None:
     """See `InternalGraph.lint`. Each graph is checked once, however often it is called."""
     seen = {id(graph)}

@@ -75,8 +75,7 @@ def _among(nodes: Iterable[Node], name: str) -> list[Node]:
 
 def own_node(graph: Any, name: str) -> Any:
     """The node of that name in this very graph: names in files are no paths. Raises GraphError if there is none."""
-    found = graph._names.get(name)
-    if found is None:
+    if (found := graph._names.get(name)) is None:
         raise GraphError(f"graph {graph.name!r} has no node {name!r}{nearest_node(graph, name)}")
     return found
 

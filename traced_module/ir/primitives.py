@@ -113,7 +113,7 @@ def remove_dead(graph: InternalGraph) -> int:
     return removed
 
 
-# ---------------------------------------------------------------- what changes do; see `Journal.change`
+# What changes do: see `Journal.change`.
 
 
 def _place(graph: InternalGraph, expr: Expr, before: Expr | None, old: bool, new: bool) -> None:
@@ -191,8 +191,6 @@ def _name(graph: InternalGraph, node: Node, old: str, new: str) -> None:
     node._name = new
 
 
-# ---------------------------------------------------------------- sequences of nodes
-
 # Calls may have thousands of operands, and each may be exchanged: what is kept of a change is where nodes differ, and
 # the places are found without Python for each operand.
 Nodes = Sequence[Node]
@@ -251,9 +249,6 @@ def _follows_from_shapes(expr: Expr) -> bool:
         if isinstance(n, ModuleNode) or not n._expr._from_shapes:
             return False
     return True
-
-
-# ---------------------------------------------------------------- ids
 
 
 def number(graphs: Sequence[InternalGraph], *, flat: bool = False) -> None:

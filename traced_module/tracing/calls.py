@@ -45,9 +45,6 @@ def is_leaf_module(module: Module) -> bool:
     return kind.__module__.startswith("megengine.module.") and kind not in (Module, Sequential)
 
 
-# ---------------------------------------------------------------- running
-
-
 def run_call(expr: Call, values: Sequence[Any]) -> Any:
     """Perform a call on values in place of its inputs."""
     args, kwargs = expr.unflatten_args(values)

@@ -57,8 +57,6 @@ class ModuleTracer(hooks.TraceHooks):
         """Builder of the innermost scope."""
         return self.scopes[-1]
 
-    # ------------------------------------------------------------ hooks
-
     def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
         """A public function or tensor method, called by the user's code."""
         plain = named_only(record.signature, args, kwargs)
@@ -235,8 +233,6 @@ class ModuleTracer(hooks.TraceHooks):
         else:
             result = self._nested(module, read.node, args, kwargs, expr.meta["source"])
         return builder.make_call(expr, inputs, result, f"{read.name}_out", f"{read.node.qualname}.[out]")
-
-    # ------------------------------------------------------------ graphs
 
     def _nested(self, module: Module, node: ModuleNode, args: tuple, kwargs: dict, source: str) -> Any:
         parent = self.current.graph
