@@ -68,8 +68,8 @@ def interpret(
     """Run the graph; returns its outputs.
 
     `on_value(node, tensor)` sees each value (inputs and constants too; those of submodules' graphs as well) and may
-    replace it; `on_expr(expr)` is told what runs next. Values are dropped after their last use. An error gets the
-    failing expression as a note.
+    replace it; `on_expr(expr)` is called before each expression. Values are dropped after their last use.
+    An error gets the failing expression as a note.
     """
     return _Interpreter(on_value, run, on_expr).outputs(graph, check_inputs(graph, inputs))
 
@@ -184,6 +184,6 @@ class _Interpreter:
 
 
 def _note(exc: Exception, expr: Expr, graph: InternalGraph) -> None:
-    """The error tells which expression of which graph was run, and where the user's code made it."""
+    """Add to an error which expression of which graph was running, and the line of the user's code that made it."""
     source = expr.meta.get("source")
     exc.add_note(one_line(f"while running {expr!r} of {graph.qualname}" + (f" ({source})" if source else "")))

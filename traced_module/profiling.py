@@ -92,7 +92,7 @@ def profile(traced: TracedModule, *args: Any, runs: int = 5, **kwargs: Any) -> P
     Args:
         traced: a module of calls or of ops.
         args, kwargs: arguments of its forward.
-        runs: how many runs are measured, after one that is not.
+        runs: how many runs are measured; one run before them is not measured.
 
     Raises:
         OptionError: it is no traced module, or there is no run.
@@ -124,7 +124,7 @@ class _Clock:
         self.runs: list[dict[int, tuple[int, float]]] = []  # expression -> how often, seconds
 
     def run(self, work: Callable[[Callable[[Expr], None]], list[Any]]) -> list[Any]:
-        """Do the work once; it tells which expression begins."""
+        """Do the work once; it calls its argument before each expression."""
         found: dict[int, tuple[int, float]] = {}
         at: Expr | None = None
         begun = 0.0
@@ -146,7 +146,7 @@ class _Clock:
         return result
 
     def timings(self) -> tuple[Timing, ...]:
-        """Medians of all runs; inputs, constants and reads of attributes take no time worth telling."""
+        """Medians of all runs; inputs, constants and reads of attributes take no measurable time."""
         made = []
         for key, expr in self.exprs.items():
             if isinstance(expr, (Input, Constant, GetAttr)):

@@ -11,9 +11,9 @@ from megengine.module import Module
 
 
 def keep_in_reach(kind: type[Module]) -> None:
-    """Let methods and properties of a class be what is read under their names, those of Module too.
+    """Let reads of an object give the methods and properties of its class, also where a submodule has the same name.
 
-    A submodule of such a name (`self.flatten = Flatten()`) is kept all the same: graphs read it, `node.owner` gives it.
+    Such a submodule (`self.flatten = Flatten()`) is kept: graphs read it, and `node.owner` gives it.
     """
     for name in dir(kind):
         own = inspect.getattr_static(kind, name)

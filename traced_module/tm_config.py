@@ -1,7 +1,4 @@
-"""Whether what was traced is run once and compared with the module.
-
-Off by default: tracing computes nothing.
-"""
+"""Whether `trace_module` runs the graph once and compares it with the module; off by default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a graph refuses: nodes and expressions of others, values before they are made, other kinds, other specs."""
+"""Checks of edits: nodes and expressions of other graphs, values before they are made, other kinds, other specs."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def is_composite(value: Any) -> bool:
 def traced_for(module: Module, calls: Sequence[Arguments], what: str) -> TracedModule:
     """A module traced for calls of it, their arguments in normal form: a graph for each kind of arguments.
 
-    Its layers and tensors are shared, and it bears the class of the module.
+    Its layers and tensors are shared, and it keeps the class of the module.
 
     Raises:
         GraphError: the module asks for values, which nodes do not have.

@@ -120,8 +120,8 @@ def _is_fixed(expr: Call) -> bool:
 class Recorder:
     """The changes of one transaction.
 
-    What is described is what the graph holds at the time of the change: names of nodes may change later. Provenance of
-    new expressions is complete when the transaction ends, and is described then.
+    A description holds the names at the time of the change, as nodes may be renamed later. The provenance of new
+    expressions is complete when the transaction ends, and is described then.
     """
 
     def __init__(self, journal: Journal, origins: dict[int, tuple[Any, Origin]]) -> None:
@@ -156,7 +156,7 @@ class Recorder:
         return self._edits
 
     def note(self, what: str, *args: Any) -> None:
-        """Describe a change: `what` is a method below. One that has no words is kept as such: saving tells."""
+        """Describe a change: `what` is a method below. For one that cannot be described saving raises."""
         held = self._arrays()
         try:
             edit = getattr(self, what)(*args)

@@ -21,7 +21,7 @@ from megengine.traced_module.ir.node import Node, TensorNode
 def extract(graph: InternalGraph, inputs: Sequence[TensorNode | str], outputs: Sequence[TensorNode | str]) -> None:
     """Let an outermost graph take the values `inputs`, and return `outputs`; what they do not need is removed.
 
-    Inputs that are still needed stay, in front of the new ones, which bear the names of the values. All arguments of a
+    Inputs that are still needed stay, in front of the new ones, which have the names of the values. All arguments of a
     module are positional then. It is one step for `undo`.
 
     The values may be those of submodules, and are given as nodes or by their paths. Calls of the submodules that an

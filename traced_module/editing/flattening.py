@@ -183,7 +183,7 @@ class _Inliner:
         return _Entered(child, iter(child._order), inner, prefix, below, names, other, expr)
 
     def _labels(self, expr: Call, child: InternalGraph, at: _Entered) -> dict[int, Label]:
-        """What values that leave a graph are called: like those of the call, or like those that the caller gives on.
+        """Names of the values that leave a graph: those of the call, or those under which the caller returns them.
 
         A value of the caller's keeps its name until the call has been copied, so a name that is given on to a graph
         below gets a count where the caller has it too, as in MegEngine.

@@ -86,7 +86,7 @@ def possible_specs(expr: Expr) -> tuple[TensorSpec, ...] | None:
 
 
 def retry(expr: Expr) -> None:
-    """At the end of a transaction: infer an expression again that was impossible; gone if no result needs it."""
+    """At the end of a transaction, infer an expression again that was impossible; remove it if no result needs it."""
     graph = expr._graph
     postponed = graph._journal.postponed
     infer_again(graph, [expr] if expr.in_graph else [])

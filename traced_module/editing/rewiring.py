@@ -208,7 +208,7 @@ def _input_of_callee(expr: Call, name: str) -> int | None:
 
 
 def _other_ways(expr: Call, name: str, signature: inspect.Signature) -> str:
-    """What was meant by an argument that a call does not take."""
+    """The end of a message about an argument that a call does not take: what the caller may have meant."""
     child = child_graph(expr)
     inside = [] if child is None else [node.name for node in child.inputs[1:]]
     known = nearest(name, [*signature.parameters, *inside])

@@ -63,7 +63,7 @@ class Builder:
         self.anchor: Expr | None = None  # new expressions go in front of it; None: last
         self.replayed: Expr | None = None  # of a graph that is traced again: what runs now, and knows its origin
         self.constants: dict[int, Expr] = {}  # of such a graph: value -> what has it
-        self.outsider: Callable[[Tensor], None] | None = None  # is told of tensors that become constants
+        self.outsider: Callable[[Tensor], None] | None = None  # called with each tensor that becomes a constant
 
     def node_of(self, value: Any) -> Node | None:
         """The node of a tensor or a module; None for other values. Unknown tensors become constants."""

@@ -92,7 +92,7 @@ def result_leaves(value: Any, what: object) -> tuple[list[Tensor], TreeDef]:
 
 
 def _how_to_look_into(leaves: Sequence[Any]) -> str:
-    """What helps where results stand in an object of the user's."""
+    """The end of a message about results inside an object of the user's class: how to declare the class."""
     other = next((type(v) for v in leaves if type(v).__module__ not in ("builtins", "numpy")), None)
     if other is None:
         return ""

@@ -1,4 +1,4 @@
-"""Containers of modules as a model that is traced sees them."""
+"""Containers of modules while a model is traced."""
 
 from __future__ import annotations
 
