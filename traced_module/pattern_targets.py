@@ -1,4 +1,4 @@
-"""What a pattern calls: an op, a function, a tensor method, a module of a class, an operator in any spelling."""
+"""What a pattern calls: an operation in every spelling (op, function, method, operator), or modules of a class."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import dis
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +23,8 @@ from megengine.traced_module.ir.node import Node
 from megengine.traced_module.operators import BINARY, COMMUTATIVE, COMPARED
 
 Key = tuple[str, Any]
+_MODULE: Key = ("module", None)
+OTHER_ORDER = frozenset({"batch_norm"})  # functions whose tensors come in another order than those of their op
 
 
 def key_of(expr: Expr) -> Key:
@@ -33,90 +34,88 @@ def key_of(expr: Expr) -> Key:
     if isinstance(expr, CallFunction):
         return ("function", expr.qualified)
     if isinstance(expr, CallMethod):
-        return ("module", None) if expr.method == "__call__" else ("method", expr.method)
+        return _MODULE if expr.method == "__call__" else ("method", expr.method)
     return ("", None)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Target:
-    """What is called: an op, a function, a tensor method, a module of a class."""
+class _Operation(NamedTuple):
+    """One operation: what an expression may call for it."""
 
-    kind: str
-    name: Any
+    name: str
+    spellings: Mapping[Key, bool]  # what is called -> whether its operands come the other way round
+    operands: tuple[str, ...] = ()  # names of the operands of an operator
+
+
+class Target:
+    """What is called: an operation, or modules of a class.
+
+    An operation is matched in every spelling: `Target("add")`, `Target(F.add)`, `Target("+")` and `Target(".__add__")`
+    are the op `add`, the function, `x + y`, `x += y` and `1 + x`, in graphs of calls and of ops.
+
+    Args:
+        callee: an op's name, a public function or its printed name ("nn.conv2d"), an operator's sign, a tensor method
+            with a dot in front, or a class of modules.
+
+    Raises GraphError for anything else, with the nearest name.
+    """
+
+    __slots__ = ("_operation", "module_class")
+
+    def __init__(self, callee: Any) -> None:
+        self.module_class = callee if isinstance(callee, type) and issubclass(callee, Module) else None
+        self._operation = _Operation("", {_MODULE: False}) if self.module_class else _operation_of(callee)
 
     def matches(self, expr: Expr) -> bool:
         """True if the expression calls it."""
-        if self.kind != "module":
-            return key_of(expr) == (self.kind, self.name)
-        called = isinstance(expr, CallMethod) and expr.method == "__call__"
-        return called and issubclass(expr.inputs[0].module_type, self.name)
+        if key_of(expr) not in self._operation.spellings:
+            return False
+        return self.module_class is None or issubclass(expr.inputs[0].module_type, self.module_class)
 
     def keys(self) -> set[Key] | None:
         """What an expression that matches can be (`key_of`); None for anything."""
-        return {(self.kind, None if self.kind == "module" else self.name)}
+        return set(self._operation.spellings)
 
     @property
     def commutes(self) -> bool:
-        """True for what gives the same with its operands exchanged."""
-        return self.kind != "module" and self.name.rpartition(".")[2].strip("_") in COMMUTATIVE
+        """True for an operation that gives the same with its operands exchanged."""
+        return self._operation.name in COMMUTATIVE
 
     def operands(self, expr: Expr) -> tuple[Any, ...] | None:
-        """Operands of an operator as they are written, nodes and numbers; None for other calls."""
-        del expr
-        return None
+        """Operands of an operator in the order of its function, nodes and numbers; None for other calls."""
+        if not self._operation.operands:
+            return None
+        given = tuple(expr.named_args.values()) if isinstance(expr, Call) else expr.inputs
+        given = given[: len(self._operation.operands)]
+        return given[::-1] if self._operation.spellings[key_of(expr)] else tuple(given)
 
     def attributes(self, expr: Any, *, turned: bool = False) -> Mapping[str, Any]:
-        """What a call has by name; with its first two operands exchanged if it is `turned`."""
+        """What a call has by name, defaults too; with its first two operands exchanged if it is `turned`."""
+        if self.module_class is not None:
+            return _ModuleAttributes(expr.inputs[0].owner)
+        operands = self.operands(expr)
+        if operands is not None:  # by the names that the function has for them; constants stand for their values
+            values = [_number(v) for v in (operands[::-1] if turned else operands)]
+            named = dict(zip(self._operation.operands, values, strict=False))
+            return {**named, **expr.attrs} if isinstance(expr, Apply) else named
         if isinstance(expr, Apply):
             return expr.attrs
-        if self.kind == "module":
-            return _ModuleAttributes(expr.inputs[0].owner)
-        return _turned(expr.named_args) if turned else expr.named_args
+        parameters = expr.signature.parameters.values()
+        named = {p.name: p.default for p in parameters if p.default is not p.empty} | expr.named_args
+        return _turned(named) if turned else named
 
-    def known_attributes(self) -> Iterable[str] | None:
+    def known_attributes(self) -> set[str] | None:
         """Names that `attributes` may have; None for what is not known."""
-        if self.kind == "op":
-            return _op_attributes(self.name)
-        if self.kind == "module":
-            return _attributes_of_class(self.name)
-        if self.kind == "method":
-            return _parameters(getattr(Tensor, self.name))
-        record = public_functions.get(self.name)
-        function = wrapped_functions.get(self.name) if record is None else record.function
-        return None if function is None else _parameters(function)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Operator(Target):
-    """An operator of tensors in any spelling: `x + y`, `x += y`, `F.add(x, y)`, the op "add"."""
-
-    parameters: tuple[str, ...]
-    spelt: Mapping[Key, bool]  # what is called -> whether its operands come the other way round
-
-    def matches(self, expr: Expr) -> bool:
-        """True for the operator."""
-        return key_of(expr) in self.spelt
-
-    def keys(self) -> set[Key] | None:
-        """Its spellings."""
-        return set(self.spelt)
-
-    def operands(self, expr: Expr) -> tuple[Any, ...] | None:
-        """Operands as they are written."""
-        given = tuple(expr.named_args.values()) if isinstance(expr, Call) else expr.inputs
-        given = given[: len(self.parameters)]
-        return tuple(reversed(given)) if self.spelt[key_of(expr)] else tuple(given)
-
-    def attributes(self, expr: Any, *, turned: bool = False) -> Mapping[str, Any]:
-        """Operands by the names that the function has for them; constants stand for their values."""
-        operands = [_number(v) for v in self.operands(expr) or ()]
-        named = dict(zip(self.parameters, operands[::-1] if turned else operands, strict=False))
-        return {**named, **expr.attrs} if isinstance(expr, Apply) else named
-
-    def known_attributes(self) -> Iterable[str] | None:
-        """Names of the operands, and attributes of the op."""
-        ops = [name for kind, name in self.spelt if kind == "op"]
-        return [*self.parameters, *(name for op in ops for name in _op_attributes(op))]
+        if self.module_class is not None:
+            return _attributes_of_class(self.module_class)
+        known = set(self._operation.operands)
+        for kind, name in self._operation.spellings:
+            names = (
+                _op_attributes(name) if kind == "op" else () if self._operation.operands else _parameters(kind, name)
+            )
+            if names is None:
+                return None
+            known.update(names)
+        return known
 
 
 def _turned(named: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -130,71 +129,75 @@ def _number(value: Any) -> Any:
     return value.expr.value.numpy() if isinstance(value, Node) and isinstance(value.expr, Constant) else value
 
 
-# ---------------------------------------------------------------- names of what is called
+# ---------------------------------------------------------------- names of operations
 
 
-def target_of(callee: Any) -> Target:
-    """What `callee` names: an op, an operator, `.name` of a tensor method, a public function, a class of modules."""
-    if isinstance(callee, str):
-        return _named(callee)
-    if isinstance(callee, type) and issubclass(callee, Module):
-        return Target("module", callee)
+def _operation_of(callee: Any) -> _Operation:
     if callable(callee):
         name = qualified_name(callee)
-        return _operators().get(name) or Target("function", name)
-    raise GraphError(f"pattern: {callee!r} cannot be called; expected an op's name, '.method', a function or a class")
-
-
-def _named(name: str) -> Target:
-    if name.startswith("."):
+        return _operations().get(name) or _Operation(name, {("function", name): False})
+    if not isinstance(callee, str):
+        raise GraphError(
+            f"pattern: {callee!r} cannot be called; expected an op's name, '.method', a function or a class"
+        )
+    if callee in _operations():
+        return _operations()[callee]
+    if callee.startswith("."):
         methods = [f".{name}" for name in dir(Tensor) if callable(getattr(Tensor, name))]
-        if name not in methods:
-            raise GraphError(f"pattern: tensors have no method {name!r}{nearest(name, methods)}")
-        return Target("method", name[1:])
-    found = _operators().get(name) or _printed_functions().get(name)
-    if found is not None:
-        return found
-    if name not in registry:
-        raise GraphError(f"pattern: unknown op {name!r}{nearest(name, registry)}; methods are written '.name'")
-    return Target("op", name)
+        if callee not in methods:
+            raise GraphError(f"pattern: tensors have no method {callee!r}{nearest(callee, methods)}")
+        return _Operation(callee, {("method", callee[1:]): False})
+    if callee not in registry:
+        raise GraphError(f"pattern: unknown op {callee!r}{nearest(callee, registry)}; methods are written '.name'")
+    return _Operation(callee, {("op", callee): False})
 
 
 @functools.cache
-def _printed_functions() -> dict[str, Target]:
-    """Functions by the names under which graphs print them: "nn.conv2d"."""
-    return {
-        f"{r.home.rpartition('.')[2]}.{r.name}": _operators().get(q) or Target("function", q)
-        for q, r in public_functions.items()
-    }
-
-
-@functools.cache
-def _operators() -> dict[str, Operator]:
-    """Operators by every name that they have: sign, method, function, op."""
+def _operations() -> dict[str, _Operation]:
+    """Operations of the public functions by every name: sign, ".method", function, printed function, op."""
     bases: dict[str, list[PublicFunction]] = {}
     for record in public_functions.values():
         for base in {method.strip("_") for method in record.methods if method.startswith("__")}:
             bases.setdefault(base, []).append(record)
     signs = {**BINARY, **COMPARED, "invert": "~"}  # not the minus and plus of one operand, which share their signs
-    found: dict[str, Operator] = {}
-    for base in bases:
-        if f"r{base}" in bases or base in signs or base in registry:
-            operator = _operator(base, bases)
-            names = [signs.get(base, base), *(name for kind, name in operator.spelt)]
-            found.update(dict.fromkeys(names, operator))
-    return found
+    operators = {base for base in bases if f"r{base}" in bases or base in signs or base in registry}
+    made = [_operator(base, bases) for base in operators]
+    in_operators = {key for operation in made for key in operation.spellings}
+    groups: dict[str, dict[Key, bool]] = {}
+    for qualified, record in public_functions.items():
+        keys = [("function", qualified), *(("method", name) for name in record.methods)]
+        if in_operators.isdisjoint(keys):
+            named = record.methods[0] if record.methods and record.name not in registry else record.name
+            groups.setdefault(named, {}).update(dict.fromkeys(keys, False))
+    for name, spellings in groups.items():
+        if name in registry and name not in OTHER_ORDER:
+            spellings["op", name] = False
+        made.append(_Operation(name, spellings))
+    return {name: operation for operation in made for name in _names(operation, signs)}
 
 
-def _operator(base: str, bases: Mapping[str, list[PublicFunction]]) -> Operator:
+def _names(operation: _Operation, signs: Mapping[str, str]) -> Iterable[str]:
+    if operation.operands:
+        yield signs.get(operation.name, operation.name)
+    for kind, name in operation.spellings:
+        yield f".{name}" if kind == "method" else name
+        if kind == "method" and operation.operands:
+            yield name
+        if kind == "function":
+            home, _, last = name.rpartition(".")
+            yield f"{home.rpartition('.')[2]}.{last}"
+
+
+def _operator(base: str, bases: Mapping[str, list[PublicFunction]]) -> _Operation:
     records = [*bases[base], *(r for r in public_functions.values() if r.name == base)]
-    spelt: dict[Key, bool] = {("method", f"__{base}__"): False}
+    spellings: dict[Key, bool] = {("method", f"__{base}__"): False}
     for form, turned in ((f"i{base}", False), (f"r{base}", True)):
         if form in bases:
-            spelt["method", f"__{form}__"] = turned
+            spellings["method", f"__{form}__"] = turned
     for record in records:
-        spelt["function", record.qualified] = False
-    spelt.update({("op", name): False for name in (base, *(r.name for r in records)) if name in registry})
-    return Operator("operator", base, tuple(records[0].signature.parameters), spelt)
+        spellings["function", record.qualified] = False
+    spellings.update({("op", name): False for name in (base, *(r.name for r in records)) if name in registry})
+    return _Operation(base, spellings, tuple(records[0].signature.parameters))
 
 
 # ---------------------------------------------------------------- attributes
@@ -225,10 +228,13 @@ def _op_attributes(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _parameters(function: Any) -> tuple[str, ...] | None:
-    """Names of a function's parameters; None where any name will do."""
-    found = signature_of(function).parameters
-    return None if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in found.values()) else tuple(found)
+def _parameters(kind: str, name: str) -> tuple[str, ...] | None:
+    """Names of a function's or method's parameters; None where any name will do."""
+    record = public_functions.get(name)
+    function = getattr(Tensor, name) if kind == "method" else record.function if record else wrapped_functions.get(name)
+    found = {} if function is None else signature_of(function).parameters
+    known = function is not None and not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in found.values())
+    return tuple(found) if known else None
 
 
 def _attributes_of_class(kind: type) -> set[str] | None:

@@ -17,7 +17,7 @@ import numpy as np
 from megengine.core.errors import GraphError
 from megengine.traced_module.ir.expr import Constant, Expr, GetAttr, Input
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode, module_of
-from megengine.traced_module.pattern_targets import Target, check_attributes, fits, target_of
+from megengine.traced_module.pattern_targets import Target, check_attributes, fits
 
 _NUMBERS = (bool, int, float, np.number)
 
@@ -126,7 +126,7 @@ def call(callee: Any, *inputs: Pattern, commutative: bool | None = None, **attri
 
     Raises GraphError for what cannot be called, and for an attribute that it does not have.
     """
-    target = target_of(callee)
+    target = Target(callee)
     for given in inputs:
         _check_pattern(f"an input of {callee!r}", given)
     commutes = target.commutes if commutative is None else commutative
@@ -142,7 +142,7 @@ def optional(callee: Any, inner: Pattern, **attributes: Any) -> Pattern:
 def repeated(callee: Any, inner: Pattern, *, least: int = 0) -> Pattern:
     """`inner` behind any number of calls of `callee` with one input."""
     _check_pattern(f"what {callee!r} is called on", inner)
-    return Repeated(target_of(callee), inner, least)
+    return Repeated(Target(callee), inner, least)
 
 
 def _check_pattern(what: str, given: Any) -> None:

@@ -1,25 +1,21 @@
 """Activations spelled out in elementary operations, and the ops that they are: one table lookup in integers."""
 
+from typing import Any
+
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
-from megengine.traced_module.passes import constant_value
 from megengine.traced_module.passes.rewriting import Found, Rule, rewrite
-from megengine.traced_module.patterns import Pattern, any_, call, const
+from megengine.traced_module.patterns import Pattern, any_, call, const, fixed_value
 
 
 def _number(value: float) -> Pattern:
     """A constant of one element that is float32's nearest to `value`, or its neighbour."""
 
-    def equal(node: TensorNode) -> bool:
-        found = constant_value(node)
+    def equal(node: Any) -> bool:
+        found = fixed_value(node)
         return found is not None and found.size == 1 and abs(float(found.reshape(())) - value) <= 2e-7 * abs(value)
 
     return const().where(equal)
-
-
-def _from_0_to_6(node: TensorNode) -> bool:
-    attrs = node.expr.attrs
-    return (attrs.get("lo"), attrs.get("hi")) == (0, 6)
 
 
 def _sixth(value: Pattern) -> Pattern:
@@ -28,7 +24,7 @@ def _sixth(value: Pattern) -> Pattern:
 
 _X = any_()
 _SHIFTED = call("add", _X, _number(3.0))
-_RAMP = call("relu6", _SHIFTED) | call("clip", _SHIFTED).where(_from_0_to_6)
+_RAMP = call("relu6", _SHIFTED) | call("clip", _SHIFTED, lo=0, hi=6) | call("clip", _SHIFTED, lower=0, upper=6)
 
 
 def _named(op: str, pattern: Pattern) -> Rule:

@@ -1,5 +1,7 @@
 """Patterns and rules, on graphs of ops and of calls."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -7,11 +9,14 @@ import megengine.functional as F
 import megengine.module as M
 from megengine.core.errors import GraphError, MegEngineError
 from megengine.core.spec import TensorSpec
+from megengine.dispatch import registry
+from megengine.dispatch.public import public_functions
 from megengine.tensor import tensor
 from megengine.traced_module import InternalGraph, interpret, lower, record, register_as_builtin, trace_module
 from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.ir.queries import applied
 from megengine.traced_module.passes.rewriting import Rule, find, rewrite
+from megengine.traced_module.pattern_targets import OTHER_ORDER, Target
 from megengine.traced_module.patterns import any_, call, const, match, optional, repeated, rest
 
 SPEC = TensorSpec((2, 3), np.dtype(np.float32))
@@ -334,6 +339,60 @@ def test_an_operator_is_found_however_it_is_spelt_and_written(name):
         for spelling in spellings:
             assert len(find(graph, call(spelling))) == len(graph.outputs)
             assert not find(graph, call("%"))
+
+
+@pytest.mark.parametrize("callee", ["add", "+", "__add__", ".__add__", ".__radd__", "elemwise.add", F.add], ids=str)
+def test_a_target_is_the_op_the_function_the_method_and_the_operator(callee):
+    class Sums(M.Module):
+        def forward(self, x):
+            y = x + x
+            y += x
+            return F.add(1 + y, 2)
+
+    traced = trace_module(Sums(), tensor(np.ones((2, 3), np.float32)))
+    for graph in (traced.graph, lower(traced).graph):
+        exprs = [e for e in graph.exprs() if e.kind in ("Apply", "CallFunction", "CallMethod")]
+        assert len(exprs) == 4 and all(Target(callee).matches(e) for e in exprs)
+    assert not any(Target("mul").matches(e) for e in exprs)
+
+
+@pytest.mark.parametrize("callee", ["sum", ".sum", F.sum, "reshape", ".view", F.reshape, "relu", F.relu], ids=str)
+def test_a_target_without_an_operator_is_the_op_the_function_and_the_methods(callee):
+    class Calls(M.Module):
+        def forward(self, x):
+            y = F.relu(x)
+            return F.reshape(y, (3, 2)), y.reshape(6), y.view(6), F.sum(y, axis=1), y.sum(axis=1)
+
+    traced = trace_module(Calls(), tensor(np.ones((2, 3), np.float32)))
+    count = {"sum": 2, "view": 3, "reshape": 3, "relu": 1}[getattr(callee, "__name__", callee).strip(".")]
+    assert len(find(traced.graph, call(callee))) == len(find(lower(traced).graph, call(callee))) == count
+    if "sum" in str(callee):
+        for graph in (traced.graph, lower(traced).graph):
+            assert len(find(graph, call(callee, axis=-1))) == len(find(graph, call(callee, keepdims=False))) == 2
+
+
+def sources(expr):
+    """Of each input, which input of the graph it comes from; constants are left out."""
+    for node in expr.inputs:
+        while node.expr.inputs:
+            node = node.expr.inputs[0]
+        if node.expr.kind == "Input":
+            yield node.graph.inputs.index(node)
+
+
+def test_functions_and_ops_of_one_target_take_their_tensors_in_one_order():
+    """A pattern names operands by place, so those of a function and of its op must be the same."""
+    tried = 0
+    for function in public_functions.values():
+        if function.name not in registry or function.methods or function.name in OTHER_ORDER:
+            continue
+        sample = next(iter(registry[function.name].samples()))
+        with contextlib.suppress(MegEngineError, TypeError):  # it needs more arguments than the tensors
+            graph = record(function.function, [TensorSpec(x.shape, x.dtype) for x in sample.inputs])
+            for order in (list(sources(e)) for e in graph.exprs() if getattr(e, "op", "") == function.name):
+                tried += 1
+                assert order == sorted(order), function.qualified
+    assert tried > 40
 
 
 class Numbers(M.Module):

@@ -7,7 +7,6 @@ A pattern stands for an expression; `PatternMatcher` finds it. Each becomes a pa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from megengine.core.errors import GraphError, PatternError
@@ -21,10 +20,9 @@ from megengine.traced_module.ir.expr import (
     is_call_tensor_method,
     is_constant,
 )
-from megengine.traced_module.ir.functions import qualified_name
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.operators import ARITHMETIC
-from megengine.traced_module.pattern_targets import Target, check_attributes, fits, target_of
+from megengine.traced_module.pattern_targets import Target, check_attributes, fits
 from megengine.traced_module.patterns import CallOf, Pattern, any_, rest
 
 
@@ -105,21 +103,21 @@ for _name in ARITHMETIC:
     setattr(ExprPattern, f"__i{_name}__", _binary(f"__i{_name}__"))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _Fits(Target):
     """The call of whatever a pattern looks for."""
 
+    def __init__(self, pattern: ExprPattern) -> None:
+        self.pattern = pattern
+
     def matches(self, expr: Expr) -> bool:
         """True if the pattern fits."""
-        return isinstance(expr, Expr) and self.name.fits(expr)
+        return isinstance(expr, Expr) and self.pattern.fits(expr)
 
     def keys(self) -> None:
         """Of what kind the call is is not known."""
 
-    @property
-    def commutes(self) -> bool:
-        """Operands come in their order."""
-        return False
+    def operands(self, expr: Expr) -> None:
+        """Only nodes are held against the inputs of a pattern."""
 
 
 class CallPattern(ExprPattern):
@@ -152,7 +150,7 @@ class CallPattern(ExprPattern):
     def _native(self, known: dict[int, Pattern]) -> Pattern:
         inputs = [arg.native(known) for arg in self.args]
         inputs += [] if self._match_all_args else [rest()]
-        return CallOf(_Fits("pattern", self.op), tuple(inputs))
+        return CallOf(_Fits(self.op), tuple(inputs))
 
     def __repr__(self) -> str:
         return f"{self.op!r}({','.join(map(repr, self.args))})"
@@ -198,7 +196,7 @@ class ModulePattern(ExprPattern):
 
         Raises GraphError for one that no module of the class has.
         """
-        check_attributes(self.target, target_of(self.target), attrs)
+        check_attributes(self.target, Target(self.target), attrs)
         self.attrs.update(attrs)
         return self
 
@@ -224,7 +222,7 @@ class FunctionPattern(ExprPattern):
 
         Raises GraphError for one that the function does not have.
         """
-        check_attributes(self.target, Target("function", qualified_name(self.target)), params)
+        check_attributes(self.target, Target(self.target), params)
         self.params.update(params)
         return self
 
@@ -249,7 +247,7 @@ class TensorMethodPattern(ExprPattern):
     """The call of a tensor's method."""
 
     def __init__(self, method: str) -> None:
-        target_of(f".{method}")  # there has to be one
+        Target(f".{method}")  # there has to be one
         self.target = method
 
     def fits(self, expr: Expr) -> bool:

@@ -9,12 +9,13 @@ from typing import Any
 from megengine.core.errors import GraphError
 from megengine.traced_module.editing.checking import check_owned
 from megengine.traced_module.ir.expr import Constant, Expr, Input
+from megengine.traced_module.ir.functions import function_of
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.node import TensorNode
-from megengine.traced_module.ir.primitives import assign, remove_dead
+from megengine.traced_module.ir.node import Node, TensorNode
+from megengine.traced_module.ir.primitives import assign, is_among, remove_dead, unlink
 from megengine.traced_module.ir.provenance import marked
-from megengine.traced_module.ir.queries import child_graphs
-from megengine.traced_module.pattern_targets import key_of
+from megengine.traced_module.passes.layer_uses import graphs_below
+from megengine.traced_module.pattern_targets import Target, key_of
 from megengine.traced_module.patterns import CallOf, Match, OneOf, Pattern, Repeated, Where, match
 
 
@@ -22,9 +23,16 @@ from megengine.traced_module.patterns import CallOf, Match, OneOf, Pattern, Repe
 class Rule:
     """`build(m)` gives the node that takes the place of what `pattern` matched, or None to leave it.
 
-    `m[part]` is the node of a part of the pattern. At op level `m.apply(op, *nodes, attrs=...)` adds ops; at module
-    level functions and tensor methods are called on nodes. Values inside the match that something else uses too keep
-    it from being replaced, unless `shared` is set. `when(m)` can refuse a match.
+    `m[part]` is the node of a part of the pattern, `m.apply(op, *nodes, attrs=...)` adds an op, or a call of its
+    function in a graph of calls. There, functions, methods and layers may be called on nodes, too.
+
+    Args:
+        name: noted at what the rule makes.
+        pattern: what is replaced.
+        build: makes the replacement.
+        when: refuses a match.
+        shared: values inside the match may be used outside it, too; else these keep it from being replaced.
+        origin: the part whose module, source line and passes the replacement carries; the whole if it is left out.
 
     Example:
         >>> x = any_()
@@ -36,6 +44,7 @@ class Rule:
     build: Callable[[Found], Any]
     when: Callable[[Found], bool] | None = None
     shared: bool = False
+    origin: Pattern | None = None
 
     def __post_init__(self) -> None:
         wrong = (
@@ -66,24 +75,28 @@ class Found:
         return self.match.expr(pattern)
 
     def apply(self, op: str, *inputs: TensorNode, attrs: dict[str, Any] | None = None, name: str = "") -> Any:
-        """Add an op in front of the root."""
+        """Add an op in front of the root; in a graph of calls, a call of the function of that op."""
+        if self.graph._inputs_self():
+            qualified = next(name for kind, name in Target(op).keys() or () if kind == "function")
+            return function_of(qualified)(*inputs, **(attrs or {}))
         return self.graph.apply(op, *inputs, attrs=attrs, name=name, before=self.root.expr, meta=self.root.meta)
 
-    def constant(self, value: Any, name: str = "const_tensor") -> TensorNode:
+    def constant(self, value: Any, name: str = "const_tensor", meta: Any = None) -> TensorNode:
         """Add a constant in front of the root."""
-        return self.graph.constant(value, name, before=self.root.expr, meta=self.root.meta)
+        return self.graph.constant(value, name, before=self.root.expr, meta=self.root.meta if meta is None else meta)
 
     def is_private(self) -> bool:
         """True if nothing outside the match uses what is computed inside it."""
         inside = {id(e) for e in self.match.exprs}
         returned = {id(n) for n in self.graph.outputs}
+        nodes = [n for e in self.match.exprs for n in e.outputs if n is not self.root]
+        return all(id(n) not in returned and all(id(u) in inside for u in n.users) for n in nodes)
+
+    def remove_unused(self) -> None:
+        """Remove the expressions of the match whose values nothing uses any more."""
         for expr in self.match.exprs:
-            for node in expr.outputs:
-                if node is self.root:
-                    continue
-                if id(node) in returned or any(id(u) not in inside for u in node.users):
-                    return False
-        return True
+            if not any(n.users or is_among(n, self.graph.outputs) for n in expr.outputs) and not expr._disable_remove:
+                unlink(self.graph, expr)
 
 
 def _root_keys(pattern: Pattern) -> set[tuple[str, Any]] | None:
@@ -110,10 +123,16 @@ def find(graph: InternalGraph, pattern: Pattern, *, recursive: bool = True) -> l
     return found
 
 
-def rewrite(graph: InternalGraph, rules: Sequence[Rule], *, recursive: bool = True) -> int:
+def rewrite(graph: InternalGraph, rules: Sequence[Rule], *, recursive: bool = True, last_first: bool = False) -> int:
     """Apply rules in one sweep, the first that fits at each expression; returns how many were applied.
 
     Time is linear in the graph. What a rule builds is not looked at again in the same sweep.
+
+    Args:
+        graph: changed in place.
+        rules: in the order in which they are tried.
+        recursive: the graphs that its calls enter are swept, too.
+        last_first: begin with the last expression, so that of patterns that begin alike the longest match is found.
 
     Raises what a rule raises, with a note that names it; the graph is as it was then.
     """
@@ -121,46 +140,49 @@ def rewrite(graph: InternalGraph, rules: Sequence[Rule], *, recursive: bool = Tr
         wrong = graph if not isinstance(graph, InternalGraph) else next(r for r in rules if not isinstance(r, Rule))
         raise GraphError(f"rewrite: got a {type(wrong).__name__}; expected a graph (traced.graph) and a list of rules")
     keyed = [(rule, _root_keys(rule.pattern)) for rule in rules]
+    return sum(_sweep(one, keyed, last_first) for one in (graphs_below(graph) if recursive else [graph]))
+
+
+def _sweep(graph: InternalGraph, keyed: Sequence[tuple[Rule, Any]], last_first: bool) -> int:
     applied = 0
     with graph._edit("rewrite"):
-        for expr in graph.exprs(recursive=False):
+        exprs = graph.exprs(recursive=False)
+        for expr in reversed(exprs) if last_first else exprs:
             if isinstance(expr, (Input, Constant)) or not expr.in_graph:
                 continue
             key = key_of(expr)
             applied += any(_named_try(graph, expr, rule) for rule, keys in keyed if keys is None or key in keys)
         if applied:
             remove_dead(graph)
-    if recursive:
-        applied += sum(rewrite(child, rules) for child in child_graphs(graph))
     return applied
 
 
 def _named_try(graph: InternalGraph, expr: Expr, rule: Rule) -> bool:
     try:
-        return _try(graph, expr, rule)
+        return any(_try(graph, node, rule) for node in expr.outputs)
     except Exception as exc:
         exc.add_note(f"in rule {rule.name!r} at {expr!r} of {graph.qualname}")
         raise
 
 
-def _try(graph: InternalGraph, expr: Expr, rule: Rule) -> bool:
-    for node in expr.outputs:
-        matched = match(rule.pattern, node)
-        if matched is None:
-            continue
-        found = Found(graph, matched)
-        if not (rule.shared or found.is_private()) or (rule.when is not None and not rule.when(found)):
-            continue
-        first = graph._journal.next_expr
-        new = _built(graph, rule, found)
-        if new is None or new is node:
-            continue
-        check_owned(graph, f"what rule {rule.name!r} builds", [new])
-        for expr in _made_since(first, new):
-            assign(graph, expr, "meta", marked({**expr.meta, **node.meta}, rule.name))
-        graph.replace_node({node: new})
-        return True
-    return False
+def _try(graph: InternalGraph, node: Node, rule: Rule) -> bool:
+    matched = match(rule.pattern, node)
+    if matched is None:
+        return False
+    found = Found(graph, matched)
+    if not (rule.shared or found.is_private()) or (rule.when is not None and not rule.when(found)):
+        return False
+    first = graph._journal.next_expr
+    new = _built(graph, rule, found)
+    if new is None or new is node:
+        return False
+    check_owned(graph, f"what rule {rule.name!r} builds", [new])
+    origin = node if rule.origin is None else found[rule.origin]
+    for expr in _made_since(first, new):
+        assign(graph, expr, "meta", marked({**expr.meta, **origin.meta}, rule.name))
+    graph.replace_node({node: new})
+    found.remove_unused()
+    return True
 
 
 def _made_since(first: int, node: Any) -> list[Expr]:
