@@ -5,7 +5,7 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -88,10 +88,10 @@ class Target:
         given = given[: len(self._operation.operands)]
         return given[::-1] if self._operation.spellings[key_of(expr)] else tuple(given)
 
-    def attributes(self, expr: Any, *, turned: bool = False) -> Mapping[str, Any]:
-        """What a call has by name, defaults too; with its first two operands exchanged if it is `turned`."""
+    def attributes(self, expr: Any, names: Iterable[str], *, turned: bool = False) -> Mapping[str, Any]:
+        """What a call has by these names, defaults too; with its first two operands exchanged if it is `turned`."""
         if self.module_class is not None:
-            return _ModuleAttributes(expr.inputs[0].owner)
+            return _attributes_of_module(expr.inputs[0].owner, names)
         operands = self.operands(expr)
         if operands is not None:  # by the names that the function has for them; constants stand for their values
             values = [_number(v) for v in (operands[::-1] if turned else operands)]
@@ -268,26 +268,12 @@ def _stored(function: FunctionType) -> frozenset[str]:
     return frozenset(i.argval for i in dis.get_instructions(function) if i.opname == "STORE_ATTR")
 
 
-class _ModuleAttributes(Mapping):
-    """Attributes of a module: its own, and those of its class."""
-
-    def __init__(self, module: Module) -> None:
-        self._module = module
-        self._own = object.__getattribute__(module, "__dict__")
-
-    def __getitem__(self, name: str) -> Any:
-        if name in self._own:
-            return self._own[name]
-        found = inspect.getattr_static(type(self._module), name, None)
-        if found is None or isinstance(found, Callable):
-            raise KeyError(name)
-        return getattr(self._module, name)
-
-    def __iter__(self) -> Any:
-        return iter(self._own)
-
-    def __len__(self) -> int:
-        return len(self._own)
+def _attributes_of_module(module: Module, names: Iterable[str]) -> dict[str, Any]:
+    """Those of these attributes that a module has itself, or from its class."""
+    own = object.__getattribute__(module, "__dict__")
+    kind = type(module)
+    found = [n for n in names if n in own or not callable(inspect.getattr_static(kind, n, callable))]
+    return {name: own[name] if name in own else getattr(module, name) for name in found}
 
 
 # ---------------------------------------------------------------- values

@@ -8,8 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from megengine.core.errors import GraphError
 from megengine.traced_module.ir.expr import Constant, Expr, GetAttr, Input
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode, module_of
-from megengine.traced_module.pattern_targets import Target, check_attributes, fits
+from megengine.traced_module.pattern_targets import Key, Target, check_attributes, fits, key_of
 
 _NUMBERS = (bool, int, float, np.number)
 
@@ -27,7 +27,7 @@ class Pattern:
     """Something that a node can match. One pattern object stands for one node wherever it occurs."""
 
     def __or__(self, other: Pattern) -> Pattern:
-        return OneOf((self, other))
+        return either((self, other))
 
     def where(self, condition: Callable[[Any], bool]) -> Pattern:
         """The same pattern for nodes for which `condition(node)` holds; asked of nodes that match the pattern."""
@@ -63,6 +63,7 @@ class OneOf(Pattern):
     """The first of several patterns that matches."""
 
     choices: tuple[Pattern, ...]
+    keys: tuple[set[Key] | None, ...] = ()  # of each choice, so that most are left out without a look at them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,6 +135,12 @@ def call(callee: Any, *inputs: Pattern, commutative: bool | None = None, **attri
     return CallOf(target, inputs or None, attributes, commutes)
 
 
+def either(patterns: Iterable[Pattern]) -> Pattern:
+    """The first of several patterns that matches."""
+    choices = tuple(patterns)
+    return OneOf(choices, tuple(map(root_keys, choices)))
+
+
 def optional(callee: Any, inner: Pattern, **attributes: Any) -> Pattern:
     """`inner`, or a call on it."""
     return call(callee, inner, **attributes) | inner
@@ -143,6 +150,17 @@ def repeated(callee: Any, inner: Pattern, *, least: int = 0) -> Pattern:
     """`inner` behind any number of calls of `callee` with one input."""
     _check_pattern(f"what {callee!r} is called on", inner)
     return Repeated(Target(callee), inner, least)
+
+
+def root_keys(pattern: Pattern) -> set[Key] | None:
+    """What the expression at the root of a match can call (`key_of`); None for anything."""
+    if isinstance(pattern, CallOf) or (isinstance(pattern, Repeated) and pattern.least):
+        return pattern.target.keys()
+    if isinstance(pattern, Where):
+        return root_keys(pattern.inner)
+    if isinstance(pattern, OneOf):
+        return None if any(k is None for k in pattern.keys) else set().union(*(k or () for k in pattern.keys))
+    return None
 
 
 def _check_pattern(what: str, given: Any) -> None:
@@ -199,7 +217,7 @@ class _State:
         have = self.bindings.get(id(pattern))
         if have is not None:
             return self if have is value or have == value else None
-        return replace(self, bindings={**self.bindings, id(pattern): value})
+        return _State({**self.bindings, id(pattern): value}, self.exprs)
 
 
 def match(pattern: Pattern, node: Node) -> Match | None:
@@ -209,20 +227,26 @@ def match(pattern: Pattern, node: Node) -> Match | None:
     return None
 
 
+def constant_value(node: Node) -> np.ndarray | None:
+    """The array of a constant, None for other values."""
+    return node.expr.value.numpy() if isinstance(node.expr, Constant) else None
+
+
 def fixed_value(node: Any) -> np.ndarray | None:
     """The value of a constant, of a tensor of the module, or of a number beside an operator; None for other nodes."""
     if not isinstance(node, Node):
         return np.asarray(node) if isinstance(node, _NUMBERS) else None
-    if isinstance(node.expr, Constant):
-        return node.expr.value.numpy()
     if isinstance(node.expr, GetAttr) and isinstance(node, TensorNode):
         return module_of(node).numpy()
-    return None
+    return constant_value(node)
 
 
 def _ways(pattern: Pattern, node: Any, state: _State) -> Iterator[_State]:
     if isinstance(pattern, OneOf):
-        for choice in pattern.choices:
+        key = key_of(node.expr) if isinstance(node, Node) else None
+        for choice, keys in zip(pattern.choices, pattern.keys, strict=True):
+            if keys is not None and key not in keys:
+                continue
             for found in _ways(choice, node, state):
                 bound = found.bind(pattern, node)
                 if bound is not None:
@@ -269,7 +293,7 @@ def _repeats(pattern: Repeated, node: Any, state: _State) -> Iterator[_State]:
         for found in _ways(pattern.inner, chain[length], state):
             bound = found.bind(pattern, node)
             if bound is not None:
-                yield replace(bound, exprs=(*bound.exprs, *exprs[:length]))
+                yield _State(bound.bindings, (*bound.exprs, *exprs[:length]))
 
 
 def _inputs(expr: Expr) -> tuple[Any, ...]:
@@ -281,7 +305,7 @@ def _calls(pattern: CallOf, node: Any, state: _State) -> Iterator[_State]:
     expr = node.expr
     if isinstance(expr, Input) or not pattern.target.matches(expr):
         return
-    state = replace(state, exprs=(*state.exprs, expr))
+    state = _State(state.bindings, (*state.exprs, expr))
     given = _given(pattern, expr)
     yield from _one_order(pattern, expr, given, state, turned=False)
     if pattern.commutative and (len(given) == 2 or pattern.attributes):
@@ -325,6 +349,6 @@ def _inputs_fit(patterns: Sequence[Pattern], given: Sequence[Any], state: _State
 def _attributes_fit(pattern: CallOf, expr: Expr, *, turned: bool) -> bool:
     if not pattern.attributes:
         return True
-    have = pattern.target.attributes(expr, turned=turned)
+    have = pattern.target.attributes(expr, pattern.attributes, turned=turned)
     rank = max((n.spec.ndim for n in (*_inputs(expr), *expr.outputs) if isinstance(n, TensorNode)), default=0)
     return all(name in have and fits(name, have[name], wanted, rank) for name, wanted in pattern.attributes.items())

@@ -10,12 +10,12 @@ import numpy as np
 
 from megengine.dispatch import QuantRule, get_op
 from megengine.ops.fused import ACTIVATIONS
-from megengine.traced_module.editing.rewiring import replace_all_uses
-from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import remove_dead
-from megengine.traced_module.passes import constant_value, mark, only_user
+from megengine.traced_module.passes import only_user
+from megengine.traced_module.passes.rewriting import Found, Rule, rewrite
+from megengine.traced_module.patterns import Pattern, any_, call, const, either, match
 
 
 def _bounds(op: str, attrs: Mapping[str, Any]) -> tuple[float, float] | None:
@@ -30,82 +30,94 @@ def _bounds(op: str, attrs: Mapping[str, Any]) -> tuple[float, float] | None:
 _CLAMPS = {_bounds(name, {}): name for name in ACTIVATIONS[1:] if _bounds(name, {})}
 
 
-def _activation(expr: Apply) -> str | None:
-    """The fused name of an activation expression, None for others."""
-    return expr.op if expr.op in ACTIVATIONS else _CLAMPS.get(_bounds(expr.op, expr.attrs))
+def _fused_name(node: Any) -> str | None:
+    """The name of an activation in fused ops, None for others."""
+    op, attrs = node.expr.op, node.expr.attrs
+    return op if op in ACTIVATIONS else _CLAMPS.get(_bounds(op, attrs))
 
 
-def _next(node: TensorNode) -> Apply | None:
-    """The only expression that uses the value, if it is an op and the value is no output."""
-    users = node.users
-    single = users[0] if len(users) == 1 and isinstance(users[0], Apply) else None
-    return single if single is not None and only_user(node, single) else None
+def _with_activation(inner: Pattern) -> Pattern:
+    """`inner`, alone or behind an activation that a kernel can apply."""
+    clip = call("clip", inner).where(lambda node: _fused_name(node) is not None)
+    return either((*(call(name, inner) for name in ACTIVATIONS[1:]), clip, inner))
 
 
-def _zero_bias(graph: InternalGraph, before: Apply, channels: int) -> TensorNode:
-    return graph.constant(np.zeros(channels, np.float32), "no_bias", before=before)
+def _activation(root: Any, last: TensorNode) -> str | None:
+    """What the root does to the last value before it, as fused ops call it."""
+    return "none" if root is last else _fused_name(root)
 
 
-def _conv(graph: InternalGraph, conv: Apply) -> None:
-    last, residual, activation = conv, None, "none"
-    user = _next(conv.output)
-    if user is not None and user.op == "add" and user.inputs[0].spec == user.inputs[1].spec:
-        other = user.inputs[1] if user.inputs[0] is conv.output else user.inputs[0]
-        if other is not conv.output and other.spec == conv.output.spec and not _later_conv(graph, other, conv):
-            last, residual = user, other
-            user = _next(user.output)
-    name = None if user is None else _activation(user)
-    if user is not None and name is not None:
-        last, activation = user, name
-    bias = conv.inputs[2] if len(conv.inputs) == 3 else _zero_bias(graph, last, conv.output.shape[1])
-    inputs = [*conv.inputs[:2], bias, *([] if residual is None else [residual])]
-    attrs = {**conv.attrs, "activation": activation}
-    new = graph.apply("fused_conv2d", *inputs, attrs=attrs, name=last.name, before=last)
-    mark(new.expr, conv, "fuse")
-    replace_all_uses(graph, last.output, new)
+def _zero_bias(m: Found, channels: int) -> TensorNode:
+    return m.constant(np.zeros(channels, np.float32), "no_bias", meta={})
 
 
-def _later_conv(graph: InternalGraph, other: TensorNode, conv: Apply) -> bool:
-    """True if the other operand of an addition is a convolution that comes later: that one takes the addition."""
-    expr = other.expr
-    if not isinstance(expr, Apply) or expr.op != "conv2d" or _next(other) is None:
-        return False
-    exprs = graph.exprs()
-    return exprs.index(expr) > exprs.index(conv)
+def _is_private(node: TensorNode) -> bool:
+    return only_user(node) is not None
 
 
-def _linear(graph: InternalGraph, product: Apply) -> None:
-    x, w = product.inputs
-    value = constant_value(w)
-    if value is None or x.spec.ndim != 2 or w.spec.ndim != 2 or product.attrs["transpose_a"] or x.dtype != np.float32:
-        return
-    last, bias, activation = product, None, "none"
-    user = _next(product.output)
-    if user is not None and user.op == "add":
-        other = user.inputs[1] if user.inputs[0] is product.output else user.inputs[0]
-        if isinstance(other.expr, Constant) and other.spec.size == product.output.shape[1] == other.shape[-1]:
-            bias, last = np.asarray(constant_value(other)).reshape(-1), user
-            user = _next(user.output)
-    name = None if user is None else _activation(user)
-    if user is not None and name is not None:
-        last, activation = user, name
-    if not product.attrs["transpose_b"]:
-        w = graph.constant(np.ascontiguousarray(value.T), w.name, before=last, meta=w.meta)
-    b = _zero_bias(graph, last, w.shape[0]) if bias is None else graph.constant(bias, "bias", before=last)
-    new = graph.apply("fused_linear", x, w, b, attrs={"activation": activation}, name=last.name, before=last)
-    mark(new.expr, product, "fuse")
-    replace_all_uses(graph, last.output, new)
+# ---------------------------------------------------------------- convolutions
+
+_X, _OTHER = any_(), any_()
+_CONV = (call("conv2d", _X, const(), const()) | call("conv2d", _X, const())).where(
+    lambda node: node.expr.inputs[0].dtype == np.float32
+)
+_SUM = call("add", _CONV.where(_is_private), _OTHER).where(
+    lambda node: node.expr.inputs[0] is not node.expr.inputs[1] and node.expr.inputs[0].spec == node.expr.inputs[1].spec
+)
+
+
+def _fused_conv(m: Found) -> TensorNode:
+    conv, last, residual = m[_CONV], m[_CONV], []
+    if _SUM in m:
+        last, other = m[_SUM], m[_OTHER]
+        if _is_private(other) and match(_CONV, other) is not None and other.expr._key > conv.expr._key:
+            conv, other = other, conv  # of two convolutions, the later one takes the addition
+        residual = [other]
+    m.origin = conv
+    inputs = conv.expr.inputs
+    bias = inputs[2] if len(inputs) == 3 else _zero_bias(m, conv.shape[1])
+    attrs = {**conv.expr.attrs, "activation": _activation(m.root, last)}
+    return m.apply("fused_conv2d", *inputs[:2], bias, *residual, attrs=attrs, name=m.root.name)
+
+
+# ---------------------------------------------------------------- linear layers
+
+_WEIGHT, _BIAS = const(), const()
+_PRODUCT = call("matmul", any_(), _WEIGHT, transpose_a=False).where(
+    lambda node: all(n.spec.ndim == 2 for n in node.expr.inputs) and node.expr.inputs[0].dtype == np.float32
+)
+_BIASED = call("add", _PRODUCT.where(_is_private), _BIAS)
+
+
+def _fused_linear(m: Found) -> TensorNode:
+    product, last = m[_PRODUCT], m[_BIASED if _BIASED in m else _PRODUCT]
+    m.origin, weight = product, m[_WEIGHT]
+    if not product.expr.attrs["transpose_b"]:
+        turned = np.ascontiguousarray(weight.expr.value.numpy().T)
+        weight = m.constant(turned, weight.name, meta=weight.meta)
+    columns = product.shape[1]
+    bias = (
+        m.constant(m[_BIAS].expr.value.numpy().reshape(-1), "bias", meta={}) if _BIAS in m else _zero_bias(m, columns)
+    )
+    attrs = {"activation": _activation(m.root, last)}
+    return m.apply("fused_linear", product.expr.inputs[0], weight, bias, attrs=attrs, name=m.root.name)
+
+
+def _has_bias_by_column(m: Found) -> bool:
+    """True if what is added to the product, if anything is, is one value a column."""
+    return _BIASED not in m or (m[_BIASED].spec == m[_PRODUCT].spec and m[_BIAS].spec.size == m[_PRODUCT].shape[1])
+
+
+RULES = (
+    Rule("fuse", _with_activation(_SUM), _fused_conv),
+    Rule("fuse", _with_activation(_CONV), _fused_conv),
+    Rule("fuse", _with_activation(_BIASED), _fused_linear, when=_has_bias_by_column),
+    Rule("fuse", _with_activation(_PRODUCT), _fused_linear),
+)
 
 
 def fuse(graph: InternalGraph) -> bool:
-    """Fuse in place; True if something changed."""
-    before = len(graph.exprs())
-    for expr in graph.exprs():
-        if isinstance(expr, Apply) and expr.op == "conv2d":
-            fixed = all(isinstance(n.expr, Constant) for n in expr.inputs[1:])
-            if fixed and expr.inputs[0].dtype == np.float32:
-                _conv(graph, expr)
-        elif isinstance(expr, Apply) and expr.op == "matmul":
-            _linear(graph, expr)
+    """Fuse in place; True if something changed. It begins with the last op, so that activations are met first."""
+    applied = rewrite(graph, RULES, last_first=True)
     remove_dead(graph)
-    return len(graph.exprs()) != before
+    return bool(applied)

@@ -1,6 +1,6 @@
 """Reading a QDQ graph: which chain of float exprs stands between dequantize and quantize."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from megengine.quantization.pipeline.rules import clamp_of, rule_of
 from megengine.traced_module.ir.expr import Apply, Constant, Expr
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes import constant_value
+from megengine.traced_module.patterns import any_, call, const, match
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,36 +53,34 @@ def mean_over_picture(expr: Expr | None) -> bool:
     return sorted(a % 4 for a in expr.attrs["axis"] or ()) == [2, 3]
 
 
+_PRODUCT = call("matmul", any_(), any_())
+_BIAS = const().where(lambda node: node.spec.ndim == 1)
+_BIASED = call("add", _PRODUCT, _BIAS)
+
+
 def layer(node: TensorNode) -> LayerMatch | None:
     """The layer that makes a float node: conv2d, matmul, or matmul plus a constant bias."""
-    expr = node.expr
-    if is_op(expr, "add"):
-        for product, bias in (expr.inputs, expr.inputs[::-1]):
-            found = layer(product) if is_op(product.expr, "matmul") else None
-            value = constant_value(bias)
-            if found is not None and value is not None and value.ndim == 1 and found.bias is None:
-                return LayerMatch(found.expr, found.data, found.weight, value)
-        return None
+    biased = match(_BIASED, node)
+    expr = node.expr if biased is None else biased.expr(_PRODUCT)
     if not isinstance(expr, Apply) or (rule := rule_of(expr.op)) is None or rule.kind != "weighted":
         return None
-    data, weight = stored(expr.inputs[0]), stored(expr.inputs[1])
-    bias = constant_value(expr.inputs[2]) if len(expr.inputs) > 2 else None
-    if data is None or weight is None or not isinstance(weight.node.expr, Constant):
+    data, weight = map(stored, expr.inputs[:2])
+    bias = expr.inputs[2:] if biased is None else (biased[_BIAS],)
+    value = constant_value(bias[0]) if bias else None
+    if data is None or weight is None or not isinstance(weight.node.expr, Constant) or (bias and value is None):
         return None
-    if len(expr.inputs) > 2 and bias is None:
-        return None
-    return LayerMatch(expr, data, weight, bias)
+    return LayerMatch(expr, data, weight, value)
+
+
+_LAYER, _INTEGERS = any_().where(lambda node: layer(node) is not None), call("dequantize", any_())
+_SUM = call("add", _LAYER, _INTEGERS)
 
 
 def layer_with_residual(node: TensorNode) -> LayerMatch | None:
     """A layer, or a layer whose result is summed with an integer tensor before rounding (R1)."""
-    expr = node.expr
-    if is_op(expr, "add"):
-        for branch, other in (expr.inputs[::-1], expr.inputs):
-            found, residual = layer(branch), stored(other)
-            if found is not None and residual is not None:
-                return LayerMatch(found.expr, found.data, found.weight, found.bias, residual)
-    return layer(node)
+    found = match(_SUM, node)
+    branch = layer(node if found is None else found[_LAYER])
+    return branch if branch is None or found is None else replace(branch, residual=stored(found[_INTEGERS]))
 
 
 def strip_clamps(node: TensorNode) -> tuple[TensorNode, tuple[float | None, float | None]]:

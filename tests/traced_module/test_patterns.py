@@ -11,10 +11,12 @@ from megengine.core.errors import GraphError, MegEngineError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import registry
 from megengine.dispatch.public import public_functions
+from megengine.quantization.pipeline.activations import ACTIVATIONS
 from megengine.tensor import tensor
 from megengine.traced_module import InternalGraph, interpret, lower, record, register_as_builtin, trace_module
 from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.ir.queries import applied
+from megengine.traced_module.passes.identities import RULES
 from megengine.traced_module.passes.rewriting import Rule, find, rewrite
 from megengine.traced_module.pattern_targets import OTHER_ORDER, Target
 from megengine.traced_module.patterns import any_, call, const, match, optional, repeated, rest
@@ -214,6 +216,10 @@ def test_rules_that_fail_are_named_and_change_nothing():
     for build, message in (
         (lambda m: m[other], "has no part in this match: .* ask `part in m`"),
         (lambda m: F.reshape(m[x], (7,)), "reshape: shape"),
+        (
+            lambda m: m.apply("quantize_away", m[x]),
+            "apply: no function has the name of op 'quantize_away'; expected one",
+        ),
         (lambda m: 3, "what rule 'halves' builds: node 3 does not belong to graph 'Tanh'; it is a int"),
     ):
         with pytest.raises(MegEngineError, match=message) as caught:
@@ -428,3 +434,35 @@ def test_a_derived_class_that_computes_names_takes_no_check_away():
     with pytest.raises(GraphError, match="Padded has no attribute 'aa'"):
         call(Padded, aa=3)
     assert call(Free, cd=3)
+
+
+class Spelt(M.Module):
+    """Activations in elementary operations, and arithmetic that does nothing."""
+
+    def forward(self, x):
+        y = x * F.sigmoid(x) + 0
+        return y / 1, (x + 3).clip(0, 6) / 6, F.relu6(3 + x) * x / 6
+
+
+def test_rules_are_written_once_for_graphs_of_calls_and_of_ops():
+    x = tensor(values())
+    traced = trace_module(Spelt(), x)
+    want = [y.numpy() for y in traced(x)]
+    for model in (traced, lower(traced)):
+        assert rewrite(model.graph, [*ACTIVATIONS, *RULES])
+        model.graph.lint()
+        left = [e for e in model.graph.exprs() if e.kind in ("Apply", "CallFunction", "CallMethod")]
+        assert [sum(Target(op).matches(e) for e in left) for op in ("silu", "hsigmoid", "hswish")] == [1, 1, 1]
+        assert len(left) == 3
+        for got, expected in zip(model(x), want, strict=True):
+            np.testing.assert_allclose(got.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_sweep_from_the_end_finds_the_longest_match():
+    x = any_()
+    either_of = call("exp", call("neg", x)) | call("neg", x)
+    rule = Rule("abs", either_of, lambda m: m.apply("abs", m[x]))
+    for last_first, left in ((False, ["abs", "exp"]), (True, ["abs"])):
+        graph = graph_of(lambda a: F.exp(-a))
+        assert rewrite(graph, [rule], last_first=last_first) == 1
+        assert [e.op for e in graph.exprs() if e.kind == "Apply"] == left

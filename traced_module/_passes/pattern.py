@@ -6,13 +6,12 @@ A pattern stands for an expression; `PatternMatcher` finds it. Each becomes a pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from megengine.core.errors import GraphError, PatternError
 from megengine.module import Module
 from megengine.traced_module.ir.expr import (
-    Call,
     Expr,
     is_apply_def,
     is_call_function,
@@ -185,91 +184,76 @@ class OrPattern(ExprPattern):
         return f"({self.left!r}|{self.right!r})"
 
 
-class ModulePattern(ExprPattern):
-    """The call of a module of a class, whose attributes may be given."""
+class _Called(ExprPattern):
+    """The call of one thing, whose attributes may be given."""
 
-    def __init__(self, module_cls: type[Module]) -> None:
-        self.target, self.attrs = module_cls, {}
+    def __init__(self, target: Any) -> None:
+        self.target, self.attrs = target, {}
+
+    def _asks(self, attrs: dict[str, Any]) -> Any:
+        check_attributes(self.target, Target(self.target), attrs)
+        self.attrs.update(attrs)
+        return self
+
+    def _has_attrs(self, expr: Expr, given: Mapping[str, Any]) -> bool:
+        """True if the call has what is asked for; an axis may count from the end of its first tensor."""
+        rank = next((n.spec.ndim for n in expr.inputs if isinstance(n, TensorNode)), 0)
+        return all(name in given and fits(name, given[name], value, rank) for name, value in self.attrs.items())
+
+    def __repr__(self) -> str:
+        return getattr(self.target, "__name__", self.target)
+
+
+class ModulePattern(_Called):
+    """The call of a module of a class, whose attributes may be given."""
 
     def has_attr(self, **attrs: Any) -> ModulePattern:
         """Attributes of the module that have to be equal, as its ops read them; returns the pattern.
 
         Raises GraphError for one that no module of the class has.
         """
-        check_attributes(self.target, Target(self.target), attrs)
-        self.attrs.update(attrs)
-        return self
+        return self._asks(attrs)
 
     def fits(self, expr: Expr) -> bool:
         """True for a call of such a module."""
         if not is_call_module(expr, self.target):
             return False
-        own = object.__getattribute__(expr.inputs[0].owner, "__dict__")
-        return all(name in own and fits(name, own[name], value, _rank(expr)) for name, value in self.attrs.items())
-
-    def __repr__(self) -> str:
-        return self.target.__name__
+        return self._has_attrs(expr, object.__getattribute__(expr.inputs[0].owner, "__dict__"))
 
 
-class FunctionPattern(ExprPattern):
+class FunctionPattern(_Called):
     """The call of a function, whose arguments may be given by name."""
-
-    def __init__(self, func: Callable[..., Any]) -> None:
-        self.target, self.params = func, {}
 
     def has_params(self, **params: Any) -> FunctionPattern:
         """Arguments that have to be equal, as the function reads them; returns the pattern.
 
         Raises GraphError for one that the function does not have.
         """
-        check_attributes(self.target, Target(self.target), params)
-        self.params.update(params)
-        return self
+        return self._asks(params)
 
-    def fits(self, expr: Expr) -> bool:
+    def fits(self, expr: Any) -> bool:
         """True for such a call."""
-        if not is_call_function(expr, self.target):
-            return False
-        assert isinstance(expr, Call)
-        given = expr.named_args
-        return all(name in given and fits(name, given[name], value, _rank(expr)) for name, value in self.params.items())
-
-    def __repr__(self) -> str:
-        return self.target.__name__
+        return is_call_function(expr, self.target) and self._has_attrs(expr, expr.named_args if self.attrs else {})
 
 
-def _rank(expr: Expr) -> int:
-    """How many axes a call's first tensor has, from whose end an axis may count."""
-    return next((n.spec.ndim for n in expr.inputs if isinstance(n, TensorNode)), 0)
-
-
-class TensorMethodPattern(ExprPattern):
-    """The call of a tensor's method."""
+class TensorMethodPattern(_Called):
+    """The call of a tensor's method. Raises GraphError for one that tensors do not have."""
 
     def __init__(self, method: str) -> None:
-        Target(f".{method}")  # there has to be one
-        self.target = method
+        Target(f".{method}")
+        super().__init__(method)
 
     def fits(self, expr: Expr) -> bool:
         """True for such a call."""
         return is_call_tensor_method(expr, self.target)
 
-    def __repr__(self) -> str:
-        return self.target
 
-
-class ApplyDefPattern(ExprPattern):
+class ApplyDefPattern(_Called):
     """An applied op, by name."""
-
-    def __init__(self, opdef: str) -> None:
-        self.target = opdef
 
     def fits(self, expr: Expr) -> bool:
         """True for that op."""
         return is_apply_def(expr, self.target)
-
-    def __repr__(self) -> str:
-        return self.target
 
 
 class VarPattern(ExprPattern):

@@ -11,7 +11,7 @@ from megengine.traced_module.comparing.changes import Change, joined
 from megengine.traced_module.comparing.matching import Matching
 from megengine.traced_module.ir.expr import Apply, Constant, Expr, GetAttr, is_call_module
 from megengine.traced_module.ir.node import TensorNode
-from megengine.traced_module.passes.arithmetic_passes import step_of
+from megengine.traced_module.passes.steps import step_of
 from megengine.traced_module.pictures.boxes import called_name
 
 _SCALES = ("batch_norm", "mul", "div")  # ops

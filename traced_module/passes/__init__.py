@@ -4,15 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.passes.batch_norms import fold_batch_norm
+from megengine.traced_module.passes.constants import fold_constants
+from megengine.traced_module.passes.identities import drop_identities
+from megengine.traced_module.passes.layer_uses import only_user
 from megengine.traced_module.passes.module_passes import optimize, passes_named
-from megengine.traced_module.passes.op_passes import (
-    constant_value,
-    drop_identities,
-    fold_batch_norm,
-    fold_constants,
-    mark,
-    only_user,
-)
 from megengine.traced_module.passes.pass_manager import (
     Pass,
     PassManager,
@@ -20,6 +16,7 @@ from megengine.traced_module.passes.pass_manager import (
     register_pass,
     registered_passes,
 )
+from megengine.traced_module.patterns import constant_value
 
 DEFAULT_PASSES = registered_passes("ops")
 
@@ -44,7 +41,6 @@ __all__ = [
     "fold_batch_norm",
     "fold_constants",
     "get_registered_pass",
-    "mark",
     "only_user",
     "optimize",
     "passes_named",

@@ -13,7 +13,7 @@ from typing import Any
 from megengine.module import Module
 from megengine.traced_module.ir.expr import CallMethod, GetAttr, is_call_module
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.ir.node import ModuleNode, Node, module_of
+from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode, module_of
 from megengine.traced_module.ir.queries import child_graphs
 
 Place = tuple[int, str]  # id of the module that holds the attribute, name
@@ -91,3 +91,13 @@ def only_user(node: Node) -> Any:
     if len(node.users) != 1 or any(node is n for n in node.graph.outputs):
         return None
     return node.users[0]
+
+
+Renaming = list[tuple[TensorNode, str]]  # new values, and the names of those whose places they take
+
+
+def take_names(graph: InternalGraph, made: Renaming) -> None:
+    """Let new values be called as those that they replaced, where these are gone now and the new ones are not."""
+    for node, name in made:
+        if graph._names.get(name) is None and graph._names.get(node.name) is node:
+            graph.rename(node, name)

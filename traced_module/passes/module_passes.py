@@ -8,13 +8,15 @@ from typing import Any
 
 from megengine.core.collecting import collect_recent, collection_paused
 from megengine.core.errors import GraphError, OptionError, brief
-from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.passes import (
-    affine_passes,
-    arithmetic_passes,
-    batch_norm_passes,
-    constant_passes,
-    op_passes,
+    affine,
+    arithmetic,
+    batch_norms,
+    common_calls,
+    constants,
+    identities,
+    input_shapes,
+    scales,
 )
 from megengine.traced_module.passes.pass_manager import (
     Pass,
@@ -29,30 +31,24 @@ from megengine.traced_module.traced import TracedModule
 Passes = str | Pass | Sequence[Any]  # elements: names, passes, MegEngine's passes
 
 
-def flod_constants(graph: InternalGraph) -> bool:
-    """Tensors of modules become constants, and what depends on constants only becomes one too."""
-    changed = constant_passes.attributes_to_constants(graph)
-    return constant_passes.fold_constants(graph) or changed
-
-
 CALL_PASSES = (  # in the order of "all"
-    constant_passes.DROP_IDENTITIES,
-    batch_norm_passes.FUSE_CONV_BN,
-    batch_norm_passes.FUSE_BN_CONV,
-    arithmetic_passes.FUSE_ADD_MUL,
-    arithmetic_passes.BACKWARD_FOLD_SCALE,
-    constant_passes.FOLD_CONSTANTS,
-    constant_passes.ELIMINATE_COMMON,
-    arithmetic_passes.NORM_ELEMWISE,
-    constant_passes.ATTRIBUTES_TO_CONSTANTS,
-    constant_passes.FIX_INPUT_SHAPE,
-    Pass("FlodConstant", flod_constants, by_name_only=True),  # spelt as in MegEngine
+    identities.DROP_IDENTITIES,
+    batch_norms.FUSE_CONV_BN,
+    batch_norms.FUSE_BN_CONV,
+    arithmetic.FUSE_ADD_MUL,
+    scales.BACKWARD_FOLD_SCALE,
+    constants.FOLD_CONSTANTS,
+    common_calls.ELIMINATE_COMMON,
+    arithmetic.NORM_ELEMWISE,
+    constants.ATTRIBUTES_TO_CONSTANTS,
+    input_shapes.FIX_INPUT_SHAPE,
+    constants.FLOD_CONSTANT,
 )
 OP_PASSES = (
-    Pass("drop_identities", op_passes.drop_identities),
-    Pass("fold_constants", op_passes.fold_constants),
-    Pass("fold_batch_norm", op_passes.fold_batch_norm),
-    Pass("fold_affine", affine_passes.fold_affine),
+    Pass("drop_identities", identities.drop_identities),
+    Pass("fold_constants", constants.fold_constants),
+    Pass("fold_batch_norm", batch_norms.fold_batch_norm),
+    Pass("fold_affine", affine.fold_affine),
 )
 for _works_on, _passes in (("calls", CALL_PASSES), ("ops", OP_PASSES)):
     for _one in _passes:

@@ -37,7 +37,7 @@ class Pass:
     level: str = ""
 
     @classmethod
-    def of_rules(cls, name: str, *rules: Rule) -> Pass:
+    def of_rules(cls, name: str, *rules: Rule, by_name_only: bool = False) -> Pass:
         """A pass that applies rules until none fits any more."""
 
         def run(graph: InternalGraph) -> bool:
@@ -46,7 +46,7 @@ class Pass:
                 changed = True
             return changed
 
-        return cls(name, run)
+        return cls(name, run, by_name_only)
 
 
 _registered: dict[str, Pass] = {}

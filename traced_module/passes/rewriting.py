@@ -14,9 +14,9 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import Node, TensorNode
 from megengine.traced_module.ir.primitives import assign, is_among, remove_dead, unlink
 from megengine.traced_module.ir.provenance import marked
-from megengine.traced_module.passes.layer_uses import graphs_below
+from megengine.traced_module.passes.layer_uses import Renaming, graphs_below, take_names
 from megengine.traced_module.pattern_targets import Target, key_of
-from megengine.traced_module.patterns import CallOf, Match, OneOf, Pattern, Repeated, Where, match
+from megengine.traced_module.patterns import Match, Pattern, match, root_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ class Rule:
     """`build(m)` gives the node that takes the place of what `pattern` matched, or None to leave it.
 
     `m[part]` is the node of a part of the pattern, `m.apply(op, *nodes, attrs=...)` adds an op, or a call of its
-    function in a graph of calls. There, functions, methods and layers may be called on nodes, too.
+    function in a graph of calls. There, functions, methods and layers may be called on nodes, too. The replacement
+    carries module, source line and passes of `m.origin`, which is the whole unless `build` sets it to a part.
 
     Args:
         name: noted at what the rule makes.
@@ -32,7 +33,6 @@ class Rule:
         build: makes the replacement.
         when: refuses a match.
         shared: values inside the match may be used outside it, too; else these keep it from being replaced.
-        origin: the part whose module, source line and passes the replacement carries; the whole if it is left out.
 
     Example:
         >>> x = any_()
@@ -44,7 +44,6 @@ class Rule:
     build: Callable[[Found], Any]
     when: Callable[[Found], bool] | None = None
     shared: bool = False
-    origin: Pattern | None = None
 
     def __post_init__(self) -> None:
         wrong = (
@@ -62,7 +61,8 @@ class Found:
 
     def __init__(self, graph: InternalGraph, found: Match) -> None:
         self.graph, self.match = graph, found
-        self.root = found.root
+        self.root = self.origin = found.root
+        self.names: Renaming = []  # names that new values take when those that have them are gone
 
     def __getitem__(self, pattern: Pattern) -> Any:
         return self.match[pattern]
@@ -75,10 +75,18 @@ class Found:
         return self.match.expr(pattern)
 
     def apply(self, op: str, *inputs: TensorNode, attrs: dict[str, Any] | None = None, name: str = "") -> Any:
-        """Add an op in front of the root; in a graph of calls, a call of the function of that op."""
+        """Add an op in front of the root; in a graph of calls, a call of the function of that op.
+
+        Raises GraphError there for an op that no function stands for.
+        """
         if self.graph._inputs_self():
-            qualified = next(name for kind, name in Target(op).keys() or () if kind == "function")
-            return function_of(qualified)(*inputs, **(attrs or {}))
+            functions = [name for kind, name in Target(op).keys() or () if kind == "function"]
+            if not functions:
+                raise GraphError(
+                    f"apply: no function has the name of op {op!r}; expected one, as {self.graph.name!r} is a graph of "
+                    "calls; call functions on nodes, or lower the graph"
+                )
+            return function_of(functions[0])(*inputs, **(attrs or {}))
         return self.graph.apply(op, *inputs, attrs=attrs, name=name, before=self.root.expr, meta=self.root.meta)
 
     def constant(self, value: Any, name: str = "const_tensor", meta: Any = None) -> TensorNode:
@@ -99,23 +107,9 @@ class Found:
                 unlink(self.graph, expr)
 
 
-def _root_keys(pattern: Pattern) -> set[tuple[str, Any]] | None:
-    """What the root of a match can be; None for anything."""
-    if isinstance(pattern, CallOf):
-        return pattern.target.keys()
-    if isinstance(pattern, Where):
-        return _root_keys(pattern.inner)
-    if isinstance(pattern, OneOf):
-        keys = [_root_keys(c) for c in pattern.choices]
-        return None if any(k is None for k in keys) else {one for k in keys for one in k or ()}
-    if isinstance(pattern, Repeated) and pattern.least:
-        return pattern.target.keys()
-    return None
-
-
 def find(graph: InternalGraph, pattern: Pattern, *, recursive: bool = True) -> list[Match]:
     """All matches, by the expression at their root, in execution order."""
-    keys = _root_keys(pattern)
+    keys = root_keys(pattern)
     found = []
     for expr in graph.exprs(recursive):
         if keys is None or key_of(expr) in keys:
@@ -139,33 +133,38 @@ def rewrite(graph: InternalGraph, rules: Sequence[Rule], *, recursive: bool = Tr
     if not isinstance(graph, InternalGraph) or not all(isinstance(rule, Rule) for rule in rules):
         wrong = graph if not isinstance(graph, InternalGraph) else next(r for r in rules if not isinstance(r, Rule))
         raise GraphError(f"rewrite: got a {type(wrong).__name__}; expected a graph (traced.graph) and a list of rules")
-    keyed = [(rule, _root_keys(rule.pattern)) for rule in rules]
+    keyed = [(rule, root_keys(rule.pattern)) for rule in rules]
     return sum(_sweep(one, keyed, last_first) for one in (graphs_below(graph) if recursive else [graph]))
 
 
 def _sweep(graph: InternalGraph, keyed: Sequence[tuple[Rule, Any]], last_first: bool) -> int:
-    applied = 0
+    to_try = []
+    for expr in graph.exprs(recursive=False):
+        key = key_of(expr)
+        rules = [rule for rule, keys in keyed if keys is None or key in keys]
+        if rules and not isinstance(expr, (Input, Constant)):
+            to_try.append((expr, rules))
+    if not to_try:
+        return 0
+    applied, names = 0, []
     with graph._edit("rewrite"):
-        exprs = graph.exprs(recursive=False)
-        for expr in reversed(exprs) if last_first else exprs:
-            if isinstance(expr, (Input, Constant)) or not expr.in_graph:
-                continue
-            key = key_of(expr)
-            applied += any(_named_try(graph, expr, rule) for rule, keys in keyed if keys is None or key in keys)
+        for expr, rules in reversed(to_try) if last_first else to_try:
+            applied += expr.in_graph and any(_named_try(graph, expr, rule, names) for rule in rules)
         if applied:
             remove_dead(graph)
+            take_names(graph, names)
     return applied
 
 
-def _named_try(graph: InternalGraph, expr: Expr, rule: Rule) -> bool:
+def _named_try(graph: InternalGraph, expr: Expr, rule: Rule, names: Renaming) -> bool:
     try:
-        return any(_try(graph, node, rule) for node in expr.outputs)
+        return any([expr.in_graph and _try(graph, node, rule, names) for node in expr.outputs])
     except Exception as exc:
         exc.add_note(f"in rule {rule.name!r} at {expr!r} of {graph.qualname}")
         raise
 
 
-def _try(graph: InternalGraph, node: Node, rule: Rule) -> bool:
+def _try(graph: InternalGraph, node: Node, rule: Rule, names: Renaming) -> bool:
     matched = match(rule.pattern, node)
     if matched is None:
         return False
@@ -177,11 +176,11 @@ def _try(graph: InternalGraph, node: Node, rule: Rule) -> bool:
     if new is None or new is node:
         return False
     check_owned(graph, f"what rule {rule.name!r} builds", [new])
-    origin = node if rule.origin is None else found[rule.origin]
     for expr in _made_since(first, new):
-        assign(graph, expr, "meta", marked({**expr.meta, **origin.meta}, rule.name))
+        assign(graph, expr, "meta", marked({**expr.meta, **found.origin.meta}, rule.name))
     graph.replace_node({node: new})
     found.remove_unused()
+    names += found.names
     return True
 
 
