@@ -21,10 +21,17 @@ def _pool_step(problem: Problem, constants: dict[int, np.ndarray], threads: int)
     return _core.pool_step(lengths, problem.op == "max_pool2d", bool(a.get("count_include_pad", False)), threads)
 
 
-def _spatial_mean(problem: Problem) -> str | None:
+def _axes(problem: Problem) -> tuple[int, ...]:
     x, axis = problem.inputs[0], problem.attrs.axis
-    given = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
-    axes = tuple(a % x.ndim for a in given)
+    return (
+        tuple(range(x.ndim))
+        if axis is None
+        else tuple(a % x.ndim for a in ((axis,) if isinstance(axis, int) else axis))
+    )
+
+
+def _spatial_mean(problem: Problem) -> str | None:
+    x, axes = problem.inputs[0], _axes(problem)
     if x.ndim != 4 or axes != (2, 3):
         return f"axes {axes} of {x.ndim}; only height and width of [N,C,H,W]"
     return float32_only(problem)
@@ -33,6 +40,23 @@ def _spatial_mean(problem: Problem) -> str | None:
 def _mean_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
     n, c, h, w = problem.inputs[0].shape
     return _core.mean_step(n, h * w, c)
+
+
+def _rows(problem: Problem) -> str | None:
+    x, axes = problem.inputs[0], _axes(problem)
+    last = (1,) if x.ndim == 4 else tuple(range(x.ndim - len(axes), x.ndim))
+    if not axes or tuple(sorted(axes)) != last:
+        return f"axes {axes} of {x.ndim} are not the last ones in memory"
+    return float32_only(problem)
+
+
+def _row_sum(*, mean: bool) -> MakeStep:
+    def make(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+        x = problem.inputs[0]
+        cols = math.prod(x.shape[axis] for axis in _axes(problem))
+        return _core.row_sum_step(x.size // cols, cols, float(cols) if mean else 1.0, threads)
+
+    return make
 
 
 def _clamp(lo: float, hi: float) -> MakeStep:
@@ -96,6 +120,8 @@ own_max_pool2d = step_kernel("own_max_pool2d", _pool_step, float32_only)
 own_avg_pool2d = step_kernel("own_avg_pool2d", _pool_step, float32_only)
 # the others have no eager form: NumPy is faster, since nothing is copied to channels-last
 own_mean = StepKernel("own_mean", _mean_step, _spatial_mean)
+own_row_mean = StepKernel("own_row_mean", _row_sum(mean=True), _rows)
+own_row_sum = StepKernel("own_row_sum", _row_sum(mean=False), _rows)
 own_relu = StepKernel("own_relu", _clamp(0.0, math.inf), float32_only)
 own_relu6 = StepKernel("own_relu6", _clamp(0.0, 6.0), float32_only)
 own_clip = StepKernel(

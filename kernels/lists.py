@@ -28,9 +28,9 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
     "div": (strided.own_broadcast_div, small.own_small_div),
     "maximum": (strided.own_broadcast_maximum,),
     "minimum": (strided.own_broadcast_minimum,),
-    "sum": (small.own_small_sum,),
-    "mean": (floating.own_mean, small.own_small_mean),
-    "matmul": (small.own_small_matmul,),
+    "sum": (floating.own_row_sum, small.own_small_sum),
+    "mean": (floating.own_mean, floating.own_row_mean, small.own_small_mean),
+    "matmul": (small.own_small_matmul, onednn.onednn_matmul_rows, onednn.onednn_matmul),
     # ---------------------------------------------------------------- activations
     "relu": (large.numpy_large_relu, floating.own_relu, small.own_small_relu),
     "relu_backward": (small.own_small_relu_backward, training.own_relu_backward),

@@ -17,7 +17,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType
 from megengine.kernels import _core, isa, memory
-from megengine.kernels.kernel import EagerKernel
+from megengine.kernels.kernel import EagerKernel, StepKernel
 from megengine.kernels.native import empty_for_step, from_step, linear_rank, long_steps, step_kernel, to_step
 from megengine.kernels.problem import Problem
 
@@ -112,6 +112,48 @@ def _linear_step(problem: Problem, constants: dict[int, np.ndarray], threads: in
     weights, bias = _dense(constants[1]), _dense(constants[2])
     activation, after = _activation(problem)
     return _module.linear_step(m, k, n, "float32", "float32", weights, None, bias, activation, 0.0, 0.0, "", 1.0, after)
+
+
+def _rows_usable(problem: Problem) -> str | None:
+    x, w = problem.inputs
+    if w.ndim != 2 or x.ndim == 1 or problem.attrs.transpose_a:
+        turned = ", transposed" * problem.attrs.transpose_a
+        return f"operands of shapes {x.shape}{turned} and {w.shape}; only rows with a matrix"
+    return linear_rank(problem) or _float_usable(problem)
+
+
+def _constant_matrix(problem: Problem, constants: dict[int, np.ndarray]) -> str | None:
+    return None if 1 in constants else "the second operand is computed"
+
+
+def _rows_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    """A product with a constant matrix, which is packed: a linear layer over the rows of all stacks."""
+    assert _module is not None
+    x, w = problem.inputs[0], constants[1]
+    weights = _dense(w if problem.attrs.transpose_b else w.T)
+    (n, k), bias = weights.shape, np.zeros(weights.shape[0], np.float32)
+    return _module.linear_step(x.size // k, k, n, "float32", "float32", weights, None, bias, "none", 0.0, 0.0, "", 1.0)
+
+
+def _matmul_usable(problem: Problem) -> str | None:
+    specs = (*problem.inputs, *problem.outputs)
+    if any(s.ndim == 4 for s in specs):
+        return "tensors of 4 axes lie channels-last"
+    return _float_usable(problem)
+
+
+def _matmul_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    assert _module is not None
+    rank, lengths = problem.outputs[0].ndim, []
+    for spec, turned in zip(
+        (*problem.inputs, *problem.outputs), (problem.attrs.transpose_a, problem.attrs.transpose_b, False), strict=True
+    ):
+        shape = [*(1,) * (rank - spec.ndim), *spec.shape]
+        strides = [int(np.prod(shape[i + 1 :])) for i in range(rank)]
+        if turned:
+            shape[-2:], strides[-2:] = shape[:-3:-1], strides[:-3:-1]
+        lengths += [shape, strides]
+    return _module.matmul_step(*lengths, threads)
 
 
 # ---------------------------------------------------------------- gradients
@@ -237,6 +279,10 @@ onednn_conv2d_backward_data = EagerKernel("onednn_conv2d_backward_data", _data_g
 onednn_conv_transpose2d = EagerKernel("onednn_conv_transpose2d", _transposed_convolution, _transposed_usable)
 onednn_fused_conv2d = step_kernel("onednn_fused_conv2d", _conv_step, _float_usable, packs=_WEIGHTS, inplace_input=3)
 onednn_fused_linear = step_kernel("onednn_fused_linear", _linear_step, _float_usable, packs=_WEIGHTS)
+onednn_matmul_rows = StepKernel(
+    "onednn_matmul_rows", _rows_step, _rows_usable, packs=(1,), accepts=_constant_matrix
+)  # eager calls: NumPy's product, which packs nothing
+onednn_matmul = StepKernel("onednn_matmul", _matmul_step, _matmul_usable)
 onednn_qconv2d = step_kernel(
     "onednn_qconv2d", _qconv_step, _integer_usable, packs=_INTEGER_WEIGHTS, accepts=_no_integer_bias, inplace_input=5
 )

@@ -141,7 +141,8 @@ class Op:
     `attrs` and `needs` (which inputs want a gradient). `quant` says how it takes part in an integer
     network. With `moves` the result holds nothing but elements of the first input. `macs(inputs, result, attrs)` counts
     the multiply-accumulates of a convolution or matrix product from specs. Plans fuse an `activation` into the layer
-    before it.
+    before it. `lift(attrs)` gives the attributes with which the op does the same to operands with an axis of length 1
+    in front (of operands that broadcast, those with the most axes); None if it cannot.
     """
 
     name: str
@@ -157,6 +158,7 @@ class Op:
     macs: Macs = no_macs
     random: bool = False
     activation: bool = False
+    lift: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
 
     @property
     def weighted(self) -> bool:

@@ -32,6 +32,7 @@ from megengine.ops.common import (
     as_tensor,
     broadcast_shapes,
     floating,
+    lift_plain,
     masked,
     operands,
     refuse_quantized,
@@ -111,6 +112,7 @@ def binary(
         _shift_samples if integer else _binary_samples(*domain, smooth),
         _shift_errors(name) if integer else _binary_errors(name),
         quant=quant,
+        lift=lift_plain,
     )
 
 

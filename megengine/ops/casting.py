@@ -11,7 +11,7 @@ from megengine.core.errors import DTypeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import DTypeLike, TensorLike
 from megengine.dispatch import ONNX_WRITER, Sample, apply, define, public
-from megengine.ops.common import FLOAT32, as_tensor, sample_values
+from megengine.ops.common import FLOAT32, as_tensor, lift_plain, sample_values
 from megengine.tensor import Tensor
 
 
@@ -37,6 +37,7 @@ define(
         Sample((sample_values(0, 4),), {"dtype": FLOAT32}, False),
     ],
     moves=True,
+    lift=lift_plain,
 )
 
 

@@ -12,7 +12,7 @@ from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
 from megengine.dispatch import ErrorSample, Sample, apply, define, no_onnx, public
-from megengine.ops.common import BOOL, as_tensor, cast, choice, normalize_axis, refuse_quantized
+from megengine.ops.common import BOOL, as_tensor, cast, choice, lift_axes, normalize_axis, refuse_quantized
 from megengine.ops.index import along_axis
 from megengine.tensor import Tensor
 
@@ -47,6 +47,7 @@ define(
     no_onnx("ONNX takes the axis as an input"),
     _cumsum_samples,
     lambda: [ErrorSample((np.zeros(3),), {"axis": 1, "reverse": False}, IndexError, "cumsum: axis 1 is out of range")],
+    lift=lift_axes,
 )
 
 

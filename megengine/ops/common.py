@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,19 @@ INT32 = np.dtype(np.int32)
 BOOL = np.dtype(np.bool_)
 POOLINGS = ("max", "average")  # ways to combine the elements of a cell
 _NARROW = (np.int8, np.int16, np.int32, np.uint8, np.uint16)  # NumPy's numbers of these dtypes keep them
+
+
+def lift_plain(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """`Op.lift` of ops whose attributes name no axis."""
+    return dict(attrs)
+
+
+def lift_axes(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """`Op.lift` of ops with the attribute `axis`: an integer, several or None."""
+    axis = attrs["axis"]
+    axes = (axis,) if isinstance(axis, int) else axis
+    moved = None if axes is None else tuple(a if a < 0 else a + 1 for a in axes)
+    return {**attrs, "axis": moved[0] if isinstance(axis, int) and moved else moved}
 
 
 def as_tensor(value: Any, *, like: Tensor | None = None) -> Tensor:

@@ -20,6 +20,7 @@ from megengine.ops.common import (
     as_tensor,
     broadcast_shapes,
     cast,
+    lift_plain,
     noise,
     normalize_axis,
     operands,
@@ -195,6 +196,7 @@ define(
     _where_vjp,
     OnnxRule("Where"),
     lambda: [Sample((np.array([True, False, True]), noise(2, 3), noise(2, 1)))],
+    lift=lift_plain,
 )
 
 # ---------------------------------------------------------------- the square brackets

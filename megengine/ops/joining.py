@@ -18,7 +18,7 @@ from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import ONNX_WRITER, ErrorSample, OnnxRule, QuantRule, Sample, apply, define, public
-from megengine.ops.common import Integers, as_tensor, cast, normalize_axis, promote, sample_values
+from megengine.ops.common import Integers, as_tensor, cast, lift_axes, normalize_axis, promote, sample_values
 from megengine.ops.creation import zeros_like
 from megengine.tensor import Tensor
 
@@ -60,6 +60,7 @@ define(
     ],
     lambda: [ErrorSample((np.zeros((2, 3)), np.zeros((3, 3))), {"axis": 1}, ShapeError, "concat: input 1 has shape")],
     quant=QuantRule("concat", non_negative="inherit"),
+    lift=lift_axes,
 )
 
 
@@ -84,6 +85,7 @@ define(
     lambda: [Sample((sample_values(2, 5),), {"sections": (2, 0, 3), "axis": 1})],
     lambda: [ErrorSample((np.zeros((2, 5)),), {"sections": (2, 2), "axis": 1}, ShapeError, "do not add up")],
     moves=True,
+    lift=lift_axes,
 )
 
 

@@ -21,6 +21,7 @@ from megengine.ops.common import (
     broadcast_shapes,
     cast,
     check_modes,
+    lift_plain,
     noise,
     operands,
     refuse_quantized,
@@ -112,6 +113,7 @@ define(
         usable=lambda attrs: "its first operand is transposed" if attrs.get("transpose_a") else None,
     ),
     macs=product_macs,
+    lift=lift_plain,
 )
 
 

@@ -18,6 +18,7 @@ from megengine.ops.common import (
     as_tensor,
     choice,
     floating,
+    lift_axes,
     noise,
     normalize_axes,
     normalize_axis,
@@ -82,6 +83,7 @@ for _name, _reference, _vjp, _onnx in (
         lambda _name=_name: [
             ErrorSample((np.zeros((2, 3), np.float32),), {"axis": 2}, IndexError, f"{_name}: axis 2 is out of range")
         ],
+        lift=lift_axes,
     )
 
 

@@ -25,6 +25,7 @@ from megengine.ops.common import (
     as_tensor,
     cast,
     floating,
+    lift_axes,
     listed,
     normalize_axes,
     normalize_axis,
@@ -144,7 +145,7 @@ def _reduction(
     name: str, reference: Callable[..., np.ndarray], vjp: Callable[..., tuple], *, empty: bool = False, **rules: Any
 ) -> None:
     """Define a reduction with the attributes `axis` and `keepdims`; with `empty`, no elements have a value too."""
-    define(name, _infer(name), reference, vjp, ONNX_WRITER, _samples(empty), _errors(name), **rules)
+    define(name, _infer(name), reference, vjp, ONNX_WRITER, _samples(empty), _errors(name), lift=lift_axes, **rules)
 
 
 # np.sum and np.max call `reduce` too, and take twice as long
@@ -196,6 +197,7 @@ for _name, _function, _type in (("argmax", np.argmax, "ArgMax"), ("argmin", np.a
         not_differentiable("returns indices"),
         ONNX_WRITER,
         _arg_samples,
+        lift=lift_axes,
     )
 
 

@@ -178,6 +178,7 @@ define(
     lambda: [ErrorSample((np.zeros((2, 3), np.float32),), {"perm": (0, 0)}, ShapeError, "not a permutation")],
     quant=MOVES_INTEGERS,
     moves=True,
+    lift=lambda attrs: {"perm": (0, *(p + 1 for p in attrs["perm"]))},
 )
 
 
@@ -227,6 +228,7 @@ define(
     ONNX_WRITER,
     lambda: [Sample((sample_values(3, 1),), {"shape": (2, 3, 4)}), Sample((sample_values(1),), {"shape": (0,)})],
     moves=True,
+    lift=lambda attrs: {"shape": (1, *attrs["shape"])},
 )
 
 

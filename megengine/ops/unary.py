@@ -35,6 +35,7 @@ from megengine.ops.common import (
     as_tensor,
     cast,
     floating,
+    lift_plain,
     masked,
     refuse_quantized,
     require_bool,
@@ -94,6 +95,7 @@ def unary(
         _unary_samples(*domain, attrs or {}),
         quant=quant,
         activation=activation,
+        lift=lift_plain,
     )
     if not home:
         return

@@ -21,6 +21,7 @@ from megengine.kernels.native import empty_for_step, to_step
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
 from megengine.plan.fuse import fuse
+from megengine.plan.layouts import Layouts, constants_of, one_layout, problem_of, turned
 from megengine.plan.memory import Lifetime, place
 from megengine.traced_module import InternalGraph, TracedModule, lower
 from megengine.traced_module.formats import native as files
@@ -53,20 +54,16 @@ def _nbytes(spec: TensorSpec) -> int:
     return spec.size * storage_of(spec.dtype).itemsize
 
 
-def _view(address: int, spec: TensorSpec) -> np.ndarray:
+def _view(address: int, spec: TensorSpec, *, rows: bool) -> np.ndarray:
     """The buffer at an address in the value's logical shape."""
     dtype = storage_of(spec.dtype)
     if spec.size == 0:
         return np.empty(spec.shape, dtype)
     raw: Any = (ctypes.c_char * _nbytes(spec)).from_address(address)
-    if spec.ndim != 4:
+    if rows or spec.ndim != 4:
         return np.frombuffer(raw, dtype).reshape(spec.shape)
     n, c, h, w = spec.shape
     return np.frombuffer(raw, dtype).reshape(n, h, w, c).transpose(0, 3, 1, 2)
-
-
-def _same_bytes_in_both_layouts(spec: TensorSpec) -> bool:
-    return spec.ndim != 4 or spec.shape[1] == 1 or spec.shape[2] * spec.shape[3] == 1
 
 
 _SPILL = 1 << 22  # bytes; more than a core's second-level cache
@@ -125,7 +122,8 @@ class _Builder:
         self.threads = threads
         self.steps: list[_Step] = []
         self.specs: list[TensorSpec] = []
-        self.buffer_of: dict[int, int] = {}
+        self.layouts = Layouts(graph)
+        self.buffer_of: dict[tuple[int, bool], int] = {}  # value, whether in rows -> buffer
         self.constants: dict[int, np.ndarray] = {}
         self.inputs: list[int] = []
         self.planar: dict[int, int] = {}  # inputs read as they come, NCHW
@@ -142,92 +140,118 @@ class _Builder:
             if node.spec.ndim == 4 and node.users and all(_quantizes(u, node) for u in node.users):
                 self.planar[id(node)] = outside
             else:
-                self.buffer_of[id(node)] = self.relayout(outside, node, to_channels_last=True)
+                self.buffer_of[id(node), True] = outside
         for expr in self.graph.exprs():
             if isinstance(expr, Apply):
                 self.add(expr)
         for node in self.graph.outputs:
-            self.outputs.append(self.relayout(self.buffer(node), node, to_channels_last=False, force=True))
+            self.outputs.append(self._result(node))
 
-    def buffer(self, node: TensorNode) -> int:
-        """The buffer of a value; a constant gets one when a step reads it at run time."""
-        if id(node) not in self.buffer_of:
-            assert isinstance(node.expr, Constant)
-            index = self.new_buffer(node.spec)
-            self.constants[index] = to_step(node.expr.value.numpy())
-            self.buffer_of[id(node)] = index
-        return self.buffer_of[id(node)]
+    def buffer(self, node: TensorNode, *, rows: bool = True) -> int:
+        """The buffer of a value in a layout; a constant gets one when a step reads it at run time."""
+        rows = rows or one_layout(node.spec)
+        if (id(node), rows) not in self.buffer_of:
+            if isinstance(node.expr, Constant):
+                value = node.expr.value.numpy()
+                made = self.new_buffer(node.spec)
+                self.constants[made] = np.ascontiguousarray(value) if rows else to_step(value)
+            else:
+                made = self._moved(node, self.buffer_of[id(node), not rows], to_rows=rows)
+            self.buffer_of[id(node), rows] = made
+        return self.buffer_of[id(node), rows]
 
-    def relayout(self, source: int, node: TensorNode, *, to_channels_last: bool, force: bool = False) -> int:
-        """A buffer with the value in the other layout; the same buffer where both are the same bytes."""
-        spec = node.spec
-        if _same_bytes_in_both_layouts(spec) and not force:
-            return source
-        target = self.new_buffer(spec)
-        if _same_bytes_in_both_layouts(spec):
-            capsule = _core.copy_step(_nbytes(spec))
-        else:
-            n, c, h, w = spec.shape
-            capsule = _core.layout_step(storage_of(spec.dtype).itemsize, n, c, h * w, to_channels_last)
-        name = "to_channels_last" if to_channels_last else "to_result"
+    def _moved(self, node: TensorNode, source: int, *, to_rows: bool) -> int:
+        """A buffer with the value in the other layout."""
+        n, c, h, w = node.spec.shape
+        target = self.new_buffer(node.spec)
+        capsule = _core.layout_step(storage_of(node.spec.dtype).itemsize, n, c, h * w, not to_rows)
+        name = "to_rows" if to_rows else "to_channels_last"
         self.steps.append(_Step(StepInfo(name, node.name, "own_layout", ""), capsule, [source], [target]))
         return target
 
+    def _result(self, node: TensorNode) -> int:
+        """A buffer of its own for an output: no step but the last writes it."""
+        if (id(node), True) not in self.buffer_of and not isinstance(node.expr, Constant):
+            return self._moved(node, self.buffer_of[id(node), False], to_rows=True)
+        source, target = self.buffer(node), self.new_buffer(node.spec)
+        capsule = _core.copy_step(_nbytes(node.spec))
+        self.steps.append(_Step(StepInfo("to_result", node.name, "own_layout", ""), capsule, [source], [target]))
+        return target
+
+    def give(self, node: TensorNode, buffer: int, *, rows: bool) -> None:
+        """Let a value lie in a buffer."""
+        self.buffer_of[id(node), rows or one_layout(node.spec)] = buffer
+
     def add(self, expr: Apply) -> None:
-        problem = Problem(expr.op, [n.spec for n in expr.inputs], [n.spec for n in expr.outputs], expr.attrs)
-        constants = {i: n.expr.value.numpy() for i, n in enumerate(expr.inputs) if isinstance(n.expr, Constant)}
+        info = StepInfo(expr.op, expr.name, "reference", str(expr.meta.get("module", "")))
+        moved = not isinstance(expr.inputs[0].expr, Constant)
+        if moved and expr.op == "reshape":  # moves nothing: the same bytes in rows
+            self.give(expr.output, self.buffer(expr.inputs[0]), rows=True)
+        elif moved and expr.op == "transpose" and expr.output.spec.ndim == 4:
+            self._turn(expr, info)
+        elif id(expr.inputs[0]) in self.planar:
+            self._quantize_picture(expr, info)
+        else:
+            self._compute(expr, info)
+
+    def _turn(self, expr: Apply, info: StepInfo) -> None:
+        """A transposition from the layout that its operand has to the one that its result is to have."""
+        node, rows = expr.inputs[0], self.layouts.value_in_rows(expr.output)
+        source_rows = (id(node), True) in self.buffer_of
+        source = self.buffer(node, rows=source_rows)
+        problem = turned(expr, source_rows=source_rows, target_rows=rows)
+        if problem is None:
+            self.give(expr.output, source, rows=rows)
+            return
+        kernel = next(iter(family(expr.op).for_plan(problem, {})), None)
+        if kernel is None:
+            self._compute(expr, info)
+            return
+        target = self.new_buffer(expr.output.spec)
+        info.kernel = kernel.name
+        self.steps.append(_Step(info, kernel.make_step(problem, {}, self.threads), [source], [target]))
+        self.give(expr.output, target, rows=rows)
+
+    def _compute(self, expr: Apply, info: StepInfo) -> None:
+        rows = self.layouts.in_rows(expr)
+        problem = problem_of(expr, rows=rows) or problem_of(expr, rows=False)
+        assert problem is not None
+        constants = constants_of(expr, problem)
         usable = family(expr.op).for_plan(problem, constants)
         kernel = _fastest(usable, problem, constants) if self.tune else next(iter(usable), None)
-        info = StepInfo(expr.op, expr.name, "reference", str(expr.meta.get("module", "")))
         info.rejected = [row for row in family(expr.op).explain(problem, step=True) if row[1] != "usable"]
-        if expr.op == "reshape" and self._reshape(expr, info):
-            return
-        if id(expr.inputs[0]) in self.planar:
-            self._quantize_picture(expr, info)
-            return
-        outputs = [self.new_buffer(n.spec) for n in expr.outputs]
-        for node, buffer in zip(expr.outputs, outputs, strict=True):
-            self.buffer_of[id(node)] = buffer
         if kernel is None:
-            self._python(expr, problem, constants, info, outputs)
+            self._python(expr, info, rows=rows)
             return
         info.kernel = kernel.name
         capsule = kernel.make_step(problem, constants, self.threads)
+        outputs = [self.new_buffer(n.spec) for n in expr.outputs]
         reads = []
         for i, node in enumerate(expr.inputs):
             if i in kernel.packs:
                 continue
+            source = self.buffer(node, rows=rows)
             if i == kernel.inplace_input:
                 # bring a residual into the output's memory; left out later where source and target may share memory
                 copy, step = StepInfo("copy", node.name, "own_copy", ""), _core.copy_step(_nbytes(node.spec))
-                self.steps.append(_Step(copy, step, [self.buffer(node)], [outputs[0]]))
-            reads.append(outputs[0] if i == kernel.inplace_input else self.buffer(node))
+                self.steps.append(_Step(copy, step, [source], [outputs[0]]))
+            reads.append(outputs[0] if i == kernel.inplace_input else source)
         self.steps.append(_Step(info, capsule, reads, outputs))
+        for node, buffer in zip(expr.outputs, outputs, strict=True):
+            self.give(node, buffer, rows=rows)
 
     def _quantize_picture(self, expr: Apply, info: StepInfo) -> None:
         """An NCHW input that is only quantized goes to channels-last in the same pass."""
         info.kernel = "int8_quantize_planes"
         capsule = quantize_planes_step(expr.inputs[0].spec, expr.attrs["dtype"], self.threads)
         target = self.new_buffer(expr.output.spec)
-        self.buffer_of[id(expr.output)] = target
+        self.give(expr.output, target, rows=False)
         self.steps.append(_Step(info, capsule, [self.planar[id(expr.inputs[0])]], [target]))
 
-    def _reshape(self, expr: Apply, info: StepInfo) -> bool:
-        """A reshape moves nothing: relayout around one shared buffer."""
-        node, out = expr.inputs[0], expr.output
-        if isinstance(node.expr, Constant):
-            return False
-        plain = self.relayout(self.buffer(node), node, to_channels_last=False)
-        if _same_bytes_in_both_layouts(out.spec):
-            self.buffer_of[id(out)] = plain
-        else:
-            self.buffer_of[id(out)] = self.relayout(plain, out, to_channels_last=True)
-        return True
-
-    def _python(
-        self, expr: Apply, problem: Problem, constants: dict[int, np.ndarray], info: StepInfo, outputs: list[int]
-    ) -> None:
-        op = get_op(expr.op)
+    def _python(self, expr: Apply, info: StepInfo, *, rows: bool) -> None:
+        op, problem = get_op(expr.op), problem_of(expr, rows=False)
+        assert problem is not None
+        constants = constants_of(expr, problem)
         run = runner(op, problem, len(problem.outputs) == 1)
         eager = family(expr.op).select(problem, constants)
         info.kernel = "reference" if eager is None else f"python:{eager.name}"
@@ -236,14 +260,17 @@ class _Builder:
         def step(addresses: list[int]) -> None:
             arrays = dict(constants)
             for i, address in zip(moving, addresses, strict=False):
-                arrays[i] = _view(address, problem.inputs[i])
+                arrays[i] = _view(address, problem.inputs[i], rows=rows)
             results = run(*[arrays[i] for i in range(len(problem.inputs))])
             results = results if isinstance(results, tuple) else (results,)
             for result, address, spec in zip(results, addresses[len(moving) :], problem.outputs, strict=True):
-                _view(address, spec)[...] = result
+                _view(address, spec, rows=rows)[...] = result
 
-        reads = [self.buffer(expr.inputs[i]) for i in moving]
+        reads = [self.buffer(expr.inputs[i], rows=rows) for i in moving]
+        outputs = [self.new_buffer(n.spec) for n in expr.outputs]
         self.steps.append(_Step(info, step, reads, outputs, python=True))
+        for node, buffer in zip(expr.outputs, outputs, strict=True):
+            self.give(node, buffer, rows=rows)
 
     # ------------------------------------------------------------ memory
 

@@ -1,5 +1,7 @@
 """The checks every op record must pass; used for the whole registry and for an op added at run time."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -75,6 +77,26 @@ def of_arrays(op: Op, inputs: list[Tensor], attrs) -> tuple:
     specs = [t.spec for t in inputs]
     extra = {"in_specs": specs, "out_specs": results(infer(op, specs, dict(attrs)))} if op.needs_specs else {}
     return results(op.reference(*[t.numpy() for t in inputs], **attrs, **extra))
+
+
+def check_lift(op: Op, sample: Sample) -> None:
+    """With the lifted attributes and an axis of length 1 in front of the longest inputs, the result has it too."""
+    assert op.lift is not None
+    most = max(a.ndim for a in sample.inputs)
+    lifted = [a[None] if a.ndim == most else a for a in sample.inputs]
+    wanted = results(op.reference(*sample.inputs, **sample.attrs, **_specs(op, sample.inputs, sample.attrs)))
+    attrs = op.lift(sample.attrs)
+    found = results(op.reference(*lifted, **attrs, **_specs(op, lifted, attrs)))
+    for a, b in zip(wanted, found, strict=True):
+        assert np.size(a) == np.size(b) and b.shape in ((1, *a.shape), a.shape)
+        np.testing.assert_allclose(b.reshape(a.shape), a, rtol=1e-12)
+
+
+def _specs(op: Op, arrays: Any, attrs: Any) -> dict[str, Any]:
+    if not op.needs_specs:
+        return {}
+    specs = [Tensor._wrap(a).spec for a in arrays]
+    return {"in_specs": specs, "out_specs": results(infer(op, specs, dict(attrs)))}
 
 
 def check_error(op: Op, case: ErrorSample) -> None:

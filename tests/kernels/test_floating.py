@@ -75,3 +75,34 @@ def test_not_a_number_is_kept():
 def test_cap_names_are_checked():
     with pytest.raises(ValueError, match="unknown instruction set 'avx3'; expected one of .*; did you mean 'avx2'"):
         isa.set_cap("avx3")
+
+
+@pytest.mark.parametrize("op", ["mean", "sum"])
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((3, 1), 1), ((5, 7), -1), ((2, 3, 31), 2), ((4, 32), (1,)), ((2, 3, 33), (1, 2)), ((97,), None)],
+)
+def test_rows_are_added_in_one_order(op, shape, axis):
+    x = np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+    attrs = {"axis": axis, "keepdims": False}
+    spec = TensorSpec(shape, x.dtype)
+    problem = Problem(op, [spec], [infer(op, [spec], attrs)], attrs)
+    results = []
+    for level in isa.available():
+        with isa.capped(level):
+            kernel = family(op).for_plan(problem, {})[0]
+            assert kernel.name == f"own_row_{op}"
+            for threads in (1, 3):
+                out = np.full(problem.outputs[0].size + 16, 77, np.float32)
+                _core.run_step(kernel.make_step(problem, {}, threads), [x, out[:-16]])
+                assert (out[-16:] == 77).all()
+                results.append(out[:-16].reshape(problem.outputs[0].shape))
+    np.testing.assert_allclose(results[0], get_op(op).reference(x.astype(np.float64), **attrs), rtol=1e-5, atol=1e-6)
+    for other in results[1:]:
+        np.testing.assert_array_equal(other, results[0])
+
+
+def test_the_channels_of_a_picture_are_a_row():
+    x = np.random.default_rng(0).standard_normal((2, 33, 3, 4)).astype(np.float32)
+    got = run("mean", {"axis": 1, "keepdims": True}, [x], name="own_row_mean")
+    np.testing.assert_allclose(got, x.mean(1, keepdims=True), rtol=1e-5, atol=1e-6)

@@ -5,6 +5,7 @@ import pytest
 from op_contract import (
     check_error,
     check_gradient,
+    check_lift,
     check_reference,
     check_second_order,
     check_spec,
@@ -50,6 +51,11 @@ def test_float32_result_is_near_the_float64_reference(name, sample):
 @having(lambda op, s: not op.random)
 def test_strided_input_gives_the_same(name, sample):
     check_strided(registry[name], sample)
+
+
+@having(lambda op, s: op.lift is not None)
+def test_an_axis_in_front_changes_nothing_else(name, sample):
+    check_lift(registry[name], sample)
 
 
 @having(lambda op, s: callable(op.vjp) and s.differentiable)

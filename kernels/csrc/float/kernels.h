@@ -54,6 +54,8 @@ struct FloatKernels {
     void (*avg_pool)(const float* src, float* dst, const PoolShape& s, std::int64_t row_begin,
                      std::int64_t row_end);
     void (*mean)(const float* src, float* dst, std::int64_t n, std::int64_t hw, std::int64_t c);
+    // Sums of rows, each divided by `divisor`.
+    void (*row_sum)(const float* src, float* dst, std::int64_t rows, std::int64_t cols, float divisor);
     void (*clamp)(const float* src, float* dst, std::int64_t size, float lo, float hi);  // keeps NaN
     void (*add)(const float* a, const float* b, float* dst, std::int64_t size);
     void (*mul)(const float* a, const float* b, float* dst, std::int64_t size);

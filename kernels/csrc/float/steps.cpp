@@ -53,6 +53,27 @@ class MeanStep final : public Step {
     decltype(FloatKernels::mean) mean_;
 };
 
+class RowSumStep final : public Step {
+  public:
+    RowSumStep(std::int64_t rows, std::int64_t cols, float divisor, int threads)
+        : rows_(rows),
+          cols_(cols),
+          divisor_(divisor),
+          parts_(static_cast<int>(std::clamp<std::int64_t>(rows, 1, threads))),
+          f_(active_float_kernels().row_sum) {}
+    int parts() const override { return parts_; }
+    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+        const std::int64_t begin = rows_ * part / parts_, end = rows_ * (part + 1) / parts_;
+        f_(in(buffers, 0) + begin * cols_, out(buffers, 1) + begin, end - begin, cols_, divisor_);
+    }
+
+  private:
+    std::int64_t rows_, cols_;
+    float divisor_;
+    int parts_;
+    decltype(FloatKernels::row_sum) f_;
+};
+
 class ClampStep final : public Step {
   public:
     ClampStep(std::int64_t size, float lo, float hi)
@@ -200,6 +221,9 @@ void bind_float(nb::module_& m) {
     m.def("small_conv_step", &small_conv_step, nb::arg("lengths"), nb::arg("bias"));
     m.def("mean_step", [](std::int64_t n, std::int64_t hw, std::int64_t c) {
         return capsule(std::make_unique<MeanStep>(n, hw, c));
+    });
+    m.def("row_sum_step", [](std::int64_t rows, std::int64_t cols, float divisor, int threads) {
+        return capsule(std::make_unique<RowSumStep>(rows, cols, divisor, threads));
     });
     m.def("clamp_step", [](std::int64_t size, float lo, float hi) {
         return capsule(std::make_unique<ClampStep>(size, lo, hi));

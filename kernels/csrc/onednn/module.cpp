@@ -7,6 +7,7 @@
 namespace mge {
 void bind_conv(nanobind::module_& m);
 void bind_conv_backward(nanobind::module_& m);
+void bind_matmul(nanobind::module_& m);
 
 namespace {
 
@@ -24,6 +25,7 @@ NB_MODULE(_onednn, m) {
     nanobind::set_leak_warnings(false);  // what the program still holds when it ends is no leak
     mge::bind_conv(m);
     mge::bind_conv_backward(m);
+    mge::bind_matmul(m);
     m.def("int8_is_exact", &mge::int8_is_exact);
     m.def("version", [] {
         const auto* v = dnnl::version();

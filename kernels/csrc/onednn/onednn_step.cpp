@@ -96,8 +96,7 @@ std::size_t PartsStep::scratch_bytes() const {
 }
 
 void PartsStep::run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept {
-    try {
-        OneOmpThread one;
+    run_primitive([&] {
         const Part& p = parts_list[static_cast<std::size_t>(part)];
         const std::lock_guard lock(*p.busy);
         p.src.set_data_handle(buffers[0] + p.src_offset);
@@ -105,10 +104,11 @@ void PartsStep::run(int part, std::byte* const* buffers, std::byte* scratch) con
         p.scratch.set_data_handle(scratch);
         p.primitive.execute(this_thread_stream(), p.args);
         if (after.apply) after(reinterpret_cast<float*>(buffers[dst_index] + p.dst_offset), p.dst_size);
-    } catch (
-        const dnnl::error& e) {  // cannot happen for a primitive that was made; say so rather than hide it
-        std::fprintf(stderr, "megengine: oneDNN step failed: %s\n", e.what());
-    }
+    });
+}
+
+void report(const dnnl::error& e) noexcept {
+    std::fprintf(stderr, "megengine: oneDNN step failed: %s\n", e.what());
 }
 
 }  // namespace mge

@@ -48,6 +48,19 @@ FloatFunction function_in(const nanobind::object& capsule);
 dnnl::memory packed(const dnnl::memory::desc& plain, const void* data, const dnnl::memory::desc& wanted);
 dnnl::memory copied(const F32& values);
 
+// A primitive that was made cannot fail when it runs; if it does, it is said rather than hidden.
+void report(const dnnl::error& e) noexcept;
+
+template <typename F>
+void run_primitive(F run) noexcept {
+    try {
+        OneOmpThread one;
+        run();
+    } catch (const dnnl::error& e) {
+        report(e);
+    }
+}
+
 // One primitive and the places of its buffers.
 struct Part {
     dnnl::primitive primitive;

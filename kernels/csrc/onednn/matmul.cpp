@@ -1,0 +1,123 @@
+// Products of two computed tensors: matrices in any number of stacks, of which one may be repeated.
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "onednn/onednn_step.h"
+
+namespace nb = nanobind;
+
+namespace mge {
+namespace {
+
+using dims = dnnl::memory::dims;
+using dim = dnnl::memory::dim;
+
+// Shapes of equal length [stacks..., rows, columns] and strides in elements; a stride of 0 never occurs: a
+// repeated axis has length 1.
+struct Operand {
+    dims shape, strides;
+
+    dnnl::memory::desc desc() const { return {shape, dnnl::memory::data_type::f32, strides}; }
+};
+
+// The indices [from, to) along an axis; all of it where the operand is repeated.
+Operand slice(Operand x, std::size_t axis, dim from, dim to) {
+    if (x.shape[axis] != 1) x.shape[axis] = to - from;
+    return x;
+}
+
+std::size_t offset(const Operand& x, std::size_t axis, dim from) {
+    return x.shape[axis] == 1 ? 0 : static_cast<std::size_t>(from * x.strides[axis]) * sizeof(float);
+}
+
+struct Product {
+    dnnl::matmul primitive;
+    dnnl::memory a, b, dst, scratch;
+    std::size_t a_offset = 0, b_offset = 0, dst_offset = 0;
+    // Eager calls of several Python threads share one cached step: its handles belong to one run at a time.
+    std::unique_ptr<std::mutex> busy = std::make_unique<std::mutex>();
+};
+
+class MatmulStep final : public Step {
+  public:
+    std::vector<Product> products;
+
+    int parts() const override { return static_cast<int>(products.size()); }
+    std::size_t scratch_bytes() const override {
+        std::size_t most = 0;
+        for (const Product& p : products) most = std::max(most, p.scratch.get_desc().get_size());
+        return most;
+    }
+    void run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept override {
+        run_primitive([&] {
+            const Product& p = products[static_cast<std::size_t>(part)];
+            const std::lock_guard lock(*p.busy);
+            p.a.set_data_handle(buffers[0] + p.a_offset);
+            p.b.set_data_handle(buffers[1] + p.b_offset);
+            p.dst.set_data_handle(buffers[2] + p.dst_offset);
+            p.scratch.set_data_handle(scratch);
+            p.primitive.execute(this_thread_stream(), {{DNNL_ARG_SRC, p.a},
+                                                       {DNNL_ARG_WEIGHTS, p.b},
+                                                       {DNNL_ARG_DST, p.dst},
+                                                       {DNNL_ARG_SCRATCHPAD, p.scratch}});
+        });
+    }
+};
+
+Product product(const Operand& a, const Operand& b, const Operand& dst) {
+    dnnl::primitive_attr attr;
+    attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    const dnnl::matmul::primitive_desc pd(cpu_engine(), a.desc(), b.desc(), dst.desc(), attr);
+    Product p;
+    p.primitive = dnnl::matmul(pd);
+    p.a = dnnl::memory(pd.src_desc(), cpu_engine(), DNNL_MEMORY_NONE);
+    p.b = dnnl::memory(pd.weights_desc(), cpu_engine(), DNNL_MEMORY_NONE);
+    p.dst = dnnl::memory(pd.dst_desc(), cpu_engine(), DNNL_MEMORY_NONE);
+    p.scratch = dnnl::memory(pd.scratchpad_desc(), cpu_engine(), DNNL_MEMORY_NONE);
+    return p;
+}
+
+// Parts are pieces of the first axis that has something to divide: a stack, or the rows.
+nb::object matmul_step(dims a_shape, dims a_strides, dims b_shape, dims b_strides, dims shape, dims strides,
+                       int threads) {
+    const Operand a{std::move(a_shape), std::move(a_strides)}, b{std::move(b_shape), std::move(b_strides)};
+    const Operand dst{std::move(shape), std::move(strides)};
+    const std::size_t rank = dst.shape.size();
+    for (const Operand* x : {&a, &b, &dst})
+        if (rank < 2 || x->shape.size() != rank || x->strides.size() != rank)
+            throw std::invalid_argument("matmul_step: shapes and strides of one length, 2 or more, expected");
+    std::size_t axis = 0;
+    while (axis + 2 < rank && dst.shape[axis] < 2) ++axis;
+    const bool of_rows = axis + 2 == rank;  // b has no rows of the result
+    const dim total = dst.shape[axis], pieces = std::clamp<dim>(threads, 1, std::max<dim>(total, 1));
+    OneOmpThread one;
+    auto step = std::make_unique<MatmulStep>();
+    try {
+        for (dim i = 0; i < pieces; ++i) {
+            const dim from = total * i / pieces, to = total * (i + 1) / pieces;
+            Product p = product(slice(a, axis, from, to), of_rows ? b : slice(b, axis, from, to),
+                                slice(dst, axis, from, to));
+            p.a_offset = offset(a, axis, from);
+            p.b_offset = of_rows ? 0 : offset(b, axis, from);
+            p.dst_offset = offset(dst, axis, from);
+            step->products.push_back(std::move(p));
+        }
+    } catch (const dnnl::error& e) {
+        throw std::runtime_error(std::string("oneDNN: ") + e.what());
+    }
+    return capsule(std::move(step));
+}
+
+}  // namespace
+
+void bind_matmul(nb::module_& m) {
+    using nb::arg;
+    m.def("matmul_step", &matmul_step, arg("a_shape"), arg("a_strides"), arg("b_shape"), arg("b_strides"),
+          arg("shape"), arg("strides"), arg("threads"));
+}
+
+}  // namespace mge

@@ -1,0 +1,76 @@
+"""Products in plans: every rank, transposition and repetition of stacks, with computed and constant operands."""
+
+import numpy as np
+import pytest
+
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import get_op, infer
+from megengine.kernels import _core, isa, onednn
+from megengine.kernels.problem import Problem
+from megengine.kernels.registry import family
+
+pytestmark = pytest.mark.skipif(not onednn.available(), reason=onednn.unavailable_reason())
+
+# leading axes of a, of b
+STACKS = [((), ()), ((3,), (3,)), ((3,), ()), ((), (3,)), ((1,), (4,)), ((2, 1, 3), (2, 5, 1)), ((1, 2, 3), (1, 2, 3))]
+SIZES = [(1, 1, 1), (7, 5, 3), (16, 33, 17), (1, 40, 9), (9, 1, 8)]  # rows, depth, columns
+
+
+def draw(*shape):
+    return np.random.default_rng(list(shape)).standard_normal(shape).astype(np.float32)
+
+
+def product(a, b, *, ta, tb, constant, threads=1):
+    """The product by the kernel that a plan chooses, with guards behind the result."""
+    attrs = {"transpose_a": ta, "transpose_b": tb}
+    specs = [TensorSpec(x.shape, x.dtype) for x in (a, b)]
+    problem = Problem("matmul", specs, [infer("matmul", specs, attrs)], attrs)
+    constants = {1: b} if constant else {}
+    kernel = family("matmul").for_plan(problem, constants)[0]
+    size = problem.outputs[0].size
+    buffer = np.full(size + 32, 77, np.float32)
+    out = buffer[:size].reshape(problem.outputs[0].shape)
+    moving = [a] if kernel.packs else [a, b]
+    _core.run_step(kernel.make_step(problem, constants, threads), [*moving, out])
+    assert (buffer[size:] == 77).all()
+    want = get_op("matmul").reference(a.astype(np.float64), b.astype(np.float64), **attrs)
+    np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-5)
+    return kernel.name
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(("ta", "tb"), [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize(("of_a", "of_b"), STACKS)
+def test_computed_operands(of_a, of_b, ta, tb, threads):
+    for m, k, n in SIZES:
+        a = draw(*of_a, *((k, m) if ta else (m, k)))
+        b = draw(*of_b, *((n, k) if tb else (k, n)))
+        if 4 not in (a.ndim, b.ndim):
+            assert product(a, b, ta=ta, tb=tb, constant=False, threads=threads) == "onednn_matmul"
+
+
+@pytest.mark.parametrize("tb", [False, True])
+@pytest.mark.parametrize("leading", [(), (3,), (1, 2, 3)])
+@pytest.mark.parametrize("level", isa.available())
+def test_a_constant_matrix_is_packed(leading, tb, level):
+    with isa.capped(level):
+        for m, k, n in SIZES:
+            b = draw(n, k) if tb else draw(k, n)
+            assert product(draw(*leading, m, k), b, ta=False, tb=tb, constant=True) == "onednn_matmul_rows"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "attrs", "kernel", "reason"),
+    [
+        ((2, 3, 4, 5), (2, 3, 5, 4), {}, "onednn_matmul", "tensors of 4 axes lie channels-last"),
+        ((2, 3, 4, 5), (5, 4), {}, "onednn_matmul_rows", "x has 4 axes"),
+        ((3, 0), (0, 4), {}, "onednn_matmul", "empty tensors"),
+        ((4, 3), (4, 5), {"transpose_a": True}, "onednn_matmul_rows", "(4, 3), transposed and (4, 5)"),
+        ((2, 4, 3), (2, 3, 5), {}, "onednn_matmul_rows", "only rows with a matrix"),
+    ],
+)
+def test_why_not(a, b, attrs, kernel, reason):
+    attrs = {"transpose_a": False, "transpose_b": False, **attrs}
+    specs = [TensorSpec(shape, np.dtype(np.float32)) for shape in (a, b)]
+    problem = Problem("matmul", specs, [infer("matmul", specs, attrs)], attrs)
+    assert reason in dict(family("matmul").explain(problem, step=True))[kernel]
