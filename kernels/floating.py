@@ -120,8 +120,8 @@ own_max_pool2d = step_kernel("own_max_pool2d", _pool_step, float32_only)
 own_avg_pool2d = step_kernel("own_avg_pool2d", _pool_step, float32_only)
 # the others have no eager form: NumPy is faster, since nothing is copied to channels-last
 own_mean = StepKernel("own_mean", _mean_step, _spatial_mean)
-own_row_mean = StepKernel("own_row_mean", _row_sum(mean=True), _rows)
-own_row_sum = StepKernel("own_row_sum", _row_sum(mean=False), _rows)
+own_row_mean = StepKernel("own_row_mean", _row_sum(mean=True), _rows, free=True)
+own_row_sum = StepKernel("own_row_sum", _row_sum(mean=False), _rows, free=True)
 own_relu = StepKernel("own_relu", _clamp(0.0, math.inf), float32_only)
 own_relu6 = StepKernel("own_relu6", _clamp(0.0, 6.0), float32_only)
 own_clip = StepKernel(
@@ -136,4 +136,4 @@ own_channel_mul = StepKernel("own_channel_mul", _channel(adds=False), _per_chann
 own_concat = StepKernel("own_concat", _concat_step, _concat_usable)
 own_function = StepKernel("own_function", _function_step, float32_only, in_memory_order(_function_step))
 own_step_function = StepKernel("own_step_function", _function_step, float32_only)  # eager calls: one pass of NumPy
-own_softmax = StepKernel("own_softmax", _softmax_step, _softmax_usable)
+own_softmax = StepKernel("own_softmax", _softmax_step, _softmax_usable, free=True)

@@ -63,7 +63,9 @@ class StepKernel:
     `make_step(problem, constants, threads)` gives the step. It takes the inputs `packs` from the constants when it is
     made; constants elsewhere are given as buffers, like any input. `accepts(problem, constants)` is asked like
     `usable`, with the values of the constants. `inplace_input` is the input whose memory the output must share (a
-    residual that is summed in place). `run` is the eager form, if any; `native.step_kernel` makes it from the step.
+    residual that is summed in place). `run` is the eager form, if any; `native.step_kernel` makes it from the step. A
+    kernel that is `free` adds in an order of its own, so its results differ from the reference's in the last bits; no
+    plan with integers takes it, as a value behind could round otherwise.
     """
 
     name: str
@@ -73,6 +75,7 @@ class StepKernel:
     packs: tuple[int, ...] = ()
     accepts: Accepts = accept_all
     inplace_input: int | None = None
+    free: bool = False
 
 
 Kernel = EagerKernel | FlatKernel | StepKernel

@@ -280,9 +280,9 @@ onednn_conv_transpose2d = EagerKernel("onednn_conv_transpose2d", _transposed_con
 onednn_fused_conv2d = step_kernel("onednn_fused_conv2d", _conv_step, _float_usable, packs=_WEIGHTS, inplace_input=3)
 onednn_fused_linear = step_kernel("onednn_fused_linear", _linear_step, _float_usable, packs=_WEIGHTS)
 onednn_matmul_rows = StepKernel(
-    "onednn_matmul_rows", _rows_step, _rows_usable, packs=(1,), accepts=_constant_matrix
+    "onednn_matmul_rows", _rows_step, _rows_usable, packs=(1,), accepts=_constant_matrix, free=True
 )  # eager calls: NumPy's product, which packs nothing
-onednn_matmul = StepKernel("onednn_matmul", _matmul_step, _matmul_usable)
+onednn_matmul = StepKernel("onednn_matmul", _matmul_step, _matmul_usable, free=True)
 onednn_qconv2d = step_kernel(
     "onednn_qconv2d", _qconv_step, _integer_usable, packs=_INTEGER_WEIGHTS, accepts=_no_integer_bias, inplace_input=5
 )

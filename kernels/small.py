@@ -129,3 +129,9 @@ own_small_set_index = flat_kernel("own_small_set_index", flat_step, _few_moved)
 view_reshape = EagerKernel(
     "view_reshape", lambda problem, x: np.ascontiguousarray(x).reshape(problem.outputs[0].shape), reshapes=True
 )
+
+own_small_function = flat_kernel(
+    "own_small_function",
+    lambda problem: _core.function_step(problem.inputs[0].size, problem.op, problem.attrs.get("slope", 0.0), 1),
+    _few,
+)

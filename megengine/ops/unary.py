@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,6 +27,7 @@ from megengine.dispatch import (
     public,
     zero_gradient,
 )
+from megengine.kernels.reference import functions
 from megengine.ops.binary import maximum, minimum
 from megengine.ops.common import (
     BOOL,
@@ -112,11 +112,6 @@ def unary(
     public(home=home, methods=(method,) if method else (), by_spec=True, quantized=quantized)(function)
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        return 1 / (1 + np.exp(-x))
-
-
 def round_half_away(x: np.ndarray) -> np.ndarray:
     """The nearest whole numbers, as MegEngine rounds."""
     return np.copysign(np.floor(np.abs(x) + 0.5), x)
@@ -124,11 +119,6 @@ def round_half_away(x: np.ndarray) -> np.ndarray:
 
 def _hsigmoid(x: np.ndarray) -> np.ndarray:
     return np.clip(x + 3, 0, 6) * x.dtype.type(1 / 6)
-
-
-def _erf(x: np.ndarray) -> np.ndarray:
-    flat = np.asarray(x, np.float64).ravel()
-    return np.fromiter((math.erf(v) for v in flat), np.float64, flat.size).reshape(np.shape(x)).astype(x.dtype)
 
 
 def _fixed(dtype: QuantizedDType) -> QuantRule:
@@ -149,9 +139,9 @@ unary(
     home="megengine.functional.math",
     integers=True,
 )
-unary("exp", np.exp, lambda ctx, ct: (ct * ctx.outputs[0],), onnx="Exp")
+unary("exp", functions.exp, lambda ctx, ct: (ct * ctx.outputs[0],), onnx="Exp")
 unary("expm1", np.expm1, lambda ctx, ct: (ct * (ctx.outputs[0] + 1),))
-unary("log", np.log, lambda ctx, ct: (ct / ctx.inputs[0],), onnx="Log", domain=(0.1, 3.0))
+unary("log", functions.log, lambda ctx, ct: (ct / ctx.inputs[0],), onnx="Log", domain=(0.1, 3.0))
 unary("log1p", np.log1p, lambda ctx, ct: (ct / (ctx.inputs[0] + 1),), domain=(-0.5, 3.0))
 unary("sqrt", np.sqrt, lambda ctx, ct: (ct * 0.5 / ctx.outputs[0],), onnx="Sqrt", domain=(0.1, 3.0))
 unary(
@@ -177,19 +167,21 @@ unary("acosh", np.arccosh, lambda ctx, ct: (ct / apply("sqrt", ctx.inputs[0] ** 
 unary("atanh", np.arctanh, lambda ctx, ct: (ct / (1 - ctx.inputs[0] ** 2),), onnx="Atanh", domain=(-0.9, 0.9))
 unary(
     "tanh",
-    np.tanh,
+    functions.tanh,
     lambda ctx, ct: (ct * (1 - ctx.outputs[0] * ctx.outputs[0]),),
     onnx="Tanh",
     quant=QuantRule("table", "qtable", fixed=qint8(1 / 128)),
     activation=True,
 )
-unary("erf", _erf, lambda ctx, ct: (ct * apply("exp", -(ctx.inputs[0] ** 2)) * (2 / np.sqrt(np.pi)),), onnx="Erf")
+unary(
+    "erf", functions.erf, lambda ctx, ct: (ct * apply("exp", -(ctx.inputs[0] ** 2)) * (2 / np.sqrt(np.pi)),), onnx="Erf"
+)
 unary("floor", np.floor, _PIECEWISE, onnx="Floor", method="__floor__", integers=True)
 unary("ceil", np.ceil, _PIECEWISE, onnx="Ceil", method="__ceil__", integers=True)
 unary("round", round_half_away, _PIECEWISE, onnx=no_onnx("ONNX rounds ties to even"), method="__round__", integers=True)
 unary(
     "sigmoid",
-    _sigmoid,
+    functions.sigmoid,
     lambda ctx, ct: (ct * ctx.outputs[0] * (1 - ctx.outputs[0]),),
     onnx="Sigmoid",
     quant=_fixed(quint8(1 / 256)),
@@ -286,10 +278,10 @@ def _gelu_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
     return (ct * (0.5 * (1 + apply("erf", x * (1 / np.sqrt(2)))) + x * phi),)
 
 
-unary("silu", lambda x: x * _sigmoid(x), _silu_vjp, onnx=ONNX_WRITER, quant=_TABLE, home=_NN, activation=True)
+unary("silu", functions.silu, _silu_vjp, onnx=ONNX_WRITER, quant=_TABLE, home=_NN, activation=True)
 unary(
     "gelu",
-    lambda x: (x * 0.5 * (1 + _erf(x / np.sqrt(2.0)))).astype(x.dtype),
+    functions.gelu,
     _gelu_vjp,
     onnx=ONNX_WRITER,
     quant=_TABLE,
@@ -298,7 +290,7 @@ unary(
 )
 unary(
     "softplus",
-    lambda x: np.logaddexp(x, 0).astype(x.dtype),
+    functions.softplus,
     lambda ctx, ct: (ct * apply("sigmoid", ctx.inputs[0]),),
     onnx="Softplus",
     home="",

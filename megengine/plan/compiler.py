@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import converted, storage_of
+from megengine.core.dtype import QuantizedDType, converted, storage_of
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
@@ -21,7 +21,7 @@ from megengine.kernels.native import empty_for_step, to_step
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
 from megengine.plan.fuse import fuse
-from megengine.plan.layouts import Layouts, constants_of, one_layout, problem_of, turned
+from megengine.plan.layouts import Layouts, constants_of, kernels_for, one_layout, problem_of, turned
 from megengine.plan.memory import Lifetime, place
 from megengine.traced_module import InternalGraph, TracedModule, lower
 from megengine.traced_module.formats import native as files
@@ -122,7 +122,8 @@ class _Builder:
         self.threads = threads
         self.steps: list[_Step] = []
         self.specs: list[TensorSpec] = []
-        self.layouts = Layouts(graph)
+        self.exact = any(isinstance(n.spec.dtype, QuantizedDType) for n in graph.nodes())
+        self.layouts = Layouts(graph, exact=self.exact)
         self.buffer_of: dict[tuple[int, bool], int] = {}  # value, whether in rows -> buffer
         self.constants: dict[int, np.ndarray] = {}
         self.inputs: list[int] = []
@@ -217,7 +218,7 @@ class _Builder:
         problem = problem_of(expr, rows=rows) or problem_of(expr, rows=False)
         assert problem is not None
         constants = constants_of(expr, problem)
-        usable = family(expr.op).for_plan(problem, constants)
+        usable = kernels_for(problem, constants, exact=self.exact)
         kernel = _fastest(usable, problem, constants) if self.tune else next(iter(usable), None)
         info.rejected = [row for row in family(expr.op).explain(problem, step=True) if row[1] != "usable"]
         if kernel is None:

@@ -16,6 +16,7 @@ import numpy as np
 from megengine.core.dtype import storage_of
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op
+from megengine.kernels.kernel import StepKernel
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
 from megengine.traced_module.ir.expr import Apply, Constant
@@ -56,10 +57,9 @@ def constants_of(expr: Apply, problem: Problem) -> dict[int, np.ndarray]:
     }
 
 
-def has_kernel(expr: Apply, *, rows: bool) -> bool:
-    """True if a plan has a native step for an op on values in this layout."""
-    problem = problem_of(expr, rows=rows)
-    return problem is not None and bool(family(expr.op).for_plan(problem, constants_of(expr, problem)))
+def kernels_for(problem: Problem, constants: dict[int, np.ndarray], *, exact: bool) -> list[StepKernel]:
+    """The kernels that a plan may take, best first; `exact` leaves out those that add in an order of their own."""
+    return [k for k in family(problem.op).for_plan(problem, constants) if not (exact and k.free)]
 
 
 def turned(expr: Apply, *, source_rows: bool, target_rows: bool) -> Problem | None:
@@ -78,7 +78,8 @@ def turned(expr: Apply, *, source_rows: bool, target_rows: bool) -> Problem | No
 class Layouts:
     """The layout of every value of a graph, and of every op."""
 
-    def __init__(self, graph: InternalGraph) -> None:
+    def __init__(self, graph: InternalGraph, *, exact: bool) -> None:
+        self._exact = exact
         self._group: dict[int, int] = {}  # of values that lie alike
         self._fixed: dict[int, bool] = {}  # ops that fix a layout -> is it rows
         wanted: dict[bool, dict[int, TensorNode]] = {True: {}, False: {}}
@@ -104,9 +105,13 @@ class Layouts:
         """Whether an op takes its values in rows; None if it may have either."""
         if expr.op == "reshape":
             return True
-        if not has_kernel(expr, rows=False):
+        if not self._has_kernel(expr, rows=False):
             return True
-        return None if has_kernel(expr, rows=True) else False
+        return None if self._has_kernel(expr, rows=True) else False
+
+    def _has_kernel(self, expr: Apply, *, rows: bool) -> bool:
+        problem = problem_of(expr, rows=rows)
+        return problem is not None and bool(kernels_for(problem, constants_of(expr, problem), exact=self._exact))
 
     def _root(self, key: int) -> int:
         while key in self._group and self._group[key] != key:

@@ -149,7 +149,7 @@ def test_others_on_the_stack_see_the_ops_of_rules(standing):
             y = F.exp(x).sum()
             with interpose(other):
                 gm.backward(y)
-        np.testing.assert_array_equal(x.grad.numpy(), np.exp(x.numpy()))
+        np.testing.assert_array_equal(x.grad.numpy(), F.exp(x).numpy())
         x.grad = None
         seen.append(getattr(other, "seen", None))
     assert seen == [seen[0]] * 5

@@ -11,6 +11,7 @@ import megengine.functional as F
 import megengine.module as M
 from megengine import plan
 from megengine.kernels import isa
+from megengine.quantization import quantize_model, verify
 from megengine.tensor import tensor
 from megengine.traced_module import trace_module
 
@@ -141,3 +142,21 @@ def test_any_mixture_of_ops_gives_the_eager_result(chosen):
         return tuple(values[2:])
 
     compiled(Function(forward), draw(2, 4, 4, 4), draw(2, 4, 4, 4, seed=1))
+
+
+def test_a_plan_with_integers_is_exact_behind_attention_in_float():
+    class Net(M.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.out, self.norm = M.Linear(32, 96), M.Linear(32, 32), M.LayerNorm(32)
+            self.up, self.down = M.Linear(32, 64), M.Linear(64, 32)
+
+        def forward(self, x):
+            x = self.norm(x + attention(self, x))
+            return self.norm(x + self.down(F.gelu(self.up(x))))
+
+    quantized = quantize_model(
+        trace_module(Net().eval(), tensor(draw(2, 7, 32))), [draw(2, 7, 32, seed=s) for s in range(3)]
+    )
+    result = verify(quantized, [draw(2, 7, 32, seed=s) for s in (3, 4)])
+    assert result.exact, str(result)

@@ -1,0 +1,112 @@
+"""Functions of one value in float32, operation by operation as `csrc/float/functions.inc`: the same bits.
+
+Float32 only; other dtypes go through NumPy's functions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+F32 = np.dtype(np.float32)
+Function = Callable[[np.ndarray], np.ndarray]
+
+
+def in_float32(function: Function, otherwise: Function) -> Function:
+    """`function` for float32, `otherwise` for other dtypes."""
+
+    def of(x: np.ndarray) -> np.ndarray:
+        if x.dtype != F32:
+            return otherwise(x)
+        with np.errstate(all="ignore"):
+            return function(np.atleast_1d(x)).reshape(x.shape)
+
+    return of
+
+
+def _horner(factors: Sequence[float], x: np.ndarray) -> np.ndarray:
+    p = np.full_like(x, factors[0])
+    for factor in factors[1:]:
+        p = p * x + np.float32(factor)
+    return p
+
+
+def _power_of_two(n: np.ndarray) -> np.ndarray:
+    return ((n + 127) << 23).view(F32)
+
+
+def _exp(x: np.ndarray) -> np.ndarray:
+    v = np.where(x < -104, np.float32(-104), x)
+    v = np.where(v > 89, np.float32(89), v)
+    n = (v * np.float32(1.44269504) + np.float32(12582912)) - np.float32(12582912)
+    r = (v - n * np.float32(0.693359375)) - n * np.float32(-2.12194440e-4)
+    p = _horner([1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 0.5, 1, 1], r)
+    whole = np.where(np.isnan(n), 0, n).astype(np.int32)
+    half = whole >> 1
+    return np.where(np.isnan(x), x, p * _power_of_two(half) * _power_of_two(whole - half))
+
+
+def _log(x: np.ndarray) -> np.ndarray:
+    tiny = x < np.finfo(F32).smallest_normal
+    bits = np.where(tiny, x * np.float32(8388608), x).view(np.int32)
+    exponent = (bits - np.int32(0x3F3504F3)) >> 23
+    m = (bits - exponent * np.int32(1 << 23)).view(F32)
+    e = np.where(tiny, exponent - 23, exponent).astype(F32)
+    s = (m - 1) / (m + 1)
+    p = _horner([0.23620364, 0.2853484, 0.40000388, 0.6666666, 2], s * s)
+    y = (s * p + e * np.float32(-2.12194440e-4)) + e * np.float32(0.693359375)
+    y = np.where(np.isposinf(x), x, np.where(x == 0, np.float32(-np.inf), y))
+    return np.where(x >= 0, y, np.float32(np.nan))
+
+
+def _log1p(x: np.ndarray) -> np.ndarray:
+    u = 1 + x
+    return _log(u) + (x - (u - 1)) / u
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    whole = np.where(x < 0, -x, x)
+    a = np.where(whole > 4, np.float32(4), whole)
+    s = a * a
+    p = _horner([-0.0005654106, 0.0049232775, -0.026716385, 0.112803645, -0.3761235, 1.1283791], s)
+    t = 1 / (a + 1)
+    q = _horner([-0.3538539, 1.3221443, -1.8851053, 0.91172564, 0.4233792, 0.5814048, -0.0008983068], t)
+    y = np.where(a < 1, a * p, 1 - _exp(-s) * q)
+    return np.where(x < 0, -y, y)
+
+
+def _tanh(x: np.ndarray) -> np.ndarray:
+    a = np.where(x < 0, -x, x)
+    e = _exp(-2 * a)
+    s = x * x
+    near = a - a * s * (np.float32(1 / 3) - s * (np.float32(2 / 15) - s * np.float32(17 / 315)))
+    y = np.where(a < np.float32(0.15), near, (1 - e) / (1 + e))
+    return np.where(x < 0, -y, y)
+
+
+def _wide_erf(x: np.ndarray) -> np.ndarray:
+    flat = np.asarray(x, np.float64).ravel()
+    return np.fromiter((math.erf(v) for v in flat), np.float64, flat.size).reshape(np.shape(x)).astype(x.dtype)
+
+
+def _wide_sigmoid(x: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-x))
+
+
+exp = in_float32(_exp, np.exp)
+log = in_float32(_log, np.log)
+tanh = in_float32(_tanh, np.tanh)
+erf = in_float32(_erf, _wide_erf)
+sigmoid = in_float32(lambda x: 1 / (1 + _exp(-x)), _wide_sigmoid)
+silu = in_float32(lambda x: x * (1 / (1 + _exp(-x))), lambda x: x * _wide_sigmoid(x))
+gelu = in_float32(
+    lambda x: x * np.float32(0.5) * (1 + _erf(x * np.float32(0.70710678))),
+    lambda x: (x * 0.5 * (1 + _wide_erf(x / math.sqrt(2)))).astype(x.dtype),
+)
+softplus = in_float32(
+    lambda x: np.where(x > 0, x, np.float32(0)) + _log1p(_exp(np.where(x < 0, x, -x))),
+    lambda x: np.logaddexp(x, 0).astype(x.dtype),
+)
