@@ -74,3 +74,15 @@ def test_why_not(a, b, attrs, kernel, reason):
     specs = [TensorSpec(shape, np.dtype(np.float32)) for shape in (a, b)]
     problem = Problem("matmul", specs, [infer("matmul", specs, attrs)], attrs)
     assert reason in dict(family("matmul").explain(problem, step=True))[kernel]
+
+
+def test_native_steps_refuse_wrong_arguments():
+    from megengine.kernels import _onednn
+
+    with pytest.raises(ValueError, match="shapes and strides of one length"):
+        _onednn.matmul_step([2, 3], [3, 1], [1, 3, 4], [12, 4, 1], [2, 4], [4, 1], 1)
+    with pytest.raises(ValueError, match="no function cosh"):
+        _core.float_function("cosh", 0.0)
+    wrong = _core.function_step(4, "erf", 0.0, 1)  # a capsule of another kind
+    with pytest.raises(ValueError, match="incorrect name"):
+        _onednn.linear_step(1, 2, 3, "float32", "float32", draw(3, 2), None, draw(3), "none", 0.0, 0.0, "", 1.0, wrong)
