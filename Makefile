@@ -9,7 +9,7 @@ PACKAGES := $(shell find megengine kernels traced_module quantization cli -name 
 FUZZ ?= 20000
 SEED ?= 1
 
-.PHONY: api demo fuzz fuzz-calls megengine test test-slow lint format clean setup stubs wheel
+.PHONY: api demo fuzz fuzz-calls megengine onnx-suite test test-slow lint format clean setup stubs wheel
 
 setup: $(VENV)/.installed
 
@@ -51,6 +51,10 @@ fuzz-calls: setup
 megengine: setup
 	@test -n "$(MEGENGINE_PYTHON)" || { echo "make megengine MEGENGINE_PYTHON=/path/to/python: a Python with megengine==1.13.0"; exit 1; }
 	MEGENGINE_PYTHON=$(MEGENGINE_PYTHON) $(BIN)/python -m pytest -m megengine
+
+# what becomes of each operator of ONNX's node suite, and why cases are refused: make onnx-suite CASES="test_resize test_pad"
+onnx-suite: setup
+	$(BIN)/python tests/helpers/node_suite.py $(CASES)
 
 # compares the public names and signatures with MegEngine's
 api: setup

@@ -98,7 +98,6 @@ REFUSED = {
     "batchnorm_.*_training_mode": "training mode",
     "dropout.*_mask": "mask output",
     "training_dropout": "training mode",
-    "select_last_index": "select_last_index=1",
     "resize_.*(cubic|antialias)": "expected nearest or linear",
     "resize_.*half_pixel_symmetric": "coordinates 'half_pixel_symmetric'",
     "resize_tf_crop": "coordinates 'tf_crop_and_resize'",

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType
+from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.errors import FileFormatError, ShapeError, brief
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.tensor import Tensor
+from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 
@@ -140,6 +141,19 @@ class OnnxNode:
                 limits = f"at most {MAX_AXES} axes and {MAX_ELEMENTS} elements are accepted"
                 raise self.fail(f"its result has shape {brief(node.shape)}; {limits}")
         return made
+
+    def cast(self, x: Value, dtype: Any) -> Value:
+        """X in another dtype; nothing is added for the own one, and a way there and back through a wider one goes."""
+        dtype = np.dtype(dtype)
+        if isinstance(x, np.ndarray):
+            return x.astype(dtype)
+        if x.dtype == dtype:
+            return x
+        made, wide = x.expr, storage_of(x.dtype)
+        there_and_back = isinstance(made, Apply) and made.op == "cast" and made.inputs[0].dtype == dtype
+        if there_and_back and wide.kind == dtype.kind and np.can_cast(dtype, wide):
+            return made.inputs[0]
+        return self.apply("cast", x, dtype=dtype)
 
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
         """The same values in another shape; nothing is added when the shape is the same already."""

@@ -1,40 +1,45 @@
 """Import rules of arithmetic that is more than one op, or whose form changed between opsets."""
 
 import math
+from typing import Any
 
 import numpy as np
 
 from megengine.convert.onnx.context import OnnxNode, Value, rule, spec_of
-from megengine.core.dtype import QuantizedDType, quantized, storage_of
+from megengine.core.dtype import QuantizedDType, is_float, quantized, storage_of
 from megengine.core.errors import brief
 from megengine.core.text import counted
+from megengine.traced_module.ir.node import TensorNode
 
 
 @rule("Clip")
 def clip(node: OnnxNode, x: Value) -> Value:
-    """Bounds are attributes before opset 11 and optional inputs since."""
-    if node.opset < 11:
-        low, high = node.attr("min"), node.attr("max")
-    else:
-        low, high = _number(node, 1, "min"), _number(node, 2, "max")
+    """Bounds are attributes before opset 11 and optional inputs since; integers are compared as such."""
+    bounds: list[Any] = (
+        [node.attr("min"), node.attr("max")] if node.opset < 11 else [node.optional(1), node.optional(2)]
+    )
+    if is_float(spec_of(x).dtype) and not any(isinstance(bound, TensorNode) for bound in bounds):
+        low, high = (None if bound is None else _number(node, bound) for bound in bounds)
+        return _clipped(node, x, low, high)
+    for op, bound in zip(("maximum", "minimum"), bounds, strict=True):
+        x = x if bound is None else node.apply(op, x, bound)
+    return x
+
+
+def _number(node: OnnxNode, bound: np.ndarray | float) -> float:
+    if np.size(bound) != 1:
+        raise node.fail(f"a bound has shape {np.shape(bound)}; expected one number")
+    return float(np.reshape(bound, -1)[0])
+
+
+def _clipped(node: OnnxNode, x: Value, low: float | None, high: float | None) -> Value:
     if low == 0.0 and high == 6.0:
         return node.apply("relu6", x)
     if low is None and high is None:
         return x
     if low == 0.0 and (high is None or high >= np.finfo(np.float32).max):
         return node.apply("relu", x)
-    return node.apply(
-        "clip", x, lo=-math.inf if low is None else float(low), hi=math.inf if high is None else float(high)
-    )
-
-
-def _number(node: OnnxNode, index: int, what: str) -> float | None:
-    value = node.const(index, what)
-    if value is None:
-        return None
-    if value.size != 1:
-        raise node.fail(f"its {what} has shape {value.shape}; expected one number")
-    return value.reshape(-1)[0].item()
+    return node.apply("clip", x, lo=-math.inf if low is None else low, hi=math.inf if high is None else high)
 
 
 @rule("HardSigmoid")
@@ -109,11 +114,15 @@ def reduce(node: OnnxNode, x: Value) -> Value:
 
 @rule("ArgMax", "ArgMin")
 def arg_reduce(node: OnnxNode, x: Value) -> Value:
-    """The first extreme value along one axis."""
-    if node.attr("select_last_index", 0):
-        raise node.fail("select_last_index=1 is not supported")
-    axis = node.axis(int(node.attr("axis", 0)), len(x.shape))
-    return node.apply(node.op_type.lower(), x, axis=axis, keepdims=bool(node.attr("keepdims", 1)))
+    """The place of the first extreme value along an axis, or of the last one: the first one from the end."""
+    shape = x.shape
+    axis, last = node.axis(int(node.attr("axis", 0)), len(shape)), bool(node.attr("select_last_index", 0))
+    if last:
+        steps = [-1 if a == axis else 1 for a in range(len(shape))]
+        x = node.apply("slice", x, starts=(None,) * len(shape), stops=(None,) * len(shape), steps=tuple(steps))
+    y = node.apply(node.op_type.lower(), x, axis=axis, keepdims=bool(node.attr("keepdims", 1)))
+    y = node.cast(y, np.int64)
+    return node.apply("sub", np.asarray(shape[axis] - 1, np.int64), y) if last else y
 
 
 @rule("Gelu")

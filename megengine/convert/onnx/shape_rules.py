@@ -258,5 +258,4 @@ def cast(node: OnnxNode, x: Value) -> Value:
         stated = onnx.helper.tensor_dtype_to_np_dtype(int(node.attr("to", 0)))
     except (KeyError, TypeError):
         raise node.fail(f"casts to the unknown data type {node.attr('to')}") from None
-    dtype = as_dtype(stated.name)
-    return x if x.dtype == dtype else node.apply("cast", x, dtype=dtype)
+    return node.cast(x, as_dtype(stated.name))

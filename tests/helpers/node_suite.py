@@ -1,0 +1,171 @@
+"""The node suite of ONNX (the cases that the onnx package carries), run through import and interpretation.
+
+`python tests/helpers/node_suite.py [part of a case's name ...]` prints what becomes of each operator and why cases are
+refused; `make onnx-suite` does the same.
+"""
+
+import functools
+import sys
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+
+from megengine.convert.onnx import load_graph
+from megengine.core.dtype import as_dtype
+from megengine.core.errors import DTypeError, MegEngineError
+from megengine.tensor import Tensor
+from megengine.traced_module import interpret
+
+KINDS = {
+    "array": "operators on arrays",
+    "expanded": "operators on arrays, written as the functions that define them",
+    "other": "with strings, complex numbers and floats or integers of fewer than 8 bits",
+    "sequence": "with sequences or optional values",
+}
+PASSED, REFUSED, WRONG, CRASHED = STATES = ("passed", "refused", "wrong", "crashed")
+# the standard leaves their results open: only shape and dtype of each are compared
+RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a case."""
+
+    name: str
+    operator: str
+    kind: str  # one of KINDS
+    state: str
+    reason: str = ""
+
+
+@functools.cache
+def cases() -> dict[str, Any]:
+    """The cases of the standard's own domain by name."""
+    from onnx.backend.test.loader import load_model_tests
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they overflow on purpose
+        found = load_model_tests(kind="node")
+    return {case.name: case for case in found if {item.domain for item in case.model.opset_import} == {""}}
+
+
+def value(item: Any) -> Any:
+    """A value of a case: some are written as protos, since NumPy lacks their dtype."""
+    return onnx.numpy_helper.to_array(item) if isinstance(item, onnx.TensorProto) else item
+
+
+def operator_of(name: str) -> str:
+    """The operator that a case is about; an expanded one is counted where its function is."""
+    original = cases().get(name.removesuffix("_expanded").removesuffix("_expanded_ver18"), cases()[name])
+    return next((n.op_type for n in original.model.graph.node if n.op_type != "Constant"), "Constant")
+
+
+def kind_of(case: Any) -> str:
+    """One of KINDS."""
+    values = [value(v) for pair in case.data_sets for side in pair for v in side]
+    if not all(isinstance(v, (np.ndarray, np.generic)) for v in values):
+        return "sequence"
+    if not all(_held(v.dtype) for v in values):
+        return "other"
+    return "expanded" if "_expanded" in case.name else "array"
+
+
+def _held(dtype: np.dtype) -> bool:
+    try:
+        return as_dtype(dtype.name) == dtype
+    except DTypeError:
+        return False
+
+
+def stored(model: onnx.ModelProto, arrays: list[Any], first: int) -> onnx.ModelProto:
+    """The model with its inputs from the `first` on stored, as weights and shapes are in files."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    for item, array in list(zip(list(made.graph.input), arrays, strict=False))[first:]:
+        if isinstance(array, (np.ndarray, np.generic)):
+            made.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), item.name))
+            made.graph.input.remove(item)
+    return made
+
+
+def outcome(name: str) -> Outcome:
+    """Run a case with all of its inputs open; where that is refused, with all but the first one stored."""
+    case = cases()[name]
+    operator, kind = operator_of(name), kind_of(case)
+    made = [_run(case, count) for count in (len(case.model.graph.input), 1)]
+    state, reason = next((one for one in made if one[0] != REFUSED), made[-1])
+    return Outcome(name, operator, kind, state, reason)
+
+
+def _run(case: Any, kept: int) -> tuple[str, str]:
+    try:
+        for inputs, wanted in ([[value(v) for v in side] for side in pair] for pair in case.data_sets):
+            graph = load_graph(stored(case.model, inputs, kept).SerializeToString())
+            graph.lint()
+            given = [Tensor._wrap(np.asarray(v)) for v in inputs[: len(graph.inputs)]]
+            why = _difference(case, [y._storage() for y in interpret(graph, given)], wanted)
+            if why:
+                return WRONG, why
+    except MegEngineError as error:
+        return REFUSED, str(error)
+    except Exception as error:
+        return CRASHED, f"{type(error).__name__}: {error}"
+    return PASSED, ""
+
+
+def _difference(case: Any, got: list[np.ndarray], wanted: list[Any]) -> str:
+    """What differs from the expected results, "" if nothing."""
+    if len(got) != len(wanted):
+        return f"{len(got)} results for {len(wanted)}"
+    drawn = any(node.op_type in RANDOM for node in case.model.graph.node)
+    for y, expected in zip(got, map(np.asarray, wanted), strict=True):
+        if y.shape != expected.shape or y.dtype != expected.dtype:
+            return f"{y.dtype}{list(y.shape)} for {expected.dtype}{list(expected.shape)}"
+        if drawn:
+            continue
+        wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+        exact = expected.dtype.kind in "iub"
+        a, b = (y, expected) if exact else (y.astype(wide), expected.astype(wide))
+        # some expected values are written with four digits
+        tolerance = {"rtol": max(case.rtol, 5e-4), "atol": max(case.atol, 1e-5)}
+        if not (np.array_equal(a, b) if exact else np.allclose(a, b, equal_nan=True, **tolerance)):
+            return f"values differ: {y.reshape(-1)[:4]} for {expected.reshape(-1)[:4]}"
+    return ""
+
+
+def outcomes(parts: list[str]) -> Iterator[Outcome]:
+    """The outcomes of all cases whose name has one of the parts; of all without parts."""
+    for name in cases():
+        if not parts or any(part in name for part in parts):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield outcome(name)
+
+
+def main() -> None:
+    """Print a table of operators, the reasons of refusals, and the share of each kind of case."""
+    found = list(outcomes(sys.argv[1:]))
+    rows: dict[str, Counter[str]] = defaultdict(Counter)
+    for one in found:
+        rows[one.operator][one.state] += 1
+    print(f"{'operator':32}" + "".join(f"{state:>9}" for state in STATES))
+    for operator in sorted(rows):
+        print(f"{operator:32}" + "".join(f"{rows[operator][state] or '-':>9}" for state in STATES))
+    for state in STATES[1:]:
+        print(f"\n{state}")
+        for one in sorted((o for o in found if o.state == state), key=lambda o: (o.operator, o.name)):
+            print(f"  {one.operator} {one.name}: {' '.join(one.reason.split())[:220]}")
+    print()
+    for kind, meaning in KINDS.items():
+        states = Counter(one.state for one in found if one.kind == kind)
+        counts = ", ".join(f"{states[state]} {state}" for state in STATES)
+        print(f"{meaning}: {counts} of {states.total()}")
+
+
+if __name__ == "__main__":
+    main()
