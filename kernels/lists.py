@@ -5,7 +5,7 @@ The NumPy reference of the op's record stands behind the last entry.
 
 from __future__ import annotations
 
-from megengine.kernels import floating, int8, large, onednn, small, strided, training
+from megengine.kernels import floating, int8, large, onednn, recurrent, small, strided, training
 from megengine.kernels.kernel import Kernel
 
 LISTS: dict[str, tuple[Kernel, ...]] = {
@@ -65,6 +65,7 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
     "max_pool2d": (floating.own_max_pool2d, int8.int8_max_pool2d),
     "max_pool2d_backward": (training.own_max_pool2d_backward,),
     "avg_pool2d": (floating.own_avg_pool2d,),
+    "recurrent": (recurrent.own_recurrent, recurrent.own_recurrent_rows),
     "batch_norm_training": (training.own_batch_norm_training,),
     "batch_norm_training_backward": (training.own_batch_norm_training_backward,),
     # ---------------------------------------------------------------- moves

@@ -48,7 +48,7 @@ def _place(array: np.ndarray) -> tuple:
     return id(_owner(array)), array.__array_interface__["data"][0], array.strides
 
 
-class _StepCache:
+class StepCache:
     """Steps of eager calls, kept as long as the memory of the constants they packed; views of it are short-lived.
 
     For the same constants only the steps of the last few problems are kept, since each holds a packed copy.
@@ -101,7 +101,7 @@ def step_kernel(
 
 def eager(make: MakeStep, packs: tuple[int, ...] = (), *, inplace_input: int | None = None) -> Run:
     """`run(problem, *arrays)` of a step; `packs` are the inputs that it packs."""
-    cache = _StepCache(make)
+    cache = StepCache(make)
 
     def run(problem: Problem, *arrays: np.ndarray) -> np.ndarray:
         fixed = {i: arrays[i] for i in packs if i < len(arrays)}
@@ -125,7 +125,7 @@ def eager(make: MakeStep, packs: tuple[int, ...] = (), *, inplace_input: int | N
 
 def in_memory_order(make: MakeStep) -> Run:
     """`run(problem, array)` of a step that does the same to each number, in whatever order they lie in memory."""
-    cache = _StepCache(make)
+    cache = StepCache(make)
 
     def run(problem: Problem, array: np.ndarray) -> np.ndarray:
         channels_last = array.ndim == 4 and array.transpose(0, 2, 3, 1).flags.c_contiguous
@@ -140,7 +140,7 @@ def in_memory_order(make: MakeStep) -> Run:
 
 def flat_kernel(name: str, make: MakeFlat, usable: Usable) -> FlatKernel:
     """A kernel of small eager calls, with a `run` that does the same from Python."""
-    cache = _StepCache(lambda problem, constants, threads: make(problem))
+    cache = StepCache(lambda problem, constants, threads: make(problem))
 
     def run(problem: Problem, *arrays: np.ndarray) -> Any:
         outs = tuple(np.empty(spec.shape, storage_of(spec.dtype)) for spec in problem.outputs)

@@ -14,6 +14,7 @@ from megengine.core.limits import refuse_oversized
 from megengine.module import init
 from megengine.module.module import Module
 from megengine.ops.common import choice
+from megengine.ops.recurrent import recurrent_layer
 from megengine.tensor import Parameter, Tensor
 
 _CellWeights = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # of the input, of the state, and their biases
@@ -123,7 +124,8 @@ class RNNBase(Module):
     order weight_ih, weight_hh, bias_ih, bias_hh. State dicts also hold `cells`, as MegEngine's do.
     """
 
-    _chunks: ClassVar[int] = 1
+    _cell: ClassVar[str] = "rnn"
+    _order: ClassVar[tuple[int, ...]] = (0,)  # our gates in the order of ONNX's
 
     def __init__(
         self,
@@ -143,7 +145,7 @@ class RNNBase(Module):
                 f"{type(self).__name__}: input_size={input_size}, hidden_size={hidden_size}, num_layers={num_layers}, "
                 f"bias={bias}, proj_size={shown(proj_size)}; expected integers of at least 1"
             )
-        refuse_oversized(type(self).__name__, (num_layers, self._chunks * hidden_size, hidden_size), 4)
+        refuse_oversized(type(self).__name__, (num_layers, len(self._order) * hidden_size, hidden_size), 4)
         if not 0 <= dropout <= 1:
             raise OptionError(f"{type(self).__name__}: dropout is {dropout}; expected a probability in [0, 1]")
         if proj_size:
@@ -152,7 +154,7 @@ class RNNBase(Module):
         self.bias, self.batch_first, self.dropout = bool(bias), batch_first, float(dropout)
         self.bidirectional, self.num_directions, self.proj_size = bidirectional, 2 if bidirectional else 1, proj_size
         self.cells = [[self.create_cell(layer) for _ in range(self.num_directions)] for layer in range(num_layers)]
-        gates = self._chunks * hidden_size
+        gates = len(self._order) * hidden_size
         total = sum(math.prod(shape) for _, shapes in self._layout() for shape in shapes)
         self._flatten_weights = init.parameter((gates, total // gates))
         self.reset_parameters()
@@ -162,7 +164,7 @@ class RNNBase(Module):
 
     def _layout(self) -> list[tuple[int, list[tuple[int, ...]]]]:
         """Per cell: its layer and the shapes of its weights, in the order of `_flatten_weights`."""
-        gates = self._chunks * self.hidden_size
+        gates = len(self._order) * self.hidden_size
         return [
             (layer, [(gates, self._input_size(layer)), (gates, self.hidden_size), *[(gates,)] * (2 * self.bias)])
             for layer in range(self.num_layers)
@@ -199,37 +201,36 @@ class RNNBase(Module):
         """The part of a state that is the layer's output: here the state itself."""
         return hx
 
-    def _step(self, from_input: Tensor, from_hidden: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        raise MissingMethodError(f"{type(self).__name__} has no step; use RNN, LSTM or GRU")
+    def _in_order(self, weight: Tensor) -> Tensor:
+        """Rows of a weight with the gates in ONNX's order."""
+        if len(self._order) == 1:
+            return weight
+        parts = F.split(weight, len(self._order), axis=0)
+        return F.concat([parts[k] for k in self._order], axis=0)
 
-    def _scan(
-        self, x: Tensor, weights: _CellWeights, states: tuple[Tensor, ...], backwards: bool
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """One cell over [T,N,I]: outputs [T,N,H] and the last states. The input's share is one matrix product."""
-        weight_ih, weight_hh, bias_ih, bias_hh = weights
-        from_input = F.linear(x, weight_ih, bias_ih)
-        outputs = []
-        times = range(x.shape[0])
-        for t in reversed(times) if backwards else times:
-            states = self._step(from_input[t], F.linear(states[0], weight_hh, bias_hh), states)
-            outputs.append(states[0])
-        return F.stack(outputs[::-1] if backwards else outputs), states
+    def _scan(self, x: Tensor, cells: list[_CellWeights], states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """One layer over [T,N,I]: outputs [T,directions,N,H] and the last states, each [directions,N,H]."""
+        w, r, *biases = ([self._in_order(p) for p in parts if p is not None] for parts in zip(*cells, strict=True))
+        given = {"bias": F.stack([F.concat(pair) for pair in zip(*biases, strict=True)])} if self.bias else {}
+        given |= zip(("h", "c"), states, strict=False)
+        direction = "bidirectional" if self.bidirectional else "forward"
+        return recurrent_layer(type(self)._cell, x, F.stack(w), F.stack(r), given, direction, **self._options())
+
+    def _options(self) -> dict[str, Any]:
+        return {}
 
     def apply_op(self, input: Tensor, hx: Any) -> tuple[Tensor, Any]:
         """The layers over [T,N,input] from given states: output [T,N,directions * hidden] and the last states."""
         first = hx if isinstance(hx, tuple) else (hx,)
         weights, last, x = self._weights(), [], input
         for layer in range(self.num_layers):
-            outputs = []
-            for direction in range(self.num_directions):
-                cell = layer * self.num_directions + direction
-                out, states = self._scan(x, weights[cell], tuple(s[cell] for s in first), direction == 1)
-                outputs.append(out)
-                last.append(states)
-            x = F.concat(outputs, axis=2) if len(outputs) > 1 else outputs[0]
+            here = slice(layer * self.num_directions, (layer + 1) * self.num_directions)
+            y, *states = self._scan(x, weights[here], tuple(s[here] for s in first))
+            last.append(states)
+            x = F.reshape(F.transpose(y, (0, 2, 1, 3)), (*y.shape[::2], -1))
             if self.training and self.dropout and layer + 1 < self.num_layers:
                 x = F.dropout(x, self.dropout, True)
-        states = tuple(F.stack(parts) for parts in zip(*last, strict=True))
+        states = tuple(F.concat(parts) for parts in zip(*last, strict=True))
         return x, states if isinstance(hx, tuple) else states[0]
 
     def forward(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
@@ -259,14 +260,15 @@ class RNN(RNNBase):
         """A cell with the sizes of a layer."""
         return RNNCell(self._input_size(layer), self.hidden_size, self.bias, self.nonlinearity)
 
-    def _step(self, from_input: Tensor, from_hidden: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (_nonlinearity("RNN", self.nonlinearity)(from_input + from_hidden),)
+    def _options(self) -> dict[str, Any]:
+        return {"activations": (self.nonlinearity.capitalize(),) * self.num_directions}
 
 
 class LSTM(RNNBase):
     """Long short-term memory of several layers; states are pairs (h, c)."""
 
-    _chunks = 4
+    _cell = "lstm"
+    _order = (0, 3, 1, 2)
 
     def create_cell(self, layer: int) -> LSTMCell:
         """A cell with the sizes of a layer."""
@@ -280,18 +282,16 @@ class LSTM(RNNBase):
         """The h of (h, c)."""
         return hx[0]
 
-    def _step(self, from_input: Tensor, from_hidden: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return _lstm_state(from_input + from_hidden, states[1])
-
 
 class GRU(RNNBase):
     """Gated recurrent units of several layers (MegEngine has none): options, weights and results as of RNN."""
 
-    _chunks = 3
+    _cell = "gru"
+    _order = (1, 0, 2)
 
     def create_cell(self, layer: int) -> GRUCell:
         """A cell with the sizes of a layer."""
         return GRUCell(self._input_size(layer), self.hidden_size, self.bias)
 
-    def _step(self, from_input: Tensor, from_hidden: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (_gru_state(from_input, from_hidden, states[0]),)
+    def _options(self) -> dict[str, Any]:
+        return {"linear_before_reset": True}

@@ -6,7 +6,7 @@ import pytest
 import megengine.module as M
 from megengine.core.spec import TensorSpec
 from megengine.kernels import native, onednn, registry
-from megengine.kernels.native import _StepCache
+from megengine.kernels.native import StepCache
 from megengine.kernels.problem import Problem
 from megengine.tensor import tensor
 
@@ -23,7 +23,7 @@ class Made(list):
 
 def test_views_of_one_memory_share_a_step():
     made = Made()
-    cache, weights = _StepCache(made), np.arange(6.0)
+    cache, weights = StepCache(made), np.arange(6.0)
     for view in (weights.reshape(2, 3), weights.reshape(2, 3), weights.reshape(1, 6)[0].reshape(2, 3)):
         assert cache.get(problem_of(view), {1: view}) == 1
     assert len(made) == 1
@@ -31,7 +31,7 @@ def test_views_of_one_memory_share_a_step():
 
 def test_other_parts_and_orders_of_one_memory_are_other_constants():
     made = Made()
-    cache, weights = _StepCache(made), np.arange(8.0).reshape(2, 2, 2)
+    cache, weights = StepCache(made), np.arange(8.0).reshape(2, 2, 2)
     views = [weights[0], weights[1], weights[0].T, weights[:, 0]]
     steps = [cache.get(problem_of(v), {0: v}) for v in views]
     assert steps == [1, 2, 3, 4]
@@ -40,7 +40,7 @@ def test_other_parts_and_orders_of_one_memory_are_other_constants():
 
 
 def test_a_step_dies_with_the_memory_it_packed():
-    cache, weights = _StepCache(Made()), np.arange(6.0)
+    cache, weights = StepCache(Made()), np.arange(6.0)
     view = weights.reshape(2, 3)
     cache.get(problem_of(view), {1: view})
     del view
@@ -51,7 +51,7 @@ def test_a_step_dies_with_the_memory_it_packed():
 
 def test_of_many_shapes_the_last_ones_stay_packed():
     made = Made()
-    cache, weights = _StepCache(made), np.arange(6.0)
+    cache, weights = StepCache(made), np.arange(6.0)
     inputs = [np.zeros(n) for n in range(native._PACKED_LIMIT + 1)]
     for x in inputs[:-1]:
         cache.get(problem_of(x), {1: weights})

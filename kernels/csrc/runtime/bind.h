@@ -12,6 +12,7 @@ void bind_int8(nanobind::module_& m);
 void bind_layout(nanobind::module_& m);
 void bind_memory(nanobind::module_& m);
 void bind_random(nanobind::module_& m);
+void bind_recurrent(nanobind::module_& m);
 void bind_strided(nanobind::module_& m);
 void bind_training(nanobind::module_& m);
 void bind_update(nanobind::module_& m);
@@ -25,6 +26,7 @@ inline void bind_all(nanobind::module_& m) {
     bind_layout(m);
     bind_memory(m);
     bind_random(m);
+    bind_recurrent(m);
     bind_strided(m);
     bind_training(m);
     bind_update(m);

@@ -27,7 +27,8 @@ RULES: dict[str, Rule] = {}
 def rule(*op_types: str) -> Callable[[Rule], Rule]:
     """Declare how ONNX operators become ops of the graph: `function(node, *inputs)`, a parameter for each input.
 
-    An input whose parameter has no default must be there; one that is left out is None.
+    An input whose parameter has no default must be there; one that is left out is None. Inputs that a rule takes as
+    `*values` must be there where it takes no others, and may be left out behind others.
     """
 
     def declare(function: Rule) -> Rule:
@@ -35,7 +36,9 @@ def rule(*op_types: str) -> Callable[[Rule], Rule]:
 
         def read(node: OnnxNode) -> Any:
             if parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL:
-                return function(node, *map(node.input, range(len(node.inputs))))
+                first = len(parameters) - 1
+                more = map(node.optional if first else node.input, range(first, len(node.inputs)))
+                return function(node, *map(node.input, range(first)), *more)
             taken = (node.input if p.default is p.empty else node.optional for p in parameters)
             return function(node, *(take(index) for index, take in enumerate(taken)))
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megengine.convert.onnx import write_index_rules, write_rules  # noqa: F401  (they fill WRITERS)
+from megengine.convert.onnx import recurrent_rules, write_index_rules, write_rules  # noqa: F401  (they fill WRITERS)
 from megengine.convert.onnx.writing import OLDER, WRITERS, Writer, attribute, quantized, utf8
 from megengine.core.dtype import storage_of
 from megengine.core.errors import GraphError, OptionError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megengine.convert.onnx import image_rules, math_rules, nn_rules, shape_rules  # noqa: F401  (they fill RULES)
+from megengine.convert.onnx import image_rules, math_rules, nn_rules, recurrent_rules, shape_rules  # noqa: F401  (they fill RULES)
 from megengine.convert.onnx.context import MAX_ELEMENTS, RULES, OnnxNode, Value
 from megengine.convert.onnx.folding import constant_of, fold
 from megengine.convert.onnx.operators import LATE, is_computed, record_of, refuse_unknown

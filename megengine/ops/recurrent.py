@@ -1,0 +1,179 @@
+"""Recurrent layers (Elman, GRU, LSTM) over a whole sequence: one op, as ONNX defines RNN, GRU and LSTM."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from megengine.autodiff.tape import Tape
+from megengine.core.errors import DTypeError, OptionError, ShapeError
+from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
+from megengine.dispatch import ONNX_WRITER, ErrorSample, Sample, apply, define
+from megengine.dispatch.apply import interpose
+from megengine.kernels.reference.recurrent import ARRAYS, FUNCTIONS_OF, GATES, PARAMETERS, Maths, recurrent
+from megengine.ops.common import INT32, cast, floating, lift_plain, noise, promote, refuse_quantized
+from megengine.ops.joining import stack
+from megengine.tensor import Tensor
+
+DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
+OPTIONAL = ("bias", "lengths", "h", "c", "peepholes")
+
+
+def recurrent_attrs(cell: str, direction: str = "forward", given: Sequence[str] = (), **attrs: Any) -> dict[str, Any]:
+    """Attributes of the op, with the usual activations and no clip where they are not stated.
+
+    `given` names the optional inputs in their order: bias [D, 2 * gates], lengths [N] (int32), h and c [D, N, hidden],
+    peepholes [D, 3 * hidden]. `activations` are ONNX's, those of each direction one after the other.
+    """
+    activations = FUNCTIONS_OF[cell] * DIRECTIONS[direction]
+    zeros = (0.0,) * len(activations)
+    usual = {"activations": activations, "alphas": zeros, "betas": zeros, "clip": math.inf}
+    options = {"linear_before_reset": False, "input_forget": False}
+    return {"cell": cell, "direction": direction, "given": tuple(given), **usual, **options, **attrs}
+
+
+def _check_options(op: str, attrs: Mapping[str, Any]) -> None:
+    cell, direction = attrs["cell"], attrs["direction"]
+    if cell not in GATES or direction not in DIRECTIONS:
+        raise OptionError(f"{op}: cell {cell!r}, direction {direction!r}; expected of {(*GATES,)} and {(*DIRECTIONS,)}")
+    count = len(FUNCTIONS_OF[cell]) * DIRECTIONS[direction]
+    activations = attrs["activations"]
+    if len(activations) != count or not PARAMETERS.keys() >= set(activations):
+        raise OptionError(f"{op}: activations {activations}; expected {count} of {', '.join(PARAMETERS)}")
+    if not len(attrs["alphas"]) == len(attrs["betas"]) == count:
+        raise OptionError(f"{op}: alphas {attrs['alphas']}, betas {attrs['betas']}; expected {count} each")
+    if not attrs["clip"] > 0:
+        raise OptionError(f"{op}: clip is {attrs['clip']}; expected more than 0")
+
+
+def _infer(x: TensorSpec, w: TensorSpec, r: TensorSpec, *more: TensorSpec, **attrs: Any) -> tuple[TensorSpec, ...]:
+    _check_options("recurrent", attrs)
+    refuse_quantized("recurrent", x, w, r, *more)
+    cell, directions, given = attrs["cell"], DIRECTIONS[attrs["direction"]], attrs["given"]
+    if x.ndim != 3 or r.ndim != 3:
+        raise ShapeError(f"recurrent: x is {x.shape}, r {r.shape}; expected [T,N,input] and [D,gates*hidden,hidden]")
+    hidden, gates = r.shape[2], GATES[cell] * r.shape[2]
+    wanted: dict[str, tuple[int, ...]] = {
+        "w": (directions, gates, x.shape[2]),
+        "r": (directions, gates, hidden),
+        "bias": (directions, 2 * gates),
+        "lengths": (x.shape[1],),
+        "h": (directions, x.shape[1], hidden),
+        "c": (directions, x.shape[1], hidden),
+        "peepholes": (directions, 3 * hidden),
+    }
+    allowed = OPTIONAL if cell == "lstm" else OPTIONAL[:3]
+    if list(given) != [name for name in allowed if name in given] or len(given) != len(more):
+        inputs = counted(len(more), "optional input")
+        raise OptionError(f"recurrent: {inputs} named {given}; expected of {allowed}, in this order")
+    for name, spec in zip(("w", "r", *given), (w, r, *more), strict=True):
+        if spec.shape != wanted[name]:
+            raise ShapeError(f"recurrent: {name} has shape {spec.shape}; expected {wanted[name]} for x {x.shape}")
+        dtype = INT32 if name == "lengths" else x.dtype
+        if spec.dtype != dtype:
+            raise DTypeError(f"recurrent: {name} is {spec.dtype}; expected {dtype}")
+    state = TensorSpec((directions, x.shape[1], hidden), x.dtype, x.device)
+    return (TensorSpec((x.shape[0], *state.shape), x.dtype, x.device), *(state,) * (2 if cell == "lstm" else 1))
+
+
+_TENSORS = Maths(
+    lambda name, x: apply(name, x),
+    lambda x, w: apply("matmul", x, w, transpose_a=False, transpose_b=True),
+    lambda mask, a, b: apply("where", mask if isinstance(mask, Tensor) else Tensor(mask), a, b),
+    lambda xs, axis: stack(xs, axis),
+    lambda shape, like: Tensor(0.0, dtype=like.dtype) * np.ones(shape, like.dtype),
+    lambda x, lo, hi: apply("clip", x, lo=lo, hi=hi),
+)
+
+
+def _vjp(ctx: Any, *cts: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The layer once more, step by step, on a tape of its own."""
+    tape = Tape()
+    own = [apply("reshape", t, shape=t.shape) for t in ctx.inputs]  # two inputs may be one tensor
+    wanted = [t for t, need in zip(own, ctx.needs, strict=True) if need]
+    for tensor in wanted:
+        tape.watch(tensor)
+    with interpose(tape):
+        results = recurrent(_TENSORS, *own, **ctx.attrs)
+    tape.stop()
+    pairs = [(y, ct) for y, ct in zip(results, cts, strict=True) if ct is not None]
+    grads = iter(tape.gradients([y for y, _ in pairs], [ct for _, ct in pairs], wanted))
+    return tuple(next(grads) if need else None for need in ctx.needs)
+
+
+def _macs(inputs: Sequence[TensorSpec], result: TensorSpec, attrs: Mapping[str, Any]) -> int:
+    x, w, r = inputs[:3]
+    return x.shape[0] * x.shape[1] * (math.prod(w.shape) + math.prod(r.shape))
+
+
+def _sample(cell: str, direction: str, given: Sequence[str], size: tuple = (4, 2, 3, 5), **attrs: Any) -> Sample:
+    t, n, features, hidden = size
+    d, gates = DIRECTIONS[direction], GATES[cell] * hidden
+    arrays = {
+        "bias": noise(d, 2 * gates),
+        "lengths": np.array([t, t // 2, *[1] * n][:n], np.int32),
+        "h": noise(d, n, hidden),
+        "c": noise(d, n, hidden) + 1,
+        "peepholes": noise(d, 3 * hidden),
+    }
+    inputs = (noise(t, n, features), noise(d, gates, features), noise(d, gates, hidden), *(arrays[g] for g in given))
+    return Sample(inputs, recurrent_attrs(cell, direction, given, **attrs))
+
+
+def _samples() -> Iterator[Sample]:
+    yield _sample("lstm", "forward", ())
+    yield _sample("lstm", "bidirectional", OPTIONAL, clip=0.7)
+    yield _sample("lstm", "reverse", ("bias",), input_forget=True)
+    yield _sample("gru", "bidirectional", OPTIONAL[:3])
+    yield _sample("gru", "reverse", ("bias", "h"), linear_before_reset=True)
+    yield _sample("rnn", "bidirectional", OPTIONAL[:3])
+    yield _sample("rnn", "forward", (), (0, 2, 3, 4))
+    for name, parameters in PARAMETERS.items():
+        alpha, beta = (*parameters, 0.0, 0.0)[:2]
+        own = {"activations": (name,), "alphas": (alpha * 0.75,), "betas": (beta + 0.125,)}
+        yield _sample("rnn", "forward", ("bias",), (2, 1, 3, 4), **own)
+
+
+def _error_samples() -> Iterator[ErrorSample]:
+    good = _sample("lstm", "forward", ("h",))
+    x, w, r, h = good.inputs
+    yield ErrorSample((x[0], w, r, h), good.attrs, ShapeError, "recurrent: x is")
+    yield ErrorSample((x, w, r, h[:, :1]), good.attrs, ShapeError, "recurrent: h has shape")
+    yield ErrorSample((x, w, r, h.astype(np.float32)), good.attrs, DTypeError, "recurrent: h is float32")
+    yield ErrorSample((x, w, r), good.attrs, OptionError, "0 optional inputs named")
+    for wrong, match in (
+        ({"cell": "elman"}, "cell 'elman'"),
+        ({"activations": ("Tanh", "Sine", "Tanh")}, "activations .* expected 3 of Relu"),
+        ({"alphas": ()}, "alphas .* expected 3 each"),
+        ({"clip": 0.0}, "clip is 0.0"),
+    ):
+        yield ErrorSample(good.inputs, {**good.attrs, **wrong}, OptionError, match)
+
+
+define(
+    "recurrent",
+    _infer,
+    lambda *arrays, **attrs: recurrent(ARRAYS, *(a.reshape(a.shape[-3:]) for a in arrays), **attrs),
+    _vjp,
+    ONNX_WRITER,
+    _samples,
+    _error_samples,
+    macs=_macs,
+    lift=lift_plain,
+)
+
+
+def recurrent_layer(
+    cell: str, x: Tensor, w: Tensor, r: Tensor, given: Mapping[str, Tensor], direction: str, **attrs: Any
+) -> tuple[Tensor, ...]:
+    """The op on operands of one float dtype, the largest of theirs; see `recurrent_attrs`."""
+    values = [floating(x), w, r, *given.values()]
+    dtype = functools.reduce(functools.partial(promote, "recurrent"), (v.dtype for v in values))
+    return apply(
+        "recurrent", *(cast(v, dtype) for v in values), **recurrent_attrs(cell, direction, tuple(given), **attrs)
+    )

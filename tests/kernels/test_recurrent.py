@@ -1,0 +1,81 @@
+"""Recurrent layers: near the reference, the same bits at every instruction set, in eager calls and plans."""
+
+import numpy as np
+import pytest
+
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import apply, get_op, infer
+from megengine.kernels import _core, isa
+from megengine.kernels.problem import Problem
+from megengine.kernels.registry import family
+from megengine.ops.recurrent import recurrent_attrs
+from megengine.tensor import tensor
+
+GATES = {"rnn": 1, "gru": 3, "lstm": 4}
+# time, batch, input, hidden: around the width of panels, and many rows; the last is computed in pieces of its time
+SIZES = [(1, 1, 1, 1), (3, 1, 5, 15), (4, 1, 7, 64), (5, 7, 3, 17), (3, 20, 9, 33), (40, 9, 4, 70)]
+
+
+def case(cell, size, direction="bidirectional", **attrs):
+    t, n, features, hidden = size
+    d, gates = (2 if direction == "bidirectional" else 1), GATES[cell] * hidden
+    rng = np.random.default_rng([*size, gates])
+    given = ["bias", "lengths", "h", *(["c", "peepholes"] if cell == "lstm" else [])]
+    shapes = {"bias": (d, 2 * gates), "h": (d, n, hidden), "c": (d, n, hidden), "peepholes": (d, 3 * hidden)}
+    arrays = [rng.uniform(-0.2, 0.2, s) for s in ((t, n, features), (d, gates, features), (d, gates, hidden))]
+    arrays += [rng.integers(0, t + 1, n) if g == "lengths" else rng.uniform(-1, 1, shapes[g]) for g in given]
+    return [a.astype(np.int32 if a.dtype.kind == "i" else np.float32) for a in arrays], recurrent_attrs(
+        cell, direction, given, **attrs
+    )
+
+
+def in_a_plan(arrays, attrs, threads):
+    """The step, with numbers behind each result that must stay."""
+    lifted = [a[None] if a.ndim == 3 else a for a in arrays]
+    specs = infer("recurrent", [TensorSpec(a.shape, a.dtype) for a in arrays], attrs)
+    outs = [TensorSpec((1, *s.shape), s.dtype) for s in specs]
+    problem = Problem("recurrent", [TensorSpec(a.shape, a.dtype) for a in lifted], outs, attrs)
+    constants = {1: lifted[1], 2: lifted[2]}
+    (kernel,) = family("recurrent").for_plan(problem, constants)
+    buffers = [np.full(s.size + 32, 77, np.float32) for s in specs]
+    step = kernel.make_step(problem, constants, threads)
+    moving = [np.ascontiguousarray(a) for i, a in enumerate(arrays) if i not in (1, 2)]
+    _core.run_step(step, [*moving, *(b[:-32] for b in buffers)])
+    assert all((b[-32:] == 77).all() for b in buffers)
+    return [b[:-32].reshape(s.shape) for b, s in zip(buffers, specs, strict=True)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    ("cell", "attrs"),
+    [
+        ("lstm", {}),
+        ("lstm", {"clip": 0.3, "input_forget": True}),
+        ("gru", {}),
+        ("gru", {"linear_before_reset": True}),
+        ("rnn", {}),
+    ],
+)
+def test_every_level_gives_the_reference_and_the_same_bits(cell, attrs, size):
+    arrays, attrs = case(cell, size, **attrs)
+    wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in arrays]
+    wanted = get_op("recurrent").reference(*wide, **attrs)
+    results = []
+    for level in isa.available():
+        with isa.capped(level):
+            results.append([y.numpy() for y in apply("recurrent", *map(tensor, arrays), **attrs)])
+            results += [in_a_plan(arrays, attrs, threads) for threads in (1, 5)]
+    for got, want in zip(results[0], wanted, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    for other in results[1:]:
+        for a, b in zip(other, results[0], strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_when_it_is_chosen():
+    arrays, attrs = case("gru", (2, 1, 3, 4))
+    specs = [TensorSpec(a.shape, a.dtype) for a in arrays]
+    problem = Problem("recurrent", specs, infer("recurrent", specs, attrs), attrs)
+    reasons = dict(family("recurrent").explain(problem, step=True))
+    assert reasons["own_recurrent_rows"] == "the results of 4 axes lie channels-last"
+    assert dict(family("recurrent").explain(problem))["own_recurrent"] == "usable"
