@@ -33,3 +33,11 @@ def in_turn(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     for k in range(a.shape[-1]):
         out += a[..., :, k, None] * b[..., None, k, :]
     return out
+
+
+def sum_of_windows(windows: np.ndarray, axes: int = 2) -> np.ndarray:
+    """Sums over the last `axes` axes, added one after the other in the order of places; integers in int64."""
+    out = np.zeros(windows.shape[:-axes], np.int64 if windows.dtype.kind in "iu" else windows.dtype)
+    for place in np.ndindex(*windows.shape[-axes:]):
+        out += windows[(..., *place)]
+    return out

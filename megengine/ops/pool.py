@@ -13,7 +13,7 @@ from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
 from megengine.dispatch import MOVES_INTEGERS, ErrorSample, OnnxRule, QuantRule, Sample, apply, define, no_onnx, public
 from megengine.kernels.reference import conv as reference
-from megengine.kernels.reference.order import in_order
+from megengine.kernels.reference.order import sum_of_windows
 from megengine.ops import quantized_calls
 from megengine.ops.common import Integers, as_tensor, choice, pad_pairs, pair, refuse_quantized
 from megengine.ops.conv import check_window
@@ -139,7 +139,7 @@ def _counts(size: Any, kernel: Any, stride: Any, padding: Any, include: bool) ->
 
 
 def _avg_pool(x: np.ndarray, kernel: Any, stride: Any, padding: Any, count_include_pad: bool) -> np.ndarray:
-    total = reference.windows(in_order(x), kernel, stride, padding).sum((-2, -1))
+    total = sum_of_windows(reference.windows(x, kernel, stride, padding))
     mean = total / _counts(x.shape[2:], kernel, stride, padding, count_include_pad).astype(x.dtype)
     if x.dtype.kind in "iu":  # MegEngine rounds half away from zero, and cuts off where padding counts
         return np.trunc(mean if count_include_pad else mean + np.copysign(0.5, mean))
