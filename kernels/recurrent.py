@@ -1,4 +1,4 @@
-"""Recurrent layers: one native step for a whole sequence, the same bits at every instruction set."""
+"""Recurrent layers: one native step for a whole sequence, the bits of the reference at every instruction set."""
 
 from __future__ import annotations
 
@@ -52,6 +52,4 @@ def _run(problem: Problem, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 own_recurrent = EagerKernel("own_recurrent", _run, _float_usable)
-own_recurrent_rows = StepKernel(
-    "own_recurrent_rows", _make, _in_rows, packs=(1, 2), accepts=_constant_weights, free=True
-)
+own_recurrent_rows = StepKernel("own_recurrent_rows", _make, _in_rows, packs=(1, 2), accepts=_constant_weights)

@@ -32,19 +32,29 @@ PARAMETERS: dict[str, tuple[float, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Maths:
-    """What the algorithm needs beside operators: `function(name, x)` of an op, `product(x, w)` = x @ w.T."""
+    """What the algorithm needs beside operators: an op by its name, and `add_product(sums, x, w)` = sums + x @ w.T."""
 
     function: Callable[[str, Any], Any]
-    product: Callable[[Any, Any], Any]
+    add_product: Callable[[Any, Any, Any], Any]
     where: Callable[[Any, Any, Any], Any]
     stack: Callable[[Sequence[Any], int], Any]
     zeros: Callable[[tuple[int, ...], Any], Any]
     clip: Callable[[Any, float, float], Any]
 
 
+def _add_product(sums: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Of float32 one product after the other, as the kernel adds them."""
+    if x.dtype != np.float32:
+        return sums + in_order(x) @ in_order(w).T
+    out = np.broadcast_to(sums, (*x.shape[:-1], len(w))).copy()
+    for k in range(x.shape[-1]):
+        out += x[..., k, None] * w[:, k]
+    return out
+
+
 ARRAYS = Maths(
     lambda name, x: getattr(of_arrays, name)(x),
-    lambda x, w: in_order(x) @ in_order(w).T,
+    _add_product,
     np.where,
     lambda xs, axis: np.stack(xs, axis),
     lambda shape, like: np.zeros(shape, like.dtype),
@@ -82,7 +92,7 @@ class _Direction:
     functions: Sequence[Callable[[Any], Any]]
     clip: float
     recurrent: Any
-    recurrent_bias: Any  # of a GRU whose reset gate stands behind the product, else None
+    recurrent_bias: Any  # of the last gate of a GRU whose reset gate stands behind the product, or zeros
     peepholes: Sequence[Any]
     linear_before_reset: bool
     input_forget: bool
@@ -91,21 +101,21 @@ class _Direction:
         return self.functions[index](x if math.isinf(self.clip) else self.maths.clip(x, -self.clip, self.clip))
 
     def rnn(self, sums: Any, h: Any) -> tuple[Any]:
-        return (self.act(0, sums + self.maths.product(h, self.recurrent)),)
+        return (self.act(0, self.maths.add_product(sums, h, self.recurrent)),)
 
     def gru(self, sums: Any, h: Any) -> tuple[Any]:
-        n, product = h.shape[-1], self.maths.product
+        n, add_product = h.shape[-1], self.maths.add_product
         r, last = self.recurrent[: 2 * n], self.recurrent[2 * n :]
-        z, reset = _columns(self.act(0, sums[..., : 2 * n] + product(h, r)), 2)
+        z, reset = _columns(self.act(0, add_product(sums[..., : 2 * n], h, r)), 2)
+        hidden = sums[..., 2 * n :]
         if self.linear_before_reset:
-            from_state = product(h, last)
-            hidden = reset * (from_state if self.recurrent_bias is None else from_state + self.recurrent_bias)
+            hidden = hidden + reset * add_product(self.recurrent_bias, h, last)
         else:
-            hidden = product(reset * h, last)
-        return ((1 - z) * self.act(1, sums[..., 2 * n :] + hidden) + z * h,)
+            hidden = add_product(hidden, reset * h, last)
+        return ((1 - z) * self.act(1, hidden) + z * h,)
 
     def lstm(self, sums: Any, h: Any, c: Any) -> tuple[Any, Any]:
-        i, o, f, g = _columns(sums + self.maths.product(h, self.recurrent), 4)
+        i, o, f, g = _columns(self.maths.add_product(sums, h, self.recurrent), 4)
         of_i, of_o, of_f = self.peepholes or (None, None, None)
         i = self.act(0, i if of_i is None else i + of_i * c)
         f = 1 - i if self.input_forget else self.act(0, f if of_f is None else f + of_f * c)
@@ -136,15 +146,16 @@ def recurrent(
     per, lengths = len(functions) // directions, inputs.get("lengths")
     outputs, last = [], []
     for d in range(directions):
-        apart = cell == "gru" and options["linear_before_reset"] and "bias" in inputs
-        sums = m.product(x, w[d])
-        recurrent_bias = None
+        apart = cell == "gru" and options["linear_before_reset"]
+        sums = m.zeros((GATES[cell] * n,), x)
+        recurrent_bias = sums[2 * n :]
         if "bias" in inputs:
             from_input, from_state = _columns(inputs["bias"][d], 2)
-            kept = 2 * n if apart else GATES[cell] * n
-            recurrent_bias = from_state[kept:] if apart else None
-            both = from_input + from_state
-            sums = sums + (m.where(np.arange(GATES[cell] * n) < kept, both, from_input) if apart else both)
+            sums = from_input + from_state
+            if apart:
+                sums = m.where(np.arange(3 * n) < 2 * n, sums, from_input)
+                recurrent_bias = from_state[2 * n :]
+        sums = m.add_product(sums, x, w[d])
         peepholes = _columns(inputs["peepholes"][d], 3) if "peepholes" in inputs else ()
         one = _Direction(m, functions[d * per : (d + 1) * per], clip, r[d], recurrent_bias, peepholes, **options)
         states = tuple(

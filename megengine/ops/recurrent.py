@@ -83,7 +83,7 @@ def _infer(x: TensorSpec, w: TensorSpec, r: TensorSpec, *more: TensorSpec, **att
 
 _TENSORS = Maths(
     lambda name, x: apply(name, x),
-    lambda x, w: apply("matmul", x, w, transpose_a=False, transpose_b=True),
+    lambda sums, x, w: sums + apply("matmul", x, w, transpose_a=False, transpose_b=True),
     lambda mask, a, b: apply("where", mask if isinstance(mask, Tensor) else Tensor(mask), a, b),
     lambda xs, axis: stack(xs, axis),
     lambda shape, like: Tensor(0.0, dtype=like.dtype) * np.ones(shape, like.dtype),
