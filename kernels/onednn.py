@@ -19,7 +19,8 @@ from megengine.core.dtype import QuantizedDType
 from megengine.kernels import _core, isa, memory
 from megengine.kernels.kernel import EagerKernel, StepKernel
 from megengine.kernels.native import empty_for_step, from_step, linear_rank, long_steps, step_kernel, to_step
-from megengine.kernels.problem import Problem
+from megengine.kernels.problem import Problem, float32_only
+from megengine.kernels.reference.conv import out_length
 
 _F32 = np.dtype(np.float32)
 _WEIGHTS, _INTEGER_WEIGHTS = (1, 2), (1, 2, 3, 4)  # the inputs w, b and w, b, M, B
@@ -156,52 +157,75 @@ def _matmul_step(problem: Problem, constants: dict[int, np.ndarray], threads: in
     return _module.matmul_step(*lengths, threads)
 
 
+def _pool_usable(problem: Problem) -> str | None:
+    if problem.inputs[0].ndim == 4:
+        return "values with 4 axes lie channels-last"
+    return float32_only(problem) or _missing(problem)
+
+
+def _pool_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    """Pooling over one to three axes, all as three."""
+    assert _module is not None
+    a, axes = problem.attrs, len(problem.attrs.kernel)
+    x, out = (s.shape[-axes - 2 :] for s in (problem.inputs[0], problem.outputs[0]))
+    ones = (1,) * (3 - axes)
+    before, behind = zip(*((0, 0),) * (3 - axes), *a.padding, strict=True)
+    shapes = [[*s[:2], *ones, *s[2:]] for s in (x, out)]
+    geometry = [[*ones, *a.stride], [*ones, *a.dilation], [*before], [*behind]]
+    return _module.pool_windows_step(
+        [*shapes, [*ones, *a.kernel]], geometry, bool(a.largest), bool(a.count_include_pad)
+    )
+
+
 # ---------------------------------------------------------------- gradients
 
 
-def _gradient_lengths(problem: Problem) -> tuple[list[int], list[int]]:
-    a, groups = problem.attrs, problem.attrs.groups
-    if problem.op == "conv2d_backward_weight":
-        x, ct, w = problem.inputs[0].shape, problem.inputs[1].shape, problem.outputs[0].shape
+Geometry = tuple[list[Any], int, list[Any]]
+
+
+def _geometry(problem: Problem, x: Any, out: Any, kernel: Any, *, behind: Any = None) -> Geometry:
+    """Shapes of x, the result and the kernel; groups; stride, dilation, padding before and behind."""
+    a = problem.attrs
+    before, end = zip(*a.padding, strict=True)
+    return [[*x], [*out], [*kernel]], a.groups, [[*a.stride], [*a.dilation], [*before], [*(behind or end)]]
+
+
+def _gradient_geometry(problem: Problem) -> Geometry:
+    """Of the convolution that it is the gradient of."""
+    if problem.op.endswith("_weight"):
+        x, ct, w = (*problem.inputs, *problem.outputs)
     else:
-        x, ct, w = problem.outputs[0].shape, problem.inputs[0].shape, problem.inputs[1].shape
-    (top, bottom), (left, right) = a.padding
-    return [*x, w[0], *w[2:], groups, *ct[2:]], [*a.stride, *a.dilation, top, bottom, left, right]
+        ct, w, x = (*problem.inputs, *problem.outputs)
+    return _geometry(problem, x.shape, ct.shape, w.shape[2:])
 
 
-def _transposed(problem: Problem) -> Problem:
-    """A transposed convolution as the gradient that it is: of the data of a convolution that gives its input."""
-    attrs = {k: problem.attrs[k] for k in ("stride", "padding", "dilation", "groups")}
-    size = problem.outputs[0].shape[2:]
-    return Problem("conv2d_backward_data", problem.inputs[:2], problem.outputs, {**attrs, "size": size})
-
-
-def _transposed_usable(problem: Problem) -> str | None:
-    shape, (stride_h, stride_w, dilation_h, dilation_w, top, bottom, left, right) = _gradient_lengths(
-        _transposed(problem)
-    )
-    _, _, h, w, _, kh, kw, _, oh, ow = shape
-    found = (
-        (h + top + bottom - dilation_h * (kh - 1) - 1) // stride_h + 1,
-        (w + left + right - dilation_w * (kw - 1) - 1) // stride_w + 1,
-    )
-    if found != (oh, ow):
-        return f"output_padding {problem.attrs.output_padding} gives a size that no convolution takes to its input"
+def _windows_usable(problem: Problem) -> str | None:
+    """A transposed convolution is the library's if a convolution of its result gives its input."""
+    a = problem.attrs
+    if "output_padding" in a:
+        (x, w), out = problem.inputs[:2], problem.outputs[0]
+        numbers = zip(out.shape[2:], w.shape[2:], a.stride, a.padding, a.dilation, strict=True)
+        if tuple(out_length(*n) for n in numbers) != x.shape[2:]:
+            return f"output_padding {a.output_padding} gives a size that no convolution takes to its input"
     return _float_usable(problem)
 
 
-def _transposed_convolution(problem: Problem, x: np.ndarray, w: np.ndarray, *b: np.ndarray) -> np.ndarray:
-    out = _data_gradient(_transposed(problem), x, w)
-    if b:
-        out += b[0].reshape(1, -1, 1, 1)
-    return out
+def _window_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    """A convolution over three axes, or a transposed one, whose output padding is padding that is missing behind."""
+    assert _module is not None
+    x, w, out = problem.inputs[0].shape, problem.inputs[1].shape, problem.outputs[0].shape
+    extra = problem.attrs.get("output_padding")
+    behind = extra and [end - more for (_, end), more in zip(problem.attrs.padding, extra, strict=True)]
+    bias = _dense(constants[2]) if 2 in constants else np.zeros(out[1], np.float32)
+    geometry = _geometry(problem, x, out, w[2:], behind=behind)
+    return _module.window_step(*geometry, _dense(constants[1]), bias, extra is not None)
 
 
 @functools.lru_cache(maxsize=512)
 def _gradient_step(problem: Problem, level: str) -> Any:
     """A step of the gradient; `level` because oneDNN chooses its code by the instruction set."""
     assert _module is not None
-    return _module.conv_backward_step(*_gradient_lengths(problem), problem.op == "conv2d_backward_weight")
+    return _module.conv_backward_step(*_gradient_geometry(problem), problem.op.endswith("_weight"))
 
 
 def _weight_gradient(problem: Problem, x: np.ndarray, ct: np.ndarray) -> np.ndarray:
@@ -274,9 +298,10 @@ def _qlinear_step(problem: Problem, constants: dict[int, np.ndarray], threads: i
 
 
 onednn_conv2d = step_kernel("onednn_conv2d", _conv_step, _float_usable, packs=_WEIGHTS)
-onednn_conv2d_backward_weight = EagerKernel("onednn_conv2d_backward_weight", _weight_gradient, _float_usable)
-onednn_conv2d_backward_data = EagerKernel("onednn_conv2d_backward_data", _data_gradient, _float_usable)
-onednn_conv_transpose2d = EagerKernel("onednn_conv_transpose2d", _transposed_convolution, _transposed_usable)
+onednn_backward_weight = EagerKernel("onednn_backward_weight", _weight_gradient, _float_usable)
+onednn_backward_data = EagerKernel("onednn_backward_data", _data_gradient, _float_usable)
+onednn_windows = step_kernel("onednn_windows", _window_step, _windows_usable, packs=_WEIGHTS)
+onednn_pool = StepKernel("onednn_pool", _pool_step, _pool_usable, free=True)
 onednn_fused_conv2d = step_kernel("onednn_fused_conv2d", _conv_step, _float_usable, packs=_WEIGHTS, inplace_input=3)
 onednn_fused_linear = step_kernel("onednn_fused_linear", _linear_step, _float_usable, packs=_WEIGHTS)
 onednn_matmul_rows = StepKernel(

@@ -171,7 +171,7 @@ def pair(op: str, argument: str, value: Any) -> tuple[int, int]:
 
     Integer tensors (parts of a traced shape) and whole floats, as `padding=k / 2`, count as integers.
     """
-    height, width = tuple_of(op, argument, tuple(value) if isinstance(value, Tensor) and value.ndim == 1 else value, 2)
+    height, width = tuple_of(op, argument, value, 2)
     return height, width
 
 
@@ -244,7 +244,8 @@ def check_modes(op: str, conv_mode: str = "cross_correlation", compute_mode: str
 
 def tuple_of(op: str, argument: str, value: Any, n: int) -> tuple[int, ...]:
     """N integers from one, or from a sequence of them; whole floats count as integers."""
-    items = tuple(value) if isinstance(value, (tuple, list)) else (value,) * n
+    several = isinstance(value, (tuple, list)) or (isinstance(value, Tensor) and value.ndim == 1)
+    items: tuple[Any, ...] = tuple(value) if several else (value,) * n
     if len(items) != n or not all(_is_integer(v) for v in items):
         raise ArgumentError(f"{op}: {argument} is {brief(value)}; expected an integer or {n} of them")
     return _moderate(op, argument, tuple(int(v) for v in items))

@@ -9,7 +9,7 @@ from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
 from megengine.ops.common import Integers, as_tensor, check_modes, floating, operands, pad_pairs, pair, tuple_of
-from megengine.ops.conv import conv2d, conv_transpose2d, plain_weight
+from megengine.ops.conv import conv2d, convolved, one_dtype
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.nn"
@@ -50,33 +50,8 @@ def conv1d(
 _GEOMETRY = ("stride", "padding", "dilation")
 
 
-def _volumes(op: str, inp: Any, weight: Any, groups: int) -> tuple[Tensor, Tensor]:
-    """Inp [N,C,D,H,W] and the weight without an axis of groups, in one dtype."""
-    x, w = operands(op, inp, weight)
-    w = plain_weight(op, w, groups, 5)
-    if w.ndim != 5:
-        raise ShapeError(f"{op}: weight has shape {w.shape}; expected 5 axes, or 6 with groups")
-    _axes(op, x, 5)
-    return x, w
-
-
 def _biased(y: Tensor, bias: Any) -> Tensor:
     return y if bias is None else y + apply("reshape", as_tensor(bias), shape=(1, -1, *[1] * (y.ndim - 2)))
-
-
-def _depth(x: Tensor, start: int, stop: int, step: int) -> Tensor:
-    """Planes of [N,C,D,H,W] as pictures [N*d,C,H,W]."""
-    bounds = [(None, None, 1), (None, None, 1), (start, stop, step), (None, None, 1), (None, None, 1)]
-    starts, stops, steps = zip(*bounds, strict=True)
-    planes = apply("slice", x, starts=starts, stops=stops, steps=steps)
-    planes = apply("transpose", planes, perm=(0, 2, 1, 3, 4))
-    return apply("reshape", planes, shape=(planes.shape[0] * planes.shape[1], *planes.shape[2:]))
-
-
-def _volume(planes: Tensor, n: int, depth: int) -> Tensor:
-    """Pictures [N*depth,C,H,W] as [N,C,depth,H,W]."""
-    wide = apply("reshape", planes, shape=(n, depth, *planes.shape[1:]))
-    return apply("transpose", wide, perm=(0, 2, 1, 3, 4))
 
 
 @public(home=_HOME, by_spec=True)
@@ -92,27 +67,10 @@ def conv3d(
 ) -> Tensor:
     """Convolution of inp [N,C,D,H,W] with weight [O,C/groups,kd,kh,kw] or (groups,O/groups,C/groups,kd,kh,kw).
 
-    bias: (1,O,1,1,1) or [O]. The sum over the depth of the weight of 2-D convolutions.
+    bias: (1,O,1,1,1) or [O].
     """
-    op = "conv3d"
-    check_modes(op, conv_mode)
-    x, w = _volumes(op, inp, weight, groups)
-    s, p, d = (tuple_of(op, n, v, 3) for n, v in zip(_GEOMETRY, (stride, padding, dilation), strict=True))
-    x = apply("pad", x, widths=((0, 0), (0, 0), (p[0], p[0]), (0, 0), (0, 0)), mode="constant", value=0.0)
-    span, taps = x.shape[2] - d[0] * (w.shape[2] - 1), w.shape[2]
-    if span < 1 or s[0] < 1:
-        raise ShapeError(f"{op}: weight {w.shape} with dilation {d} does not fit inp {x.shape} (padded); stride {s}")
-    if taps < 1:
-        raise ShapeError(f"{op}: weight {w.shape} has no taps along its depth; expected at least one")
-
-    def at(tap: int) -> Tensor:
-        planes = _depth(x, tap * d[0], tap * d[0] + span, s[0])
-        return conv2d(planes, w[:, :, tap], None, s[1:], p[1:], d[1:], groups)
-
-    total = at(0)
-    for tap in range(1, taps):
-        total = total + at(tap)
-    return _biased(_volume(total, x.shape[0], (span - 1) // s[0] + 1), bias)
+    check_modes("conv3d", conv_mode)
+    return convolved("conv3d", one_dtype("conv3d", inp, weight, bias), stride, padding, dilation, groups, 3)
 
 
 @public(home=_HOME)
@@ -127,36 +85,9 @@ def conv_transpose3d(
     groups: int = 1,
 ) -> Tensor:
     """The adjoint of conv3d: inp [N,I,D,H,W], weight [I,O/groups,kd,kh,kw]; bias (1,O,1,1,1) or [O]."""
-    op = "conv_transpose3d"
-    x, w = _volumes(op, inp, weight, groups)
-    s, p, d = (tuple_of(op, n, v, 3) for n, v in zip(_GEOMETRY, (stride, padding, dilation), strict=True))
-    extra = tuple_of(op, "output_padding", output_padding, 3)
-    if min(*s, *d) < 1 or min(p) < 0:
-        raise OptionError(f"{op}: stride {s}, padding {p}, dilation {d}; expected at least 1, padding at least 0")
-    if not 0 <= extra[0] < max(s[0], d[0]):
-        raise OptionError(f"{op}: output_padding {extra} must be smaller than stride {s} or dilation {d}")
-    planes, n, depth = _depth(x, 0, x.shape[2], 1), x.shape[0], x.shape[2]
-    full = (depth - 1) * s[0] + d[0] * (w.shape[2] - 1) + 1 + extra[0]
-    if w.shape[2] < 1:
-        raise ShapeError(f"{op}: weight {w.shape} has no taps along its depth; expected at least one")
-
-    def at(tap: int) -> Tensor:
-        y = conv_transpose2d(planes, w[:, :, tap], None, s[1:], p[1:], extra[1:], d[1:], groups)
-        start = tap * d[0]
-        y = _volume(y, n, depth)
-        return apply(
-            "slice_backward",
-            y,
-            shape=(*y.shape[:2], full, *y.shape[3:]),
-            starts=(None, None, start, None, None),
-            stops=(None, None, start + (depth - 1) * s[0] + 1, None, None),
-            steps=(1, 1, s[0], 1, 1),
-        )
-
-    total = at(0)
-    for tap in range(1, w.shape[2]):
-        total = total + at(tap)
-    return _biased(total[:, :, p[0] : full - p[0]], bias)
+    op, extra = "conv_transpose3d", tuple_of("conv_transpose3d", "output_padding", output_padding, 3)
+    tensors = one_dtype(op, inp, weight, bias)
+    return convolved(op, tensors, stride, padding, dilation, groups, 3, output_padding=extra)
 
 
 def _unfold(op: str, x: Tensor, kernel: Any, padding: Any, stride: Any, dilation: Any) -> Tensor:

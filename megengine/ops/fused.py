@@ -14,7 +14,7 @@ from megengine.kernels.reference import conv as reference
 from megengine.kernels.reference.order import in_order
 from megengine.ops import unary  # noqa: F401  (defines the activations)
 from megengine.ops.common import noise, refuse_quantized
-from megengine.ops.conv import infer_conv2d, window_macs
+from megengine.ops.conv import infer_conv, window_macs
 from megengine.ops.matmul import product_macs
 
 ACTIVATIONS = ("none", *(op.name for op in registry.values() if op.activation))
@@ -34,14 +34,14 @@ def _conv_infer(
     x: TensorSpec, w: TensorSpec, b: TensorSpec, *r: TensorSpec, activation: str, **geometry: Any
 ) -> TensorSpec:
     _check_activation("fused_conv2d", activation)
-    spec = infer_conv2d(x, w, b, **geometry)
+    spec = infer_conv(x, w, b, **geometry)
     if r and r[0] != spec:
         raise ShapeError(f"fused_conv2d: the residual is {r[0]}; expected {spec}")
     return spec
 
 
 def _conv(x: Any, w: Any, b: Any, *r: Any, activation: str, **geometry: Any) -> np.ndarray:
-    y = reference.conv2d(x, w, b, **geometry)
+    y = reference.convolution(x, w, b, **geometry)
     return _activate(y + r[0] if r else y, activation)
 
 

@@ -56,12 +56,12 @@ _CASES = [
 ]
 
 
-def _lowest(dtype: np.dtype) -> float:
+def lowest(dtype: np.dtype) -> float:
     return -np.inf if dtype.kind == "f" or dtype.kind == "V" else float(np.iinfo(dtype).min)
 
 
 def _max_pool(x: np.ndarray, kernel: Any, stride: Any, padding: Any) -> np.ndarray:
-    return reference.windows(x, kernel, stride, padding, value=_lowest(x.dtype)).max((-2, -1))
+    return reference.windows(x, kernel, stride, padding, value=lowest(x.dtype)).max((-2, -1))
 
 
 def _max_backward_infer(ct: TensorSpec, x: TensorSpec, *, kernel: Any, stride: Any, padding: Any) -> TensorSpec:
@@ -75,7 +75,7 @@ def _max_backward_infer(ct: TensorSpec, x: TensorSpec, *, kernel: Any, stride: A
 
 def _max_backward(ct: np.ndarray, x: np.ndarray, kernel: Any, stride: Any, padding: Any) -> np.ndarray:
     """A window's cotangent goes to its first largest element."""
-    cols = reference.windows(x, kernel, stride, padding, value=_lowest(x.dtype))
+    cols = reference.windows(x, kernel, stride, padding, value=lowest(x.dtype))
     where = cols.reshape(*cols.shape[:4], math.prod(kernel)).argmax(-1)
     share = np.zeros((*cols.shape[:4], math.prod(kernel)), ct.dtype)
     np.put_along_axis(share, where[..., None], ct[..., None], -1)
@@ -166,14 +166,17 @@ define(
 
 
 def _unfold_infer(x: TensorSpec, *, kernel: Any, stride: Any, padding: Any, dilation: Any, value: float) -> TensorSpec:
-    if x.ndim != 4:
-        raise ShapeError(f"unfold: input has shape {x.shape}; expected [N,C,H,W]")
+    if x.ndim != len(kernel) + 2:
+        raise ShapeError(f"unfold: input has shape {x.shape}; expected [N,C,...] for a window of {kernel}")
     out = check_window("unfold", x.shape[2:], kernel, stride, padding, dilation)
     return TensorSpec((*x.shape[:2], *out, *kernel), x.dtype, x.device)
 
 
 def _fold_infer(x: TensorSpec, *, size: Any, stride: Any, padding: Any, dilation: Any) -> TensorSpec:
-    if x.ndim != 6 or x.shape[2:4] != check_window("fold", size, x.shape[4:], stride, padding, dilation):
+    behind = 2 + len(size)
+    if x.ndim != behind + len(size) or x.shape[2:behind] != check_window(
+        "fold", size, x.shape[behind:], stride, padding, dilation
+    ):
         raise ShapeError(f"fold: windows of shape {x.shape} do not tile size {size}; expected [N,C,oh,ow,kh,kw]")
     return TensorSpec((*x.shape[:2], *size), x.dtype, x.device)
 
@@ -184,6 +187,10 @@ def _unfold(x: np.ndarray, kernel: Any, stride: Any, padding: Any, dilation: Any
 
 def _geometry(ctx: Any) -> dict[str, Any]:
     return {name: ctx.attrs[name] for name in ("stride", "padding", "dilation")}
+
+
+def _kernel(ctx: Any) -> tuple[int, ...]:
+    return ctx.inputs[0].shape[2 + len(ctx.attrs["size"]) :]
 
 
 _PLAIN = {"dilation": (1, 1)}
@@ -207,7 +214,7 @@ define(
     "fold",
     _fold_infer,
     lambda x, **attrs: reference.fold(x, **attrs),
-    lambda ctx, ct: (apply("unfold", ct, kernel=ctx.inputs[0].shape[4:], value=0.0, **_geometry(ctx)),),
+    lambda ctx, ct: (apply("unfold", ct, kernel=_kernel(ctx), value=0.0, **_geometry(ctx)),),
     no_onnx("adjoint of unfold"),
     lambda: [
         Sample((_x(1, 2, 4, 3, 3, 3),), {**_FOLD, **_PLAIN}),

@@ -92,9 +92,6 @@ MODULES = [
 
 # Part of a case's name -> the reason in the error. Every other case must pass.
 REFUSED = {
-    "_3d": "supported are \\[N, C, L\\]",
-    "pool_2d_dilations": "dilations other than 1",
-    "maxpool_with_argmax": "Indices output",
     "batchnorm_.*_training_mode": "training mode",
     "dropout.*_mask": "mask output",
     "training_dropout": "training mode",
@@ -153,7 +150,7 @@ def reason(name: str) -> str | None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("op_type", sorted({case.model.graph.node[0].op_type for case in cases().values()}))
 def test_every_case_of_the_operator(op_type):
-    mine = {n: c for n, c in cases().items() if c.model.graph.node[0].op_type == op_type and "_3d" not in n}
+    mine = {n: c for n, c in cases().items() if c.model.graph.node[0].op_type == op_type}
     assert mine
     for name, case in mine.items():
         inputs, outputs = case.data_sets[0]
@@ -166,12 +163,6 @@ def test_every_case_of_the_operator(op_type):
             assert mine_value.shape == np.shape(wanted), name
             # some expected values are written with four digits
             np.testing.assert_allclose(mine_value, wanted, rtol=5e-4, atol=1e-5, err_msg=name)
-
-
-def test_three_spatial_axes_are_refused_with_the_reason():
-    case = cases()["test_maxpool_3d_default"]
-    with pytest.raises(FileFormatError, match=REFUSED["_3d"]):
-        run(case.model, np.asarray(case.data_sets[0][0][0]))
 
 
 @pytest.mark.parametrize("op_type", sorted({case.model.graph.node[0].op_type for case in cases().values()}))
@@ -187,4 +178,7 @@ def test_export_runs_in_onnxruntime_and_comes_back_the_same(op_type):
         for value, wanted in zip(got, outputs, strict=True):
             np.testing.assert_allclose(value, wanted, rtol=5e-4, atol=1e-5, err_msg=name)
         again = to_model(load_graph(model.SerializeToString()))
-        assert [node.op_type for node in again.graph.node] == [node.op_type for node in model.graph.node], name
+        operators = [[node.op_type for node in one.graph.node] for one in (model, again)]
+        if operators[0] == ["Pad", "Conv", "Div"]:  # zeros in front of a convolution become its padding
+            del operators[0][0]
+        assert operators[0] == operators[1], name

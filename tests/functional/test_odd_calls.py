@@ -55,13 +55,13 @@ def test_the_smallest_number_sorts_as_such(dtype, descending):
 
 
 COMPLEX = F.complex(ones(), ones())
-NO_TAPS = ones(3, 0, 0, 3, 3)
+NO_TAPS = ones(3, 3, 0, 3, 3)
 
 
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda: F.conv3d(ones(1, 0, 4, 4, 5), NO_TAPS), ShapeError, "conv3d: weight .* has no taps along its depth"),
+        (lambda: F.conv3d(ones(1, 3, 4, 4, 5), NO_TAPS), ShapeError, "conv3d: the window .* has no taps"),
         (lambda: F.conv_transpose3d(ones(1, 3, 4, 4, 5), NO_TAPS), ShapeError, "conv_transpose3d: .* has no taps"),
         (lambda: M.LSTMCell(3, 2)(ones(1, 3), ones(1, 2)), ArgumentError, r"hx is tensor .*; expected the states"),
         (lambda: ones(2)[ones(1).astype(qint8(0.5))], DTypeError, "getitem: an index is qint8.*; expected integers"),

@@ -11,7 +11,7 @@ import pytest
 from megengine.core.dtype import qint8, quantized, quint8
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import get_op, infer, reference_runner
-from megengine.kernels import isa, onednn
+from megengine.kernels import _core, isa, onednn
 from megengine.kernels.native import to_step
 from megengine.kernels.problem import Problem
 from megengine.kernels.reference.integer import cut16
@@ -211,7 +211,7 @@ def test_threads_run_one_gradient_step_at_the_same_time(op, groups):
     specs = [TensorSpec(a.shape, a.dtype) for a in arrays]
     problem = Problem(op, specs, [infer(op, specs, attrs)], attrs)
     kernel = family(op).select(problem, {})
-    assert kernel.name == f"onednn_{op}"
+    assert kernel.name == f"onednn_{op.removeprefix('conv2d_')}"
     want = kernel.run(problem, *arrays)
     with ThreadPoolExecutor(8) as threads:
         for got in threads.map(lambda _: kernel.run(problem, *arrays), range(64)):
@@ -236,29 +236,44 @@ def test_a_cap_of_onednn_below_vnni_is_noticed(cap):
     assert done.stdout.strip() == "None" if cap.endswith("VNNI") else "ONEDNN_MAX_CPU_ISA caps it" in done.stdout
 
 
+WINDOWS = {
+    "output_padding": ((2, 3, 4, 5), (3, 2, 3, 3), {"stride": (2, 2), "padding": ((1, 1), (1, 1))}, (1, 0)),
+    "groups": ((1, 4, 3, 3), (4, 3, 2, 3), {"stride": (1, 3), "dilation": (2, 1), "groups": 2}, (0, 0)),
+    "channels": ((2, 16, 7, 7), (16, 8, 2, 2), {"stride": (2, 2)}, (0, 0)),
+    "depthwise": ((1, 6, 5, 4), (6, 1, 3, 3), {"padding": ((0, 1), (1, 0)), "groups": 6}, (0, 0)),
+    "larger": ((1, 2, 3, 3), (2, 2, 3, 3), {"stride": (2, 3)}, (1, 2)),
+    "volume": ((2, 3, 4, 5, 3), (3, 2, 3, 3, 2), {"stride": (2, 1, 2), "padding": ((1, 0), (1, 1), (0, 0))}, (1, 0, 1)),
+    "volume_groups": ((1, 4, 3, 3, 5), (4, 3, 2, 3, 1), {"stride": (1, 2, 1), "groups": 2}, (0, 1, 0)),
+    "convolution": ((2, 3, 5, 6, 7), (16, 3, 3, 2, 3), {"stride": (1, 2, 1), "padding": ((1, 1), (0, 1), (2, 0))}, ()),
+    "of_groups": ((1, 4, 5, 5, 5), (6, 2, 2, 3, 1), {"dilation": (2, 1, 1), "groups": 2}, ()),
+    "by_channel": ((1, 8, 5, 5, 5), (8, 1, 3, 3, 3), {"groups": 8}, ()),
+}
+
+
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize(
-    ("x", "w", "geometry"),
-    [
-        ((2, 3, 4, 5), (3, 2, 3, 3), {"stride": (2, 2), "padding": ((1, 1), (1, 1)), "output_padding": (1, 0)}),
-        ((1, 4, 3, 3), (4, 3, 2, 3), {"stride": (1, 3), "dilation": (2, 1), "groups": 2}),
-        ((2, 16, 7, 7), (16, 8, 2, 2), {"stride": (2, 2)}),
-        ((1, 6, 5, 4), (6, 1, 3, 3), {"padding": ((0, 1), (1, 0)), "groups": 6}),
-    ],
-)
-def test_transposed_convolution(x, w, geometry, bias):
-    rng = np.random.default_rng(0)
-    attrs = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 1, "output_padding": (0, 0)}
-    attrs |= geometry
+@pytest.mark.parametrize("case", WINDOWS)
+def test_transposed_convolutions_and_volumes(case, bias):
+    """In eager calls and as a step of a plan, which writes nothing behind the result."""
+    x, w, geometry, extra = WINDOWS[case]
+    rng, axes = np.random.default_rng(0), len(x) - 2
+    attrs = {"stride": (1,) * axes, "padding": ((0, 0),) * axes, "dilation": (1,) * axes, "groups": 1} | geometry
+    op, channels = f"conv{axes}d", w[0]
+    if extra:
+        op, channels, attrs = f"conv_transpose{axes}d", w[1] * attrs["groups"], {**attrs, "output_padding": extra}
     arrays = [rng.standard_normal(s).astype(np.float32) for s in (x, w)]
     if bias:
-        arrays.append(rng.standard_normal(w[1] * attrs["groups"]).astype(np.float32))
+        arrays.append(rng.standard_normal(channels).astype(np.float32))
     specs = [TensorSpec(a.shape, a.dtype) for a in arrays]
-    problem = Problem("conv_transpose2d", specs, [infer("conv_transpose2d", specs, attrs)], attrs)
-    kernel = family("conv_transpose2d").select(problem, {})
-    assert kernel.name == "onednn_conv_transpose2d"
-    want = get_op("conv_transpose2d").reference(*(a.astype(np.float64) for a in arrays), **attrs)
+    problem = Problem(op, specs, [infer(op, specs, attrs)], attrs)
+    kernel = family(op).select(problem, {})
+    assert kernel.name == "onednn_windows"
+    want = get_op(op).reference(*(a.astype(np.float64) for a in arrays), **attrs)
     np.testing.assert_allclose(kernel.run(problem, *arrays), want, rtol=1e-5, atol=1e-5)
+    out = np.full(want.size + 32, 77, np.float32)
+    step = kernel.make_step(problem, dict(enumerate(arrays)), 1)
+    _core.run_step(step, [to_step(arrays[0]), out[:-32]])
+    assert (out[-32:] == 77).all()
+    np.testing.assert_allclose(out[:-32], to_step(want).ravel(), rtol=1e-5, atol=1e-5)
 
 
 def test_a_size_that_no_convolution_takes_back_is_left_to_the_reference():

@@ -102,7 +102,7 @@ def changed(tmp_path, change) -> str:
         ),
         (lambda d: d["exprs"][2].update(op="convv"), "unknown op 'convv'"),
         (lambda d: d["exprs"][2]["attrs"].update(padding=[[1, 1, 1], [0, 2]]), "two pairs of them for padding"),
-        (lambda d: d["exprs"][2]["attrs"].update(stride=[1.5, 1]), "two integers each"),
+        (lambda d: d["exprs"][2]["attrs"].update(stride=[1.5, 1]), "2 integers each"),
         (lambda d: d["exprs"][3]["attrs"].update(hi=[[]]), r"clip: attributes are .* expected numbers \['lo', 'hi'\]"),
         (lambda d: d["exprs"][3]["attrs"].update(more=1), "clip: attributes are"),
         (lambda d: d["exprs"][2].update(inputs=["x", "ghost"]), "ghost"),

@@ -1,6 +1,6 @@
-// Gradients of convolutions. Activations are dense channels-last; weights and their gradients lie as [O,
-// C/groups, kh, kw] and are changed into the form the primitive wants at every run, because a training step
-// gives new ones.
+// Gradients of convolutions. Activations with four axes are dense channels-last; weights and their gradients
+// lie as [O, C/groups, kh, kw] and are changed into the form the primitive wants at every run, because a
+// training step gives new ones.
 #include <nanobind/stl/vector.h>
 
 #include <cstdio>
@@ -21,24 +21,26 @@ constexpr auto kFloat = dnnl::memory::data_type::f32;
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
+// A convolution over two axes, whose activations are channels-last, or three, whose lie in rows.
 struct Descriptions {
     dnnl::memory::desc src, dst, any_weights, plain_weights;
     dims stride, dilation, before, after;
     dnnl::primitive_attr attr;
 
-    // shape: n, c, h, w, o, kh, kw, groups, oh, ow; geometry: stride, dilation, top, bottom, left, right
-    Descriptions(const std::vector<dim>& s, const std::vector<dim>& g)
-        : src({s[0], s[1], s[2], s[3]}, kFloat, tag::nhwc),
-          dst({s[0], s[4], s[8], s[9]}, kFloat, tag::nhwc),
-          stride{g[0], g[1]},
-          dilation{g[2] - 1, g[3] - 1},
-          before{g[4], g[6]},
-          after{g[5], g[7]} {
-        const bool grouped = s[7] > 1;
-        const dims w =
-            grouped ? dims{s[7], s[4] / s[7], s[1] / s[7], s[5], s[6]} : dims{s[4], s[1], s[5], s[6]};
+    // shapes: of x, of the result, of the kernel; geometry: stride, dilation, padding before, behind
+    Descriptions(const std::vector<dims>& shapes, dim groups, const std::vector<dims>& geometry)
+        : src(shapes[0], kFloat, shapes[0].size() == 4 ? tag::nhwc : tag::ncdhw),
+          dst(shapes[1], kFloat, shapes[1].size() == 4 ? tag::nhwc : tag::ncdhw),
+          stride(geometry[0]),
+          dilation(geometry[1]),
+          before(geometry[2]),
+          after(geometry[3]) {
+        for (dim& d : dilation) --d;
+        const dim out = shapes[1][1], in = shapes[0][1];
+        dims w = groups > 1 ? dims{groups, out / groups, in / groups} : dims{out, in};
+        w.insert(w.end(), shapes[2].begin(), shapes[2].end());
         any_weights = {w, kFloat, tag::any};
-        plain_weights = {w, kFloat, grouped ? tag::goihw : tag::oihw};
+        plain_weights = {w, kFloat, w.size() == 4 ? tag::abcd : w.size() == 5 ? tag::abcde : tag::abcdef};
         attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     }
 
@@ -71,8 +73,9 @@ struct Descriptions {
 // weights) are weights.
 class BackwardStep final : public Step {
   public:
-    BackwardStep(const std::vector<dim>& shape, const std::vector<dim>& geometry, bool of_weights)
-        : of_weights_(of_weights), d_(shape, geometry) {
+    BackwardStep(const std::vector<dims>& shapes, dim groups, const std::vector<dims>& geometry,
+                 bool of_weights)
+        : of_weights_(of_weights), d_(shapes, groups, geometry) {
         if (of_weights) {
             const auto pd = d_.backward<dnnl::convolution_backward_weights>();
             primitive_ = dnnl::convolution_backward_weights(pd);
@@ -144,13 +147,13 @@ class BackwardStep final : public Step {
     dnnl::memory::desc scratch_, reorder_scratch_, blocked_;
 };
 
-nb::object conv_backward_step(const std::vector<dim>& shape, const std::vector<dim>& geometry,
+nb::object conv_backward_step(const std::vector<dims>& shapes, dim groups, const std::vector<dims>& geometry,
                               bool of_weights) {
-    if (shape.size() != 10 || geometry.size() != 8)
+    if (shapes.size() != 3 || geometry.size() != 4)
         throw std::invalid_argument("conv_backward_step: wrong number of lengths");
     OneOmpThread one;
     try {
-        return capsule(std::make_unique<BackwardStep>(shape, geometry, of_weights));
+        return capsule(std::make_unique<BackwardStep>(shapes, groups, geometry, of_weights));
     } catch (const dnnl::error& e) {
         throw std::runtime_error(std::string("oneDNN: ") + e.what());
     }
@@ -160,7 +163,8 @@ nb::object conv_backward_step(const std::vector<dim>& shape, const std::vector<d
 
 void bind_conv_backward(nb::module_& m) {
     using nb::arg;
-    m.def("conv_backward_step", &conv_backward_step, arg("shape"), arg("geometry"), arg("of_weights"));
+    m.def("conv_backward_step", &conv_backward_step, arg("shapes"), arg("groups"), arg("geometry"),
+          arg("of_weights"));
 }
 
 }  // namespace mge

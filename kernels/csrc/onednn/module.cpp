@@ -8,6 +8,7 @@ namespace mge {
 void bind_conv(nanobind::module_& m);
 void bind_conv_backward(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);
+void bind_windows(nanobind::module_& m);
 
 namespace {
 
@@ -26,6 +27,7 @@ NB_MODULE(_onednn, m) {
     mge::bind_conv(m);
     mge::bind_conv_backward(m);
     mge::bind_matmul(m);
+    mge::bind_windows(m);
     m.def("int8_is_exact", &mge::int8_is_exact);
     m.def("version", [] {
         const auto* v = dnnl::version();

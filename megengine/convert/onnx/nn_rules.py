@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from megengine.convert.onnx.context import OnnxNode, Value, rule
-from megengine.convert.onnx.operators import exported_as
 from megengine.core.text import counted
 
 MAX_SIZE = (1 << 31) - 1  # of a window, in any direction
@@ -17,13 +16,17 @@ Padding = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window that slides over two spatial axes; an input that has one gets another of size 1 in front."""
+    """A window that slides over one to three spatial axes."""
 
-    dims: int  # spatial axes of the input
-    size: Sizes
+    size: Sizes  # of the input
     kernel: Sizes
     stride: Sizes
     dilation: Sizes
+
+    @property
+    def dims(self) -> int:
+        """Spatial axes."""
+        return len(self.size)
 
     @property
     def reach(self) -> Sizes:
@@ -31,20 +34,14 @@ class Window:
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
 
 
-def _two(dims: int, values: Sizes, fill: int = 1) -> Sizes:
-    """Numbers of one spatial axis or two as numbers of two."""
-    return values if dims == 2 else (fill, *values)
-
-
 def _window(node: OnnxNode, x: Value, kernel: Sizes) -> Window:
     dims = _spatial_axes(node, x)
-    stride, dilation = (_two(dims, _per_axis(node, name, dims)) for name in ("strides", "dilations"))
-    return Window(dims, _two(dims, x.shape[2:]), _two(dims, kernel), stride, dilation)
+    return Window(x.shape[2:], kernel, *(_per_axis(node, name, dims) for name in ("strides", "dilations")))
 
 
 def _spatial_axes(node: OnnxNode, x: Value) -> int:
-    if len(x.shape) not in (3, 4):
-        raise node.fail(f"its input is {x.shape}; supported are [N, C, L] and [N, C, H, W]")
+    if len(x.shape) not in (3, 4, 5):
+        raise node.fail(f"its input is {x.shape}; supported are [N, C, L], [N, C, H, W] and [N, C, D, H, W]")
     return len(x.shape) - 2
 
 
@@ -67,9 +64,9 @@ def _padding(node: OnnxNode, window: Window) -> Padding:
             raise node.fail(f"pads is {pads}; negative padding is not supported")
         if max(pads) > MAX_SIZE:
             raise node.fail(f"pads is {pads}; expected at most {MAX_SIZE}")
-        return tuple(zip(_two(dims, pads[:dims], 0), _two(dims, pads[dims:], 0), strict=True))
+        return tuple(zip(pads[:dims], pads[dims:], strict=True))
     if mode == "VALID":
-        return ((0, 0), (0, 0))
+        return ((0, 0),) * dims
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
         raise node.fail(f"auto_pad is {mode!r}; expected NOTSET, VALID, SAME_UPPER or SAME_LOWER")
     lengths = zip(window.size, window.reach, window.stride, strict=True)
@@ -84,12 +81,20 @@ def _halves(total: int, mode: str) -> tuple[int, int]:
 
 def _image(node: OnnxNode, x: Value) -> Value:
     """[N, C, L] as [N, C, 1, L]."""
-    return node.reshape(x, (*x.shape[:2], *_two(len(x.shape) - 2, x.shape[2:])))
+    return node.reshape(x, (*x.shape[:2], 1, x.shape[2])) if len(x.shape) == 3 else x
+
+
+def _as_image(dims: int, **options: Any) -> dict[str, Any]:
+    """Options of a window over one axis as those over two: of length 1 along the first."""
+    if dims != 1:
+        return options
+    ones = {"padding": (0, 0), "output_padding": 0}
+    return {name: (ones.get(name, 1), *value) for name, value in options.items()}
 
 
 def _flat(node: OnnxNode, y: Value, dims: int) -> Value:
     """Without the axis that `_image` added."""
-    return node.reshape(y, (*y.shape[:2], *y.shape[4 - dims :]))
+    return node.reshape(y, (*y.shape[:2], y.shape[3])) if dims == 1 else y
 
 
 def _layer_window(node: OnnxNode, x: Value, w: Value) -> Window:
@@ -105,23 +110,23 @@ def _convolved(
     node: OnnxNode, x: Value, w: Value, bias: Value | None, window: Window, padding: Padding, **more: Any
 ) -> Value:
     inputs = [_image(node, x), _image(node, w), *([] if bias is None else [bias])]
-    options = {"stride": window.stride, "padding": padding, "dilation": window.dilation, **more}
-    y = node.apply(exported_as(node.op_type).name, *inputs, **options, groups=int(node.attr("group", 1)))
-    return _flat(node, y, window.dims)
+    options = _as_image(window.dims, stride=window.stride, padding=padding, dilation=window.dilation, **more)
+    op = f"{'conv' if node.op_type == 'Conv' else 'conv_transpose'}{max(window.dims, 2)}d"
+    return _flat(node, node.apply(op, *inputs, **options, groups=int(node.attr("group", 1))), window.dims)
 
 
 @rule("Conv")
 def conv(node: OnnxNode, x: Value, w: Value, bias: Value | None = None) -> Value:
-    """Conv 1-D and 2-D."""
+    """Conv over one to three axes."""
     window = _layer_window(node, x, w)
     return _convolved(node, x, w, bias, window, _padding(node, window))
 
 
 @rule("ConvTranspose")
 def conv_transpose(node: OnnxNode, x: Value, w: Value, bias: Value | None = None) -> Value:
-    """ConvTranspose 1-D and 2-D; `output_shape` and `auto_pad` become paddings."""
+    """ConvTranspose over one to three axes; `output_shape` and `auto_pad` become paddings."""
     window = _layer_window(node, x, w)
-    extra = _two(window.dims, node.ints("output_padding") or (0,) * window.dims, 0)
+    extra = node.ints("output_padding") or (0,) * window.dims
     padding, extra = _transposed_padding(node, window, extra)
     return _convolved(node, x, w, bias, window, padding, output_padding=extra)
 
@@ -130,7 +135,7 @@ def _transposed_padding(node: OnnxNode, window: Window, extra: Sizes) -> tuple[P
     """Padding and output padding; a wanted shape beyond the full one is reached by output padding."""
     mode, wanted = node.attr("auto_pad", "NOTSET"), node.ints("output_shape")
     if wanted is not None:
-        wanted = _two(window.dims, wanted[-window.dims :])
+        wanted = wanted[-window.dims :]
     elif mode in ("SAME_UPPER", "SAME_LOWER"):
         wanted = tuple(length * step for length, step in zip(window.size, window.stride, strict=True))
     else:
@@ -146,8 +151,8 @@ def _transposed_padding(node: OnnxNode, window: Window, extra: Sizes) -> tuple[P
 def _ceil_extension(window: Window, padding: Padding) -> Sizes:
     """How much more padding at the end makes a rounded-down window count the rounded-up one."""
     more = []
-    for length, kernel, step, (begin, end) in zip(window.size, window.kernel, window.stride, padding, strict=True):
-        room = length + begin + end - kernel
+    for length, reach, step, (begin, end) in zip(window.size, window.reach, window.stride, padding, strict=True):
+        room = length + begin + end - reach
         count = -(-room // step) + 1
         if (count - 1) * step >= length + begin:  # a window that would start in the padding is left out
             count -= 1
@@ -155,29 +160,89 @@ def _ceil_extension(window: Window, padding: Padding) -> Sizes:
     return tuple(more)
 
 
-@rule("MaxPool", "AveragePool")
-def pool(node: OnnxNode, x: Value) -> Value:
-    """Pooling; `ceil_mode` becomes padding at the end, which never counts in an average."""
+def _pool_window(node: OnnxNode, x: Value) -> tuple[Window, Padding, Sizes]:
+    """The window, its padding, and by how much `ceil_mode` goes beyond."""
     dims = _spatial_axes(node, x)
     if node.ints("kernel_shape") is None:
         raise node.fail(f"kernel_shape is missing; expected {counted(dims, 'integer')}")
     window = _window(node, x, _per_axis(node, "kernel_shape", dims))
-    if set(window.dilation) != {1}:
-        raise node.fail("dilations other than 1 are not supported")
-    if any(node.outputs[1:]) or node.attr("storage_order", 0):
-        raise node.fail("its Indices output is not supported")
     padding = _padding(node, window)
-    more = _ceil_extension(window, padding) if node.attr("ceil_mode", 0) else (0, 0)
+    more = _ceil_extension(window, padding) if node.attr("ceil_mode", 0) else (0,) * dims
+    return window, padding, more
+
+
+def _pooled(node: OnnxNode, x: Value, window: Window, padding: Padding, *, largest: bool, borders: bool) -> Value:
+    options = {"kernel": window.kernel, "stride": window.stride, "padding": padding}
+    include = {"count_include_pad": borders}
+    if set(window.dilation) != {1} or window.dims == 3:
+        return node.apply("pool", x, largest=largest, dilation=window.dilation, **options, **include)
+    options, image = _as_image(window.dims, **options), _image(node, x)
+    if largest:
+        return _flat(node, node.apply("max_pool2d", image, **options), window.dims)
+    return _flat(node, node.apply("avg_pool2d", image, **options, **include), window.dims)
+
+
+@rule("MaxPool")
+def max_pool(node: OnnxNode, x: Value) -> tuple[Value, ...]:
+    """Maxima and, where they are read, their places; `ceil_mode` becomes padding at the end."""
+    window, padding, more = _pool_window(node, x)
     wide = tuple((begin, end + extra) for (begin, end), extra in zip(padding, more, strict=True))
-    image, options = _image(node, x), {"kernel": window.kernel, "stride": window.stride}
-    if node.op_type == "MaxPool":
-        return _flat(node, node.apply("max_pool2d", image, padding=wide, **options), dims)
+    y = _pooled(node, x, window, wide, largest=True, borders=False)
+    if not any(node.outputs[1:]):
+        return (y,)
+    options = {"kernel": window.kernel, "stride": window.stride, "padding": wide, "dilation": window.dilation}
+    return y, node.apply("max_pool_indices", x, columns_first=bool(node.attr("storage_order", 0)), **options)
+
+
+@rule("AveragePool")
+def average_pool(node: OnnxNode, x: Value) -> Value:
+    """Means; what `ceil_mode` adds at the end never counts."""
+    window, padding, more = _pool_window(node, x)
     borders = bool(node.attr("count_include_pad", 0))
     if borders and any(more):  # declared padding counts, the extension does not: pad by hand first
-        image = node.apply("pad", image, widths=((0, 0), (0, 0), *padding), mode="constant", value=0.0)
-        wide, borders = tuple((0, extra) for extra in more), False
-    y = node.apply("avg_pool2d", image, padding=wide, count_include_pad=borders, **options)
-    return _flat(node, y, dims)
+        x = node.apply("pad", x, widths=((0, 0), (0, 0), *padding), mode="constant", value=0.0)
+        padding, borders = ((0, 0),) * window.dims, False
+    wide = tuple((begin, end + extra) for (begin, end), extra in zip(padding, more, strict=True))
+    return _pooled(node, x, window, wide, largest=False, borders=borders)
+
+
+@rule("LpPool")
+def lp_pool(node: OnnxNode, x: Value) -> Value:
+    """(sum of |x|^p) ^ (1 / p) of each window."""
+    window, padding, more = _pool_window(node, x)
+    wide = tuple((begin, end + extra) for (begin, end), extra in zip(padding, more, strict=True))
+    p = float(node.attr("p", 2))
+    powers = node.apply("pow", node.apply("abs", x), p)
+    mean = _pooled(node, powers, window, wide, largest=False, borders=True)
+    return node.apply("pow", node.apply("mul", mean, float(math.prod(window.kernel))), 1 / p)
+
+
+@rule("GlobalLpPool")
+def global_lp_pool(node: OnnxNode, x: Value) -> Value:
+    """(sum of |x|^p over the spatial axes) ^ (1 / p)."""
+    p = float(node.attr("p", 2))
+    powers = node.apply("pow", node.apply("abs", x), p)
+    total = node.apply("sum", powers, axis=tuple(range(2, len(x.shape))), keepdims=True)
+    return node.apply("pow", total, 1 / p)
+
+
+@rule("MaxUnpool")
+def max_unpool(node: OnnxNode, x: Value, places: Value, shape: Value | None = None) -> Value:
+    """Values at their places in the flat result, zeros elsewhere; the size is that which MaxPool was given."""
+    dims = _spatial_axes(node, x)
+    wanted = node.const_ints(2, "output_shape")
+    if (kernel := node.ints("kernel_shape")) is None:
+        raise node.fail(f"kernel_shape is missing; expected {counted(dims, 'integer')}")
+    pads, strides = node.ints("pads", (0,) * 2 * dims) or (), _per_axis(node, "strides", dims)
+    sizes = zip(x.shape[2:], strides, kernel, pads[:dims], pads[dims:], strict=True)
+    natural = (*x.shape[:2], *((n - 1) * s + k - a - b for n, s, k, a, b in sizes))
+    inputs = (node.reshape(value, (math.prod(x.shape),)) for value in (x, places))
+    flat = node.apply("set_index", np.zeros(math.prod(natural), np.float32), *inputs, pattern=("i",))
+    y = node.reshape(flat, natural)
+    if wanted in (None, natural):
+        return y
+    widths = tuple((0, m - n) for m, n in zip(wanted, natural, strict=True))
+    return node.apply("pad", y, widths=widths, mode="constant", value=0.0)
 
 
 @rule("GlobalAveragePool", "GlobalMaxPool")

@@ -1,0 +1,200 @@
+// Convolutions over three axes and transposed ones over two or three, with packed weights, and pooling.
+// Values with five axes lie in rows; the primitive may want them otherwise, and they are moved to and fro.
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "onednn/onednn_step.h"
+
+namespace nb = nanobind;
+
+namespace mge {
+namespace {
+
+using dims = dnnl::memory::dims;
+using dim = dnnl::memory::dim;
+using tag = dnnl::memory::format_tag;
+using desc = dnnl::memory::desc;
+constexpr auto kFloat = dnnl::memory::data_type::f32;
+
+std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+desc in_rows(const dims& shape) {
+    return {shape, kFloat, shape.size() == 4 ? tag::abcd : shape.size() == 5 ? tag::abcde : tag::abcdef};
+}
+
+// As plans have it.
+desc as_given(const dims& shape) {
+    return shape.size() == 4 ? desc(shape, kFloat, tag::nhwc) : in_rows(shape);
+}
+
+// As the primitive works on it.
+desc wanted(const dims& shape) { return {shape, kFloat, shape.size() == 4 ? tag::nhwc : tag::any}; }
+
+// A reorder that runs if the two differ.
+struct Move {
+    desc from, to, scratch;
+    dnnl::reorder primitive;
+
+    Move(const desc& from, const desc& to, const dnnl::primitive_attr& attr) : from(from), to(to) {
+        if (!needed()) return;
+        const dnnl::reorder::primitive_desc pd(cpu_engine(), from, cpu_engine(), to, attr);
+        primitive = dnnl::reorder(pd);
+        scratch = pd.scratchpad_desc();
+    }
+
+    bool needed() const { return from != to; }
+    void run(void* source, void* target, std::byte* pad) const {
+        primitive.execute(this_thread_stream(),
+                          {{DNNL_ARG_FROM, dnnl::memory(from, cpu_engine(), source)},
+                           {DNNL_ARG_TO, dnnl::memory(to, cpu_engine(), target)},
+                           {DNNL_ARG_SCRATCHPAD, dnnl::memory(scratch, cpu_engine(), pad)}});
+    }
+};
+
+using Arguments = std::unordered_map<int, dnnl::memory>;
+
+// Scratch memory: of the primitives, then the operands in their own form.
+class WindowStep final : public Step {
+  public:
+    template <class PrimitiveDesc>
+    WindowStep(const PrimitiveDesc& pd, const dnnl::primitive& primitive, const dims& src, const dims& dst,
+               const dnnl::primitive_attr& attr, Arguments fixed)
+        : primitive_(primitive),
+          in_(as_given(src), pd.src_desc(), attr),
+          out_(pd.dst_desc(), as_given(dst), attr),
+          scratch_(pd.scratchpad_desc()),
+          fixed_(std::move(fixed)),
+          pad_(aligned(std::max({scratch_.get_size(), in_.scratch.get_size(), out_.scratch.get_size()}))),
+          source_(in_.needed() ? aligned(in_.to.get_size()) : 0),
+          result_(out_.needed() ? aligned(out_.from.get_size()) : 0) {}
+
+    std::size_t scratch_bytes() const override { return pad_ + source_ + result_; }
+
+    void run(int, std::byte* const* buffers, std::byte* scratch) const noexcept override {
+        run_primitive([&] {
+            std::byte* source = source_ ? scratch + pad_ : buffers[0];
+            std::byte* result = result_ ? scratch + pad_ + source_ : buffers[1];
+            if (source_) in_.run(buffers[0], source, scratch);
+            Arguments arguments = fixed_;
+            arguments[DNNL_ARG_SRC] = dnnl::memory(in_.to, cpu_engine(), source);
+            arguments[DNNL_ARG_DST] = dnnl::memory(out_.from, cpu_engine(), result);
+            arguments[DNNL_ARG_SCRATCHPAD] = dnnl::memory(scratch_, cpu_engine(), scratch);
+            primitive_.execute(this_thread_stream(), arguments);
+            if (result_) out_.run(result, buffers[1], scratch);
+        });
+    }
+
+  private:
+    dnnl::primitive primitive_;
+    Move in_, out_;
+    desc scratch_;
+    Arguments fixed_;
+    std::size_t pad_, source_, result_;
+};
+
+struct Geometry {
+    dims stride, dilation, before, behind;
+};
+
+// Weights as they are stored: [O, I / groups, ...], of a transposed convolution [I, O / groups, ...]; as the
+// library counts them: [groups, O / groups, I / groups, ...].
+struct Weights {
+    dims shape;
+    desc stored;
+
+    Weights(dim in, dim out, const dims& kernel, dim groups, bool transposed) {
+        dims lying = {groups, (transposed ? in : out) / groups, (transposed ? out : in) / groups};
+        lying.insert(lying.end(), kernel.begin(), kernel.end());
+        stored = in_rows(lying);
+        if (transposed) {
+            std::vector<int> perm(lying.size());
+            for (std::size_t i = 0; i < perm.size(); ++i) perm[i] = static_cast<int>(i);
+            std::swap(perm[1], perm[2]);
+            stored = stored.permute_axes(perm);
+        }
+        shape = stored.get_dims();
+        if (groups > 1) return;
+        shape.erase(shape.begin());
+        stored = stored.reshape(shape);
+    }
+};
+
+template <class Primitive>
+std::unique_ptr<Step> made(dnnl::algorithm algorithm, const dims& src, const dims& dst, const Geometry& g,
+                           const Weights& w, const float* weights, const F32& bias) {
+    dnnl::primitive_attr attr;
+    attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    const typename Primitive::primitive_desc pd(cpu_engine(), dnnl::prop_kind::forward_inference, algorithm,
+                                                wanted(src), desc(w.shape, kFloat, tag::any),
+                                                desc({dst[1]}, kFloat, tag::a), wanted(dst), g.stride,
+                                                g.dilation, g.before, g.behind, attr);
+    Arguments fixed{{DNNL_ARG_WEIGHTS, packed(w.stored, weights, pd.weights_desc())},
+                    {DNNL_ARG_BIAS, copied(bias)}};
+    return std::make_unique<WindowStep>(pd, Primitive(pd), src, dst, attr, std::move(fixed));
+}
+
+Geometry geometry_of(const std::vector<dims>& shapes, const std::vector<dims>& geometry) {
+    if (shapes.size() != 3 || geometry.size() != 4)
+        throw std::invalid_argument("windows: three shapes and four lists of lengths expected");
+    Geometry g{geometry[0], geometry[1], geometry[2], geometry[3]};
+    for (dim& d : g.dilation) --d;
+    return g;
+}
+
+template <typename F>
+nb::object guarded(F make) {
+    OneOmpThread one;
+    try {
+        return capsule(make());
+    } catch (const dnnl::error& e) {
+        throw std::runtime_error(std::string("oneDNN: ") + e.what());
+    }
+}
+
+// shapes: of x, of the result, of the kernel; geometry: stride, dilation, padding before, behind
+nb::object window_step(const std::vector<dims>& shapes, dim groups, const std::vector<dims>& geometry,
+                       const F32& weights, const F32& bias, bool transposed) {
+    const Geometry g = geometry_of(shapes, geometry);
+    return guarded([&] {
+        const Weights w(shapes[0][1], shapes[1][1], shapes[2], groups, transposed);
+        return (transposed
+                    ? made<dnnl::deconvolution_forward>
+                    : made<dnnl::convolution_forward>)(transposed ? dnnl::algorithm::deconvolution_direct
+                                                                  : dnnl::algorithm::convolution_direct,
+                                                       shapes[0], shapes[1], g, w, weights.data(), bias);
+    });
+}
+
+nb::object pool_windows_step(const std::vector<dims>& shapes, const std::vector<dims>& geometry, bool max,
+                             bool count_padding) {
+    const Geometry g = geometry_of(shapes, geometry);
+    using algorithm = dnnl::algorithm;
+    const auto kind = max             ? algorithm::pooling_max
+                      : count_padding ? algorithm::pooling_avg_include_padding
+                                      : algorithm::pooling_avg_exclude_padding;
+    return guarded([&]() -> std::unique_ptr<Step> {
+        dnnl::primitive_attr attr;
+        attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+        const dnnl::pooling_forward::primitive_desc pd(cpu_engine(), dnnl::prop_kind::forward_inference, kind,
+                                                       as_given(shapes[0]), wanted(shapes[1]), g.stride,
+                                                       shapes[2], g.dilation, g.before, g.behind, attr);
+        return std::make_unique<WindowStep>(pd, dnnl::pooling_forward(pd), shapes[0], shapes[1], attr,
+                                            Arguments{});
+    });
+}
+
+}  // namespace
+
+void bind_windows(nb::module_& m) {
+    using nb::arg;
+    m.def("window_step", &window_step, arg("shapes"), arg("groups"), arg("geometry"), arg("weights"),
+          arg("bias"), arg("transposed"));
+    m.def("pool_windows_step", &pool_windows_step, arg("shapes"), arg("geometry"), arg("max"),
+          arg("count_padding"));
+}
+
+}  // namespace mge
