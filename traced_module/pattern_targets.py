@@ -17,32 +17,20 @@ from megengine.dispatch import get_op, registry
 from megengine.dispatch.public import PublicFunction, public_functions
 from megengine.module import Module
 from megengine.tensor import Tensor
-from megengine.traced_module.ir.expr import Apply, Call, CallFunction, CallMethod, Constant, Expr
+from megengine.traced_module.ir.expr import Apply, Call, Callee, Constant, Expr
 from megengine.traced_module.ir.functions import qualified_name, signature_of, wrapped_functions
 from megengine.traced_module.ir.node import Node
 from megengine.traced_module.operators import BINARY, COMMUTATIVE, COMPARED
 
-Key = tuple[str, Any]
-_MODULE: Key = ("module", None)
+_MODULE: Callee = ("module", None)
 OTHER_ORDER = frozenset({"batch_norm"})  # functions whose tensors come in another order than those of their op
-
-
-def key_of(expr: Expr) -> Key:
-    """What an expression calls, as `Target.keys` has it."""
-    if isinstance(expr, Apply):
-        return ("op", expr.op)
-    if isinstance(expr, CallFunction):
-        return ("function", expr.qualified)
-    if isinstance(expr, CallMethod):
-        return _MODULE if expr.method == "__call__" else ("method", expr.method)
-    return ("", None)
 
 
 class _Operation(NamedTuple):
     """One operation: what an expression may call for it."""
 
     name: str
-    spellings: Mapping[Key, bool]  # what is called -> whether its operands come the other way round
+    spellings: Mapping[Callee, bool]  # what is called -> whether its operands come the other way round
     operands: tuple[str, ...] = ()  # names of the operands of an operator
 
 
@@ -59,20 +47,21 @@ class Target:
     Raises GraphError for anything else, with the nearest name.
     """
 
-    __slots__ = ("_operation", "module_class")
+    __slots__ = ("_operation", "_spellings", "module_class")
 
     def __init__(self, callee: Any) -> None:
         self.module_class = callee if isinstance(callee, type) and issubclass(callee, Module) else None
         self._operation = _Operation("", {_MODULE: False}) if self.module_class else _operation_of(callee)
+        self._spellings = self._operation.spellings
 
     def matches(self, expr: Expr) -> bool:
         """True if the expression calls it."""
-        if key_of(expr) not in self._operation.spellings:
+        if expr.callee not in self._spellings:
             return False
         return self.module_class is None or issubclass(expr.inputs[0].module_type, self.module_class)
 
-    def keys(self) -> set[Key] | None:
-        """What an expression that matches can be (`key_of`); None for anything."""
+    def keys(self) -> set[Callee] | None:
+        """What an expression that matches can be (`Expr.callee`); None for anything."""
         return set(self._operation.spellings)
 
     @property
@@ -86,7 +75,7 @@ class Target:
             return None
         given = tuple(expr.named_args.values()) if isinstance(expr, Call) else expr.inputs
         given = given[: len(self._operation.operands)]
-        return given[::-1] if self._operation.spellings[key_of(expr)] else tuple(given)
+        return given[::-1] if self._operation.spellings[expr.callee] else tuple(given)
 
     def attributes(self, expr: Any, names: Iterable[str], *, turned: bool = False) -> Mapping[str, Any]:
         """What a call has by these names, defaults too; with its first two operands exchanged if it is `turned`."""
@@ -163,7 +152,7 @@ def _operations() -> dict[str, _Operation]:
     operators = {base for base in bases if f"r{base}" in bases or base in signs or base in registry}
     made = [_operator(base, bases) for base in operators]
     in_operators = {key for operation in made for key in operation.spellings}
-    groups: dict[str, dict[Key, bool]] = {}
+    groups: dict[str, dict[Callee, bool]] = {}
     for qualified, record in public_functions.items():
         keys = [("function", qualified), *(("method", name) for name in record.methods)]
         if in_operators.isdisjoint(keys):
@@ -190,7 +179,7 @@ def _names(operation: _Operation, signs: Mapping[str, str]) -> Iterable[str]:
 
 def _operator(base: str, bases: Mapping[str, list[PublicFunction]]) -> _Operation:
     records = [*bases[base], *(r for r in public_functions.values() if r.name == base)]
-    spellings: dict[Key, bool] = {("method", f"__{base}__"): False}
+    spellings: dict[Callee, bool] = {("method", f"__{base}__"): False}
     for form, turned in ((f"i{base}", False), (f"r{base}", True)):
         if form in bases:
             spellings["method", f"__{form}__"] = turned

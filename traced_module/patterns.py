@@ -8,18 +8,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from megengine.core.errors import GraphError
-from megengine.traced_module.ir.expr import Constant, Expr, GetAttr, Input
+from megengine.traced_module.ir.expr import Callee, Constant, Expr, GetAttr, Input
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode, module_of
-from megengine.traced_module.pattern_targets import Key, Target, check_attributes, fits, key_of
+from megengine.traced_module.pattern_targets import Target, check_attributes, fits
 
 _NUMBERS = (bool, int, float, np.number)
+Then = Callable[[], bool]
+
+
+class _Search:
+    """What the parts of a pattern stand for on the way to a match.
+
+    Where there are several ways, what one that failed has bound is taken back before the next one is tried.
+    """
+
+    __slots__ = ("bindings", "exprs")
+
+    def __init__(self) -> None:
+        self.bindings: dict[int, Any] = {}
+        self.exprs: list[Expr] = []
+
+    def bind(self, pattern: Pattern, value: Any) -> bool:
+        """Let a pattern stand for a value, the same wherever it occurs."""
+        bound = self.bindings.setdefault(id(pattern), value)
+        return bound is value or bool(bound == value)
+
+    def take_back(self, bindings: int, exprs: int) -> bool:
+        """Keep only the first of the bindings and expressions; returns True."""
+        del self.exprs[exprs:]
+        while len(self.bindings) > bindings:
+            self.bindings.popitem()  # the last one that was added
+        return True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,10 +63,26 @@ class Pattern:
         """The result of that number of an expression with several; patterns of one call stand for one expression."""
         return OutputOf(self, index)
 
+    def keys(self) -> set[Callee] | None:
+        """What the expression at the root of a match can call (`Expr.callee`); None for anything."""
+        return None
+
+    def fit(self, node: Any, search: _Search, then: Then) -> bool:
+        """True if an operand, a node or a number, matches in a way with which `then` succeeds."""
+        return self.accepts(node) and search.bind(self, node) and then()
+
+    def accepts(self, node: Any) -> bool:
+        """True if an operand matches a pattern without parts."""
+        raise NotImplementedError(f"{type(self).__name__} has parts")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnyNode(Pattern):
     """Any node."""
+
+    def accepts(self, node: Any) -> bool:
+        """True for a node."""
+        return isinstance(node, Node)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +90,10 @@ class ConstantNode(Pattern):
     """A value that is fixed: a constant, or a tensor of the module."""
 
     value: Any = None
+
+    def accepts(self, node: Any) -> bool:
+        """True for a fixed value, which is the one that is looked for."""
+        return is_fixed(node) and (self.value is None or np.array_equal(_value_of(node), self.value))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,13 +103,38 @@ class Where(Pattern):
     inner: Pattern
     condition: Callable[[Any], bool]
 
+    def keys(self) -> set[Callee] | None:
+        """Those of the pattern."""
+        return self.inner.keys()
+
+    def fit(self, node: Any, search: _Search, then: Then) -> bool:
+        """What fits the pattern and meets the condition."""
+        return self.inner.fit(node, search, lambda: self.condition(node) and search.bind(self, node) and then())
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OneOf(Pattern):
     """The first of several patterns that matches."""
 
     choices: tuple[Pattern, ...]
-    keys: tuple[set[Key] | None, ...] = ()  # of each choice, so that most are left out without a look at them
+    chosen: dict[Callee | None, list[Pattern]] = field(default_factory=dict)  # those that can match, by what is called
+
+    def keys(self) -> set[Callee] | None:
+        """Those of all choices."""
+        keys = [choice.keys() for choice in self.choices]
+        return None if None in keys else set().union(*(k or () for k in keys))
+
+    def fit(self, node: Any, search: _Search, then: Then) -> bool:
+        """What fits one of the choices."""
+        key = node.expr.callee if isinstance(node, Node) else None
+        if key not in self.chosen:
+            self.chosen[key] = [one for one in self.choices if (keys := one.keys()) is None or key in keys]
+        known = len(search.bindings), len(search.exprs)
+        for choice in self.chosen[key]:
+            if choice.fit(node, search, lambda: search.bind(self, node) and then()):
+                return True
+            search.take_back(*known)
+        return False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +143,12 @@ class OutputOf(Pattern):
 
     inner: Pattern
     index: int
+
+    def fit(self, node: Any, search: _Search, then: Then) -> bool:
+        """The result of that number; the first one stands for the expression, so that patterns of several agree."""
+        outputs = node.expr.outputs if isinstance(node, Node) else ()
+        its_own = self.index < len(outputs) and outputs[self.index] is node
+        return its_own and search.bind(self, node) and self.inner.fit(outputs[0], search, then)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +164,24 @@ class Repeated(Pattern):
     inner: Pattern
     least: int = 0
 
+    def keys(self) -> set[Callee] | None:
+        """Those of the calls, if there must be one."""
+        return self.target.keys() if self.least else None
+
+    def fit(self, node: Any, search: _Search, then: Then) -> bool:
+        """The longest chain first."""
+        chain, inputs = [], [node]
+        while len(inputs) == 1 and isinstance(inputs[0], Node):
+            chain += inputs
+            inputs = _inputs(chain[-1].expr) if self.target.matches(chain[-1].expr) else ()
+        known = len(search.bindings), len(search.exprs)
+        for length in range(len(chain) - 1, self.least - 1, -1):
+            search.exprs += [n.expr for n in chain[:length]]
+            if self.inner.fit(chain[length], search, lambda: search.bind(self, node) and then()):
+                return True
+            search.take_back(*known)
+        return False
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallOf(Pattern):
@@ -96,6 +191,71 @@ class CallOf(Pattern):
     inputs: tuple[Pattern, ...] | None
     attributes: Mapping[str, Any] = field(default_factory=dict)
     commutative: bool = False
+
+    def keys(self) -> set[Callee] | None:
+        """Those of what is called."""
+        return self.target.keys()
+
+    def fit(self, node: Any, search: _Search, then: Then) -> bool:
+        """A call of the target whose attributes and inputs fit, in either order where that makes no difference."""
+        expr = node.expr if isinstance(node, Node) else None
+        if expr is None or isinstance(expr, Input) or not self.target.matches(expr) or not search.bind(self, node):
+            return False
+        search.exprs.append(expr)
+        operands = self._operands(expr)
+        known = len(search.bindings), len(search.exprs)
+        if self._attributes_fit(expr) and self._operands_fit(operands, search, then):
+            return True
+        if not self.commutative or not (len(operands) == 2 or self.attributes):
+            return False
+        search.take_back(*known)
+        return self._attributes_fit(expr, turned=True) and self._operands_fit(operands[::-1], search, then)
+
+    def _operands(self, expr: Expr) -> tuple[Any, ...]:
+        """What is held against the patterns: nodes, and numbers where there is a pattern for each operand."""
+        operands = self.target.operands(expr)
+        if operands is None:
+            return _inputs(expr)
+        complete = self.inputs is not None and len(self.inputs) == len(operands)
+        return operands if complete else tuple([v for v in operands if isinstance(v, Node)])
+
+    def _operands_fit(self, operands: tuple[Any, ...], search: _Search, then: Then) -> bool:
+        patterns = self.inputs
+        if patterns is None:
+            return then()
+        if patterns and isinstance(patterns[-1], Rest):
+            count = len(patterns) - 1
+            if len(operands) < count or not search.bind(patterns[-1], operands[count:]):
+                return False
+            patterns, operands = patterns[:-1], operands[:count]
+        if len(patterns) != len(operands):
+            return False
+        others = []
+        for pattern, operand in zip(patterns, operands, strict=True):
+            if not isinstance(pattern, (AnyNode, ConstantNode)):
+                others.append((pattern, operand))
+            elif not pattern.accepts(operand) or not search.bind(pattern, operand):
+                return False
+        return _all_fit(others, search, then)
+
+    def _attributes_fit(self, expr: Expr, *, turned: bool = False) -> bool:
+        if not self.attributes:
+            return True
+        have = self.target.attributes(expr, self.attributes, turned=turned)
+        rank = max((n.spec.ndim for n in (*_inputs(expr), *expr.outputs) if isinstance(n, TensorNode)), default=0)
+        return all(name in have and fits(name, have[name], wanted, rank) for name, wanted in self.attributes.items())
+
+
+def _all_fit(pairs: list[tuple[Pattern, Any]], search: _Search, then: Then) -> bool:
+    if not pairs:
+        return then()
+    (pattern, operand), *others = pairs
+    return pattern.fit(operand, search, (lambda: _all_fit(others, search, then)) if others else then)
+
+
+def _inputs(expr: Expr) -> tuple[Any, ...]:
+    """Node inputs of a call without the module that is called."""
+    return tuple([n for n in expr.inputs if not isinstance(n, ModuleNode)])
 
 
 def any_() -> Pattern:
@@ -128,8 +288,8 @@ def call(callee: Any, *inputs: Pattern, commutative: bool | None = None, **attri
     Raises GraphError for what cannot be called, and for an attribute that it does not have.
     """
     target = Target(callee)
-    for given in inputs:
-        _check_pattern(f"an input of {callee!r}", given)
+    for pattern in inputs:
+        _check_pattern(f"an input of {callee!r}", pattern)
     commutes = target.commutes if commutative is None else commutative
     check_attributes(callee, target, attributes)
     return CallOf(target, inputs or None, attributes, commutes)
@@ -137,8 +297,7 @@ def call(callee: Any, *inputs: Pattern, commutative: bool | None = None, **attri
 
 def either(patterns: Iterable[Pattern]) -> Pattern:
     """The first of several patterns that matches."""
-    choices = tuple(patterns)
-    return OneOf(choices, tuple(map(root_keys, choices)))
+    return OneOf(tuple(patterns))
 
 
 def optional(callee: Any, inner: Pattern, **attributes: Any) -> Pattern:
@@ -152,21 +311,10 @@ def repeated(callee: Any, inner: Pattern, *, least: int = 0) -> Pattern:
     return Repeated(Target(callee), inner, least)
 
 
-def root_keys(pattern: Pattern) -> set[Key] | None:
-    """What the expression at the root of a match can call (`key_of`); None for anything."""
-    if isinstance(pattern, CallOf) or (isinstance(pattern, Repeated) and pattern.least):
-        return pattern.target.keys()
-    if isinstance(pattern, Where):
-        return root_keys(pattern.inner)
-    if isinstance(pattern, OneOf):
-        return None if any(k is None for k in pattern.keys) else set().union(*(k or () for k in pattern.keys))
-    return None
-
-
-def _check_pattern(what: str, given: Any) -> None:
-    if not isinstance(given, Pattern):
+def _check_pattern(what: str, value: Any) -> None:
+    if not isinstance(value, Pattern):
         raise GraphError(
-            f"pattern: {what} is {given!r}, a {type(given).__name__}; expected a pattern: any_(), const({given!r}), "
+            f"pattern: {what} is {value!r}, a {type(value).__name__}; expected a pattern: any_(), const({value!r}), "
             "call(...)"
         )
 
@@ -208,23 +356,19 @@ class Match:
         return self[pattern].expr
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    bindings: Mapping[int, Any]
-    exprs: tuple[Expr, ...] = ()
-
-    def bind(self, pattern: Pattern, value: Any) -> _State | None:
-        have = self.bindings.get(id(pattern))
-        if have is not None:
-            return self if have is value or have == value else None
-        return _State({**self.bindings, id(pattern): value}, self.exprs)
-
-
 def match(pattern: Pattern, node: Node) -> Match | None:
     """The first way in which a node (and what is before it) matches, or None."""
-    for state in _ways(pattern, node, _State({})):
-        return Match(node, state.bindings, state.exprs)
-    return None
+    search = _Search()
+    if not pattern.fit(node, search, lambda: True):
+        return None
+    return Match(node, search.bindings, tuple(search.exprs))
+
+
+def is_fixed(node: Any) -> bool:
+    """True for a constant, a tensor of the module, and a number beside an operator."""
+    if not isinstance(node, Node):
+        return isinstance(node, _NUMBERS)
+    return isinstance(node.expr, Constant) or (isinstance(node.expr, GetAttr) and isinstance(node, TensorNode))
 
 
 def constant_value(node: Node) -> np.ndarray | None:
@@ -234,121 +378,10 @@ def constant_value(node: Node) -> np.ndarray | None:
 
 def fixed_value(node: Any) -> np.ndarray | None:
     """The value of a constant, of a tensor of the module, or of a number beside an operator; None for other nodes."""
+    return _value_of(node) if is_fixed(node) else None
+
+
+def _value_of(node: Any) -> np.ndarray:
     if not isinstance(node, Node):
-        return np.asarray(node) if isinstance(node, _NUMBERS) else None
-    if isinstance(node.expr, GetAttr) and isinstance(node, TensorNode):
-        return module_of(node).numpy()
-    return constant_value(node)
-
-
-def _ways(pattern: Pattern, node: Any, state: _State) -> Iterator[_State]:
-    if isinstance(pattern, OneOf):
-        key = key_of(node.expr) if isinstance(node, Node) else None
-        for choice, keys in zip(pattern.choices, pattern.keys, strict=True):
-            if keys is not None and key not in keys:
-                continue
-            for found in _ways(choice, node, state):
-                bound = found.bind(pattern, node)
-                if bound is not None:
-                    yield bound
-        return
-    if isinstance(pattern, Where):
-        for found in _ways(pattern.inner, node, state):
-            if (bound := found.bind(pattern, node)) is not None and pattern.condition(node):
-                yield bound
-        return
-    if isinstance(pattern, Repeated):
-        yield from _repeats(pattern, node, state)
-        return
-    bound = state.bind(pattern, node)
-    if bound is None or not (isinstance(node, Node) or isinstance(pattern, ConstantNode)):
-        return
-    if isinstance(pattern, ConstantNode):
-        value = fixed_value(node)
-        if value is not None and (pattern.value is None or np.array_equal(value, pattern.value)):
-            yield bound
-    elif isinstance(pattern, OutputOf):
-        outputs = node.expr.outputs
-        if pattern.index < len(outputs) and outputs[pattern.index] is node:
-            # the first result stands for the expression, so that patterns of several of its results agree
-            yield from _ways(pattern.inner, outputs[0], bound)
-    elif isinstance(pattern, CallOf):
-        yield from _calls(pattern, node, bound)
-    else:
-        yield bound
-
-
-def _repeats(pattern: Repeated, node: Any, state: _State) -> Iterator[_State]:
-    if not isinstance(node, Node):
-        return
-    chain = [node]
-    exprs: list[Expr] = []
-    while pattern.target.matches(chain[-1].expr):
-        given = _inputs(chain[-1].expr)
-        if len(given) != 1:
-            break
-        exprs.append(chain[-1].expr)
-        chain.append(given[0])
-    for length in range(len(chain) - 1, pattern.least - 1, -1):  # the longest chain first
-        for found in _ways(pattern.inner, chain[length], state):
-            bound = found.bind(pattern, node)
-            if bound is not None:
-                yield _State(bound.bindings, (*bound.exprs, *exprs[:length]))
-
-
-def _inputs(expr: Expr) -> tuple[Any, ...]:
-    """Node inputs of a call without the module that is called."""
-    return tuple(n for n in expr.inputs if not isinstance(n, ModuleNode))
-
-
-def _calls(pattern: CallOf, node: Any, state: _State) -> Iterator[_State]:
-    expr = node.expr
-    if isinstance(expr, Input) or not pattern.target.matches(expr):
-        return
-    state = _State(state.bindings, (*state.exprs, expr))
-    given = _given(pattern, expr)
-    yield from _one_order(pattern, expr, given, state, turned=False)
-    if pattern.commutative and (len(given) == 2 or pattern.attributes):
-        yield from _one_order(pattern, expr, given[::-1], state, turned=True)
-
-
-def _given(pattern: CallOf, expr: Expr) -> tuple[Any, ...]:
-    """What is held against the inputs of a pattern: nodes, and numbers where it has a place for each operand."""
-    operands = pattern.target.operands(expr)
-    if operands is None:
-        return _inputs(expr)
-    everything = pattern.inputs is not None and len(pattern.inputs) == len(operands)
-    return operands if everything else tuple(v for v in operands if isinstance(v, Node))
-
-
-def _one_order(pattern: CallOf, expr: Expr, given: tuple[Any, ...], state: _State, *, turned: bool) -> Iterator[_State]:
-    if not _attributes_fit(pattern, expr, turned=turned):
-        return
-    if pattern.inputs is None:
-        yield state
-    else:
-        yield from _inputs_fit(pattern.inputs, given, state)
-
-
-def _inputs_fit(patterns: Sequence[Pattern], given: Sequence[Any], state: _State) -> Iterator[_State]:
-    if not patterns:
-        if not given:
-            yield state
-        return
-    first, *others = patterns
-    if isinstance(first, Rest):
-        bound = state.bind(first, tuple(given))
-        if bound is not None:
-            yield bound
-        return
-    if given:
-        for found in _ways(first, given[0], state):
-            yield from _inputs_fit(others, given[1:], found)
-
-
-def _attributes_fit(pattern: CallOf, expr: Expr, *, turned: bool) -> bool:
-    if not pattern.attributes:
-        return True
-    have = pattern.target.attributes(expr, pattern.attributes, turned=turned)
-    rank = max((n.spec.ndim for n in (*_inputs(expr), *expr.outputs) if isinstance(n, TensorNode)), default=0)
-    return all(name in have and fits(name, have[name], wanted, rank) for name, wanted in pattern.attributes.items())
+        return np.asarray(node)
+    return (node.expr.value if isinstance(node.expr, Constant) else module_of(node)).numpy()

@@ -61,23 +61,29 @@ _X, _OTHER = any_(), any_()
 _CONV = (call("conv2d", _X, const(), const()) | call("conv2d", _X, const())).where(
     lambda node: node.expr.inputs[0].dtype == np.float32
 )
-_SUM = call("add", _CONV.where(_is_private), _OTHER).where(
+
+
+def _takes_sum(conv: TensorNode) -> bool:
+    """True for a convolution that only one op uses; of two convolutions that are added, for the later one."""
+    user = only_user(conv)
+    later = [] if user is None else [n for n in user.inputs if conv.expr.comes_before(n.expr)]
+    return user is not None and not any(_is_private(n) and match(_CONV, n) is not None for n in later)
+
+
+_SUM = call("add", _CONV.where(_takes_sum), _OTHER).where(
     lambda node: node.expr.inputs[0] is not node.expr.inputs[1] and node.expr.inputs[0].spec == node.expr.inputs[1].spec
 )
 
 
 def _fused_conv(m: Found) -> TensorNode:
-    conv, last, residual = m[_CONV], m[_CONV], []
+    m.origin = conv = m[_CONV]
+    inputs = [*conv.expr.inputs]
+    if len(inputs) == 2:
+        inputs.append(_zero_bias(m, conv.shape[1]))
     if _SUM in m:
-        last, other = m[_SUM], m[_OTHER]
-        if _is_private(other) and match(_CONV, other) is not None and other.expr._key > conv.expr._key:
-            conv, other = other, conv  # of two convolutions, the later one takes the addition
-        residual = [other]
-    m.origin = conv
-    inputs = conv.expr.inputs
-    bias = inputs[2] if len(inputs) == 3 else _zero_bias(m, conv.shape[1])
-    attrs = {**conv.expr.attrs, "activation": _activation(m.root, last)}
-    return m.apply("fused_conv2d", *inputs[:2], bias, *residual, attrs=attrs, name=m.root.name)
+        inputs.append(m[_OTHER])
+    attrs = {**conv.expr.attrs, "activation": _activation(m.root, m[_SUM if _SUM in m else _CONV])}
+    return m.apply("fused_conv2d", *inputs, attrs=attrs, name=m.root.name)
 
 
 # ---------------------------------------------------------------- linear layers
@@ -109,15 +115,11 @@ def _has_bias_by_column(m: Found) -> bool:
 
 
 RULES = (
-    Rule("fuse", _with_activation(_SUM), _fused_conv),
-    Rule("fuse", _with_activation(_CONV), _fused_conv),
-    Rule("fuse", _with_activation(_BIASED), _fused_linear, when=_has_bias_by_column),
-    Rule("fuse", _with_activation(_PRODUCT), _fused_linear),
+    Rule("fuse", _with_activation(_SUM | _CONV), _fused_conv),
+    Rule("fuse", _with_activation(_BIASED | _PRODUCT), _fused_linear, when=_has_bias_by_column),
 )
 
 
 def fuse(graph: InternalGraph) -> bool:
     """Fuse in place; True if something changed. It begins with the last op, so that activations are met first."""
-    applied = rewrite(graph, RULES, last_first=True)
-    remove_dead(graph)
-    return bool(applied)
+    return bool(rewrite(graph, RULES, recursive=False, last_first=True) or remove_dead(graph))

@@ -116,7 +116,8 @@ def note_entry(expr: Expr) -> None:
 
 def tells_shapes(node: Node) -> bool:
     """True for a value that is known and may be a shape: computed from shapes of others, or a constant."""
-    if not isinstance(node, TensorNode) or node._spec.size > 16:
+    if not isinstance(node, TensorNode):
         return False
     expr = node._expr
-    return expr._from_shapes or (isinstance(expr, Constant) and getattr(node._spec.dtype, "kind", "") in ("i", "u"))
+    known = expr._from_shapes or (isinstance(expr, Constant) and getattr(node._spec.dtype, "kind", "") in ("i", "u"))
+    return known and node._spec.size <= 16

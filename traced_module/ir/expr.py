@@ -23,6 +23,7 @@ from megengine.traced_module.ir.functions import (
 )
 from megengine.traced_module.ir.methods import methods
 
+Callee = tuple[str, Any]  # "op", "function", "method" or "module", and its name
 SHAPE_OF = "GetVarShape"  # the op that gives a shape
 
 _EXCHANGE = "replace_inputs, or graph.replace_node"
@@ -65,9 +66,18 @@ class Expr:
         return self._graph
 
     @property
+    def callee(self) -> Callee:
+        """What it calls: ("op", "relu"), ("method", "reshape"), ("module", None); ("", None) for nothing."""
+        return "", None
+
+    @property
     def in_graph(self) -> bool:
         """True while the expression stands in its graph; False once it was taken out, or before it was put in."""
         return bool(self._outputs) and self._graph._names.get(self._outputs[0]._name) is self._outputs[0]
+
+    def comes_before(self, other: Expr) -> bool:
+        """True if the expression stands in front of another one of its graph."""
+        return self._key < other._key
 
     inputs = fixed("_inputs", tuple[Any, ...], "Nodes used, in order.", _EXCHANGE)
 
@@ -276,6 +286,11 @@ class CallMethod(Call):
     method = fixed("_method", str, "Name of the method.", _ANOTHER)
 
     @property
+    def callee(self) -> Callee:
+        """A method of tensors by its name, or a module."""
+        return ("module", None) if self._method == "__call__" else ("method", self._method)
+
+    @property
     def signature(self) -> inspect.Signature:
         """Signature of the method; of a module, of its forward."""
         if self._method == "__call__":
@@ -309,6 +324,11 @@ class CallFunction(Call):
     qualified = fixed("_func", str, "Module and name of the function, as files store it.")
 
     @property
+    def callee(self) -> Callee:
+        """The function by the name that files store."""
+        return "function", self._func
+
+    @property
     def func(self) -> Callable[..., Any]:
         """The function."""
         return function_of(self._func)
@@ -337,6 +357,11 @@ class Apply(Expr):
     op = fixed("_op", str, "Name of the op.", _ANOTHER)
 
     opdef = op
+
+    @property
+    def callee(self) -> Callee:
+        """The op."""
+        return "op", self._op
 
     attrs = fixed(
         "_attrs", Mapping[str, Any], "Attributes of the op: a read-only mapping.", "editing.rewiring.set_attrs"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,6 +99,21 @@ class _Body:
         self.journal.counts = self.counts
 
 
+class _Run:
+    """The body in which a pass or rule is at work."""
+
+    __slots__ = ("name", "running")
+
+    def __init__(self, running: list[str], name: str) -> None:
+        self.running, self.name = running, name
+
+    def __enter__(self) -> None:
+        self.running.append(self.name)
+
+    def __exit__(self, *error: object) -> None:
+        self.running.pop()
+
+
 def _settle(journal: Journal) -> None:
     """Infer again what edits of a transaction made impossible. Raises the error of the first that stays so."""
     before: set[Any] | None = None
@@ -178,14 +193,9 @@ class Journal:
         exchange(*args)
         found.changes.append((exchange, args))
 
-    @contextmanager
-    def runs(self, name: str) -> Iterator[None]:
+    def runs(self, name: str) -> AbstractContextManager[None]:
         """A pass or rule of that name is at work in the body."""
-        self.running.append(name)
-        try:
-            yield
-        finally:
-            self.running.pop()
+        return _Run(self.running, name)
 
     def note_origins(self, function: str, given: tuple[Any, ...], made: Any) -> None:
         """Remember how layers or tensors were computed that become a part of the graph."""
@@ -197,6 +207,11 @@ class Journal:
     def transaction(self, what: str, *, deferring: bool = False) -> AbstractContextManager[None]:
         """A transaction around the body, or a part of the open one. If the body raises, its changes are taken back."""
         return _Body(self, what, deferring)
+
+    @property
+    def made(self) -> list[Any]:
+        """Expressions that the open transaction has put in so far."""
+        return [] if self.open is None else self.open.made
 
     @property
     def deferring(self) -> bool:

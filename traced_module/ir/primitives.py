@@ -99,17 +99,24 @@ def mark(exprs: Sequence[Expr], name: str) -> None:
             assign(expr._graph, expr, "meta", meta)
 
 
+def is_dead(expr: Expr, returned: set[int] | None = None) -> bool:
+    """True for an expression whose values nothing uses or returns, and which is neither an input nor is to stay."""
+    if expr._disable_remove or isinstance(expr, Input):
+        return False
+    if any([n._users for n in expr._outputs]):
+        return False
+    returned = {id(n) for n in expr._graph._outputs} if returned is None else returned
+    return not any([id(n) in returned for n in expr._outputs])
+
+
 def remove_dead(graph: InternalGraph) -> int:
     """Remove expressions that no output needs (inputs stay); returns how many."""
-    wanted = {id(n) for n in graph._outputs}
-    removed = 0
+    removed, returned = 0, {id(n) for n in graph._outputs}
     with graph._edit("remove_dead"):
         for expr in reversed(graph.exprs(recursive=False)):  # users first, so one sweep is enough
-            kept = isinstance(expr, Input) or expr._disable_remove
-            if kept or any(n._users or id(n) in wanted for n in expr.outputs):
-                continue
-            unlink(graph, expr)
-            removed += 1
+            if is_dead(expr, returned):
+                unlink(graph, expr)
+                removed += 1
     return removed
 
 

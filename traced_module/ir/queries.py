@@ -29,7 +29,7 @@ def child_graphs(graph: Any) -> list[Any]:
     """Graphs that calls of submodules enter, each once, in the order of their first call."""
     found: dict[int, Any] = {}
     for expr in graph._order:
-        child = child_graph(expr)
+        child = child_graph(expr) if isinstance(expr, CallMethod) else None
         if child is not None:
             found.setdefault(id(child), child)
     return list(found.values())

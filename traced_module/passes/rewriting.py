@@ -8,15 +8,15 @@ from typing import Any
 
 from megengine.core.errors import GraphError
 from megengine.traced_module.editing.checking import check_owned
-from megengine.traced_module.ir.expr import Constant, Expr, Input
+from megengine.traced_module.ir.expr import Callee, Constant, Expr, Input
 from megengine.traced_module.ir.functions import function_of
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import Node, TensorNode
-from megengine.traced_module.ir.primitives import assign, is_among, remove_dead, unlink
+from megengine.traced_module.ir.primitives import assign, is_among, is_dead, remove_dead, unlink
 from megengine.traced_module.ir.provenance import marked
 from megengine.traced_module.passes.layer_uses import Renaming, graphs_below, take_names
-from megengine.traced_module.pattern_targets import Target, key_of
-from megengine.traced_module.patterns import Match, Pattern, match, root_keys
+from megengine.traced_module.pattern_targets import Target
+from megengine.traced_module.patterns import Match, Pattern, match
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,26 +95,22 @@ class Found:
 
     def is_private(self) -> bool:
         """True if nothing outside the match uses what is computed inside it."""
-        inside = {id(e) for e in self.match.exprs}
-        returned = {id(n) for n in self.graph.outputs}
-        nodes = [n for e in self.match.exprs for n in e.outputs if n is not self.root]
-        return all(id(n) not in returned and all(id(u) in inside for u in n.users) for n in nodes)
+        inside = self.match.exprs
+        nodes = [n for e in inside for n in e.outputs if n is not self.root]
+        return not any(is_among(n, self.graph.outputs) or not all(u in inside for u in n.users) for n in nodes)
 
     def remove_unused(self) -> None:
         """Remove the expressions of the match whose values nothing uses any more."""
         for expr in self.match.exprs:
-            if not any(n.users or is_among(n, self.graph.outputs) for n in expr.outputs) and not expr._disable_remove:
+            if is_dead(expr):
                 unlink(self.graph, expr)
 
 
 def find(graph: InternalGraph, pattern: Pattern, *, recursive: bool = True) -> list[Match]:
     """All matches, by the expression at their root, in execution order."""
-    keys = root_keys(pattern)
-    found = []
-    for expr in graph.exprs(recursive):
-        if keys is None or key_of(expr) in keys:
-            found += [m for node in expr.outputs if (m := match(pattern, node)) is not None]
-    return found
+    keys = pattern.keys()
+    exprs = [expr for expr in graph.exprs(recursive) if keys is None or expr.callee in keys]
+    return [m for expr in exprs for node in expr.outputs if (m := match(pattern, node)) is not None]
 
 
 def rewrite(graph: InternalGraph, rules: Sequence[Rule], *, recursive: bool = True, last_first: bool = False) -> int:
@@ -133,23 +129,27 @@ def rewrite(graph: InternalGraph, rules: Sequence[Rule], *, recursive: bool = Tr
     if not isinstance(graph, InternalGraph) or not all(isinstance(rule, Rule) for rule in rules):
         wrong = graph if not isinstance(graph, InternalGraph) else next(r for r in rules if not isinstance(r, Rule))
         raise GraphError(f"rewrite: got a {type(wrong).__name__}; expected a graph (traced.graph) and a list of rules")
-    keyed = [(rule, root_keys(rule.pattern)) for rule in rules]
+    keyed = [(rule, rule.pattern.keys()) for rule in rules]
     return sum(_sweep(one, keyed, last_first) for one in (graphs_below(graph) if recursive else [graph]))
 
 
-def _sweep(graph: InternalGraph, keyed: Sequence[tuple[Rule, Any]], last_first: bool) -> int:
+def _sweep(graph: InternalGraph, keyed: Sequence[tuple[Rule, set[Callee] | None]], last_first: bool) -> int:
+    rules_for: dict[Callee, list[Rule]] = {}
     to_try = []
     for expr in graph.exprs(recursive=False):
-        key = key_of(expr)
-        rules = [rule for rule, keys in keyed if keys is None or key in keys]
-        if rules and not isinstance(expr, (Input, Constant)):
-            to_try.append((expr, rules))
+        if isinstance(expr, (Input, Constant)):
+            continue
+        key = expr.callee
+        if key not in rules_for:
+            rules_for[key] = [rule for rule, keys in keyed if keys is None or key in keys]
+        if rules_for[key]:
+            to_try.append((expr, rules_for[key]))
     if not to_try:
         return 0
     applied, names = 0, []
     with graph._edit("rewrite"):
         for expr, rules in reversed(to_try) if last_first else to_try:
-            applied += expr.in_graph and any(_named_try(graph, expr, rule, names) for rule in rules)
+            applied += any(_named_try(graph, expr, rule, names) for rule in rules)
         if applied:
             remove_dead(graph)
             take_names(graph, names)
@@ -157,11 +157,14 @@ def _sweep(graph: InternalGraph, keyed: Sequence[tuple[Rule, Any]], last_first: 
 
 
 def _named_try(graph: InternalGraph, expr: Expr, rule: Rule, names: Renaming) -> bool:
+    applied = False
     try:
-        return any([expr.in_graph and _try(graph, node, rule, names) for node in expr.outputs])
+        for node in expr.outputs if expr.in_graph else ():
+            applied |= expr.in_graph and _try(graph, node, rule, names)
     except Exception as exc:
         exc.add_note(f"in rule {rule.name!r} at {expr!r} of {graph.qualname}")
         raise
+    return applied
 
 
 def _try(graph: InternalGraph, node: Node, rule: Rule, names: Renaming) -> bool:
@@ -171,29 +174,18 @@ def _try(graph: InternalGraph, node: Node, rule: Rule, names: Renaming) -> bool:
     found = Found(graph, matched)
     if not (rule.shared or found.is_private()) or (rule.when is not None and not rule.when(found)):
         return False
-    first = graph._journal.next_expr
+    made = graph._journal.made
+    known = len(made)
     new = _built(graph, rule, found)
     if new is None or new is node:
         return False
     check_owned(graph, f"what rule {rule.name!r} builds", [new])
-    for expr in _made_since(first, new):
+    for expr in made[known:]:
         assign(graph, expr, "meta", marked({**expr.meta, **found.origin.meta}, rule.name))
     graph.replace_node({node: new})
     found.remove_unused()
     names += found.names
     return True
-
-
-def _made_since(first: int, node: Any) -> list[Expr]:
-    """Expressions that a node depends on, from an id on: those of a replacement, which come from what it replaces."""
-    found: dict[int, Expr] = {}
-    todo = [node.expr]
-    while todo:
-        expr = todo.pop()
-        if expr.id >= first and expr.id not in found:
-            found[expr.id] = expr
-            todo += [n.expr for n in expr.inputs]
-    return list(found.values())
 
 
 def _built(graph: InternalGraph, rule: Rule, found: Found) -> Any:

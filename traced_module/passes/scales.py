@@ -29,7 +29,7 @@ from megengine.traced_module.passes.layer_uses import (
 )
 from megengine.traced_module.passes.pass_manager import Pass
 from megengine.traced_module.passes.steps import Step, step_of
-from megengine.traced_module.pattern_targets import Target, key_of
+from megengine.traced_module.pattern_targets import Target
 from megengine.traced_module.patterns import any_, call, match
 
 _X = any_().where(lambda node: not is_known(node))
@@ -57,7 +57,7 @@ _SUMS = _keys("add", "sub")
 
 def _scales_along(expr: Expr, factor: float) -> bool:
     """True for a call whose result is scaled as its inputs are."""
-    key = key_of(expr)
+    key = expr.callee
     if is_call_module(expr):
         layer = expr.inputs[0].owner
         key = ("module", None if has_hooks(layer) else type(layer))
@@ -77,7 +77,7 @@ def _targets(node: TensorNode, user: Expr, factor: float) -> dict[int, CallMetho
             found[id(expr)] = expr
             continue
         values = [n for n in expr.inputs if isinstance(n, TensorNode)]
-        adds_number = key_of(expr) in _SUMS and len(expr.inputs) != 2
+        adds_number = expr.callee in _SUMS and len(expr.inputs) != 2
         if not values or adds_number or not _scales_along(expr, factor) or any(not is_float(n.dtype) for n in values):
             return None
         todo += [(n, expr) for n in values]

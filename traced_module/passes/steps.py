@@ -15,9 +15,8 @@ import ml_dtypes
 import numpy as np
 
 from megengine.core.dtype import storage_of
-from megengine.traced_module.ir.expr import Apply, Constant, Expr
+from megengine.traced_module.ir.expr import Apply, Callee, Constant, Expr
 from megengine.traced_module.ir.node import TensorNode
-from megengine.traced_module.pattern_targets import Key, key_of
 from megengine.traced_module.patterns import any_, call, const, match
 
 NORM = "batch_norm"
@@ -40,7 +39,7 @@ _EFFECTS: dict[str, Any] = {
     "neg": lambda: (-1, 0),
     NORM: lambda gamma, beta, mean, variance, eps: norm_step(gamma, beta, mean, variance, eps),
 }
-_KINDS: dict[Key, list[str]] = {}
+_KINDS: dict[Callee, list[str]] = {}
 for _kind, _form in _FORMS.items():
     for _key in _form.target.keys() or ():
         _KINDS.setdefault(_key, []).append(_kind)
@@ -76,7 +75,7 @@ class Form:
 
 def form_of(expr: Expr) -> Form | None:
     """The step that a call or an op is, with a number or a fixed tensor beside a value; None for anything else."""
-    for kind in _KINDS.get(key_of(expr), ()):
+    for kind in _KINDS.get(expr.callee, ()):
         found = match(_FORMS[kind], expr.outputs[0])
         if found is not None:
             return Form(expr, kind, found[X], (found[BY],) if BY in found else ())
