@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -170,7 +170,8 @@ class Repeated(Pattern):
 
     def fit(self, node: Any, search: _Search, then: Then) -> bool:
         """The longest chain first."""
-        chain, inputs = [], [node]
+        chain: list[Node] = []
+        inputs: Sequence[Any] = [node]
         while len(inputs) == 1 and isinstance(inputs[0], Node):
             chain += inputs
             inputs = _inputs(chain[-1].expr) if self.target.matches(chain[-1].expr) else ()

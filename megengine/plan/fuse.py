@@ -10,10 +10,12 @@ import numpy as np
 
 from megengine.dispatch import QuantRule, get_op
 from megengine.ops.fused import ACTIVATIONS
+from megengine.traced_module.ir.expr import Constant
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import remove_dead
 from megengine.traced_module.passes import only_user
+from megengine.traced_module.passes.linear import BIAS, BIASED, PRODUCT, WEIGHT
 from megengine.traced_module.passes.rewriting import Found, Rule, rewrite
 from megengine.traced_module.patterns import Pattern, any_, call, const, either, match
 
@@ -88,35 +90,32 @@ def _fused_conv(m: Found) -> TensorNode:
 
 # ---------------------------------------------------------------- linear layers
 
-_WEIGHT, _BIAS = const(), const()
-_PRODUCT = call("matmul", any_(), _WEIGHT, transpose_a=False).where(
-    lambda node: all(n.spec.ndim == 2 for n in node.expr.inputs) and node.expr.inputs[0].dtype == np.float32
-)
-_BIASED = call("add", _PRODUCT.where(_is_private), _BIAS)
-
 
 def _fused_linear(m: Found) -> TensorNode:
-    product, last = m[_PRODUCT], m[_BIASED if _BIASED in m else _PRODUCT]
-    m.origin, weight = product, m[_WEIGHT]
+    product, last = m[PRODUCT], m[BIASED if BIASED in m else PRODUCT]
+    m.origin, weight = product, m[WEIGHT]
     if not product.expr.attrs["transpose_b"]:
         turned = np.ascontiguousarray(weight.expr.value.numpy().T)
         weight = m.constant(turned, weight.name, meta=weight.meta)
     columns = product.shape[1]
-    bias = (
-        m.constant(m[_BIAS].expr.value.numpy().reshape(-1), "bias", meta={}) if _BIAS in m else _zero_bias(m, columns)
-    )
+    bias = m.constant(m[BIAS].expr.value.numpy().reshape(-1), "bias", meta={}) if BIAS in m else _zero_bias(m, columns)
     attrs = {"activation": _activation(m.root, last)}
     return m.apply("fused_linear", product.expr.inputs[0], weight, bias, attrs=attrs, name=m.root.name)
 
 
-def _has_bias_by_column(m: Found) -> bool:
-    """True if what is added to the product, if anything is, is one value a column."""
-    return _BIASED not in m or (m[_BIASED].spec == m[_PRODUCT].spec and m[_BIAS].spec.size == m[_PRODUCT].shape[1])
+def _is_linear(m: Found) -> bool:
+    """True for a product of float32 matrices, one of them constant, and at most one value a column added to it."""
+    product = m.expr(PRODUCT)
+    if not all(n.spec.ndim == 2 for n in product.inputs) or product.inputs[0].dtype != np.float32:
+        return False
+    if not isinstance(m[WEIGHT].expr, Constant) or product.attrs["transpose_a"]:
+        return False
+    return BIAS not in m or (m[BIASED].spec == m[PRODUCT].spec and m[BIAS].spec.size == m[PRODUCT].shape[1])
 
 
 RULES = (
     Rule("fuse", _with_activation(_SUM | _CONV), _fused_conv),
-    Rule("fuse", _with_activation(_BIASED | _PRODUCT), _fused_linear, when=_has_bias_by_column),
+    Rule("fuse", _with_activation(BIASED | PRODUCT), _fused_linear, when=_is_linear),
 )
 
 

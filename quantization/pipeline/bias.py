@@ -14,9 +14,10 @@ from megengine.quantization.pipeline.match import is_op
 from megengine.quantization.ranges import MeanValue, Progress, stream
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.rewiring import replace_all_uses, set_input
-from megengine.traced_module.ir.expr import Apply, Constant
+from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.primitives import remove_dead
+from megengine.traced_module.passes.linear import BIAS, addition_behind
 
 
 @dataclass(slots=True)
@@ -37,9 +38,9 @@ def mean_errors(
 ) -> dict[str, np.ndarray]:
     """Mean error per output channel of every integer layer, by name of its output node.
 
-    A layer is linear, so the mean of its output is its output for the mean input: one mean picture per
-    edge is kept, whatever the number of batches, and borders are treated exactly. The error is the layer's
-    own (its weights and the rounding of its input), so corrections of all layers can be applied at once.
+    A layer is linear, so the mean of its output is its output for the mean input: one mean picture per edge is kept for
+    any number of batches, and borders are exact. The error is the layer's own (its weights and the rounding of its
+    input), so corrections of all layers can be applied at once.
     """
     layers = [e for e in graph.exprs() if isinstance(e, Apply) and e.outputs[0].name in frozen.weights]
     means = {e.inputs[0].name: InputMeans() for e in layers}
@@ -74,23 +75,18 @@ def corrected(graph: InternalGraph, annotation: Annotation, errors: dict[str, np
 
 
 def _raise_bias(g: InternalGraph, layer: Apply, error: np.ndarray) -> None:
-    name = layer.outputs[0].name
-    owner, at = layer, 2
-    if layer.op == "matmul":
-        users = layer.outputs[0].users
-        if len(users) != 1 or not isinstance(users[0], Apply) or users[0].op != "add":
-            return
-        owner = users[0]
-        at = next((i for i, n in enumerate(owner.inputs) if isinstance(n.expr, Constant)), -1)
-        if at < 0:
-            return
-    old = owner.inputs[at].expr.value.numpy() if at < len(owner.inputs) else np.zeros(len(error), np.float32)
+    out, name = layer.output, layer.output.name
+    addition = addition_behind(out) if layer.op == "matmul" else None
+    if layer.op == "matmul" and addition is None:
+        return
+    owner, bias = (layer, layer.inputs[2:]) if addition is None else (addition.root.expr, [addition[BIAS]])
+    old = bias[0].expr.value.numpy() if bias else np.zeros(len(error), np.float32)
     new = (old.astype(np.float64) + error.reshape(old.shape)).astype(np.float32)
     node = g.constant(new, name=f"{name}_bias_corrected", before=owner)
-    if at < len(owner.inputs):
-        set_input(g, owner, at, node)
-    else:
-        biased = g.apply(layer.op, *layer.inputs, node, attrs=dict(layer.attrs), name=f"{name}_biased", after=layer)
-        replace_all_uses(g, layer.outputs[0], biased)
-        g.erase(layer)
-        g.rename(biased, name)
+    if bias:
+        set_input(g, owner, owner.inputs.index(bias[0]), node)
+        return
+    biased = g.apply(layer.op, *layer.inputs, node, attrs=dict(layer.attrs), name=f"{name}_biased", after=layer)
+    replace_all_uses(g, out, biased)
+    g.erase(layer)
+    g.rename(biased, name)

@@ -9,9 +9,9 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import remove_dead
 from megengine.traced_module.passes import constant_value, run_passes
+from megengine.traced_module.passes.affine_maps import norm_map
 from megengine.traced_module.passes.folding import absorbed
 from megengine.traced_module.passes.rewriting import Found, Rule, rewrite
-from megengine.traced_module.passes.steps import norm_step
 from megengine.traced_module.patterns import any_, call, const
 
 _X = any_()
@@ -37,7 +37,7 @@ def _layer(m: Found) -> TensorNode:
     Its one weight a channel has a scale of its own, so that rounding it to an integer changes nothing.
     """
     gamma, beta, mean, variance = (np.asarray(constant_value(m[p]), np.float64).reshape(-1) for p in _STATISTICS)
-    step, channels = norm_step(gamma, beta, mean, variance, m.root.expr.attrs["eps"]), len(gamma)
+    step, channels = norm_map(gamma, beta, mean, variance, m.root.expr.attrs["eps"]), len(gamma)
     weight, bias = absorbed(np.ones((channels, 1, 1, 1), np.float32), None, step, groups=channels)
     name, window = m.root.name, {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": channels}
     inputs = (m[_X], m.constant(weight, f"{name}_weight"), m.constant(bias, f"{name}_bias"))

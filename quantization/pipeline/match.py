@@ -9,7 +9,8 @@ from megengine.quantization.pipeline.rules import clamp_of, rule_of
 from megengine.traced_module.ir.expr import Apply, Constant, Expr
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes import constant_value
-from megengine.traced_module.patterns import any_, call, const, match
+from megengine.traced_module.passes.linear import BIAS, BIASED, PRODUCT
+from megengine.traced_module.patterns import any_, call, match
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +54,14 @@ def mean_over_picture(expr: Expr | None) -> bool:
     return sorted(a % 4 for a in expr.attrs["axis"] or ()) == [2, 3]
 
 
-_PRODUCT = call("matmul", any_(), any_())
-_BIAS = const().where(lambda node: node.spec.ndim == 1)
-_BIASED = call("add", _PRODUCT, _BIAS)
-
-
 def layer(node: TensorNode) -> LayerMatch | None:
     """The layer that makes a float node: conv2d, matmul, or matmul plus a constant bias."""
-    biased = match(_BIASED, node)
-    expr = node.expr if biased is None else biased.expr(_PRODUCT)
+    biased = match(BIASED, node)
+    expr = node.expr if biased is None or biased[BIAS].spec.ndim != 1 else biased.expr(PRODUCT)
     if not isinstance(expr, Apply) or (rule := rule_of(expr.op)) is None or rule.kind != "weighted":
         return None
     data, weight = map(stored, expr.inputs[:2])
-    bias = expr.inputs[2:] if biased is None else (biased[_BIAS],)
+    bias = expr.inputs[2:] if biased is None else (biased[BIAS],)
     value = constant_value(bias[0]) if bias else None
     if data is None or weight is None or not isinstance(weight.node.expr, Constant) or (bias and value is None):
         return None

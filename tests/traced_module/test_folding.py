@@ -28,9 +28,9 @@ def of_roots(tree: ast.Module) -> list[str]:
 def test_batch_norms_are_taken_apart_in_one_function():
     package = Path(megengine.__file__).parent
     trees = {p: ast.parse(p.read_text()) for room in ROOMS for p in (package / room).rglob("*.py")}
-    assert [name for tree in trees.values() for name in of_roots(tree)] == ["norm_step"]
-    users = {p.stem for p, tree in trees.items() if "norm_step" in ast.unparse(tree)}
-    assert users == {"steps", "folding", "canonicalize"}
+    assert [name for tree in trees.values() for name in of_roots(tree)] == ["norm_map"]
+    users = {p.stem for p, tree in trees.items() if "norm_map" in ast.unparse(tree)}
+    assert users == {"affine_maps", "folding", "canonicalize"}
     makers = [p.stem for p, tree in trees.items() if "casting='same_kind'" in ast.unparse(tree)]
     assert makers == ["folding"]
 
@@ -38,7 +38,7 @@ def test_batch_norms_are_taken_apart_in_one_function():
 @pytest.mark.parametrize("in_front", [False, True], ids=["behind", "in_front"])
 @pytest.mark.parametrize("op", ["conv2d", "conv_transpose2d", "matmul", "grouped conv2d", "grouped conv_transpose2d"])
 @pytest.mark.parametrize("with_bias", [False, True], ids=["no_bias", "bias"])
-def test_a_layer_absorbs_a_step_of_channels(op, in_front, with_bias):
+def test_a_layer_absorbs_an_affine_map_of_channels(op, in_front, with_bias):
     rng = np.random.default_rng(0)
     groups, op = (2 if op.startswith("grouped") else 1), op.split()[-1]
     record, inputs, outputs = get_op(op), 4, 6

@@ -16,7 +16,7 @@ from megengine.tensor import tensor
 from megengine.traced_module import InternalGraph, interpret, lower, record, register_as_builtin, trace_module
 from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.ir.queries import applied
-from megengine.traced_module.passes.identities import RULES
+from megengine.traced_module.passes.drop_identities import RULES
 from megengine.traced_module.passes.rewriting import Rule, find, rewrite
 from megengine.traced_module.pattern_targets import OTHER_ORDER, Target
 from megengine.traced_module.patterns import any_, call, const, match, optional, repeated, rest

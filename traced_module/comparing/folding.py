@@ -11,7 +11,7 @@ from megengine.traced_module.comparing.changes import Change, joined
 from megengine.traced_module.comparing.matching import Matching
 from megengine.traced_module.ir.expr import Apply, Constant, Expr, GetAttr, is_call_module
 from megengine.traced_module.ir.node import TensorNode
-from megengine.traced_module.passes.steps import step_of
+from megengine.traced_module.passes.affine_maps import affine_of
 from megengine.traced_module.pictures.boxes import called_name
 
 _SCALES = ("batch_norm", "mul", "div")  # ops
@@ -136,7 +136,7 @@ def _scales(expr: Expr) -> bool:
         return False
     if isinstance(expr, Apply):
         return expr.op in _SCALES
-    return any(is_call_module(expr, kind) for kind in (M.BatchNorm1d, M.BatchNorm2d)) or step_of(expr) is not None
+    return any(is_call_module(expr, kind) for kind in (M.BatchNorm1d, M.BatchNorm2d)) or affine_of(expr) is not None
 
 
 def _value(expr: Expr) -> Any:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from megengine.traced_module.ir.graph import InternalGraph
-from megengine.traced_module.passes.batch_norms import fold_batch_norm
-from megengine.traced_module.passes.constants import fold_constants
-from megengine.traced_module.passes.identities import drop_identities
+from megengine.traced_module.passes.drop_identities import drop_identities
+from megengine.traced_module.passes.fold_batch_norm import fold_batch_norm
+from megengine.traced_module.passes.fold_constants import fold_constants
 from megengine.traced_module.passes.layer_uses import only_user
 from megengine.traced_module.passes.module_passes import optimize, passes_named
 from megengine.traced_module.passes.pass_manager import (

@@ -19,37 +19,37 @@ from megengine.module import Module
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.editing.computed import computed_again, constant_of
 from megengine.traced_module.ir.node import TensorNode
-from megengine.traced_module.passes.steps import NORM, composed, norm_step
+from megengine.traced_module.passes.affine_maps import NORM, composed, norm_map
 
 
 def absorbed(
     weight: np.ndarray,
     bias: np.ndarray | None,
-    step: tuple[Any, Any],
+    affine: tuple[Any, Any],
     *,
     groups: int = 1,
     output_first: bool = True,
     in_front: bool = False,
     fast: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Weight and bias of a layer with a step behind it or in front of it: computed in float64, then cast.
+    """Weight and bias of a layer with an affine map behind or in front of it: computed in float64, then cast.
 
     Args:
         weight: of all groups together, or with an axis of groups; channels stand before the window.
         bias: one value an output channel; None for none.
-        step: (scale, shift): one value a channel, or one for all. Without a shift (None), that stays in front.
+        affine: (scale, shift): one value a channel, or one for all. Without a shift (None), that stays in front.
         groups: of the layer.
         output_first: output channels are the first axis of channels in a group.
-        in_front: the step is in front of the layer.
+        in_front: the map is in front of the layer.
         fast: round the scale to the weight's dtype first, which takes a seventh of the time.
     """
     window = math.prod(weight.shape[-2:]) if weight.ndim > 2 else 1
     *outer, inner = weight.shape[:-2] if weight.ndim > 2 else weight.shape
     view = weight.reshape(groups, math.prod(outer) // groups, inner, window)
-    first = output_first != in_front  # the step's channels are the first axis in a group
+    first = output_first != in_front  # the map's channels are the first axis in a group
     shape = (groups, view.shape[1], 1, 1) if first else (groups, 1, inner, 1)
     channels = math.prod(shape)
-    scale, shift = np.broadcast_to(step[0], channels), np.broadcast_to(0.0 if step[1] is None else step[1], channels)
+    scale, shift = (np.broadcast_to(0.0 if v is None else v, channels) for v in affine)
     factor = scale.astype(weight.dtype) if fast else scale
     # in memory that comes back: fresh pages would take longer than the arithmetic
     folded = np.multiply(view, factor.reshape(shape), out=empty_like(view), casting="same_kind")
@@ -58,7 +58,7 @@ def absorbed(
         offset = np.asarray(bias, np.float64).reshape(-1)
     if not in_front:
         offset = offset * scale + shift
-    elif step[1] is not None:
+    elif affine[1] is not None:
         seen = view.astype(np.float64) * shift.reshape(shape)
         offset = offset + seen.sum(axis=(1 if first else 2, 3)).reshape(-1)
     return folded.reshape(weight.shape), offset.astype(weight.dtype)
@@ -75,13 +75,13 @@ def layer_kind(kind: type) -> type[Module] | None:
     return next((k for k in LAYERS if issubclass(kind, k) and kind.forward is k.forward), None)
 
 
-def _with_step(layer: Any, step: tuple[Any, Any], *, in_front: bool = False) -> Module:
+def _with_map(layer: Any, affine: tuple[Any, Any], *, in_front: bool = False) -> Module:
     """A layer of its own with the same attributes and other weights."""
     kind = layer_kind(type(layer))
     assert kind is not None, layer
     bias = None if layer.bias is None else layer.bias.numpy()
     settings = {"groups": getattr(layer, "groups", 1), "output_first": LAYERS[kind], "in_front": in_front}
-    weight, bias = absorbed(layer.weight.numpy(), bias, step, **settings, fast=True)
+    weight, bias = absorbed(layer.weight.numpy(), bias, affine, **settings, fast=True)
     made = object.__new__(type(layer))
     made.__dict__.update(object.__getattribute__(layer, "__dict__"))
     made.weight = Parameter._wrap(weight)
@@ -96,31 +96,25 @@ def _norm_of(norm: Any) -> tuple[Any, Any]:
         default if t is None else t.numpy().astype(np.float64).reshape(-1)
         for t, default in zip((*tensors, norm.running_mean, norm.running_var), (1.0, 0.0, 0.0, 1.0), strict=True)
     )
-    return norm_step(gamma, beta, mean, variance, norm.eps)
+    return norm_map(gamma, beta, mean, variance, norm.eps)
 
 
 @computed_again
 def scaled_layer(layer: Any, factor: Any, offset: Any) -> Module:
     """The layer whose result is `factor * result + offset`, by output channels."""
-    return _with_step(layer, (np.asarray(factor, np.float64), np.asarray(offset, np.float64)))
-
-
-@computed_again
-def _scaled_by(layer: Any, factor: TensorNode) -> Module:
-    """The layer whose result is multiplied by a tensor of one element."""
-    return scaled_layer(layer, constant_of(factor).item(), 0.0)
+    return _with_map(layer, (np.asarray(factor, np.float64), np.asarray(offset, np.float64)))
 
 
 @computed_again
 def folded_layer(layer: Any, norm: Any) -> Module:
     """A layer followed by a batch norm (in evaluation), as one layer."""
-    return _with_step(layer, _norm_of(norm))
+    return _with_map(layer, _norm_of(norm))
 
 
 @computed_again
 def folded_behind(layer: Any, norm: Any) -> Module:
     """A batch norm (in evaluation) followed by a layer that pads with nothing, as one layer."""
-    return _with_step(layer, _norm_of(norm), in_front=True)
+    return _with_map(layer, _norm_of(norm), in_front=True)
 
 
 # ---------------------------------------------------------------- layers as ops
@@ -143,16 +137,16 @@ def folded_constants(op: str, groups: int, eps: float, fixed: list[TensorNode]) 
 def affine_layer(
     op: str, settings: list[Any], weights: list[TensorNode], recipe: list[Any], side: str, keeps_shift: bool
 ) -> tuple[Tensor, ...]:
-    """Weight and bias of a layer with steps in front of it ("in") or behind it ("out").
+    """Weight and bias of a layer with affine maps in front of it ("in") or behind it ("out").
 
-    Where the shift of steps in front is kept, the third result is what is to be added in front, before the scale.
+    Where the shift of maps in front is kept, the third result is what is to be added in front, before the scale.
     """
     groups, transposed, ndim, axis, channels = settings
     arrays = [constant_of(node).numpy() for node in weights]
-    found = composed(recipe, ndim, axis, channels)
-    assert found is not None
-    scale, shift = found
-    made = absorbed(
+    scale_and_shift = composed(recipe, ndim, axis, channels)
+    assert scale_and_shift is not None
+    scale, shift = scale_and_shift
+    folded = absorbed(
         arrays[0],
         arrays[1] if len(arrays) > 1 else None,
         (scale, None if keeps_shift else shift),
@@ -162,4 +156,4 @@ def affine_layer(
     )
     dtype = storage_of(weights[0].dtype)
     before = (shift / scale if side == "in" else shift).reshape(-1, *[1] * (ndim - 1 - axis)).astype(dtype)
-    return tuple(Tensor._wrap(np.ascontiguousarray(v)) for v in (*made, before))
+    return tuple(Tensor._wrap(np.ascontiguousarray(v)) for v in (*folded, before))

@@ -7,13 +7,15 @@ for one reader is exchanged for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from megengine.module import Module
 from megengine.traced_module.ir.expr import CallMethod, GetAttr, is_call_module
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode, module_of
+from megengine.traced_module.ir.primitives import remove_dead
 from megengine.traced_module.ir.queries import child_graphs
 
 Place = tuple[int, str]  # id of the module that holds the attribute, name
@@ -39,6 +41,21 @@ def graphs_below(*graphs: InternalGraph) -> list[InternalGraph]:
                 found[id(child)] = child
                 todo.append(child)
     return list(found.values())
+
+
+def everywhere(run: Callable[[InternalGraph], bool]) -> Callable[[InternalGraph], bool]:
+    """A transform of a graph and of all that its calls enter; what it leaves unused is removed."""
+
+    @functools.wraps(run)
+    def each(graph: InternalGraph) -> bool:
+        changed = False
+        for one in graphs_below(graph):
+            if run(one):
+                remove_dead(one)
+                changed = True
+        return changed
+
+    return each
 
 
 def reads_of_places(graph: InternalGraph) -> dict[Place, list[GetAttr]]:

@@ -8,16 +8,18 @@ from typing import Any
 
 from megengine.core.collecting import collect_recent, collection_paused
 from megengine.core.errors import GraphError, OptionError, brief
-from megengine.traced_module.passes import (
-    affine,
-    arithmetic,
-    batch_norms,
-    common_calls,
-    constants,
-    identities,
-    input_shapes,
-    scales,
-)
+from megengine.traced_module.passes.attributes_to_constants import ATTRIBUTES_TO_CONSTANTS
+from megengine.traced_module.passes.backward_fold_scale import BACKWARD_FOLD_SCALE
+from megengine.traced_module.passes.drop_identities import DROP_IDENTITIES, drop_identities
+from megengine.traced_module.passes.eliminate_common import ELIMINATE_COMMON
+from megengine.traced_module.passes.fix_input_shape import FIX_INPUT_SHAPE
+from megengine.traced_module.passes.fold_affine import fold_affine
+from megengine.traced_module.passes.fold_batch_norm import fold_batch_norm
+from megengine.traced_module.passes.fold_constants import FOLD_CONSTANTS, fold_constants
+from megengine.traced_module.passes.fuse_add_mul import FUSE_ADD_MUL
+from megengine.traced_module.passes.fuse_bn_conv import FUSE_BN_CONV
+from megengine.traced_module.passes.fuse_conv_bn import FUSE_CONV_BN
+from megengine.traced_module.passes.norm_elemwise import NORM_ELEMWISE
 from megengine.traced_module.passes.pass_manager import (
     Pass,
     PassManager,
@@ -32,24 +34,19 @@ Passes = str | Pass | Sequence[Any]  # elements: names, passes, MegEngine's pass
 
 
 CALL_PASSES = (  # in the order of "all"
-    identities.DROP_IDENTITIES,
-    batch_norms.FUSE_CONV_BN,
-    batch_norms.FUSE_BN_CONV,
-    arithmetic.FUSE_ADD_MUL,
-    scales.BACKWARD_FOLD_SCALE,
-    constants.FOLD_CONSTANTS,
-    common_calls.ELIMINATE_COMMON,
-    arithmetic.NORM_ELEMWISE,
-    constants.ATTRIBUTES_TO_CONSTANTS,
-    input_shapes.FIX_INPUT_SHAPE,
-    constants.FLOD_CONSTANT,
+    DROP_IDENTITIES,
+    FUSE_CONV_BN,
+    FUSE_BN_CONV,
+    FUSE_ADD_MUL,
+    BACKWARD_FOLD_SCALE,
+    FOLD_CONSTANTS,
+    ELIMINATE_COMMON,
+    NORM_ELEMWISE,
+    ATTRIBUTES_TO_CONSTANTS,
+    FIX_INPUT_SHAPE,
+    Pass.of_passes("FlodConstant", ATTRIBUTES_TO_CONSTANTS, FOLD_CONSTANTS),  # spelt as in MegEngine
 )
-OP_PASSES = (
-    Pass("drop_identities", identities.drop_identities),
-    Pass("fold_constants", constants.fold_constants),
-    Pass("fold_batch_norm", batch_norms.fold_batch_norm),
-    Pass("fold_affine", affine.fold_affine),
-)
+OP_PASSES = tuple(Pass(run.__name__, run) for run in (drop_identities, fold_constants, fold_batch_norm, fold_affine))
 for _works_on, _passes in (("calls", CALL_PASSES), ("ops", OP_PASSES)):
     for _one in _passes:
         register_pass(replace(_one, level=_works_on))

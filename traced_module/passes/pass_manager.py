@@ -48,6 +48,11 @@ class Pass:
 
         return cls(name, run, by_name_only)
 
+    @classmethod
+    def of_passes(cls, name: str, *passes: Pass) -> Pass:
+        """A pass that runs others, which are chosen by name only."""
+        return cls(name, lambda graph: any([one.run(graph) for one in passes]), by_name_only=True)
+
 
 _registered: dict[str, Pass] = {}
 
@@ -120,7 +125,7 @@ class PassManager:
     changed: list[str] = field(default_factory=list)
 
     def run(self, graph: InternalGraph | TracedModule) -> list[str]:
-        """Run all passes in place, each one step for `undo`; returns the names of those that changed something.
+        """Run all passes in place, each one transaction for `undo`; returns the names of those that changed something.
 
         Args:
             graph: a graph, or a traced module: then all graphs that it was traced with, one after the other.

@@ -1,4 +1,4 @@
-"""Shapes that a graph reads become what they were when it was traced.
+"""FixInputShape: shapes that a graph reads become what they were when it was traced.
 
 No rule: whether a shape is fixed depends on all calls of a graph.
 """
@@ -12,7 +12,7 @@ from megengine.traced_module.ir.expr import SHAPE_OF, Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.queries import child_graph
-from megengine.traced_module.passes.constants import become_constant
+from megengine.traced_module.passes.fold_constants import become_constant
 from megengine.traced_module.passes.layer_uses import all_graphs, graphs_below
 from megengine.traced_module.passes.pass_manager import Pass
 from megengine.traced_module.tracing.calls import shape_value

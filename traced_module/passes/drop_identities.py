@@ -1,4 +1,4 @@
-"""Calls and ops that give what they get are left out."""
+"""DropIdentities: calls and ops that give what they get are left out."""
 
 from __future__ import annotations
 

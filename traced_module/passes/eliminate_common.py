@@ -1,4 +1,4 @@
-"""Calls that give the same are made once.
+"""EliminateCommon: calls that give the same are made once.
 
 No rule: a pattern describes one call and what is before it, not two calls anywhere in a graph.
 """
@@ -10,7 +10,8 @@ from typing import Any
 from megengine.traced_module.ir.expr import Expr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.primitives import mark
-from megengine.traced_module.passes.constants import call_key, everywhere
+from megengine.traced_module.passes.fold_constants import call_key
+from megengine.traced_module.passes.layer_uses import everywhere
 from megengine.traced_module.passes.pass_manager import Pass
 
 

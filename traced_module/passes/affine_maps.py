@@ -1,4 +1,4 @@
-"""Steps `y = scale * x + shift` by numbers, or by channels: how they are written, and what several do together.
+"""Affine maps `y = scale * x + shift` by numbers or by channels: how they are written, and what several do together.
 
 The numbers must be tame: a chain whose intermediate values overflow, or that rounds on purpose (`x + 2**23 - 2**23`),
 is left as it is.
@@ -14,7 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from megengine.core.dtype import storage_of
+from megengine.core.dtype import is_float, storage_of
 from megengine.traced_module.ir.expr import Apply, Callee, Constant, Expr
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.patterns import any_, call, const, match
@@ -37,16 +37,16 @@ _EFFECTS: dict[str, Any] = {
     "mul": lambda c: (c, 0),
     "div": lambda c: (1 / c, 0),
     "neg": lambda: (-1, 0),
-    NORM: lambda gamma, beta, mean, variance, eps: norm_step(gamma, beta, mean, variance, eps),
+    NORM: lambda gamma, beta, mean, variance, eps: norm_map(gamma, beta, mean, variance, eps),
 }
 _KINDS: dict[Callee, list[str]] = {}
 for _kind, _form in _FORMS.items():
     for _key in _form.target.keys() or ():
         _KINDS.setdefault(_key, []).append(_kind)
-ANY_STEP = call("add") | call("sub") | call("mul") | call("div") | call("neg")
+ANY_AFFINE = call("add") | call("sub") | call("mul") | call("div") | call("neg")
 
 
-def norm_step(gamma: Any, beta: Any, mean: Any, variance: Any, eps: float) -> tuple[Any, Any]:
+def norm_map(gamma: Any, beta: Any, mean: Any, variance: Any, eps: float) -> tuple[Any, Any]:
     """(scale, shift) of a batch norm in evaluation, from its values by channels in float64."""
     scale = gamma / np.sqrt(variance + eps)
     return scale, beta - mean * scale
@@ -54,7 +54,7 @@ def norm_step(gamma: Any, beta: Any, mean: Any, variance: Any, eps: float) -> tu
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One operation that is a step: its kind, the value x, and what stands beside it (numbers, nodes of constants)."""
+    """One operation that is an affine map: its kind, x, and what stands beside it (numbers, nodes of constants)."""
 
     expr: Expr
     kind: str
@@ -64,17 +64,12 @@ class Form:
 
     @property
     def shifts(self) -> bool:
-        """True for a step that does more than scale."""
+        """True for a map that does more than scale."""
         return self.kind not in ("mul", "div", "neg")
-
-    @property
-    def is_norm(self) -> bool:
-        """True for a batch norm."""
-        return self.kind == NORM
 
 
 def form_of(expr: Expr) -> Form | None:
-    """The step that a call or an op is, with a number or a fixed tensor beside a value; None for anything else."""
+    """The map that a call or an op is, with a number or a fixed tensor beside a value; None for anything else."""
     for kind in _KINDS.get(expr.callee, ()):
         found = match(_FORMS[kind], expr.outputs[0])
         if found is not None:
@@ -90,7 +85,7 @@ def form_of(expr: Expr) -> Form | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Affine:
     """`scale * x + shift` of a node by numbers: *additive* if the scale is 1 or -1, *scaling* if the shift is 0."""
 
     x: TensorNode
@@ -113,12 +108,19 @@ class Step:
         return is_tame(self.x, self.scale, self.shift)
 
 
-def step_of(expr: Expr) -> Step | None:
+def affine_of(expr: Expr) -> Affine | None:
     """What a call of arithmetic with one number does; None for anything else."""
     form = form_of(expr)
     if form is None or not all(is_number(v) and math.isfinite(v) for v in form.beside):
         return None
-    return None if form.kind == "div" and form.beside == (0,) else Step(form.x, *_EFFECTS[form.kind](*form.beside))
+    return None if form.kind == "div" and form.beside == (0,) else Affine(form.x, *_EFFECTS[form.kind](*form.beside))
+
+
+def fits(node: Any, affine: Affine) -> bool:
+    """True if a map gives values of the kind that it gets, so that it can have other numbers."""
+    dtype = storage_of(affine.x.dtype)
+    whole = all(isinstance(v, int) for v in (affine.scale, affine.shift))
+    return affine.x.spec == node.spec and (is_float(affine.x.dtype) or (dtype.kind == "i" and whole))
 
 
 def is_number(value: Any) -> bool:
@@ -143,21 +145,20 @@ def is_tame(node: TensorNode, scale: Any, shift: Any) -> bool:
 
 
 def composed(recipe: Sequence[Any], ndim: int, axis: int, channels: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """(scale, shift) by channels of steps one after the other, in float64; None where a constant differs otherwise.
+    """(scale, shift) by channels of maps one after the other, in float64; None where a constant differs otherwise.
 
     Args:
-        recipe: (kind, eps, nodes of constants) of each step.
+        recipe: (kind, eps, nodes of constants) of each map.
         ndim: axes of the value.
         axis: that of its channels.
         channels: their number.
     """
     scale, shift = np.ones(channels), np.zeros(channels)
     for kind, eps, constants in recipe:
-        values = []
-        for node in constants:
-            value = node.expr.value.numpy()
-            value = value.reshape(-1, *[1] * (ndim - 2)) if kind == NORM else value
-            values.append(_by_channel(value, ndim, axis, channels))
+        arrays = [node.expr.value.numpy() for node in constants]
+        if kind == NORM:
+            arrays = [array.reshape(-1, *[1] * (ndim - 2)) for array in arrays]
+        values = [_by_channel(array, ndim, axis, channels) for array in arrays]
         if any(v is None for v in values):
             return None
         with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Multiplications by numbers are done by the weights before them.
+"""BackwardFoldScale: multiplications by numbers are done by the weights before them.
 
 No rule: a factor goes backwards along any number of values to any number of layers, of which all change or none, and
 only if no other graph reads them.
@@ -17,8 +17,8 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import assign, remove_dead
 from megengine.traced_module.ir.provenance import marked
-from megengine.traced_module.passes.arithmetic import fits
-from megengine.traced_module.passes.constants import is_known
+from megengine.traced_module.passes.affine_maps import Affine, affine_of, fits
+from megengine.traced_module.passes.fold_constants import is_known
 from megengine.traced_module.passes.folding import layer_kind, scaled_layer
 from megengine.traced_module.passes.layer_uses import (
     graphs_below,
@@ -28,7 +28,6 @@ from megengine.traced_module.passes.layer_uses import (
     reads_of_places,
 )
 from megengine.traced_module.passes.pass_manager import Pass
-from megengine.traced_module.passes.steps import Step, step_of
 from megengine.traced_module.pattern_targets import Target
 from megengine.traced_module.patterns import any_, call, match
 
@@ -104,27 +103,27 @@ def fold_scales(graph: InternalGraph) -> bool:
     return changed
 
 
-def _factor_of(expr: Expr) -> tuple[Step, float | TensorNode] | None:
-    """A multiplication by a number, or by a tensor of one element that the module has: the step, and the factor."""
+def _factor_of(expr: Expr) -> tuple[Affine, float | TensorNode] | None:
+    """A multiplication by a number, or by a tensor of one element that the module has: the map, and the factor."""
     found = match(_SCALED, expr.outputs[0]) if expr.outputs else None
     if found is not None:
-        return Step(found[_X], constant_of(found[_FACTOR]).item(), 0), found[_FACTOR]
-    step = step_of(expr)
-    return None if step is None or not step.scaling or step.additive else (step, step.scale)
+        return Affine(found[_X], constant_of(found[_FACTOR]).item(), 0), found[_FACTOR]
+    affine = affine_of(expr)
+    return None if affine is None or not affine.scaling or affine.additive else (affine, affine.scale)
 
 
 def _fold_one_scale(places: Any, graph: InternalGraph) -> bool:
     for expr in reversed(graph.exprs(recursive=False)):
-        step, factor = _factor_of(expr) or (None, 0.0)
-        if step is None or not fits(expr.outputs[0], step) or not step.tame:
+        affine, factor = _factor_of(expr) or (None, 0.0)
+        if affine is None or not fits(expr.outputs[0], affine) or not affine.tame:
             continue
-        calls = _targets(step.x, expr, step.scale)
+        calls = _targets(affine.x, expr, affine.scale)
         if not calls or not all(_called_once(places, one) for one in calls.values()):
             continue
         with graph._edit("BackwardFoldScale"):
             for one in calls.values():
                 _scale(graph, one, factor)
-            graph.replace_node({expr.outputs[0]: step.x})
+            graph.replace_node({expr.outputs[0]: affine.x})
             graph.erase(expr)
         return True
     return False

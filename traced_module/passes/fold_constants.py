@@ -1,11 +1,10 @@
-"""What constants and tensors of the module decide is computed now.
+"""FoldConstants: what depends on constants and tensors of the module only is computed now.
 
-No rules: any call may be one, and all its results go at once.
+No rule: any call may be folded, and all its results go at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from megengine.dispatch import get_op
@@ -16,37 +15,10 @@ from megengine.traced_module.ir.expr import Apply, CallFunction, CallMethod, Con
 from megengine.traced_module.ir.functions import arguments_key
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
-from megengine.traced_module.ir.primitives import remove_dead
-from megengine.traced_module.passes.layer_uses import graphs_below
+from megengine.traced_module.passes.layer_uses import everywhere
 from megengine.traced_module.passes.pass_manager import Pass
 
 _MOST_ADDED = 1 << 16  # elements by which folding may make a model larger, for each call
-
-
-def everywhere(run: Callable[[InternalGraph], bool]) -> Callable[[InternalGraph], bool]:
-    """A transform of a graph and of all that its calls enter; what it leaves unused is removed."""
-
-    def each(graph: InternalGraph) -> bool:
-        changed = False
-        for one in graphs_below(graph):
-            if run(one):
-                remove_dead(one)
-                changed = True
-        return changed
-
-    each.__doc__ = run.__doc__
-    return each
-
-
-@everywhere
-def attributes_to_constants(graph: InternalGraph) -> bool:
-    """Tensors of modules become constants of the graph, under their names."""
-    changed = False
-    for expr in graph.exprs(recursive=False):
-        if isinstance(expr, GetAttr) and isinstance(expr.output, TensorNode):
-            become_constant(graph, expr)
-            changed = True
-    return changed
 
 
 def become_constant(graph: InternalGraph, expr: Expr) -> None:
@@ -115,12 +87,4 @@ def _repeats_itself(qualified: str) -> bool:
     return qualified in public_functions and not public_functions[qualified].random
 
 
-def flod_constants(graph: InternalGraph) -> bool:
-    """Tensors of modules become constants, and what depends on constants only becomes one too."""
-    changed = attributes_to_constants(graph)
-    return fold_constants(graph) or changed
-
-
-ATTRIBUTES_TO_CONSTANTS = Pass("AttrToConstant", attributes_to_constants, by_name_only=True)
 FOLD_CONSTANTS = Pass("FoldConstants", fold_constants)
-FLOD_CONSTANT = Pass("FlodConstant", flod_constants, by_name_only=True)  # spelt as in MegEngine
