@@ -170,11 +170,7 @@ class _Edge:
 
 
 def analyze(
-    float_graph: InternalGraph,
-    qdq_graph: InternalGraph,
-    batches: Iterable[Any],
-    *,
-    progress: Progress | None = None,
+    float_graph: InternalGraph, qdq_graph: InternalGraph, batches: Iterable[Any], *, progress: Progress | None = None
 ) -> Analysis:
     """Run both graphs on the batches and compare every rounded edge with its float value.
 

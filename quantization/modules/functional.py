@@ -8,14 +8,7 @@ from megengine import functional as F
 from megengine.core.dtype import QuantizedDType, as_dtype, known_quantized
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.dispatch import apply, public
-from megengine.quantization.modules.arithmetic import (
-    Pairs,
-    Product,
-    accumulator_weight,
-    constants,
-    pair,
-    stored_result,
-)
+from megengine.quantization.modules.arithmetic import Pairs, Product, accumulator_weight, constants, pair, stored_result
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.quantized"

@@ -19,12 +19,5 @@ from megengine.quantization.ranges.observers import (
     SyncExponentialMovingAverageObserver,
     SyncMinMaxObserver,
 )
-from megengine.quantization.ranges.qparams import (
-    LSQParams,
-    QParams,
-    QParamsModuleMixin,
-    QuantMode,
-    at,
-    create_qparams,
-)
+from megengine.quantization.ranges.qparams import LSQParams, QParams, QParamsModuleMixin, QuantMode, at, create_qparams
 from megengine.quantization.ranges.statistics import Histogram, MeanValue, TensorStatistics

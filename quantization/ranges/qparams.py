@@ -54,11 +54,7 @@ class QParams:
     __slots__ = ("dtype_meta", "mode", "scale", "zero_point")
 
     def __init__(
-        self,
-        mode: QuantMode,
-        dtype_meta: QuantDtypeMeta | None,
-        scale: Tensor | None,
-        zero_point: Tensor | None,
+        self, mode: QuantMode, dtype_meta: QuantDtypeMeta | None, scale: Tensor | None, zero_point: Tensor | None
     ) -> None:
         self.mode, self.dtype_meta = mode, dtype_meta
         self.scale, self.zero_point = scale, zero_point

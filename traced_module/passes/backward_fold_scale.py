@@ -20,13 +20,7 @@ from megengine.traced_module.ir.provenance import marked
 from megengine.traced_module.passes.affine_maps import Affine, affine_of, fits
 from megengine.traced_module.passes.fold_constants import is_known
 from megengine.traced_module.passes.folding import layer_kind, scaled_layer
-from megengine.traced_module.passes.layer_uses import (
-    graphs_below,
-    has_hooks,
-    only_call,
-    place_of,
-    reads_of_places,
-)
+from megengine.traced_module.passes.layer_uses import graphs_below, has_hooks, only_call, place_of, reads_of_places
 from megengine.traced_module.passes.pass_manager import Pass
 from megengine.traced_module.pattern_targets import Target
 from megengine.traced_module.patterns import any_, call, match

@@ -55,11 +55,7 @@ DEFAULT = ("FuseConvBn",)
 
 
 def optimize(
-    module: TracedModule,
-    enabled_pass: Passes | None = None,
-    *,
-    passes: Passes | None = None,
-    check_with: Any = None,
+    module: TracedModule, enabled_pass: Passes | None = None, *, passes: Passes | None = None, check_with: Any = None
 ) -> TracedModule:
     """A copy of a traced module after some passes; the module itself stays as it is.
 

@@ -223,7 +223,7 @@ def _notes(found: Summary) -> list[str]:
     notes = [
         f"{shortened(clean(found.name), LONGEST_CELL)}: "
         f"{counted(len(found.rows), 'call')}, {counted(found.parameters, 'parameter', spec=',')} "
-        f"({found.weight_bytes / 1e6:.2f} MB), {found.macs:,} multiply-accumulates ({2 * found.macs:,} FLOPs)",
+        f"({found.weight_bytes / 1e6:.2f} MB), {found.macs:,} multiply-accumulates ({2 * found.macs:,} FLOPs)"
     ]
     if found.unknown:
         names = shortened(", ".join(map(clean, found.unknown)), 3 * LONGEST_CELL)
