@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ def flattened(traced: Any, graph: InternalGraph | None = None) -> Any:
     uncalled = [g for m in copies.values() for g in m.graphs]  # of submodules: still there, to be called and edited
     own_history(uncalled)
     flat = InternalGraph(source.name, source.qualname, owner=made)
-    _Inliner(flat, copier).run(source)
+    _Inliner(flat, copier=copier).run(source)
     flat.arguments, flat.out_def = source.arguments, source.out_def
     flat.metadata = dict(source.metadata)
     remove_dead(flat)
@@ -74,9 +74,12 @@ class _Entered:
 
 
 class _Inliner:
-    def __init__(self, graph: InternalGraph, copier: Copier) -> None:
-        self.graph, self.copier = graph, copier
-        self.attributes: dict[str, Node] = {}
+    """Copies what graphs do to the end of a new graph, or in front of a call (`before`), with constants of a copier."""
+
+    def __init__(self, graph: InternalGraph, *, copier: Copier | None = None, before: Expr | None = None) -> None:
+        self.graph, self.copier, self.before = graph, copier, before
+        self.where = graph_path(graph)
+        self.attributes: dict[str, Node] = {}  # what the graph reads already, by paths
         self.prefixes: dict[int, str] = {}  # node of a module that is called -> what names of its values begin with
 
     def run(self, source: InternalGraph) -> None:
@@ -113,56 +116,62 @@ class _Inliner:
     def _until_call(self, at: _Entered) -> _Entered | None:
         """Copy up to a call that enters a graph, which is given; None at the end."""
         for expr in at.todo:
-            if isinstance(expr, Input):
-                continue
-            if isinstance(expr, GetAttr):
-                self._attribute(expr, at)
-                continue
             child = child_graph(expr)
             if isinstance(expr, Call) and child is not None:
                 return self._enter(expr, child, at)
-            self._copy(expr, at)
+            if not isinstance(expr, Input):
+                self.copied(expr, at)
         return None
+
+    def copied(self, expr: Expr, at: _Entered) -> Expr:
+        """The copy of an expression; of a read that the graph has already, that one."""
+        return self._read(expr, at) if isinstance(expr, GetAttr) else self._copy(expr, at)
 
     def _name(self, label: Label) -> str:
         return label.name if label.own else self.graph._names.unique(str(label))
 
-    def _attribute(self, expr: GetAttr, at: _Entered) -> None:
-        full = f"{at.path}.{expr.name}" if at.path else expr.name
-        node, names = expr.output, self.graph._names
-        known = full in self.attributes
-        # each time that a graph is copied its reads of modules count
-        name = self._name(_label(node, at.prefix, {})) if not known or isinstance(node, ModuleNode) else ""
-        if not known:
-            new = GetAttr(self.graph, self.graph._new_expr_id(), meta_at(expr, at.path), full)
-            spec = node.spec if isinstance(node, TensorNode) else None
-            new._outputs = (self.graph._make_node(new, spec, name, self._qualname(node, at)),)
-            link(self.graph, new, (self.graph._inputs[0],), None)
+    def _read(self, expr: GetAttr, at: _Entered) -> Expr:
+        node, names, path = expr.output, self.graph._names, attribute_path(expr.output)
+        full = f"{at.path}.{path}" if at.path else path
+        if full not in self.attributes:
+            self.prefixes[id(node)] = self._name(_label(node, at.prefix, {}))
+            new = GetAttr(self.graph, self.graph._new_expr_id(), self._meta(expr, at), full)
+            self._make(new, [node], at, [self.prefixes[id(node)]])
+            link(self.graph, new, (self.graph._inputs[0],), self.before)
             self.attributes[full] = new.output
-        elif name and has_graphs(node.owner):
-            names.take(name, names.get(name))
-        self.prefixes[id(node)] = name
+        elif self.before is None and isinstance(node, ModuleNode):  # as in MegEngine, each copy of a read counts
+            name = self.prefixes[id(node)] = self._name(_label(node, at.prefix, {}))
+            if has_graphs(node.owner):
+                names.take(name, names.get(name))
         at.mapping[id(node)] = self.attributes[full]
+        return self.attributes[full]._expr
 
-    def _copy(self, expr: Expr, at: _Entered) -> None:
+    def _copy(self, expr: Expr, at: _Entered) -> Expr:
         new = expr._copy(self.graph)
-        if isinstance(new, Constant):
+        if isinstance(new, Constant) and self.copier is not None:
             new._value = self.copier.of(new._value)
-        new.meta = meta_at(expr, at.path)
-        new._id = self.graph._new_expr_id()
-        graph, mapping, nodes = self.graph, at.mapping, []
-        for node in expr._outputs:
+        new._id, new.meta = self.graph._new_expr_id(), self._meta(expr, at)
+        self._make(new, expr._outputs, at)
+        link(self.graph, new, [at.mapping[id(n)] for n in expr._inputs], self.before)
+        specs = specs_of(new, new._inputs) if at.other_shapes else None
+        for node, spec in zip(new._outputs, specs or (), strict=False):
+            if node._spec != spec:
+                assign(self.graph, node, "_spec", spec)
+        return new
+
+    def _make(self, new: Expr, nodes: Sequence[Node], at: _Entered, names: Sequence[str] = ()) -> None:
+        """Give a copy its values."""
+        made = []
+        for i, node in enumerate(nodes):
+            name = names[i] if names else self._name(_label(node, at.prefix, at.outputs))
+            self.graph._names.take(name, None)  # for the next one; linking gives it to the node
             spec = node._spec if isinstance(node, TensorNode) else None
-            name = self._name(_label(node, at.prefix, at.outputs))
-            graph._names.take(name, None)
-            made = graph._make_node(new, spec, name, self._qualname(node, at))
-            nodes.append(made)
-            mapping[id(node)] = made
-        new._outputs = tuple(nodes)
-        link(graph, new, [mapping[id(n)] for n in expr._inputs], None)
-        specs = specs_of(new, new.inputs) if at.other_shapes else None
-        for node, spec in zip(nodes, specs or (), strict=False):
-            node._spec = spec
+            made.append(self.graph._make_node(new, spec, name, self._qualname(node, at)))
+            at.mapping[id(node)] = made[-1]
+        new._outputs = tuple(made)
+
+    def _meta(self, expr: Expr, at: _Entered) -> dict[str, Any]:
+        return meta_at(expr, ".".join(part for part in (self.where, at.path) if part))
 
     def _qualname(self, node: Node, at: _Entered) -> str:
         """The path of a value: one graph may stand in several places."""
@@ -174,8 +183,8 @@ class _Inliner:
         module_node = expr.inputs[0]
         attribute = module_node.expr.name if isinstance(module_node.expr, GetAttr) else ""
         inner: dict[int, Node] = {id(child.inputs[0]): self.graph._inputs[0]}
-        for given, node in zip(expr.inputs[1:], child.inputs[1:], strict=True):
-            inner[id(node)] = at.mapping[id(given)]
+        for argument, node in zip(expr.inputs[1:], child.inputs[1:], strict=True):
+            inner[id(node)] = at.mapping[id(argument)]
         names = self._labels(expr, child, at)
         below = ".".join(p for p in (at.path, attribute) if p)
         other = at.other_shapes or any(inner[id(n)].spec != n.spec for n in child.inputs[1:])
@@ -208,68 +217,23 @@ def inlined(call: Call) -> dict[int, Node]:
     """
     graph, child = call._graph, child_graph(call)
     assert child is not None
+    mapping = dict(zip(map(id, child._inputs), (graph._inputs[0], *call._inputs[1:]), strict=True))
+    other = any(mapping[id(n)].spec != n.spec for n in child._inputs[1:])
+    prefix, path = call._inputs[0]._name, attribute_path(call._inputs[0])
+    at = _Entered(child, iter(child._order), mapping, prefix, path, other_shapes=other)
+    inliner = _Inliner(graph, before=call)
+    reads = [e.output for e in graph._order if isinstance(e, GetAttr) and e.comes_before(call)]
+    inliner.attributes = {attribute_path(node): node for node in reversed(reads)}
     with graph._edit("inline"):
-        inside = _Inlined(
-            call, child, dict(zip(map(id, child._inputs), (graph._inputs[0], *call._inputs[1:]), strict=True))
-        )
-        made = [inside.copied(expr) for expr in child._order if not isinstance(expr, Input)]
-        pairs = [(old, inside.mapping[id(n)]) for old, n in zip(call._outputs, child._outputs, strict=True)]
+        made = [inliner.copied(expr, at) for expr in at.todo if not isinstance(expr, Input)]
+        pairs = [(old, mapping[id(n)]) for old, n in zip(call._outputs, child._outputs, strict=True)]
         graph.replace_node(dict(pairs))
         names = [(new, old._name) for old, new in pairs if any(new._expr is expr for expr in made)]
         graph.erase(call)
         for node, name in names:
             if graph._names.get(name) is None:
                 graph.rename(node, name)
-    return {**inside.mapping, **{id(old): new for old, new in pairs}}
-
-
-class _Inlined:
-    """The place of a call, while what its graph does is put there."""
-
-    def __init__(self, call: Call, child: InternalGraph, mapping: dict[int, Any]) -> None:
-        self.call, self.child, self.mapping, self.graph = call, child, mapping, call._graph
-        self.prefix = call._inputs[0]._name
-        self.path = attribute_path(call._inputs[0])  # of the module, below that of the graph
-        at = graph_path(self.graph)
-        self.where = f"{at}.{self.path}" if at else self.path
-        same = all(self.mapping[id(n)].spec == n.spec for n in child._inputs[1:])
-        self.other_shapes = not same
-
-    def copied(self, expr: Expr) -> Expr:
-        """One expression of the submodule, in front of the call."""
-        if isinstance(expr, GetAttr):
-            return self._read(expr)
-        graph, new = self.graph, expr._copy(self.graph)
-        new._id, new.meta = graph._new_expr_id(), meta_at(expr, self.where)
-        self._make(new, expr)
-        link(graph, new, [self.mapping[id(n)] for n in expr._inputs], self.call)
-        specs = specs_of(new, new._inputs) if self.other_shapes else None
-        for node, spec in zip(new._outputs, specs or (), strict=False):
-            if node._spec != spec:
-                assign(graph, node, "_spec", spec)
-        return new
-
-    def _read(self, expr: GetAttr) -> Expr:
-        graph, path = self.graph, f"{self.path}.{attribute_path(expr.output)}"
-        known = (e for e in graph._order if isinstance(e, GetAttr) and attribute_path(e.output) == path)
-        new = next((e for e in known if e._key < self.call._key), None)
-        if new is None:
-            new = GetAttr(graph, graph._new_expr_id(), meta_at(expr, self.where), path)
-            self._make(new, expr)
-            link(graph, new, (graph._inputs[0],), self.call)
-        self.mapping[id(expr.output)] = new.output
-        return new
-
-    def _make(self, new: Expr, expr: Expr) -> None:
-        graph, nodes, own = self.graph, [], f"{self.child.qualname}."
-        for node in expr._outputs:
-            name = graph._names.unique(f"{self.prefix}_{node._name}")
-            graph._names.take(name, None)  # for the next one; linking gives it to the node
-            text = node._qualname
-            text = f"{graph.qualname}.{self.path}.{text[len(own) :]}" if text.startswith(own) else text
-            nodes.append(graph._make_node(new, node._spec if isinstance(node, TensorNode) else None, name, text))
-            self.mapping[id(node)] = nodes[-1]
-        new._outputs = tuple(nodes)
+    return {**mapping, **{id(old): new for old, new in pairs}}
 
 
 def _free(name: str, *taken: Container[str]) -> str:
