@@ -8,7 +8,6 @@ import numpy as np
 
 from megengine.dispatch import apply
 from megengine.kernels.reference import integer
-from megengine.quantization.pipeline.annotate import Annotation
 from megengine.quantization.pipeline.freeze import Frozen
 from megengine.quantization.pipeline.match import is_op
 from megengine.quantization.ranges import MeanValue, Progress, stream
@@ -64,7 +63,7 @@ def _error(layer: Apply, means: InputMeans, frozen: Frozen) -> np.ndarray:
     return (exact.astype(np.float64) - rounded).mean(axis=axes)
 
 
-def corrected(graph: InternalGraph, annotation: Annotation, errors: dict[str, np.ndarray]) -> InternalGraph:
+def corrected(graph: InternalGraph, errors: dict[str, np.ndarray]) -> InternalGraph:
     """A copy of the float graph with every bias raised by the mean error of its layer."""
     g = graph.clone()
     for expr in g.exprs():

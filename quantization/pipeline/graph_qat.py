@@ -11,9 +11,10 @@ from megengine.quantization.pipeline.annotate import annotate
 from megengine.quantization.pipeline.calibrate import observe
 from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.config import QuantConfig
+from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.freeze import edge_dtype, freeze, quantize_weight
 from megengine.quantization.pipeline.integerize import integerize
-from megengine.quantization.pipeline.materialize import fold, materialize
+from megengine.quantization.pipeline.materialize import materialize
 from megengine.quantization.ranges import RangeMethod
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module import TracedModule, interpret, lower, trace_module

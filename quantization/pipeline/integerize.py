@@ -32,6 +32,7 @@ from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import remove_dead
 
 Clamp = tuple[float | None, float | None]
+Replaced = tuple[TensorNode, TensorNode] | None  # a value, and the one in its place
 
 
 @dataclass(slots=True)
@@ -80,22 +81,17 @@ def integerize(graph: InternalGraph, *, int_bias: bool = False) -> InternalGraph
         QuantizationError: a multiplier, bias or accumulator is out of range; the node is named.
     """
     g = graph.clone()
-    for expr in g.exprs():
-        if isinstance(expr, Apply) and expr.op == "quantize":
-            _integer_quantize(g, expr, int_bias)
-    remove_dead(g)
-    for expr in g.exprs():
-        if not isinstance(expr, Apply):
-            continue
-        if get_op(expr.op).weighted:
-            _float_layer(g, expr, int_bias)
-        elif mean_over_picture(expr):
-            _float_mean(g, expr)
-    remove_dead(g)
+    for replaced in (_integers, _float_result):
+        for expr in g.exprs():
+            if isinstance(expr, Apply) and (pair := replaced(g, expr, int_bias)) is not None:
+                replace_all_uses(g, *pair)
+        remove_dead(g)
     return g
 
 
-def _integer_quantize(g: InternalGraph, expr: Apply, int_bias: bool) -> None:
+def _integers(g: InternalGraph, expr: Apply, int_bias: bool) -> Replaced:
+    if expr.op != "quantize":
+        return None
     value, clamp = strip_clamps(expr.inputs[0])
     site = Site(g, expr, expr.inputs[0], value, clamp, expr.attrs["dtype"], int_bias)
     found = layer_with_residual(site.value)
@@ -104,8 +100,13 @@ def _integer_quantize(g: InternalGraph, expr: Apply, int_bias: bool) -> None:
     except QuantizationError as exc:
         exc.add_note(f"while making integers of {site.name!r}")
         raise
-    if result is not None:
-        replace_all_uses(g, expr.outputs[0], result)
+    return None if result is None else (expr.output, result)
+
+
+def _float_result(g: InternalGraph, expr: Apply, int_bias: bool) -> Replaced:
+    if get_op(expr.op).weighted:
+        return _float_layer(g, expr, int_bias)
+    return _float_mean(g, expr) if mean_over_picture(expr) else None
 
 
 def _emit_layer(site: Site, match: LayerMatch) -> TensorNode:
@@ -259,7 +260,7 @@ _BUILDERS: dict[str, Callable[[Site], TensorNode | None]] = {
 }
 
 
-def _float_layer(g: InternalGraph, expr: Apply, int_bias: bool) -> None:
+def _float_layer(g: InternalGraph, expr: Apply, int_bias: bool) -> Replaced:
     """A layer on integers whose result is wanted in float."""
     out = expr.outputs[0]
     users = out.users
@@ -268,16 +269,15 @@ def _float_layer(g: InternalGraph, expr: Apply, int_bias: bool) -> None:
     if found is None or (any(n is out for n in g.outputs) and end is not out):
         found, end = layer(out), out
     if found is None:
-        return
-    site = Site(g, end.expr, end, end, (None, None), None, int_bias)
-    replace_all_uses(g, end, _emit_layer(site, found))
+        return None
+    return end, _emit_layer(Site(g, end.expr, end, end, (None, None), None, int_bias), found)
 
 
-def _float_mean(g: InternalGraph, expr: Apply) -> None:
+def _float_mean(g: InternalGraph, expr: Apply) -> Replaced:
     """A mean over the picture whose result is wanted in float: a depthwise layer of ones, summed in integers."""
     out, source = expr.outputs[0], stored(expr.inputs[0])
     if source is None:
-        return
+        return None
     _, c, h, w = source.node.shape
     site = Site(g, expr, out, out, (None, None), None, False)
     ones, dtype = np.ones((c, 1, h, w), np.int8), qint8(1 / (h * w))
@@ -286,4 +286,4 @@ def _float_mean(g: InternalGraph, expr: Apply) -> None:
     window = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": c}
     constants = [site.constant(value, label) for value, label in inputs]
     y = site.emit("qconv2d", source.node, *constants, **window, lo=0, hi=0, ratio=0.0, dtype="float32")
-    replace_all_uses(g, out, y if y.shape == out.shape else site.emit("reshape", y, label="flat", shape=out.shape))
+    return out, y if y.shape == out.shape else site.emit("reshape", y, label="flat", shape=out.shape)

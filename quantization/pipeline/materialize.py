@@ -1,10 +1,11 @@
-"""materialize and fold: explicit quantize / dequantize exprs, a graph that runs and is the QDQ export point."""
+"""materialize: explicit quantize / dequantize exprs, a graph that runs and is the QDQ export point."""
 
+from megengine.core.dtype import QuantizedDType
 from megengine.quantization.pipeline.annotate import Annotation
 from megengine.quantization.pipeline.freeze import Frozen
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.rewiring import replace_all_uses, set_input
-from megengine.traced_module.ir.expr import Apply, Constant
+from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import remove_dead
@@ -29,23 +30,8 @@ def materialize(graph: InternalGraph, annotation: Annotation, frozen: Frozen) ->
     return g
 
 
-def _round_edge(g: InternalGraph, node: TensorNode, dtype) -> None:
+def _round_edge(g: InternalGraph, node: TensorNode, dtype: QuantizedDType) -> None:
     meta = {k: v for k, v in node.meta.items() if k in ("module", "source")} | {"edge": node.name}
     q = g.apply("quantize", node, attrs={"dtype": dtype}, name=f"{node.name}_q", after=node.expr, meta=meta)
     back = g.apply("dequantize", q, name=f"{node.name}_dq", after=q.expr, meta=meta)
     replace_all_uses(g, node, back, except_=(q.expr,))
-
-
-def fold(graph: InternalGraph) -> InternalGraph:
-    """A copy without pairs that change nothing: quantize of a dequantize with the same dtype."""
-    g = graph.clone()
-    for expr in g.exprs():
-        if not (isinstance(expr, Apply) and expr.op == "quantize"):
-            continue
-        before = expr.inputs[0].expr
-        if isinstance(before, Apply) and before.op == "dequantize":
-            stored = before.inputs[0]
-            if stored.spec.dtype == expr.attrs["dtype"] and not isinstance(stored.expr, Constant):
-                replace_all_uses(g, expr.outputs[0], stored)
-    remove_dead(g)
-    return g

@@ -14,9 +14,10 @@ from megengine.quantization.pipeline.bias import corrected, mean_errors
 from megengine.quantization.pipeline.calibrate import calibrate, observe_all
 from megengine.quantization.pipeline.canonicalize import canonicalize
 from megengine.quantization.pipeline.config import QuantConfig
+from megengine.quantization.pipeline.fold import fold
 from megengine.quantization.pipeline.freeze import Frozen, freeze
 from megengine.quantization.pipeline.integerize import integerize
-from megengine.quantization.pipeline.materialize import fold, materialize
+from megengine.quantization.pipeline.materialize import materialize
 from megengine.quantization.pipeline.remaining import FloatOp, left_in_float, require_layers
 from megengine.quantization.ranges import Progress, TensorStatistics, require_repeatable
 from megengine.traced_module.ir.graph import InternalGraph
@@ -145,7 +146,7 @@ def convert(
     qdq = materialize(graph, annotation, frozen)
     if config.bias_correction and frozen.weights:
         errors = mean_errors(graph, qdq, frozen, calibration, progress=progress)
-        qdq = materialize(corrected(graph, annotation, errors), annotation, frozen)
+        qdq = materialize(corrected(graph, errors), annotation, frozen)
     integer = integerize(fold(qdq), int_bias=config.target.bias == "int32")
     report = QuantReport(
         integer_layers=len(frozen.weights),
