@@ -146,9 +146,9 @@ class OutputOf(Pattern):
 
     def fit(self, node: Any, search: _Search, then: Then) -> bool:
         """The result of that number; the first one stands for the expression, so that patterns of several agree."""
-        outputs: Sequence[Any] = node.expr.outputs if isinstance(node, Node) else ()
-        its_own = self.index < len(outputs) and outputs[self.index] is node
-        return its_own and search.bind(self, node) and self.inner.fit(outputs[0], search, then)
+        if not isinstance(node, Node) or node.expr.outputs[self.index : self.index + 1] != (node,):
+            return False
+        return search.bind(self, node) and self.inner.fit(node.expr.outputs[0], search, then)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
