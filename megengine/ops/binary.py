@@ -156,6 +156,13 @@ def _modulo(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.mod(x, y) if y.dtype.kind in "iub" else np.fmod(x, y)
 
 
+def _truncated_division(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    _check_divisor("trunc_div", y)
+    with np.errstate(over="ignore"):  # the smallest integer by -1
+        down, rest = np.divmod(x, y)
+        return down + ((rest != 0) & ((x < 0) != (y < 0))).astype(x.dtype)
+
+
 def _pow_vjp(ctx: Any, ct: Tensor) -> tuple:
     x, y = ctx.inputs
     dx = ct * y * x ** (y - 1) if ctx.needs[0] else None
@@ -190,7 +197,7 @@ def _pair(kind: str) -> QuantRule:
 
 
 _BOOLEAN = not_differentiable("booleans")
-_INTEGERS = not_differentiable("shifts of integers")
+_INTEGERS = not_differentiable("integers")
 binary("add", np.add, lambda ctx, ct: (ct, ct), onnx=ONNX_WRITER, quant=_pair("add"))
 binary("sub", np.subtract, lambda ctx, ct: (ct, -ct), onnx="Sub")
 binary("mul", np.multiply, lambda ctx, ct: (ct * ctx.inputs[1], ct * ctx.inputs[0]), onnx="Mul", quant=_pair("mul"))
@@ -202,16 +209,29 @@ binary(
     domain=(0.5, 3.0),
 )
 binary("pow", _power, _pow_vjp, onnx=OnnxRule("Pow", read=False), domain=(0.5, 3.0))
-binary("floor_div", _floor_divide, zero_gradient("the result is piecewise constant"), domain=(0.5, 3.0))
-binary("mod", _modulo, _mod_vjp, onnx=no_onnx("the sign of its results is not that of ONNX's Mod"), domain=(0.5, 3.0))
+binary(
+    "floor_div",
+    _floor_divide,
+    zero_gradient("the result is piecewise constant"),
+    onnx=ONNX_WRITER,
+    domain=(0.5, 3.0),
+)
+binary("mod", _modulo, _mod_vjp, onnx=ONNX_WRITER, domain=(0.5, 3.0))
 binary("maximum", np.maximum, _larger, onnx=OnnxRule("Max", read=False))
 binary("minimum", np.minimum, _smaller, onnx=OnnxRule("Min", read=False))
 binary("atan2", np.arctan2, _atan2_vjp, domain=(0.5, 3.0))
-binary("left_shift", np.left_shift, _INTEGERS, onnx=no_onnx("BitShift is for unsigned integers"), integer=True)
-binary("right_shift", np.right_shift, _INTEGERS, onnx=no_onnx("BitShift is for unsigned integers"), integer=True)
+binary("trunc_div", _truncated_division, _INTEGERS, onnx=OnnxRule("Div", read=False), integer=True)
+for _name, _reference, _onnx in (
+    ("left_shift", np.left_shift, OnnxRule("BitShift", more=lambda specs: {"direction": "LEFT"}, read=False)),
+    ("right_shift", np.right_shift, OnnxRule("BitShift", more=lambda specs: {"direction": "RIGHT"}, read=False)),
+    ("bitwise_and", np.bitwise_and, "BitwiseAnd"),
+    ("bitwise_or", np.bitwise_or, "BitwiseOr"),
+    ("bitwise_xor", np.bitwise_xor, "BitwiseXor"),
+):
+    binary(_name, _reference, _INTEGERS, onnx=_onnx, integer=True)
 for _name, _reference, _onnx in (
     ("equal", np.equal, "Equal"),
-    ("not_equal", np.not_equal, None),
+    ("not_equal", np.not_equal, ONNX_WRITER),
     ("less", np.less, "Less"),
     ("less_equal", np.less_equal, "LessOrEqual"),
     ("greater", np.greater, "Greater"),

@@ -11,7 +11,7 @@ from megengine.core.dtype import storage_of
 from megengine.core.errors import DTypeError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import ErrorSample, Sample, apply, define, no_onnx, public
+from megengine.dispatch import ONNX_WRITER, ErrorSample, Sample, apply, define, public
 from megengine.ops.common import BOOL, as_tensor, cast, choice, lift_axes, normalize_axis, refuse_quantized
 from megengine.ops.index import along_axis
 from megengine.tensor import Tensor
@@ -44,7 +44,7 @@ define(
     _cumsum_infer,
     _cumsum,
     lambda ctx, ct: (apply("cumsum", ct, axis=ctx.attrs["axis"], reverse=not ctx.attrs["reverse"]),),
-    no_onnx("ONNX takes the axis as an input"),
+    ONNX_WRITER,
     _cumsum_samples,
     lambda: [ErrorSample((np.zeros(3),), {"axis": 1, "reverse": False}, IndexError, "cumsum: axis 1 is out of range")],
     lift=lift_axes,

@@ -142,7 +142,7 @@ unary(
 unary("exp", functions.exp, lambda ctx, ct: (ct * ctx.outputs[0],), onnx="Exp")
 unary("expm1", np.expm1, lambda ctx, ct: (ct * (ctx.outputs[0] + 1),))
 unary("log", functions.log, lambda ctx, ct: (ct / ctx.inputs[0],), onnx="Log", domain=(0.1, 3.0))
-unary("log1p", np.log1p, lambda ctx, ct: (ct / (ctx.inputs[0] + 1),), domain=(-0.5, 3.0))
+unary("log1p", np.log1p, lambda ctx, ct: (ct / (ctx.inputs[0] + 1),), onnx=ONNX_WRITER, domain=(-0.5, 3.0))
 unary("sqrt", np.sqrt, lambda ctx, ct: (ct * 0.5 / ctx.outputs[0],), onnx="Sqrt", domain=(0.1, 3.0))
 unary(
     "rsqrt",
@@ -178,7 +178,8 @@ unary(
 )
 unary("floor", np.floor, _PIECEWISE, onnx="Floor", method="__floor__", integers=True)
 unary("ceil", np.ceil, _PIECEWISE, onnx="Ceil", method="__ceil__", integers=True)
-unary("round", round_half_away, _PIECEWISE, onnx=no_onnx("ONNX rounds ties to even"), method="__round__", integers=True)
+unary("round_even", np.rint, _PIECEWISE, onnx="Round", home="")
+unary("round", round_half_away, _PIECEWISE, onnx=ONNX_WRITER, method="__round__", integers=True)
 unary(
     "sigmoid",
     functions.sigmoid,

@@ -14,7 +14,6 @@ import megengine.module as M
 from megengine.autodiff import GradManager
 from megengine.convert.onnx import context, export, load, math_rules, write_rules, writing
 from megengine.convert.onnx.exporter import to_model
-from megengine.core.errors import FileFormatError
 from megengine.dispatch import ONNX_WRITER, registry, retract, undefine
 from megengine.quantization import quantize_model
 from megengine.tensor import Tensor, tensor
@@ -122,8 +121,6 @@ def test_the_reader_of_an_operator():
     values = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [2, 3]) for n in "xy"]
     graph = onnx.helper.make_graph([node], "celu", values[:1], values[1:])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
-    with pytest.raises(FileFormatError, match="'Celu'"):
-        load(model.SerializeToString())
     exec(SOURCES[1], vars(math_rules).copy())
     try:
         a = x(2, 3)

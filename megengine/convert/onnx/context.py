@@ -3,16 +3,19 @@
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from megengine.convert.onnx.reading import DATA_TYPES, data_type_name, dtype_of, is_held
 from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.errors import FileFormatError, ShapeError, brief
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
+from megengine.dispatch import Interposer, Op, interpose
 from megengine.tensor import Tensor
-from megengine.traced_module.ir.expr import Apply
+from megengine.traced_module.ir.expr import SHAPE_OF, Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 
@@ -30,24 +33,33 @@ def rule(*op_types: str) -> Callable[[Rule], Rule]:
     An input whose parameter has no default must be there; one that is left out is None. Inputs that a rule takes as
     `*values` must be there where it takes no others, and may be left out behind others.
     """
+    return partial(_declare, op_types, tensors=False)
 
-    def declare(function: Rule) -> Rule:
-        parameters = list(inspect.signature(function).parameters.values())[1:]
 
-        def read(node: OnnxNode) -> Any:
-            if parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL:
-                first = len(parameters) - 1
-                more = map(node.optional if first else node.input, range(first, len(node.inputs)))
-                return function(node, *map(node.input, range(first)), *more)
-            taken = (node.input if p.default is p.empty else node.optional for p in parameters)
-            return function(node, *(take(index) for index, take in enumerate(taken)))
+def _declare(op_types: tuple[str, ...], function: Rule, *, tensors: bool) -> Rule:
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    variadic = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL
+    named = parameters[:-1] if variadic else parameters
 
-        for op_type in op_types:
-            assert op_type not in RULES, f"{op_type} has two readers"
-            RULES[op_type] = read
-        return function
+    def read(node: OnnxNode) -> Any:
+        takes = [node.input if p.default is p.empty else node.optional for p in named]
+        if variadic:
+            takes += [node.optional if named else node.input] * (len(node.inputs) - len(named))
+        inputs = [take(index) for index, take in enumerate(takes)]
+        return node.composed(function, *inputs) if tensors else function(node, *inputs)
 
-    return declare
+    for op_type in op_types:
+        assert op_type not in RULES, f"{op_type} has two readers"
+        RULES[op_type] = read
+    return function
+
+
+def composition(*op_types: str) -> Callable[[Rule], Rule]:
+    """Declare how ONNX operators are computed with our functions: as `rule`, and the inputs are tensors.
+
+    A stored input has a value, and what is computed of such tensors alone is a constant; others have a spec.
+    """
+    return partial(_declare, op_types, tensors=True)
 
 
 @dataclass(slots=True)
@@ -110,6 +122,13 @@ class OnnxNode:
             raise self.fail(f"axis {axis} does not exist in a tensor of {counted(rank, 'dimension')}")
         return axis % rank
 
+    def dtype(self, number: Any) -> np.dtype:
+        """The dtype of one of ONNX's numbers of data types."""
+        if (found := dtype_of(number)) is None:
+            name = data_type_name(number)
+            raise self.fail(f"has the data type {name}, which is not supported; {DATA_TYPES}")
+        return found
+
     def as_node(self, value: Value | float, like: Value | None = None) -> TensorNode:
         """The graph node of a value; an array becomes a constant, once."""
         if isinstance(value, TensorNode):
@@ -117,6 +136,8 @@ class OnnxNode:
         if not isinstance(value, np.ndarray):
             dtype = np.float32 if like is None else _dtype(like)
             return self.graph.constant(np.asarray(value, dtype), name=f"{self.name}_constant")
+        if not is_held(value.dtype):
+            raise self.fail(f"a value of {value.dtype} is needed at run time, which is not supported; {DATA_TYPES}")
         if id(value) not in self.constants:
             name = self._constant_name(value)
             self.constants[id(value)] = self.graph.constant(np.asarray(value, order="C"), name=name)
@@ -148,6 +169,8 @@ class OnnxNode:
     def cast(self, x: Value, dtype: Any) -> Value:
         """X in another dtype; nothing is added for the own one, and a way there and back through a wider one goes."""
         dtype = np.dtype(dtype)
+        if not is_held(dtype):
+            raise self.fail(f"casts to {dtype}, which is not supported; {DATA_TYPES}")
         if isinstance(x, np.ndarray):
             return x.astype(dtype)
         if x.dtype == dtype:
@@ -158,12 +181,76 @@ class OnnxNode:
             return made.inputs[0]
         return self.apply("cast", x, dtype=dtype)
 
+    def composed(self, function: Callable[..., Any], *inputs: Value | None, **options: Any) -> Any:
+        """What `function(node, *tensors, **options)` computes, as ops of the graph."""
+        recorder = _Composing(self)
+        with interpose(recorder):
+            made = function(self, *map(recorder.tensor, inputs), **options)
+        return tuple(map(recorder.value, made)) if isinstance(made, tuple) else recorder.value(made)
+
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
         """The same values in another shape; nothing is added when the shape is the same already."""
         shape = tuple(int(size) for size in shape)
         if x.shape == shape:
             return x
-        return x.reshape(shape) if isinstance(x, np.ndarray) else self.apply("reshape", x, shape=shape)
+        if isinstance(x, np.ndarray):
+            return x.reshape(shape)
+        made = x.expr
+        before = made.inputs[0] if isinstance(made, Apply) and made.op == "reshape" else None
+        return before if before is not None and before.shape == shape else self.apply("reshape", x, shape=shape)
+
+
+class _Composing(Interposer):
+    """Ops on values of the graph become ops of the graph; those on stored tensors alone are computed."""
+
+    holds_draws = False
+    looks_inside = True
+
+    def __init__(self, node: OnnxNode) -> None:
+        self.node = node
+        self.values: dict[int, tuple[Tensor, Value]] = {}  # an id stays valid while its tensor lives
+
+    def tensor(self, value: Value | None) -> Tensor | None:
+        """The tensor that stands for a value."""
+        if value is None:
+            return None
+        made = Tensor._wrap(value) if isinstance(value, np.ndarray) else Tensor._deferred(value.spec)
+        self.values[id(made)] = made, value
+        return made
+
+    def value(self, tensor: Tensor) -> Value:
+        """The value that a tensor stands for."""
+        return self.values[id(tensor)][1] if id(tensor) in self.values else tensor._storage()
+
+    def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
+        """Add one op to the graph."""
+        if op.name == SHAPE_OF:  # shapes are fixed at op level
+            return Tensor._wrap(np.array(tensors[0].spec.shape, np.int32))
+        if all(t._value is not None for t in tensors):
+            return proceed()
+        if _changes_nothing(op.name, tensors, attrs):
+            return tensors[0]
+        made = self.node.apply(op.name, *map(self.value, tensors), **attrs)
+        return tuple(map(self.tensor, made)) if isinstance(made, tuple) else self.tensor(made)
+
+    def rebind(self, tensor: Tensor, new: Tensor) -> None:
+        """Item assignment: the tensor stands for another value from now on."""
+        self.values[id(tensor)] = tensor, self.value(new)
+
+
+def _changes_nothing(op: str, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> bool:
+    """Whether an op that moves elements leaves all where they are."""
+    shape = tensors[0].shape
+    if op in ("reshape", "broadcast_to"):
+        return tuple(attrs["shape"]) == shape
+    if op == "slice":
+        return all(range(*slice(*part).indices(n)) == range(n) for part, n in zip(_ranges(attrs), shape, strict=True))
+    moved = [axis for axis in attrs["perm"] if shape[axis] != 1] if op == "transpose" else [1, 0]
+    return moved == sorted(moved) and tuple(shape[axis] for axis in attrs["perm"]) == shape
+
+
+def _ranges(attrs: dict[str, Any]) -> Any:
+    return zip(attrs["starts"], attrs["stops"], attrs["steps"], strict=True)
 
 
 def _dtype(value: Value) -> Any:

@@ -1,9 +1,14 @@
-"""Graphs to ONNX: float graphs and QDQ graphs at opset 17, provenance kept as node metadata."""
+"""Graphs to ONNX: float graphs and QDQ graphs, provenance kept as node metadata."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megengine.convert.onnx import recurrent_rules, write_index_rules, write_rules  # noqa: F401  (they fill WRITERS)
+from megengine.convert.onnx import (  # noqa: F401  (they fill WRITERS)
+    recurrent_rules,
+    write_index_rules,
+    write_math_rules,
+    write_rules,
+)
 from megengine.convert.onnx.writing import OLDER, WRITERS, Writer, attribute, quantized, utf8
 from megengine.core.dtype import storage_of
 from megengine.core.errors import GraphError, OptionError
@@ -18,7 +23,7 @@ from megengine.traced_module.tracing.entry import lower
 if TYPE_CHECKING:
     import onnx
 
-OPSET, IR_VERSION = 17, 8
+OLDEST, OPSET = 13, 17  # what is written where no opset is given is read by every runtime of the last years
 
 
 def export(model: Any, path: str | Path, *, opset: int = OPSET) -> None:
@@ -27,7 +32,7 @@ def export(model: Any, path: str | Path, *, opset: int = OPSET) -> None:
     Args:
         model: an op-level graph, or a traced module that holds one (see `lower`), float or with explicit pairs.
         path: the .onnx file; an old file is replaced only when the new one is complete.
-        opset: 13 to 17.
+        opset: 13 to the newest that the installed onnx package knows.
 
     Raises:
         GraphError: an op has no ONNX form for its dtypes at this opset; the message names the node.
@@ -50,8 +55,9 @@ def to_model(model: Any, *, opset: int = OPSET) -> "onnx.ModelProto":
     """The ONNX model of an op-level graph, checked by ONNX's own checker."""
     import onnx
 
-    if not 13 <= opset <= OPSET:
-        raise OptionError(f"ONNX export: opset {opset}; expected 13 to {OPSET}")
+    newest = onnx.defs.onnx_opset_version()
+    if not OLDEST <= opset <= newest:
+        raise OptionError(f"ONNX export: opset {opset}; expected {OLDEST} to {newest}")
     graph = lower(model).graph
     w = Writer(opset)
     w.taken.update(node.name for expr in graph.exprs() for node in expr.outputs)
@@ -69,7 +75,9 @@ def to_model(model: Any, *, opset: int = OPSET) -> "onnx.ModelProto":
         _outputs(w, graph),
         w.initializers,
     )
-    proto = onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=IR_VERSION)
+    opsets = [onnx.helper.make_opsetid("", opset)]
+    version = onnx.helper.find_min_ir_version_for(opsets)
+    proto = onnx.helper.make_model(made, opset_imports=opsets, ir_version=version)
     proto.producer_name = "megengine"
     onnx.helper.set_model_props(proto, {utf8(key): utf8(value) for key, value in texts(graph.metadata).items()})
     _check(proto, opset)
@@ -98,6 +106,11 @@ def _write_expr(w: Writer, expr: Apply) -> None:
     if isinstance(rule, OnnxWriter):
         WRITERS[expr.op](w, expr)
         return
+    import onnx
+
+    if not onnx.defs.has(rule.op_type, max_inclusive_version=w.opset) and rule.op_type not in OLDER:
+        first = onnx.defs.get_schema(rule.op_type).since_version
+        raise w.unsupported(expr, f"{rule.op_type} exists since opset {first}, and {w.opset} is written")
     since, older = OLDER.get(rule.op_type, (0, None))
     if older is not None and w.opset < since:
         older(w, expr)

@@ -34,7 +34,7 @@ def fold(node: "onnx.NodeProto", inputs: list[np.ndarray | None], opset: int) ->
     import onnx
     from onnx.reference import ReferenceEvaluator
 
-    if any(attribute.HasField("g") for attribute in node.attribute):
+    if node.domain not in ("", "ai.onnx") or any(attribute.HasField("g") for attribute in node.attribute):
         return None
     _check_growth(node, inputs)
     present = {name: value for name, value in zip(node.input, inputs, strict=True) if name and value is not None}

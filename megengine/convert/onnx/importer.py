@@ -8,15 +8,34 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megengine.convert.onnx import image_rules, math_rules, nn_rules, recurrent_rules, shape_rules  # noqa: F401  (they fill RULES)
-from megengine.convert.onnx.context import MAX_ELEMENTS, RULES, OnnxNode, Value
+from megengine.convert.onnx import (  # noqa: F401  (they fill RULES)
+    image_rules,
+    index_rules,
+    math_rules,
+    nn_rules,
+    quant_rules,
+    recurrent_rules,
+    reduce_rules,
+    resize_rules,
+    shape_rules,
+)
+from megengine.convert.onnx.bodies import body_of
+from megengine.convert.onnx.context import MAX_ELEMENTS, OnnxNode, Value
 from megengine.convert.onnx.folding import constant_of, fold
-from megengine.convert.onnx.operators import LATE, is_computed, record_of, refuse_unknown
-from megengine.convert.onnx.reading import OpenShapeError, initializers, opset_of, read_model
+from megengine.convert.onnx.operators import is_computed, made_of, refuse_unknown
+from megengine.convert.onnx.reading import (
+    DATA_TYPES,
+    OpenShapeError,
+    data_type_name,
+    dtype_of,
+    initializers,
+    operator_name,
+    opset_of,
+    read_model,
+)
 from megengine.core.errors import FileFormatError, MegEngineError, OptionError, ShapeError, brief, nearest
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
-from megengine.dispatch import OnnxRule
 from megengine.traced_module import InternalGraph, TracedModule
 from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.ir.primitives import remove_dead
@@ -104,7 +123,7 @@ class _Importer:
             self._define(name, array)
         self._inputs()
         for index, node in enumerate(source.node):
-            self._node(node, index)
+            self._node(node, index, self.opset)
         set_outputs(self.graph, [self._output(item.name) for item in source.output])
         remove_dead(self.graph)
         return self.graph
@@ -142,12 +161,14 @@ class _Importer:
                 raise OptionError(f"input_shapes: no input {name!r}{nearest(name, names)}; the model has {names}")
         return {name: tuple(int(size) for size in shape) for name, shape in self.shapes.items()}
 
-    def _node(self, node: "onnx.NodeProto", index: int) -> None:
+    def _node(self, node: "onnx.NodeProto", index: int, opset: int) -> None:
         if node.op_type == "Constant":
             self._define(node.output[0], constant_of(node))
             return
         inputs = [self._input(name, node) for name in node.input]
-        made = self._made(node, inputs, index)
+        made = self._made(node, inputs, index, opset)
+        if made is None:
+            return
         if any(name in self.used for name in node.output[len(made) :]):
             raise FileFormatError(
                 f"{node.op_type} node {node.name!r}: {counted(len(node.output), 'output')} are not supported"
@@ -156,18 +177,21 @@ class _Importer:
             if name:
                 self._define(name, value)
 
-    def _made(self, node: "onnx.NodeProto", inputs: list[Value | None], index: int) -> Sequence[Value]:
+    def _made(
+        self, node: "onnx.NodeProto", inputs: list[Value | None], index: int, opset: int
+    ) -> Sequence[Value] | None:
+        """The outputs of a node; None where other nodes define them."""
         known = [value for value in inputs if value is None or isinstance(value, np.ndarray)]
         if len(known) == len(inputs) and node.op_type != "DequantizeLinear":  # stored integers stay integers
-            folded = fold(node, known, self.opset)
+            folded = fold(node, known, opset)
             if folded is not None:
                 return folded
-        onnx_node = self._onnx_node(node, inputs, index)
-        if not is_computed(node.op_type):
-            raise onnx_node.fail(f"{LATE}; supported is only what is known from shapes and constants")
+        onnx_node = self._onnx_node(node, inputs, index, opset)
         try:
-            rule = RULES.get(node.op_type)
-            made = rule(onnx_node) if rule is not None else _from_record(onnx_node)
+            if not is_computed(onnx_node.op_type) and (body := body_of(node, inputs, opset)) is not None:
+                self._body(node, *body)
+                return None
+            made = made_of(onnx_node)
         except FileFormatError:
             raise
         except MegEngineError as error:
@@ -176,15 +200,25 @@ class _Importer:
             raise onnx_node.fail(f"its inputs or attributes are malformed ({type(error).__name__}: {error})") from error
         return made if isinstance(made, tuple) else (made,)
 
-    def _onnx_node(self, node: "onnx.NodeProto", inputs: list[Value | None], index: int) -> OnnxNode:
+    def _body(self, node: "onnx.NodeProto", nodes: list["onnx.NodeProto"], opset: int) -> None:
+        """The nodes that the standard defines an operator by, in its place."""
+        self.used.update(name for inner in nodes for name in inner.input)
+        try:
+            for index, inner in enumerate(nodes):
+                self._node(inner, index, opset)
+        except FileFormatError as error:
+            error.add_note(f"while importing the definition of the {node.op_type} node {node.name!r}")
+            raise
+
+    def _onnx_node(self, node: "onnx.NodeProto", inputs: list[Value | None], index: int, opset: int) -> OnnxNode:
         name = _clean(node.name or (node.output[0] if node.output else ""), f"{node.op_type}_{index}")
         return OnnxNode(
             graph=self.graph,
-            op_type=node.op_type,
+            op_type=operator_name(node),
             name=name,
             inputs=inputs,
             attrs=_attributes(node),
-            opset=self.opset,
+            opset=opset,
             outputs=tuple(name if name in self.used else "" for name in node.output),
             meta={"module": _module_path(node), "onnx": node.name or name, **_noted(node)},
             **self.shared,
@@ -207,15 +241,13 @@ class _Importer:
 
 
 def _input_spec(item: "onnx.ValueInfoProto", wanted: tuple[int, ...] | None) -> TensorSpec:
-    import onnx
-
     kind = item.type.tensor_type
     if item.type.WhichOneof("value") != "tensor_type":
         raise FileFormatError(f"the input {item.name!r} is no tensor")
-    try:
-        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
-    except KeyError:
-        raise FileFormatError(f"the input {item.name!r} has the unknown data type {kind.elem_type}") from None
+    dtype = dtype_of(kind.elem_type)
+    if dtype is None:
+        name = data_type_name(kind.elem_type)
+        raise FileFormatError(f"the input {item.name!r} has the data type {name}, which is not supported; {DATA_TYPES}")
     # some exporters write an open size as -1
     stated = [dim.dim_value if dim.HasField("dim_value") and dim.dim_value != -1 else None for dim in kind.shape.dim]
     if wanted is not None:
@@ -243,31 +275,3 @@ def _attributes(node: "onnx.NodeProto") -> dict[str, Any]:
             raise FileFormatError(f"{node.op_type} node {node.name!r}: attribute {attribute.name!r}: {error}") from None
         values[attribute.name] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
     return values
-
-
-def _from_record(node: OnnxNode) -> Any:
-    """An operator whose rule is in the op's record: same inputs, renamed attributes, ONNX's defaults."""
-    op = record_of(node.op_type)
-    if op is None:  # all its inputs are stored, so folding was tried first
-        raise node.fail("the operator is unknown, and its result cannot be computed from its constant inputs")
-    assert isinstance(op.onnx, OnnxRule)  # record_of
-    inputs = [node.input(index) for index in range(len(node.inputs))]
-    given = {**_defaults(node.op_type, node.opset), **node.attrs}
-    stated = {ours: given[theirs] for ours, theirs in op.onnx.attributes.items() if theirs in given}
-    attrs = {name: tuple(value) if isinstance(value, (list, tuple)) else value for name, value in stated.items()}
-    try:
-        return node.apply(op.name, *inputs, **attrs)
-    except TypeError as error:  # an attribute that our op needs and the node leaves out
-        raise node.fail(
-            f"{counted(len(inputs), 'input')} and attributes {sorted(node.attrs)} do not fit ({error})"
-        ) from error
-
-
-def _defaults(op_type: str, opset: int) -> dict[str, Any]:
-    """What ONNX takes for the attributes of an operator that a node leaves out."""
-    import onnx
-
-    stated = onnx.defs.get_schema(op_type, opset).attributes.items()
-    values = {name: onnx.helper.get_attribute_value(a.default_value) for name, a in stated if a.default_value.name}
-    # the standard's 0.01 is stored as a float32, whose shortest decimal is 0.01 again
-    return {name: float(str(np.float32(v))) if isinstance(v, float) else v for name, v in values.items()}

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from megengine.convert.onnx.context import OnnxNode, Value, rule, spec_of
-from megengine.core.dtype import QuantizedDType, is_float, quantized, storage_of
-from megengine.core.errors import brief
-from megengine.core.text import counted
+from megengine import functional as F
+from megengine.convert.onnx.context import OnnxNode, Value, composition, rule, spec_of
+from megengine.core.dtype import is_float, storage_of
+from megengine.dispatch import apply
+from megengine.tensor import Tensor
 from megengine.traced_module.ir.node import TensorNode
 
 
@@ -67,20 +68,63 @@ def elu(node: OnnxNode, x: Value) -> Value:
     return node.apply("add", node.apply("relu", x), node.apply("mul", tail, float(node.attr("alpha", 1.0))))
 
 
-@rule("Add", "Div", "Pow")
+@rule("Add", "Div")
 def arithmetic(node: OnnxNode, a: Value, b: Value) -> Value:
-    """Broadcasting as NumPy; Pow by 2 and by 1/2 are square and sqrt; integers divide truncating."""
-    op = node.op_type.lower()
-    if op == "div" and storage_of(spec_of(a).dtype).kind in "iu":
-        raise node.fail("division of integers at run time is not supported; expected floating-point inputs")
-    if op == "pow" and isinstance(b, np.ndarray) and b.size == 1 and len(b.shape) <= len(a.shape):
+    """Broadcasting as NumPy; integers divide towards zero."""
+    whole = node.op_type == "Div" and storage_of(spec_of(a).dtype).kind in "iu"
+    return node.apply("trunc_div" if whole else node.op_type.lower(), a, b)
+
+
+@rule("Pow")
+def power(node: OnnxNode, a: Value, b: Value) -> Value:
+    """Powers of 2 and of 1/2 are square and sqrt; the result has the type of the base."""
+    dtype = storage_of(spec_of(a).dtype)
+    if isinstance(b, np.ndarray) and b.size == 1 and len(b.shape) <= len(a.shape) and is_float(dtype):
         exponent = float(b.reshape(-1)[0])
         if exponent in (0.5, 2.0):
             return node.apply("sqrt" if exponent == 0.5 else "square", a)
         return node.apply("pow", a, exponent)
-    if op == "pow" and isinstance(b, np.ndarray):
-        b = b.astype(storage_of(spec_of(a).dtype))  # the exponent may have a type of its own
-    return node.apply(op, a, b)
+    wide = np.promote_types(dtype, storage_of(spec_of(b).dtype))
+    return node.cast(node.apply("pow", node.cast(a, wide), node.cast(b, wide)), dtype)
+
+
+@composition("Mod")
+def modulo(node: OnnxNode, a: Tensor, b: Tensor) -> Tensor:
+    """The remainder has the sign of the divisor, or with `fmod` that of the dividend."""
+    rest = apply("mod", a, b)
+    whole = rest.dtype.kind in "iu"
+    if bool(node.attr("fmod", 0)) is not whole:
+        return rest  # our op's sign is the divisor's for integers, the dividend's for floats
+    other = F.logical_and(F.not_equal(rest, 0), F.not_equal(rest < 0, (a if whole else b) < 0))
+    return F.where(other, rest - b if whole else rest + b, rest)
+
+
+@composition("BitShift")
+def shift(node: OnnxNode, a: Tensor, b: Tensor) -> Tensor:
+    """To the left or to the right."""
+    return apply("left_shift" if node.attr("direction") == "LEFT" else "right_shift", a, b)
+
+
+@composition("BitwiseNot")
+def invert(node: OnnxNode, x: Tensor) -> Tensor:
+    """All bits the other way."""
+    return apply("bitwise_xor", x, Tensor._wrap(np.invert(np.zeros((), storage_of(x.dtype)))))
+
+
+@composition("IsNaN")
+def is_nan(node: OnnxNode, x: Tensor) -> Tensor:
+    """What differs from itself."""
+    return F.isnan(x)
+
+
+@composition("IsInf")
+def is_inf(node: OnnxNode, x: Tensor) -> Tensor:
+    """Infinite values of either sign, or of those that the attributes name."""
+    signs = [sign for sign, name in ((1, "positive"), (-1, "negative")) if node.attr(f"detect_{name}", 1)]
+    if len(signs) == 2:
+        return F.isinf(x)
+    bound = float("inf") * signs[0] if signs else float("nan")
+    return F.equal(x, bound)
 
 
 @rule("Min", "Max", "Sum", "Mean")
@@ -95,21 +139,7 @@ def variadic(node: OnnxNode, y: Value, *more: Value) -> Value:
 @rule("Reciprocal")
 def reciprocal(node: OnnxNode, x: Value) -> Value:
     """1 / x."""
-    return node.apply("div", np.ones((), np.float32), x)
-
-
-@rule("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
-def reduce(node: OnnxNode, x: Value) -> Value:
-    """Axes are an attribute in old opsets and an input in new ones; none means all."""
-    rank = len(x.shape)
-    axes = node.ints("axes") if "axes" in node.attrs else node.const_ints(1, "axes")
-    if not axes:
-        if node.attr("noop_with_empty_axes", 0):
-            return x
-        axes = tuple(range(rank))
-    wanted = tuple(sorted({node.axis(axis, rank) for axis in axes}))
-    op = node.op_type.removeprefix("Reduce").lower()
-    return node.apply(op, x, axis=wanted, keepdims=bool(node.attr("keepdims", 1)))
+    return node.apply("div", np.ones((), storage_of(spec_of(x).dtype)), x)
 
 
 @rule("ArgMax", "ArgMin")
@@ -134,54 +164,3 @@ def gelu(node: OnnxNode, x: Value) -> Value:
     inner = node.apply("add", x, node.apply("mul", cube, 0.044715))
     half = node.apply("add", node.apply("tanh", node.apply("mul", inner, math.sqrt(2 / math.pi))), 1.0)
     return node.apply("mul", node.apply("mul", x, half), 0.5)
-
-
-@rule("QuantizeLinear", "DequantizeLinear")
-def quantization(node: OnnxNode, x: Value) -> Value:
-    """Quantization with constant scale and zero point, per tensor or along one axis."""
-    scale, zero = node.const(1, "scale"), node.const(2, "zero point")
-    if scale is None:
-        raise node.fail("its scale is missing")
-    narrow = scale.astype(np.float32)
-    if not narrow.size or not np.all(np.isfinite(narrow) & (narrow >= np.finfo(np.float32).tiny)):
-        raise node.fail(f"its scale is {brief(scale.reshape(-1).tolist())}; expected positive, normal, finite numbers")
-    if node.op_type == "DequantizeLinear":
-        if isinstance(x, np.ndarray):
-            return _stored_integers(node, x, scale, zero)
-        if not isinstance(x.dtype, QuantizedDType):
-            raise node.fail("its input is no quantized tensor; expected the output of a QuantizeLinear")
-        own = (x.dtype.scale, x.dtype.zero_point)
-        if scale.size != 1 or (float(narrow.reshape(-1)[0]), 0 if zero is None else int(zero.reshape(-1)[0])) != own:
-            raise node.fail(f"its scale or zero point is not that of its input, {x.dtype}; expected the same")
-        return node.apply("dequantize", x)
-    zero = np.zeros(scale.shape, np.uint8) if zero is None else zero
-    if zero.dtype not in (np.uint8, np.int8):
-        raise node.fail(f"quantizes to {zero.dtype}; expected int8 or uint8")
-    if scale.size != 1 or np.unique(zero).size != 1:
-        raise node.fail("scales per channel of an activation are not supported")
-    name = "qint8" if zero.dtype == np.int8 else "quint8"
-    dtype = quantized(name, float(np.float32(scale.reshape(-1)[0])), int(zero.reshape(-1)[0]))
-    return node.apply("quantize", x, dtype=dtype)
-
-
-def _stored_integers(node: OnnxNode, x: np.ndarray, scale: np.ndarray, zero: np.ndarray | None) -> Value:
-    """Stored 8-bit weights stay integers with their scales; others (biases) become the floats they stand for."""
-    axis = None
-    if scale.size != 1:
-        axis = node.axis(int(node.attr("axis", 1)), x.ndim)
-        if scale.size != x.shape[axis]:
-            raise node.fail(
-                f"{counted(scale.size, 'scale')} for an axis of {x.shape[axis]}; blocked scales are not supported"
-            )
-    offset = np.zeros(1, np.int32) if zero is None else zero.astype(np.int32).reshape(-1)
-    if x.dtype in (np.int8, np.uint8) and np.unique(offset).size == 1:
-        name = "qint8" if x.dtype == np.int8 else "quint8"
-        flat = scale.reshape(-1)
-        dtype = quantized(name, flat if axis is not None else float(flat[0]), int(offset[0]), axis)
-        return node.apply("dequantize", node.integers(x, dtype))
-    along = [1] * x.ndim
-    if axis is not None:
-        along[axis] = scale.size
-    shift = offset.reshape(along if offset.size > 1 else (1,) * x.ndim)
-    factor = scale.astype(np.float32).reshape(along)
-    return ((x.astype(np.int32) - shift).astype(np.float32) * factor).astype(np.float32)

@@ -1,8 +1,12 @@
 """Which operators are imported, and the one message about those of a file that are not."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from megengine.convert.onnx.context import RULES
+import numpy as np
+
+from megengine.convert.onnx.bodies import has_body
+from megengine.convert.onnx.context import RULES, OnnxNode
+from megengine.convert.onnx.reading import operator_name, opset_of
 from megengine.core.errors import FileFormatError, nearest
 from megengine.core.text import counted
 from megengine.dispatch import OnnxRule, Op, registry
@@ -32,17 +36,52 @@ def is_computed(op_type: str) -> bool:
     return op_type in RULES or record_of(op_type) is not None
 
 
+def made_of(node: OnnxNode) -> Any:
+    """The outputs of a node by the rule of its operator."""
+    if (rule := RULES.get(node.op_type)) is not None:
+        return rule(node)
+    return _from_record(node)
+
+
+def _from_record(node: OnnxNode) -> Any:
+    """An operator whose rule is in the op's record: same inputs, renamed attributes, ONNX's defaults."""
+    op = record_of(node.op_type)
+    if op is None:  # all its inputs are stored, so folding was tried first, or it has no definition for them
+        raise node.fail(f"{LATE}; supported is only what is known from shapes and constants")
+    assert isinstance(op.onnx, OnnxRule)  # record_of
+    inputs = [node.input(index) for index in range(len(node.inputs))]
+    given = {**_defaults(node.op_type, node.opset), **node.attrs}
+    stated = {ours: given[theirs] for ours, theirs in op.onnx.attributes.items() if theirs in given}
+    attrs = {name: tuple(value) if isinstance(value, (list, tuple)) else value for name, value in stated.items()}
+    try:
+        return node.apply(op.name, *inputs, **attrs)
+    except TypeError as error:  # an attribute that our op needs and the node leaves out
+        raise node.fail(
+            f"{counted(len(inputs), 'input')} and attributes {sorted(node.attrs)} do not fit ({error})"
+        ) from error
+
+
+def _defaults(op_type: str, opset: int) -> dict[str, Any]:
+    """What ONNX takes for the attributes of an operator that a node leaves out."""
+    import onnx
+
+    stated = onnx.defs.get_schema(op_type, opset).attributes.items()
+    values = {name: onnx.helper.get_attribute_value(a.default_value) for name, a in stated if a.default_value.name}
+    # the standard's 0.01 is stored as a float32, whose shortest decimal is 0.01 again
+    return {name: float(str(np.float32(v))) if isinstance(v, float) else v for name, v in values.items()}
+
+
 def refuse_unknown(model: "onnx.ModelProto") -> None:
     """Raises FileFormatError for all operators of a model that cannot be imported together, before any work."""
     refused: dict[str, list[onnx.NodeProto]] = {}
-    stored = {item.name for item in model.graph.initializer}
+    stored, opset = {item.name for item in model.graph.initializer}, opset_of(model)
     for node in model.graph.node:
-        full = f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+        full = operator_name(node)
         if _branches(node):
             refused.setdefault(full, []).append(node)
         elif full in ("Constant", "Shape", "Size") or all(not name or name in stored for name in node.input):
             stored.update(node.output)  # computed while importing
-        elif not is_computed(full):
+        elif not is_computed(full) and not has_body(full, opset):
             refused.setdefault(full, []).append(node)
     if refused:
         listed = ", ".join(_described(full, nodes) for full, nodes in refused.items())

@@ -6,11 +6,12 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from megengine.core.errors import FileFormatError, brief
+from megengine.core.dtype import as_dtype, storage_of
+from megengine.core.errors import DTypeError, FileFormatError, brief
 from megengine.core.text import counted
 
 if TYPE_CHECKING:
@@ -115,6 +116,11 @@ def opset_of(model: "onnx.ModelProto") -> int:
     return max((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), default=0)
 
 
+def operator_name(node: "onnx.NodeProto") -> str:
+    """The name of an operator, with its domain where that is not the standard's."""
+    return f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+
+
 def _inlined(model: "onnx.ModelProto", name: str) -> "onnx.ModelProto":
     from onnx import inliner
 
@@ -160,6 +166,36 @@ def array_of(tensor: "onnx.TensorProto", folder: Path | None = None) -> np.ndarr
         return onnx.numpy_helper.to_array(tensor)
     except Exception as error:
         raise FileFormatError(f"{where}: its data does not fit shape {shape} ({error})") from None
+
+
+DATA_TYPES = "expected booleans, integers of 8 bits or more, or floats of 16 bits or more"
+
+
+def is_held(dtype: np.dtype) -> bool:
+    """Whether tensors hold values of a NumPy dtype."""
+    try:
+        return storage_of(as_dtype(dtype.name)) == dtype
+    except DTypeError:
+        return False
+
+
+def dtype_of(data_type: Any) -> np.dtype | None:
+    """The dtype of one of ONNX's data types, None for a type that tensors do not hold."""
+    import onnx
+
+    try:
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(data_type))
+    except (KeyError, TypeError, ValueError):
+        return None
+    return dtype if is_held(dtype) else None
+
+
+def data_type_name(data_type: Any) -> str:
+    """The standard's name of a data type, or its number."""
+    import onnx
+
+    names = {number: name for name, number in onnx.TensorProto.DataType.items()}
+    return names.get(data_type, repr(data_type))
 
 
 def _bits(data_type: int) -> int:

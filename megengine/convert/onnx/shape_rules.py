@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from megengine.convert.onnx.context import MAX_AXES, OnnxNode, Value, rule
-from megengine.core.dtype import as_dtype
+from megengine.convert.onnx.context import MAX_AXES, OnnxNode, Value, rule, spec_of
+from megengine.core.dtype import is_float, storage_of
 from megengine.core.errors import brief
 from megengine.core.text import counted
 from megengine.traced_module.ir.node import TensorNode
@@ -107,12 +107,12 @@ def split(node: OnnxNode, x: Value) -> tuple[Value, ...]:
         raise node.fail(f"sizes {sizes} do not make up axis {axis} of {shape} in {counted(len(node.outputs), 'part')}")
     made, start = [], 0
     for size in sizes:
-        made.append(_cut(node, x, {axis: (start, start + size, 1)}))
+        made.append(cut(node, x, {axis: (start, start + size, 1)}))
         start += size
     return tuple(made)
 
 
-def _cut(node: OnnxNode, x: Value, ranges: dict[int, tuple[int, int | None, int]]) -> Value:
+def cut(node: OnnxNode, x: Value, ranges: dict[int, tuple[int, int | None, int]]) -> Value:
     """The slice of some axes; start, stop, step are already inside the axis."""
     shape = x.shape
     whole = [(0, size, 1) for size in shape]
@@ -146,92 +146,69 @@ def slice_(node: OnnxNode, x: Value) -> Value:
         low, high, _ = slice(start, end, step).indices(shape[axis])
         empty = (high - low) * step <= 0
         ranges[axis] = (low, low if empty else None if high < 0 else high, step)
-    return _cut(node, x, ranges)
+    return cut(node, x, ranges)
 
 
-MAX_PLACES = 1024  # of a Gather whose places become slices
+MAX_RUNS = 64  # neighbours that are taken as slices
 
 
-@rule("Gather")
-def gather(node: OnnxNode, x: Value, index: Value) -> Value:
-    """With a constant index: slices, joined along the axis; with many places or a computed one, an index."""
-    shape = x.shape
-    axis = node.axis(int(node.attr("axis", 0)), len(shape))
-    if isinstance(index, TensorNode) or index.size > MAX_PLACES:
-        whole = (None, None, None)
-        return node.apply("index", x, index, pattern=tuple("i" if a == axis else whole for a in range(len(shape))))
-    if index.size and not (-shape[axis] <= index.min() and index.max() < shape[axis]):
-        raise node.fail(f"index {index.tolist()} is outside axis {axis} of {shape}")
-    places = [int(i) % shape[axis] for i in index.reshape(-1)]
-    if not places:
-        y = _cut(node, x, {axis: (0, 0, 1)})
-    elif places == list(range(places[0], places[0] + len(places))):
-        y = _cut(node, x, {axis: (places[0], places[0] + len(places), 1)})
-    else:
-        y = node.apply("concat", *(_cut(node, x, {axis: (i, i + 1, 1)}) for i in places), axis=axis)
-    return node.reshape(y, (*shape[:axis], *index.shape, *shape[axis + 1 :]))
-
-
-@rule("GatherND")
-def gather_nd(node: OnnxNode, x: Value, indices: Value) -> Value:
-    """Elements or slices at places that the last axis of the indices names, from the leading axes on."""
-    if node.attr("batch_dims", 0):
-        raise node.fail(f"batch_dims={node.attr('batch_dims')} is not supported; expected 0")
-    pattern, parts = _places(node, x, indices)
-    return node.apply("index", x, *parts, pattern=pattern)
-
-
-@rule("ScatterND")
-def scatter_nd(node: OnnxNode, x: Value, indices: Value, values: Value) -> Value:
-    """Like x, with other elements or slices at the places that the last axis of the indices names."""
-    if node.attr("reduction", "none") != "none":
-        raise node.fail(f"reduction={node.attr('reduction')!r} is not supported; expected 'none'")
-    pattern, parts = _places(node, x, indices)
-    return node.apply("set_index", x, values, *parts, pattern=pattern)
-
-
-def _places(node: OnnxNode, x: Value, indices: Value) -> tuple[tuple, list[Value]]:
-    """The pattern of an index op, and one index tensor for each of the leading axes."""
-    shape, wide = x.shape, indices.shape
-    if not wide or not 0 < wide[-1] <= len(shape):
-        raise node.fail(f"indices of shape {wide} do not fit shape {shape}; expected [..., 1 to {len(shape)}]")
-    whole = ((None, None, None),) * (len(shape) - wide[-1])
-    cuts = [_column(node, indices, i) for i in range(wide[-1])]
-    return ("i",) * wide[-1] + whole, cuts
-
-
-def _column(node: OnnxNode, indices: Value, i: int) -> Value:
-    if isinstance(indices, np.ndarray):
-        return np.asarray(indices[..., i], order="C")
-    shape = indices.shape
-    return node.reshape(_cut(node, indices, {len(shape) - 1: (i, i + 1, 1)}), shape[:-1])
+def chosen(node: OnnxNode, x: Value, axis: int, places: np.ndarray) -> Value:
+    """Entries of an axis at places from 0 on: a slice or a few of them, else an index."""
+    if not places.size:
+        return cut(node, x, {axis: (0, 0, 1)})
+    steps = np.diff(places)
+    if places.size > 1 and steps[0] and np.all(steps == steps[0]):
+        stop = int(places[-1] + steps[0])
+        return cut(node, x, {axis: (int(places[0]), None if stop < 0 else min(stop, x.shape[axis]), int(steps[0]))})
+    runs = np.split(places, np.flatnonzero(steps != 1) + 1)
+    if len(runs) > MAX_RUNS:
+        pattern = tuple("i" if a == axis else (None, None, None) for a in range(len(x.shape)))
+        return node.apply("index", x, places, pattern=pattern)
+    parts = [cut(node, x, {axis: (int(run[0]), int(run[-1]) + 1, 1)}) for run in runs]
+    return parts[0] if len(parts) == 1 else node.apply("concat", *parts, axis=axis)
 
 
 @rule("Pad")
 def pad(node: OnnxNode, x: Value) -> Value:
-    """Constant, reflect and edge padding; negative widths cut."""
+    """Constant, reflect, edge and wrap padding; negative widths cut."""
     rank = len(x.shape)
     pads = node.ints("pads") if node.opset < 11 else node.const_ints(1, "pads")
-    stored = np.asarray(node.attr("value", 0.0)) if node.opset < 11 else node.const(2, "fill value")
-    fill = 0.0 if stored is None else float(stored.reshape(-1)[0])
     axes = node.const_ints(3, "axes") if node.opset >= 18 else None
     axes = tuple(node.axis(a, rank) for a in axes) if axes is not None else tuple(range(rank))
     if pads is None or len(pads) != 2 * len(axes):
         raise node.fail(f"pads is {pads}; expected {counted(2 * len(axes), 'integer')}")
-    mode = node.attr("mode", "constant")
-    if mode not in ("constant", "reflect", "edge"):
-        raise node.fail(f"mode {mode!r} is not supported; expected constant, reflect or edge")
-    shape = x.shape
-    cuts, widths = {}, [(0, 0)] * rank
+    shape, cuts, widths = x.shape, {}, [(0, 0)] * rank
     for i, axis in enumerate(axes):
         begin, end = pads[i], pads[i + len(axes)]
         widths[axis] = (max(begin, 0), max(end, 0))
         if min(begin, end) < 0:
             cuts[axis] = (max(-begin, 0), shape[axis] - max(-end, 0), 1)
-    x = _cut(node, x, cuts)
+    x = cut(node, x, cuts)
     if not any(sum(pair) for pair in widths):
         return x
-    return node.apply("pad", x, widths=tuple(widths), mode=mode, value=fill)
+    mode = node.attr("mode", "constant")
+    if mode == "constant":
+        return _filled(node, x, tuple(widths), np.asarray(node.attr("value", 0.0), np.float32))
+    if mode not in ("reflect", "edge", "wrap"):
+        raise node.fail(f"mode {mode!r} is not supported; expected constant, reflect, edge or wrap")
+    if mode != "wrap" and (mode == "edge" or all(max(pair) < n for pair, n in zip(widths, x.shape, strict=True))):
+        return node.apply("pad", x, widths=tuple(widths), mode=mode, value=0.0)
+    for axis, pair in enumerate(widths):  # further than the elements reach: places, again and again
+        if any(pair):
+            x = chosen(node, x, axis, np.pad(np.arange(x.shape[axis]), pair, mode=mode))
+    return x
+
+
+def _filled(node: OnnxNode, x: Value, widths: tuple[tuple[int, int], ...], stated: np.ndarray) -> Value:
+    """X with a constant around it; a computed one, or an integer that floats do not hold, is put there afterwards."""
+    fill = stated if node.opset < 11 else node.optional(2)
+    fill = np.zeros((), storage_of(spec_of(x).dtype)) if fill is None else fill
+    number = 0.0 if isinstance(fill, TensorNode) else float(fill.reshape(-1)[0])
+    made = node.apply("pad", x, widths=widths, mode="constant", value=number)
+    if isinstance(fill, np.ndarray) and (is_float(fill.dtype) or number == fill.reshape(-1)[0]):
+        return made
+    inside = np.pad(np.ones(x.shape, bool), widths)
+    return node.apply("where", inside, made, node.reshape(fill, ()))
 
 
 @rule("Expand")
@@ -252,10 +229,10 @@ def expand(node: OnnxNode, x: Value) -> Value:
 @rule("Cast")
 def cast(node: OnnxNode, x: Value) -> Value:
     """To another number type."""
-    import onnx
+    return node.cast(x, node.dtype(node.attr("to", 0)))
 
-    try:
-        stated = onnx.helper.tensor_dtype_to_np_dtype(int(node.attr("to", 0)))
-    except (KeyError, TypeError):
-        raise node.fail(f"casts to the unknown data type {node.attr('to')}") from None
-    return node.cast(x, as_dtype(stated.name))
+
+@rule("CastLike")
+def cast_like(node: OnnxNode, x: Value, like: Value) -> Value:
+    """To the number type of another value."""
+    return node.cast(x, storage_of(spec_of(like).dtype))

@@ -69,7 +69,8 @@ def index(w: Writer, expr: Apply) -> None:
         return
     others = [axis for axis in range(len(pattern)) if axis not in indexed]
     label = expr.outputs[0].name
-    moved = w.add("Transpose", [name], f"{label}_moved", perm=[*indexed, *others])
+    perm = [*indexed, *others]
+    moved = name if perm == sorted(perm) else w.add("Transpose", [name], f"{label}_moved", perm=perm)
     shape = np.broadcast_shapes(*(n.shape for n in expr.inputs[1:]))
     names = [moved, _together(w, expr.inputs[1:], shape, label)]
     rank, before = len(shape), indexed[0] if indexed == list(range(indexed[0], indexed[-1] + 1)) else 0
@@ -133,6 +134,8 @@ def _wide(w: Writer, node: TensorNode) -> str:
 
     if isinstance(node.expr, Constant):
         return w.constant(storage(node), f"{node.name}_wide", np.int64)
+    if node.dtype == np.int64:
+        return w.value(node)
     return w.add("Cast", [w.value(node)], f"{node.name}_wide", to=onnx.TensorProto.INT64)
 
 

@@ -75,7 +75,7 @@ def batch_norm(w: Writer, expr: Apply) -> None:
 
 @writer("mean", "sum", "max", "min", "prod")
 def reduce(w: Writer, expr: Apply) -> None:
-    """The mean over H and W that keeps them is GlobalAveragePool; at opset 17 only ReduceSum has its axes as input."""
+    """The mean over H and W is GlobalAveragePool; before opset 18 only ReduceSum has its axes as an input."""
     axes, keep = expr.attrs["axis"], bool(expr.attrs["keepdims"])
     rank = len(expr.inputs[0].shape)
     axes = list(range(rank)) if axes is None else [a % rank for a in ((axes,) if isinstance(axes, int) else axes)]
@@ -87,7 +87,7 @@ def reduce(w: Writer, expr: Apply) -> None:
             w.emit("Flatten", expr, [pooled], axis=1)
         return
     name = f"Reduce{expr.op.capitalize()}"
-    if expr.op == "sum":
+    if expr.op == "sum" or w.opset >= 18:
         axes_name = w.constant(axes, f"{expr.outputs[0].name}_axes", np.int64)
         w.emit(name, expr, [w.value(expr.inputs[0]), axes_name], keepdims=int(keep))
     else:
@@ -145,7 +145,10 @@ def hard_swish(w: Writer, expr: Apply) -> None:
 
 @writer("gelu")
 def gelu(w: Writer, expr: Apply) -> None:
-    """0.5 * x * (1 + erf(x / sqrt 2)): Gelu itself is newer than opset 17."""
+    """0.5 * x * (1 + erf(x / sqrt 2)) before opset 20, which has Gelu itself."""
+    if w.opset >= 20:
+        w.emit("Gelu", expr)
+        return
     x, name = w.value(expr.inputs[0]), expr.outputs[0].name
     scaled = w.add("Mul", [x, w.constant(math.sqrt(0.5), f"{name}_factor", np.float32)], f"{name}_scaled")
     wide = w.add(
@@ -195,7 +198,7 @@ def pad(w: Writer, expr: Apply) -> None:
     pads = w.constant(attribute(a["widths"]), f"{name}_pads", np.int64)
     inputs = [w.value(expr.inputs[0]), pads]
     if a["mode"] == "constant":
-        inputs.append(w.constant(a["value"], f"{name}_value", np.float32))
+        inputs.append(w.constant(a["value"], f"{name}_value", storage_of(expr.inputs[0].dtype)))
     w.emit("Pad", expr, inputs, mode=a["mode"])
 
 

@@ -1,0 +1,97 @@
+"""Operators that the standard defines by others: their nodes are imported in their place."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from megengine.convert.onnx.context import Value, spec_of
+from megengine.convert.onnx.reading import operator_name
+from megengine.core.dtype import storage_of
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def has_body(op_type: str, opset: int) -> bool:
+    """Whether the standard defines an operator by others at an opset; of some only for certain inputs."""
+    return any(map(_versions, _schemas(op_type, opset)))
+
+
+def body_of(
+    node: "onnx.NodeProto", inputs: Sequence[Value | None], opset: int
+) -> tuple[list["onnx.NodeProto"], int] | None:
+    """The nodes that define a node, which read its inputs and make its outputs, and their opset; None without any."""
+    import onnx
+
+    types = [b"" if value is None else _type(value).SerializeToString() for value in inputs]
+    for schema in _schemas(operator_name(node), opset):
+        if not (versions := _versions(schema)):
+            continue
+        version = max(opset, min(versions))
+        if schema.has_function:
+            content = schema.get_function_with_opset_version(version)
+        else:
+            content = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)
+        if content:  # there may be none for these inputs
+            function = onnx.FunctionProto.FromString(content)
+            stated = [item.version for item in function.opset_import if item.domain == ""]
+            return _renamed(node, function, schema), max(stated, default=version)
+    return None
+
+
+def _schemas(op_type: str, opset: int) -> list["onnx.defs.OpSchema"]:
+    """The schema at an opset, and the newest one where that has the same inputs and attributes."""
+    import onnx
+
+    if not onnx.defs.has(op_type, max_inclusive_version=opset):
+        return []
+    own, newest = onnx.defs.get_schema(op_type, opset), onnx.defs.get_schema(op_type)
+    return [own, newest] if _form(own) == _form(newest) else [own]
+
+
+def _versions(schema: "onnx.defs.OpSchema") -> list[int]:
+    return schema.function_opset_versions or schema.context_dependent_function_opset_versions
+
+
+def _form(schema: "onnx.defs.OpSchema") -> tuple:
+    inputs = [(item.name, item.option) for item in schema.inputs]
+    return inputs, {name: item.default_value.SerializeToString() for name, item in schema.attributes.items()}
+
+
+def _type(value: Value) -> "onnx.TypeProto":
+    import onnx
+
+    spec = spec_of(value)
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(storage_of(spec.dtype)))
+    return onnx.helper.make_tensor_type_proto(kind, list(spec.shape))
+
+
+def _renamed(
+    node: "onnx.NodeProto", function: "onnx.FunctionProto", schema: "onnx.defs.OpSchema"
+) -> list["onnx.NodeProto"]:
+    """Copies of a function's nodes with the names of the caller's values; others get the node's name in front."""
+    import onnx
+
+    prefix = node.name or next(filter(None, node.output), node.op_type)
+    names = {formal: "" for formal in (*function.input, "")}
+    names.update(zip(function.input, node.input, strict=False))
+    names.update((formal, actual) for formal, actual in zip(function.output, node.output, strict=False) if actual)
+    given = {name: item.default_value for name, item in schema.attributes.items() if item.default_value.name}
+    given.update((item.name, item) for item in node.attribute)
+    made = []
+    for inner in function.node:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(inner)
+        copy.input[:] = [names.setdefault(name, f"{prefix}/{name}") for name in inner.input]
+        copy.output[:] = [names.setdefault(name, f"{prefix}/{name}") for name in inner.output]
+        copy.name = f"{prefix}/{inner.name or next(filter(None, inner.output), inner.op_type)}"
+        del copy.attribute[:]
+        for attribute in inner.attribute:
+            if not attribute.ref_attr_name:
+                copy.attribute.append(attribute)
+            elif attribute.ref_attr_name in given:
+                copy.attribute.add().CopyFrom(given[attribute.ref_attr_name])
+                copy.attribute[-1].name = attribute.name
+        made.append(copy)
+    return made

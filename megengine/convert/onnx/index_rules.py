@@ -1,0 +1,255 @@
+"""Import rules that choose, place and order elements: gather, scatter, largest elements, masks of places."""
+
+import math
+
+import numpy as np
+
+from megengine import functional as F
+from megengine.convert.onnx.context import MAX_ELEMENTS, OnnxNode, Value, composition, rule
+from megengine.convert.onnx.shape_rules import chosen, cut
+from megengine.core.text import counted
+from megengine.dispatch import apply
+from megengine.tensor import Tensor
+from megengine.traced_module.ir.expr import Apply
+from megengine.traced_module.ir.node import TensorNode
+
+
+@rule("Gather")
+def gather(node: OnnxNode, x: Value, index: Value) -> Value:
+    """Entries of an axis; places that are known are checked, and become slices where these are few."""
+    shape = x.shape
+    axis = node.axis(int(node.attr("axis", 0)), len(shape))
+    if isinstance(index, TensorNode):
+        whole = (None, None, None)
+        return node.apply("index", x, index, pattern=tuple("i" if a == axis else whole for a in range(len(shape))))
+    if index.size and not (-shape[axis] <= index.min() and index.max() < shape[axis]):
+        raise node.fail(f"index {index.tolist()} is outside axis {axis} of {shape}")
+    places = np.where(index < 0, index + shape[axis], index).reshape(-1)
+    return node.reshape(chosen(node, x, axis, places), (*shape[:axis], *index.shape, *shape[axis + 1 :]))
+
+
+@rule("GatherND")
+def gather_nd(node: OnnxNode, x: Value, indices: Value) -> Value:
+    """Elements or slices at places that the last axis of the indices names, behind `batch_dims` common axes."""
+    shape, wide, batch = x.shape, indices.shape, int(node.attr("batch_dims", 0))
+    depth = wide[-1] if wide else 0
+    if not wide or not 0 < depth <= len(shape) - batch or wide[:batch] != shape[:batch] or batch >= len(wide):
+        expected = f"expected the same first {batch} and [..., 1 to {len(shape) - batch}]"
+        raise node.fail(f"indices of shape {wide} do not fit shape {shape}; {expected}")
+    along = [
+        np.arange(n).reshape([-1 if axis == a else 1 for axis in range(len(wide) - 1)])
+        for a, n in enumerate(wide[:batch])
+    ]
+    whole = ((None, None, None),) * (len(shape) - batch - depth)
+    columns = [_column(node, indices, i) for i in range(depth)]
+    return node.apply("index", x, *along, *columns, pattern=("i",) * (batch + depth) + whole)
+
+
+def _column(node: OnnxNode, indices: Value, i: int) -> Value:
+    if isinstance(indices, np.ndarray):
+        return np.asarray(indices[..., i], order="C")
+    shape, made = indices.shape, indices.expr
+    is_joined = isinstance(made, Apply) and made.op == "concat" and made.attrs["axis"] == len(shape) - 1
+    if is_joined and len(made.inputs) == shape[-1]:  # one column each
+        return node.reshape(made.inputs[i], shape[:-1])
+    return node.reshape(cut(node, indices, {len(shape) - 1: (i, i + 1, 1)}), shape[:-1])
+
+
+@rule("ScatterElements", "Scatter")
+def scatter_elements(node: OnnxNode, x: Value, index: Value, updates: Value) -> Value:
+    """Updates at the places that the index names along an axis, put there or combined with what is there."""
+    axis = node.axis(int(node.attr("axis", 0)), len(x.shape))
+    return node.apply("scatter_elements", x, index, updates, axis=axis, reduction=node.attr("reduction", "none"))
+
+
+@rule("ScatterND")
+def scatter_nd(node: OnnxNode, x: Value, index: Value, updates: Value) -> Value:
+    """Updates at the places that the last axis of the index names, put there or combined with what is there."""
+    return node.apply("scatter_nd", x, index, updates, reduction=node.attr("reduction", "none"))
+
+
+@rule("TensorScatter")
+def tensor_scatter(node: OnnxNode, past: Value, update: Value, first: Value | None = None) -> Value:
+    """Rows of a cache replaced from a place on, for each sample of the batch; circular ones go on at the beginning."""
+    axis, rank = node.axis(int(node.attr("axis", -2)), len(past.shape)), len(past.shape)
+    batch, length, rows = past.shape[0], past.shape[axis], update.shape[axis]
+    first = np.zeros(batch, np.int64) if first is None else first
+    along = node.apply("add", node.reshape(first, (batch, 1)), np.arange(rows, dtype=np.int64).reshape(1, rows))
+    if node.attr("mode", "linear") == "circular":
+        along = node.apply("mod", along, np.asarray(length, np.int64))
+    index = [np.broadcast_to(np.arange(batch, dtype=np.int64)[:, None, None], (batch, rows, 1))]
+    index = node.apply("concat", np.ascontiguousarray(index[0]), node.reshape(along, (batch, rows, 1)), axis=2)
+    order = (0, axis, *(a for a in range(1, rank) if a != axis))
+    back = tuple(int(a) for a in np.argsort(order))
+    moved = [node.apply("transpose", value, perm=order) for value in (past, update)]
+    made = node.apply("scatter_nd", moved[0], index, moved[1], reduction="none")
+    return node.apply("transpose", made, perm=back)
+
+
+@composition("TopK")
+def topk(node: OnnxNode, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The k largest or smallest elements along an axis and their places; equal ones in their order."""
+    count = node.const_ints(1, "k") if node.opset >= 10 else node.ints("k")
+    axis = node.axis(int(node.attr("axis", -1)), x.ndim)
+    if not count or not 0 <= count[0] <= x.shape[axis]:
+        raise node.fail(f"k is {count}; expected 0 to {x.shape[axis]}")
+    order = (*(a for a in range(x.ndim) if a != axis), axis)
+    turned = x if axis == x.ndim - 1 else F.transpose(x, order)
+    if count[0] == 0:
+        values, places = turned[..., :0], F.zeros((*turned.shape[:-1], 0), dtype="int32")
+    else:
+        values, places = apply("topk", turned, k=count[0], descending=bool(node.attr("largest", 1)))
+    back = tuple(int(a) for a in np.argsort(order))
+    results = (values, places.astype("int64"))
+    return results if axis == x.ndim - 1 else (F.transpose(results[0], back), F.transpose(results[1], back))
+
+
+@composition("OneHot")
+def one_hot(node: OnnxNode, x: Tensor, _: Tensor, values: Tensor) -> Tensor:
+    """Codes along a new axis; an index counts from the end too, and one that is no place gives zeros."""
+    depth = node.const_ints(1, "depth")
+    if not depth or not 0 <= depth[0] <= MAX_ELEMENTS:
+        raise node.fail(f"its depth is {depth}; expected one number of classes")
+    axis = node.axis(int(node.attr("axis", -1)), x.ndim + 1)
+    index = F.expand_dims(x.astype("int64"), axis)
+    index = F.where(index < 0, index + depth[0], index)
+    places = np.arange(depth[0], dtype=np.int64).reshape([-1 if a == axis else 1 for a in range(x.ndim + 1)])
+    return F.where(F.equal(index, Tensor._wrap(places)), values[1], values[0])
+
+
+@composition("Trilu")
+def trilu(node: OnnxNode, x: Tensor, k: Tensor | None = None) -> Tensor:
+    """The upper or lower triangle of matrices, from the k-th diagonal on; zeros elsewhere."""
+    rows, columns = (Tensor._wrap(g) for g in np.indices(x.shape[-2:], np.int64, sparse=True))
+    beyond = columns - rows - (0 if k is None else k.reshape(()))
+    return F.where(beyond >= 0 if node.attr("upper", 1) else beyond <= 0, x, F.zeros((), dtype=x.dtype))
+
+
+@rule("EyeLike")
+def eye_like(node: OnnxNode, x: Value) -> Value:
+    """Ones on the k-th diagonal: known while importing."""
+    if len(x.shape) != 2:
+        raise node.fail(f"its input is {x.shape}; expected a matrix")
+    dtype = x.dtype if node.attr("dtype") is None else node.dtype(node.attr("dtype"))
+    return np.eye(*x.shape, k=int(node.attr("k", 0))).astype(dtype)
+
+
+@rule("Size")
+def size(node: OnnxNode, x: Value) -> Value:
+    """The number of elements: known while importing."""
+    return np.asarray(math.prod(x.shape), np.int64)
+
+
+@rule("Compress")
+def compress(node: OnnxNode, x: Value) -> Value:
+    """The entries of an axis, or of all elements without one, where a constant condition holds."""
+    condition = node.const(1, "condition")
+    if condition is None:
+        raise node.fail("its condition is missing")
+    if node.attr("axis") is None:
+        x, axis = node.reshape(x, (math.prod(x.shape),)), 0
+    else:
+        axis = node.axis(int(node.attr("axis")), len(x.shape))
+    places = np.flatnonzero(condition)
+    if places.size and places[-1] >= x.shape[axis]:
+        raise node.fail(f"its condition has {counted(condition.size, 'value')} for an axis of {x.shape[axis]}")
+    return chosen(node, x, axis, places)
+
+
+@composition("ReverseSequence")
+def reverse_sequence(node: OnnxNode, x: Tensor, lengths: Tensor) -> Tensor:
+    """The first entries of each sample in the opposite order: as many as `lengths` says."""
+    time, batch = int(node.attr("time_axis", 0)), int(node.attr("batch_axis", 1))
+    if {time, batch} != {0, 1}:
+        raise node.fail(f"its time axis is {time} and its batch axis {batch}; expected 0 and 1")
+    place, sample = (np.indices(x.shape[:2], np.int64, sparse=True)[a] for a in (time, batch))
+    count = lengths.astype("int64").reshape(sample.shape)
+    at, rows = Tensor._wrap(place), Tensor._wrap(sample)
+    turned = F.where(at < count, count - 1 - at, at)
+    return x[(turned, rows) if time == 0 else (rows, turned)]
+
+
+@composition("Hardmax")
+def hardmax(node: OnnxNode, x: Tensor) -> Tensor:
+    """1 at the first largest element along an axis (before opset 13 of all axes from it on), 0 elsewhere."""
+    axis = node.axis(int(node.attr("axis", -1 if node.opset >= 13 else 1)), x.ndim)
+    flat = x if node.opset >= 13 else x.reshape(*x.shape[:axis], -1)
+    shape = [-1 if a == axis else 1 for a in range(flat.ndim)]
+    places = Tensor._wrap(np.arange(flat.shape[axis], dtype=np.int32).reshape(shape))
+    return F.equal(F.argmax(flat, axis=axis, keepdims=True), places).astype(x.dtype).reshape(x.shape)
+
+
+@composition("Tile")
+def tile(node: OnnxNode, x: Tensor) -> Tensor:
+    """The values beside themselves along each axis; more of them than elements are held are refused."""
+    repeats = node.const_ints(1, "repeats")
+    if repeats is None or len(repeats) != x.ndim or min(repeats, default=0) < 0:
+        raise node.fail(f"its repeats are {repeats}; expected {counted(x.ndim, 'number')} from 0 on")
+    return F.tile(x, repeats) if x.ndim else x
+
+
+@composition("Einsum")
+def einsum(node: OnnxNode, *inputs: Tensor) -> Tensor:
+    """Sum of products by Einstein's notation."""
+    return F.einsum(str(node.attr("equation", "")), *inputs)
+
+
+@composition("CumSum")
+def cumsum(node: OnnxNode, x: Tensor, _: Tensor) -> Tensor:
+    """Sums of the elements up to each along an axis."""
+    axis, reverse = _running(node, x)
+    return apply("cumsum", _shifted(node, x, axis, reverse, 0), axis=axis, reverse=reverse)
+
+
+@composition("CumProd")
+def cumprod(node: OnnxNode, x: Tensor, _: Tensor) -> Tensor:
+    """Products of the elements up to each along an axis: each one of a row of a triangle."""
+    axis, reverse = _running(node, x)
+    rows = F.expand_dims(F.swapaxes(_shifted(node, x, axis, reverse, 1), axis, x.ndim - 1), -2)
+    mask = np.tri(x.shape[axis], dtype=bool)
+    mask = Tensor._wrap(np.ascontiguousarray(mask.T if reverse else mask))
+    made = apply("prod", F.where(mask, rows, F.ones((), dtype=x.dtype)), axis=(-1,), keepdims=False)
+    return F.swapaxes(made, axis, x.ndim - 1)
+
+
+def _running(node: OnnxNode, x: Tensor) -> tuple[int, bool]:
+    axis = node.const_ints(1, "axis")
+    if not axis:
+        raise node.fail("its axis is missing")
+    return node.axis(axis[0], x.ndim), bool(node.attr("reverse", 0))
+
+
+def _shifted(node: OnnxNode, x: Tensor, axis: int, reverse: bool, first: int) -> Tensor:
+    """An exclusive sum or product is that of the elements one place further, with a neutral one in front."""
+    if not node.attr("exclusive", 0) or not x.shape[axis]:
+        return x
+    neutral = F.full((*x.shape[:axis], 1, *x.shape[axis + 1 :]), first, dtype=x.dtype)
+    kept = [slice(None)] * axis + [slice(1, None) if reverse else slice(None, -1)]
+    parts = [x[tuple(kept)], neutral] if reverse else [neutral, x[tuple(kept)]]
+    return F.concat(parts, axis=axis)
+
+
+@composition("Col2Im")
+def col2im(node: OnnxNode, x: Tensor) -> Tensor:
+    """Sums of the blocks that overlap in a picture: the opposite of cutting it into columns."""
+    image, block = node.const_ints(1, "image_shape"), node.const_ints(2, "block_shape")
+    if image is None or block is None or len(image) != len(block) or x.ndim != 3:
+        raise node.fail(f"its image is {image}, its block {block}; expected as many sizes, and an input [N, C, L]")
+    dims = len(image)
+    pads, ones = node.ints("pads", (0,) * 2 * dims) or (), (1,) * dims
+    dilations, strides = node.ints("dilations", ones) or ones, node.ints("strides", ones) or ones
+    padded = [n + a + b for n, a, b in zip(image, pads[:dims], pads[dims:], strict=True)]
+    at = np.zeros((1,) * 2 * dims, np.int64)
+    for k, (n, b, d, s) in enumerate(zip(padded, block, dilations, strides, strict=True)):
+        starts = np.arange(0, n - d * (b - 1), s)
+        place = np.arange(b)[:, None] * d + starts
+        along = [1] * 2 * dims
+        along[k], along[dims + k] = place.shape
+        at = at * n + place.reshape(along)
+    channels = x.shape[1] // math.prod(block)
+    index = np.broadcast_to(at.reshape(1, 1, -1), (x.shape[0], channels, at.size))
+    zeros = F.zeros((x.shape[0], channels, math.prod(padded)), dtype=x.dtype)
+    values, places = x.reshape(*index.shape), Tensor._wrap(np.ascontiguousarray(index))
+    summed = apply("scatter_elements", zeros, places, values, axis=2, reduction="add")
+    inner = tuple(slice(a, a + n) for a, n in zip(pads[:dims], image, strict=True))
+    return summed.reshape(x.shape[0], channels, *padded)[(slice(None), slice(None), *inner)]

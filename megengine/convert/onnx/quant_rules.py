@@ -1,0 +1,211 @@
+"""Import rules of quantization: tensors that hold their scale where it is constant, arithmetic where it is not."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from megengine import functional as F
+from megengine.convert.onnx.context import OnnxNode, Value, rule, spec_of
+from megengine.convert.onnx.operators import made_of
+from megengine.core.dtype import QuantizedDType, quantized, storage_of
+from megengine.core.errors import brief
+from megengine.core.text import counted
+from megengine.dispatch import apply
+from megengine.tensor import Tensor
+from megengine.traced_module.ir.node import TensorNode
+
+FLOAT32 = np.dtype(np.float32)
+# operator -> the one that it computes on floats, the axis of several scales of each input
+QLINEAR = {
+    "QLinearMatMul": ("MatMul", (-2, -1)),
+    "com.microsoft::QLinearAdd": ("Add", (None, None)),
+    "com.microsoft::QLinearMul": ("Mul", (None, None)),
+    "com.microsoft::QLinearAveragePool": ("AveragePool", (None,)),
+    "com.microsoft::QLinearGlobalAveragePool": ("GlobalAveragePool", (None,)),
+    "com.microsoft::QLinearLeakyRelu": ("LeakyRelu", (None,)),
+    "com.microsoft::QLinearSigmoid": ("Sigmoid", (None,)),
+    "com.microsoft::QLinearSoftmax": ("Softmax", (None,)),
+}
+
+
+@rule("QuantizeLinear", "com.microsoft::QuantizeLinear")
+def quantize(node: OnnxNode, x: Value, scale: Value, zero: Value | None = None) -> Value:
+    """Round(x / scale) + zero point, per tensor, along an axis, or in blocks of one."""
+    stated = node.attr("output_dtype", 0)
+    dtype = node.dtype(stated) if stated else np.dtype(np.uint8) if zero is None else storage_of(spec_of(zero).dtype)
+    return _quantize(node, x, scale, zero, dtype)
+
+
+@rule("DequantizeLinear", "com.microsoft::DequantizeLinear")
+def dequantize(node: OnnxNode, x: Value, scale: Value, zero: Value | None = None) -> Value:
+    """(x - zero point) * scale, per tensor, along an axis, or in blocks of one."""
+    return _dequantize(node, x, scale, zero, node.attr("axis", 1))
+
+
+def _quantize(node: OnnxNode, x: Value, scale: Value, zero: Value | None, dtype: np.dtype) -> Value:
+    """A quantized tensor where scale and zero point are one constant each, and integers elsewhere."""
+    if dtype in (np.int8, np.uint8) and (own := _constant_pair(node, scale, zero)) is not None:
+        return node.apply("quantize", node.cast(x, FLOAT32), dtype=quantized(_name(dtype), *own))
+    if dtype.kind not in "iu":
+        raise node.fail(f"quantizes to {dtype}; expected integers")
+    return node.composed(_rounded, x, scale, zero, dtype=dtype)
+
+
+def _dequantize(node: OnnxNode, x: Value, scale: Value, zero: Value | None, axis: int | None) -> Value:
+    """The floats that integers stand for; stored 8-bit weights stay integers."""
+    if isinstance(x, np.ndarray):
+        if not isinstance(scale, TensorNode) and not isinstance(zero, TensorNode):
+            return _stored_integers(node, x, scale, zero, axis)
+    elif isinstance(own := x.dtype, QuantizedDType):
+        if _constant_pair(node, scale, zero) == (own.scale, own.zero_point):
+            return node.cast(node.apply("dequantize", x), storage_of(spec_of(scale).dtype))
+        x = _integers(node, x)
+    return node.composed(_real, x, scale, zero, axis=axis)
+
+
+def _integers(node: OnnxNode, x: Value) -> Value:
+    """The integers that a quantized tensor holds, as floats; any other tensor as it is."""
+    if not isinstance(own := x.dtype, QuantizedDType):
+        return x
+    steps = node.apply("round_even", node.apply("div", node.apply("dequantize", x), own.only_scale))
+    return node.apply("add", steps, float(own.zero_point))
+
+
+def _name(dtype: np.dtype) -> str:
+    return "qint8" if dtype == np.int8 else "quint8"
+
+
+def _constant_pair(node: OnnxNode, scale: Value, zero: Value | None) -> tuple[float, int] | None:
+    """One constant scale and zero point, None where they are several or computed."""
+    if isinstance(scale, TensorNode) or isinstance(zero, TensorNode) or scale.size != 1 or node.attr("block_size", 0):
+        return None
+    return float(_checked(node, scale)[0]), 0 if zero is None else int(zero.reshape(-1)[0])
+
+
+def _checked(node: OnnxNode, scale: np.ndarray) -> np.ndarray:
+    flat = scale.astype(np.float32).reshape(-1)
+    if not flat.size or not np.all(np.isfinite(flat) & (flat >= np.finfo(np.float32).tiny)):
+        raise node.fail(f"its scale is {brief(scale.reshape(-1).tolist())}; expected positive, normal, finite numbers")
+    return flat
+
+
+def _rounded(node: OnnxNode, x: Tensor, scale: Tensor, zero: Tensor | None, *, dtype: np.dtype) -> Tensor:
+    bounds, axis = np.iinfo(dtype), node.attr("axis", 1)
+    y = apply("round_even", x.astype("float32") / _spread(node, scale.astype("float32"), x.shape, axis))
+    y = y if zero is None else y + _spread(node, zero, x.shape, axis).astype("float32")
+    return F.clip(y, float(bounds.min), float(bounds.max)).astype(dtype)
+
+
+def _real(node: OnnxNode, x: Tensor, scale: Tensor, zero: Tensor | None, *, axis: int | None) -> Tensor:
+    if zero is not None:
+        wide = x if storage_of(x.dtype).kind == "f" else x.astype("int32")
+        x = wide - _spread(node, zero, x.shape, axis).astype(wide.dtype)
+    return (x.astype("float32") * _spread(node, scale, x.shape, axis).astype("float32")).astype(scale.dtype)
+
+
+def _spread(node: OnnxNode, values: Tensor, shape: tuple[int, ...], axis: int | None) -> Tensor:
+    """Values that broadcast to a shape: one, one for each entry of an axis, or one for each block of it."""
+    if values.size == 1:
+        return values.reshape((1,) * len(shape))
+    if axis is None:
+        raise node.fail(f"{counted(values.size, 'scale')} or zero points; expected one")
+    axis = node.axis(axis, len(shape))
+    if values.ndim == 1:
+        if values.size != shape[axis]:
+            raise node.fail(f"{counted(values.size, 'scale')} for an axis of {shape[axis]}")
+        return values.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+    block = int(node.attr("block_size", 0)) or -(-shape[axis] // values.shape[axis])
+    if values.ndim != len(shape) or -(-shape[axis] // block) != values.shape[axis]:
+        raise node.fail(f"scales {values.shape} for blocks of {block} of axis {axis} of {shape}")
+    return F.repeat(values, block, axis)[(*[slice(None)] * axis, slice(0, shape[axis]))]
+
+
+def _stored_integers(
+    node: OnnxNode, x: np.ndarray, scale: np.ndarray, zero: np.ndarray | None, axis: int | None
+) -> Value:
+    """Stored 8-bit weights stay integers with their scales; others (biases) become the floats they stand for."""
+    flat = _checked(node, scale)
+    offset = np.zeros(scale.shape, np.int32) if zero is None else zero.astype(np.int32)
+    per_axis = flat.size > 1 and scale.ndim == 1 and axis is not None and x.shape[node.axis(axis, x.ndim)] == flat.size
+    is_plain = scale.dtype == np.float32 and np.unique(offset).size == 1 and (per_axis or flat.size == 1)
+    if is_plain and x.dtype in (np.int8, np.uint8):
+        scales, along = (flat, node.axis(axis or 0, x.ndim)) if per_axis else (float(flat[0]), None)
+        dtype = quantized(_name(x.dtype), scales, int(offset.reshape(-1)[0]), along)
+        return node.apply("dequantize", node.integers(x, dtype))
+    wide = x.astype(np.int64 if x.dtype.kind in "iu" or "int" in x.dtype.name else np.float32)
+    shift, factor = (_spread(node, Tensor._wrap(v), x.shape, axis).numpy() for v in (offset, scale.astype(np.float32)))
+    return ((wide - shift).astype(np.float32) * factor).astype(scale.dtype)
+
+
+def _operand(node: OnnxNode, place: int, axis: int | None) -> Value:
+    """The floats that a quantized input stands for: the values, their scale and zero point are three inputs."""
+    return _dequantize(node, node.input(place), node.input(place + 1), node.optional(place + 2), axis)
+
+
+def _result(node: OnnxNode, y: Value, place: int) -> Value:
+    """A float result as integers with the scale and zero point of two inputs."""
+    zero = node.optional(place + 1)
+    dtype = storage_of(spec_of(node.input(0) if zero is None else zero).dtype)
+    return _quantize(node, y, node.input(place), zero, dtype)
+
+
+def _like(node: OnnxNode, op_type: str, *inputs: Value | None, **attrs: Any) -> Value:
+    """What another operator makes of inputs, with this node's attributes."""
+    return made_of(replace(node, op_type=op_type, inputs=list(inputs), attrs={**node.attrs, **attrs}))
+
+
+@rule(*QLINEAR)
+def qlinear(node: OnnxNode, first: Value, *inputs: Value | None) -> Value:
+    """An operator of quantized tensors, by the one of floats."""
+    if node.attr("channels_last", 0):
+        raise node.fail("channels_last=1 is not supported; expected [N, C, ...]")
+    op_type, axes = QLINEAR[node.op_type]
+    operands = [_operand(node, 3 * k, axis) for k, axis in enumerate(axes)]
+    return _result(node, _like(node, op_type, *operands), 3 * len(axes))
+
+
+@rule("com.microsoft::QLinearConcat")
+def qlinear_concat(node: OnnxNode, first: Value, *inputs: Value | None) -> Value:
+    """Quantized tensors along one axis; scale and zero point of the result come first."""
+    return _result(node, _like(node, "Concat", *(_operand(node, k, None) for k in range(2, len(node.inputs), 3))), 0)
+
+
+@rule("QLinearConv")
+def qlinear_conv(node: OnnxNode, first: Value, *inputs: Value | None) -> Value:
+    """A convolution of quantized tensors; the bias counts in units of both scales."""
+    bias = _bias(node, 8)
+    return _result(node, _like(node, "Conv", _operand(node, 0, None), _operand(node, 3, 0), bias), 6)
+
+
+@rule("com.microsoft::QGemm")
+def qgemm(node: OnnxNode, first: Value, *inputs: Value | None) -> Value:
+    """A product of quantized matrices and a bias; a float one where no scale of the result is given."""
+    columns = 0 if node.attr("transB", 0) else 1
+    y = _like(node, "Gemm", _operand(node, 0, None), _operand(node, 3, columns), _bias(node, 6))
+    return y if node.optional(7) is None else _result(node, y, 7)
+
+
+def _bias(node: OnnxNode, place: int) -> Value | None:
+    """A stored bias as floats: its integers count the product of the scales of input and weight."""
+    stored, first, second = node.const(place, "bias"), node.const(1, "scale"), node.const(4, "scale")
+    if stored is None or first is None or second is None:
+        return None
+    scale = first.astype(np.float64).reshape(-1) * second.astype(np.float64).reshape(-1)
+    return (stored.astype(np.float64) * scale * float(node.attr("alpha", 1.0))).astype(np.float32)
+
+
+@rule("MatMulInteger", "ConvInteger")
+def integer_product(
+    node: OnnxNode, a: Value, b: Value, zero_a: Value | None = None, zero_b: Value | None = None
+) -> Value:
+    """Sums of products of integers, exact in 64-bit floats; several zero points belong to rows, columns or filters."""
+    filters = node.op_type == "ConvInteger"
+    pairs = ((a, zero_a, None if filters else -2), (b, zero_b, 0 if filters else -1))
+    wide = [node.composed(_centred, _integers(node, x), zero, axis=axis) for x, zero, axis in pairs]
+    return node.cast(_like(node, node.op_type.removesuffix("Integer"), *wide), np.int32)
+
+
+def _centred(node: OnnxNode, x: Tensor, zero: Tensor | None, *, axis: int | None) -> Tensor:
+    wide = x.astype("float64")
+    return wide if zero is None else wide - _spread(node, zero.astype("float64"), x.shape, axis)

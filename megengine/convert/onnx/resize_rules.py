@@ -1,0 +1,202 @@
+"""Import rules of resizing: our op where it takes the same neighbours, else one product with a matrix for each axis."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from megengine.convert.onnx.context import OnnxNode, Value, rule, spec_of
+from megengine.convert.onnx.shape_rules import chosen
+from megengine.core.dtype import is_float, storage_of
+from megengine.core.text import counted
+from megengine.ops.resize import taps
+
+MAX_WEIGHTS = 1 << 26  # of the matrix that resizes an axis
+MODES = ("nearest", "linear", "cubic")
+NEAREST: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "round_prefer_floor": lambda place: np.ceil(place - 0.5),
+    "round_prefer_ceil": lambda place: np.floor(place + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """How an axis of length `old` becomes one of length `new`, and where in the old one it begins and ends."""
+
+    old: int
+    new: int
+    scale: float
+    begin: float = 0.0
+    end: float = 1.0
+
+    @property
+    def exact(self) -> float:
+        """The new length before rounding."""
+        return self.scale * self.old
+
+
+def _align_corners(i: np.ndarray, a: Axis) -> np.ndarray:
+    return i * (a.old - 1) / (a.exact - 1) if a.new > 1 else i * 0.0
+
+
+def _crop(i: np.ndarray, a: Axis) -> np.ndarray:
+    step = (a.end - a.begin) * (a.old - 1)
+    return a.begin * (a.old - 1) + (i * step / (a.exact - 1) if a.new > 1 else i * 0.0 + step / 2)
+
+
+PLACES: dict[str, Callable[[np.ndarray, Axis], np.ndarray]] = {  # of each element in the old axis, as Resize defines it
+    "half_pixel": lambda i, a: (i + 0.5) / a.scale - 0.5,
+    "half_pixel_symmetric": lambda i, a: a.old / 2 * (1 - a.new / a.exact) + (i + 0.5) / a.scale - 0.5,
+    "pytorch_half_pixel": lambda i, a: (i + 0.5) / a.scale - 0.5 if a.new > 1 else i * 0.0 - 0.5,
+    "align_corners": _align_corners,
+    "asymmetric": lambda i, a: i / a.scale,
+    "tf_crop_and_resize": _crop,
+}
+
+
+@rule("Resize", "Upsample")
+def resize(node: OnnxNode, x: Value) -> Value:
+    """Nearest, linear and cubic resizing of any axes, with every way of placing the elements."""
+    old_form = node.op_type == "Upsample" or node.opset < 11
+    mode = {"bilinear": "linear"}.get(mode := node.attr("mode", "nearest"), mode)
+    where = node.attr("coordinate_transformation_mode", "asymmetric" if old_form else "half_pixel")
+    rounding = node.attr("nearest_mode", "floor" if old_form else "round_prefer_floor")
+    if mode not in MODES or where not in PLACES or rounding not in NEAREST:
+        expected = f"expected one of {list(MODES)}, {list(PLACES)}, {list(NEAREST)}"
+        raise node.fail(f"mode {mode!r}, coordinates {where!r} or rounding {rounding!r} is unknown; {expected}")
+    axes = _axes(node, x.shape, where)
+    places = [PLACES[where](np.arange(a.new, dtype=np.float64), a) for a in axes]
+    if mode == "nearest":
+        y = _nearest(node, x, axes, [NEAREST[rounding](p) for p in places])
+    else:
+        y = _weighed(node, x, axes, [_matrix(node, mode, p, a) for p, a in zip(places, axes, strict=True)])
+    if where != "tf_crop_and_resize":
+        return y
+    outside = [(p < 0) | (p > a.old - 1) for p, a in zip(places, axes, strict=True)]
+    mask = np.logical_or.reduce(np.meshgrid(*outside, indexing="ij")) if outside else np.zeros((), bool)
+    beyond = np.asarray(node.attr("extrapolation_value", 0.0), storage_of(spec_of(x).dtype))
+    return node.apply("where", mask, beyond, y) if mask.any() else y
+
+
+def _axes(node: OnnxNode, shape: tuple[int, ...], where: str) -> list[Axis]:
+    """Old and new lengths, from `scales` or `sizes` (inputs 2 and 3; `scales` is input 1 before opset 11)."""
+    old_form = node.op_type == "Upsample" or node.opset < 11
+    scales, sizes = node.const(1 if old_form else 2, "scales"), None if old_form else node.const_ints(3, "sizes")
+    rank = len(shape)
+    named = [node.axis(axis, rank) for axis in node.ints("axes") or range(rank)]
+    if node.op_type == "Upsample" and "scales" in node.attrs:
+        scales = np.asarray(node.attr("scales"))
+    given = sizes if sizes else [] if scales is None else scales.reshape(-1).tolist()
+    if len(given) != len(named):
+        raise node.fail(
+            f"{counted(len(given), 'scale')} or sizes for {counted(len(named), 'axis')}; expected one for each"
+        )
+    factors = [value / shape[axis] if sizes else value for axis, value in zip(named, given, strict=True)]
+    policy = node.attr("keep_aspect_ratio_policy", "stretch")
+    if sizes and policy != "stretch":
+        factors = [(min if policy == "not_larger" else max)(factors)] * len(factors)
+    crops = node.const(1, "region of interest") if where == "tf_crop_and_resize" else None
+    made = [Axis(n, n, 1.0) for n in shape]
+    for k, (axis, factor) in enumerate(zip(named, factors, strict=True)):
+        kept = factor * shape[axis]
+        stretched = int(given[k]) if sizes else math.floor(kept)
+        new = stretched if policy == "stretch" or not sizes else math.floor(kept + 0.5)
+        if not 1 <= new <= 1 << 16:
+            raise node.fail(f"axis {axis} becomes {new} long; expected 1 to 65536")
+        ends = (0.0, 1.0) if crops is None else (float(crops[k]), float(crops[k + len(named)]))
+        made[axis] = Axis(shape[axis], new, factor, *ends)
+    return made
+
+
+def _nearest(node: OnnxNode, x: Value, axes: list[Axis], places: list[np.ndarray]) -> Value:
+    """One element for each place: whole factors repeat elements, others are our op or choose by an index."""
+    index = [np.clip(p, 0, a.old - 1).astype(np.int64) for p, a in zip(places, axes, strict=True)]
+    pairs = list(zip(index, axes, strict=True))
+    whole = [a.new % a.old == 0 and np.array_equal(i, np.arange(a.new) // (a.new // a.old)) for i, a in pairs]
+    alike = [np.array_equal(i, taps(a.old, a.new, "nearest", False)[0][:, 0]) for i, a in pairs]
+    if not all(whole) and all(alike) and (y := _resized(node, x, axes, "nearest", corners=False)) is not None:
+        return y
+    for axis, a in enumerate(axes):
+        x = _repeat(node, x, axis, a.new // a.old) if whole[axis] else chosen(node, x, axis, index[axis])
+    return x
+
+
+def _resized(node: OnnxNode, x: Value, axes: list[Axis], mode: str, *, corners: bool) -> Value | None:
+    """Our op on the axes behind the second one; None where others change too, or for integers."""
+    if len(axes) not in (3, 4, 5) or not is_float(spec_of(x).dtype) or any(a.old != a.new for a in axes[:2]):
+        return None
+    return node.apply("resize", x, size=tuple(a.new for a in axes[2:]), mode=mode, corners=corners)
+
+
+def _weighed(node: OnnxNode, x: Value, axes: list[Axis], matrices: list[np.ndarray]) -> Value:
+    """Sums of neighbours along each axis; integers are computed as floats and cut off."""
+    mode = "linear" if node.attr("mode") != "cubic" else "cubic"
+    for corners in (False, True) if mode == "linear" else (False,):
+        alike = all(
+            np.allclose(m, _of_taps(*taps(a.old, a.new, mode, corners), a.old), atol=1e-6)
+            for m, a in zip(matrices, axes, strict=True)
+        )
+        if alike and (y := _resized(node, x, axes, mode, corners=corners)) is not None:
+            return y
+    dtype = storage_of(spec_of(x).dtype)
+    y = x if is_float(dtype) else node.cast(x, np.float32)
+    for axis, matrix in enumerate(matrices):
+        if matrix.shape[0] != matrix.shape[1] or not np.array_equal(matrix, np.eye(len(matrix))):
+            y = _times(node, y, axis, matrix)
+    return node.cast(y, dtype)
+
+
+def _of_taps(index: np.ndarray, weights: np.ndarray, old: int) -> np.ndarray:
+    """[new, old]: the sum of the weights of each element."""
+    matrix = np.zeros((len(index), old))
+    np.add.at(matrix, (np.arange(len(index))[:, None], np.clip(index, 0, old - 1)), weights)
+    return matrix
+
+
+def _matrix(node: OnnxNode, mode: str, places: np.ndarray, axis: Axis) -> np.ndarray:
+    """[new, old]: how much each element counts for each new one; elements beyond the ends are those at the ends."""
+    if axis.old * axis.new > MAX_WEIGHTS:
+        raise node.fail(f"an axis is resized from {axis.old} to {axis.new}, with more than {MAX_WEIGHTS} weights")
+    reach, shrink = 1 if mode == "linear" else 2, min(axis.scale, 1.0) if node.attr("antialias", 0) else 1.0
+    first = math.floor(-reach / shrink) + 1
+    index = np.floor(places).astype(np.int64)[:, None] + np.arange(first, 2 - first)
+    distance = np.abs(index - places[:, None]) * shrink
+    weights = (
+        np.clip(1 - distance, 0, 1) if mode == "linear" else _cubic(distance, float(node.attr("cubic_coeff_a", -0.75)))
+    )
+    if node.attr("exclude_outside", 0):
+        weights = np.where((index >= 0) & (index < axis.old), weights, 0)
+    return _of_taps(index, weights / weights.sum(1, keepdims=True), axis.old)
+
+
+def _cubic(d: np.ndarray, a: float) -> np.ndarray:
+    """The weight of a neighbour at a distance (Keys 1981)."""
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0))
+
+
+def _times(node: OnnxNode, x: Value, axis: int, matrix: np.ndarray) -> Value:
+    """`matrix` [new, old] applied along one axis."""
+    shape, dtype = x.shape, storage_of(spec_of(x).dtype)
+    flat = node.reshape(x, (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])))
+    if axis == len(shape) - 1:
+        flat = node.reshape(flat, (math.prod(shape[:-1]), shape[-1]))
+        turned = np.ascontiguousarray(matrix.T.astype(dtype))
+        y = node.apply("matmul", flat, turned, transpose_a=False, transpose_b=False)
+    else:
+        weights = np.broadcast_to(matrix.astype(dtype), (flat.shape[0], *matrix.shape))
+        y = node.apply("matmul", np.ascontiguousarray(weights), flat, transpose_a=False, transpose_b=False)
+    return node.reshape(y, (*shape[:axis], len(matrix), *shape[axis + 1 :]))
+
+
+def _repeat(node: OnnxNode, x: Value, axis: int, times: int) -> Value:
+    if times == 1:
+        return x
+    shape = x.shape
+    wide = node.reshape(x, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
+    more = node.apply("broadcast_to", wide, shape=(*shape[: axis + 1], times, *shape[axis + 1 :]))
+    return node.reshape(more, (*shape[:axis], shape[axis] * times, *shape[axis + 1 :]))

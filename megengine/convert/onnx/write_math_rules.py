@@ -1,0 +1,70 @@
+"""Write rules of arithmetic that is several operators, or whose form depends on the dtype or the opset."""
+
+import numpy as np
+
+from megengine.convert.onnx.writing import Writer, writer
+from megengine.core.dtype import is_float, storage_of
+from megengine.traced_module.ir.expr import Apply
+
+
+@writer("mod")
+def modulo(w: Writer, expr: Apply) -> None:
+    """The remainder of floats has the sign of the dividend, that of integers the divisor's."""
+    w.emit("Mod", expr, fmod=int(is_float(storage_of(expr.inputs[0].dtype))))
+
+
+@writer("floor_div")
+def floor_div(w: Writer, expr: Apply) -> None:
+    """Floats are divided and rounded down; integers without their remainder divide without one."""
+    a, b, name = w.value(expr.inputs[0]), w.value(expr.inputs[1]), expr.outputs[0].name
+    if is_float(storage_of(expr.inputs[0].dtype)):
+        w.emit("Floor", expr, [w.add("Div", [a, b], f"{name}_quotient")])
+        return
+    rest = w.add("Mod", [a, b], f"{name}_rest")
+    w.emit("Div", expr, [w.add("Sub", [a, rest], f"{name}_multiple"), b])
+
+
+@writer("not_equal")
+def not_equal(w: Writer, expr: Apply) -> None:
+    """Not equal."""
+    same = w.add("Equal", [w.value(node) for node in expr.inputs], f"{expr.outputs[0].name}_same")
+    w.emit("Not", expr, [same])
+
+
+@writer("round")
+def round_half_away(w: Writer, expr: Apply) -> None:
+    """Sign(x) * floor(abs(x) + 1/2)."""
+    x, name, dtype = w.value(expr.inputs[0]), expr.outputs[0].name, storage_of(expr.inputs[0].dtype)
+    if not is_float(dtype):
+        w.emit("Identity", expr, [x])
+        return
+    size = w.add("Add", [w.add("Abs", [x], f"{name}_size"), w.constant(0.5, f"{name}_half", dtype)], f"{name}_more")
+    w.emit("Mul", expr, [w.add("Sign", [x], f"{name}_sign"), w.add("Floor", [size], f"{name}_whole")])
+
+
+@writer("log1p")
+def log1p(w: Writer, expr: Apply) -> None:
+    """log(x + 1)."""
+    name, dtype = expr.outputs[0].name, storage_of(expr.inputs[0].dtype)
+    w.emit("Log", expr, [w.add("Add", [w.value(expr.inputs[0]), w.constant(1, f"{name}_one", dtype)], f"{name}_more")])
+
+
+@writer("cumsum")
+def cumsum(w: Writer, expr: Apply) -> None:
+    """CumSum with the axis as an input."""
+    axis = w.constant(expr.attrs["axis"], f"{expr.outputs[0].name}_axis", np.int64)
+    w.emit("CumSum", expr, [w.value(expr.inputs[0]), axis], reverse=int(expr.attrs["reverse"]))
+
+
+@writer("scatter_elements", "scatter_nd")
+def scatter(w: Writer, expr: Apply) -> None:
+    """ScatterElements and ScatterND; their reductions are newer than the operators."""
+    reduction = expr.attrs["reduction"]
+    since = {"none": 0, "add": 16, "mul": 16}.get(reduction, 18)
+    if w.opset < since:
+        raise w.unsupported(expr, f"reduction {reduction!r} exists since opset {since}, and {w.opset} is written")
+    attrs = {} if reduction == "none" else {"reduction": reduction}
+    if expr.op == "scatter_elements":
+        w.emit("ScatterElements", expr, axis=int(expr.attrs["axis"]), **attrs)
+    else:
+        w.emit("ScatterND", expr, **attrs)
