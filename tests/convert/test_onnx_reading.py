@@ -83,15 +83,14 @@ def test_no_such_file():
 def test_refused_operators_are_listed_together_with_their_number_and_the_reason():
     """One that ONNX has is not taken for a misspelt one; each operator has one wording, wherever it stands."""
     branch = helper.make_graph([helper.make_node("Relu", ["x"], ["b"])], "branch", [], [W_INFO])
-    chosen = {"then_branch": branch, "else_branch": branch}
     nodes = [
         helper.make_node("Convv", ["x", "w"], ["c"], "a"),
         helper.make_node("ImageDecoder", ["c"], ["d"], "b"),
         helper.make_node("ImageDecoder", ["d"], ["e"], "c"),
         helper.make_node("Normalizer", ["e"], ["f"], "d", domain="ai.onnx.ml"),
         helper.make_node("NonZero", ["f"], ["g"], "e"),
-        helper.make_node("If", ["flag"], ["h"], "f", **chosen),
-        helper.make_node("If", ["g"], ["y"], "g", **chosen),
+        helper.make_node("Foreach", ["flag"], ["h"], "f", body=branch),
+        helper.make_node("Foreach", ["g"], ["y"], "g", body=branch),
     ]
     with pytest.raises(FileFormatError) as caught:
         load(model(nodes, initializers=[W, numpy_helper.from_array(np.array(True), "flag")]))
@@ -101,8 +100,7 @@ def test_refused_operators_are_listed_together_with_their_number_and_the_reason(
         "'ImageDecoder' (2 nodes, first 'b'; of the ONNX standard, but not imported yet), "
         "'ai.onnx.ml::Normalizer' (node 'd'; of the domain 'ai.onnx.ml'), "
         "'NonZero' (node 'e'; it depends on the network's input), "
-        "'If' (2 nodes, first 'f'; it runs graphs of its own: "
-        "export the model with the branch or the number of steps fixed)"
+        "'Foreach' (2 nodes, first 'f'; it runs graphs of its own: export the model without it)"
     )
 
 

@@ -27,6 +27,14 @@ Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A sequence of values, or an optional value that is not there: known while importing, and no value of a graph."""
+
+    values: list[Any]
+    optional: bool = False
+
+
 def rule(*op_types: str) -> Callable[[Rule], Rule]:
     """Declare how ONNX operators become ops of the graph: `function(node, *inputs)`, a parameter for each input.
 

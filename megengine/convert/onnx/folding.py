@@ -49,6 +49,8 @@ def fold(node: "onnx.NodeProto", inputs: list[np.ndarray | None], opset: int) ->
         made = ReferenceEvaluator(model).run(None, present)
     except Exception:  # whatever is wrong with the node, the rule of its operator says it better
         return None
+    if any(value is None or isinstance(value, list) for value in made):  # sequences and optional values have rules
+        return None
     return [np.asarray(value) for value in made]
 
 

@@ -1,8 +1,10 @@
 """ONNX to an editable op-level graph: every node keeps its ONNX name and its place in the exporting program."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +19,19 @@ from megengine.convert.onnx import (  # noqa: F401  (they fill RULES)
     recurrent_rules,
     reduce_rules,
     resize_rules,
+    sequence_rules,
     shape_rules,
+    vision_rules,
 )
 from megengine.convert.onnx.bodies import body_of
-from megengine.convert.onnx.context import MAX_ELEMENTS, OnnxNode, Value
+from megengine.convert.onnx.context import MAX_ELEMENTS, Group, OnnxNode, Value
+from megengine.convert.onnx.control import CONTROL
 from megengine.convert.onnx.folding import constant_of, fold
 from megengine.convert.onnx.operators import is_computed, made_of, refuse_unknown
 from megengine.convert.onnx.reading import (
     DATA_TYPES,
     OpenShapeError,
+    array_of,
     data_type_name,
     dtype_of,
     initializers,
@@ -33,6 +39,7 @@ from megengine.convert.onnx.reading import (
     opset_of,
     read_model,
 )
+from megengine.core.dtype import storage_of
 from megengine.core.errors import FileFormatError, MegEngineError, OptionError, ShapeError, brief, nearest
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
@@ -44,11 +51,12 @@ if TYPE_CHECKING:
     import onnx
 
 Shapes = Mapping[str, Sequence[int]] | Sequence[int] | None
+Known = Mapping[str, Any] | None
 # a string where a number belongs, and numbers that no memory is large enough for
 MALFORMED = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, MemoryError)
 
 
-def load(source: str | Path | bytes, input_shapes: Shapes = None) -> TracedModule:
+def load(source: str | Path | bytes, input_shapes: Shapes = None, input_values: Known = None) -> TracedModule:
     """Read an ONNX model as a module that is called, edited, quantized and compiled like a traced one.
 
     See `load_graph` for the arguments and errors.
@@ -56,23 +64,26 @@ def load(source: str | Path | bytes, input_shapes: Shapes = None) -> TracedModul
     Example:
         >>> net = load("mobilenet.onnx")  # doctest: +SKIP
     """
-    return TracedModule.from_graph(load_graph(source, input_shapes))
+    return TracedModule.from_graph(load_graph(source, input_shapes, input_values))
 
 
-def load_graph(source: str | Path | bytes, input_shapes: Shapes = None) -> InternalGraph:
+def load_graph(source: str | Path | bytes, input_shapes: Shapes = None, input_values: Known = None) -> InternalGraph:
     """Read an ONNX model (opset 7 to the newest) as an op-level graph.
 
     Args:
         source: path of a .onnx file, or its bytes. External data must lie in the file's folder.
         input_shapes: shape of each input by name, or one shape for a single input; needed where the file leaves a
             size open. An open first axis alone is taken as a batch of 1.
+        input_values: values of inputs that are fixed: numbers that choose a branch, for example. The graph does
+            not have these inputs.
 
     Returns:
         A graph of ops; nodes carry the ONNX names, `meta["module"]` of their exprs the module path.
 
     Raises:
         FileFormatError: the file is damaged, hostile, or uses what is not supported; one message names it.
-        ShapeError: `input_shapes` does not fit the file.
+        ShapeError: `input_shapes` or a value in `input_values` does not fit the file.
+        OptionError: `input_shapes` or `input_values` names no input of the file.
 
     Example:
         >>> graph = load_graph("mobilenet.onnx", {"input": (1, 3, 224, 224)})  # doctest: +SKIP
@@ -80,7 +91,7 @@ def load_graph(source: str | Path | bytes, input_shapes: Shapes = None) -> Inter
     model, folder = read_model(source)
     name = model.graph.name or "onnx"
     try:
-        return _Importer(model, folder, input_shapes).run()
+        return _Importer(model, folder, input_shapes, input_values or {}).run()
     except FileFormatError as error:
         error.add_note(f"while importing {name!r}")
         raise
@@ -109,7 +120,10 @@ class _Importer:
     model: "onnx.ModelProto"
     folder: Path | None
     shapes: Shapes
-    values: dict[str, Value] = field(default_factory=dict)
+    fixed: Mapping[str, Any]
+    values: ChainMap[str, Any] = field(
+        default_factory=lambda: ChainMap({})
+    )  # of the graph that is read, then those around it
 
     def run(self) -> InternalGraph:
         source = self.model.graph
@@ -117,8 +131,8 @@ class _Importer:
         self.graph = InternalGraph(name=_clean(source.name, "onnx"))
         self.graph.metadata = {entry.key: entry.value for entry in self.model.metadata_props}
         self.shared: dict[str, dict] = {"constants": {}, "keep": {}, "names": {}}
-        self.used = {name for node in source.node for name in node.input} | {item.name for item in source.output}
-        refuse_unknown(self.model)
+        self.used = {*_names_read(source.node), *(item.name for item in source.output)}
+        refuse_unknown(source, self.opset, self.fixed)
         for name, array in initializers(self.model, self.folder):
             self._define(name, array)
         self._inputs()
@@ -128,8 +142,8 @@ class _Importer:
         remove_dead(self.graph)
         return self.graph
 
-    def _define(self, name: str, value: Value) -> None:
-        if name in self.values:
+    def _define(self, name: str, value: Any) -> None:
+        if name in self.values.maps[0]:
             raise FileFormatError(f"the value {name!r} is defined twice; the file is damaged")
         self.values[name] = value
         if isinstance(value, np.ndarray):
@@ -140,6 +154,8 @@ class _Importer:
         declared = [item for item in self.model.graph.input if item.name not in self.values]
         if not declared:
             raise FileFormatError("the model has no input; expected at least one")
+        _check_names(self.fixed, [item.name for item in declared], "input_values")
+        declared = [item for item in declared if not self._fix(item)]
         wanted = self._wanted_shapes([item.name for item in declared])
         for item in declared:
             spec = _input_spec(item, wanted.get(item.name))
@@ -149,6 +165,34 @@ class _Importer:
                 )
             self._define(item.name, add_input(self.graph, _clean(item.name, "input"), spec))
 
+    def _fix(self, item: "onnx.ValueInfoProto") -> bool:
+        """Whether an input's value is given; it is a constant then."""
+        if item.name not in self.fixed:
+            return False
+        value = np.asarray(self.fixed[item.name])
+        spec = _input_spec(item, value.shape)
+        self._define(item.name, value.astype(storage_of(spec.dtype)))
+        return True
+
+    def _graph(self, opset: int, graph: "onnx.GraphProto", inputs: Sequence[Any], where: str) -> list[Any]:
+        """The outputs of a graph that a node runs; it sees the values around it."""
+        outer = self.values
+        self.values = outer.new_child()
+        try:
+            refuse_unknown(graph, opset, (name for name, value in outer.items() if isinstance(value, np.ndarray)))
+            for item, value in zip(graph.input, inputs, strict=True):
+                self._define(item.name, value)
+            for tensor in graph.initializer:
+                self._define(tensor.name, array_of(tensor, self.folder))
+            for index, node in enumerate(graph.node):
+                self._node(node, index, opset)
+            return [self._made_value(item.name) for item in graph.output]
+        except FileFormatError as error:
+            error.add_note(f"in {where} of {graph.name!r}")
+            raise
+        finally:
+            self.values = outer
+
     def _wanted_shapes(self, names: list[str]) -> dict[str, tuple[int, ...]]:
         if self.shapes is None:
             return {}
@@ -156,9 +200,7 @@ class _Importer:
             if len(names) != 1:
                 raise OptionError(f"input_shapes: the model has inputs {names}; give a shape for each by name")
             return {names[0]: tuple(int(size) for size in self.shapes)}
-        for name in self.shapes:
-            if name not in names:
-                raise OptionError(f"input_shapes: no input {name!r}{nearest(name, names)}; the model has {names}")
+        _check_names(self.shapes, names, "input_shapes")
         return {name: tuple(int(size) for size in shape) for name, shape in self.shapes.items()}
 
     def _node(self, node: "onnx.NodeProto", index: int, opset: int) -> None:
@@ -181,6 +223,8 @@ class _Importer:
         self, node: "onnx.NodeProto", inputs: list[Value | None], index: int, opset: int
     ) -> Sequence[Value] | None:
         """The outputs of a node; None where other nodes define them."""
+        if node.op_type in CONTROL:
+            return CONTROL[node.op_type](self._onnx_node(node, inputs, index, opset), partial(self._graph, opset))
         known = [value for value in inputs if value is None or isinstance(value, np.ndarray)]
         if len(known) == len(inputs) and node.op_type != "DequantizeLinear":  # stored integers stay integers
             folded = fold(node, known, opset)
@@ -202,7 +246,7 @@ class _Importer:
 
     def _body(self, node: "onnx.NodeProto", nodes: list["onnx.NodeProto"], opset: int) -> None:
         """The nodes that the standard defines an operator by, in its place."""
-        self.used.update(name for inner in nodes for name in inner.input)
+        self.used.update(_names_read(nodes))
         try:
             for index, inner in enumerate(nodes):
                 self._node(inner, index, opset)
@@ -233,11 +277,32 @@ class _Importer:
             )
         return self.values[name]
 
-    def _output(self, name: str) -> Any:
+    def _made_value(self, name: str) -> Any:
         if name not in self.values:
             raise FileFormatError(f"the output {name!r} is made by no node; the file is damaged")
-        value = self.values[name]
+        return self.values[name]
+
+    def _output(self, name: str) -> Any:
+        value = self._made_value(name)
+        if isinstance(value, Group):
+            raise FileFormatError(f"the output {name!r} is a sequence or an optional value; expected a tensor")
         return self.graph.constant(value, name=_clean(name, "output")) if isinstance(value, np.ndarray) else value
+
+
+def _names_read(nodes: Iterable["onnx.NodeProto"]) -> Iterator[str]:
+    """Names of values that nodes read, and the graphs that they run, with the outputs of these."""
+    for node in nodes:
+        yield from node.input
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _names_read(inner.node)
+                yield from (item.name for item in inner.output)
+
+
+def _check_names(given: Mapping[str, Any], names: list[str], argument: str) -> None:
+    for name in given:
+        if name not in names:
+            raise OptionError(f"{argument}: no input {name!r}{nearest(name, names)}; the model has {names}")
 
 
 def _input_spec(item: "onnx.ValueInfoProto", wanted: tuple[int, ...] | None) -> TensorSpec:

@@ -1,12 +1,14 @@
 """Which operators are imported, and the one message about those of a file that are not."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from megengine.convert.onnx.bodies import has_body
 from megengine.convert.onnx.context import RULES, OnnxNode
-from megengine.convert.onnx.reading import operator_name, opset_of
+from megengine.convert.onnx.control import CONTROL
+from megengine.convert.onnx.reading import operator_name
 from megengine.core.errors import FileFormatError, nearest
 from megengine.core.text import counted
 from megengine.dispatch import OnnxRule, Op, registry
@@ -71,13 +73,18 @@ def _defaults(op_type: str, opset: int) -> dict[str, Any]:
     return {name: float(str(np.float32(v))) if isinstance(v, float) else v for name, v in values.items()}
 
 
-def refuse_unknown(model: "onnx.ModelProto") -> None:
-    """Raises FileFormatError for all operators of a model that cannot be imported together, before any work."""
+def refuse_unknown(graph: "onnx.GraphProto", opset: int, known: Iterable[str] = ()) -> None:
+    """Raises FileFormatError for all operators of a graph that cannot be imported together, before any work.
+
+    `known` names the values that are known beside the graph's own. Graphs that nodes run are looked at when they are.
+    """
     refused: dict[str, list[onnx.NodeProto]] = {}
-    stored, opset = {item.name for item in model.graph.initializer}, opset_of(model)
-    for node in model.graph.node:
+    stored = {*known, *(item.name for item in graph.initializer)}
+    for node in graph.node:
         full = operator_name(node)
-        if _branches(node):
+        if full in CONTROL:
+            continue
+        if _branches(node) and not has_body(full, opset):
             refused.setdefault(full, []).append(node)
         elif full in ("Constant", "Shape", "Size") or all(not name or name in stored for name in node.input):
             stored.update(node.output)  # computed while importing
@@ -89,7 +96,7 @@ def refuse_unknown(model: "onnx.ModelProto") -> None:
 
 
 def _branches(node: "onnx.NodeProto") -> bool:
-    """True for If, Loop, Scan: a node that runs graphs of its own."""
+    """True for a node that runs graphs of its own."""
     return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
 
 
@@ -103,7 +110,7 @@ def _reason(full: str, node: "onnx.NodeProto") -> str:
     import onnx
 
     if _branches(node):
-        return "it runs graphs of its own: export the model with the branch or the number of steps fixed"
+        return "it runs graphs of its own: export the model without it"
     if full in FOLDED_ONLY:
         return f"it {LATE}"
     if node.domain not in ("", "ai.onnx"):

@@ -1,0 +1,85 @@
+"""Import rules of sampling and windows: GridSample, Col2Im, RoiAlign, DeformConv, normalisations over neighbours."""
+
+import math
+
+import numpy as np
+
+from megengine.convert.onnx.context import OnnxNode, Value, composition, rule
+from megengine.ops.grid import BORDERS, INTERPOLATIONS, grid_sample
+from megengine.ops.sampling import deformable_conv2d
+from megengine.tensor import Tensor
+
+_INTERPOLATIONS = {"bilinear": "linear", "bicubic": "cubic"}  # names before opset 20
+
+
+@composition("GridSample")
+def sample(node: OnnxNode, x: Tensor, grid: Tensor) -> Tensor:
+    """Values between elements, at the points of a grid."""
+    stated = node.attr("mode", "linear")
+    mode, border = _INTERPOLATIONS.get(stated, stated), node.attr("padding_mode", "zeros")
+    if mode not in INTERPOLATIONS or border not in BORDERS:
+        raise node.fail(f"mode {stated!r}, padding_mode {border!r}; expected of {INTERPOLATIONS} and {BORDERS}")
+    return grid_sample(x, grid, interpolation=mode, border=border, corners=bool(node.attr("align_corners", 0)))
+
+
+@rule("Col2Im")
+def col2im(node: OnnxNode, x: Value, image_shape: Value, block_shape: Value) -> Value:
+    """Columns of windows, added where they come from."""
+    size, kernel = node.const_ints(1, "image_shape") or (), node.const_ints(2, "block_shape") or ()
+    axes = len(size)
+    stride, dilation = (node.ints(name, (1,) * axes) or () for name in ("strides", "dilations"))
+    pads = node.ints("pads", (0,) * 2 * axes) or ()
+    padding = tuple(zip(pads[:axes], pads[axes:], strict=True))
+    numbers = zip(size, kernel, stride, padding, dilation, strict=True)
+    out = tuple((n + sum(pair) - d * (k - 1) - 1) // s + 1 for n, k, s, pair, d in numbers)
+    if len(x.shape) != 3 or x.shape[1] % math.prod(kernel) or x.shape[2] != math.prod(out):
+        raise node.fail(f"columns {x.shape} do not fit image {size}, window {kernel}, padding {padding}")
+    channels = x.shape[1] // math.prod(kernel)
+    columns = node.reshape(x, (x.shape[0], channels, *kernel, *out))
+    perm = (0, 1, *range(2 + axes, 2 + 2 * axes), *range(2, 2 + axes))
+    moved = node.apply("transpose", columns, perm=perm)
+    return node.apply("fold", moved, size=size, stride=stride, padding=padding, dilation=dilation)
+
+
+@rule("LRN")
+def local_response(node: OnnxNode, x: Value) -> Value:
+    """X / (bias + alpha / size * the sum of squares over neighbouring channels) ^ beta."""
+    size = int(node.attr("size", 0))
+    if size < 1 or len(x.shape) < 2:
+        raise node.fail(f"size is {size}, its input {x.shape}; expected at least 1, and a channel axis")
+    plane = node.reshape(node.apply("mul", x, x), (x.shape[0], 1, x.shape[1], math.prod(x.shape[2:])))
+    padding = (((size - 1) // 2, size // 2), (0, 0))
+    window = {"kernel": (size, 1), "stride": (1, 1), "padding": padding}
+    mean = node.reshape(node.apply("avg_pool2d", plane, count_include_pad=True, **window), x.shape)
+    scaled = node.apply("add", node.apply("mul", mean, node.attr("alpha", 1e-4)), node.attr("bias", 1.0))
+    return node.apply("div", x, node.apply("pow", scaled, node.attr("beta", 0.75)))
+
+
+@rule("LpNormalization")
+def unit_length(node: OnnxNode, x: Value) -> Value:
+    """X divided by its norm along an axis; 0 where the norm is."""
+    axis, p = node.axis(int(node.attr("axis", -1)), len(x.shape)), int(node.attr("p", 2))
+    if p not in (1, 2):
+        raise node.fail(f"p is {p}; expected 1 or 2")
+    powers = node.apply("abs", x) if p == 1 else node.apply("mul", x, x)
+    norm = node.apply("sum", powers, axis=(axis,), keepdims=True)
+    norm = node.apply("sqrt", norm) if p == 2 else norm
+    none = node.apply("equal", norm, 0.0)
+    safe = node.apply("where", none, node.as_node(1.0, x), norm)
+    return node.apply("where", none, node.as_node(0.0, x), node.apply("div", x, safe))
+
+
+@composition("DeformConv")
+def deformed(
+    node: OnnxNode, x: Tensor, w: Tensor, offset: Tensor, bias: Tensor | None = None, mask: Tensor | None = None
+) -> Tensor:
+    """A convolution whose taps are moved by offsets, and weighted by a mask."""
+    if x.ndim != 4:
+        raise node.fail(f"its input is {x.shape}; supported is [N, C, H, W]")
+    pads = node.ints("pads", (0,) * 4) or ()
+    if pads[:2] != pads[2:]:
+        raise node.fail(f"pads is {pads}; supported is the same padding at both ends")
+    if mask is None:
+        mask = Tensor(np.ones((offset.shape[0], offset.shape[1] // 2, *offset.shape[2:]), np.float32))
+    stride, dilation = (node.ints(name, (1, 1)) or () for name in ("strides", "dilations"))
+    return deformable_conv2d(x, w, offset, mask, bias, stride, pads[:2], dilation, int(node.attr("group", 1)))

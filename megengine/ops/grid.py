@@ -1,0 +1,105 @@
+"""Sampling at any points of values with any number of spatial axes, as ONNX's GridSample defines it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from megengine.core.errors import ShapeError
+from megengine.dispatch import apply
+from megengine.ops.common import INT32, cast, choice
+from megengine.ops.resize import cubic_weights
+from megengine.tensor import Tensor
+
+INTERPOLATIONS = ("nearest", "linear", "cubic")
+BORDERS = ("zeros", "border", "reflection")
+
+
+def _reflected(at: Tensor, low: float, high: float) -> Tensor:
+    """Points brought into [low, high] by reflection at both ends."""
+    span = high - low
+    if span <= 0:
+        return at * 0 + low
+    distance = at - low
+    distance = distance - apply("floor", distance * (0.5 / span)) * (2 * span)
+    return apply("minimum", distance, 2 * span - distance) + low
+
+
+def _inside(at: Tensor, length: int, border: str, corners: bool) -> Tensor:
+    if border == "border":
+        return apply("clip", at, lo=0.0, hi=float(length - 1))
+    if border == "reflection":
+        return _reflected(at, *((0.0, length - 1.0) if corners else (-0.5, length - 0.5)))
+    return at
+
+
+def _even(at: Tensor) -> Tensor:
+    """The nearest integers; halves go to the even one."""
+    low = apply("floor", at)
+    fraction, odd = at - low, low - apply("floor", low * 0.5) * 2
+    up = apply("where", fraction == 0.5, odd, cast(fraction > 0.5, at.dtype))
+    return low + up
+
+
+def _taps(at: Tensor, interpolation: str) -> list[tuple[Tensor, Tensor | None]]:
+    """Positions of neighbours along an axis, and their weights."""
+    if interpolation == "nearest":
+        return [(_even(at), None)]
+    base = apply("floor", at)
+    t = at - base
+    if interpolation == "linear":
+        return [(base, 1 - t), (base + 1, t)]
+    return list(zip((base - 1, base, base + 1, base + 2), cubic_weights(t), strict=True))
+
+
+def grid_sample(x: Tensor, grid: Tensor, *, interpolation: str, border: str, corners: bool) -> Tensor:
+    """X [N,C,*size] at grid [N,*out,axes] (last spatial axis first; -1 and 1 are the ends) -> [N,C,*out].
+
+    The ends are the centres of the outer elements with `corners`, else their outer sides.
+    """
+    op, axes = "grid_sample", x.ndim - 2
+    choice(op, "interpolation", interpolation, INTERPOLATIONS)
+    choice(op, "border", border, BORDERS)
+    if axes < 1 or grid.ndim != axes + 2 or grid.shape[-1] != axes or grid.shape[0] != x.shape[0]:
+        raise ShapeError(f"{op}: x has shape {x.shape}, grid {grid.shape}; expected [N,C,*size] and [N,*out,axes]")
+    n, c, *size = x.shape
+    out = grid.shape[1:-1]
+    points = apply("reshape", grid, shape=(n, math.prod(out), axes))
+    columns = apply("split", points, sections=(1,) * axes, axis=2)[::-1]
+    taps = []
+    for column, length in zip(columns, size, strict=True):
+        at = apply("reshape", column, shape=points.shape[:2])
+        at = (at + 1) * ((length - 1) / 2) if corners else ((at + 1) * length - 1) * 0.5
+        at = at if interpolation == "cubic" else _inside(at, length, border, corners)
+        taps.append(_taps(at, interpolation))
+    flat = apply("transpose", apply("reshape", x, shape=(n, c, math.prod(size))), perm=(0, 2, 1))
+    batch = Tensor._wrap(np.arange(n, dtype=np.int32).reshape(n, 1), None, x.device)
+    terms = [_term(flat, batch, size, taken, border, corners) for taken in itertools.product(*taps)]
+    total = reduce(lambda a, b: a + b, terms)
+    return apply("reshape", apply("transpose", total, perm=(0, 2, 1)), shape=(n, c, *out))
+
+
+def _term(flat: Tensor, batch: Tensor, size: list[int], taken: Any, border: str, corners: bool) -> Tensor:
+    """What one neighbour of each point adds, [N, points, C]."""
+    place, weight, within = None, None, None
+    for (position, share), length in zip(taken, size, strict=True):
+        if border == "zeros":
+            here = apply("logical_and", position >= 0, position <= length - 1)
+            within = here if within is None else apply("logical_and", within, here)
+        position = apply("clip", _inside(position, length, border, corners), lo=0.0, hi=float(length - 1))
+        index = cast(position + 0.25, INT32)  # reflection may leave a whole number a little short
+        place = index if place is None else place * length + index
+        if share is not None:
+            weight = share if weight is None else weight * share
+    assert place is not None
+    values = apply("index", flat, batch, place, pattern=("i", "i", (None, None, None)))
+    if weight is not None:
+        values = values * apply("reshape", weight, shape=(*weight.shape, 1))
+    if within is not None:
+        inside = apply("reshape", within, shape=(*within.shape, 1))
+        values = apply("where", inside, values, Tensor(0.0, dtype=values.dtype))
+    return values
