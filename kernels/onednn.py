@@ -82,6 +82,14 @@ def _conv_lengths(problem: Problem) -> tuple[list[int], list[int]]:
     a = problem.attrs
     (top, bottom), (left, right) = a.padding
     oh, ow = problem.outputs[0].shape[2:]
+    if (w, kw, left, right) == (
+        1,
+        1,
+        0,
+        0,
+    ):  # along columns the library takes a fifth of the time; the bytes are the same
+        stride, dilation = a.stride[::-1], a.dilation[::-1]
+        return [n, c, 1, h, o, 1, kh, a.groups, 1, oh], [*stride, *dilation, 0, 0, top, bottom]
     return [n, c, h, w, o, kh, kw, a.groups, oh, ow], [*a.stride, *a.dilation, top, bottom, left, right]
 
 

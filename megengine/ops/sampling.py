@@ -346,6 +346,34 @@ def roi_align(
     return apply("transpose", y, perm=(0, 3, 1, 2))
 
 
+def roi_means(
+    x: Tensor, rois: Tensor, pictures: Tensor, *, size: tuple[int, int], samples: int, scale: float, shifted: bool
+) -> Tensor:
+    """Regions [R,4] (x0, y0, x1, y1) of x [N,C,H,W] as ONNX has them: [R,C,*size].
+
+    Samples up to one pixel outside count as on the edge, others as 0; without `shifted` no region is below one pixel.
+    """
+    corners = rois * scale - (0.5 if shifted else 0.0)
+    x0, y0, x1, y1 = (corners[:, k : k + 1] for k in range(4))
+    width, height = x1 - x0, y1 - y0
+    if not shifted:
+        width, height = (apply("clip", v, lo=1.0, hi=float("inf")) for v in (width, height))
+    n, cells = rois.shape[0], (*size, samples, samples)
+    starts = ((y0, height), (x0, width))
+    points = [start + length * _fractions(cells, axis, x) for axis, (start, length) in enumerate(starts)]
+    inside, clipped = None, []
+    for at, length in zip(points, x.shape[2:], strict=True):
+        here = apply("logical_and", at >= -1, at <= length)
+        inside = here if inside is None else apply("logical_and", inside, here)
+        clipped.append(apply("clip", at, lo=0.0, hi=float(length - 1)))
+    batch = apply("reshape", cast(pictures, INT32), shape=(n, 1))
+    pixels = sample(x, batch, *clipped, border="replicate")
+    assert inside is not None
+    pixels = apply("where", _last(inside), pixels, Tensor(0.0, dtype=pixels.dtype))
+    pixels = apply("reshape", pixels, shape=(n, *size, samples * samples, x.shape[1]))
+    return apply("transpose", apply("mean", pixels, axis=(3,), keepdims=False), perm=(0, 3, 1, 2))
+
+
 def _fractions(cells: tuple[int, int, int, int], axis: int, like: Tensor) -> Tensor:
     """Where the samples of all cells lie on an axis of a region, as parts of its length: [1, oh*ow*sy*sx]."""
     grid = np.indices(cells)

@@ -44,7 +44,43 @@ def _layer(m: Found) -> TensorNode:
     return m.apply("conv2d", *inputs, attrs=window, name=f"{name}_layer")
 
 
+_WEIGHT, _BIAS = const(), const()
+_VOLUME = call("conv3d", _X, _WEIGHT) | call("conv3d", _X, _WEIGHT, _BIAS)
+
+
+def _pictures(m: Found) -> TensorNode:
+    """A convolution over depth, height and width as one over height and width, whose channels are those of all depths
+    that the window covers.
+    """
+    attrs, name, x, weight = m.root.expr.attrs, m.root.name, m[_X], m[_WEIGHT].expr.value.numpy()
+    (step, *stride), (gap, *dilation), (ends, *padding) = (attrs[k] for k in ("stride", "dilation", "padding"))
+    n, depth, taps = m.root.shape[0], m.root.shape[2], weight.shape[2]
+    if any(ends):
+        widths = ((0, 0), (0, 0), ends, (0, 0), (0, 0))
+        x = m.apply("pad", x, attrs={"widths": widths, "mode": "constant", "value": 0.0}, name=f"{name}_padded")
+    planes = []
+    for tap in range(taps):
+        starts = (0, 0, tap * gap, 0, 0)
+        stops = (*x.shape[:2], tap * gap + (depth - 1) * step + 1, *x.shape[3:])
+        cut = {"starts": starts, "stops": stops, "steps": (1, 1, step, 1, 1)}
+        plane = m.apply("slice", x, attrs=cut, name=f"{name}_plane")
+        shape = (*plane.shape[:2], 1, *plane.shape[2:])
+        planes.append(m.apply("reshape", plane, attrs={"shape": shape}, name=f"{name}_plane"))
+    wide = planes[0] if taps == 1 else m.apply("concat", *planes, attrs={"axis": 2}, name=f"{name}_planes")
+    turned = m.apply("transpose", wide, attrs={"perm": (0, 3, 1, 2, 4, 5)}, name=f"{name}_pictures")
+    shape = (n * depth, x.shape[1] * taps, *x.shape[3:])
+    pictures = m.apply("reshape", turned, attrs={"shape": shape}, name=f"{name}_pictures")
+    flat = weight.reshape(weight.shape[0], weight.shape[1] * taps, *weight.shape[3:])
+    window = {"stride": (*stride,), "padding": (*padding,), "dilation": (*dilation,), "groups": attrs["groups"]}
+    inputs = (pictures, m.constant(flat, f"{name}_weight"), *([m[_BIAS]] if _BIAS in m else []))
+    y = m.apply("conv2d", *inputs, attrs=window, name=f"{name}_layer")
+    y = m.apply("reshape", y, attrs={"shape": (n, depth, *y.shape[1:])}, name=f"{name}_depths")
+    return m.apply("transpose", y, attrs={"perm": (0, 2, 1, 3, 4)}, name=f"{name}_volume")
+
+
 RULES = (
+    # integer layers have two spatial axes
+    Rule("volume_as_pictures", _VOLUME, _pictures),
     # slices move integers
     Rule("split_as_slices", call("split", _X), _part, shared=True),
     # that no convolution before it could take
@@ -54,7 +90,7 @@ RULES = (
 
 def canonicalize(graph: InternalGraph) -> InternalGraph:
     """A copy with constants computed, batch norms and constant additions folded into convolutions, activations that
-    are spelled out named, splits opened into slices, and other batch norms as layers.
+    are spelled out named, splits opened into slices, other batch norms as layers, and volumes as pictures.
     """
     g = graph.clone()
     run_passes(g)

@@ -281,3 +281,15 @@ def test_a_size_that_no_convolution_takes_back_is_left_to_the_reference():
     specs = [TensorSpec(s, np.dtype(np.float32)) for s in ((1, 2, 3, 3), (2, 2, 3, 3))]
     problem = Problem("conv_transpose2d", specs, [infer("conv_transpose2d", specs, attrs)], attrs)
     assert family("conv_transpose2d").select(problem, {}) is None
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_convolution_along_rows_runs_along_columns(groups):
+    """The bytes of pictures that are one pixel wide are those of pictures one pixel high."""
+    attrs = {"stride": (2, 1), "padding": ((3, 1), (0, 0)), "dilation": (2, 1), "groups": groups}
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in ((2, 8, 21, 1), (12, 8 // groups, 4, 1), (12,))]
+    specs = [TensorSpec(a.shape, a.dtype) for a in arrays]
+    problem = Problem("conv2d", specs, [infer("conv2d", specs, attrs)], attrs)
+    wanted = get_op("conv2d").reference(*(a.astype(np.float64) for a in arrays), **attrs)
+    np.testing.assert_allclose(onednn.onednn_conv2d.run(problem, *arrays), wanted, rtol=1e-5, atol=1e-5)

@@ -64,7 +64,7 @@ def known_scan(node: OnnxNode, run: Run) -> list[Any]:
     axes = tuple(node.axis(axis, len(x.shape)) for axis, x in zip(axes, sources, strict=True))
     lengths = {x.shape[axis] for axis, x in zip(axes, sources, strict=True)}
     if len(lengths) != 1 or max(lengths) > MOST_ROUNDS:
-        raise node.fail(f"its inputs have {sorted(lengths)} elements; expected one number, at most {MOST_ROUNDS}")
+        raise node.fail(f"the scanned axes have the lengths {sorted(lengths)}; expected one, at most {MOST_ROUNDS}")
     (length,), columns = lengths, [[] for _ in range(outputs)]
     for t in range(length):
         places = (length - 1 - t if flip else t for flip in back)

@@ -253,10 +253,12 @@ def global_pool(node: OnnxNode, x: Value) -> Value:
 
 
 @rule("BatchNormalization")
-def batch_norm(node: OnnxNode, x: Value, scale: Value, shift: Value, mean: Value, variance: Value) -> Value:
-    """Evaluation form only."""
-    if node.attr("training_mode", 0) or any(node.outputs[1:]):
-        raise node.fail("is in training mode; export the model in evaluation mode")
+def batch_norm(node: OnnxNode, x: Value, scale: Value, shift: Value, mean: Value, variance: Value) -> Any:
+    """With stored statistics, or (from opset 14 on) with those of the batch, which are mixed into the stored ones."""
+    if node.attr("training_mode", 0):
+        return _batch_norm_training(node, x, scale, shift, mean, variance)
+    if any(node.outputs[1:]):
+        raise node.fail("is in the training mode of opsets before 14; export the model in evaluation mode")
     if not node.attr("spatial", 1):
         raise node.fail("spatial=0 is not supported")
     if len(x.shape) < 2:
@@ -264,6 +266,22 @@ def batch_norm(node: OnnxNode, x: Value, scale: Value, shift: Value, mean: Value
     image = x if len(x.shape) == 4 else node.reshape(x, (*x.shape[:2], 1, math.prod(x.shape[2:])))
     y = node.apply("batch_norm", image, scale, shift, mean, variance, eps=float(node.attr("epsilon", 1e-5)))
     return node.reshape(y, x.shape)
+
+
+def _batch_norm_training(node: OnnxNode, x: Value, *parameters: Value) -> tuple[Value, ...]:
+    axes = (0, *range(2, len(x.shape)))
+    scale, shift, *stored = (node.reshape(p, (1, -1, *(1,) * (len(x.shape) - 2))) for p in parameters)
+    mean = node.apply("mean", x, axis=axes, keepdims=True)
+    centred = node.apply("sub", x, mean)
+    variance = node.apply("mean", node.apply("mul", centred, centred), axis=axes, keepdims=True)
+    length = node.apply("sqrt", node.apply("add", variance, float(node.attr("epsilon", 1e-5))))
+    y = node.apply("add", node.apply("mul", node.apply("div", centred, length), scale), shift)
+    kept = float(node.attr("momentum", 0.9))
+    mixed = (
+        node.apply("add", node.apply("mul", old, kept), node.apply("mul", new, 1 - kept))
+        for old, new in zip(stored, (mean, variance), strict=True)
+    )
+    return y, *(node.reshape(value, x.shape[1:2]) for value in mixed)
 
 
 @rule("Gemm")

@@ -1,4 +1,4 @@
-"""Import rules of sampling and windows: GridSample, Col2Im, RoiAlign, DeformConv, normalisations over neighbours."""
+"""Import rules of sampling and windows: GridSample, RoiAlign, DeformConv, normalisations over neighbours."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from megengine.convert.onnx.context import OnnxNode, Value, composition, rule
 from megengine.ops.grid import BORDERS, INTERPOLATIONS, grid_sample
-from megengine.ops.sampling import deformable_conv2d
+from megengine.ops.sampling import deformable_conv2d, roi_means
 from megengine.tensor import Tensor
 
 _INTERPOLATIONS = {"bilinear": "linear", "bicubic": "cubic"}  # names before opset 20
@@ -20,25 +20,6 @@ def sample(node: OnnxNode, x: Tensor, grid: Tensor) -> Tensor:
     if mode not in INTERPOLATIONS or border not in BORDERS:
         raise node.fail(f"mode {stated!r}, padding_mode {border!r}; expected of {INTERPOLATIONS} and {BORDERS}")
     return grid_sample(x, grid, interpolation=mode, border=border, corners=bool(node.attr("align_corners", 0)))
-
-
-@rule("Col2Im")
-def col2im(node: OnnxNode, x: Value, image_shape: Value, block_shape: Value) -> Value:
-    """Columns of windows, added where they come from."""
-    size, kernel = node.const_ints(1, "image_shape") or (), node.const_ints(2, "block_shape") or ()
-    axes = len(size)
-    stride, dilation = (node.ints(name, (1,) * axes) or () for name in ("strides", "dilations"))
-    pads = node.ints("pads", (0,) * 2 * axes) or ()
-    padding = tuple(zip(pads[:axes], pads[axes:], strict=True))
-    numbers = zip(size, kernel, stride, padding, dilation, strict=True)
-    out = tuple((n + sum(pair) - d * (k - 1) - 1) // s + 1 for n, k, s, pair, d in numbers)
-    if len(x.shape) != 3 or x.shape[1] % math.prod(kernel) or x.shape[2] != math.prod(out):
-        raise node.fail(f"columns {x.shape} do not fit image {size}, window {kernel}, padding {padding}")
-    channels = x.shape[1] // math.prod(kernel)
-    columns = node.reshape(x, (x.shape[0], channels, *kernel, *out))
-    perm = (0, 1, *range(2 + axes, 2 + 2 * axes), *range(2, 2 + axes))
-    moved = node.apply("transpose", columns, perm=perm)
-    return node.apply("fold", moved, size=size, stride=stride, padding=padding, dilation=dilation)
 
 
 @rule("LRN")
@@ -67,6 +48,18 @@ def unit_length(node: OnnxNode, x: Value) -> Value:
     none = node.apply("equal", norm, 0.0)
     safe = node.apply("where", none, node.as_node(1.0, x), norm)
     return node.apply("where", none, node.as_node(0.0, x), node.apply("div", x, safe))
+
+
+@composition("RoiAlign")
+def regions(node: OnnxNode, x: Tensor, rois: Tensor, pictures: Tensor) -> Tensor:
+    """Means of samples in the cells of regions."""
+    size = (int(node.attr("output_height", 1)), int(node.attr("output_width", 1)))
+    samples, mode = int(node.attr("sampling_ratio", 0)), node.attr("mode", "avg")
+    if mode != "avg" or samples < 1:
+        raise node.fail(f"mode is {mode!r}, sampling_ratio {samples}; supported are means of a fixed number of samples")
+    shifted = node.attr("coordinate_transformation_mode", "half_pixel" if node.opset >= 16 else "") == "half_pixel"
+    scale = float(node.attr("spatial_scale", 1.0))
+    return roi_means(x, rois, pictures, size=size, samples=samples, scale=scale, shifted=shifted)
 
 
 @composition("DeformConv")
