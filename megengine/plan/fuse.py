@@ -113,7 +113,31 @@ def _is_linear(m: Found) -> bool:
     return BIAS not in m or (m[BIASED].spec == m[PRODUCT].spec and m[BIAS].spec.size == m[PRODUCT].shape[1])
 
 
+# ---------------------------------------------------------------- large windows
+
+_LARGEST = call("max_pool2d", _X)
+
+
+def _by_axes(m: Found) -> TensorNode:
+    """The largest of a window as the largest of its rows, and of those the largest: the same numbers."""
+    a, name = m.root.expr.attrs, m.root.name
+    ((kh, kw), (sh, sw), (tall, wide)), none = (a[k] for k in ("kernel", "stride", "padding")), (0, 0)
+    rows = {"kernel": (1, kw), "stride": (1, sw), "padding": (none, wide)}
+    across = m.apply("max_pool2d", m[_X], attrs=rows, name=f"{name}_rows")
+    return m.apply(
+        "max_pool2d", across, attrs={"kernel": (kh, 1), "stride": (sh, 1), "padding": (tall, none)}, name=name
+    )
+
+
+def _is_large(m: Found) -> bool:
+    """True if comparing along one axis after the other saves at least a third."""
+    kh, kw = m.root.expr.attrs["kernel"]
+    height, (oh, ow) = m[_X].shape[2], m.root.shape[2:]
+    return 2 * kh * kw * oh * ow > 3 * (kw * height * ow + kh * oh * ow)
+
+
 RULES = (
+    Rule("split_window", _LARGEST, _by_axes, when=_is_large),
     Rule("fuse", _with_activation(_SUM | _CONV), _fused_conv),
     Rule("fuse", _with_activation(BIASED | PRODUCT), _fused_linear, when=_is_linear),
 )

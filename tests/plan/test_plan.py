@@ -183,3 +183,16 @@ def test_an_index_may_be_an_input(read):
     compiled = plan.compile(traced)
     for i in places:
         np.testing.assert_allclose(compiled(x, i)[0], net(tensor(x), tensor(i)).numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kernel", "stride", "steps"), [((5, 7), (1, 2), 2), ((3, 3), (2, 2), 1), ((1, 9), (1, 1), 1)])
+def test_the_largest_of_a_large_window_is_found_along_one_axis_after_the_other(kernel, stride, steps):
+    class Pool(M.Module):
+        def forward(self, x):
+            return F.max_pool2d(x, kernel, stride, (kernel[0] // 2, kernel[1] // 2))
+
+    x = np.random.default_rng(0).standard_normal((2, 3, 11, 12)).astype(np.float32)
+    x[0, 1, 4, 5] = np.nan
+    compiled = plan.compile(trace_module(Pool(), tensor(x)))
+    assert [step.op for step in compiled.steps].count("max_pool2d") == steps
+    np.testing.assert_array_equal(compiled(x)[0], Pool()(tensor(x)).numpy())
