@@ -112,7 +112,7 @@ class _Calls(_Reader):
         if isinstance(function, ast.Attribute) and not function.attr.startswith("_"):
             value = function.value
             root = value.id if isinstance(value, ast.Name) else ""
-            if not isinstance(value, (ast.Name, ast.Attribute)) or root == "_" or self.graph._names.get(root):
+            if not isinstance(value, (ast.Name, ast.Attribute)) or root == "_" or self.graph.names.get(root):
                 return self._method(self.read(value), function.attr)
         bare = path.removeprefix(HOME + ".").removeprefix("F.")
         raise OptionError(f"no function {path!r} in {HOME}{nearest(bare, known)}")
@@ -155,12 +155,12 @@ class _Ops(_Reader):
         nodes = [arg for arg in args if isinstance(arg, TensorNode)]
         if not nodes:
             raise OptionError(f"{op}: expected a node among its arguments")
-        last = max(nodes, key=lambda n: n.expr._key)
+        last = max(nodes, key=lambda n: n.expr.position)
         after = last.expr
         while (following := after._next) is not None and following.kind == "Input":
             after = following  # inputs come first
         inputs = [arg if isinstance(arg, TensorNode) else self._constant(arg, last, after) for arg in args]
-        after = max([after, *(n.expr for n in inputs)], key=lambda e: e._key)
+        after = max([after, *(n.expr for n in inputs)], key=lambda e: e.position)
         return self.graph.apply(op, *inputs, attrs=attrs, after=after, meta=dict(last.expr.meta))
 
     def _constant(self, value: Any, beside: TensorNode, after: Any) -> TensorNode:

@@ -68,7 +68,7 @@ def replace(session: Session, text: str) -> None:
     graph = node.graph
 
     def find(other: str) -> TensorNode:
-        found = graph._names.get(other)
+        found = graph.names.get(other)
         if not isinstance(found, TensorNode):
             names = [n.name for n in graph.nodes(recursive=False) if isinstance(n, TensorNode)]
             raise OptionError(f"{graph.qualname} has no value {other!r}{nearest(other, names)}")

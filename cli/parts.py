@@ -31,10 +31,10 @@ def part_at(graph: InternalGraph, path: str) -> InternalGraph:
         return found[0]
     pattern = path.replace("[", "[[]")  # * and ? alone stand for others
     if {*"*?"} & {*path} and any(expr.graph is not graph for expr in graph.exprs()):
-        graph = flattened(graph._owner, graph).graph
+        graph = flattened(graph.owner, graph).graph
     exprs = [expr for expr in graph.exprs() if not isinstance(expr, Constant | GetAttr | Input)]
     below = [expr for expr in exprs if any(fnmatchcase(prefix, pattern) for prefix in _prefixes(module_path(expr)))]
-    own = graph._names.get(path)
+    own = graph.names.get(path)
     below = below or [e for e in exprs if any(n is own if own else path in known_as(n) for n in e.outputs)]
     if not below:
         known = [prefix for expr in exprs for prefix in _prefixes(module_path(expr))]

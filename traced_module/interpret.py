@@ -31,7 +31,7 @@ def check_inputs(graph: InternalGraph, inputs: Sequence[Any]) -> list[Tensor]:
     if len(inputs) != len(wanted):
         raise ShapeError(f"graph {graph.name!r} takes {counted(len(wanted), 'input')}, got {len(inputs)}")
     tensors = [_as_input(node, x) for node, x in zip(wanted, inputs, strict=True)]
-    if graph._inputs_self():
+    if graph.of_calls:
         return tensors
     for node, x in zip(wanted, tensors, strict=True):
         if x.spec.shape != node.spec.shape:
@@ -87,9 +87,9 @@ class _Running:
     def keep(self, expr: Expr, made: Iterable[Any]) -> None:
         """An expression has given its values; those that nothing needs any more are dropped."""
         values, left = self.values, self.left
-        for node, x in zip(expr._outputs, made, strict=False):
+        for node, x in zip(expr.outputs, made, strict=False):
             values[id(node)] = x
-        for n in expr._inputs:
+        for n in expr.inputs:
             left[id(n)] -= 1
             if left[id(n)] == 0:
                 values.pop(id(n), None)
@@ -127,11 +127,11 @@ class _Interpreter:
         values: dict[int, Any] = {}
         supply = iter(tensors)
         for node in graph.inputs:
-            values[id(node)] = graph._owner if isinstance(node, ModuleNode) else self._seen(node, next(supply))
-        left = {id(n): sum(n._users.values()) for e in graph._order for n in e._outputs}
+            values[id(node)] = graph.owner if isinstance(node, ModuleNode) else self._seen(node, next(supply))
+        left = {id(n): sum(n._users.values()) for e in graph.exprs(recursive=False) for n in e.outputs}
         for n in graph.outputs:
             left[id(n)] += 1
-        return _Running(graph, iter(graph._order), values, left)
+        return _Running(graph, iter(graph.exprs(recursive=False)), values, left)
 
     def _until_entry(self, running: _Running) -> _Running | None:
         """Run a graph up to a call that enters another one, which is given; None at its end."""
@@ -142,7 +142,7 @@ class _Interpreter:
                 listener.replays(expr)
             if self.on_expr is not None:
                 self.on_expr(expr)
-            inputs = tuple([running.values[id(n)] for n in expr._inputs])
+            inputs = tuple([running.values[id(n)] for n in expr.inputs])
             child = self._entered(expr, inputs)
             if child is not None:
                 return self._enter(child, inputs[1:])

@@ -81,7 +81,6 @@ class AnyNode(Pattern):
     """Any node."""
 
     def accepts(self, node: Any) -> bool:
-        """True for a node."""
         return isinstance(node, Node)
 
 
@@ -92,7 +91,6 @@ class ConstantNode(Pattern):
     value: Any = None
 
     def accepts(self, node: Any) -> bool:
-        """True for a fixed value, which is the one that is looked for."""
         return is_fixed(node) and (self.value is None or np.array_equal(_value_of(node), self.value))
 
 
@@ -104,11 +102,9 @@ class Where(Pattern):
     condition: Callable[[Any], bool]
 
     def keys(self) -> set[Callee] | None:
-        """Those of the pattern."""
         return self.inner.keys()
 
     def fit(self, node: Any, search: _Search, then: Then) -> bool:
-        """What fits the pattern and meets the condition."""
         return self.inner.fit(node, search, lambda: self.condition(node) and search.bind(self, node) and then())
 
 
@@ -120,12 +116,10 @@ class OneOf(Pattern):
     chosen: dict[Callee | None, list[Pattern]] = field(default_factory=dict)  # those that can match, by what is called
 
     def keys(self) -> set[Callee] | None:
-        """Those of all choices."""
         keys = [choice.keys() for choice in self.choices]
         return None if None in keys else set().union(*(k or () for k in keys))
 
     def fit(self, node: Any, search: _Search, then: Then) -> bool:
-        """What fits one of the choices."""
         key = node.expr.callee if isinstance(node, Node) else None
         if key not in self.chosen:
             self.chosen[key] = [one for one in self.choices if (keys := one.keys()) is None or key in keys]
@@ -165,7 +159,6 @@ class Repeated(Pattern):
     least: int = 0
 
     def keys(self) -> set[Callee] | None:
-        """Those of the calls, if there must be one."""
         return self.target.keys() if self.least else None
 
     def fit(self, node: Any, search: _Search, then: Then) -> bool:
@@ -194,7 +187,6 @@ class CallOf(Pattern):
     commutative: bool = False
 
     def keys(self) -> set[Callee] | None:
-        """Those of what is called."""
         return self.target.keys()
 
     def fit(self, node: Any, search: _Search, then: Then) -> bool:

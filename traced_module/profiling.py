@@ -79,7 +79,6 @@ class Profile:
         return f"{clean(self.name)}: {self.seconds * 1e3:.3f} ms a run, median of {self.runs}"
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
         return html_table(HEADINGS, self._rows(), 3) + html_text(self._total())
 
     def __repr__(self) -> str:

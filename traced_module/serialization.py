@@ -41,12 +41,10 @@ class _ModuleState:
 
     @classmethod
     def get_module_state(cls, module: Module) -> _ModuleState:
-        """Of a layer."""
         kind = type(module)
         return cls((kind.__module__, kind.__qualname__), module.__getstate__(), "1.13.0", module)
 
     def to_module(self) -> Module:
-        """The layer again, which is made once."""
         if self.obj is None:
             home, name = self.module
             kind = getattr(sys.modules.get(home), name, None)

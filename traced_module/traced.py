@@ -205,7 +205,7 @@ class TracedModule(GraphOwner):
     def _tensors(self, prefix: str | None, recursive: bool) -> Iterator[tuple[str, Tensor, Module]]:
         # Parameters and buffers; of an op-level graph, its constants by node name.
         graph = next(iter(self._graphs.values()), None)
-        if graph is None or graph.arguments is not None or graph._inputs_self():
+        if graph is None or graph.arguments is not None or graph.of_calls:
             yield from super()._tensors(prefix, recursive)
             return
         head = f"{prefix}." if prefix else ""
@@ -253,7 +253,7 @@ class TracedModule(GraphOwner):
             object.__getattribute__(new, "__dict__").update(own)
             for arguments, graph in state["_graphs"].items() if graphs or new is not made[id(self)] else ():
                 own["_graphs"][arguments] = other = copied(graph, copier)
-                other._owner = new if graph._owner is not None else None
+                other._owner = new if graph.owner is not None else None
         return made
 
     def flatten(self) -> TracedModule:
@@ -284,11 +284,9 @@ class TracedModule(GraphOwner):
         return to_graphviz(self.graph, depth=depth)
 
     def _repr_svg_(self) -> str | None:
-        """What notebooks show of it where they take pictures only."""
         return notebook_svg(self.graphs)
 
     def _repr_html_(self) -> str | None:
-        """What notebooks show."""
         return notebook_html(self.graphs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:

@@ -110,7 +110,6 @@ class Analysis:
         return tuple(sorted(self.edges, key=lambda e: e.sqnr_db)[:count])
 
     def _repr_html_(self) -> str:
-        """What notebooks show: every edge."""
         rows = [
             (e.name, e.op, e.module, e.dtype, e.noise_from, f"{e.cut:.2%}", f"{e.cosine:.4f}", f"{e.sqnr_db:.1f}")
             for e in self.edges

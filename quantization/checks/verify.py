@@ -93,7 +93,6 @@ class VerifyResult:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
         return html_text(str(self))
 
 

@@ -29,13 +29,11 @@ class _ExactProduct(Function):
     w_dtype: QuantizedDType
 
     def forward(self, x: Tensor, w: Tensor) -> Tensor:
-        """Float32 result of the integer kernels."""
         self.inputs = (x, w)
         source, weight = to_stored(x, self.x_dtype), to_stored(w, self.w_dtype)
         return accumulate(self.product, source, constants(self.product, weight, None, self.x_dtype))
 
     def backward(self, output_grads: Tensor) -> Any:
-        """Gradients of the float op."""
         context = Context(self.inputs, (), self.product.float_attrs, (True, True))
         vjp: Any = get_op(self.product.float_op).vjp
         return vjp(context, output_grads)
@@ -53,9 +51,7 @@ class _Replaced(Function):
     value: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        """The other value."""
         return self.value
 
     def backward(self, output_grads: Tensor) -> Tensor:
-        """The gradient of x as if nothing was replaced."""
         return output_grads

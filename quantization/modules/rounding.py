@@ -96,7 +96,6 @@ class _LearntScale(Function):
     clamps_first: bool = False  # LSQ clamps before it rounds, so half a step beyond the ends is outside
 
     def forward(self, x: Tensor, p: Tensor) -> Tensor:
-        """Values on the grid, ties away from zero."""
         self.scale = np.float32(self.scale_of(p.numpy().reshape(-1)[0]))
         self.shape = p.shape
         try:
@@ -111,7 +110,6 @@ class _LearntScale(Function):
         return Tensor(self.q * self.scale)
 
     def backward(self, output_grads: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients of x and of p."""
         ct = output_grads.numpy()
         change = np.where(self.inside, self.q - self.t, self.q + np.float32(self.zero))
         grad = np.sum(ct * change, dtype=np.float64) * self.slope(self.scale)

@@ -36,7 +36,6 @@ class QuantReport:
     edges: dict[str, str]
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
         rows = [(one.name, one.op, one.module, one.reason, f"{one.share:.1%}") for one in self.floating]
         title = f"{counted(self.integer_layers, 'layer')} in integers, {counted(len(rows), 'op')} in float"
         return html_table(("in float", "op", "module", "reason", "share"), rows, numbers=1, title=title)

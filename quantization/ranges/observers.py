@@ -204,7 +204,6 @@ class HistogramObserver(MinMaxObserver):
         self.histogram = Tensor(np.r_[-1.0, np.zeros(bins - 1)])
 
     def forward(self, x_orig: Tensor) -> Tensor:
-        """x_orig itself."""
         return self.sideeffect_forward(x_orig)
 
     def sideeffect_forward(self, x_orig: Tensor) -> Tensor:
@@ -302,5 +301,4 @@ class PassiveObserver(Observer):
             self.orig_scale = qparams.scale
 
     def forward(self, x: Tensor) -> Tensor:
-        """X itself."""
         return x

@@ -100,7 +100,7 @@ class BasePass:
     def apply_optimization(self, mod: TracedModule, pass_ctx: PassContext) -> TracedModule:
         """Sweep over the module's graphs, again while something changes unless `run_once`."""
         for graph in mod.graphs:
-            with graph._edit(), graph._journal.runs(self.name):
+            with graph.journal.transaction(), graph.journal.runs(self.name):
                 self.sweep(graph)
             graph.lint()
         return mod
@@ -158,7 +158,7 @@ class BasePass:
 
 def _alive(graph: InternalGraph, *, backwards: bool) -> Iterator[Expr]:
     """Expressions as they are when the sweep begins, without those that were removed since."""
-    exprs = [e for e in graph._order if not isinstance(e, Input)]
+    exprs = [e for e in graph.exprs(recursive=False) if not isinstance(e, Input)]
     for expr in reversed(exprs) if backwards else exprs:
         if expr.in_graph:
             yield expr
@@ -172,7 +172,6 @@ class BackwardPass(BasePass):
     """Looks at expressions from the last to the first."""
 
     def visit_graph(self, graph: InternalGraph) -> bool:
-        """As `BasePass.visit_graph`, from the end."""
         return self._visit(graph, set(), backwards=True)
 
 
@@ -182,7 +181,6 @@ class _OwnPass(BasePass):
     own: ClassVar[Pass]
 
     def visit_graph(self, graph: InternalGraph) -> bool:
-        """Run it."""
         return self.own.run(graph)
 
 

@@ -109,7 +109,6 @@ class _Fits(Target):
         self.pattern = pattern
 
     def matches(self, expr: Expr) -> bool:
-        """True if the pattern fits."""
         return isinstance(expr, Expr) and self.pattern.fits(expr)
 
     def keys(self) -> None:
@@ -139,11 +138,9 @@ class CallPattern(ExprPattern):
         return super().check_users(check)
 
     def fits(self, expr: Expr) -> bool:
-        """True if the expression is such a call."""
         return self.op.fits(expr)
 
     def parts(self) -> tuple[ExprPattern, ...]:
-        """What is called, and the inputs."""
         return (self.op, *self.args)
 
     def _native(self, known: dict[int, Pattern]) -> Pattern:
@@ -170,11 +167,9 @@ class OrPattern(ExprPattern):
         return super().check_users(check)
 
     def fits(self, expr: Expr) -> bool:
-        """True if either does."""
         return self.left.fits(expr) or self.right.fits(expr)
 
     def parts(self) -> tuple[ExprPattern, ...]:
-        """Both."""
         return (self.left, self.right)
 
     def _native(self, known: dict[int, Pattern]) -> Pattern:
@@ -215,7 +210,6 @@ class ModulePattern(_Called):
         return self._asks(attrs)
 
     def fits(self, expr: Expr) -> bool:
-        """True for a call of such a module."""
         if not is_call_module(expr, self.target):
             return False
         return self._has_attrs(expr, object.__getattribute__(expr.inputs[0].owner, "__dict__"))
@@ -232,7 +226,6 @@ class FunctionPattern(_Called):
         return self._asks(params)
 
     def fits(self, expr: Any) -> bool:
-        """True for such a call."""
         return is_call_function(expr, self.target) and self._has_attrs(expr, expr.named_args if self.attrs else {})
 
 
@@ -244,7 +237,6 @@ class TensorMethodPattern(_Called):
         super().__init__(method)
 
     def fits(self, expr: Expr) -> bool:
-        """True for such a call."""
         return is_call_tensor_method(expr, self.target)
 
 
@@ -252,7 +244,6 @@ class ApplyDefPattern(_Called):
     """An applied op, by name."""
 
     def fits(self, expr: Expr) -> bool:
-        """True for that op."""
         return is_apply_def(expr, self.target)
 
 
@@ -260,7 +251,6 @@ class VarPattern(ExprPattern):
     """Any value."""
 
     def fits(self, expr: Expr) -> bool:
-        """Always."""
         return True
 
     def __repr__(self) -> str:
@@ -280,7 +270,6 @@ class ConstantPattern(ExprPattern):
     _check_users = False
 
     def fits(self, expr: Expr) -> bool:
-        """True for a constant."""
         return is_constant(expr)
 
     def __repr__(self) -> str:

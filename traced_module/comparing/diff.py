@@ -104,7 +104,6 @@ class GraphDiff:
     _repr_svg_ = to_svg  # for notebooks that show pictures only
 
     def _repr_html_(self) -> str:
-        """For notebooks: the list of changes and the picture."""
         return html_text(self.to_text()) + (html_picture(self.to_svg()) if self else "")
 
 
@@ -133,8 +132,8 @@ def diff(a: Model, b: Model) -> GraphDiff:
     with collection_paused():
         if isinstance(a, TracedModule) or isinstance(b, TracedModule):
             found.modules(a, b)
-        elif isinstance(a._owner, TracedModule) and isinstance(b._owner, TracedModule):
-            found.modules(a._owner, b._owner, graphs=[(a, b)])
+        elif isinstance(a.owner, TracedModule) and isinstance(b.owner, TracedModule):
+            found.modules(a.owner, b.owner, graphs=[(a, b)])
         else:
             found.graphs("", "", [(a, b)])
         return GraphDiff(tuple(folded(found.changes, found.matchings)), tuple(found.matchings))

@@ -114,7 +114,7 @@ class _Graph:
         weight = b.inputs[1].name if isinstance(b, Apply) and len(b.inputs) > 1 else "weight"
         changed = [c for c in self._weights(host) if c.distance is not None]
         most = max(changed, key=lambda c: (c.new == weight, c.norm or 0.0))
-        in_order = sorted((a, *parts), key=lambda e: e._key)
+        in_order = sorted((a, *parts), key=lambda e: e.position)
         return Change(
             kind="changed",
             where=self.where,

@@ -22,7 +22,7 @@ Renamed = Callable[[str], str]  # path of a module of the first graph -> its pat
 
 def match_graphs(a: InternalGraph, b: InternalGraph, renamed: Renamed = str) -> Matching:
     """The matching with the cheapest differences. It does not depend on the order of the two graphs."""
-    turned = (len(b._order), repr(b)) < (len(a._order), repr(a))
+    turned = (len(b.exprs(recursive=False)), repr(b)) < (len(a.exprs(recursive=False)), repr(a))
 
     def cost(m: Matching) -> float:
         changes = graph_changes(m.exchanged() if turned else m, "", renamed)

@@ -30,7 +30,7 @@ class Side:
 
     def __init__(self, graph: InternalGraph) -> None:
         self.graph = graph
-        self.exprs: list[Expr] = list(graph.exprs(recursive=False))
+        self.exprs: list[Expr] = graph.exprs(recursive=False)
         self.index = {id(e): i for i, e in enumerate(self.exprs)}
         self.makers = [[self.index[id(n.expr)] for n in e.inputs] for e in self.exprs]
         self.users: list[list[tuple[int, int, int]]] = [[] for _ in self.exprs]  # (user, its place, which result)

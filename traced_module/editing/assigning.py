@@ -61,10 +61,10 @@ def _edit_models(nodes: Sequence[Any], edit: Edit, what: str) -> None:
     """Edit each model that the nodes are of, in one transaction each, which all end together."""
     models: dict[int, list[Any]] = {}
     for node in nodes:
-        models.setdefault(id(node.graph._journal), []).append(node)
+        models.setdefault(id(node.graph.journal), []).append(node)
     with ExitStack() as transactions:
         for found in models.values():
-            transactions.enter_context(found[0].graph._top._edit(what))
+            transactions.enter_context(found[0].graph.top.journal.transaction(what))
         for found in models.values():
             edit(found)
         for node in nodes:
@@ -72,8 +72,7 @@ def _edit_models(nodes: Sequence[Any], edit: Edit, what: str) -> None:
 
 
 def _graphs_of_modules() -> list[InternalGraph]:
-    """Graphs that belong to a module, of all models."""
-    return [graph for graph in list(alive) if graph._owner is not None]
+    return [graph for graph in list(alive) if graph.owner is not None]
 
 
 def assigned(holder: Module, name: str, old: Any, value: Any) -> bool:
@@ -121,7 +120,7 @@ def _reads(holder: Module, name: str) -> list[Node]:
     """Nodes of all graphs that read an attribute. Raises GraphError if some read what is inside of it by its path."""
     found = []
     for graph in _graphs_of_modules():
-        for expr in graph._order:
+        for expr in graph.exprs(recursive=False):
             places = list(places_read(expr)) if isinstance(expr, GetAttr) else []
             if not any(at is holder and part == name for at, part in places):
                 continue
@@ -156,7 +155,7 @@ def _uses(layer: Module) -> list[ModuleNode]:
     """Nodes of all graphs that stand for a layer, or for one that holds it."""
     found = []
     for graph in _graphs_of_modules():
-        reads = [expr.output for expr in graph._order if isinstance(expr, GetAttr)]
+        reads = [expr.output for expr in graph.exprs(recursive=False) if isinstance(expr, GetAttr)]
         found += [n for n in reads if isinstance(n, ModuleNode) and _is_in(layer, _module_of(n))]
     return found
 

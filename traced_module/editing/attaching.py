@@ -12,6 +12,7 @@ from megengine.traced_module.ir.functions import get_subattr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, module_of
 from megengine.traced_module.ir.owner import GraphOwner
+from megengine.traced_module.ir.primitives import share_history
 from megengine.traced_module.ir.provenance import graph_path, inside
 
 
@@ -22,7 +23,7 @@ def attach(graph: InternalGraph, path: str, made: GraphOwner, ahead: tuple[int, 
     that its graphs got are not counted in the history yet.
     """
     graphs = graphs_of(made)
-    journal = graph._journal
+    journal = graph.journal
     join(graph, graphs, (journal.next_node + ahead[0], journal.next_expr + ahead[1]))
     below = "_".join((graph.name, *path.split("."))), f"{graph.qualname}.{path}"
     at = ".".join(part for part in (graph_path(graph), path) if part)
@@ -45,32 +46,32 @@ def graphs_of(module: GraphOwner) -> list[InternalGraph]:
 
 def all_exprs(top: InternalGraph) -> Iterator[Expr]:
     """Expressions of all graphs of a module: also of those that nothing calls at present."""
-    owner: Any = top._owner
+    owner: Any = top.owner
     if not hasattr(owner, "graphs"):
         yield from top.exprs()
         return
     for graph in graphs_of(owner):
-        if graph._top is top:
-            yield from graph._order
+        if graph.top is top:
+            yield from graph.exprs(recursive=False)
 
 
 def is_of_top(graph: InternalGraph) -> bool:
     """True for the graphs of the outermost module, which no call enters."""
-    return graph._top is graph or (graph._owner is not None and graph._owner is graph._top._owner)
+    return graph.top is graph or (graph.owner is not None and graph.owner is graph.top.owner)
 
 
 def take_in(graph: InternalGraph, graphs: Sequence[InternalGraph]) -> None:
     """Let graphs of one history become part of that of another graph, under ids that are not in use there."""
-    own = graphs[0]._journal
-    join(graph, graphs, graph._journal.counts)
-    graph._journal.skip(own.counts)
+    own = graphs[0].journal
+    join(graph, graphs, graph.journal.counts)
+    graph.journal.skip(own.counts)
 
 
 def join(graph: InternalGraph, graphs: Sequence[InternalGraph], shift: tuple[int, int]) -> None:
     """Let graphs count and remember edits together with another one; their (node, expression) ids go up."""
+    share_history(graphs, graph.top)
     for each in graphs:
-        each._journal, each._top = graph._journal, graph._top
-        for expr in each._order:
+        for expr in each.exprs(recursive=False):
             expr._id += shift[1]
             for node in expr.outputs:
                 node._id += shift[0]
@@ -82,7 +83,7 @@ def _rename(graphs: Sequence[InternalGraph], old: tuple[str, str], new: tuple[st
 
     for graph in graphs:
         graph.name, graph.qualname = moved(graph.name, 0), moved(graph.qualname, 1)
-        for expr in graph._order:
+        for expr in graph.exprs(recursive=False):
             expr.meta.update(inside(expr.meta, path))
             for node in expr.outputs:
                 node._qualname = moved(node.qualname, 1)
@@ -111,7 +112,6 @@ def attribute_at(node: ModuleNode, path: str) -> tuple[Any, str, Any]:
 
 def own_history(graphs: Sequence[InternalGraph]) -> None:
     """Let graphs be those of one module: the first is the outermost, and edits of all are undone together."""
-    for graph in graphs:
-        graph._journal, graph._top = graphs[0]._journal, graphs[0]
     if graphs:
-        graphs[0]._journal.recording = True
+        share_history(graphs, graphs[0])
+        graphs[0].journal.recording = True

@@ -20,23 +20,23 @@ def where_it_stands(graph: InternalGraph, part: Any) -> str:
     """Where a node or expression that a graph does not have stands, and what to do."""
     if not isinstance(part, (Node, Expr)):
         return f"; it is a {type(part).__name__}, expected a part of the graph"
-    if part._graph is graph:
+    if part.top_graph is graph:
         return "; it was taken out of it"
-    if part._graph._top is graph._top:
-        return f"; it stands in the graph of {part._graph.qualname}: edit that one, as its .top_graph gives it"
+    if part.top_graph.top is graph.top:
+        return f"; it stands in the graph of {part.top_graph.qualname}: edit that one, as its .top_graph gives it"
     return "; it stands in a graph of another model"
 
 
 def check_owned(graph: InternalGraph, what: str, nodes: Iterable[Node]) -> None:
     for n in nodes:
-        if not isinstance(n, Node) or graph._names.get(n._name) is not n:
+        if not isinstance(n, Node) or graph.names.get(n._name) is not n:
             raise GraphError(f"{what}: node {n!r} does not belong to graph {graph.name!r}{where_it_stands(graph, n)}")
 
 
 def check_expr(graph: InternalGraph, what: str, expr: Any, kind: type[Expr] = Expr) -> None:
     if isinstance(expr, Node):
         raise GraphError(f"{what}: {expr.name!r} is a node; expected the expression that makes it: node.expr")
-    if not isinstance(expr, Expr) or expr._graph is not graph or not expr.in_graph:
+    if not isinstance(expr, Expr) or expr.top_graph is not graph or not expr.in_graph:
         raise GraphError(
             f"{what}: expression {expr!r} does not belong to graph {graph.name!r}{where_it_stands(graph, expr)}"
         )
@@ -54,7 +54,7 @@ def check_before(what: str, inputs: Iterable[Node], before: Expr | None) -> None
     if before is None:
         return
     for n in inputs:
-        if n.expr._key >= before._key:
+        if n.expr.position >= before.position:
             place = (
                 f"{before!r}; use a value made before it" if what in _USING else "the place of insertion; insert later"
             )
@@ -63,7 +63,7 @@ def check_before(what: str, inputs: Iterable[Node], before: Expr | None) -> None
 
 def check_kept(expr: Expr, *changed: Any) -> None:
     """`check_same`, which is left to the end of a transaction."""
-    if not expr._graph._journal.deferring:
+    if not expr.top_graph.journal.deferring:
         check_same(expr, *changed)
 
 

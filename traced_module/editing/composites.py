@@ -91,15 +91,15 @@ def replacement(graph: InternalGraph, node: ModuleNode, module: Module) -> Trace
             "calls; trace it first (trace_module)"
         )
     made = traced_for(module, list(calls.values()), f"replace_module: {node.qualname}")
-    counts = made.graphs[0]._journal.counts
-    attach(graph, node._expr.name, made)
-    graph._journal.skip(counts)
+    counts = made.graphs[0].journal.counts
+    attach(graph, node.expr.name, made)
+    graph.journal.skip(counts)
     return made
 
 
 def calls_to_renew(graph: InternalGraph, node: ModuleNode) -> list[Call]:
     """Calls of what a node reads; where its module has several graphs, those of all of them."""
-    if len(getattr(graph._owner, "graphs", ())) > 1:
+    if len(getattr(graph.owner, "graphs", ())) > 1:
         return calls_of(graph, node)
     return [user for user in node.users if isinstance(user, Call) and is_call_module(user)]
 
@@ -112,14 +112,14 @@ def check_not_read_inside(graph: InternalGraph, node: ModuleNode) -> None:
     """
     if is_leaf_module(node.owner):
         return
-    holder, name, _ = attribute_at(node._expr._inputs[0], node._expr.name)
-    for expr in all_exprs(graph._top):
+    holder, name, _ = attribute_at(node.expr.inputs[0], node.expr.name)
+    for expr in all_exprs(graph.top):
         if not isinstance(expr, GetAttr) or "." not in expr.name:
             continue
         *inside, _ = places_read(expr)
         if any(at is holder and part == name for at, part in inside):
             raise GraphError(
-                f"replace_module: {expr.name!r} is read by {expr._graph.qualname} through {node.qualname}; replace "
+                f"replace_module: {expr.name!r} is read by {expr.top_graph.qualname} through {node.qualname}; replace "
                 "the layers inside it, or remove what uses them"
             )
 
@@ -127,7 +127,7 @@ def check_not_read_inside(graph: InternalGraph, node: ModuleNode) -> None:
 def give_arguments(calls: Sequence[Call]) -> None:
     """Let calls of a module that is another one now have their arguments in its form, with its defaults."""
     for call in calls:
-        module = call._inputs[0].owner
+        module = call.inputs[0].owner
         if not issubclass(type(module), GraphOwner):
             continue
         _, *args = call.args
@@ -136,23 +136,23 @@ def give_arguments(calls: Sequence[Call]) -> None:
         except TypeError:
             continue  # inferring the call tells what is wrong
         if flatten((tuple(args), kwargs))[1] != flatten((tuple(call.args[1:]), call.kwargs))[1]:
-            call.set_args_kwargs(call._inputs[0], *args, **kwargs)
+            call.set_args_kwargs(call.inputs[0], *args, **kwargs)
 
 
 def calls_of(graph: InternalGraph, node: ModuleNode) -> list[Call]:
     """Calls of what a node reads, in every graph that reads it from the same place."""
-    wanted = attribute_at(node._expr._inputs[0], node._expr.name)[:2]
+    wanted = attribute_at(node.expr.inputs[0], node.expr.name)[:2]
     module, name = node.owner, wanted[1]
     return [
         expr
-        for expr in all_exprs(graph._top)
-        if isinstance(expr, Call) and is_call_module(expr) and _reads(expr._inputs[0], module, (wanted[0], name))
+        for expr in all_exprs(graph.top)
+        if isinstance(expr, Call) and is_call_module(expr) and _reads(expr.inputs[0], module, (wanted[0], name))
     ]
 
 
 def _reads(node: Any, module: Module, place: tuple[Any, str]) -> bool:
-    expr = node._expr
+    expr = node.expr
     if not isinstance(expr, GetAttr) or expr.name.rpartition(".")[2] != place[1] or node.owner is not module:
         return False
-    holder, name, _ = attribute_at(expr._inputs[0], expr.name)
+    holder, name, _ = attribute_at(expr.inputs[0], expr.name)
     return holder is place[0] and name == place[1]

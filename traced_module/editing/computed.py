@@ -36,8 +36,8 @@ def made_again(origin: Origin) -> Any:
 def computed_again(function: F) -> F:
     """Declare a function of layers, nodes, numbers and arrays that logs name and call again.
 
-    A pass calls it by `graph._computed(function, ...)` and puts what it gives into the graph. It depends on nothing but
-    its arguments.
+    A pass calls it by `graph.journal.computed(function, ...)` and puts the result into the graph, which depends on
+    nothing but its arguments.
     """
     FUNCTIONS[function.__name__] = function
     return function

@@ -22,16 +22,16 @@ def drop_dead_parts(graph: InternalGraph) -> None:
 
     Of a flattened module, graphs of submodules that nothing calls and that read what goes are forgotten.
     """
-    with graph._edit("compile"):
-        for each in _entered_from([graph], graph._journal):
+    with graph.journal.transaction("compile"):
+        for each in _entered_from([graph], graph.journal):
             remove_dead(each)
-        top = graph._top
-        held = getattr(top._owner, "graphs", ())
-        if not top._inputs_self() or not any(top is one for one in held):
+        top = graph.top
+        held = getattr(top.owner, "graphs", ())
+        if not top.of_calls or not any(top is one for one in held):
             return  # of ops, or a copy that its module does not hold
-        live = _entered_from(held, top._journal)
+        live = _entered_from(held, top.journal)
         used = {place for each in live for place in _places_read(each)}
-        kept, unused = _parts(top._owner, used)
+        kept, unused = _parts(top.owner, used)
         gone = {(id(holder), name) for _, holder, name, _ in unused}
         for module, forgotten in _broken_graphs(kept, live, gone):
             forget_graphs(top, module, forgotten)
@@ -41,11 +41,11 @@ def drop_dead_parts(graph: InternalGraph) -> None:
 
 def _entered_from(graphs: Any, journal: Any) -> list[InternalGraph]:
     """Graphs of one history, and all that their calls enter, each once."""
-    found = {id(graph): graph for graph in graphs if graph._journal is journal}
+    found = {id(graph): graph for graph in graphs if graph.journal is journal}
     todo = list(found.values())
     while todo:
         for child in child_graphs(todo.pop()):
-            if id(child) not in found and child._journal is journal:
+            if id(child) not in found and child.journal is journal:
                 found[id(child)] = child
                 todo.append(child)
     return list(found.values())
@@ -53,7 +53,9 @@ def _entered_from(graphs: Any, journal: Any) -> list[InternalGraph]:
 
 def _places_read(graph: InternalGraph) -> Iterator[Place]:
     """Every attribute on the way to a layer or tensor that a graph reads."""
-    return ((id(at), part) for e in graph._order if isinstance(e, GetAttr) for at, part in places_read(e))
+    return (
+        (id(at), part) for e in graph.exprs(recursive=False) if isinstance(e, GetAttr) for at, part in places_read(e)
+    )
 
 
 def _parts(owner: Any, used: set[Place]) -> tuple[list[Any], list[tuple[str, Any, str, Any]]]:
@@ -85,7 +87,7 @@ def _broken_graphs(kept: list[Any], live: list[InternalGraph], gone: set[Place])
     while before < len(broken):
         before = len(broken)
         for graph in uncalled:
-            calls = {id(child_graph(expr)) for expr in graph._order}
+            calls = {id(child_graph(expr)) for expr in graph.exprs(recursive=False)}
             if calls & broken or any(place in gone for place in _places_read(graph)):
                 broken.add(id(graph))
     for module in kept:

@@ -108,7 +108,7 @@ class EditLog:
                 it was.
         """
         graph = _top(model)
-        journal = graph._journal
+        journal = graph.journal
         if journal.open is not None:
             raise GraphError("replay: a transaction is open; leave it first")
         recording, undone, count = journal.recording, list(journal.undone), len(journal.done)
@@ -169,10 +169,10 @@ def _top(model: Any) -> InternalGraph:
     if isinstance(model, TracedModule):
         if not model.graphs:
             raise GraphError("replay: the module has no graph")
-        return model.graphs[0]._top
+        return model.graphs[0].top
     if not isinstance(model, InternalGraph):
         raise GraphError(f"replay: expected a TracedModule or an InternalGraph, got {type(model).__name__}")
-    if model._top is not model:
+    if model.top is not model:
         raise GraphError(f"replay: {model.qualname} is called by another graph; give the outermost one")
     return model
 

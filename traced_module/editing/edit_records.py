@@ -32,7 +32,7 @@ Address = list[Any]  # [path of the module, which of its graphs]
 def addresses_of(top: InternalGraph) -> dict[int, tuple[Address, InternalGraph]]:
     """How the graphs of a traced module are named in a log: by the path of their module and their place in it."""
     found: dict[int, tuple[Address, InternalGraph]] = {}
-    todo: list[tuple[str, Any]] = [("", top._owner)]
+    todo: list[tuple[str, Any]] = [("", top.owner)]
     seen: set[int] = set()
     while todo:
         path, module = todo.pop()
@@ -40,7 +40,7 @@ def addresses_of(top: InternalGraph) -> dict[int, tuple[Address, InternalGraph]]
             continue  # the outermost one of a graph of ops is None
         seen.add(id(module))
         for i, graph in enumerate(module.graphs):
-            if graph._journal is top._journal:
+            if graph.journal is top.journal:
                 found.setdefault(id(graph), ([path, i], graph))
         entries = object.__getattribute__(module, "__dict__").items()
         below = [(f"{path}.{k}" if path else k, v) for k, v in entries if issubclass(type(v), TracedModule)]
@@ -50,7 +50,7 @@ def addresses_of(top: InternalGraph) -> dict[int, tuple[Address, InternalGraph]]
 
 
 def _address_of_top(top: InternalGraph) -> Address:
-    graphs = top._owner.graphs if isinstance(top._owner, TracedModule) else ()
+    graphs = top.owner.graphs if isinstance(top.owner, TracedModule) else ()
     # of ops, or a copy that its module does not hold: as if it were the first
     return ["", next((i for i, graph in enumerate(graphs) if graph is top), 0)]
 
@@ -74,10 +74,10 @@ def parts_of(module: Any) -> dict[int, tuple[Any, str]]:
 
 def weights_of(top: InternalGraph) -> list[tuple[str, np.ndarray]]:
     """The weights of a model at either level, by their names."""
-    if top._inputs_self():
-        found = ((path, part._storage()) for part, path in parts_of(top._owner).values() if isinstance(part, Tensor))
+    if top.of_calls:
+        found = ((path, part._storage()) for part, path in parts_of(top.owner).values() if isinstance(part, Tensor))
     else:
-        found = ((e.name, e.value._storage()) for e in top._order if isinstance(e, Constant))
+        found = ((e.name, e.value._storage()) for e in top.exprs(recursive=False) if isinstance(e, Constant))
     return sorted(found, key=lambda pair: pair[0])
 
 
@@ -90,15 +90,15 @@ class _Call:
     __slots__ = ("expr", "ident", "inputs", "kept", "outputs", "own", "qualname")
 
     def __init__(self, expr: Call) -> None:
-        self.qualname = expr._graph.qualname
-        self.expr, self.ident, self.kept = expr, expr._id, expr._disable_remove
+        self.qualname = expr.top_graph.qualname
+        self.expr, self.ident, self.kept = expr, expr.id, expr._disable_remove
         self.own = [getattr(expr, name) for name in expr._own]
-        self.inputs = [n._name for n in expr._inputs]
-        self.outputs = [(n._id, n._name, n._qualname, n._spec) for n in expr._outputs]
+        self.inputs = [n._name for n in expr.inputs]
+        self.outputs = [(n.id, n._name, n.qualname, n.spec) for n in expr.outputs]
 
     def restored(self) -> Call:
         """The call with nodes of those names."""
-        graph = self.expr._graph
+        graph = self.expr.top_graph
         expr: Any = self.expr._copy(graph)
         expr._id, expr._disable_remove = self.ident, self.kept
         for name, value in zip(expr._own, self.own, strict=True):
@@ -166,7 +166,7 @@ class Recorder:
             self._edits.append(edit)
             if self.running and self._arrays() > held and self._baked is None:
                 edit["computed_by"] = self.running[-1]
-                self._baked = edit, weights_of(args[0]._top)
+                self._baked = edit, weights_of(args[0].top)
 
     def _arrays(self) -> int:
         return len(self.writer.values.arrays) if "writer" in self.__dict__ else 0
@@ -191,10 +191,10 @@ class Recorder:
         self._linked = [(edit, meta.copy(), call) for edit, meta, call in self._linked]
 
     def _at(self, graph: InternalGraph) -> Address:
-        if graph is graph._top and id(graph) not in self.addresses:  # no need to look at all modules
+        if graph is graph.top and id(graph) not in self.addresses:  # no need to look at all modules
             self.addresses[id(graph)] = _address_of_top(graph), graph
         elif id(graph) not in self.addresses:
-            self.addresses.update(addresses_of(graph._top))
+            self.addresses.update(addresses_of(graph.top))
         if id(graph) not in self.addresses:
             raise FileFormatError(f"{graph.qualname} is no graph of the traced module that is edited")
         return self.addresses[id(graph)][0]
@@ -203,7 +203,6 @@ class Recorder:
         """A part of another change."""
 
     def link(self, graph: InternalGraph, expr: Expr, before: Expr | None) -> dict[str, Any]:
-        """A new expression."""
         place = None if before is None else expr_name(before)
         call = _Call(expr) if isinstance(expr, Call) and _is_fixed(expr) else None
         described = None if call is not None else self.writer.without_meta(expr, graph.qualname)
@@ -212,21 +211,17 @@ class Recorder:
         return edit
 
     def unlink(self, graph: InternalGraph, expr: Expr) -> dict[str, Any]:
-        """An expression that is removed."""
         return {"do": "unlink", "graph": self._at(graph), "expr": expr_name(expr), "was": expr._body()}
 
     def use(self, graph: InternalGraph, expr: Expr, places: Places, old: Nodes, new: Nodes) -> dict[str, Any]:
-        """Other operands."""
         return {"do": "use", "graph": self._at(graph), "expr": expr_name(expr), **_told("inputs", places, old, new)}
 
     def outputs(self, graph: InternalGraph, places: Places, old: Nodes, new: Nodes) -> dict[str, Any]:
-        """Other results of the graph."""
         return {"do": "outputs", "graph": self._at(graph), **_told("nodes", places, old, new)}
 
     def arguments(
         self, graph: InternalGraph, expr: Call, inputs: Sequence[Node], arguments: Arguments
     ) -> dict[str, Any]:
-        """Other arguments of a call."""
         args, kwargs = self._call(inputs, arguments, expr.name)
         place = {"graph": self._at(graph), "expr": expr_name(expr), "was": expr._body()}
         return {"do": "arguments", **place, "args": args, "kwargs": kwargs}
@@ -237,19 +232,16 @@ class Recorder:
         return [value(v, where) for v in args], {k: value(v, f"{where}.{k}") for k, v in kwargs.items()}
 
     def results(self, graph: InternalGraph, call: Call, nodes: Nodes, out_def: TreeDef | None) -> dict[str, Any]:
-        """Other results of a call."""
         edit = {"do": "results", "graph": self._at(graph), "expr": expr_name(call)}
-        edit |= {"was": [n._name for n in call._outputs], "outputs": list(map(node_out, nodes))}
+        edit |= {"was": [n._name for n in call.outputs], "outputs": list(map(node_out, nodes))}
         if out_def is not None:
             edit["value"] = self.writer.values.value(unflatten(out_def, nodes), call.name)
         return edit
 
     def rename(self, graph: InternalGraph, node: Node, new: str) -> dict[str, Any]:
-        """Another name of a node."""
         return {"do": "rename", "graph": self._at(graph), "node": node.name, "new": new}
 
     def module(self, graph: InternalGraph, node: ModuleNode, path: str, was: Any, value: Any) -> dict[str, Any]:
-        """A new attribute of the module of a node, or another layer in the place of one."""
         place = {"graph": self._at(graph), "node": node.name, "path": path}
         self._look(graph)
         old = None if was is None else class_path(was)
@@ -259,7 +251,6 @@ class Recorder:
         return {**edit, "value": self.writer.values.value(value, path)}
 
     def setting(self, graph: InternalGraph, node: ModuleNode, layer: Module, name: str, value: Any) -> dict[str, Any]:
-        """A setting of a layer, or of one inside of it."""
         inner = next(path for path, module in node.owner.named_modules() if module is layer)
         out = self.writer.values.value
         old = object.__getattribute__(layer, "__dict__")[name]
@@ -268,18 +259,16 @@ class Recorder:
         return {"do": "setting", **place, "was": was, "value": out(value, name)}
 
     def drop(self, graph: InternalGraph, path: str, name: str, value: Any) -> dict[str, Any]:
-        """An attribute that goes."""
         self._look(graph)
         return {"do": "drop", "graph": self._at(graph), "path": path, "name": name, "was": class_path(value)}
 
     def forget(self, graph: InternalGraph) -> dict[str, Any]:
-        """A graph of a submodule that goes."""
         return {"do": "forget", "graph": self._at(graph)}
 
     def _look(self, graph: InternalGraph) -> None:
         """See what the model has before layers of it are exchanged."""
         if self._model is None:
-            self._model = parts_of(graph._top._owner)
+            self._model = parts_of(graph.top.owner)
 
     def _known(self, value: Any, where: str) -> dict[str, Any] | None:
         if self._model is not None and id(value) in self._model:
@@ -296,11 +285,9 @@ class Recorder:
         return [json.loads(text) for text in writer.all(module)]
 
     def owner(self, graph: InternalGraph) -> dict[str, Any]:
-        """The module is called as the graph says."""
         return {"do": "owner", "graph": self._at(graph)}
 
     def set(self, graph: InternalGraph, target: Any, attribute: str, value: Any) -> dict[str, Any]:
-        """An attribute of a graph, expression or node."""
         place: dict[str, Any] = {"graph": self._at(graph)}
         if isinstance(target, TensorNode):
             device = {"device": value.device} if value.device != target.spec.device else {}

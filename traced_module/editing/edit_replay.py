@@ -68,7 +68,6 @@ class _Pending:
     expected: type
 
     def made(self) -> Any:
-        """The tensor or layer."""
         given = tuple([self.values.value(v) for v in self.entry["given"]])
         found = made_again(Origin(self.entry["computed"], given, self.entry["index"]))
         if not isinstance(found, self.expected) or isinstance(found, TracedModule):
@@ -107,7 +106,7 @@ class Replay:
         for entry in step.layers:
             self._add(values, entry, "layers", Module) or values.add_layer(entry)
         self.done.append(values)
-        with self.top._edit(step.what):
+        with self.top.journal.transaction(step.what):
             changes = _Changes(self, values, step)
             for edit in step.edits:
                 changes.perform(edit)
@@ -120,7 +119,7 @@ class Replay:
             found = getattr(self.done[step], kind)[place]
         elif "model" in entry:
             check_path(entry["model"])
-            found = get_subattr(self.top._owner, entry["model"])
+            found = get_subattr(self.top.owner, entry["model"])
         elif "computed" in entry:
             getattr(values, kind).append(_Pending(values, entry, expected))
             return True
@@ -146,13 +145,12 @@ class _Changes:
     def __init__(self, replay: Replay, values: ValueReader, step: EditStep) -> None:
         self.replay, self.values, self.after = replay, values, step
         self.reader = ModuleReader(values, [])
-        journal = replay.top._journal
+        journal = replay.top.journal
         # ids count from where the model is, so that they are those of the session on a model that it began with
         self.shift = (journal.next_node - step.before[0], journal.next_expr - step.before[1])
         self.touched: dict[int, Expr] = {}
 
     def perform(self, edit: Mapping[str, Any]) -> None:
-        """One change."""
         do = edit["do"]
         if do not in _CHANGES:
             raise FileFormatError(f"a change of the unknown kind {brief(do)}")
@@ -171,7 +169,7 @@ class _Changes:
             if expr.in_graph:
                 check_same(expr, expr.inputs)
                 note_entry(expr)
-        journal = self.replay.top._journal
+        journal = self.replay.top.journal
         journal.next_node = max(journal.next_node, self.after.after[0] + self.shift[0])
         journal.next_expr = max(journal.next_expr, self.after.after[1] + self.shift[1])
 
@@ -180,7 +178,6 @@ class _Changes:
         return self.values.nodes[name]
 
     def nodes(self, names: Any) -> list[Any]:
-        """Nodes by their names."""
         return [self.node(name) for name in names]
 
     def expr(self, edit: Mapping[str, Any], kind: type[Expr] = Expr) -> Any:
@@ -193,7 +190,6 @@ class _Changes:
         return expr
 
     def link(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
-        """A new expression."""
         entry = edit["expr"]
         kind = entry["kind"]
         if kind not in EXPRS:
@@ -220,9 +216,9 @@ class _Changes:
 
     def _made(self, graph: InternalGraph, expr: Expr, item: Mapping[str, Any]) -> Node:
         name = item["name"]
-        if graph._names.get(name) is not None:
+        if graph.names.get(name) is not None:
             raise GraphError(f"the graph has a node {name!r} already")
-        graph._names.free(name)  # it may be one that counts without a node
+        graph.names.free(name)  # it may be one that counts without a node
         return self.reader.node(graph, expr, {**item, "id": count_in(item["id"]) + self.shift[0]})
 
     def _touch(self, expr: Expr) -> None:
@@ -230,7 +226,6 @@ class _Changes:
             self.touched[id(expr)] = expr
 
     def unlink(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
-        """An expression that is removed."""
         expr = self.expr(edit)
         if used := [n.name for n in expr.outputs if n._users]:
             raise GraphError(
@@ -239,7 +234,6 @@ class _Changes:
         unlink(graph, expr)
 
     def use(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
-        """Other operands."""
         expr = self.expr(edit)
         inputs = self._exchanged(f"the operands of {edit['expr']!r}", expr.inputs, edit, "inputs")
         if len(inputs) != len(expr.inputs):
@@ -263,7 +257,6 @@ class _Changes:
         return with_nodes(tuple(old), list(places) if "places" in edit else None, new)
 
     def arguments(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
-        """Other arguments of a call."""
         expr = self.expr(edit, Call)
         inputs, arguments = self.reader.arguments(dict(edit))
         if expr.inputs and isinstance(expr.inputs[0], ModuleNode) and (not inputs or inputs[0] is not expr.inputs[0]):
@@ -273,7 +266,6 @@ class _Changes:
         self._touch(expr)
 
     def results(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
-        """Other results of a call."""
         expr = self.expr(edit, Call)
         _expect(f"the results of {edit['expr']!r}", [n.name for n in expr.outputs], list(edit["was"]))
         have = {n.name: n for n in expr.outputs}
@@ -293,27 +285,23 @@ class _Changes:
         self._touch(expr)
 
     def attrs(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
-        """Other attributes of an op."""
         expr = self.expr(edit, Apply)
         new = {k: self.values.value(v) for k, v in edit["attrs"].items()}
         assign(graph, expr, "_attrs", MappingProxyType(new))
         self._touch(expr)
 
     def meta(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
-        """Other provenance."""
         assign(graph, self.expr(edit), "meta", {k: self.values.value(v) for k, v in edit["meta"].items()})
 
     def rename(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
-        """Another name."""
         node, new = self.node(edit["node"]), edit["new"]
         if new != identifier(new):
             raise FileFormatError(f"{brief(new)} is no name")
-        if graph._names.get(new) is not None and graph._names.get(new) is not node:
+        if graph.names.get(new) is not None and graph.names.get(new) is not node:
             raise GraphError(f"the graph has a node {new!r} already")
         rename_node(graph, node, new)
 
     def spec(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
-        """Another shape or dtype of a value."""
         node = self.node(edit["node"])
         if not isinstance(node, TensorNode):
             raise GraphError(f"{node.name!r} is a module and has no shape")
@@ -324,13 +312,11 @@ class _Changes:
         self._touch(node.expr)
 
     def inputs(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
-        """Inputs of a graph."""
         self._interface(graph, "_inputs", edit)
         if any(not isinstance(n.expr, Input) for n in graph.inputs):
             raise FileFormatError("an input is made by something else than an Input")
 
     def outputs(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
-        """Outputs of a graph."""
         self._interface(graph, "_outputs", edit)
         if not all(isinstance(n, TensorNode) for n in graph.outputs):
             raise FileFormatError("an output is a module")
@@ -340,7 +326,6 @@ class _Changes:
         assign(graph, graph, attribute, nodes)
 
     def call(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
-        """How the inputs of a graph are given."""
         inputs, arguments = flatten_arguments(
             [self.values.value(v) for v in edit["args"]],
             {k: self.values.value(v) for k, v in edit["kwargs"].items()},
@@ -351,7 +336,6 @@ class _Changes:
         assign(graph, graph, "arguments", arguments)
 
     def result(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
-        """How the outputs of a graph nest."""
         structure = None
         if edit["value"] is not None:
             nodes, structure = self.reader.result(edit["value"])
@@ -360,11 +344,9 @@ class _Changes:
         assign(graph, graph, "out_def", structure)
 
     def owner(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
-        """The module is called as the graph says."""
         own_call(graph)
 
     def module(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
-        """A new attribute of a module, or another layer in the place of one."""
         node, path = self.node(edit["node"]), edit["path"]
         value = self._traced(graph, edit["traced"]) if "traced" in edit else self.values.value(edit["value"])
         if not isinstance(node, ModuleNode) or not isinstance(value, (Module, Tensor)):
@@ -376,7 +358,6 @@ class _Changes:
         self.replay.look()  # with a traced module come graphs, and may go
 
     def setting(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
-        """A setting of a layer."""
         node, name = self.node(edit["node"]), edit["name"]
         layers = dict(node.owner.named_modules()) if isinstance(node, ModuleNode) else {}
         layer = layers.get(edit["inner"])
@@ -397,10 +378,9 @@ class _Changes:
             self._touch(user)
 
     def drop(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
-        """An attribute that goes."""
         path, name = edit["path"], edit["name"]
         check_path(f"{path}.{name}" if path else name)
-        holder = get_subattr(graph._owner, path) if path else graph._owner
+        holder = get_subattr(graph.owner, path) if path else graph.owner
         if not isinstance(holder, TracedModule):
             raise GraphError(f"{path!r} is a {type(holder).__name__}; expected a traced module")
         was = object.__getattribute__(holder, "__dict__").get(name)
@@ -409,11 +389,10 @@ class _Changes:
         self.replay.look()
 
     def forget(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
-        """A graph of a submodule that goes."""
-        called = [e for g in self.replay.graphs.values() for e in g._order if child_graph(e) is graph]
+        called = [e for g in self.replay.graphs.values() for e in g.exprs(recursive=False) if child_graph(e) is graph]
         if graph is self.replay.top or called:
             raise GraphError(f"{graph.qualname} is the outermost graph, or is called")
-        forget_graphs(self.replay.top, graph._owner, [graph])
+        forget_graphs(self.replay.top, graph.owner, [graph])
         self.replay.look()
 
     def _traced(self, graph: InternalGraph, entries: list[Any]) -> TracedModule:

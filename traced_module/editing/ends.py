@@ -39,13 +39,13 @@ def add_input_node(
         raise ShapeError(f"add_input_node: shape is {shape!r}; expected lengths, 0 or more each")
     if not isinstance(name, str):
         raise GraphError(f"add_input_node: name is {name!r}; expected a text")
-    with graph._edit("add_input_node"):
+    with graph.journal.transaction("add_input_node"):
         return _add_input(graph, name, TensorSpec(lengths, as_dtype(dtype)))
 
 
 def add_output_node(graph: InternalGraph, node: TensorNode | str, *, through: Expr | None = None) -> None:
     """See `InternalGraph.add_output_node`."""
-    with graph._edit("add_output_node"):
+    with graph.journal.transaction("add_output_node"):
         found = value_in(graph, node, what="add_output_node", through=through)
         check_owned(graph, "add_output_node", [found])
         current = _result(graph)
@@ -60,7 +60,7 @@ def reset_outputs(graph: InternalGraph, outputs: Any) -> None:
         wrong = next((n.name for n in leaves if not isinstance(n, TensorNode)), None)
         got = "nothing" if wrong is None else f"{wrong!r}, which is a module"
         raise GraphError(f"reset_outputs: got {got}; expected tensor nodes, one or more, nested in any way")
-    with graph._edit("reset_outputs"):
+    with graph.journal.transaction("reset_outputs"):
         leaves = [value_in(graph, node, what="reset_outputs") for node in leaves]
         check_owned(graph, "reset_outputs", leaves)
         set_results(graph, leaves, structure)
@@ -68,7 +68,7 @@ def reset_outputs(graph: InternalGraph, outputs: Any) -> None:
 
 def value_of(graph: InternalGraph, node: TensorNode | str, *, through: Expr | None = None) -> TensorNode:
     """See `InternalGraph.value_of`."""
-    with graph._edit("value_of"):
+    with graph.journal.transaction("value_of"):
         found = value_in(graph, node, what="value_of", through=through)
         check_owned(graph, "value_of", [found])
     return found
@@ -79,14 +79,14 @@ def reset_inputs(graph: InternalGraph, args: Sequence[Any], kwargs: Mapping[str,
     leaves, structure = flatten((args, kwargs))
     if wrong := [leaf for leaf in leaves if not isinstance(leaf, Tensor)]:
         raise GraphError(f"reset_inputs: expected tensors, got {type(wrong[0]).__name__}")
-    with graph._edit("reset_inputs"):
+    with graph.journal.transaction("reset_inputs"):
         return _set_inputs(graph, [leaf.spec for leaf in leaves], structure)
 
 
 def _result(graph: InternalGraph) -> Any:
     if graph.out_def is not None:
-        return unflatten(graph.out_def, graph._outputs)
-    return graph._outputs[0] if len(graph._outputs) == 1 else graph._outputs
+        return unflatten(graph.out_def, graph.outputs)
+    return graph.outputs[0] if len(graph.outputs) == 1 else graph.outputs
 
 
 def _add_input(graph: InternalGraph, name: str, spec: TensorSpec) -> TensorNode:
@@ -95,11 +95,9 @@ def _add_input(graph: InternalGraph, name: str, spec: TensorSpec) -> TensorNode:
     outer = _outer_inputs(calls, [name], [spec])
     node = add_input(graph, name, spec)
     if graph.arguments is not None:
-        args, kwargs = unflatten_arguments(
-            graph.arguments, [n for n in graph._inputs[:-1] if isinstance(n, TensorNode)]
-        )
+        args, kwargs = unflatten_arguments(graph.arguments, [n for n in graph.inputs[:-1] if isinstance(n, TensorNode)])
         set_signature(graph, (*args, node), kwargs)
-    _give(calls, lambda call: ((*call.args, *outer[id(call._graph)]), call.kwargs))
+    _give(calls, lambda call: ((*call.args, *outer[id(call.top_graph)]), call.kwargs))
     return node
 
 
@@ -112,7 +110,7 @@ def _set_inputs(graph: InternalGraph, specs: Sequence[TensorSpec], structure: Tr
     set_signature(graph, *unflatten(structure, made))
 
     def arguments_of(call: Call) -> Arguments:
-        args, kwargs = unflatten(structure, outer[id(call._graph)])
+        args, kwargs = unflatten(structure, outer[id(call.top_graph)])
         return (call.args[0], *args), kwargs
 
     _give(calls, arguments_of)
@@ -123,7 +121,7 @@ def _outer_inputs(
     calls: Sequence[Call], names: Sequence[str], specs: Sequence[TensorSpec]
 ) -> dict[int, list[TensorNode]]:
     """New inputs of each graph that these calls stand in, by its id."""
-    around = {id(call._graph): call._graph for call in calls}
+    around = {id(call.top_graph): call.top_graph for call in calls}
     return {
         key: [_add_input(graph, name, spec) for name, spec in zip(names, specs, strict=True)]
         for key, graph in around.items()
@@ -139,8 +137,8 @@ def _give(calls: Sequence[Call], arguments_of: Callable[[Call], Arguments]) -> N
 def set_signature(graph: InternalGraph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Inputs in the order of a call's arguments; the module takes calls of that form from now on."""
     inputs, arguments = flatten_arguments(args, kwargs, lambda v: v if isinstance(v, Node) else None)
-    head = [n for n in graph._inputs if isinstance(n, ModuleNode)]
-    dropped = [n for n in graph._inputs if n not in inputs and n not in head]
+    head = [n for n in graph.inputs if isinstance(n, ModuleNode)]
+    dropped = [n for n in graph.inputs if n not in inputs and n not in head]
     for node in dropped:
         if node._users:
             raise GraphError(f"reset_inputs: {node.name!r} is still used; replace it first, with transaction()")
@@ -154,7 +152,7 @@ def set_signature(graph: InternalGraph, args: Sequence[Any], kwargs: Mapping[str
 
 def own_call(graph: InternalGraph) -> None:
     """Let the module take calls as this graph says."""
-    owner: Any = graph._owner
+    owner: Any = graph.owner
     if owner is not None and graph.arguments is not None:
         graphs = {k: g for k, g in owner._graphs.items() if g is not graph}
         if arguments_key(graph.arguments) in graphs:

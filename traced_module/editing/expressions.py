@@ -30,10 +30,10 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 def add_self(graph: InternalGraph) -> ModuleNode:
     """The node of the module that the graph belongs to: the first input at module level."""
-    expr = Input(graph, graph._new_expr_id(), {})
+    expr = Input(graph, graph.journal.new_expr_id(), {})
     graph._attach_outputs(expr, [None], "self", graph.qualname)
     link(graph, expr, (), None)
-    assign(graph, graph, "_inputs", (expr.output, *graph._inputs))
+    assign(graph, graph, "_inputs", (expr.output, *graph.inputs))
     return expr.output
 
 
@@ -41,12 +41,12 @@ def add_input(graph: InternalGraph, name: str, spec: TensorSpec, qualname: str =
     """Append an input."""
     if not isinstance(spec, TensorSpec):
         raise GraphError(f"add_input: {name!r} has the spec {spec!r}; expected a TensorSpec")
-    with graph._edit("add_input"):
-        expr = Input(graph, graph._new_expr_id(), {})
+    with graph.journal.transaction("add_input"):
+        expr = Input(graph, graph.journal.new_expr_id(), {})
         graph._attach_outputs(expr, [spec], name, qualname or f"{graph.qualname}.[{name}]")
-        link(graph, expr, (), graph._inputs[-1].expr._next if graph._inputs else graph._order._first)
-        assign(graph, graph, "_inputs", (*graph._inputs, expr._outputs[0]))
-    return expr._outputs[0]
+        link(graph, expr, (), graph.inputs[-1].expr._next if graph.inputs else graph._order._first)
+        assign(graph, graph, "_inputs", (*graph.inputs, expr.outputs[0]))
+    return expr.outputs[0]
 
 
 def constant(
@@ -62,11 +62,11 @@ def constant(
     value = value if isinstance(value, Tensor) else Tensor._wrap(np.asarray(value))
     if storage_of(value.dtype).kind in "OUSmM":
         raise GraphError(f"constant: {name!r} has elements of {value.dtype}; expected numbers")
-    with graph._edit("constant"):
-        expr = Constant(graph, graph._new_expr_id(), dict(meta or {}), value)
-        graph._attach_outputs(expr, [value.spec], name, f"{graph.qualname}.[{name}]" if graph._inputs_self() else "")
+    with graph.journal.transaction("constant"):
+        expr = Constant(graph, graph.journal.new_expr_id(), dict(meta or {}), value)
+        graph._attach_outputs(expr, [value.spec], name, f"{graph.qualname}.[{name}]" if graph.of_calls else "")
         link(graph, expr, (), graph._anchor(before, after))
-    return expr._outputs[0]
+    return expr.outputs[0]
 
 
 def apply(
@@ -89,11 +89,11 @@ def apply(
     anchor = graph._anchor(before, after)
     check_before(record.name, inputs, anchor)
     outputs = [specs] if isinstance(specs, TensorSpec) else specs
-    with graph._edit("apply"):
-        expr = Apply(graph, graph._new_expr_id(), dict(meta or {}), record.name, attrs)
+    with graph.journal.transaction("apply"):
+        expr = Apply(graph, graph.journal.new_expr_id(), dict(meta or {}), record.name, attrs)
         graph._attach_outputs(expr, outputs, name or f"{op}_out", qualname)
         link(graph, expr, inputs, anchor)
-    return expr._outputs[0] if single else expr._outputs
+    return expr.outputs[0] if single else expr.outputs
 
 
 def set_outputs(graph: InternalGraph, nodes: Sequence[Node]) -> None:
@@ -101,13 +101,13 @@ def set_outputs(graph: InternalGraph, nodes: Sequence[Node]) -> None:
     check_owned(graph, "set_outputs", nodes)
     if not nodes or not all(isinstance(n, TensorNode) for n in nodes):
         raise GraphError(f"set_outputs: got {list(nodes)}; expected one tensor node or more")
-    if graph._top is not graph and len(nodes) != len(graph._outputs):
+    if graph.top is not graph and len(nodes) != len(graph.outputs):
         raise GraphError(
             f"set_outputs: {graph.qualname} is called by another graph, which uses "
-            f"{counted(len(graph._outputs), 'result')}; got {len(nodes)}"
+            f"{counted(len(graph.outputs), 'result')}; got {len(nodes)}"
         )
     results = result_specs(graph)
-    with graph._edit("set_outputs"):
+    with graph.journal.transaction("set_outputs"):
         assign(graph, graph, "_outputs", tuple(nodes))
         infer_again(graph, [], results)
 
@@ -119,10 +119,10 @@ def rename(graph: InternalGraph, node: Node, new: str) -> None:
         raise GraphError(f"rename: {node.name!r} to {new!r}; expected a text")
     if new != identifier(new):
         raise GraphError(f"{new!r} is not a name; expected letters, digits and _; try {identifier(new)!r}")
-    holder = graph._names.get(new)
+    holder = graph.names.get(new)
     if holder is not None and holder is not node:
         raise NameInUseError(f"{new!r} already names {holder.expr!r}; choose another name")
-    with graph._edit("rename"):
+    with graph.journal.transaction("rename"):
         rename_node(graph, node, new)
 
 
@@ -134,7 +134,7 @@ def rename_node(graph: InternalGraph, node: Node, new: str) -> None:
     old = node._name
     give_name(graph, node, new)
     signature = _signature(graph)
-    if signature is None or not isinstance(node._expr, Input) or not isinstance(node, TensorNode):
+    if signature is None or not isinstance(node.expr, Input) or not isinstance(node, TensorNode):
         return
     parameter = signature.parameters.get(old)
     if parameter is None or parameter.kind not in _NAMED or new in signature.parameters:
@@ -142,12 +142,11 @@ def rename_node(graph: InternalGraph, node: Node, new: str) -> None:
     if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not _rename_keyword(graph, old, new):
         return
     renamed = [p.replace(name=new) if p is parameter else p for p in signature.parameters.values()]
-    assign(graph, graph._owner, "forward_signature", signature.replace(parameters=renamed), IN_ANOTHER)
+    assign(graph, graph.owner, "forward_signature", signature.replace(parameters=renamed), IN_ANOTHER)
 
 
 def _signature(graph: InternalGraph) -> inspect.Signature | None:
-    """The signature by which the only graph of a module is called."""
-    owner: Any = graph._owner
+    owner: Any = graph.owner
     if len(getattr(owner, "graphs", ())) != 1 or owner.graphs[0] is not graph or graph.arguments is None:
         return None
     return owner.forward_signature
@@ -162,7 +161,7 @@ def _rename_keyword(graph: InternalGraph, old: str, new: str) -> bool:
     keys = tuple([new if key == old else key for key in kwargs.aux])
     arguments = TreeDef(tuple, None, (args, TreeDef(dict, keys, kwargs.children))), constants
     assign(graph, graph, "arguments", arguments, IN_ANOTHER)
-    assign(graph, graph._owner, "_graphs", {arguments_key(arguments): graph}, IN_ANOTHER)
+    assign(graph, graph.owner, "_graphs", {arguments_key(arguments): graph}, IN_ANOTHER)
     return True
 
 
@@ -175,10 +174,10 @@ def erase(graph: InternalGraph, expr: Expr) -> None:
             "graph other inputs"
         )
     for n in expr.outputs:
-        if n._users or is_among(n, graph._outputs):
+        if n._users or is_among(n, graph.outputs):
             used = [u.name for u in n.users] or ["the graph's outputs"]
             raise GraphError(f"erase: {n.name!r} is still used by {', '.join(used)}; replace its uses first")
-    with graph._edit("erase"):
+    with graph.journal.transaction("erase"):
         unlink(graph, expr)
         if isinstance(expr, Input):
-            assign(graph, graph, "_inputs", tuple(n for n in graph._inputs if n.expr is not expr))
+            assign(graph, graph, "_inputs", tuple(n for n in graph.inputs if n.expr is not expr))

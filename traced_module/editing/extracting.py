@@ -34,7 +34,7 @@ def extract(graph: InternalGraph, inputs: Sequence[TensorNode | str], outputs: S
         >>> extract(traced.graph, [graph.node("layer1_out")], [graph.node("layer3_out")])  # doctest: +SKIP
     """
     _check_top(graph, "extract")
-    with graph._edit("extract"):
+    with graph.journal.transaction("extract"):
         ends, results = _in_graph(graph, inputs, outputs)
         _check(graph, ends, results)
         _check_needed(ends, results)
@@ -47,7 +47,7 @@ def extract(graph: InternalGraph, inputs: Sequence[TensorNode | str], outputs: S
         graph.compile()
         drop_unused_inputs(graph)
         for old, new in made:
-            if graph._names.get(old.name) is None:
+            if graph.names.get(old.name) is None:
                 graph.rename(new, old.name)
 
 
@@ -63,7 +63,7 @@ def drop_unused_inputs(graph: InternalGraph) -> int:
     kept = [node for node in tensors if node.users or id(node) in returned]
     if len(kept) == len(tensors):
         return 0
-    with graph._edit("drop_unused_inputs"):
+    with graph.journal.transaction("drop_unused_inputs"):
         if graph.arguments is not None:
             set_signature(graph, kept, {})
         else:
@@ -95,7 +95,7 @@ def _in_graph(graph: InternalGraph, inputs: Sequence[Any], outputs: Sequence[Any
     taken = []
     for given in inputs:
         at, along = found(given)
-        while isinstance(at, TensorNode) and at.graph is not graph and at.graph._top is graph._top:
+        while isinstance(at, TensorNode) and at.graph is not graph and at.graph.top is graph.top:
             way = way_along(graph, given, at) if along else []
             made = inlined((way or calls_to(graph, at, "extract"))[0])
             places.update(made)

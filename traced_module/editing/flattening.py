@@ -36,7 +36,7 @@ def flattened(traced: Any, graph: InternalGraph | None = None) -> Any:
     number([flat], flat=True)
     if uncalled:
         take_in(flat, uncalled)
-    flat._journal.recording = True
+    flat.journal.recording = True
     made._add_graph(flat)
     return made
 
@@ -83,14 +83,13 @@ class _Inliner:
         self.prefixes: dict[int, str] = {}  # node of a module that is called -> what names of its values begin with
 
     def run(self, source: InternalGraph) -> None:
-        """Copy the outermost graph."""
         mapping: dict[int, Any] = {}
         for node in source.inputs:
             if isinstance(node, ModuleNode):
                 mapping[id(node)] = add_self(self.graph)
             else:
                 mapping[id(node)] = add_input(self.graph, node.name, node.spec, node.qualname)
-        names = self.graph._names
+        names = self.graph.names
         for node in source.nodes(recursive=False):  # the outermost graph keeps its names, whatever comes before
             names.take(node.name, names.get(node.name))
         self._body(source, mapping)
@@ -100,7 +99,7 @@ class _Inliner:
 
     def _body(self, source: InternalGraph, mapping: dict[int, Any]) -> None:
         """Copy the expressions of a graph and of those it enters, without recursion: modules may nest deeply."""
-        entered = [_Entered(source, iter(source._order), mapping)]
+        entered = [_Entered(source, iter(source.exprs(recursive=False)), mapping)]
         while entered:
             at = entered[-1]
             inside = self._until_call(at)
@@ -128,34 +127,34 @@ class _Inliner:
         return self._read(expr, at) if isinstance(expr, GetAttr) else self._copy(expr, at)
 
     def _name(self, label: Label) -> str:
-        return label.name if label.own else self.graph._names.unique(str(label))
+        return label.name if label.own else self.graph.names.unique(str(label))
 
     def _read(self, expr: GetAttr, at: _Entered) -> Expr:
-        node, names, path = expr.output, self.graph._names, attribute_path(expr.output)
+        node, names, path = expr.output, self.graph.names, attribute_path(expr.output)
         full = f"{at.path}.{path}" if at.path else path
         if full not in self.attributes:
             self.prefixes[id(node)] = self._name(_label(node, at.prefix, {}))
-            new = GetAttr(self.graph, self.graph._new_expr_id(), self._meta(expr, at), full)
+            new = GetAttr(self.graph, self.graph.journal.new_expr_id(), self._meta(expr, at), full)
             self._make(new, [node], at, [self.prefixes[id(node)]])
-            link(self.graph, new, (self.graph._inputs[0],), self.before)
+            link(self.graph, new, (self.graph.inputs[0],), self.before)
             self.attributes[full] = new.output
         elif self.before is None and isinstance(node, ModuleNode):  # as in MegEngine, each copy of a read counts
             name = self.prefixes[id(node)] = self._name(_label(node, at.prefix, {}))
             if has_graphs(node.owner):
                 names.take(name, names.get(name))
         at.mapping[id(node)] = self.attributes[full]
-        return self.attributes[full]._expr
+        return self.attributes[full].expr
 
     def _copy(self, expr: Expr, at: _Entered) -> Expr:
         new = expr._copy(self.graph)
         if isinstance(new, Constant) and self.copier is not None:
             new._value = self.copier.of(new._value)
-        new._id, new.meta = self.graph._new_expr_id(), self._meta(expr, at)
-        self._make(new, expr._outputs, at)
-        link(self.graph, new, [at.mapping[id(n)] for n in expr._inputs], self.before)
-        specs = specs_of(new, new._inputs) if at.other_shapes else None
-        for node, spec in zip(new._outputs, specs or (), strict=False):
-            if node._spec != spec:
+        new._id, new.meta = self.graph.journal.new_expr_id(), self._meta(expr, at)
+        self._make(new, expr.outputs, at)
+        link(self.graph, new, [at.mapping[id(n)] for n in expr.inputs], self.before)
+        specs = specs_of(new, new.inputs) if at.other_shapes else None
+        for node, spec in zip(new.outputs, specs or (), strict=False):
+            if node.spec != spec:
                 assign(self.graph, node, "_spec", spec)
         return new
 
@@ -164,8 +163,8 @@ class _Inliner:
         made = []
         for i, node in enumerate(nodes):
             name = names[i] if names else self._name(_label(node, at.prefix, at.outputs))
-            self.graph._names.take(name, None)  # for the next one; linking gives it to the node
-            spec = node._spec if isinstance(node, TensorNode) else None
+            self.graph.names.take(name, None)  # for the next one; linking gives it to the node
+            spec = node.spec if isinstance(node, TensorNode) else None
             made.append(self.graph._make_node(new, spec, name, self._qualname(node, at)))
             at.mapping[id(node)] = made[-1]
         new._outputs = tuple(made)
@@ -176,20 +175,20 @@ class _Inliner:
     def _qualname(self, node: Node, at: _Entered) -> str:
         """The path of a value: one graph may stand in several places."""
         here = f"{self.graph.qualname}.{at.path}" if at.path else self.graph.qualname
-        own, text = at.source.qualname, node._qualname
+        own, text = at.source.qualname, node.qualname
         return here + text[len(own) :] if own != here and text.startswith(f"{own}.") else text
 
     def _enter(self, expr: Call, child: InternalGraph, at: _Entered) -> _Entered:
         module_node = expr.inputs[0]
         attribute = module_node.expr.name if isinstance(module_node.expr, GetAttr) else ""
-        inner: dict[int, Node] = {id(child.inputs[0]): self.graph._inputs[0]}
+        inner: dict[int, Node] = {id(child.inputs[0]): self.graph.inputs[0]}
         for argument, node in zip(expr.inputs[1:], child.inputs[1:], strict=True):
             inner[id(node)] = at.mapping[id(argument)]
         names = self._labels(expr, child, at)
         below = ".".join(p for p in (at.path, attribute) if p)
         other = at.other_shapes or any(inner[id(n)].spec != n.spec for n in child.inputs[1:])
         prefix = self.prefixes[id(module_node)]
-        return _Entered(child, iter(child._order), inner, prefix, below, names, other, expr)
+        return _Entered(child, iter(child.exprs(recursive=False)), inner, prefix, below, names, other, expr)
 
     def _labels(self, expr: Call, child: InternalGraph, at: _Entered) -> dict[int, Label]:
         """Names of the values that leave a graph: those of the call, or those under which the caller returns them.
@@ -201,7 +200,7 @@ class _Inliner:
         for node in expr.outputs:
             label = at.outputs.get(id(node))
             if label is not None:
-                free = _free(label.name, at.source._names, at.taken)
+                free = _free(label.name, at.source.names, at.taken)
                 if free != label.name:
                     label = at.outputs[id(node)] = Label(label.prefix, free)
                 at.taken.add(free)
@@ -215,23 +214,23 @@ def inlined(call: Call) -> dict[int, Node]:
     Its results keep their names. Other calls of the submodule stay as they are. Returns the values by the ids of
     those of the submodule's graph, and of the results of the call.
     """
-    graph, child = call._graph, child_graph(call)
+    graph, child = call.top_graph, child_graph(call)
     assert child is not None
-    mapping = dict(zip(map(id, child._inputs), (graph._inputs[0], *call._inputs[1:]), strict=True))
-    other = any(mapping[id(n)].spec != n.spec for n in child._inputs[1:])
-    prefix, path = call._inputs[0]._name, attribute_path(call._inputs[0])
-    at = _Entered(child, iter(child._order), mapping, prefix, path, other_shapes=other)
+    mapping = dict(zip(map(id, child.inputs), (graph.inputs[0], *call.inputs[1:]), strict=True))
+    other = any(mapping[id(n)].spec != n.spec for n in child.inputs[1:])
+    prefix, path = call.inputs[0]._name, attribute_path(call.inputs[0])
+    at = _Entered(child, iter(child.exprs(recursive=False)), mapping, prefix, path, other_shapes=other)
     inliner = _Inliner(graph, before=call)
-    reads = [e.output for e in graph._order if isinstance(e, GetAttr) and e.comes_before(call)]
+    reads = [e.output for e in graph.exprs(recursive=False) if isinstance(e, GetAttr) and e.comes_before(call)]
     inliner.attributes = {attribute_path(node): node for node in reversed(reads)}
-    with graph._edit("inline"):
+    with graph.journal.transaction("inline"):
         made = [inliner.copied(expr, at) for expr in at.todo if not isinstance(expr, Input)]
-        pairs = [(old, mapping[id(n)]) for old, n in zip(call._outputs, child._outputs, strict=True)]
+        pairs = [(old, mapping[id(n)]) for old, n in zip(call.outputs, child.outputs, strict=True)]
         graph.replace_node(dict(pairs))
-        names = [(new, old._name) for old, new in pairs if any(new._expr is expr for expr in made)]
+        names = [(new, old._name) for old, new in pairs if any(new.expr is expr for expr in made)]
         graph.erase(call)
         for node, name in names:
-            if graph._names.get(name) is None:
+            if graph.names.get(name) is None:
                 graph.rename(node, name)
     return {**mapping, **{id(old): new for old, new in pairs}}
 

@@ -28,10 +28,10 @@ def infer_again(
     infer_in_order(graph, changed)
     wanted = result_specs(graph)
     if results != wanted:
-        for expr in all_exprs(graph._top):
+        for expr in all_exprs(graph.top):
             if child_graph(expr) is graph and [n.spec for n in expr.outputs] != wanted:
-                infer_again(expr._graph, [expr], entries=False)
-    if entries and graph._top is not graph:
+                infer_again(expr.top_graph, [expr], entries=False)
+    if entries and graph.top is not graph:
         infer_entries(graph)
 
 
@@ -40,21 +40,21 @@ def infer_entries(graph: InternalGraph) -> None:
 
     What fits the graph as it was traced may not fit these; there are such calls in few models.
     """
-    top = graph._top
+    top = graph.top
     if top._entered_otherwise is None:
         top._entered_otherwise = any(map(_enters_otherwise, all_exprs(top)))
     for expr in all_exprs(top) if top._entered_otherwise else ():
         if _enters_otherwise(expr):
-            infer_again(expr._graph, [expr], entries=False)
+            infer_again(expr.top_graph, [expr], entries=False)
 
 
 def result_specs(graph: InternalGraph) -> list[TensorSpec]:
     """Specs of the results where another graph calls this one."""
-    return [] if graph._top is graph else [n.spec for n in graph._outputs]
+    return [] if graph.top is graph else [n.spec for n in graph.outputs]
 
 
 def infer_in_order(graph: InternalGraph, changed: Sequence[Expr]) -> None:
-    waiting = {e._key: e for e in changed}
+    waiting = {e.position: e for e in changed}
     todo = sorted(waiting)  # a heap, first in execution order on top
     while todo:
         expr = waiting.pop(heapq.heappop(todo))
@@ -62,9 +62,9 @@ def infer_in_order(graph: InternalGraph, changed: Sequence[Expr]) -> None:
         try:
             specs = possible_specs(expr)
         except MegEngineError as error:
-            graph._journal.postpone(expr, error)
+            graph.journal.postpone(expr, error)
             continue
-        graph._journal.postponed.pop(expr, None)
+        graph.journal.postponed.pop(expr, None)
         if specs is None:
             continue
         for node, spec in zip(expr.outputs, specs, strict=True):
@@ -73,9 +73,9 @@ def infer_in_order(graph: InternalGraph, changed: Sequence[Expr]) -> None:
             elif not tells_shapes(node):
                 continue
             for user in node._users:
-                if user._key not in waiting:
-                    waiting[user._key] = user
-                    heapq.heappush(todo, user._key)
+                if user.position not in waiting:
+                    waiting[user.position] = user
+                    heapq.heappush(todo, user.position)
 
 
 def possible_specs(expr: Expr) -> tuple[TensorSpec, ...] | None:
@@ -87,8 +87,8 @@ def possible_specs(expr: Expr) -> tuple[TensorSpec, ...] | None:
 
 def retry(expr: Expr) -> None:
     """At the end of a transaction, infer an expression again that was impossible; remove it if no result needs it."""
-    graph = expr._graph
-    postponed = graph._journal.postponed
+    graph = expr.top_graph
+    postponed = graph.journal.postponed
     infer_again(graph, [expr] if expr.in_graph else [])
     if expr in postponed and expr.in_graph and not any(e is expr for e in needed(graph)):
         remove_dead(graph)
@@ -98,26 +98,26 @@ def retry(expr: Expr) -> None:
 
 def needed(graph: InternalGraph) -> list[Expr]:
     """Expressions that a result needs, or that are to stay."""
-    kept = [n for e in graph._order if e._disable_remove for n in e.outputs]
-    return graph.get_dep_exprs([*graph._outputs, *kept])
+    kept = [n for e in graph.exprs(recursive=False) if e._disable_remove for n in e.outputs]
+    return graph.get_dep_exprs([*graph.outputs, *kept])
 
 
 def _enters_otherwise(expr: Expr) -> bool:
     """True for a call that gives a graph other shapes than those that it was traced with."""
     child = child_graph(expr)
-    return child is not None and [n.spec for n in expr.inputs[1:]] != [n.spec for n in child._inputs[1:]]
+    return child is not None and [n.spec for n in expr.inputs[1:]] != [n.spec for n in child.inputs[1:]]
 
 
 def note_entry(expr: Expr) -> None:
     """Remember if there is such a call."""
     if _enters_otherwise(expr):
-        expr._graph._top._entered_otherwise = True
+        expr.top_graph.top._entered_otherwise = True
 
 
 def tells_shapes(node: Node) -> bool:
     """True for a value that is known and may be a shape: computed from shapes of others, or a constant."""
     if not isinstance(node, TensorNode):
         return False
-    expr = node._expr
-    known = expr._from_shapes or (isinstance(expr, Constant) and getattr(node._spec.dtype, "kind", "") in ("i", "u"))
-    return known and node._spec.size <= 16
+    expr = node.expr
+    known = expr._from_shapes or (isinstance(expr, Constant) and getattr(node.spec.dtype, "kind", "") in ("i", "u"))
+    return known and node.spec.size <= 16

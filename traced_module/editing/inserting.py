@@ -45,12 +45,12 @@ class Inserter(Builder, hooks.TraceHooks):
     """
 
     def __init__(self, graph: InternalGraph, place: Expr | None, before: bool) -> None:
-        super().__init__(Scope(graph, graph._owner))
+        super().__init__(Scope(graph, graph.owner))
         self.anchor = graph._anchor(place if before else None, place)
         if before and place is not None and place.kind == "Input":
-            self.anchor = graph._order.body
+            self.anchor = graph.first_call
         self.placed = place is not None
-        self.first_id = graph._journal.next_expr
+        self.first_id = graph.journal.next_expr
         self.tensors: dict[int, Tensor] = {}  # node -> the tensor that stands for it
         self.ends: dict[int, Expr] = {}  # expression -> the last one that was inserted behind it
         self.unbuilt: dict[str, Unbuilt] = {}  # path -> a module that is traced when it is called
@@ -82,25 +82,24 @@ class Inserter(Builder, hooks.TraceHooks):
     def _place(self, nodes: Sequence[Node]) -> None:
         """Without a given place, expressions go behind the last node they use."""
         if not self.placed:
-            latest = nodes[0] if len(nodes) == 1 else max(nodes, key=lambda n: n._expr._key)
-            self.anchor = self._behind(latest._expr)
+            latest = nodes[0] if len(nodes) == 1 else max(nodes, key=lambda n: n.expr.position)
+            self.anchor = self._behind(latest.expr)
 
     def _behind(self, expr: Expr) -> Expr | None:
         """What comes behind an expression, the inputs, and what was inserted there before."""
-        order = self.graph._order
+        first = self.graph.first_call
         at = self.ends.get(id(expr), expr)
         if not at.in_graph:
             at = expr  # what was inserted was erased since
         following = at._next
-        if following is not None and order.body is not None and following._key < order.body._key:
-            following = order.body
-        while following is not None and (following.kind == "Input" or following._id >= self.first_id):
+        if following is not None and first is not None and following.comes_before(first):
+            following = first
+        while following is not None and (following.kind == "Input" or following.id >= self.first_id):
             at = self.ends[id(expr)] = following
             following = at._next
         return following
 
     def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
-        """A public function or tensor method."""
         plain = named_only(record.signature, args, kwargs)
         leaves, structure = flatten(plain or (args, kwargs))
         nodes = [leaf for leaf in leaves if isinstance(leaf, Node)]
@@ -129,7 +128,6 @@ class Inserter(Builder, hooks.TraceHooks):
             return self._to_nodes(shape_of(self, self._tensor(tensor), tensor))
 
     def alias(self, tensor: Tensor) -> Tensor:
-        """Another tensor of the same value."""
         return alias(tensor)
 
     def module(self, module: Module, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
@@ -140,7 +138,7 @@ class Inserter(Builder, hooks.TraceHooks):
 
     def _part(self, module: Module) -> Any:
         """What reads a module: where it is a part already, or under a name made of its own or of its class."""
-        owner: Any = self.graph._inputs[0]
+        owner: Any = self.graph.inputs[0]
         for path, part in self.unbuilt.items():
             if part._module is module:
                 return self.unbuilt[path]
@@ -167,7 +165,7 @@ class Inserter(Builder, hooks.TraceHooks):
 
     def attribute_at(self, path: str) -> Any:
         """The submodule or tensor at a path, which there must be."""
-        return self.read(self.graph._inputs[0], path)
+        return self.read(self.graph.inputs[0], path)
 
     def read(self, node: ModuleNode, name: str) -> Any:
         """What a node of a module has at a path."""
@@ -185,13 +183,12 @@ class Inserter(Builder, hooks.TraceHooks):
         return self._make_read(node, path, value)
 
     def _known(self, path: str) -> Node | None:
-        """The node that reads a path, if there is one."""
         known = self._attributes().get(path)
-        return known if known is not None and known._expr.in_graph else None
+        return known if known is not None and known.expr.in_graph else None
 
     def _make_read(self, node: ModuleNode, path: str, value: Any) -> Node:
         self._place([node])
-        made = self.attribute_node(self.graph._inputs[0], path, value)
+        made = self.attribute_node(self.graph.inputs[0], path, value)
         self.scope.attributes[path] = made
         return made
 
@@ -203,20 +200,21 @@ class Inserter(Builder, hooks.TraceHooks):
         """The name of a module that is read again: MegEngine counts reads."""
         name = identifier(path.replace(".", "_"))
         base, count, given = without_count(name), 1, self.read_as.values()
-        names = self.graph._names
+        names = self.graph.names
         while (name := f"{base}_{count}") in names or f"{name}_out" in names or name in given:
             count += 1
         return name
 
     def _attributes(self) -> dict[str, Node]:
-        """Reads that the graph has already."""
         if not self.scope.attributes:
-            self.scope.attributes.update((e.name, e.output) for e in self.graph._order if isinstance(e, GetAttr))
+            self.scope.attributes.update(
+                (e.name, e.output) for e in self.graph.exprs(recursive=False) if isinstance(e, GetAttr)
+            )
         return self.scope.attributes
 
     def attribute_node(self, owner: Node, path: str, value: Any) -> Node:
         """The GetAttr of a path."""
-        name = self.graph._names.unique(path.replace(".", "_"))
+        name = self.graph.names.unique(path.replace(".", "_"))
         node = self.make_attribute(owner, path, f"{self.graph.qualname}.{path}", value, name)
         if isinstance(value, Tensor):
             self.scope.bind(value, cast(TensorNode, node))
@@ -233,7 +231,7 @@ class Inserter(Builder, hooks.TraceHooks):
         args, kwargs = normalized(forward_signature(module), args, kwargs)
         self.scope.reads[id(module)] = Read(node, node.name)
         inputs, arguments = flatten_arguments((module, *args), kwargs, self.node_of)
-        expr = CallMethod(self.graph, self.graph._new_expr_id(), self.meta(), arguments, "__call__")
+        expr = CallMethod(self.graph, self.graph.journal.new_expr_id(), self.meta(), arguments, "__call__")
         tensors = [v for v in flatten((args, kwargs))[0] if isinstance(v, Tensor)]
         with hooks.unheard():
             result = layer_result(expr, [module, *tensors], lambda: _result(module, args, kwargs))
@@ -255,7 +253,7 @@ class Inserter(Builder, hooks.TraceHooks):
                 counts = self._trace(part, given)
             return self.call_module(self._read_built(part), args, kwargs)
         finally:  # after the ids of the read and the call, which come first for a reader
-            self.graph._journal.skip(counts)
+            self.graph.journal.skip(counts)
 
     def _trace(self, part: Unbuilt, given: Any) -> tuple[int, int]:
         """Trace a module for one more kind of call; returns how many nodes and expressions its graphs have."""
@@ -263,7 +261,7 @@ class Inserter(Builder, hooks.TraceHooks):
         with hooks.unheard():
             made = traced_for(part._module, [*part._calls, given], f"insert_exprs: {path}")
         part._calls.append(given)
-        counts = made.graphs[0]._journal.counts
+        counts = made.graphs[0].journal.counts
         known = self._known(path)
         results = len(made.select(*given)[0].outputs)
         attach(self.graph, path, made, (results + (known is None), 1 + (known is None)))
@@ -285,7 +283,6 @@ class Unbuilt:
         self._calls: list[Any] = []  # arguments that it was traced for
 
     def _takes(self, given: Any) -> bool:
-        """True if it was traced for such a call."""
         if not self._calls:
             return False
         try:
@@ -351,7 +348,7 @@ class Insertion:
 
     def __enter__(self) -> None:
         graph, expr = self.graph, self.expr
-        if not graph._inputs_self():
+        if not graph.of_calls:
             raise GraphError(f"insert_exprs: {graph.name!r} is a graph of ops; add them with graph.apply")
         if graph._inserting is not None:
             raise GraphError(
@@ -360,7 +357,7 @@ class Insertion:
         if expr is not None:
             check_expr(graph, "insert_exprs", expr)
         inserter, self.deferring = Inserter(graph, expr, self.before), Deferring()
-        self.step = graph._edit("insert_exprs")
+        self.step = graph.journal.transaction("insert_exprs")
         self.step.__enter__()
         graph._inserting = inserter
         self.token = hooks.active.set(inserter)

@@ -32,13 +32,13 @@ def set_attribute(node: ModuleNode, name: str, value: Any) -> str:
     other module that is no layer is traced when a node that reads it is called. Where the module has a submodule
     or tensor of that name, the new one gets `_1`. Returns the name.
     """
-    graph = node._graph
+    graph = node.top_graph
     if not isinstance(value, Tensor):
         _check_module(graph, f"{name!r} of {node.name!r}", value, "a Module or a tensor")
     if name != identifier(name):
         raise GraphError(f"{name!r} is not an attribute name; try {identifier(name)!r}")
     free = free_attribute(node, name)
-    with graph._edit("set_attribute"):
+    with graph.journal.transaction("set_attribute"):
         put_attribute(graph, node, free, _own(graph, node, free, value))
     if graph._inserting is not None:
         graph._inserting.was_set(node, name, free)
@@ -55,15 +55,15 @@ def replace_module(graph: InternalGraph, node: ModuleNode, module: Any) -> None:
         )
     _check_module(graph, node.qualname, module)
     check_not_read_inside(graph, node)
-    with graph._edit("replace_module"):
+    with graph.journal.transaction("replace_module"):
         calls = calls_to_renew(graph, node)
         made = _own(graph, node, "", module)
         if is_composite(module):
             made = replacement(graph, node, module)
         put_attribute(graph, node.expr.inputs[0], node.expr.name, made)
         give_arguments(calls)
-        for each in {id(call._graph): call._graph for call in calls}.values():
-            infer_again(each, [call for call in calls if call._graph is each])
+        for each in {id(call.top_graph): call.top_graph for call in calls}.values():
+            infer_again(each, [call for call in calls if call.top_graph is each])
 
 
 def put_attribute(graph: InternalGraph, node: ModuleNode, path: str, value: Any) -> None:
@@ -86,7 +86,7 @@ def _own(graph: InternalGraph, node: ModuleNode, name: str, value: Any) -> Any:
 def _check_module(graph: InternalGraph, what: str, module: Any, kinds: str = "a Module") -> None:
     if not isinstance(module, Module):
         raise GraphError(f"{what}: expected {kinds}, got {type(module).__name__}")
-    if module is graph._owner:
+    if module is graph.owner:
         raise GraphError(f"{what}: the module of the graph {graph.qualname} cannot be a part of itself")
 
 
@@ -117,7 +117,7 @@ def _attached(graph: InternalGraph, path: str, module: TracedModule) -> TracedMo
     """
     made = module._cloned(None)
     if made.graphs:
-        counts = made.graphs[0]._journal.counts
+        counts = made.graphs[0].journal.counts
         attach(graph, path, made)
-        graph._journal.skip(counts)
+        graph.journal.skip(counts)
     return made

@@ -27,7 +27,7 @@ def set_results(graph: InternalGraph, leaves: Sequence[TensorNode], structure: T
     Raises:
         GraphError: a result that goes is used where the graph is called.
     """
-    old = graph._outputs
+    old = graph.outputs
     calls = callers(graph)
     for call in calls:
         _check_unused(graph, call, _split(old, call, leaves)[1])
@@ -41,13 +41,13 @@ def callers(graph: InternalGraph) -> list[Call]:
     """Every call that enters a graph, in any graph of the model."""
     if is_of_top(graph):
         return []
-    return [expr for expr in all_exprs(graph._top) if isinstance(expr, Call) and child_graph(expr) is graph]
+    return [expr for expr in all_exprs(graph.top) if isinstance(expr, Call) and child_graph(expr) is graph]
 
 
 def _split(old: Sequence[Node], call: Call, leaves: Sequence[Node]) -> tuple[list[TensorNode | None], list[TensorNode]]:
     """Results of a call that stand for these values of its graph (None: not yet), and those that would go."""
     left: dict[int, list[TensorNode]] = {}
-    for inner, result in zip(old, call._outputs, strict=True):
+    for inner, result in zip(old, call.outputs, strict=True):
         left.setdefault(id(inner), []).append(result)
     kept = [left[id(leaf)].pop(0) if left.get(id(leaf)) else None for leaf in leaves]
     return kept, [result for results in left.values() for result in results]
@@ -56,7 +56,7 @@ def _split(old: Sequence[Node], call: Call, leaves: Sequence[Node]) -> tuple[lis
 def _check_unused(graph: InternalGraph, call: Call, dropped: Sequence[TensorNode]) -> None:
     for node in dropped:
         users = [user.name for user in node._users]
-        if is_among(node, node.graph._outputs):
+        if is_among(node, node.graph.outputs):
             users.append("the outputs")
         if users:
             where = node_path(node)
@@ -68,9 +68,9 @@ def _check_unused(graph: InternalGraph, call: Call, dropped: Sequence[TensorNode
 
 def _adapt(call: Call, old: Sequence[Node], leaves: Sequence[TensorNode], structure: TreeDef) -> None:
     """Give a call the results that its graph has now."""
-    graph, module = call._graph, call._inputs[0]
-    as_traced = all(n.spec == m.spec for n, m in zip(call._inputs[1:], leaves[0].graph._inputs[1:], strict=True))
-    specs = [leaf.spec for leaf in leaves] if as_traced else specs_of(call, call._inputs)
+    graph, module = call.top_graph, call.inputs[0]
+    as_traced = all(n.spec == m.spec for n, m in zip(call.inputs[1:], leaves[0].graph.inputs[1:], strict=True))
+    specs = [leaf.spec for leaf in leaves] if as_traced else specs_of(call, call.inputs)
     assert specs is not None
     nodes: list[TensorNode] = []
     taken: set[str] = set()
@@ -78,16 +78,16 @@ def _adapt(call: Call, old: Sequence[Node], leaves: Sequence[TensorNode], struct
         if kept is None:
             name = _free_name(graph, f"{module._name}_{leaf._name}", taken)
             taken.add(name)
-            kept = graph._make_node(call, spec, name, f"{module._qualname}.[out]")
+            kept = graph._make_node(call, spec, name, f"{module.qualname}.[out]")
         nodes.append(kept)
     give_results(graph, call, tuple(nodes), structure if structure.kind is not None else None)
 
 
 def _free_name(graph: InternalGraph, wanted: str, taken: set[str]) -> str:
-    name, count = graph._names.unique(wanted), 0
+    name, count = graph.names.unique(wanted), 0
     while name in taken:
         count += 1
-        name = graph._names.unique(f"{wanted}_{count}")
+        name = graph.names.unique(f"{wanted}_{count}")
     return name
 
 
@@ -98,9 +98,9 @@ def value_in(graph: InternalGraph, node: Any, *, what: str, through: Expr | None
         way = way_along(graph, path, node) if through is None else None
     else:
         way = None
-    if not isinstance(node, TensorNode) or node._graph is graph or node._graph._top is not graph._top:
+    if not isinstance(node, TensorNode) or node.top_graph is graph or node.top_graph.top is not graph.top:
         return node  # the checks of the edit itself say what is wrong
-    check_owned(node._graph, what, [node])
+    check_owned(node.top_graph, what, [node])
     for call in reversed(way or calls_to(graph, node, what, through)):
         node = _result_for(call, node)
     return node
@@ -109,12 +109,12 @@ def value_in(graph: InternalGraph, node: Any, *, what: str, through: Expr | None
 def calls_to(graph: InternalGraph, node: Node, what: str, through: Expr | None = None) -> list[Call]:
     """The calls that lead from a graph to that of a node, outermost first."""
     if through is None:
-        found = _first_way(graph, node._graph)
+        found = _first_way(graph, node.top_graph)
     else:
         inside = child_graph(through)
         if inside is None:
             raise GraphError(f"{what}: {through!r} enters no graph; give a call of a submodule")
-        before, behind = _first_way(graph, through._graph), _first_way(inside, node._graph)
+        before, behind = _first_way(graph, through.top_graph), _first_way(inside, node.top_graph)
         found = None if before is None or behind is None else [*before, through, *behind]
     if found is None:
         way = f" by way of {through!r}" if through is not None else ""
@@ -127,7 +127,7 @@ def calls_to(graph: InternalGraph, node: Node, what: str, through: Expr | None =
 def _first_way(graph: InternalGraph, wanted: InternalGraph) -> list[Call] | None:
     """The first calls in execution order by which a graph comes to another one."""
     way: list[Call] = []
-    entered = [iter(graph._order)]
+    entered = [iter(graph.exprs(recursive=False))]
     seen = {id(graph)}
     while entered:
         if len(way) == len(entered) - 1 and (child_graph(way[-1]) if way else graph) is wanted:
@@ -137,7 +137,7 @@ def _first_way(graph: InternalGraph, wanted: InternalGraph) -> list[Call] | None
             if isinstance(expr, Call) and child is not None and id(child) not in seen:
                 seen.add(id(child))
                 way.append(expr)
-                entered.append(iter(child._order))
+                entered.append(iter(child.exprs(recursive=False)))
                 break
         else:
             entered.pop()
@@ -149,11 +149,11 @@ def _first_way(graph: InternalGraph, wanted: InternalGraph) -> list[Call] | None
 def way_along(graph: InternalGraph, path: str, node: Node) -> list[Call]:
     """The calls by which a graph comes to a node along a path of attributes; nothing if no calls follow it."""
     rest, way = path.rpartition(".")[0].partition("[")[0], []
-    while graph is not node._graph:
-        for expr in graph._order:
+    while graph is not node.top_graph:
+        for expr in graph.exprs(recursive=False):
             child = child_graph(expr)
-            at = "" if child is None else attribute_path(expr._inputs[0])
-            if child is not None and ((rest == at and child is node._graph) or rest.startswith(f"{at}.")):
+            at = "" if child is None else attribute_path(expr.inputs[0])
+            if child is not None and ((rest == at and child is node.top_graph) or rest.startswith(f"{at}.")):
                 way.append(expr)
                 graph, rest = child, rest[len(at) + 1 :]
                 break
@@ -164,18 +164,18 @@ def way_along(graph: InternalGraph, path: str, node: Node) -> list[Call]:
 
 def _result_for(call: Call, node: TensorNode) -> TensorNode:
     """The value that a call has for a node of the graph that it enters; the graph returns it from now on."""
-    graph = node._graph
-    if isinstance(node._expr, Input):
-        return next(given for given, n in zip(call._inputs, graph._inputs, strict=True) if n is node)
-    if not is_among(node, graph._outputs):
-        set_results(graph, (*graph._outputs, node), with_one_more(graph))
-    return next(result for result, n in zip(call._outputs, graph._outputs, strict=True) if n is node)
+    graph = node.top_graph
+    if isinstance(node.expr, Input):
+        return next(given for given, n in zip(call.inputs, graph.inputs, strict=True) if n is node)
+    if not is_among(node, graph.outputs):
+        set_results(graph, (*graph.outputs, node), with_one_more(graph))
+    return next(result for result, n in zip(call.outputs, graph.outputs, strict=True) if n is node)
 
 
 def with_one_more(graph: InternalGraph) -> TreeDef:
     """How the results of a graph nest with one more behind them: (what they were, the value)."""
     now = graph.out_def
-    if now is None or now.num_leaves != len(graph._outputs):
-        now = LEAF if len(graph._outputs) == 1 else TreeDef(tuple, None, (LEAF,) * len(graph._outputs))
+    if now is None or now.num_leaves != len(graph.outputs):
+        now = LEAF if len(graph.outputs) == 1 else TreeDef(tuple, None, (LEAF,) * len(graph.outputs))
     parts = now.children if now.kind is tuple else (now,)
     return TreeDef(tuple, None, (*parts, LEAF))

@@ -29,7 +29,7 @@ def replace_node(graph: InternalGraph, repl_dict: Mapping[Any, Any]) -> None:
         check_owned(graph, "replace_node", (old, new))
         check_kinds("replace_node", [old], [new])
     results = result_specs(graph)
-    with graph._edit("replace_node"):
+    with graph.journal.transaction("replace_node"):
         for old, new in pairs.items():
             _replace_one(graph, old, new)
         changed = [new for old, new in pairs.items() if _may_change_shapes(old, new)]
@@ -39,8 +39,8 @@ def replace_node(graph: InternalGraph, repl_dict: Mapping[Any, Any]) -> None:
 def _replace_one(graph: InternalGraph, old: Node, new: Node) -> None:
     if old is new:
         return
-    users = [u for u in old.users if u._key > new.expr._key]
-    if old.users and not users and not is_among(old, graph._outputs):
+    users = [u for u in old.users if u.position > new.expr.position]
+    if old.users and not users and not is_among(old, graph.outputs):
         needed = {id(e) for e in _between(old, new)}
         early = next((u for u in old.users if id(u) not in needed), None)
         raise GraphError(
@@ -63,7 +63,7 @@ def _between(old: Node, new: Node) -> list[Expr]:
     todo = [new.expr]
     while todo:
         expr = todo.pop()
-        if id(expr) not in found and expr._key > old.expr._key:
+        if id(expr) not in found and expr.position > old.expr.position:
             found[id(expr)] = expr
             todo.extend(n.expr for n in expr.inputs)
     return list(found.values())
@@ -77,14 +77,14 @@ def _may_change_shapes(old: Any, new: Any) -> bool:
 def replace_all_uses(graph: InternalGraph, old: TensorNode, new: TensorNode, *, except_: Iterable[Expr] = ()) -> None:
     """Let every user of `old` (and the graph's outputs) use `new`, of equal spec except in a transaction."""
     check_owned(graph, "replace_all_uses", (old, new))
-    if old.spec != new.spec and not graph._journal.deferring:
+    if old.spec != new.spec and not graph.journal.deferring:
         raise ShapeError(f"replace_all_uses: {old.name!r} is {old.spec}, {new.name!r} is {new.spec}; expected equal")
     skipped = {id(e) for e in (*except_, new.expr)}
     users = [u for u in old.users if id(u) not in skipped]
     for u in users:
-        if u._key < new.expr._key:
+        if u.position < new.expr.position:
             raise GraphError(f"replace_all_uses: {u.name!r} uses {old.name!r} before {new.name!r} is made")
-    with graph._edit("replace_all_uses"):
+    with graph.journal.transaction("replace_all_uses"):
         for u in users:
             exchange(graph, u, old, new)
         exchange_outputs(graph, old, new)
@@ -103,22 +103,22 @@ def set_input(graph: InternalGraph, expr: Expr, index: int, node: Node) -> None:
     check_before("set_input", [node], expr)
     check_kept(expr, new)
     before = expr.inputs[index]
-    with graph._edit("set_input"):
+    with graph.journal.transaction("set_input"):
         use_nodes(graph, expr, new)
-        if graph._journal.deferring or any(map(tells_shapes, (node, before, *expr.outputs))):
+        if graph.journal.deferring or any(map(tells_shapes, (node, before, *expr.outputs))):
             infer_again(graph, [expr])
 
 
 def set_inputs(expr: Expr, inputs: Sequence[Node]) -> None:
     """Let an expression use other nodes, in the same places. Raises as `replace_node`."""
-    graph = expr._graph
+    graph = expr.top_graph
     check_expr(graph, "set_inputs", expr)
     check_owned(graph, "set_inputs", inputs)
     if len(inputs) != len(expr.inputs):
         raise GraphError(f"set_inputs: {expr!r} has {counted(len(expr.inputs), 'input')}, got {len(inputs)}")
     check_kinds("set_inputs", expr.inputs, inputs)
     check_before("set_inputs", inputs, expr)
-    with graph._edit("set_inputs"):
+    with graph.journal.transaction("set_inputs"):
         use_nodes(graph, expr, inputs)
         infer_again(graph, [expr])
 
@@ -128,15 +128,15 @@ def set_attrs(graph: InternalGraph, expr: Apply, attrs: Mapping[str, Any]) -> No
     check_expr(graph, "set_attrs", expr, Apply)
     new = {**expr.attrs, **attrs}
     check_kept(expr, expr.inputs, new)
-    with graph._edit("set_attrs"):
+    with graph.journal.transaction("set_attrs"):
         assign(graph, expr, "_attrs", MappingProxyType(new))
-        if graph._journal.deferring:
+        if graph.journal.deferring:
             infer_again(graph, [expr])
 
 
 def set_arguments(expr: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Let a call have other arguments: nodes of this graph and constants, nested in any way."""
-    graph = expr._graph
+    graph = expr.top_graph
     check_owned(graph, "set_args_kwargs", [expr.outputs[0]])
     signature = expr.signature
     try:
@@ -150,14 +150,14 @@ def set_arguments(expr: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         raise GraphError("set_args_kwargs: a tensor among the arguments; make it a node with graph.constant first")
     check_owned(graph, "set_args_kwargs", inputs)
     check_before("set_args_kwargs", inputs, expr)
-    with graph._edit("set_arguments"):
+    with graph.journal.transaction("set_arguments"):
         set_call(expr, inputs, arguments)
         infer_again(graph, [expr])
 
 
 def set_call(call: Call, inputs: Sequence[Node], arguments: Arguments) -> None:
     """Let a call have these arguments, which are checked."""
-    graph = call._graph
+    graph = call.top_graph
     use_nodes(graph, call, inputs, ("arguments", graph, call, inputs, arguments))
     assign(graph, call, "_arg_def", arguments[0], IN_ANOTHER)
     assign(graph, call, "_const_val", arguments[1], IN_ANOTHER)

@@ -116,13 +116,11 @@ class _Stored:
         file.seek(name + extra, 1)
 
     def fill(self, memory: memoryview) -> None:
-        """Put the next bytes into memory."""
         for chunk in _chunks(memory):
             if not read_into(self.file, chunk):
                 raise FileFormatError(f"{WEIGHTS} is damaged: the file ends in the middle of it")
             self.sum = zlib.crc32(chunk, self.sum)
 
     def check(self) -> None:
-        """Compare the sum of the bytes with that in the file."""
         if self.sum != self.expected:
             raise FileFormatError(f"{WEIGHTS} is damaged: its CRC is {self.sum:#x}; the file states {self.expected:#x}")

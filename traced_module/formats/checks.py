@@ -95,8 +95,8 @@ def check_method(method: str) -> None:
 
 def check_called(graph: InternalGraph) -> None:
     """Raises FileFormatError if an attribute that is no layer is called, or a layer with arguments that do not fit."""
-    owners: dict[int, Any] = {id(node): graph._owner for node in graph._inputs if isinstance(node, ModuleNode)}
-    for expr in graph._order:
+    owners: dict[int, Any] = {id(node): graph.owner for node in graph.inputs if isinstance(node, ModuleNode)}
+    for expr in graph.exprs(recursive=False):
         if isinstance(expr, GetAttr) and id(expr.inputs[0]) in owners:
             with suppress(GraphError):  # it may be missing if it is never called
                 owners[id(expr.outputs[0])] = get_subattr(owners[id(expr.inputs[0])], expr.name)

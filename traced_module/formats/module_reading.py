@@ -33,7 +33,7 @@ from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.lookup import own_node
 from megengine.traced_module.ir.names import identifier
 from megengine.traced_module.ir.node import ModuleNode, Node, TensorNode
-from megengine.traced_module.ir.primitives import link
+from megengine.traced_module.ir.primitives import link, share_history
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.calls import Static
 from megengine.traced_module.tracing.specialization import Specialization
@@ -76,13 +76,12 @@ class ModuleReader:
         if not self.modules[0].graphs:
             raise FileFormatError("the outermost module has no graph")
         top = self.modules[0].graphs[0]
-        for graph in self.graphs:
-            graph._journal, graph._top = top._journal, top
+        share_history(self.graphs, top)
         # NOTE: a flattened module keeps submodules that it does not call, whose graphs have counts of their own
         next_node, next_expr = map(count_in, counters)
-        top._journal.next_node = max(next_node, *(n.id + 1 for n in top.nodes(recursive=False)))
-        top._journal.next_expr = max(next_expr, *(e.id + 1 for e in top._order))
-        top._journal.recording = True
+        top.journal.next_node = max(next_node, *(n.id + 1 for n in top.nodes(recursive=False)))
+        top.journal.next_expr = max(next_expr, *(e.id + 1 for e in top.exprs(recursive=False)))
+        top.journal.recording = True
         return self.modules[0]
 
     def state(self, made: TracedModule, entry: dict[str, Any]) -> None:
@@ -137,12 +136,12 @@ class ModuleReader:
         for name in described.get("reserved", ()):
             if name != identifier(name) or name in nodes:
                 raise FileFormatError(f"{brief(name)} is no name to be reserved")
-            graph._names.take(name, None)
-        made = [n for e in graph._order if isinstance(e, Input) for n in e.outputs]
-        late_self = any(isinstance(n, ModuleNode) for n in graph._inputs[1:])
-        if set(map(id, made)) != set(map(id, graph._inputs)) or len(made) != len(graph._inputs) or late_self:
+            graph.names.take(name, None)
+        made = [n for e in graph.exprs(recursive=False) if isinstance(e, Input) for n in e.outputs]
+        late_self = any(isinstance(n, ModuleNode) for n in graph.inputs[1:])
+        if set(map(id, made)) != set(map(id, graph.inputs)) or len(made) != len(graph.inputs) or late_self:
             raise FileFormatError(f"the inputs of {graph.qualname} are not those of its expressions")
-        if not graph._outputs:
+        if not graph.outputs:
             raise FileFormatError(f"{graph.qualname} returns nothing")
         self.nesting(graph, described)
         check_called(graph)
@@ -154,13 +153,13 @@ class ModuleReader:
         if "arguments" in described:
             args, kwargs = self.values.value(described["arguments"])
             inputs, graph.arguments = flatten_arguments(args, kwargs, node_or_none)
-            first = [n for n in graph._inputs if not isinstance(n, TensorNode)]
-            if not _same(inputs, graph._inputs[len(first) :]):
+            first = [n for n in graph.inputs if not isinstance(n, TensorNode)]
+            if not _same(inputs, graph.inputs[len(first) :]):
                 raise FileFormatError(f"the arguments of {graph.qualname} are not its inputs")
             graph._inputs = (*first, *inputs)
         if "result" in described:
             nodes, graph.out_def = self.result(described["result"])
-            if not _same(nodes, graph._outputs):
+            if not _same(nodes, graph.outputs):
                 raise FileFormatError(f"the result of {graph.qualname} is not made of its outputs")
             graph._outputs = tuple(nodes)
 
@@ -204,7 +203,7 @@ class ModuleReader:
 
     def node(self, graph: InternalGraph, expr: Expr, item: dict[str, Any]) -> Node:
         name = item["name"]
-        if name != identifier(name) or name in graph._names:
+        if name != identifier(name) or name in graph.names:
             raise FileFormatError(f"{brief(name)} is no name, or names two nodes")
         spec = None
         if "shape" in item:
@@ -213,20 +212,20 @@ class ModuleReader:
                 spec = TensorSpec(spec.shape, spec.dtype, str(item["device"]))
         node = graph._make_node(expr, spec, name, str(item["qualname"]))
         node._id = count_in(item["id"])
-        graph._names.take(name, node)
+        graph.names.take(name, node)
         return node
 
     def target(self, graph: InternalGraph, expr: Expr) -> None:
         """Check the node of an input, or of an attribute that is read."""
-        (node,) = expr._outputs
+        (node,) = expr.outputs
         if isinstance(expr, Input):
-            found, depth = graph._owner, 0
+            found, depth = graph.owner, 0
             if isinstance(node, TensorNode):
                 return
-            if len(graph._order) > 1:
+            if len(graph.exprs(recursive=False)) > 1:
                 raise FileFormatError(f"{node.name!r} is a module; expected it as the first input only")
         else:
-            (base,) = expr._inputs
+            (base,) = expr.inputs
             at, depth = self.targets[id(base)]
             found = get_subattr(at, expr.name)
             if isinstance(node, TensorNode) and (not isinstance(found, Tensor) or found.spec != node.spec):

@@ -39,7 +39,7 @@ def describe(module: TracedModule, head: dict[str, Any]) -> tuple[str, dict[str,
     """
     writer = ModuleWriter()
     modules = writer.all(module)
-    journal = module.graphs[0]._journal if module.graphs else None
+    journal = module.graphs[0].journal if module.graphs else None
     counters = [0, 0] if journal is None else [journal.next_node, journal.next_expr]
     lists = {"tensors": writer.values.tensors, "layers": writer.values.layers}
     text = _dumps({**head, "counters": counters})[:-1]
@@ -98,7 +98,7 @@ class ModuleWriter:
     def point(self, module: TracedModule, node: TensorNode) -> list[Any]:
         """(place of the graph, name) of a watch or end point."""
         for i, graph in enumerate(module.graphs):
-            if graph._names.get(node.name) is node:
+            if graph.names.get(node.name) is node:
                 return [i, node.name]
         raise FileFormatError(f"the watch or end point {node.name!r} is no node of the module any more; clear it")
 
@@ -116,7 +116,7 @@ class ModuleWriter:
         head: dict[str, Any] = {"name": graph.name, "qualname": graph.qualname}
         head["inputs"] = [n.name for n in graph.inputs]
         head["outputs"] = [n.name for n in graph.outputs]
-        if reserved := sorted(n for n in graph._names if graph._names.get(n) is None):
+        if reserved := sorted(n for n in graph.names if graph.names.get(n) is None):
             head["reserved"] = reserved
         if graph.metadata:
             head["metadata"] = texts(graph.metadata)
@@ -125,7 +125,7 @@ class ModuleWriter:
             head["arguments"] = self.values.value(unflatten_arguments(graph.arguments, nodes), where)
         if graph.out_def is not None and graph.out_def.num_leaves == len(graph.outputs):
             head["result"] = self.values.value(unflatten(graph.out_def, graph.outputs), where)
-        lines = [_dumps(self.expr(e, where)) for e in graph._order]
+        lines = [_dumps(self.expr(e, where)) for e in graph.exprs(recursive=False)]
         return _dumps(head)[:-1] + ', "exprs": [\n' + ",\n".join(lines) + "\n]}"
 
     def expr(self, expr: Expr, where: str) -> dict[str, Any]:

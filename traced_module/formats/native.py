@@ -52,7 +52,7 @@ def save(model: TracedModule | InternalGraph, path: str | Path) -> None:
         >>> save(traced, "net.mgt")  # doctest: +SKIP
     """
     graphs = model.graphs if isinstance(model, TracedModule) else (model,)
-    of_ops = len(graphs) == 1 and graphs[0].arguments is None and not graphs[0]._inputs_self()
+    of_ops = len(graphs) == 1 and graphs[0].arguments is None and not graphs[0].of_calls
     if isinstance(model, TracedModule) and not of_ops:
         text, arrays = module_writing.describe(model, {"format": FORMAT, "version": MODULE_VERSION})
         packing = zipfile.ZIP_STORED  # a small file must not unpack to a large one
@@ -190,7 +190,7 @@ def _ops_graph(described: dict[str, Any], arrays: dict[str, np.ndarray]) -> Inte
             raise FileFormatError(f"{outputs[0]['name']!r} is of the unknown kind {item['kind']!r}")
         exprs.append(expr)
     graph = reader.graph({**described, "qualname": described["name"], "exprs": exprs}, None)
-    graph._journal.next_node, graph._journal.next_expr = next(ids), len(exprs)
+    graph.journal.next_node, graph.journal.next_expr = next(ids), len(exprs)
     return graph
 
 

@@ -62,11 +62,11 @@ def rebuilt(states: list[Any], graphs: list[Any]) -> TracedModule:
             graph = _rebuilt_graph(one, module)
             TracedModule._add_graph(module, graph)
             rebuilt_graphs.append(graph)
-    counts = [g._journal.counts for g in rebuilt_graphs]
+    counts = [g.journal.counts for g in rebuilt_graphs]
     own_history(rebuilt_graphs)
     if rebuilt_graphs:
         nodes, exprs = zip(*counts, strict=True)
-        rebuilt_graphs[0]._journal.counts = max(nodes), max(exprs)
+        rebuilt_graphs[0].journal.counts = max(nodes), max(exprs)
     return made[0]
 
 
@@ -75,18 +75,18 @@ def _state(module: TracedModule) -> dict[str, Any]:
 
 
 def _graph(graph: InternalGraph) -> dict[str, Any]:
-    exprs = list(graph._order)
+    exprs = graph.exprs(recursive=False)
     place = {id(n): (i, k) for i, e in enumerate(exprs) for k, n in enumerate(e.outputs)}
     return {
         "name": (graph.name, graph.qualname),
-        "owned": graph._owner is not None,
+        "owned": graph.owner is not None,
         "exprs": [_expr(expr, place) for expr in exprs],
         "inputs": [place[id(n)] for n in graph.inputs],
         "outputs": [place[id(n)] for n in graph.outputs],
-        "names": [name for name in graph._names if graph._names.get(name) is None],
+        "names": [name for name in graph.names if graph.names.get(name) is None],
         "call": (graph.arguments, graph.out_def),
         "metadata": dict(graph.metadata),
-        "counts": graph._journal.counts,
+        "counts": graph.journal.counts,
     }
 
 
@@ -113,9 +113,9 @@ def _rebuilt_graph(described: dict[str, Any], owner: TracedModule) -> InternalGr
         expr._outputs = tuple(nodes[-1])
         link(graph, expr, [nodes[i][k] for i, k in inputs], None)
     for name in described["names"]:
-        graph._names.take(name, None)
+        graph.names.take(name, None)
     graph._inputs, graph._outputs = (tuple(nodes[i][k] for i, k in described[key]) for key in ("inputs", "outputs"))
     graph.arguments, graph.out_def = described["call"]
     graph.metadata = described.get("metadata", {})
-    graph._journal.counts = described["counts"]
+    graph.journal.counts = described["counts"]
     return graph

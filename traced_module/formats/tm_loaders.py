@@ -202,7 +202,7 @@ def _with_class(call: Call, kind: type[Call]) -> Any:
     made = object.__new__(kind)
     for name in (*Expr.__slots__, *kind._own):
         setattr(made, name, getattr(call, name))
-    for node in made._outputs:
+    for node in made.outputs:
         node._expr = made
     return made
 

@@ -36,7 +36,7 @@ from megengine.traced_module.ir.functions import Arguments, function_of
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.names import identifier
 from megengine.traced_module.ir.node import Node
-from megengine.traced_module.ir.primitives import link
+from megengine.traced_module.ir.primitives import link, share_history
 from megengine.traced_module.ir.provenance import from_plain
 from megengine.traced_module.traced import TracedModule
 from megengine.traced_module.tracing.calls import Static
@@ -120,14 +120,13 @@ class _Reader:
         top = next((g for g in module._graphs.values()), None)
         if top is None:
             raise FileFormatError("the traced module has no graph")
-        exprs = [e._id for g in self.graphs for e in g._order]
-        nodes = [n._id for g in self.graphs for e in g._order for n in e._outputs]
-        for graph in self.graphs:
-            graph._journal, graph._top = top._journal, top
-        top._journal.next_expr, top._journal.next_node = max(exprs) + 1, max(nodes) + 1
+        exprs = [e.id for g in self.graphs for e in g.exprs(recursive=False)]
+        nodes = [n.id for g in self.graphs for e in g.exprs(recursive=False) for n in e.outputs]
+        share_history(self.graphs, top)
+        top.journal.next_expr, top.journal.next_node = max(exprs) + 1, max(nodes) + 1
         for expr in self.renewed:
             infer_again(expr.top_graph, [expr])
-        top._journal.recording = True
+        top.journal.recording = True
         return module
 
     def module(self, record: Record) -> TracedModule:
@@ -218,7 +217,7 @@ class _Reader:
         if not isinstance(noted, dict):
             raise FileFormatError(f"the provenance of {graph.name!r} is {brief(noted)}; expected a dict by id")
         self.spend(len(noted))
-        for expr in graph._order:
+        for expr in graph.exprs(recursive=False):
             if expr.id in noted:
                 expr.meta.update(from_plain(noted[expr.id]))
 
@@ -245,14 +244,14 @@ class _Reader:
         made = []
         for node in state["outputs"]:
             nodes[id(node)] = new = self.node(graph, expr, node)
-            graph._names.take(new._name, new)
+            graph.names.take(new._name, new)
             made.append(new)
         expr._outputs = tuple(made)
         if isinstance(expr, Call):
             before, expr = expr, tm_loaders.loaded(expr, _stored_name(state), _text(state.get("version")))
             _check_callee(expr)
             self.renewed += [expr] if expr is not before else []
-        link(graph, expr, expr._inputs, None)
+        link(graph, expr, expr.inputs, None)
 
     def node(self, graph: InternalGraph, expr: Expr, record: Record) -> Node:
         state = _state(self.only(record))
@@ -264,8 +263,8 @@ class _Reader:
         elif not _kind(record).endswith(".ModuleNode"):
             raise FileFormatError(f"a node of the unknown kind {_kind(record)[:80]!r}")
         name = _word(state.get("_name") or "node")
-        node = graph._make_node(expr, spec, graph._names.unique(identifier(name)), "")
-        if name == identifier(name) and graph._names.get(name) is None:
+        node = graph._make_node(expr, spec, graph.names.unique(identifier(name)), "")
+        if name == identifier(name) and graph.names.get(name) is None:
             node._name = name  # also the name of a Python builtin
         node._qualname = _text(state.get("_qualname", state.get("_orig_name"))) or f"{graph.qualname}.[{name}]"
         node._id = int(state["_id"])

@@ -230,23 +230,23 @@ class _Description:
         self.objects.append(stub)
         nodes: dict[int, Stub] = {}
         exprs: dict[int, Stub] = {}
-        for expr in graph._order:
+        for expr in graph.exprs(recursive=False):
             exprs[id(expr)] = self.empty(f"{_HOME}.expr.{_kind(expr)}")
             for node in expr.outputs:
                 kind = "ModuleNode" if isinstance(node, ModuleNode) else "TensorNode"
                 nodes[id(node)] = self.empty(f"{_HOME}.node.{kind}")
-        for expr in graph._order:
+        for expr in graph.exprs(recursive=False):
             inputs, outputs = ([nodes[id(n)] for n in several] for several in (expr.inputs, expr.outputs))
             exprs[id(expr)].state = self.expr(expr, inputs, outputs)
             for node in expr.outputs:
-                users = [exprs[id(u)] for u in sorted(node.users, key=lambda u: u._key)]
+                users = [exprs[id(u)] for u in sorted(node.users, key=lambda u: u.position)]
                 nodes[id(node)].state = _node(node, exprs[id(expr)], users)
         assert graph.arguments is not None
         _, given = in_file_order(graph.arguments, graph.inputs[1:])
         _, results = in_file_order((graph.out_def or TreeDef(None), ()), graph.outputs)
         names = {"name": graph.name, "qualname": graph.qualname}
-        used: dict[str, Any] = {n.name: nodes[id(n)] for e in graph._order for n in e.outputs}
-        used |= {name: None for name in graph._names if name not in used}  # in an order that no undone edit changes
+        used: dict[str, Any] = {n.name: nodes[id(n)] for e in graph.exprs(recursive=False) for n in e.outputs}
+        used |= {name: None for name in graph.names if name not in used}  # in an order that no undone edit changes
         namespace = Stub(f"{_HOME}.traced_module.NameSpace", {**names, "_used_names": used})
         stub.state = {
             "_exprs": [exprs[id(e)] for e in graph._exprs],
@@ -258,12 +258,12 @@ class _Description:
             "_rst": Stub("collections.defaultdict", None, (Name("builtins.list"),)),
             "_name": graph.name,
             "_qualname": graph.qualname,
-            ORIGINS: {e.id: origin for e in graph._order if (origin := to_plain(e.meta))},
+            ORIGINS: {e.id: origin for e in graph.exprs(recursive=False) if (origin := to_plain(e.meta))},
         }
         if graph.metadata:
             stub.state[METADATA] = texts(graph.metadata)
         if is_top:
-            stub.state["_total_ids"] = graph._journal.counts
+            stub.state["_total_ids"] = graph.journal.counts
         return stub
 
     def empty(self, path: str) -> Stub:
@@ -440,7 +440,6 @@ def _with_self(arguments: Arguments) -> Arguments:
 
 
 def _argspec(signature: inspect.Signature | None) -> Stub | None:
-    """inspect.FullArgSpec of a forward function."""
     if signature is None:
         return None
     kinds, found = inspect.Parameter, signature.parameters.values()

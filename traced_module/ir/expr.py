@@ -75,6 +75,8 @@ class Expr:
         """True while the expression stands in its graph; False once it was taken out, or before it was put in."""
         return bool(self._outputs) and self._graph._names.get(self._outputs[0]._name) is self._outputs[0]
 
+    position = fixed("_key", int, "A number that rises in the order of the graph.")
+
     def comes_before(self, other: Expr) -> bool:
         """True if the expression stands in front of another one of its graph."""
         return self._key < other._key
@@ -287,7 +289,6 @@ class CallMethod(Call):
 
     @property
     def callee(self) -> Callee:
-        """A method of tensors by its name, or a module."""
         return ("module", None) if self._method == "__call__" else ("method", self._method)
 
     @property
@@ -325,7 +326,6 @@ class CallFunction(Call):
 
     @property
     def callee(self) -> Callee:
-        """The function by the name that files store."""
         return "function", self._func
 
     @property
@@ -335,7 +335,6 @@ class CallFunction(Call):
 
     @property
     def signature(self) -> inspect.Signature:
-        """Signature of the function."""
         return signature_of(self.func)
 
     def _body(self) -> str:
@@ -360,7 +359,6 @@ class Apply(Expr):
 
     @property
     def callee(self) -> Callee:
-        """The op."""
         return "op", self._op
 
     attrs = fixed(

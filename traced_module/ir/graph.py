@@ -62,6 +62,30 @@ class InternalGraph:
 
     inputs = fixed("_inputs", tuple[Any, ...], "Input nodes; at module level the first is the module's own.", _INPUTS)
 
+    names = fixed("_names", NameSpace, "Names of the nodes.")
+
+    journal = fixed("_journal", Journal, "Edits, which all graphs of the model share.")
+
+    @property
+    def owner(self) -> Any:
+        """The module that the graph belongs to; None for a graph of ops."""
+        return self._owner
+
+    @property
+    def top(self) -> InternalGraph:
+        """The outermost graph of the model."""
+        return self._top
+
+    @property
+    def first_call(self) -> Expr | None:
+        """The first expression that is no input."""
+        return self._order.body
+
+    @property
+    def of_calls(self) -> bool:
+        """True for a graph of calls, False for one of ops."""
+        return bool(self._inputs) and isinstance(self._inputs[0], ModuleNode)
+
     outputs = fixed("_outputs", tuple[TensorNode, ...], "Output values.", "add_output_node or reset_outputs")
 
     @property
@@ -186,11 +210,9 @@ class InternalGraph:
         return methods.to_graphviz(self, depth=depth)
 
     def _repr_svg_(self) -> str | None:
-        """What notebooks show of it where they take pictures only."""
         return methods.notebook_svg([self])
 
     def _repr_html_(self) -> str | None:
-        """What notebooks show."""
         return methods.notebook_html([self])
 
     def clone(self) -> InternalGraph:
@@ -229,16 +251,6 @@ class InternalGraph:
     def edit_log(self) -> Any:
         """The edits of the whole traced module so far, as an `EditLog`; undone ones are not in it."""
         return methods.log_of(self._journal)
-
-    def _edit(self, what: str = "transaction") -> AbstractContextManager[None]:
-        """A transaction whose changes are checked at once, unless it is a part of a deferring one."""
-        return self._journal.transaction(what)
-
-    def _computed(self, function: Callable[..., Any], *given: Any) -> Any:
-        """What a function that is declared by `computed_again` gives; logs of edits that use it compute it again."""
-        made = function(*given)
-        self._journal.note_origins(function.__name__, given, made)
-        return made
 
     def constant(
         self,
@@ -370,10 +382,6 @@ class InternalGraph:
         """
         return methods.value_of(self, node, through=through)
 
-    def _new_expr_id(self) -> int:
-        self._journal.next_expr += 1
-        return self._journal.next_expr - 1
-
     def _make_node(self, expr: Expr, spec: TensorSpec | None, name: str, qualname: str) -> Any:
         ident = self._journal.next_node
         self._journal.next_node = ident + 1
@@ -392,9 +400,6 @@ class InternalGraph:
     def _anchor(self, before: Expr | None, after: Expr | None) -> Expr | None:
         """The expression in front of which a new one goes; None for the end."""
         return before if before is not None else after._next if after is not None else None
-
-    def _inputs_self(self) -> bool:
-        return bool(self._inputs) and isinstance(self._inputs[0], ModuleNode)
 
 
 refuse_setting(

@@ -170,6 +170,11 @@ class Journal:
     def counts(self, counts: Counts) -> None:
         self.next_node, self.next_expr = counts
 
+    def new_expr_id(self) -> int:
+        """The id of a new expression."""
+        self.next_expr += 1
+        return self.next_expr - 1
+
     def skip(self, counts: Counts) -> None:
         """Leave out this many ids of nodes and of expressions."""
         self.next_node += counts[0]
@@ -197,15 +202,19 @@ class Journal:
         """A pass or rule of that name is at work in the body."""
         return _Run(self.running, name)
 
-    def note_origins(self, function: str, given: tuple[Any, ...], made: Any) -> None:
-        """Remember how layers or tensors were computed that become a part of the graph."""
-        if self.open is None or not self.recording:
-            return
-        for i, value in enumerate(made) if isinstance(made, tuple) else [(None, made)]:
-            self.open.origins[id(value)] = value, Origin(function, given, i)
+    def computed(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function that is declared by `computed_again` gives; logs of edits that use it compute it again."""
+        result = function(*arguments)
+        if self.open is not None and self.recording:
+            for i, value in enumerate(result) if isinstance(result, tuple) else [(None, result)]:
+                self.open.origins[id(value)] = value, Origin(function.__name__, arguments, i)
+        return result
 
-    def transaction(self, what: str, *, deferring: bool = False) -> AbstractContextManager[None]:
-        """A transaction around the body, or a part of the open one. If the body raises, its changes are taken back."""
+    def transaction(self, what: str = "transaction", *, deferring: bool = False) -> AbstractContextManager[None]:
+        """A transaction around the body, or a part of the open one. If the body raises, its changes are taken back.
+
+        Changes are checked at once, unless it is `deferring` or a part of such a one.
+        """
         return _Body(self, what, deferring)
 
     @property

@@ -112,7 +112,7 @@ def is_dead(expr: Expr, returned: set[int] | None = None) -> bool:
 def remove_dead(graph: InternalGraph) -> int:
     """Remove expressions that no output needs (inputs stay); returns how many."""
     removed, returned = 0, {id(n) for n in graph._outputs}
-    with graph._edit("remove_dead"):
+    with graph._journal.transaction("remove_dead"):
         for expr in reversed(graph.exprs(recursive=False)):  # users first, so one sweep is enough
             if is_dead(expr, returned):
                 unlink(graph, expr)
@@ -256,6 +256,12 @@ def _follows_from_shapes(expr: Expr) -> bool:
         if isinstance(n, ModuleNode) or not n._expr._from_shapes:
             return False
     return True
+
+
+def share_history(graphs: Sequence[InternalGraph], top: InternalGraph) -> None:
+    """Let graphs be parts of the model of an outermost graph: one journal, ids of one count."""
+    for graph in graphs:
+        graph._journal, graph._top = top._journal, top
 
 
 def number(graphs: Sequence[InternalGraph], *, flat: bool = False) -> None:

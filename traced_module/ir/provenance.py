@@ -23,7 +23,7 @@ def module_path(expr: Expr) -> str:
     if is_call_module(expr):
         return expr.inputs[0].qualname[len(expr.top_graph._top.qualname) + 1 :]
     noted, own = str(expr.meta.get("module") or ""), graph_path(expr.top_graph)
-    if isinstance(expr, Apply) and not expr.top_graph._inputs_self():
+    if isinstance(expr, Apply) and not expr.top_graph.of_calls:
         return noted
     return noted if not own or noted == own or noted.startswith(f"{own}.") else own
 

@@ -114,7 +114,7 @@ def _fold_one_scale(places: Any, graph: InternalGraph) -> bool:
         calls = _targets(affine.x, expr, affine.scale)
         if not calls or not all(_called_once(places, one) for one in calls.values()):
             continue
-        with graph._edit("BackwardFoldScale"):
+        with graph.journal.transaction("BackwardFoldScale"):
             for one in calls.values():
                 _scale(graph, one, factor)
             graph.replace_node({expr.outputs[0]: affine.x})
@@ -134,7 +134,11 @@ def _called_once(places: Any, one: CallMethod) -> bool:
 def _scale(graph: InternalGraph, one: CallMethod, factor: float | TensorNode) -> None:
     layer = one.inputs[0].owner
     by_node = isinstance(factor, TensorNode)
-    made = graph._computed(_scaled_by, layer, factor) if by_node else graph._computed(scaled_layer, layer, factor, 0.0)
+    made = (
+        graph.journal.computed(_scaled_by, layer, factor)
+        if by_node
+        else graph.journal.computed(scaled_layer, layer, factor, 0.0)
+    )
     graph.replace_module(one.inputs[0], made)
     assign(graph, one, "meta", marked(one.meta, "BackwardFoldScale"))
 

@@ -31,7 +31,7 @@ def _neutral(number: int) -> Pattern:
 
 
 def _of_ops(node: Node) -> bool:
-    return not node.graph._inputs_self()
+    return not node.graph.of_calls
 
 
 _ZERO, _ONE = _neutral(0), _neutral(1)
@@ -96,7 +96,7 @@ def _same(m: Found) -> bool:
 def _kept(m: Found) -> TensorNode:
     """The value; a parameter goes into the log of edits, as other weights may do something where these do nothing."""
     for node in m.root.expr.inputs:
-        if isinstance(node.expr, Constant) and node is not m[_X] and m.graph._journal.recording:
+        if isinstance(node.expr, Constant) and node is not m[_X] and m.graph.journal.recording:
             value = node.expr.value.numpy()
             if value.ndim or not str(node.expr.meta.get("parameter", node.name)).startswith("const_tensor"):
                 m.graph.constant(value.copy(), "neutral", before=m.root.expr)

@@ -101,7 +101,7 @@ def _fold(graph: InternalGraph, layer: Apply, forms: list[Form], side: str) -> l
     keeps = side == "in" and shifts and not exact
     settings = [attrs.get("groups", 1), bool(attrs.get("transpose_b")), spec.ndim, axis, spec.shape[axis]]
     weights = list(layer.inputs[1:])
-    tensors = graph._computed(affine_layer, layer.op, settings, weights, _recipe(forms), side, keeps)
+    tensors = graph.journal.computed(affine_layer, layer.op, settings, weights, _recipe(forms), side, keeps)
     last = forms[-1].expr if side == "out" else layer
     weight = graph.constant(tensors[0], weights[0].name, meta=weights[0].meta, before=last)
     x = layer.inputs[0] if side == "out" else forms[0].x
@@ -148,7 +148,7 @@ def fold_affine(graph: InternalGraph) -> bool:
             assert isinstance(layer, Apply)
             forms = maps_of(layer)
             if forms and _worth_it(layer, forms, side):
-                with graph._edit(_NAME):
+                with graph.journal.transaction(_NAME):
                     renaming = _fold(graph, layer, forms, side)
                     remove_dead(graph)
                     take_names(graph, renaming)

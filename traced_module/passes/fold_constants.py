@@ -23,8 +23,8 @@ _MOST_ADDED = 1 << 16  # elements by which folding may make a model larger, for 
 
 def become_constant(graph: InternalGraph, expr: Expr) -> None:
     """Put constants in the place of what an expression makes."""
-    with graph._edit("constants"):
-        values = [graph._computed(constant_of, node) for node in expr.outputs]
+    with graph.journal.transaction("constants"):
+        values = [graph.journal.computed(constant_of, node) for node in expr.outputs]
         _replace(graph, expr, values)
 
 
@@ -46,7 +46,7 @@ def fold_constants(graph: InternalGraph) -> bool:
 
     Random ones are left alone, and calls that would make the model much larger.
     """
-    of_calls = graph._inputs_self()
+    of_calls = graph.of_calls
     changed = False
     for expr in graph.exprs(recursive=False):
         if not expr.inputs or call_key(expr) is None or not all(map(_is_held, expr.inputs)):

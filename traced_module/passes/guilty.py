@@ -32,21 +32,20 @@ class Run:
 
 def copy_of(graph: InternalGraph) -> InternalGraph:
     """The graph as it is now, with copies of all that its calls enter."""
-    top = graph._top
-    owner = top._owner
+    top = graph.top
+    owner = top.owner
     if not isinstance(owner, TracedModule) or not any(top is g for g in owner.graphs):
         return graph.clone()
     places = {id(found): tuple(place) for place, found in addresses_of(top).values()}
-    copy = next(iter(owner.clone().graphs))._top
+    copy = next(iter(owner.clone().graphs)).top
     return _graphs_of(copy)[places[id(graph)]]
 
 
 def _graphs_of(graph: InternalGraph) -> dict[tuple[str, int], InternalGraph]:
-    return {(path, index): found for (path, index), found in addresses_of(graph._top).values()}
+    return {(path, index): found for (path, index), found in addresses_of(graph.top).values()}
 
 
 def run_of(graph: InternalGraph, inputs: Sequence[Any]) -> Run:
-    """Run a graph and keep all values."""
     graphs = _graphs_of(graph)
     places = {id(found): place for place, found in graphs.items()}
     values: dict[Key, list[Tensor]] = {}

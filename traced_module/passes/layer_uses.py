@@ -26,8 +26,8 @@ def all_graphs(graph: InternalGraph) -> list[InternalGraph]:
 
     A flattened module keeps submodules with graphs that nothing calls any more: these do not count.
     """
-    top = graph._top
-    same = [g for g in getattr(top._owner, "graphs", ()) if g._journal is top._journal]
+    top = graph.top
+    same = [g for g in getattr(top.owner, "graphs", ()) if g.journal is top.journal]
     return graphs_below(top, *same, graph)
 
 
@@ -116,5 +116,5 @@ Renaming = list[tuple[TensorNode, str]]  # new values, and the names of those wh
 def take_names(graph: InternalGraph, made: Renaming) -> None:
     """Let new values be called as those that they replaced, where these are gone now and the new ones are not."""
     for node, name in made:
-        if graph._names.get(name) is None and graph._names.get(node.name) is node:
+        if graph.names.get(name) is None and graph.names.get(node.name) is node:
             graph.rename(node, name)

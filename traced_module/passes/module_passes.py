@@ -90,7 +90,7 @@ def optimize(
 
 
 def _level(module: TracedModule) -> str:
-    return "calls" if any(graph._inputs_self() for graph in module.graphs) else "ops"
+    return "calls" if any(graph.of_calls for graph in module.graphs) else "ops"
 
 
 def passes_named(given: Passes | None, level: str) -> list[Pass]:

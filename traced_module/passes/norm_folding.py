@@ -56,8 +56,8 @@ def fold_norms(graph: InternalGraph, norm_of: Any, folded: Any, rewire: Any) -> 
                 continue
             del places[place]  # its layer is another one now
             layer, norm = (call.inputs[0].owner for call in found[0])
-            with graph._edit():
-                each.replace_module(expr.output, each._computed(folded, layer, norm))
+            with graph.journal.transaction():
+                each.replace_module(expr.output, each.journal.computed(folded, layer, norm))
                 for layer_call, norm_call in found:
                     rewire(layer_call, norm_call)
             changed = True

@@ -88,10 +88,10 @@ def registered_passes(level: str = "calls") -> tuple[Pass, ...]:
 
 def _run(one: Pass, graph: InternalGraph) -> tuple[bool, bool]:
     """Run a pass in the open transaction, and note it at what it made: (it says so, it did) change something."""
-    transaction = graph._journal.open
+    transaction = graph.journal.open
     assert transaction is not None
     changes, made = len(transaction.changes), len(transaction.made)
-    with graph._journal.runs(one.name):
+    with graph.journal.runs(one.name):
         changed = one.run(graph)
     mark(transaction.made[made:], one.name)
     return changed, len(transaction.changes) > changes
@@ -156,7 +156,7 @@ class PassManager:
         checked = not passes
         for one in passes:
             before = copy_of(graph) if expected is not None else None
-            with graph._edit(one.name):
+            with graph.journal.transaction(one.name):
                 changed, made = _run(one, graph)
             if changed and one.name not in self.changed:
                 self.changed.append(one.name)

@@ -79,7 +79,7 @@ class Found:
 
         Raises GraphError there for an op that no function stands for.
         """
-        if self.graph._inputs_self():
+        if self.graph.of_calls:
             functions = [name for kind, name in Target(op).keys() or () if kind == "function"]
             if not functions:
                 raise GraphError(
@@ -147,7 +147,7 @@ def _sweep(graph: InternalGraph, keyed: Sequence[tuple[Rule, set[Callee] | None]
     if not to_try:
         return 0
     applied, names = 0, []
-    with graph._edit("rewrite"):
+    with graph.journal.transaction("rewrite"):
         for expr, rules in reversed(to_try) if last_first else to_try:
             applied += any(_named_try(graph, expr, rule, names) for rule in rules)
         if applied:
@@ -174,7 +174,7 @@ def _try(graph: InternalGraph, node: Node, rule: Rule, names: Renaming) -> bool:
     found = Found(graph, matched)
     if not (rule.shared or found.is_private()) or (rule.when is not None and not rule.when(found)):
         return False
-    made = graph._journal.made
+    made = graph.journal.made
     known = len(made)
     new = _built(graph, rule, found)
     if new is None or new is node:
@@ -189,8 +189,8 @@ def _try(graph: InternalGraph, node: Node, rule: Rule, names: Renaming) -> bool:
 
 
 def _built(graph: InternalGraph, rule: Rule, found: Found) -> Any:
-    with graph._journal.runs(rule.name):
-        if not graph._inputs_self():
+    with graph.journal.runs(rule.name):
+        if not graph.of_calls:
             return rule.build(found)
         with graph.insert_exprs(found.root.expr._prev):
             return rule.build(found)

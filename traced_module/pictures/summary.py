@@ -39,7 +39,6 @@ class _Counting(Deferring):
     macs = 0
 
     def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
-        """Count, and go on with specs only."""
         made = super().apply(op, tensors, attrs, proceed)
         if not isinstance(made, tuple):
             self.macs += op.macs([t.spec for t in tensors], made.spec, attrs)
@@ -90,7 +89,7 @@ class Costs:
             return self.total(child)[1]
         found: Weights = {}
         for node in expr.inputs:
-            if isinstance(node.expr, Constant) and not self.graph._inputs_self():
+            if isinstance(node.expr, Constant) and not self.graph.of_calls:
                 found[id(node)] = _size(node.spec)
             elif isinstance(node, TensorNode) and isinstance(node.expr, GetAttr):
                 value = get_subattr(node.expr.inputs[0].owner, node.expr.name)
@@ -182,7 +181,6 @@ class Summary:
         return self.to_text(terminal_width())
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
         rows = [_cells(row, indent="\u2003") for row in self.rows]
         return html_table(HEADINGS, rows, numbers=2) + html_text("\n".join(_notes(self)))
 

@@ -98,7 +98,7 @@ def save_source(traced: TracedModule | InternalGraph, path: str | os.PathLike[st
 class _File:
     def __init__(self, traced: TracedModule | InternalGraph, name: str | None) -> None:
         if isinstance(traced, InternalGraph):
-            traced = traced._owner if isinstance(traced._owner, TracedModule) else TracedModule.from_graph(traced)
+            traced = traced.owner if isinstance(traced.owner, TracedModule) else TracedModule.from_graph(traced)
         if not isinstance(traced, TracedModule) or not traced.graphs:
             raise GraphError(f"to_source: expected a traced module with a graph, got {type(traced).__name__}")
         if name is not None and not name.isidentifier():

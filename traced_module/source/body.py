@@ -212,7 +212,7 @@ class Body:
         """Write items of a copy, or of the value itself if that is a copy without other users."""
         target, key, value = expr.args
         copied = is_call_function(target.expr, F.copy) or is_call_tensor_method(target.expr, "__setitem__")
-        if copied and all(u._key <= expr._key for u in target.users) and target not in self.graph.outputs:
+        if copied and all(u.position <= expr.position for u in target.users) and target not in self.graph.outputs:
             name = self.codes[id(expr.output)] = self.codes[id(target)]
         else:
             source = flat(self.code(target))

@@ -103,12 +103,12 @@ class Builder:
 
     def make_attribute(self, owner: Node, path: str, qualname: str, value: Any, name: str) -> Node:
         """The read of an attribute."""
-        expr = GetAttr(self.graph, self.graph._new_expr_id(), self.meta(), path)
+        expr = GetAttr(self.graph, self.graph.journal.new_expr_id(), self.meta(), path)
         spec = value.spec if isinstance(value, Tensor) else None
-        self.graph._names.take(name, None)
+        self.graph.names.take(name, None)
         expr._outputs = (self.graph._make_node(expr, spec, name, qualname),)
         link(self.graph, expr, (owner,), self.anchor)
-        return expr._outputs[0]
+        return expr.outputs[0]
 
     def make_call(self, expr: Call, inputs: Sequence[Node], result: Any, name: str, qualname: str) -> Any:
         """Link a call whose result is known; gives the result with new tensors bound to the new nodes."""
@@ -118,7 +118,7 @@ class Builder:
             expr._out_def = structure
         link(self.graph, expr, inputs, self.anchor)
         fresh = []
-        for tensor, node in zip(leaves, expr._outputs, strict=True):
+        for tensor, node in zip(leaves, expr.outputs, strict=True):
             # the same object may be an argument, or known under another node: each node has a tensor of its own
             made = alias(tensor)
             self.scope.bind(made, node)
@@ -132,14 +132,14 @@ class Builder:
         inputs, arguments = arguments_of(leaves, structure, self.node_of)
         graph, name = self.graph, function.name
         if not function.is_method:
-            expr: Call = CallFunction(graph, graph._new_expr_id(), self.meta(), arguments, function.qualified)
+            expr: Call = CallFunction(graph, graph.journal.new_expr_id(), self.meta(), arguments, function.qualified)
             if function.home.startswith(opdefs.HOME):
                 name = name.lower()
                 return self.make_call(expr, inputs, result, f"{name}_out", f"{graph.qualname}.[def_{name}]")
             if not function.recorded_as:
                 return self.make_call(expr, inputs, result, f"{name}_out", f"{graph.qualname}.[func_{name}]")
         else:
-            expr = CallMethod(graph, graph._new_expr_id(), self.meta(), arguments, name)
+            expr = CallMethod(graph, graph.journal.new_expr_id(), self.meta(), arguments, name)
         short = (function.recorded_as or name).strip("_")
         return self.make_call(expr, inputs, result, f"{short}_out", f"{graph.qualname}.[method_{short}]")
 
@@ -157,9 +157,9 @@ def shape_of(builder: Builder, tensor: Tensor, node: TensorNode) -> Tensor:
     graph = builder.graph
     with interpose(Deferring()):
         result = apply(SHAPE_OF, tensor)
-    expr = Apply(graph, graph._new_expr_id(), builder.meta(), SHAPE_OF, {})
+    expr = Apply(graph, graph.journal.new_expr_id(), builder.meta(), SHAPE_OF, {})
     short = SHAPE_OF.lower()
     graph._attach_outputs(expr, [result.spec], f"{short}_out", f"{graph.qualname}.[def_{short}]")
     link(graph, expr, (node,), builder.anchor)
-    builder.scope.bind(result, expr._outputs[0])
+    builder.scope.bind(result, expr.outputs[0])
     return result

@@ -130,7 +130,7 @@ def _shape_arithmetic(node: Node) -> list[Any]:
         if id(expr) not in found:
             found[id(expr)] = expr
             todo += [] if isinstance(expr, Apply) else [n.expr for n in expr.inputs]  # an op that takes a shape
-    return sorted(found.values(), key=lambda e: e._key)
+    return sorted(found.values(), key=lambda e: e.position)
 
 
 @contextmanager

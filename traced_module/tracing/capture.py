@@ -29,7 +29,7 @@ from megengine.traced_module.ir.functions import (
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.names import identifier
 from megengine.traced_module.ir.node import ModuleNode, TensorNode
-from megengine.traced_module.ir.primitives import remove_dead
+from megengine.traced_module.ir.primitives import remove_dead, share_history
 from megengine.traced_module.tracing.building import Builder, Read, Scope, shape_of
 from megengine.traced_module.tracing.calls import alias, is_leaf_module, result_leaves, untouched
 from megengine.traced_module.tracing.deferred import Deferring, PendingCall
@@ -58,7 +58,6 @@ class ModuleTracer(hooks.TraceHooks):
         return self.scopes[-1]
 
     def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
-        """A public function or tensor method, called by the user's code."""
         plain = named_only(record.signature, args, kwargs)
         leaves, structure = flatten(plain or (args, kwargs))
         spec = function_spec(record, leaves, structure) if plain else None
@@ -132,7 +131,6 @@ class ModuleTracer(hooks.TraceHooks):
             return shape_of(builder, tensor, node)
 
     def alias(self, tensor: Tensor) -> Tensor:
-        """Another tensor of the same node."""
         made, node = alias(tensor), self.current.scope.nodes.get(id(tensor))
         if node is not None:
             self.current.scope.bind(made, node)
@@ -160,7 +158,6 @@ class ModuleTracer(hooks.TraceHooks):
             warnings.warn(f"{found}: {why}", SpecializationWarning, stacklevel=4)
 
     def attribute(self, module: Module, name: str, value: Any) -> Any:
-        """An attribute of a module is read."""
         scope = self.current.scope
         prefix = scope.paths.get(id(module))
         if prefix is None:
@@ -184,7 +181,7 @@ class ModuleTracer(hooks.TraceHooks):
 
     def _count(self, path: str) -> str:
         """Take a name for a read: MegEngine counts every one."""
-        names = self.current.graph._names
+        names = self.current.graph.names
         name = names.unique(path.replace(".", "_"))
         names.take(name, names.get(name))
         return name
@@ -200,7 +197,7 @@ class ModuleTracer(hooks.TraceHooks):
         node = scope.attributes.get(path)
         if node is None:
             graph = builder.graph
-            owner = graph._inputs[0]
+            owner = graph.inputs[0]
             node = builder.make_attribute(owner, path, f"{graph.qualname}.{path}", value, name)
             scope.attributes[path] = node
         if isinstance(node, ModuleNode):
@@ -214,7 +211,6 @@ class ModuleTracer(hooks.TraceHooks):
             scope.bind(value, node)
 
     def module(self, module: Module, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
-        """A module is called."""
         read = self.current.scope.reads.get(id(module))
         if read is None:
             return run()  # not an attribute of a traced module: its functions are recorded where it is called
@@ -225,7 +221,7 @@ class ModuleTracer(hooks.TraceHooks):
         args, kwargs = normalized(forward_signature(module), args, kwargs)
         inputs, arguments = flatten_arguments((module, *args), kwargs, builder.node_of)
         graph = builder.graph
-        expr = CallMethod(graph, graph._new_expr_id(), builder.meta(), arguments, "__call__")
+        expr = CallMethod(graph, graph.journal.new_expr_id(), builder.meta(), arguments, "__call__")
         if is_leaf_module(module):
             tensors = [v for v in flatten((args, kwargs))[0] if isinstance(v, Tensor)]
             with hooks.unheard():
@@ -257,7 +253,7 @@ class ModuleTracer(hooks.TraceHooks):
         tensors = [v for v in leaves if isinstance(v, Tensor)]
         graph = InternalGraph(name, qualname, owner=module)
         if parent is not None:
-            graph._journal, graph._top = parent._journal, parent._top
+            share_history([graph], parent.top)
         scope = Scope(graph, module, paths={id(module): ""}, source=source, entry=_ENTRY)
         scope.reads[id(module)] = Read(add_self(graph), "self")
         inner = [alias(t) for t in tensors]
@@ -274,7 +270,7 @@ class ModuleTracer(hooks.TraceHooks):
         finally:
             self.scopes.pop()
             self.ended.append(scope)
-        for given, tensor, node in zip(tensors, inner, graph._inputs[1:], strict=True):
+        for given, tensor, node in zip(tensors, inner, graph.inputs[1:], strict=True):
             if self.scopes and scope.nodes[id(tensor)] is not node:
                 self.current.scope.changed[id(given)] = f"{graph.qualname}.{node.name}"
         graph.arguments = arguments
@@ -309,11 +305,11 @@ _ENTRY = ModuleTracer.trace.__code__  # a frame of it stands between what a modu
 
 
 def _outline(graph: InternalGraph) -> list[str]:
-    return [f"{e._made()} = {e._body()}" for e in graph._order if e.kind != "Input"]
+    return [f"{e._made()} = {e._body()}" for e in graph.exprs(recursive=False) if e.kind != "Input"]
 
 
 def _shapes(graph: InternalGraph) -> str:
-    return ", ".join(f"{n.name} {n.spec}" for n in graph._inputs[1:])
+    return ", ".join(f"{n.name} {n.spec}" for n in graph.inputs[1:])
 
 
 def _input_names(module: Module, args: tuple, kwargs: dict) -> list[str]:

@@ -61,7 +61,7 @@ def _captured(mod: Module, args: tuple, kwargs: dict, source: str) -> TracedModu
     traced = Assembly(tracer).graph_module(mod)
     traced.specializations = tuple(tracer.specializations)
     number([graph])
-    graph._journal.recording = True
+    graph.journal.recording = True
     return traced
 
 
@@ -86,7 +86,7 @@ def lower(traced: TracedModule | InternalGraph) -> TracedModule:
     graph = traced.graph if isinstance(traced, TracedModule) else traced
     if not isinstance(graph, InternalGraph):
         raise GraphError(f"lower: got {type(traced).__name__}; expected a TracedModule; trace the module first")
-    return TracedModule(record_graph(graph) if graph._inputs_self() else graph.clone())
+    return TracedModule(record_graph(graph) if graph.of_calls else graph.clone())
 
 
 def wrap(func: Any) -> Any:

@@ -72,7 +72,6 @@ class OpRecorder(Interposer):
         return self.nodes[id(tensor)]
 
     def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
-        """Record one op and give back values that only have specs."""
         if op.name == SHAPE_OF:  # shapes are fixed at op level
             return Tensor._wrap(np.array(tensors[0].spec.shape, np.int32))
         if not any(id(t) in self.nodes for t in tensors) and all(t._value is not None for t in tensors):
@@ -113,10 +112,10 @@ def record_graph(source: InternalGraph) -> InternalGraph:
 
     Raises what the ops raise, and DeferredValueError where a value is needed that only a real input has.
     """
-    assert source._owner is not None, source  # of a graph at module level
+    assert source.owner is not None, source  # of a graph at module level
     recorder = OpRecorder(InternalGraph(source.name))
     recorder.graph.metadata = dict(source.metadata)
-    recorder.names = {id(t): identifier(path) for path, t in source._owner.named_tensors()}
+    recorder.names = {id(t): identifier(path) for path, t in source.owner.named_tensors()}
 
     def on_expr(expr: Expr) -> None:
         """Ops carry the path of the layer that applies them, and the line of the user's code that called it."""
@@ -130,7 +129,7 @@ def record_graph(source: InternalGraph) -> InternalGraph:
 
     outside = len(f"{graph_path(source)}.") if graph_path(source) else 0
     nodes = source.inputs[1:]
-    owner: Any = source._owner
+    owner: Any = source.owner
     paths = {id(m): path for path, m in owner.named_modules()}
     with untouched(owner), hooks.listening(_LayerPath(recorder, paths)), interpose(recorder):
         inputs = recorder.inputs([n.name for n in nodes], [n.spec for n in nodes])
@@ -163,7 +162,6 @@ class _LayerPath(hooks.TraceHooks):
             self.meta["module"] = before
 
     def built(self, tensor: Tensor, data: Any, dtype: Any, device: Any) -> Tensor | None:
-        """A layer makes a tensor of its values."""
         return None if not self._is_recorded(data) else function_of("megengine.tensor.tensor")(data, dtype, device)
 
     def _is_recorded(self, data: Any) -> bool:
@@ -172,7 +170,6 @@ class _LayerPath(hooks.TraceHooks):
         return isinstance(data, Tensor) and id(data) in self.recorder.nodes
 
     def alias(self, tensor: Tensor) -> Tensor:
-        """Another tensor of the same node."""
         made = alias(tensor)
         if id(tensor) in self.recorder.nodes:
             self.recorder.bind(made, self.recorder.nodes[id(tensor)])
