@@ -157,7 +157,7 @@ class _Ops(_Reader):
             raise OptionError(f"{op}: expected a node among its arguments")
         last = max(nodes, key=lambda n: n.expr.position)
         after = last.expr
-        while (following := after._next) is not None and following.kind == "Input":
+        while (following := after.following) is not None and following.kind == "Input":
             after = following  # inputs come first
         inputs = [arg if isinstance(arg, TensorNode) else self._constant(arg, last, after) for arg in args]
         after = max([after, *(n.expr for n in inputs)], key=lambda e: e.position)

@@ -18,6 +18,9 @@ from megengine.traced_module.ir.expr import is_constant as is_constant
 from megengine.traced_module.ir.expr import is_getattr as is_getattr
 from megengine.traced_module.ir.expr import is_input as is_input
 
+_HOME = f"{__package__}.ir."
+__all__ = sorted(n for n, one in [*globals().items()] if str(getattr(one, "__module__", "")).startswith(_HOME))
+
 
 def __getattr__(name: str) -> Any:
     raise absent.missing(__name__, name)

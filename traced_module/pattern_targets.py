@@ -55,7 +55,6 @@ class Target:
         self._spellings = self._operation.spellings
 
     def matches(self, expr: Expr) -> bool:
-        """True if the expression calls it."""
         if expr.callee not in self._spellings:
             return False
         return self.module_class is None or issubclass(expr.inputs[0].module_type, self.module_class)
@@ -108,7 +107,6 @@ class Target:
 
 
 def _turned(named: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Arguments with the values of the first two exchanged."""
     (first, a), (second, b), *others = [*named.items(), *[("", None)] * 2]
     return {first: b, second: a, **dict(others)}
 
@@ -253,7 +251,6 @@ def _sets_freely(function: FunctionType) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _stored(function: FunctionType) -> frozenset[str]:
-    """Names of the attributes that a function sets."""
     return frozenset(i.argval for i in dis.get_instructions(function) if i.opname == "STORE_ATTR")
 
 

@@ -36,7 +36,6 @@ class _Search:
         self.exprs: list[Expr] = []
 
     def bind(self, pattern: Pattern, value: Any) -> bool:
-        """Let a pattern stand for a value, the same wherever it occurs."""
         bound = self.bindings.setdefault(id(pattern), value)
         return bound is value or bool(bound == value)
 
@@ -345,7 +344,6 @@ class Match:
         return id(pattern) in self.bindings
 
     def expr(self, pattern: Pattern) -> Any:
-        """The expression that makes the node of a part."""
         return self[pattern].expr
 
 

@@ -57,7 +57,6 @@ class Profile:
     outputs: tuple[Any, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, without the outputs."""
         rows = [{key: getattr(one, key) for key in Timing.__slots__} for one in self.timings]
         return {"name": self.name, "seconds": self.seconds, "runs": self.runs, "timings": rows}
 

@@ -44,12 +44,10 @@ class Product:
 
     @property
     def transposed(self) -> bool:
-        """True for a transposed convolution."""
         return get_op(self.float_op).transposed
 
     @property
     def float_attrs(self) -> dict[str, Any]:
-        """Attributes of `float_op`."""
         if self.op == "linear":
             return {"transpose_a": False, "transpose_b": True}
         attrs = {"stride": self.stride, "padding": self.padding, "dilation": self.dilation}
@@ -192,7 +190,6 @@ def accumulate(product: Product, x: Tensor, c: Constants) -> Tensor:
 
 
 def stored_result(product: Product, x: Tensor, c: Constants, target: QuantizedDType, *, relu: bool) -> Tensor:
-    """The layer's quantized output."""
     t = accumulate(product, x, c)
     return apply("quantize_away", F.relu(t) if relu else t, dtype=target, factor=c.factor)
 

@@ -145,7 +145,6 @@ def _replaced_in(value: Any, convert: Convert, done: dict) -> Any:
 
 
 def qat_children(module: Module) -> list[QATModule]:
-    """The QAT modules at or below a module."""
     return [m for m in module.modules() if isinstance(m, QATModule)]
 
 

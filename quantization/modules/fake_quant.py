@@ -34,7 +34,6 @@ class _FakeQuantize(Module):
         self.enabled = False
 
     def normal_forward(self, inp: Tensor, qparams: QParams | None = None) -> Tensor:
-        """Inp itself."""
         return inp
 
     @abstractmethod

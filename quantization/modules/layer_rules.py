@@ -25,7 +25,6 @@ class LayerRule:
 
     @property
     def float_class(self) -> type[Module]:
-        """The float layer."""
         return getattr(float_modules, self.name)
 
     @property
@@ -35,7 +34,6 @@ class LayerRule:
 
     @property
     def relu(self) -> bool:
-        """True if a ReLU follows."""
         return "Relu" in self.name
 
     @property

@@ -20,7 +20,6 @@ _NORM = call("batch_norm", _X, *_STATISTICS)
 
 
 def _part(m: Found) -> TensorNode:
-    """One result of a split as a slice."""
     x, split = m[_X], m.root.expr
     axis = split.attrs["axis"] % len(x.shape)
     before = split.outputs[: split.outputs.index(m.root)]

@@ -47,7 +47,6 @@ class QuantConfig:
 
     @property
     def target(self) -> Profile:
-        """The profile as a value."""
         return self.profile if isinstance(self.profile, Profile) else profile(self.profile)
 
     def changed(self, **settings: object) -> QuantConfig:
@@ -64,7 +63,6 @@ class Layer:
     module: str = ""
 
     def matches(self, rule: str) -> bool:
-        """True if the rule selects this layer."""
         kind, _, rest = rule.partition(":")
         if kind == "op" and rest:
             return self.op == rest

@@ -62,13 +62,11 @@ class Site:
         return self.dtype
 
     def emit(self, op: str, *inputs: TensorNode, label: str = "int", **attrs) -> TensorNode:
-        """An op before the site."""
         meta = {k: v for k, v in self.result.meta.items() if k in ("module", "source", "passes")}
         name = f"{self.name}_{label}"
         return self.graph.apply(op, *inputs, attrs=attrs, name=name, before=self.before, meta=meta)
 
     def constant(self, value: np.ndarray | Tensor, label: str) -> TensorNode:
-        """A constant before the site."""
         return self.graph.constant(value, name=f"{self.name}_{label}", before=self.before)
 
 
@@ -165,7 +163,6 @@ def _rows_first(match: LayerMatch) -> tuple[np.ndarray, QuantizedDType]:
 
 
 def _pair(site: Site) -> TensorNode | None:
-    """A sum or a product of two computed tensors."""
     a, r = (stored(n) for n in site.value.expr.inputs)
     if a is None or r is None:
         return None

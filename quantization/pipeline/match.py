@@ -21,7 +21,6 @@ class Stored:
 
     @property
     def dtype(self) -> QuantizedDType:
-        """Its quantized dtype."""
         return known_quantized(self.node.spec.dtype)
 
 
@@ -43,7 +42,6 @@ def stored(node: TensorNode) -> Stored | None:
 
 
 def is_op(expr: Expr | None, *ops: str) -> bool:
-    """True for an Apply of one of the ops."""
     return isinstance(expr, Apply) and expr.op in ops
 
 

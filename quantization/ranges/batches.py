@@ -92,7 +92,6 @@ def shape_remedy(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
 
 
 def _fitted(number: int, node: Any, array: np.ndarray) -> np.ndarray:
-    """The array in the dtype of an input."""
     if tuple(array.shape) != tuple(node.spec.shape):
         raise CalibrationError(
             f"data: batch {number}, input {node.name!r}: expected shape {tuple(node.spec.shape)}, "

@@ -41,7 +41,6 @@ class Histogram:
 
     @property
     def width(self) -> float:
-        """Width of one bin."""
         return math.ldexp(1.0, self.exponent)
 
     @property
@@ -143,7 +142,6 @@ class RunningAverage:
 
     @property
     def value(self) -> float:
-        """The average so far."""
         return self.total / (1 - self.momentum**self.batches)
 
 
@@ -161,7 +159,6 @@ class MeanValue:
 
     @property
     def value(self) -> np.ndarray:
-        """Float32 mean with a first axis of 1."""
         return np.asarray(self.total / self.pictures, np.float32)
 
 

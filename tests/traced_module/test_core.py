@@ -98,3 +98,12 @@ def imported(path):
 def test_the_core_imports_nothing_above_it(path):
     own = [name for name in imported(path) if name.startswith("megengine.traced_module.")]
     assert [name for name in own if not name.startswith("megengine.traced_module.ir.")] == []
+
+
+@pytest.mark.parametrize("face", ["expr", "node"])
+def test_a_star_import_takes_only_names_of_the_core(face):
+    names = {}
+    exec(f"from megengine.traced_module.{face} import *", names)
+    del names["__builtins__"]
+    assert names.keys() >= ({"CallMethod", "is_constant"} if face == "expr" else {"ModuleNode"})
+    assert {one.__module__ for one in names.values()} == {f"megengine.traced_module.ir.{face}"}

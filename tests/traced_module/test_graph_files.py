@@ -101,7 +101,7 @@ def changed(tmp_path, change) -> str:
             "version is 9; this program reads versions 1 and 2; the file was",
         ),
         (lambda d: d["exprs"][2].update(op="convv"), "unknown op 'convv'"),
-        (lambda d: d["exprs"][2]["attrs"].update(padding=[[1, 1, 1], [0, 2]]), "two pairs of them for padding"),
+        (lambda d: d["exprs"][2]["attrs"].update(padding=[[1, 1, 1], [0, 2]]), "pairs of them for padding"),
         (lambda d: d["exprs"][2]["attrs"].update(stride=[1.5, 1]), "2 integers each"),
         (lambda d: d["exprs"][3]["attrs"].update(hi=[[]]), r"clip: attributes are .* expected numbers \['lo', 'hi'\]"),
         (lambda d: d["exprs"][3]["attrs"].update(more=1), "clip: attributes are"),

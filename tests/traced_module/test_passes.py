@@ -145,7 +145,7 @@ def test_chains_identities_and_common_calls():
     x = tensor(np.random.default_rng(1).standard_normal((2, 3)).astype(np.float32))
     net = Chains().eval()
     made = optimize(trace_module(net, x), "all", check_with=[x])
-    assert made.graph.get_method_by_type("__mul__")[0]._body().endswith("__mul__(24, )")
+    assert made.graph.get_method_by_type("__mul__")[0].described().endswith("__mul__(24, )")
     assert len(made.graph.get_function_by_type(F.relu)) == 1
     assert len(made.graph.get_module_by_type(M.Module)) == 1
     np.testing.assert_allclose(made(x).numpy(), net(x).numpy(), rtol=1e-6)
@@ -328,7 +328,7 @@ def body_after(value, names, dtype="float32"):
     got = made(x).numpy()
     assert got.dtype == want.dtype
     np.testing.assert_allclose(got, want, rtol=2e-6)
-    return [re.sub(r"_\d+", "", e._body()) for e in made.graph._exprs]
+    return [re.sub(r"_\d+", "", e.described()) for e in made.graph._exprs]
 
 
 # what MegEngine 1.13 leaves of them is the same, where it gives the same numbers

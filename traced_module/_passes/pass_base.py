@@ -33,7 +33,6 @@ class PassContext:
         self._disabled_pass.update([passes] if isinstance(passes, str) else passes)
 
     def pass_enabled(self, pas: BasePass | str) -> bool:
-        """True unless it was disabled."""
         return (pas if isinstance(pas, str) else pas.name) not in self._disabled_pass
 
 

@@ -59,7 +59,6 @@ class Change:
 
     @property
     def path(self) -> str:
-        """Module path and name."""
         return joined(self.where, self.name)
 
     def reversed(self) -> Change:

@@ -57,7 +57,6 @@ class GraphDiff:
         return tuple(change for change in self.changes if change.kind == kind)
 
     def counts(self) -> dict[str, int]:
-        """Kind -> number of changes; kinds without any are left out."""
         return counts(self.changes)
 
     def to_text(self) -> str:
@@ -237,7 +236,6 @@ class _Comparison:
 def _same_under_another_name(
     left: dict[str, Any], right: dict[str, Any], gone: list[str], new: list[str]
 ) -> Iterator[tuple[str, str]]:
-    """Pairs of children whose names differ and nothing else."""
     waiting: dict[Any, list[str]] = {}
     for name in new:
         waiting.setdefault(_outline(right[name]), []).append(name)

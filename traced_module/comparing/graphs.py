@@ -35,12 +35,12 @@ def graph_changes(m: Matching, where: str, renamed: Renamed = str) -> Iterator[C
     """Every difference between two matched graphs: expressions of the first, added ones, moved ones, then results."""
     for i, expr in enumerate(m.a.exprs):
         if m.to_b[i] < 0:
-            yield Change(kind="removed", where=where, old=_name(expr), before=short(expr._body()))
+            yield Change(kind="removed", where=where, old=_name(expr), before=short(expr.described()))
         else:
             yield from _expr_changes(m, expr, m.b.exprs[m.to_b[i]], where, renamed)
     for j, expr in enumerate(m.b.exprs):
         if m.to_a[j] < 0:
-            yield Change(kind="added", where=where, new=_name(expr), after=short(expr._body()))
+            yield Change(kind="added", where=where, new=_name(expr), after=short(expr.described()))
     for i in _moved(m):
         a, b = m.a.exprs[i], m.b.exprs[m.to_b[i]]
         yield Change(kind="moved", where=where, old=_name(a), new=_name(b), before=_behind(a), after=_behind(b))
@@ -141,7 +141,7 @@ def _name(expr: Expr) -> str:
 
 
 def _behind(expr: Expr) -> str:
-    return f"behind {_name(expr._prev)}" if expr._prev is not None else "first"
+    return f"behind {_name(expr.previous)}" if expr.previous is not None else "first"
 
 
 def _result_changes(m: Matching, where: str) -> Iterator[Change]:

@@ -42,7 +42,6 @@ class Side:
         self._places = {id(n): i for i, n in enumerate(graph.inputs)}
 
     def label(self, i: int, *, strict: bool) -> Hashable:
-        """What an expression does, without its operands."""
         expr = self.exprs[i]
         if isinstance(expr, Input):
             return (Input, self._places.get(id(expr.outputs[0]), -1))
@@ -83,7 +82,6 @@ def result_index(node: Any) -> int:
 
 
 def callee(expr: Expr) -> tuple[Hashable, ...]:
-    """What is called. Expressions are paired only if it is equal."""
     if isinstance(expr, Apply):
         return (expr.kind, expr.op)
     if isinstance(expr, CallFunction):
@@ -115,16 +113,13 @@ class Matching:
         self.to_b[i], self.to_a[j] = j, i
 
     def pairs(self) -> list[tuple[int, int]]:
-        """All pairs, in the order of the first graph."""
         return [(i, j) for i, j in enumerate(self.to_b) if j >= 0]
 
     def same(self, node_a: Any, node_b: Any) -> bool:
-        """True if two nodes are the same result of the same expression."""
         paired = self.to_b[self.a.index[id(node_a.expr)]] == self.b.index[id(node_b.expr)]
         return paired and result_index(node_a) == result_index(node_b)
 
     def exchanged(self) -> Matching:
-        """The same matching with the graphs exchanged."""
         return Matching(self.b, self.a, self.to_a, self.to_b, not self.turned)
 
     # ------------------------------------------------------------ by key
@@ -220,7 +215,6 @@ ORDERS = (
 
 
 def best_matching(a: InternalGraph, b: InternalGraph, cost: Callable[[Matching], float]) -> Matching:
-    """The matching of two graphs for which `cost` is least."""
     left, right = Side(a), Side(b)
     table: Table = {}
     strict = [side.numbers(table, strict=True) for side in (left, right)]

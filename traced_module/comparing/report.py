@@ -26,7 +26,6 @@ _STYLE = (
 
 
 def counts(changes: Sequence[Change]) -> dict[str, int]:
-    """Kind -> number of changes; kinds without any are left out."""
     found = Counter(change.kind for change in changes)
     return {kind: found[kind] for kind in KINDS if found[kind]}
 
@@ -100,7 +99,6 @@ def to_svg(changes: Sequence[Change], matchings: Matchings) -> str:
 
 
 def to_html(changes: Sequence[Change], matchings: Matchings) -> str:
-    """See `GraphDiff.to_html`."""
     rows = []
     for kind, line in lines(changes):
         colour = COLOURS[kind].stroke if kind in COLOURS else ""

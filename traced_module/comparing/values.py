@@ -67,7 +67,6 @@ def _plain(tensor: Tensor) -> np.ndarray:
 
 
 def attributes_of(module: Any) -> dict[str, str]:
-    """Hyperparameters of a module as text."""
     found = {"class": type(module).__name__}
     for name, value in entries_of(module).items():
         if not name.startswith("_") and (text := _attribute(value)) is not None:
@@ -99,7 +98,6 @@ def _attribute(value: Any) -> str | None:
 
 
 def module_changes(a: Any, b: Any, where: str, old: str, new: str) -> Iterator[Change]:
-    """Class and hyperparameters of two modules."""
     left, right = attributes_of(a), attributes_of(b)
     held = {*children_of(a), *children_of(b)}  # compared on their own; a bias of None counts as missing
     for what in dict.fromkeys((*left, *right)):

@@ -29,7 +29,7 @@ def where_it_stands(graph: InternalGraph, part: Any) -> str:
 
 def check_owned(graph: InternalGraph, what: str, nodes: Iterable[Node]) -> None:
     for n in nodes:
-        if not isinstance(n, Node) or graph.names.get(n._name) is not n:
+        if not isinstance(n, Node) or graph.names.get(n.name) is not n:
             raise GraphError(f"{what}: node {n!r} does not belong to graph {graph.name!r}{where_it_stands(graph, n)}")
 
 

@@ -48,7 +48,6 @@ class EditLog:
         return len(self.steps)
 
     def to_text(self) -> str:
-        """One line a step."""
         return "\n".join(step.to_text() for step in self.steps)
 
     def save(self, path: str | Path) -> None:

@@ -73,7 +73,6 @@ def parts_of(module: Any) -> dict[int, tuple[Any, str]]:
 
 
 def weights_of(top: InternalGraph) -> list[tuple[str, np.ndarray]]:
-    """The weights of a model at either level, by their names."""
     if top.of_calls:
         found = ((path, part._storage()) for part, path in parts_of(top.owner).values() if isinstance(part, Tensor))
     else:
@@ -91,10 +90,10 @@ class _Call:
 
     def __init__(self, expr: Call) -> None:
         self.qualname = expr.top_graph.qualname
-        self.expr, self.ident, self.kept = expr, expr.id, expr._disable_remove
+        self.expr, self.ident, self.kept = expr, expr.id, expr.kept
         self.own = [getattr(expr, name) for name in expr._own]
-        self.inputs = [n._name for n in expr.inputs]
-        self.outputs = [(n.id, n._name, n.qualname, n.spec) for n in expr.outputs]
+        self.inputs = [n.name for n in expr.inputs]
+        self.outputs = [(n.id, n.name, n.qualname, n.spec) for n in expr.outputs]
 
     def restored(self) -> Call:
         """The call with nodes of those names."""
@@ -135,7 +134,6 @@ class Recorder:
 
     @functools.cached_property
     def writer(self) -> ModuleWriter:
-        """Describes what changes hold."""
         return ModuleWriter(ValueWriter(self._known))
 
     @property
@@ -183,11 +181,9 @@ class Recorder:
             self._baked = None
 
     def in_words(self, start: int, end: int | None) -> str:
-        """Some of the changes in a few words."""
         return "; ".join(text for edit in self.edits[start:end] if (text := in_words(edit)))
 
     def close(self) -> None:
-        """The transaction has ended."""
         self._linked = [(edit, meta.copy(), call) for edit, meta, call in self._linked]
 
     def _at(self, graph: InternalGraph) -> Address:
@@ -211,7 +207,7 @@ class Recorder:
         return edit
 
     def unlink(self, graph: InternalGraph, expr: Expr) -> dict[str, Any]:
-        return {"do": "unlink", "graph": self._at(graph), "expr": expr_name(expr), "was": expr._body()}
+        return {"do": "unlink", "graph": self._at(graph), "expr": expr_name(expr), "was": expr.described()}
 
     def use(self, graph: InternalGraph, expr: Expr, places: Places, old: Nodes, new: Nodes) -> dict[str, Any]:
         return {"do": "use", "graph": self._at(graph), "expr": expr_name(expr), **_told("inputs", places, old, new)}
@@ -223,7 +219,7 @@ class Recorder:
         self, graph: InternalGraph, expr: Call, inputs: Sequence[Node], arguments: Arguments
     ) -> dict[str, Any]:
         args, kwargs = self._call(inputs, arguments, expr.name)
-        place = {"graph": self._at(graph), "expr": expr_name(expr), "was": expr._body()}
+        place = {"graph": self._at(graph), "expr": expr_name(expr), "was": expr.described()}
         return {"do": "arguments", **place, "args": args, "kwargs": kwargs}
 
     def _call(self, inputs: Sequence[Any], arguments: Arguments, where: str) -> tuple[list[Any], dict[str, Any]]:
@@ -233,7 +229,7 @@ class Recorder:
 
     def results(self, graph: InternalGraph, call: Call, nodes: Nodes, out_def: TreeDef | None) -> dict[str, Any]:
         edit = {"do": "results", "graph": self._at(graph), "expr": expr_name(call)}
-        edit |= {"was": [n._name for n in call.outputs], "outputs": list(map(node_out, nodes))}
+        edit |= {"was": [n.name for n in call.outputs], "outputs": list(map(node_out, nodes))}
         if out_def is not None:
             edit["value"] = self.writer.values.value(unflatten(out_def, nodes), call.name)
         return edit
@@ -297,7 +293,7 @@ class Recorder:
             place["expr"] = expr_name(target)
             values = {k: self.writer.values.value(v, f"{target.name}.{k}") for k, v in value.items()}
             if attribute == "_attrs" and isinstance(target, Apply):
-                return {"do": "attrs", **place, "was": target._body(), "attrs": values}
+                return {"do": "attrs", **place, "was": target.described(), "attrs": values}
             return {"do": "meta", **place, "meta": values}
         if attribute in ("_inputs", "_outputs"):
             return {"do": attribute[1:], **place, **_told("nodes", *difference(getattr(target, attribute), value))}
@@ -310,8 +306,7 @@ class Recorder:
 
 
 def _told(key: str, places: Places, old: Nodes, new: Nodes) -> dict[str, Any]:
-    """Names of nodes before and after a change."""
-    found = {"was": [n._name for n in old], key: [n._name for n in new]}
+    found = {"was": [n.name for n in old], key: [n.name for n in new]}
     return found if places is None else {"places": places, **found}
 
 
@@ -368,7 +363,6 @@ class EditStep:
     arrays: dict[str, np.ndarray] = field(repr=False)
 
     def to_text(self) -> str:
-        """The step in one line."""
         found = [in_words(edit) for edit in self.edits]
         told = "; ".join(text for text in found if text)
         return f"{self.what}: {told}" if told else self.what

@@ -94,7 +94,6 @@ class Replay:
         self.look()
 
     def look(self) -> None:
-        """See which graphs the model has."""
         self.graphs = {tuple(address): graph for address, graph in addresses_of(self.top).values()}
 
     def step(self, step: EditStep) -> None:
@@ -131,7 +130,6 @@ class Replay:
         return True
 
     def graph(self, address: Any) -> InternalGraph:
-        """The graph of that name."""
         path, index = address
         found = self.graphs.get((path, index))
         if found is None:
@@ -174,7 +172,6 @@ class _Changes:
         journal.next_expr = max(journal.next_expr, self.after.after[1] + self.shift[1])
 
     def node(self, name: Any) -> Any:
-        """The node of that name in the graph of the change."""
         return self.values.nodes[name]
 
     def nodes(self, names: Any) -> list[Any]:
@@ -186,7 +183,7 @@ class _Changes:
         if not isinstance(expr, kind):
             raise GraphError(f"{expr!r} is a {expr.kind}; expected a {kind.__name__}")
         if isinstance(edit.get("was"), str):
-            _expect(f"the expression {edit['expr']!r}", expr._body(), edit["was"])
+            _expect(f"the expression {edit['expr']!r}", expr.described(), edit["was"])
         return expr
 
     def link(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
@@ -227,7 +224,7 @@ class _Changes:
 
     def unlink(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
         expr = self.expr(edit)
-        if used := [n.name for n in expr.outputs if n._users]:
+        if used := [n.name for n in expr.outputs if n.users]:
             raise GraphError(
                 f"{used[0]!r} is still used by {', '.join(u.name for u in own_node(graph, used[0]).users)}"
             )
@@ -271,7 +268,7 @@ class _Changes:
         have = {n.name: n for n in expr.outputs}
         wanted = {item["name"] for item in edit["outputs"]}
         dropped = [n for n in expr.outputs if n.name not in wanted]
-        if used := [n.name for n in dropped if n._users or is_among(n, graph.outputs)]:
+        if used := [n.name for n in dropped if n.users or is_among(n, graph.outputs)]:
             raise GraphError(f"{used[0]!r} is still used")
         made = [have.get(item["name"]) or self._made(graph, expr, item) for item in edit["outputs"]]
         structure = None

@@ -30,7 +30,6 @@ Arguments = tuple[Sequence[Any], dict[str, Any]]
 def add_input_node(
     graph: InternalGraph, shape: Sequence[int], dtype: Any = "float32", name: str = "args"
 ) -> TensorNode:
-    """See `InternalGraph.add_input_node`."""
     try:
         lengths = tuple(map(operator.index, shape))
     except TypeError:
@@ -44,7 +43,6 @@ def add_input_node(
 
 
 def add_output_node(graph: InternalGraph, node: TensorNode | str, *, through: Expr | None = None) -> None:
-    """See `InternalGraph.add_output_node`."""
     with graph.journal.transaction("add_output_node"):
         found = value_in(graph, node, what="add_output_node", through=through)
         check_owned(graph, "add_output_node", [found])
@@ -53,7 +51,6 @@ def add_output_node(graph: InternalGraph, node: TensorNode | str, *, through: Ex
 
 
 def reset_outputs(graph: InternalGraph, outputs: Any) -> None:
-    """See `InternalGraph.reset_outputs`."""
     leaves, structure = flatten(outputs)
     if not leaves or not all(isinstance(n, (TensorNode, str)) for n in leaves):
         check_owned(graph, "reset_outputs", leaves)
@@ -67,7 +64,6 @@ def reset_outputs(graph: InternalGraph, outputs: Any) -> None:
 
 
 def value_of(graph: InternalGraph, node: TensorNode | str, *, through: Expr | None = None) -> TensorNode:
-    """See `InternalGraph.value_of`."""
     with graph.journal.transaction("value_of"):
         found = value_in(graph, node, what="value_of", through=through)
         check_owned(graph, "value_of", [found])
@@ -75,7 +71,6 @@ def value_of(graph: InternalGraph, node: TensorNode | str, *, through: Expr | No
 
 
 def reset_inputs(graph: InternalGraph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[TensorNode]:
-    """See `InternalGraph.reset_inputs`."""
     leaves, structure = flatten((args, kwargs))
     if wrong := [leaf for leaf in leaves if not isinstance(leaf, Tensor)]:
         raise GraphError(f"reset_inputs: expected tensors, got {type(wrong[0]).__name__}")
@@ -140,7 +135,7 @@ def set_signature(graph: InternalGraph, args: Sequence[Any], kwargs: Mapping[str
     head = [n for n in graph.inputs if isinstance(n, ModuleNode)]
     dropped = [n for n in graph.inputs if n not in inputs and n not in head]
     for node in dropped:
-        if node._users:
+        if node.users:
             raise GraphError(f"reset_inputs: {node.name!r} is still used; replace it first, with transaction()")
     for node in dropped:
         assert isinstance(node.expr, Input)

@@ -38,13 +38,12 @@ def add_self(graph: InternalGraph) -> ModuleNode:
 
 
 def add_input(graph: InternalGraph, name: str, spec: TensorSpec, qualname: str = "") -> TensorNode:
-    """Append an input."""
     if not isinstance(spec, TensorSpec):
         raise GraphError(f"add_input: {name!r} has the spec {spec!r}; expected a TensorSpec")
     with graph.journal.transaction("add_input"):
         expr = Input(graph, graph.journal.new_expr_id(), {})
         graph._attach_outputs(expr, [spec], name, qualname or f"{graph.qualname}.[{name}]")
-        link(graph, expr, (), graph.inputs[-1].expr._next if graph.inputs else graph._order._first)
+        link(graph, expr, (), graph.inputs[-1].expr.following if graph.inputs else graph._order._first)
         assign(graph, graph, "_inputs", (*graph.inputs, expr.outputs[0]))
     return expr.outputs[0]
 
@@ -58,7 +57,6 @@ def constant(
     after: Expr | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> TensorNode:
-    """See `InternalGraph.constant`."""
     value = value if isinstance(value, Tensor) else Tensor._wrap(np.asarray(value))
     if storage_of(value.dtype).kind in "OUSmM":
         raise GraphError(f"constant: {name!r} has elements of {value.dtype}; expected numbers")
@@ -81,7 +79,6 @@ def apply(
     meta: Mapping[str, Any] | None = None,
     qualname: str = "",
 ) -> Any:
-    """See `InternalGraph.apply`."""
     check_owned(graph, f"apply {op}", inputs)
     record, attrs = get_op(op), dict(attrs or {})
     specs = inferred(record, inputs, attrs)
@@ -113,7 +110,6 @@ def set_outputs(graph: InternalGraph, nodes: Sequence[Node]) -> None:
 
 
 def rename(graph: InternalGraph, node: Node, new: str) -> None:
-    """See `InternalGraph.rename`."""
     check_owned(graph, "rename", [node])
     if not isinstance(new, str):
         raise GraphError(f"rename: {node.name!r} to {new!r}; expected a text")
@@ -131,7 +127,7 @@ def rename_node(graph: InternalGraph, node: Node, new: str) -> None:
 
     A parameter of a module with several graphs keeps its name, as each graph has an input for it.
     """
-    old = node._name
+    old = node.name
     give_name(graph, node, new)
     signature = _signature(graph)
     if signature is None or not isinstance(node.expr, Input) or not isinstance(node, TensorNode):
@@ -166,7 +162,6 @@ def _rename_keyword(graph: InternalGraph, old: str, new: str) -> bool:
 
 
 def erase(graph: InternalGraph, expr: Expr) -> None:
-    """See `InternalGraph.erase`."""
     check_expr(graph, "erase", expr)
     if isinstance(expr, Input) and graph.arguments is not None:
         raise GraphError(
@@ -174,7 +169,7 @@ def erase(graph: InternalGraph, expr: Expr) -> None:
             "graph other inputs"
         )
     for n in expr.outputs:
-        if n._users or is_among(n, graph.outputs):
+        if n.users or is_among(n, graph.outputs):
             used = [u.name for u in n.users] or ["the graph's outputs"]
             raise GraphError(f"erase: {n.name!r} is still used by {', '.join(used)}; replace its uses first")
     with graph.journal.transaction("erase"):

@@ -54,7 +54,6 @@ class Label:
 
 
 def has_graphs(module: Any) -> bool:
-    """True for a traced module that calls enter."""
     return bool(getattr(module, "_graphs", None))
 
 
@@ -159,7 +158,6 @@ class _Inliner:
         return new
 
     def _make(self, new: Expr, nodes: Sequence[Node], at: _Entered, names: Sequence[str] = ()) -> None:
-        """Give a copy its values."""
         made = []
         for i, node in enumerate(nodes):
             name = names[i] if names else self._name(_label(node, at.prefix, at.outputs))
@@ -218,7 +216,7 @@ def inlined(call: Call) -> dict[int, Node]:
     assert child is not None
     mapping = dict(zip(map(id, child.inputs), (graph.inputs[0], *call.inputs[1:]), strict=True))
     other = any(mapping[id(n)].spec != n.spec for n in child.inputs[1:])
-    prefix, path = call.inputs[0]._name, attribute_path(call.inputs[0])
+    prefix, path = call.inputs[0].name, attribute_path(call.inputs[0])
     at = _Entered(child, iter(child.exprs(recursive=False)), mapping, prefix, path, other_shapes=other)
     inliner = _Inliner(graph, before=call)
     reads = [e.output for e in graph.exprs(recursive=False) if isinstance(e, GetAttr) and e.comes_before(call)]
@@ -227,7 +225,7 @@ def inlined(call: Call) -> dict[int, Node]:
         made = [inliner.copied(expr, at) for expr in at.todo if not isinstance(expr, Input)]
         pairs = [(old, mapping[id(n)]) for old, n in zip(call.outputs, child.outputs, strict=True)]
         graph.replace_node(dict(pairs))
-        names = [(new, old._name) for old, new in pairs if any(new.expr is expr for expr in made)]
+        names = [(new, old.name) for old, new in pairs if any(new.expr is expr for expr in made)]
         graph.erase(call)
         for node, name in names:
             if graph.names.get(name) is None:

@@ -72,7 +72,7 @@ def infer_in_order(graph: InternalGraph, changed: Sequence[Expr]) -> None:
                 assign(graph, node, "_spec", spec)
             elif not tells_shapes(node):
                 continue
-            for user in node._users:
+            for user in node.users:
                 if user.position not in waiting:
                     waiting[user.position] = user
                     heapq.heappush(todo, user.position)
@@ -98,7 +98,7 @@ def retry(expr: Expr) -> None:
 
 def needed(graph: InternalGraph) -> list[Expr]:
     """Expressions that a result needs, or that are to stay."""
-    kept = [n for e in graph.exprs(recursive=False) if e._disable_remove for n in e.outputs]
+    kept = [n for e in graph.exprs(recursive=False) if e.kept for n in e.outputs]
     return graph.get_dep_exprs([*graph.outputs, *kept])
 
 
@@ -119,5 +119,5 @@ def tells_shapes(node: Node) -> bool:
     if not isinstance(node, TensorNode):
         return False
     expr = node.expr
-    known = expr._from_shapes or (isinstance(expr, Constant) and getattr(node.spec.dtype, "kind", "") in ("i", "u"))
+    known = expr.from_shapes or (isinstance(expr, Constant) and getattr(node.spec.dtype, "kind", "") in ("i", "u"))
     return known and node.spec.size <= 16

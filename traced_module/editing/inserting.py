@@ -91,12 +91,12 @@ class Inserter(Builder, hooks.TraceHooks):
         at = self.ends.get(id(expr), expr)
         if not at.in_graph:
             at = expr  # what was inserted was erased since
-        following = at._next
+        following = at.following
         if following is not None and first is not None and following.comes_before(first):
             following = first
         while following is not None and (following.kind == "Input" or following.id >= self.first_id):
             at = self.ends[id(expr)] = following
-            following = at._next
+            following = at.following
         return following
 
     def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:

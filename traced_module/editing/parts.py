@@ -46,7 +46,6 @@ def set_attribute(node: ModuleNode, name: str, value: Any) -> str:
 
 
 def replace_module(graph: InternalGraph, node: ModuleNode, module: Any) -> None:
-    """See `InternalGraph.replace_module`."""
     check_owned(graph, "replace_module", [node])
     if not isinstance(node, ModuleNode) or not isinstance(node.expr, GetAttr):
         raise GraphError(

@@ -55,7 +55,7 @@ def _split(old: Sequence[Node], call: Call, leaves: Sequence[Node]) -> tuple[lis
 
 def _check_unused(graph: InternalGraph, call: Call, dropped: Sequence[TensorNode]) -> None:
     for node in dropped:
-        users = [user.name for user in node._users]
+        users = [user.name for user in node.users]
         if is_among(node, node.graph.outputs):
             users.append("the outputs")
         if users:
@@ -76,7 +76,7 @@ def _adapt(call: Call, old: Sequence[Node], leaves: Sequence[TensorNode], struct
     taken: set[str] = set()
     for kept, leaf, spec in zip(_split(old, call, leaves)[0], leaves, specs, strict=True):
         if kept is None:
-            name = _free_name(graph, f"{module._name}_{leaf._name}", taken)
+            name = _free_name(graph, f"{module.name}_{leaf.name}", taken)
             taken.add(name)
             kept = graph._make_node(call, spec, name, f"{module.qualname}.[out]")
         nodes.append(kept)

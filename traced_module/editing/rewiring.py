@@ -21,7 +21,6 @@ from megengine.traced_module.ir.queries import child_graph
 
 
 def replace_node(graph: InternalGraph, repl_dict: Mapping[Any, Any]) -> None:
-    """See `InternalGraph.replace_node`."""
     if not isinstance(repl_dict, Mapping):
         raise GraphError(f"replace_node: got a {type(repl_dict).__name__}; expected a dict {{old node: new node}}")
     pairs = dict(repl_dict)
@@ -164,7 +163,6 @@ def set_call(call: Call, inputs: Sequence[Node], arguments: Arguments) -> None:
 
 
 def set_arg(expr: Call, name: str | int, value: Any) -> None:
-    """Replace one argument of a call; see `Call.set_arg`."""
     set_arguments(expr, *with_argument(expr, name, value))
 
 

@@ -99,7 +99,6 @@ class ModuleReader:
         own.update({name: value for name, value in before.items() if name not in own})
 
     def fill(self, made: TracedModule, entry: dict[str, Any]) -> None:
-        """Graphs, and watch and end points in them."""
         if "signature" in entry:
             made.forward_signature = self.signature(entry["signature"])
         made.specializations = tuple(Specialization(*map(str, item)) for item in entry.get("specializations", ()))
@@ -149,7 +148,6 @@ class ModuleReader:
         return graph
 
     def nesting(self, graph: InternalGraph, described: dict[str, Any]) -> None:
-        """Set the nesting of arguments and results of a graph."""
         if "arguments" in described:
             args, kwargs = self.values.value(described["arguments"])
             inputs, graph.arguments = flatten_arguments(args, kwargs, node_or_none)
@@ -292,7 +290,6 @@ EXPRS: dict[str, Callable[[ModuleReader, InternalGraph, int, dict, dict[str, Any
 
 
 def node_or_none(value: Any) -> Node | None:
-    """The value if it is a node."""
     return value if isinstance(value, Node) else None
 
 

@@ -69,7 +69,6 @@ class ModuleWriter:
         return found
 
     def place(self, module: TracedModule, where: str) -> int:
-        """The place of a traced module in the list of modules."""
         if id(module) not in self.places:
             self.places[id(module)] = len(self.places)
             self.waiting.append((module, where))
@@ -138,7 +137,6 @@ class ModuleWriter:
         return {k: self.values.value(v, f"{at}.{k}") for k, v in meta.items()}
 
     def without_meta(self, expr: Expr, where: str) -> dict[str, Any]:
-        """An expression without its provenance."""
         at = f"{where}.{expr.outputs[0].name}" if expr.outputs else where
         found: dict[str, Any] = {"kind": expr.kind, "id": expr.id, "outputs": [node_out(n) for n in expr.outputs]}
         if isinstance(expr, Call):
@@ -157,7 +155,7 @@ class ModuleWriter:
             found |= {"inputs": [n.name for n in expr.inputs], "attribute": expr.name}
         elif isinstance(expr, Constant):
             found["value"] = self.values.tensor(expr.value, at)
-        if expr._disable_remove:
+        if expr.kept:
             found["keep"] = True
         return found
 

@@ -93,7 +93,7 @@ def _graph(graph: InternalGraph) -> dict[str, Any]:
 def _expr(expr: Expr, place: dict[int, tuple[int, int]]) -> tuple[Any, ...]:
     made = [(n.id, n.name, n.qualname, n.spec if isinstance(n, TensorNode) else None) for n in expr.outputs]
     results = expr.out_def if isinstance(expr, Call) else None
-    head = (expr.kind, expr.id, dict(expr.meta), expr._disable_remove, results)
+    head = (expr.kind, expr.id, dict(expr.meta), expr.kept, results)
     return (*head, _PARTS[type(expr)](expr), [place[id(n)] for n in expr.inputs], made)
 
 

@@ -213,7 +213,6 @@ class _Reader:
         return graph
 
     def origins(self, graph: InternalGraph, noted: Any) -> None:
-        """Set the provenance of expressions, which this package writes."""
         if not isinstance(noted, dict):
             raise FileFormatError(f"the provenance of {graph.name!r} is {brief(noted)}; expected a dict by id")
         self.spend(len(noted))
@@ -222,7 +221,6 @@ class _Reader:
                 expr.meta.update(from_plain(noted[expr.id]))
 
     def metadata(self, graph: InternalGraph, stored: Any) -> None:
-        """Set the texts about the model, which this package writes."""
         if not isinstance(stored, dict):
             raise FileFormatError(f"the metadata of {graph.name!r} is {brief(stored)}; expected a dict of texts")
         self.spend(len(stored))

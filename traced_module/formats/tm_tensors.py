@@ -24,7 +24,6 @@ class _Input:
 
 
 def makes_tensor(expr: Expr) -> bool:
-    """True for a call of `tensor`."""
     return isinstance(expr, CallFunction) and expr.qualified == FUNCTION
 
 

@@ -273,7 +273,7 @@ class _Description:
         return stub
 
     def expr(self, expr: Expr, inputs: list[Stub], outputs: list[Stub]) -> dict[str, Any]:
-        state: dict[str, Any] = {"_id": expr.id, "_disable_remove": expr._disable_remove}
+        state: dict[str, Any] = {"_id": expr.id, "_disable_remove": expr.kept}
         if _is_op(expr):
             kind = Name(f"{opdefs.PREFIX}{opdefs.class_name(expr.qualified)}")
             kept = {k: _option(k, v) for k, v in opdefs.state_of(expr.qualified, expr.kwargs).items()}

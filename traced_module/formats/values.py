@@ -35,7 +35,6 @@ _TRANSIENT = frozenset(("_modules", "_name", "_short_name", "_forward_pre_hooks"
 
 
 def dtype_out(dtype: DType) -> Any:
-    """JSON of a dtype."""
     if isinstance(dtype, QuantizedDType):
         scale = list(dtype.scale) if isinstance(dtype.scale, tuple) else dtype.scale
         return {"name": dtype.name, "scale": scale, "zero_point": dtype.zero_point, "axis": dtype.axis}
@@ -57,7 +56,6 @@ def count_in(value: Any) -> int:
 
 
 def class_path(value: Any) -> str:
-    """The name of the class of a value in files."""
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 

@@ -18,7 +18,6 @@ _CONTAINERS = (list, dict, OrderedDict)
 
 
 def holds(value: Any) -> bool:
-    """True for a module and for a tensor."""
     return issubclass(type(value), (Module, Tensor))  # to ask an instance for its class runs Python
 
 
@@ -90,7 +89,6 @@ def copied_tensor(tensor: Tensor) -> Tensor:
 
 
 def cloned(graph: InternalGraph) -> InternalGraph:
-    """See `InternalGraph.clone`."""
     return copied(graph, Copier())
 
 

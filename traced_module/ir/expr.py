@@ -29,6 +29,7 @@ SHAPE_OF = "GetVarShape"  # the op that gives a shape
 _EXCHANGE = "replace_inputs, or graph.replace_node"
 _RESULTS = "graph.replace_node, which lets users of a result use another value"
 _ARGUMENTS = "set_arg or set_args_kwargs"
+_PLACE = "insert_exprs and graph.erase"
 _ANOTHER = "insert_exprs to make another expression, and graph.replace_node"
 
 
@@ -55,15 +56,11 @@ class Expr:
 
     id = fixed("_id", int, "Number of the expression, unique in its graph and in the graphs of its submodules.")
 
-    @property
-    def top_graph(self) -> Any:
-        """The graph that the expression belongs to. (`graph` of a call of a module is the one that it enters.)"""
-        return self._graph
+    top_graph: Any = fixed("_graph", object, "The graph that the expression stands in.", _PLACE)
 
-    @property
-    def graph(self) -> Any:
-        """The graph that the expression stands in; of a call of a method or module the graph that it enters."""
-        return self._graph
+    graph: Any = fixed(
+        "_graph", object, "The graph that it stands in; a call of a module has that which it enters.", _PLACE
+    )
 
     @property
     def callee(self) -> Callee:
@@ -74,6 +71,14 @@ class Expr:
     def in_graph(self) -> bool:
         """True while the expression stands in its graph; False once it was taken out, or before it was put in."""
         return bool(self._outputs) and self._graph._names.get(self._outputs[0]._name) is self._outputs[0]
+
+    following: Any = fixed("_next", object, "The expression behind it.")
+
+    previous: Any = fixed("_prev", object, "The expression in front of it.")
+
+    kept = fixed("_disable_remove", bool, "True if it stays where nothing uses it.", "disable_remove")
+
+    from_shapes = fixed("_from_shapes", bool, "True if shapes of other values, and nothing else, say what it gives.")
 
     position = fixed("_key", int, "A number that rises in the order of the graph.")
 
@@ -129,7 +134,8 @@ class Expr:
             setattr(new, name, getattr(self, name))
         return new
 
-    def _body(self) -> str:
+    def described(self) -> str:
+        """What it computes, as graphs print it."""
         raise NotImplementedError
 
     def _made(self) -> str:
@@ -137,7 +143,7 @@ class Expr:
         return names if len(self._outputs) == 1 else f"({names})"
 
     def __repr__(self) -> str:
-        return one_line(f"%{self._id}:\t{self._made()} = {self._body()}")
+        return one_line(f"%{self._id}:\t{self._made()} = {self.described()}")
 
 
 class Input(Expr):
@@ -146,7 +152,7 @@ class Input(Expr):
     __slots__ = ()
     kind = "Input"
 
-    def _body(self) -> str:
+    def described(self) -> str:
         node = self._outputs[0]
         return f"Input({node.spec})" if hasattr(node, "spec") else "Input()"
 
@@ -163,7 +169,7 @@ class Constant(Expr):
 
     value = fixed("_value", Tensor, "The value.", "graph.constant and graph.replace_node")
 
-    def _body(self) -> str:
+    def described(self) -> str:
         return "Constant() -> (Tensor)"
 
 
@@ -182,7 +188,7 @@ class GetAttr(Expr):
         """Path of the attribute below the module that is read."""
         return self._path
 
-    def _body(self) -> str:
+    def described(self) -> str:
         node = self._outputs[0]
         kind = "Tensor" if hasattr(node, "spec") else node._class_name
         return f'getattr({self._inputs[0].name}, "{self._path}") -> ({kind})'
@@ -204,10 +210,7 @@ class Call(Expr):
 
     arg_def = fixed("_arg_def", TreeDef, "Nesting of the arguments.", _ARGUMENTS)
 
-    @property
-    def out_def(self) -> TreeDef | None:
-        """Nesting of the results."""
-        return self._out_def
+    out_def: TreeDef | None = fixed("_out_def", TreeDef, "Nesting of the results.", _RESULTS)
 
     @property
     def const_val(self) -> list[tuple[int, Any]]:
@@ -231,7 +234,6 @@ class Call(Expr):
 
     @property
     def named_args(self) -> dict[str, Any]:
-        """Arguments by parameter name."""
         return dict(self.signature.bind(*self.args, **self.kwargs).arguments)
 
     @property
@@ -257,7 +259,6 @@ class Call(Expr):
 
     @property
     def arguments(self) -> Arguments:
-        """(arg_def, constants)."""
         return self._arg_def, self._const_val
 
     def _written(self, args: Sequence[Any]) -> str:
@@ -305,7 +306,7 @@ class CallMethod(Call):
         enter = getattr(type(module), "graph_of_call", None)
         return None if enter is None else enter(module, self)
 
-    def _body(self) -> str:
+    def described(self) -> str:
         target, *args = self.args
         called = _text(target) if self._method == "__call__" else f"{_text(target)}.{self._method}"
         return f"{called}({self._written(args)})"
@@ -330,14 +331,13 @@ class CallFunction(Call):
 
     @property
     def func(self) -> Callable[..., Any]:
-        """The function."""
         return function_of(self._func)
 
     @property
     def signature(self) -> inspect.Signature:
         return signature_of(self.func)
 
-    def _body(self) -> str:
+    def described(self) -> str:
         home, _, name = self._func.rpartition(".")
         return f"{home.rpartition('.')[2]}.{name}({self._written(self.args)})"
 
@@ -365,7 +365,7 @@ class Apply(Expr):
         "_attrs", Mapping[str, Any], "Attributes of the op: a read-only mapping.", "editing.rewiring.set_attrs"
     )
 
-    def _body(self) -> str:
+    def described(self) -> str:
         parts = [n.name for n in self._inputs] + [f"{k}={v}" for k, v in self._attrs.items()]
         return f"{self._op}({', '.join(parts)})"
 
@@ -417,8 +417,8 @@ def is_input(expr: Expr) -> bool:
 
 
 refuse_setting(Expr, {"output": _RESULTS, "name": "graph.rename on its node"})
-refuse_setting(Expr, dict.fromkeys(("graph", "top_graph", "in_graph"), "insert_exprs and graph.erase"))
+refuse_setting(Expr, {"in_graph": _PLACE})
 refuse_setting(Call, dict.fromkeys(("args", "kwargs", "named_args", "const_val", "arguments"), _ARGUMENTS))
-refuse_setting(Call, {"return_val": _RESULTS, "out_def": _RESULTS})
+refuse_setting(Call, {"return_val": _RESULTS})
 refuse_setting(GetAttr, {"name": "graph.replace_module"})
 refuse_setting(CallFunction, {"func": _ANOTHER})

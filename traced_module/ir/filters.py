@@ -72,7 +72,6 @@ class ExprFilter(BaseFilter[Expr]):
     """Expressions."""
 
     def expr_id(self, expr_id: int | Sequence[int]) -> ExprFilter:
-        """Those with one of these ids."""
         return self._by_id(expr_id)
 
 
@@ -98,5 +97,4 @@ class NodeFilter(BaseFilter[Node]):
         return found
 
     def node_id(self, node_id: int | Sequence[int]) -> NodeFilter:
-        """Those with one of these ids."""
         return self._by_id(node_id)

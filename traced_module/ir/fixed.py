@@ -13,7 +13,9 @@ T = TypeVar("T")
 def fixed(attribute: str, kind: type[T], doc: str, remedy: str | None = None) -> T:
     """A property that shows a private attribute of that type; to set it is refused in words that say what to use."""
     shown = property(attrgetter(attribute), doc=doc)
-    return cast(T, shown if remedy is None else shown.setter(_refusal(attribute[1:], remedy)))
+    return cast(
+        T, shown if remedy is None else shown.setter(_refusal(attribute.rpartition(".")[2].lstrip("_"), remedy))
+    )
 
 
 def refuse_setting(kind: type, instead: dict[str, str]) -> None:

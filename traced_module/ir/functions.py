@@ -85,7 +85,6 @@ def get_subattr(module: Any, path: str) -> Any:
 
 @functools.lru_cache(maxsize=2048)
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """Signature of a function, kept."""
     return inspect.signature(function)
 
 
@@ -191,5 +190,4 @@ def _signature_without_self(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def without_self(signature: inspect.Signature) -> inspect.Signature:
-    """A signature without its first parameter."""
     return signature.replace(parameters=list(signature.parameters.values())[1:])

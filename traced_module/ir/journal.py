@@ -171,7 +171,6 @@ class Journal:
         self.next_node, self.next_expr = counts
 
     def new_expr_id(self) -> int:
-        """The id of a new expression."""
         self.next_expr += 1
         return self.next_expr - 1
 

@@ -49,7 +49,6 @@ class Finding:
     text: str
 
     def to_json(self) -> dict[str, str]:
-        """Plain values."""
         return asdict(self)
 
 
@@ -97,7 +96,7 @@ def _of_graph(graph: InternalGraph) -> Iterator[Finding]:
         if expr._disable_remove or any(n._users or id(n) in returned for n in expr.outputs):
             continue
         if not isinstance(expr, Input):
-            yield Finding("unused", graph_path(graph), names, f"nothing uses {expr._body()[:200]}")
+            yield Finding("unused", graph_path(graph), names, f"nothing uses {expr.described()[:200]}")
         elif isinstance(expr.outputs[0], TensorNode):
             yield Finding("unused", graph_path(graph), names, "nothing uses this input")
 

@@ -17,6 +17,7 @@ from megengine.traced_module.ir.methods import methods
 from megengine.traced_module.ir.owner import GraphOwner
 
 _REWIRE = "graph.replace_node, replace_all_uses_with or insert_exprs"
+_PLACE = "insert_exprs in the graph that it is to be in"
 _SPEC = "insert_exprs and graph.replace_node: shapes and dtypes follow from what makes the value"
 _RENAME = "graph.rename, which gives another name"
 
@@ -51,15 +52,9 @@ class Node:
 
     qualname = fixed("_qualname", str, "Path of the value: module path and how it was made.", _RENAME)
 
-    @property
-    def graph(self) -> Any:
-        """The InternalGraph the node belongs to."""
-        return self._graph
+    graph: Any = fixed("_graph", object, "The InternalGraph that the node belongs to.", _PLACE)
 
-    @property
-    def top_graph(self) -> Any:
-        """The graph that the node belongs to: MegEngine's name."""
-        return self._graph
+    top_graph: Any = fixed("_graph", object, "The same by MegEngine's name.", _PLACE)
 
     expr = fixed("_expr", Expr, "The expression that makes the value.", _REWIRE)
 
@@ -118,15 +113,9 @@ class TensorNode(Node):
             return inserting.shape(self)
         return self._spec.shape
 
-    @property
-    def dtype(self) -> Any:
-        """Element type."""
-        return self._spec.dtype
+    dtype: Any = fixed("_spec.dtype", object, "Element type.", _SPEC)
 
-    @property
-    def device(self) -> str:
-        """Name of the device."""
-        return self._spec.device
+    device = fixed("_spec.device", str, "Name of the device.", _SPEC)
 
     def _copy(self, graph: Any, expr: Expr) -> TensorNode:
         return TensorNode(graph, self._id, self._name, self._qualname, expr, self._spec)
@@ -235,8 +224,7 @@ class ModuleNode(Node):
 
 
 refuse_setting(Node, {"users": _REWIRE})
-refuse_setting(Node, dict.fromkeys(("graph", "top_graph"), "insert_exprs in the graph that it is to be in"))
-refuse_setting(TensorNode, dict.fromkeys(("shape", "dtype", "device"), _SPEC))
+refuse_setting(TensorNode, {"shape": _SPEC})
 refuse_setting(ModuleNode, dict.fromkeys(("owner", "module_type"), "graph.replace_module"))
 _NODE_ATTRIBUTES = frozenset(
     (*Node.__slots__, "name", "expr", "users", "graph", "top_graph", "qualname", "owner", "module_type")

@@ -36,17 +36,11 @@ class ExprOrder:
             at = following
 
     @property
-    def last(self) -> Expr | None:
-        """The last expression."""
-        return self._last
-
-    @property
     def body(self) -> Expr | None:
         """The first expression that is no input of the graph."""
         return self._body
 
     def insert(self, expr: Expr, before: Expr | None) -> None:
-        """Put `expr` before another expression, or last."""
         previous = self._last if before is None else before._prev
         expr._prev, expr._next = previous, before
         if previous is None:
@@ -66,7 +60,6 @@ class ExprOrder:
             self._body = expr
 
     def remove(self, expr: Expr) -> None:
-        """Take an expression out."""
         if expr is self._body:
             self._body = expr._next
             while self._body is not None and self._body.kind == "Input":

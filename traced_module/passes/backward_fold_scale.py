@@ -124,7 +124,6 @@ def _fold_one_scale(places: Any, graph: InternalGraph) -> bool:
 
 
 def _called_once(places: Any, one: CallMethod) -> bool:
-    """True if nothing else in any graph reads the layer."""
     read = one.inputs[0].expr
     if not isinstance(read, GetAttr) or only_call(read) is not one or len(one.inputs) != 2:
         return False

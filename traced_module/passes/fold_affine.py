@@ -88,7 +88,6 @@ def _maps_before(layer: Apply) -> list[Form]:
 
 
 def _carry(expr: Apply, origin: Expr) -> None:
-    """Carry provenance from the expression replaced."""
     assign(expr.top_graph, expr, "meta", marked({**expr.meta, **origin.meta}, _NAME))
 
 

@@ -32,12 +32,12 @@ def _replace(graph: InternalGraph, expr: Expr, values: list[Tensor]) -> None:
     for node, value in zip(expr.outputs, values, strict=True):
         made = graph.constant(value, node.name, after=expr, meta=expr.meta)
         graph.replace_node({node: made})
-    names, made_by = [n.name for n in expr.outputs], expr._next
+    names, made_by = [n.name for n in expr.outputs], expr.following
     graph.erase(expr)
     for name in reversed(names):  # constants stand behind each other, the last one first
         assert made_by is not None
         graph.rename(made_by.outputs[0], name)
-        made_by = made_by._next
+        made_by = made_by.following
 
 
 @everywhere

@@ -71,7 +71,6 @@ class Found:
         return pattern in self.match
 
     def expr(self, pattern: Pattern) -> Any:
-        """The expression that makes the node of a part."""
         return self.match.expr(pattern)
 
     def apply(self, op: str, *inputs: TensorNode, attrs: dict[str, Any] | None = None, name: str = "") -> Any:
@@ -192,5 +191,5 @@ def _built(graph: InternalGraph, rule: Rule, found: Found) -> Any:
     with graph.journal.runs(rule.name):
         if not graph.of_calls:
             return rule.build(found)
-        with graph.insert_exprs(found.root.expr._prev):
+        with graph.insert_exprs(found.root.expr.previous):
             return rule.build(found)

@@ -28,7 +28,6 @@ LAYERS = ("linear", "Conv2d", "ConvTranspose2d", "Linear", "ConvRelu2d", "ConvBn
 
 
 def svg(width: int, height: int, parts: Iterable[str]) -> str:
-    """An SVG document of these elements on white."""
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
@@ -56,12 +55,10 @@ def text_box(
 
 
 def title_svg(notes: Sequence[str]) -> str:
-    """A tooltip."""
     return f"<title>{escape(printable(chr(10).join(notes)))}</title>"
 
 
 def legend_svg(left: float, top: float, entries: Sequence[tuple[str, str, str]]) -> str:
-    """A row of (fill, stroke, meaning)."""
     parts = []
     for fill, stroke, meaning in entries:
         parts.append(
@@ -73,12 +70,10 @@ def legend_svg(left: float, top: float, entries: Sequence[tuple[str, str, str]])
 
 
 def legend_width(entries: Sequence[tuple[str, str, str]]) -> int:
-    """Pixels that a legend takes."""
     return sum(46 + 6 * len(meaning) for _, _, meaning in entries)
 
 
 def kind_of(expr: Expr) -> str:
-    """Key of the expression's colour in COLOURS."""
     if isinstance(expr, Input):
         return "input"
     tensors = [n for n in (*expr.outputs, *expr.inputs) if isinstance(n, TensorNode)]

@@ -95,7 +95,6 @@ def to_png(graph: InternalGraph, *, depth: int | None = None, scale: float = 2.0
 
 
 def rasterized(text: str, scale: float) -> bytes:
-    """An SVG document as a PNG file."""
     try:
         import resvg_py
     except ImportError:
@@ -155,7 +154,6 @@ class Layout:
 
 @nests()
 def _drawn(graph: InternalGraph, depth: int | None) -> tuple[int, int, str]:
-    """Width, height and text of the picture."""
     sheet = sheet_of(graph)
     made = measured(sheet, levels(depth))
     entries = [(colour, INK, meaning) for kind, (colour, meaning) in COLOURS.items() if kind in _kinds(made)]
@@ -165,7 +163,6 @@ def _drawn(graph: InternalGraph, depth: int | None) -> tuple[int, int, str]:
 
 
 def _kinds(made: Layout) -> set[str]:
-    """The kinds of boxes in a picture."""
     found = {kind(cell.item) for cell in made.cells if cell.inner is None}
     return found.union(*(_kinds(cell.inner) for cell in made.cells if cell.inner is not None))
 
@@ -254,14 +251,12 @@ def _frame(cell: _Cell, inner: Layout, stroke: str) -> Iterator[str]:
 
 
 def kind(item: Item) -> str:
-    """Key of the colour of a box in COLOURS."""
     if item.source is not None:
         return "input"
     return kind_of(item.expr) if item.expr is not None and item.inside is None else "fold"
 
 
 def texts(item: Item) -> tuple[str, str]:
-    """The two lines of a box."""
     if item.source is not None:
         return f"from  {item.source.name}", lines(item.source)[1]
     if item.expr is not None:

@@ -116,7 +116,6 @@ class _Folding:
         self.sheets = sheets
 
     def graph(self, graph: InternalGraph) -> Sheet:
-        """The sheet of one graph."""
         if id(graph) not in self.sheets:
             sheet = self.sheets[id(graph)] = Sheet(graph.qualname, graph)
             exprs = shown(graph)

@@ -119,7 +119,6 @@ def _sizes(values: Any) -> Weights:
 
 
 def sizes(weights: Weights) -> tuple[int, int]:
-    """Elements and bytes of all weights."""
     return sum(w[0] for w in weights.values()), sum(w[1] for w in weights.values())
 
 

@@ -188,7 +188,6 @@ class _File:
 
     @property
     def state(self) -> OrderedDict[str, Any]:
-        """The state dict of the generated class."""
         found: OrderedDict[str, Any] = OrderedDict()
         _collect(self.top, "", found)
         return found
@@ -217,7 +216,6 @@ def _held(part: Part, prefix: str, seen: set[int]) -> Iterator[tuple[str, Part]]
 
 
 def _imports(body: str, imports: Imports) -> str:
-    """The import statements that the text needs."""
     used = set(re.findall(r"(?<![\w.\"'])([A-Za-z]\w*)(?=[.(,)])", body))
     ours = [line for name, line in _USED.items() if name in used]
     for line in ours:

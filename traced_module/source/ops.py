@@ -51,7 +51,6 @@ def _ways(attrs: dict[str, Any]) -> Iterator[tuple[bool, dict[str, Any]]]:
 
 
 def _simplified(value: Any) -> Any:
-    """One number for equal numbers: ((1, 1), (1, 1)) -> 1."""
     if isinstance(value, tuple) and value and type(value[0]) in (int, tuple):
         items = tuple(map(_simplified, value))
         return items[0] if all(same_value(v, items[0]) for v in items) else items

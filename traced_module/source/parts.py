@@ -38,7 +38,6 @@ class Part:
         return bool(self.entries) and all(name == str(i) for i, name in enumerate(self.entries))
 
     def access(self, owner: str, name: str) -> str:
-        """The read of an entry."""
         return attribute(owner, name)
 
 
@@ -92,7 +91,6 @@ def _item_or_attribute(value: Any, owner: str, name: str) -> str:
 
 
 def read(part: Part, owner: str, path: Path) -> str:
-    """The read of a path below a part, whose own text is `owner`."""
     at: Any = part
     for name in path:
         inside = at if isinstance(at, Part) else None

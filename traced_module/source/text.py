@@ -45,7 +45,6 @@ Code = str | Group | Labelled
 
 
 def flat(code: Code) -> str:
-    """The text on one line."""
     if isinstance(code, str):
         return code
     if isinstance(code, Labelled):
@@ -71,7 +70,6 @@ def wrapped(code: Code, indent: int, prefix: str = "", suffix: str = "") -> list
 
 
 def called(head: str, items: Iterable[Code]) -> Group:
-    """A call."""
     return Group(head, "(", tuple(items), ")")
 
 

@@ -50,7 +50,6 @@ class Scope:
     changed: dict[int, str] = field(default_factory=dict)  # values that a called graph changed in place -> its argument
 
     def bind(self, tensor: Tensor, node: TensorNode) -> None:
-        """Let a tensor stand for a node."""
         self.nodes[id(tensor)] = node
         self.alive.append(tensor)
 
@@ -102,7 +101,6 @@ class Builder:
         return {"module": path, "source": user_line(self.scope.source, self.scope.entry)}
 
     def make_attribute(self, owner: Node, path: str, qualname: str, value: Any, name: str) -> Node:
-        """The read of an attribute."""
         expr = GetAttr(self.graph, self.graph.journal.new_expr_id(), self.meta(), path)
         spec = value.spec if isinstance(value, Tensor) else None
         self.graph.names.take(name, None)

@@ -109,7 +109,7 @@ def stand_in(node: Node) -> Tensor:
 
 def shape_value(node: Node) -> Tensor | None:
     """The value of a node that is computed from shapes of others (`x.shape[0] * 2`); None for other nodes."""
-    if not node.expr._from_shapes:
+    if not node.expr.from_shapes:
         return None
     values: dict[int, Tensor] = {}
     for expr in _shape_arithmetic(node):

@@ -54,7 +54,6 @@ class ModuleTracer(hooks.TraceHooks):
 
     @property
     def current(self) -> Builder:
-        """Builder of the innermost scope."""
         return self.scopes[-1]
 
     def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
@@ -145,7 +144,7 @@ class ModuleTracer(hooks.TraceHooks):
     def length(self, tensor: Tensor) -> None:
         """`len(x)`, `for row in x`; of a shape it is the number of axes, which a graph is made for."""
         node = self.current.scope.nodes.get(id(tensor))
-        if node is not None and (isinstance(node.expr, CallFunction) or not node.expr._from_shapes):
+        if node is not None and (isinstance(node.expr, CallFunction) or not node.expr.from_shapes):
             self._note("the length", node.name, "the graph is specialised to this length; x.shape[0] follows the input")
 
     def _note(self, what: str, name: str, why: str) -> None:
@@ -305,7 +304,7 @@ _ENTRY = ModuleTracer.trace.__code__  # a frame of it stands between what a modu
 
 
 def _outline(graph: InternalGraph) -> list[str]:
-    return [f"{e._made()} = {e._body()}" for e in graph.exprs(recursive=False) if e.kind != "Input"]
+    return [f"{e._made()} = {e.described()}" for e in graph.exprs(recursive=False) if e.kind != "Input"]
 
 
 def _shapes(graph: InternalGraph) -> str:
@@ -338,7 +337,6 @@ def _names_below(name: str, value: Any) -> Iterator[str]:
 
 @contextmanager
 def tracing(tracer: ModuleTracer) -> Iterator[None]:
-    """Let a tracer listen."""
     with hooks.listening(tracer), interpose(Deferring()):
         yield
 

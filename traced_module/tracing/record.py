@@ -49,13 +49,11 @@ class OpRecorder(Interposer):
         return made
 
     def finish(self, results: Sequence[Tensor], structure: Any) -> None:
-        """Say what the graph returns."""
         set_outputs(self.graph, [self.node_of(t) for t in results])
         self.graph.out_def = structure
         remove_dead(self.graph)
 
     def bind(self, tensor: Tensor, node: TensorNode) -> None:
-        """Remember that `tensor` is the value `node`."""
         self.nodes[id(tensor)] = node
         self.alive.append(tensor)
 

@@ -124,7 +124,7 @@ def _function_key(record: PublicFunction, leaves: list[Any], structure: TreeDef)
         kind = type(leaf)
         if kind in _PLAIN:
             key += (kind, constant_key(leaf))
-        elif kind is TensorNode and leaf.expr._from_shapes:
+        elif kind is TensorNode and leaf.expr.from_shapes:
             return None  # its value is known: calls that want a shape ask for it
         elif kind is TensorNode or (kind is Tensor and leaf._value is None):
             key.append(leaf._spec)
