@@ -158,10 +158,10 @@ class TracedModule(GraphOwner):
         self.end_points = []
 
     def _points(self, what: str, nodes: Any) -> list[TensorNode]:
-        given: list[Any] = list(nodes) if isinstance(nodes, (list, tuple, NodeFilter)) else [nodes]
+        listed: list[Any] = list(nodes) if isinstance(nodes, (list, tuple, NodeFilter)) else [nodes]
         graphs = tuple(self._graphs.values())
         own = {id(n) for g in graphs for n in g.nodes()}
-        points = [node_named(graphs, node) if isinstance(node, str) else node for node in given]
+        points = [node_named(graphs, node) if isinstance(node, str) else node for node in listed]
         for node in points:
             if not isinstance(node, TensorNode) or id(node) not in own:
                 raise GraphError(f"{what}: {node!r} is not a tensor node of this module")
@@ -190,8 +190,8 @@ class TracedModule(GraphOwner):
             try:
                 args, kwargs = normalized(signature, args, kwargs)
             except TypeError as error:
-                name, given = self.name or self.origin or "the module", _written(args, kwargs)
-                raise ArgumentError(f"{name}: {error}; got ({given}); expected {name}{signature}") from None
+                name, written = self.name or self.origin or "the module", _written(args, kwargs)
+                raise ArgumentError(f"{name}: {error}; got ({written}); expected {name}{signature}") from None
         for graph in self._graphs.values():
             tensors = _fitting(graph, (tuple(args), dict(kwargs)))
             if tensors is not None:
@@ -305,14 +305,14 @@ class _EndReached(BaseException):
     """The last end point has its value: nothing may catch this on the way."""
 
 
-def _fitting(graph: InternalGraph, given: Any) -> list[Any] | None:
+def _fitting(graph: InternalGraph, call_arguments: Any) -> list[Any] | None:
     """The tensors of a call's arguments in the order of the graph's inputs; None if it was traced for other ones.
 
     Arrays may stand for tensors, and dicts may have another order.
     """
     assert graph.arguments is not None
     arg_def, constants = graph.arguments
-    leaves = flatten_as(arg_def, given)
+    leaves = flatten_as(arg_def, call_arguments)
     if leaves is None:
         return None
     fixed = {i: (type(v).__name__, constant_key(v)) for i, v in constants}

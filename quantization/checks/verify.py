@@ -149,10 +149,10 @@ def verify(
 def specification(graph: InternalGraph, inputs: Sequence[np.ndarray]) -> Values:
     """Every value of an op-level graph from the NumPy references of the ops, by node name."""
     values: Values = {}
-    given = iter(inputs)
+    arrays = iter(inputs)
     for expr in graph.exprs():
         if isinstance(expr, Input):
-            values[expr.outputs[0].name] = np.asarray(next(given))
+            values[expr.outputs[0].name] = np.asarray(next(arrays))
         elif isinstance(expr, Constant):
             values[expr.outputs[0].name] = expr.value.numpy()
         elif isinstance(expr, Apply):

@@ -190,10 +190,12 @@ class _Called(ExprPattern):
         self.attrs.update(attrs)
         return self
 
-    def _has_attrs(self, expr: Expr, given: Mapping[str, Any]) -> bool:
+    def _has_attrs(self, expr: Expr, attributes: Mapping[str, Any]) -> bool:
         """True if the call has what is asked for; an axis may count from the end of its first tensor."""
         rank = next((n.spec.ndim for n in expr.inputs if isinstance(n, TensorNode)), 0)
-        return all(name in given and fits(name, given[name], value, rank) for name, value in self.attrs.items())
+        return all(
+            name in attributes and fits(name, attributes[name], value, rank) for name, value in self.attrs.items()
+        )
 
     def __repr__(self) -> str:
         return getattr(self.target, "__name__", self.target)

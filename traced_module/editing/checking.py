@@ -97,6 +97,6 @@ def inferred(op: Any, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     except MegEngineError:
         raise
     except TypeError as error:
-        told = str(error).rpartition("infer() ")[2]
-        given = ", ".join([*(n.name for n in inputs), *(f"{k}={v!r}" for k, v in attrs.items())])
-        raise ArgumentError(f"{op.name}({given}): {told}") from None
+        reason = str(error).rpartition("infer() ")[2]
+        arguments = ", ".join([*(n.name for n in inputs), *(f"{k}={v!r}" for k, v in attrs.items())])
+        raise ArgumentError(f"{op.name}({arguments}): {reason}") from None

@@ -210,10 +210,15 @@ class Recorder:
         return {"do": "unlink", "graph": self._at(graph), "expr": expr_name(expr), "was": expr.described()}
 
     def use(self, graph: InternalGraph, expr: Expr, places: Places, old: Nodes, new: Nodes) -> dict[str, Any]:
-        return {"do": "use", "graph": self._at(graph), "expr": expr_name(expr), **_told("inputs", places, old, new)}
+        return {
+            "do": "use",
+            "graph": self._at(graph),
+            "expr": expr_name(expr),
+            **_exchanged_names("inputs", places, old, new),
+        }
 
     def outputs(self, graph: InternalGraph, places: Places, old: Nodes, new: Nodes) -> dict[str, Any]:
-        return {"do": "outputs", "graph": self._at(graph), **_told("nodes", places, old, new)}
+        return {"do": "outputs", "graph": self._at(graph), **_exchanged_names("nodes", places, old, new)}
 
     def arguments(
         self, graph: InternalGraph, expr: Call, inputs: Sequence[Node], arguments: Arguments
@@ -296,7 +301,11 @@ class Recorder:
                 return {"do": "attrs", **place, "was": target.described(), "attrs": values}
             return {"do": "meta", **place, "meta": values}
         if attribute in ("_inputs", "_outputs"):
-            return {"do": attribute[1:], **place, **_told("nodes", *difference(getattr(target, attribute), value))}
+            return {
+                "do": attribute[1:],
+                **place,
+                **_exchanged_names("nodes", *difference(getattr(target, attribute), value)),
+            }
         if attribute == "arguments":
             tensors = [n for n in target.inputs if isinstance(n, TensorNode)]
             args, kwargs = self._call(tensors, value, target.name)
@@ -305,7 +314,7 @@ class Recorder:
         return {"do": "result", **place, "value": nested}
 
 
-def _told(key: str, places: Places, old: Nodes, new: Nodes) -> dict[str, Any]:
+def _exchanged_names(key: str, places: Places, old: Nodes, new: Nodes) -> dict[str, Any]:
     found = {"was": [n.name for n in old], key: [n.name for n in new]}
     return found if places is None else {"places": places, **found}
 

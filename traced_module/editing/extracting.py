@@ -87,24 +87,24 @@ def _in_graph(graph: InternalGraph, inputs: Sequence[Any], outputs: Sequence[Any
             node = places[id(node)]
         return node
 
-    def found(given: Any) -> tuple[Any, bool]:
-        node = node_of(graph, given) if isinstance(given, str) else given
-        along = isinstance(given, str) and bool(way_along(graph, given, node))
+    def found(value: Any) -> tuple[Any, bool]:
+        node = node_of(graph, value) if isinstance(value, str) else value
+        along = isinstance(value, str) and bool(way_along(graph, value, node))
         return (node, True) if along else (now(node), False)
 
     taken = []
-    for given in inputs:
-        at, along = found(given)
+    for value in inputs:
+        at, along = found(value)
         while isinstance(at, TensorNode) and at.graph is not graph and at.graph.top is graph.top:
-            way = way_along(graph, given, at) if along else []
+            way = way_along(graph, value, at) if along else []
             made = inlined((way or calls_to(graph, at, "extract"))[0])
             places.update(made)
             at = made.get(id(at), at)
         taken.append(at)
     given_back = []
-    for given in outputs:
-        at, along = found(given)
-        given_back.append(value_in(graph, given if along else at, what="extract"))
+    for value in outputs:
+        at, along = found(value)
+        given_back.append(value_in(graph, value if along else at, what="extract"))
     return list(map(now, taken)), given_back
 
 

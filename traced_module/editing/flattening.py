@@ -114,7 +114,7 @@ class _Inliner:
     def _until_call(self, at: _Entered) -> _Entered | None:
         """Copy up to a call that enters a graph, which is given; None at the end."""
         for expr in at.todo:
-            child = child_graph(expr)
+            child = child_graph(expr) if isinstance(expr, Call) else None
             if isinstance(expr, Call) and child is not None:
                 return self._enter(expr, child, at)
             if not isinstance(expr, Input):
@@ -129,7 +129,8 @@ class _Inliner:
         return label.name if label.own else self.graph.names.unique(str(label))
 
     def _read(self, expr: GetAttr, at: _Entered) -> Expr:
-        node, names, path = expr.output, self.graph.names, attribute_path(expr.output)
+        node, names = expr.output, self.graph.names
+        path = attribute_path(node) if isinstance(expr.inputs[0].expr, GetAttr) else expr.name
         full = f"{at.path}.{path}" if at.path else path
         if full not in self.attributes:
             self.prefixes[id(node)] = self._name(_label(node, at.prefix, {}))
@@ -168,7 +169,7 @@ class _Inliner:
         new._outputs = tuple(made)
 
     def _meta(self, expr: Expr, at: _Entered) -> dict[str, Any]:
-        return meta_at(expr, ".".join(part for part in (self.where, at.path) if part))
+        return meta_at(expr, f"{self.where}.{at.path}" if self.where and at.path else self.where or at.path)
 
     def _qualname(self, node: Node, at: _Entered) -> str:
         """The path of a value: one graph may stand in several places."""

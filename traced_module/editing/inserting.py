@@ -199,9 +199,9 @@ class Inserter(Builder, hooks.TraceHooks):
     def _counted(self, path: str) -> str:
         """The name of a module that is read again: MegEngine counts reads."""
         name = identifier(path.replace(".", "_"))
-        base, count, given = without_count(name), 1, self.read_as.values()
+        base, count, known = without_count(name), 1, self.read_as.values()
         names = self.graph.names
-        while (name := f"{base}_{count}") in names or f"{name}_out" in names or name in given:
+        while (name := f"{base}_{count}") in names or f"{name}_out" in names or name in known:
             count += 1
         return name
 
@@ -245,25 +245,25 @@ class Inserter(Builder, hooks.TraceHooks):
         leaves, structure = flatten((args, kwargs))
         if not any(isinstance(leaf, Node) for leaf in leaves):
             return part._module(*args, **kwargs)
-        given = unflatten(structure, [self._value(leaf) for leaf in leaves])
-        given = normalized(forward_signature(part._module), *given)
+        call_arguments = unflatten(structure, [self._value(leaf) for leaf in leaves])
+        call_arguments = normalized(forward_signature(part._module), *call_arguments)
         counts = (0, 0)
         try:
-            if not part._takes(given):
-                counts = self._trace(part, given)
+            if not part._takes(call_arguments):
+                counts = self._trace(part, call_arguments)
             return self.call_module(self._read_built(part), args, kwargs)
         finally:  # after the ids of the read and the call, which come first for a reader
             self.graph.journal.skip(counts)
 
-    def _trace(self, part: Unbuilt, given: Any) -> tuple[int, int]:
+    def _trace(self, part: Unbuilt, call_arguments: Any) -> tuple[int, int]:
         """Trace a module for one more kind of call; returns how many nodes and expressions its graphs have."""
         path = _below(part._node, part._name)
         with hooks.unheard():
-            made = traced_for(part._module, [*part._calls, given], f"insert_exprs: {path}")
-        part._calls.append(given)
+            made = traced_for(part._module, [*part._calls, call_arguments], f"insert_exprs: {path}")
+        part._calls.append(call_arguments)
         counts = made.graphs[0].journal.counts
         known = self._known(path)
-        results = len(made.select(*given)[0].outputs)
+        results = len(made.select(*call_arguments)[0].outputs)
         attach(self.graph, path, made, (results + (known is None), 1 + (known is None)))
         put_attribute(self.graph, part._node, part._name, made)
         if known is not None:
@@ -282,11 +282,11 @@ class Unbuilt:
         self._inserter, self._node, self._name, self._module = inserter, node, name, module
         self._calls: list[Any] = []  # arguments that it was traced for
 
-    def _takes(self, given: Any) -> bool:
+    def _takes(self, call_arguments: Any) -> bool:
         if not self._calls:
             return False
         try:
-            get_subattr(self._node.owner, self._name).select(*given)
+            get_subattr(self._node.owner, self._name).select(*call_arguments)
         except GraphError:
             return False
         return True
@@ -333,8 +333,8 @@ def _on_zeros(module: Module, args: tuple, kwargs: dict) -> Any:
             return leaf
         return Tensor._wrap(np.zeros(leaf.spec.shape, storage_of(leaf.dtype)), leaf.dtype, leaf.device)
 
-    given = [tree_map(zeros, list(args)), tree_map(zeros, dict(kwargs))]
-    result = copy.deepcopy(module)(*given[0], **given[1])
+    call_arguments = [tree_map(zeros, list(args)), tree_map(zeros, dict(kwargs))]
+    result = copy.deepcopy(module)(*call_arguments[0], **call_arguments[1])
     return tree_map(lambda leaf: Tensor._deferred(leaf.spec) if isinstance(leaf, Tensor) else leaf, result)
 
 

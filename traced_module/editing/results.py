@@ -166,7 +166,7 @@ def _result_for(call: Call, node: TensorNode) -> TensorNode:
     """The value that a call has for a node of the graph that it enters; the graph returns it from now on."""
     graph = node.top_graph
     if isinstance(node.expr, Input):
-        return next(given for given, n in zip(call.inputs, graph.inputs, strict=True) if n is node)
+        return next(argument for argument, n in zip(call.inputs, graph.inputs, strict=True) if n is node)
     if not is_among(node, graph.outputs):
         set_results(graph, (*graph.outputs, node), with_one_more(graph))
     return next(result for result, n in zip(call.outputs, graph.outputs, strict=True) if n is node)

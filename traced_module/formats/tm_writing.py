@@ -242,7 +242,7 @@ class _Description:
                 users = [exprs[id(u)] for u in sorted(node.users, key=lambda u: u.position)]
                 nodes[id(node)].state = _node(node, exprs[id(expr)], users)
         assert graph.arguments is not None
-        _, given = in_file_order(graph.arguments, graph.inputs[1:])
+        _, ordered = in_file_order(graph.arguments, graph.inputs[1:])
         _, results = in_file_order((graph.out_def or TreeDef(None), ()), graph.outputs)
         names = {"name": graph.name, "qualname": graph.qualname}
         used: dict[str, Any] = {n.name: nodes[id(n)] for e in graph.exprs(recursive=False) for n in e.outputs}
@@ -250,7 +250,7 @@ class _Description:
         namespace = Stub(f"{_HOME}.traced_module.NameSpace", {**names, "_used_names": used})
         stub.state = {
             "_exprs": [exprs[id(e)] for e in graph._exprs],
-            "_inputs": [nodes[id(n)] for n in (graph.inputs[0], *given)],
+            "_inputs": [nodes[id(n)] for n in (graph.inputs[0], *ordered)],
             "_outputs": [nodes[id(n)] for n in results],
             "_watch_point": [],
             "_end_point": [],
@@ -294,8 +294,8 @@ class _Description:
         return state | {"outputs": outputs}
 
     def call(self, expr: Call, inputs: list[Stub], outputs: list[Stub]) -> dict[str, Any]:
-        given = with_class(expr, _TENSOR) if makes_tensor(expr) else expr.arguments
-        arguments, inputs = in_file_order(given, inputs)
+        ordered = with_class(expr, _TENSOR) if makes_tensor(expr) else expr.arguments
+        arguments, inputs = in_file_order(ordered, inputs)
         result, outputs = in_file_order((expr.out_def or TreeDef(None), ()), outputs)
         if isinstance(expr, CallMethod):
             called: dict[str, Any] = {"method": expr.method}

@@ -56,7 +56,7 @@ class Expr:
 
     id = fixed("_id", int, "Number of the expression, unique in its graph and in the graphs of its submodules.")
 
-    top_graph: Any = fixed("_graph", object, "The graph that the expression stands in.", _PLACE)
+    top_graph: Any = fixed("_graph", object, "The graph that the expression stands in.")
 
     graph: Any = fixed(
         "_graph", object, "The graph that it stands in; a call of a module has that which it enters.", _PLACE
@@ -417,7 +417,7 @@ def is_input(expr: Expr) -> bool:
 
 
 refuse_setting(Expr, {"output": _RESULTS, "name": "graph.rename on its node"})
-refuse_setting(Expr, {"in_graph": _PLACE})
+refuse_setting(Expr, {"in_graph": _PLACE, "top_graph": _PLACE})
 refuse_setting(Call, dict.fromkeys(("args", "kwargs", "named_args", "const_val", "arguments"), _ARGUMENTS))
 refuse_setting(Call, {"return_val": _RESULTS})
 refuse_setting(GetAttr, {"name": "graph.replace_module"})

@@ -107,13 +107,13 @@ def named_only(
     signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """The same (`normalized`) for functions whose parameters all have names; None for others, and for wrong calls."""
-    given, left = len(args), len(kwargs)
+    positional, left = len(args), len(kwargs)
     values, named = list(args), {}
     for i, (name, parameter) in enumerate(signature.parameters.items()):
         kind = parameter.kind
         if kind is not _NAMED and kind is not _BY_NAME_ONLY:
             return None
-        if kind is _NAMED and i < given:
+        if kind is _NAMED and i < positional:
             if name in kwargs:
                 return None
             continue

@@ -54,7 +54,7 @@ class Node:
 
     graph: Any = fixed("_graph", object, "The InternalGraph that the node belongs to.", _PLACE)
 
-    top_graph: Any = fixed("_graph", object, "The same by MegEngine's name.", _PLACE)
+    top_graph: Any = fixed("_graph", object, "The same by MegEngine's name.")
 
     expr = fixed("_expr", Expr, "The expression that makes the value.", _REWIRE)
 
@@ -223,7 +223,7 @@ class ModuleNode(Node):
         return inserting.call_module(self, args, kwargs)
 
 
-refuse_setting(Node, {"users": _REWIRE})
+refuse_setting(Node, {"users": _REWIRE, "top_graph": _PLACE})
 refuse_setting(TensorNode, {"shape": _SPEC})
 refuse_setting(ModuleNode, dict.fromkeys(("owner", "module_type"), "graph.replace_module"))
 _NODE_ATTRIBUTES = frozenset(

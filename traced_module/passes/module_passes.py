@@ -80,12 +80,12 @@ def optimize(
     if passes is not None and enabled_pass is not None:
         raise OptionError("optimize: passes and enabled_pass are two names of one argument; give one of them")
     chosen = passes_named(passes if enabled_pass is None else enabled_pass, _level(module))
-    checked, given = (None, None) if check_with is None else graph_entered(module, check_with)
+    checked, inputs = (None, None) if check_with is None else graph_entered(module, check_with)
     collect_recent()
     with collection_paused():
         made = module.clone()
         for graph, before in zip(made.graphs, module.graphs, strict=True):
-            PassManager(chosen, given if before is checked else None).run(graph)
+            PassManager(chosen, inputs if before is checked else None).run(graph)
     return made
 
 
@@ -93,15 +93,15 @@ def _level(module: TracedModule) -> str:
     return "calls" if any(graph.of_calls for graph in module.graphs) else "ops"
 
 
-def passes_named(given: Passes | None, level: str) -> list[Pass]:
+def passes_named(passes: Passes | None, level: str) -> list[Pass]:
     """The passes that `optimize` runs on graphs of "calls" or "ops". Raises OptionError as it does."""
-    if given is None:
-        given = DEFAULT if level == "calls" else ("fold_batch_norm",)
-    if isinstance(given, str) and given == "all":
+    if passes is None:
+        passes = DEFAULT if level == "calls" else ("fold_batch_norm",)
+    if isinstance(passes, str) and passes == "all":
         return [one for one in registered_passes(level) if not one.by_name_only]
-    if isinstance(given, (list, tuple)):
-        return [_pass(one, f"passes[{i}]", level) for i, one in enumerate(given)]
-    return [_pass(given, "passes", level)]
+    if isinstance(passes, (list, tuple)):
+        return [_pass(one, f"passes[{i}]", level) for i, one in enumerate(passes)]
+    return [_pass(passes, "passes", level)]
 
 
 def _pass(one: Any, what: str, level: str) -> Pass:

@@ -97,10 +97,10 @@ def _run(one: Pass, graph: InternalGraph) -> tuple[bool, bool]:
     return changed, len(transaction.changes) > changes
 
 
-def graph_entered(module: TracedModule, given: Any) -> tuple[InternalGraph, list[Any]]:
+def graph_entered(module: TracedModule, arguments: Any) -> tuple[InternalGraph, list[Any]]:
     """The graph of a module that arguments enter (a tensor, or a sequence of them), and its inputs."""
-    given = (given,) if isinstance(given, (Tensor, np.ndarray)) else tuple(given)
-    return module.select(tree_map(lambda x: Tensor(x) if isinstance(x, np.ndarray) else x, given), {})
+    arguments = (arguments,) if isinstance(arguments, (Tensor, np.ndarray)) else tuple(arguments)
+    return module.select(tree_map(lambda x: Tensor(x) if isinstance(x, np.ndarray) else x, arguments), {})
 
 
 @dataclass
@@ -137,19 +137,19 @@ class PassManager:
         chosen = [get_registered_pass(one) if isinstance(one, str) else one for one in self.passes]
         self.changed = []
         with collection_paused():
-            for each, given in self._graphs(graph):
-                self._run(each, chosen, given)
+            for each, inputs in self._graphs(graph):
+                self._run(each, chosen, inputs)
         return self.changed
 
-    def _graphs(self, given: Any) -> list[tuple[InternalGraph, Sequence[Any] | None]]:
+    def _graphs(self, model: Any) -> list[tuple[InternalGraph, Sequence[Any] | None]]:
         """(graph, inputs to check it with) of what is given to `run`."""
-        if isinstance(given, InternalGraph):
-            return [(given, self.check_with)]
-        if not isinstance(given, TracedModule):
-            remedy = "; trace the module first" if isinstance(given, Module) else ""
-            raise GraphError(f"PassManager: got {type(given).__name__}; expected a graph or a TracedModule{remedy}")
-        checked, inputs = (None, None) if self.check_with is None else graph_entered(given, self.check_with)
-        return [(each, inputs if each is checked else None) for each in given.graphs]
+        if isinstance(model, InternalGraph):
+            return [(model, self.check_with)]
+        if not isinstance(model, TracedModule):
+            remedy = "; trace the module first" if isinstance(model, Module) else ""
+            raise GraphError(f"PassManager: got {type(model).__name__}; expected a graph or a TracedModule{remedy}")
+        checked, inputs = (None, None) if self.check_with is None else graph_entered(model, self.check_with)
+        return [(each, inputs if each is checked else None) for each in model.graphs]
 
     def _run(self, graph: InternalGraph, passes: Sequence[Pass], inputs: Sequence[Any] | None) -> None:
         expected = None if inputs is None else interpret(graph, inputs)

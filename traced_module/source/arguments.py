@@ -77,8 +77,8 @@ def parameters_text(entries: Entries, *, defaults: bool = False) -> list[str]:
             if entry.kind is KINDS.KEYWORD_ONLY and not starred:
                 starred = True
                 text.append("*")
-            given = "" if not defaults or entry.default is KINDS.empty else f"={flat(literal(entry.default))}"
-            text.append(f"{entry.name}{given}")
+            default = "" if not defaults or entry.default is KINDS.empty else f"={flat(literal(entry.default))}"
+            text.append(f"{entry.name}{default}")
     return text
 
 

@@ -153,8 +153,8 @@ class Classes:
             return _zeros(part.value, sources[id(part), "shape"])
         if isinstance(part, ModulePart) and not part.sequential:
             slots = self.of[id(part)].values[id(part)]
-            given = [_argument(s.hint, s.value, sources[id(part), s.hint], s.positional) for s in slots]
-            return called(self.of[id(part)].name, given)
+            arguments = [_argument(s.hint, s.value, sources[id(part), s.hint], s.positional) for s in slots]
+            return called(self.of[id(part)].name, arguments)
         made = {n: self.make(c, sources) for n, c in part.entries.items()}
         if isinstance(part, ModulePart):
             return called("M.Sequential", made.values() if part.numbered else [mapping(made)])
@@ -242,8 +242,8 @@ def _zeros(tensor: Tensor, shape: str | None = None) -> Code:
     """A parameter or buffer of zeros: its values come from the file of weights."""
     dtype, kind = tensor.dtype, "Parameter" if isinstance(tensor, Parameter) else "Tensor"
     stored = storage_of(dtype)
-    given: list[Code] = [shape or literal(tuple(tensor.spec.shape))]
-    zeros = called("F.zeros", given + ([] if stored == np.float32 else [Labelled("dtype=", literal(stored))]))
+    arguments: list[Code] = [shape or literal(tuple(tensor.spec.shape))]
+    zeros = called("F.zeros", arguments + ([] if stored == np.float32 else [Labelled("dtype=", literal(stored))]))
     if isinstance(dtype, QuantizedDType):
         return called(kind, [zeros, Labelled("dtype=", literal(dtype))])
     return called(kind, [zeros]) if kind == "Parameter" else zeros

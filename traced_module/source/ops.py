@@ -31,9 +31,9 @@ def op_code(expr: Apply, inputs: list[str]) -> Code:
     if public is not None and hasattr(public, "__public__"):
         for listed, options in _ways(attrs):
             if _does_the_same(expr, _call(public, listed, options)):
-                given: list[Code] = [Group("", "[", tuple(inputs), "]")] if listed else list(inputs)
+                arguments: list[Code] = [Group("", "[", tuple(inputs), "]")] if listed else list(inputs)
                 named = [Labelled(f"{k}=", literal(v)) for k, v in _needed(expr, public, listed, options).items()]
-                return called(f"F.{expr.op}", [*given, *named])
+                return called(f"F.{expr.op}", [*arguments, *named])
     named = [Labelled(f"{k}=", literal(v)) for k, v in attrs.items()]
     return called("apply", [literal(expr.op), *inputs, *named])
 

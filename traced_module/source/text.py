@@ -182,8 +182,8 @@ def literal(value: Any, special: Callable[[Any], Code | None] = lambda value: No
     if type(value) is slice:
         return called("slice", (literal(v, special) for v in (value.start, value.stop, value.step)))
     if isinstance(value, QuantizedDType):
-        given = [literal(value.name), literal(value.scale)]
-        given += [Labelled("zero_point=", literal(value.zero_point))] if value.zero_point else []
-        given += [Labelled("axis=", literal(value.axis))] if value.axis is not None else []
-        return called("quantized", given)
+        arguments = [literal(value.name), literal(value.scale)]
+        arguments += [Labelled("zero_point=", literal(value.zero_point))] if value.zero_point else []
+        arguments += [Labelled("axis=", literal(value.axis))] if value.axis is not None else []
+        return called("quantized", arguments)
     raise GraphError(f"a {type(value).__module__}.{type(value).__qualname__} cannot be written as Python source")

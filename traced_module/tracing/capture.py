@@ -269,9 +269,9 @@ class ModuleTracer(hooks.TraceHooks):
         finally:
             self.scopes.pop()
             self.ended.append(scope)
-        for given, tensor, node in zip(tensors, inner, graph.inputs[1:], strict=True):
+        for argument, tensor, node in zip(tensors, inner, graph.inputs[1:], strict=True):
             if self.scopes and scope.nodes[id(tensor)] is not node:
-                self.current.scope.changed[id(given)] = f"{graph.qualname}.{node.name}"
+                self.current.scope.changed[id(argument)] = f"{graph.qualname}.{node.name}"
         graph.arguments = arguments
         return self._remember(module, arguments, graph), result
 

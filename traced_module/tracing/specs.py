@@ -102,8 +102,8 @@ def function_spec(record: PublicFunction, leaves: list[Any], structure: TreeDef)
 
 def _learned(record: PublicFunction, leaves: list[Any], structure: TreeDef) -> TensorSpec | Literal[False] | None:
     """What `function_spec` remembers: False where the spec does not follow from specs; None for a call that fails."""
-    given = [leaf if type(leaf) in _PLAIN else Tensor._deferred(leaf._spec) for leaf in leaves]
-    args, kwargs = unflatten(structure, given)
+    values = [leaf if type(leaf) in _PLAIN else Tensor._deferred(leaf._spec) for leaf in leaves]
+    args, kwargs = unflatten(structure, values)
     try:
         with hooks.unheard():
             result = record.function(*args, **kwargs)
