@@ -10,7 +10,7 @@ from megengine.core.dtype import QuantizedDType, as_dtype, is_float
 from megengine.core.errors import DTypeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import DTypeLike, TensorLike
-from megengine.dispatch import ONNX_WRITER, Sample, apply, define, public
+from megengine.dispatch import ONNX_WRITER, ErrorSample, Sample, apply, define, not_differentiable, public
 from megengine.ops.common import FLOAT32, as_tensor, lift_plain, sample_values
 from megengine.tensor import Tensor
 
@@ -37,6 +37,24 @@ define(
         Sample((sample_values(0, 4),), {"dtype": FLOAT32}, False),
     ],
     moves=True,
+    lift=lift_plain,
+)
+
+
+def _bits_infer(x: TensorSpec, *, dtype: Any) -> TensorSpec:
+    if isinstance(dtype, QuantizedDType) or isinstance(x.dtype, QuantizedDType) or dtype.itemsize != x.dtype.itemsize:
+        raise DTypeError(f"bitcast: {x.dtype} to {dtype}; expected plain dtypes of as many bytes")
+    return TensorSpec(x.shape, dtype, x.device)
+
+
+define(
+    "bitcast",
+    _bits_infer,
+    lambda x, dtype: np.ascontiguousarray(x).reshape(x.shape).view(dtype),
+    not_differentiable("bits are not numbers"),
+    ONNX_WRITER,
+    lambda: [Sample((np.arange(6, dtype=np.int32).reshape(2, 3),), {"dtype": FLOAT32}, False)],
+    lambda: [ErrorSample((np.zeros(2, np.int8),), {"dtype": FLOAT32}, DTypeError, "expected plain dtypes of as many")],
     lift=lift_plain,
 )
 

@@ -1,4 +1,4 @@
-"""Inverse, singular values, complex numbers."""
+"""Inverse, determinant, singular values, complex numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from megengine.core.dtype import DType
 from megengine.core.errors import DTypeError, GradientError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import ErrorSample, Sample, apply, define, no_onnx, public
+from megengine.dispatch import ErrorSample, OnnxRule, Sample, apply, define, no_onnx, public
 from megengine.ops.common import (
     FLOAT32,
     as_tensor,
@@ -69,6 +69,30 @@ define(
     no_onnx("no such operator"),
     _inverse_samples,
     lambda: [ErrorSample((np.zeros((2, 3), np.float32),), {}, ShapeError, "matinv: inp has shape .* square")],
+)
+
+
+def _determinant_infer(x: TensorSpec) -> TensorSpec:
+    _matrices("det", x)
+    if x.shape[-1] != x.shape[-2]:
+        raise ShapeError(f"det: inp has shape {x.shape}; expected square matrices [..., N, N]")
+    return TensorSpec(x.shape[:-2], x.dtype, x.device)
+
+
+def _determinant_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
+    x, y = ctx.inputs[0], ctx.outputs[0]
+    cofactors = apply("transpose", apply("matinv", x), perm=(*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+    return (apply("reshape", ct * y, shape=(*y.shape, 1, 1)) * cofactors,)
+
+
+define(
+    "det",
+    _determinant_infer,
+    lambda x: np.asarray(np.linalg.det(x), x.dtype),
+    _determinant_vjp,
+    OnnxRule("Det"),
+    _inverse_samples,
+    lambda: [ErrorSample((np.zeros((2, 3), np.float32),), {}, ShapeError, "det: inp has shape .* square")],
 )
 
 

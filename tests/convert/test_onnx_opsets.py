@@ -42,7 +42,7 @@ def first_opset(op, attrs):
     """The first opset in which an op can be written."""
     if op.startswith("scatter"):
         return {"none": 13, "add": 16, "mul": 16}.get(attrs["reduction"], 18)
-    return 18 if op.startswith("bitwise") else 13
+    return {"bitwise": 18, "bitcast": 26}.get(op[:7], 13)
 
 
 @pytest.mark.parametrize("opset", [13, 17, NEWEST])

@@ -99,7 +99,7 @@ def test_refused_operators_are_listed_together_with_their_number_and_the_reason(
         "'Convv' (node 'a'; no operator of the ONNX standard; did you mean 'Conv'?), "
         "'ImageDecoder' (2 nodes, first 'b'; of the ONNX standard, but not imported yet), "
         "'ai.onnx.ml::Normalizer' (node 'd'; of the domain 'ai.onnx.ml'), "
-        "'NonZero' (node 'e'; it depends on the network's input), "
+        "'NonZero' (node 'e'; it depends on the network's input; give it constants, or take it out of the model), "
         "'Foreach' (2 nodes, first 'f'; it runs graphs of its own: export the model without it)"
     )
 

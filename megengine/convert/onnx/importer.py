@@ -4,7 +4,7 @@ import re
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +21,14 @@ from megengine.convert.onnx import (  # noqa: F401  (they fill RULES)
     resize_rules,
     sequence_rules,
     shape_rules,
+    signal_rules,
     vision_rules,
 )
 from megengine.convert.onnx.bodies import body_of
 from megengine.convert.onnx.context import MAX_ELEMENTS, Group, OnnxNode, Value
 from megengine.convert.onnx.control import CONTROL
 from megengine.convert.onnx.folding import constant_of, fold
-from megengine.convert.onnx.operators import is_computed, made_of, refuse_unknown
+from megengine.convert.onnx.operators import is_computed, made_of, unknown_operators
 from megengine.convert.onnx.reading import (
     DATA_TYPES,
     OpenShapeError,
@@ -45,11 +46,13 @@ from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.traced_module import InternalGraph, TracedModule
 from megengine.traced_module.editing.expressions import add_input, set_outputs
+from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import remove_dead
 
 if TYPE_CHECKING:
     import onnx
 
+LISTED = 20  # reasons of one message
 Shapes = Mapping[str, Sequence[int]] | Sequence[int] | None
 Known = Mapping[str, Any] | None
 # a string where a number belongs, and numbers that no memory is large enough for
@@ -121,9 +124,9 @@ class _Importer:
     folder: Path | None
     shapes: Shapes
     fixed: Mapping[str, Any]
-    values: ChainMap[str, Any] = field(
-        default_factory=lambda: ChainMap({})
-    )  # of the graph that is read, then those around it
+    # of the graph that is read, then those around it
+    values: ChainMap[str, Any] = field(default_factory=lambda: ChainMap({}))
+    missing: set[str] = field(default_factory=set)  # results of refused nodes, of which no shape is known
 
     def run(self) -> InternalGraph:
         source = self.model.graph
@@ -132,15 +135,56 @@ class _Importer:
         self.graph.metadata = {entry.key: entry.value for entry in self.model.metadata_props}
         self.shared: dict[str, dict] = {"constants": {}, "keep": {}, "names": {}}
         self.used = {*_names_read(source.node), *(item.name for item in source.output)}
-        refuse_unknown(source, self.opset, self.fixed)
+        unknown, refused = unknown_operators(source, self.opset, self.fixed)
         for name, array in initializers(self.model, self.folder):
             self._define(name, array)
         self._inputs()
         for index, node in enumerate(source.node):
-            self._node(node, index, self.opset)
+            try:
+                if index in unknown:
+                    self._stand_in(node)
+                elif not any(name in self.missing for name in node.input):
+                    self._node(node, index, self.opset)
+                else:
+                    self.missing.update(node.output)
+            except FileFormatError as error:
+                refused.append(error)
+                self._stand_in(node)
+        if refused:
+            raise refused[0] if len(refused) == 1 else _together(refused)
         set_outputs(self.graph, [self._output(item.name) for item in source.output])
         remove_dead(self.graph)
         return self.graph
+
+    def _stand_in(self, node: "onnx.NodeProto") -> None:
+        """Inputs in the place of what a refused node makes: the nodes behind it are looked at too."""
+        for name in filter(None, node.output):
+            if name in self.values:
+                continue
+            if (spec := self._inferred.get(name)) is None:
+                self.missing.add(name)
+            else:
+                self._define(name, add_input(self.graph, _clean(name, "value"), spec))
+
+    @cached_property
+    def _inferred(self) -> dict[str, TensorSpec]:
+        """Shapes and dtypes of values that ONNX finds, for the given inputs."""
+        import onnx
+
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        for item in model.graph.input:
+            if isinstance(value := self.values.get(item.name), TensorNode):
+                item.CopyFrom(
+                    onnx.helper.make_tensor_value_info(item.name, item.type.tensor_type.elem_type, value.shape)
+                )
+        found = {}
+        try:
+            for item in onnx.shape_inference.infer_shapes(model, data_prop=True).graph.value_info:
+                found[item.name] = _input_spec(item, None)
+        except Exception:  # what ONNX finds wrong is said by the rules, or follows from a refused node
+            return found
+        return found
 
     def _define(self, name: str, value: Any) -> None:
         if name in self.values.maps[0]:
@@ -179,7 +223,9 @@ class _Importer:
         outer = self.values
         self.values = outer.new_child()
         try:
-            refuse_unknown(graph, opset, (name for name, value in outer.items() if isinstance(value, np.ndarray)))
+            known = (name for name, value in outer.items() if isinstance(value, np.ndarray))
+            for error in unknown_operators(graph, opset, known)[1]:
+                raise error
             for item, value in zip(graph.input, inputs, strict=True):
                 self._define(item.name, value)
             for tensor in graph.initializer:
@@ -226,10 +272,8 @@ class _Importer:
         if node.op_type in CONTROL:
             return CONTROL[node.op_type](self._onnx_node(node, inputs, index, opset), partial(self._graph, opset))
         known = [value for value in inputs if value is None or isinstance(value, np.ndarray)]
-        if len(known) == len(inputs) and node.op_type != "DequantizeLinear":  # stored integers stay integers
-            folded = fold(node, known, opset)
-            if folded is not None:
-                return folded
+        if len(known) == len(inputs) and (folded := fold(node, known, opset)) is not None:
+            return folded
         onnx_node = self._onnx_node(node, inputs, index, opset)
         try:
             if not is_computed(onnx_node.op_type) and (body := body_of(node, inputs, opset)) is not None:
@@ -303,6 +347,12 @@ def _check_names(given: Mapping[str, Any], names: list[str], argument: str) -> N
     for name in given:
         if name not in names:
             raise OptionError(f"{argument}: no input {name!r}{nearest(name, names)}; the model has {names}")
+
+
+def _together(refused: Sequence[FileFormatError]) -> FileFormatError:
+    listed = "; ".join(str(error) for error in refused[:LISTED])
+    more = f"; and {len(refused) - LISTED} more" if len(refused) > LISTED else ""
+    return FileFormatError(f"{len(refused)} parts of the model cannot be imported: {listed}{more}")
 
 
 def _input_spec(item: "onnx.ValueInfoProto", wanted: tuple[int, ...] | None) -> TensorSpec:

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from megengine.convert.onnx.context import OnnxNode, Value, rule
+from megengine.convert.onnx.context import OnnxNode, Value, rule, spec_of
+from megengine.core.dtype import storage_of
 from megengine.core.text import counted
 
 MAX_SIZE = (1 << 31) - 1  # of a window, in any direction
@@ -237,7 +238,8 @@ def max_unpool(node: OnnxNode, x: Value, places: Value, shape: Value | None = No
     sizes = zip(x.shape[2:], strides, kernel, pads[:dims], pads[dims:], strict=True)
     natural = (*x.shape[:2], *((n - 1) * s + k - a - b for n, s, k, a, b in sizes))
     inputs = (node.reshape(value, (math.prod(x.shape),)) for value in (x, places))
-    flat = node.apply("set_index", np.zeros(math.prod(natural), np.float32), *inputs, pattern=("i",))
+    zeros, (values, at) = np.zeros(math.prod(natural), storage_of(spec_of(x).dtype)), inputs
+    flat = node.apply("scatter_elements", zeros, at, values, axis=0, reduction="none")
     y = node.reshape(flat, natural)
     if wanted in (None, natural):
         return y
@@ -327,12 +329,17 @@ def softmax(node: OnnxNode, x: Value) -> Value:
     return node.reshape(node.apply(op, flat, axis=axis), shape)
 
 
-@rule("Dropout", "Identity")
+@rule("Identity")
 def identity(node: OnnxNode, x: Value) -> Value:
-    """Nothing at evaluation."""
-    if any(node.outputs[1:]):
-        raise node.fail("its mask output is used; export the model in evaluation mode")
-    training = node.const(2, "training_mode") if node.op_type == "Dropout" else None
-    if training is not None and bool(training.reshape(-1)[0]):
-        raise node.fail("is in training mode; export the model in evaluation mode")
+    """The value itself."""
     return x
+
+
+@rule("Dropout")
+def dropout(node: OnnxNode, x: Value) -> tuple[Value, ...]:
+    """Nothing at evaluation, or where it drops nothing; the mask keeps all."""
+    ratio, training = node.const(1, "ratio"), node.const(2, "training_mode")
+    drops = ratio is None or bool(ratio.reshape(-1)[0])
+    if training is not None and bool(training.reshape(-1)[0]) and drops:
+        raise node.fail("is in training mode; export the model in evaluation mode")
+    return x, np.ones(x.shape, bool)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megengine.convert.onnx.bodies import has_body
+from megengine.convert.onnx.bodies import FOLDED_ONLY, has_body
 from megengine.convert.onnx.context import RULES, OnnxNode
 from megengine.convert.onnx.control import CONTROL
 from megengine.convert.onnx.reading import operator_name
@@ -15,9 +15,6 @@ from megengine.dispatch import OnnxRule, Op, registry
 
 if TYPE_CHECKING:
     import onnx
-
-FOLDED_ONLY = ("Size", "ConstantOfShape", "Range", "Constant", "NonZero", "Tile", "OneHot")
-LATE = "depends on the network's input"
 
 
 def record_of(op_type: str) -> Op | None:
@@ -48,8 +45,8 @@ def made_of(node: OnnxNode) -> Any:
 def _from_record(node: OnnxNode) -> Any:
     """An operator whose rule is in the op's record: same inputs, renamed attributes, ONNX's defaults."""
     op = record_of(node.op_type)
-    if op is None:  # all its inputs are stored, so folding was tried first, or it has no definition for them
-        raise node.fail(f"{LATE}; supported is only what is known from shapes and constants")
+    if op is None:  # it could not be computed while importing, and has no definition for these inputs
+        raise node.fail(_reason(node.op_type))
     assert isinstance(op.onnx, OnnxRule)  # record_of
     inputs = [node.input(index) for index in range(len(node.inputs))]
     given = {**_defaults(node.op_type, node.opset), **node.attrs}
@@ -67,32 +64,38 @@ def _defaults(op_type: str, opset: int) -> dict[str, Any]:
     """What ONNX takes for the attributes of an operator that a node leaves out."""
     import onnx
 
-    stated = onnx.defs.get_schema(op_type, opset).attributes.items()
+    known = onnx.defs.has(op_type, max_inclusive_version=opset)  # a name of a newer opset is not held against a file
+    stated = (onnx.defs.get_schema(op_type, opset) if known else onnx.defs.get_schema(op_type)).attributes.items()
     values = {name: onnx.helper.get_attribute_value(a.default_value) for name, a in stated if a.default_value.name}
     # the standard's 0.01 is stored as a float32, whose shortest decimal is 0.01 again
     return {name: float(str(np.float32(v))) if isinstance(v, float) else v for name, v in values.items()}
 
 
-def refuse_unknown(graph: "onnx.GraphProto", opset: int, known: Iterable[str] = ()) -> None:
-    """Raises FileFormatError for all operators of a graph that cannot be imported together, before any work.
+def unknown_operators(
+    graph: "onnx.GraphProto", opset: int, known: Iterable[str] = ()
+) -> tuple[set[int], list[FileFormatError]]:
+    """Places of the nodes of a graph whose operators cannot be imported, and the error that lists these, if any.
 
     `known` names the values that are known beside the graph's own. Graphs that nodes run are looked at when they are.
     """
     refused: dict[str, list[onnx.NodeProto]] = {}
+    places: set[int] = set()
     stored = {*known, *(item.name for item in graph.initializer)}
-    for node in graph.node:
+    for place, node in enumerate(graph.node):
         full = operator_name(node)
         if full in CONTROL:
             continue
         if _branches(node) and not has_body(full, opset):
-            refused.setdefault(full, []).append(node)
+            pass
         elif full in ("Constant", "Shape", "Size") or all(not name or name in stored for name in node.input):
             stored.update(node.output)  # computed while importing
-        elif not is_computed(full) and not has_body(full, opset):
-            refused.setdefault(full, []).append(node)
-    if refused:
-        listed = ", ".join(_described(full, nodes) for full, nodes in refused.items())
-        raise FileFormatError(f"ONNX operators that are not supported: {listed}")
+            continue
+        elif is_computed(full) or has_body(full, opset):
+            continue
+        refused.setdefault(full, []).append(node)
+        places.add(place)
+    listed = ", ".join(_described(full, nodes) for full, nodes in refused.items())
+    return places, [FileFormatError(f"ONNX operators that are not supported: {listed}")] if refused else []
 
 
 def _branches(node: "onnx.NodeProto") -> bool:
@@ -103,19 +106,20 @@ def _branches(node: "onnx.NodeProto") -> bool:
 def _described(full: str, nodes: list["onnx.NodeProto"]) -> str:
     count = f"{counted(len(nodes), 'node')}, first" if len(nodes) > 1 else "node"
     name = nodes[0].name or (nodes[0].output[0] if nodes[0].output else "")
-    return f"{full!r} ({count} {name!r}; {_reason(full, nodes[0])})"
+    return f"{full!r} ({count} {name!r}; {_reason(full, branches=_branches(nodes[0]))})"
 
 
-def _reason(full: str, node: "onnx.NodeProto") -> str:
+def _reason(full: str, *, branches: bool = False) -> str:
     import onnx
 
-    if _branches(node):
+    domain, _, name = full.rpartition("::")
+    if branches:
         return "it runs graphs of its own: export the model without it"
     if full in FOLDED_ONLY:
-        return f"it {LATE}"
-    if node.domain not in ("", "ai.onnx"):
-        return f"of the domain {node.domain!r}"
-    if onnx.defs.has(node.op_type):
+        return "it depends on the network's input; give it constants, or take it out of the model"
+    if domain:
+        return f"of the domain {domain!r}"
+    if onnx.defs.has(name):
         return "of the ONNX standard, but not imported yet"
     known = (op.onnx.op_type for op in registry.values() if isinstance(op.onnx, OnnxRule))
     return f"no operator of the ONNX standard{nearest(full, [*RULES, *known])}"

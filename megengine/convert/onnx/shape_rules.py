@@ -236,3 +236,9 @@ def cast(node: OnnxNode, x: Value) -> Value:
 def cast_like(node: OnnxNode, x: Value, like: Value) -> Value:
     """To the number type of another value."""
     return node.cast(x, storage_of(spec_of(like).dtype))
+
+
+@rule("BitCast")
+def bit_cast(node: OnnxNode, x: Value) -> Value:
+    """The same bits as numbers of another type."""
+    return node.apply("bitcast", x, dtype=node.dtype(node.attr("to", 0)))

@@ -202,12 +202,15 @@ def pad(w: Writer, expr: Apply) -> None:
     w.emit("Pad", expr, inputs, mode=a["mode"])
 
 
-@writer("cast")
+@writer("cast", "bitcast")
 def cast(w: Writer, expr: Apply) -> None:
-    """Cast."""
+    """Cast, and BitCast, which exists since opset 26."""
     import onnx
 
-    w.emit("Cast", expr, to=onnx.helper.np_dtype_to_tensor_dtype(storage_of(expr.outputs[0].spec.dtype)))
+    if expr.op == "bitcast" and w.opset < 26:
+        raise w.unsupported(expr, f"BitCast exists since opset 26, and {w.opset} is written")
+    operator = "Cast" if expr.op == "cast" else "BitCast"
+    w.emit(operator, expr, to=onnx.helper.np_dtype_to_tensor_dtype(storage_of(expr.outputs[0].spec.dtype)))
 
 
 def _window(expr: Apply) -> dict[str, Any]:
