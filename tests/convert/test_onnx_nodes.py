@@ -160,6 +160,59 @@ def test_operators_of_quantized_tensors_compute_what_the_runtime_does(op, inputs
     near_the_runtime(one(op, inputs, stored, opset=17, **attrs), x)
 
 
+def fused_nodes():
+    rng = np.random.default_rng(0)
+    rows, w = {"x": ("f4", (2, 3, 4))}, rng.standard_normal((4, 4)).astype("f4")
+    ones, image = np.linspace(0.5, 1, 4, dtype="f4"), {"x": ("f4", (1, 2, 5, 5))}
+    kernel = rng.standard_normal((3, 2, 3, 3)).astype("f4")
+    for op in ("Gelu", "QuickGelu", "FastGelu"):
+        yield op, rows, {}, {}
+    yield "BiasGelu", rows, {"b": ones}, {}
+    yield "FusedMatMul", rows, {"w": w}, {"transB": 1, "alpha": 0.5}
+    yield "FusedConv", image, {"w": kernel, "b": ones[:3]}, {"activation": "Relu", "pads": [1] * 4}
+    yield "FusedConv", image, {"w": kernel}, {"activation": "LeakyRelu", "activation_params": [0.3]}
+    yield "FusedConv", image, {"w": kernel}, {"activation": "Clip", "activation_params": [-0.5, 0.5]}
+    yield "FusedGemm", {"x": ("f4", (2, 4))}, {"w": w, "b": ones}, {"activation": "Tanh"}
+    add = {"s": rng.standard_normal((2, 3, 4)).astype("f4"), "g": ones}
+    yield "SkipLayerNormalization", rows, {**add, "b": ones, "c": ones}, {"epsilon": 1e-5}
+    yield "SkipSimplifiedLayerNormalization", rows, add, {"epsilon": 1e-5}
+    integers = {"w": rng.integers(-128, 128, (4, 5)).astype("i1"), "v": np.array([0.02], "f4")}
+    yield "DynamicQuantizeMatMul", rows, integers, {}
+
+
+@pytest.mark.parametrize(("op", "inputs", "stored", "attrs"), list(fused_nodes()))
+def test_operators_of_optimised_models(op, inputs, stored, attrs):
+    (shape,) = (shape for _, shape in inputs.values())
+    x = np.random.default_rng(1).standard_normal(shape).astype("f4")
+    near_the_runtime(one(op, inputs, stored, opset=17, domain="com.microsoft", **attrs), x)
+
+
+def test_products_of_integers_with_their_scales():
+    b = np.random.default_rng(0).integers(-128, 128, (4, 5)).astype("i1")
+    stored = {"w": b, "s": S, "t": HALF, "z": Z, "n": np.int8(0), "b": np.ones(5, "f4")}
+    made = one("MatMulIntegerToFloat", {"x": ("u1", (2, 4))}, stored, opset=17, domain="com.microsoft")
+    near_the_runtime(made, np.arange(8, dtype="u1").reshape(2, 4))
+    del made.graph.node[0].input[2:]
+    with pytest.raises(FileFormatError, match="a scale is missing; expected one of each input"):
+        load_graph(made.SerializeToString())
+
+
+def test_forms_of_fused_operators_that_are_not_supported():
+    for op, attrs, said in (
+        ("FusedMatMul", {"transBatchA": 1}, "transBatchA and transBatchB are not supported"),
+        ("FusedGemm", {"activation": "Softsign"}, "its activation is 'Softsign'; expected one of Relu"),
+    ):
+        made = one(op, {"x": ("f4", (2, 4))}, {"w": np.ones((4, 3), "f4")}, domain="com.microsoft", **attrs)
+        with pytest.raises(FileFormatError, match=f"'it'.*{said}"):
+            load_graph(made.SerializeToString())
+
+
+def test_slopes_of_channels_without_the_axes_behind_them():
+    graph = load_graph(one("PRelu", X, {"s": np.array([0.5, 2, 3], "f4")}, opset=9).SerializeToString())
+    (y,) = interpret(graph, [-np.ones((2, 3, 4), "f4")])
+    np.testing.assert_array_equal(y.numpy(), np.broadcast_to([[-0.5], [-2], [-3]], (2, 3, 4)))
+
+
 def test_quantized_tensors_side_by_side():
     names = ["t", "u", "x", "s", "z", "w", "v", "n"]
     stored = {"t": HALF, "u": Z, "s": S, "z": Z, "w": np.full((1, 2), 77, "u1"), "v": HALF, "n": np.uint8(3)}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megengine.convert.onnx import (  # noqa: F401  (they fill RULES)
+    contrib_rules,
     image_rules,
     index_rules,
     math_rules,
@@ -352,7 +353,7 @@ def _check_names(given: Mapping[str, Any], names: list[str], argument: str) -> N
 def _together(refused: Sequence[FileFormatError]) -> FileFormatError:
     listed = "; ".join(str(error) for error in refused[:LISTED])
     more = f"; and {len(refused) - LISTED} more" if len(refused) > LISTED else ""
-    return FileFormatError(f"{len(refused)} parts of the model cannot be imported: {listed}{more}")
+    return FileFormatError(f"{counted(len(refused), 'part')} of the model cannot be imported: {listed}{more}")
 
 
 def _input_spec(item: "onnx.ValueInfoProto", wanted: tuple[int, ...] | None) -> TensorSpec:

@@ -54,9 +54,14 @@ def hard_sigmoid(node: OnnxNode, x: Value) -> Value:
 
 @rule("PRelu")
 def prelu(node: OnnxNode, x: Value, slope: Value) -> Value:
-    """A slope that is one constant is LeakyRelu; otherwise max(x, 0) + slope * min(x, 0)."""
+    """A slope that is one constant is LeakyRelu; otherwise max(x, 0) + slope * min(x, 0).
+
+    Old exporters write a slope for each channel without the axes behind it.
+    """
     if isinstance(slope, np.ndarray) and slope.size == 1:
         return node.apply("leaky_relu", x, slope=float(slope.reshape(-1)[0]))
+    if len(slope.shape) == 1 and len(x.shape) > 2 and slope.shape[0] == x.shape[1] != x.shape[-1]:
+        slope = node.reshape(slope, (slope.shape[0], *(1,) * (len(x.shape) - 2)))  # one a channel
     negative = node.apply("mul", node.apply("minimum", x, 0.0), slope)
     return node.apply("add", node.apply("relu", x), negative)
 

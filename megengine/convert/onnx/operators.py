@@ -1,12 +1,13 @@
 """Which operators are imported, and the one message about those of a file that are not."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from megengine.convert.onnx.bodies import FOLDED_ONLY, has_body
-from megengine.convert.onnx.context import RULES, OnnxNode
+from megengine.convert.onnx.context import RULES, OnnxNode, Value
 from megengine.convert.onnx.control import CONTROL
 from megengine.convert.onnx.reading import operator_name
 from megengine.core.errors import FileFormatError, nearest
@@ -40,6 +41,11 @@ def made_of(node: OnnxNode) -> Any:
     if (rule := RULES.get(node.op_type)) is not None:
         return rule(node)
     return _from_record(node)
+
+
+def like(node: OnnxNode, op_type: str, *inputs: Value | None, **attrs: Any) -> Value:
+    """What another operator makes of inputs, with this node's attributes."""
+    return made_of(replace(node, op_type=op_type, inputs=list(inputs), attrs={**node.attrs, **attrs}))
 
 
 def _from_record(node: OnnxNode) -> Any:

@@ -1,13 +1,10 @@
 """Import rules of quantization: tensors that hold their scale where it is constant, arithmetic where it is not."""
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 
 from megengine import functional as F
 from megengine.convert.onnx.context import OnnxNode, Value, rule, spec_of
-from megengine.convert.onnx.operators import made_of
+from megengine.convert.onnx.operators import like
 from megengine.core.dtype import QuantizedDType, quantized, storage_of
 from megengine.core.errors import brief
 from megengine.core.text import counted
@@ -26,6 +23,7 @@ QLINEAR = {
     "com.microsoft::QLinearLeakyRelu": ("LeakyRelu", (None,)),
     "com.microsoft::QLinearSigmoid": ("Sigmoid", (None,)),
     "com.microsoft::QLinearSoftmax": ("Softmax", (None,)),
+    "com.microsoft::QLinearReduceMean": ("ReduceMean", (None,)),
 }
 
 
@@ -150,11 +148,6 @@ def _result(node: OnnxNode, y: Value, place: int) -> Value:
     return _quantize(node, y, node.input(place), zero, dtype)
 
 
-def _like(node: OnnxNode, op_type: str, *inputs: Value | None, **attrs: Any) -> Value:
-    """What another operator makes of inputs, with this node's attributes."""
-    return made_of(replace(node, op_type=op_type, inputs=list(inputs), attrs={**node.attrs, **attrs}))
-
-
 @rule(*QLINEAR)
 def qlinear(node: OnnxNode, first: Value, *inputs: Value | None) -> Value:
     """An operator of quantized tensors, by the one of floats."""
@@ -162,27 +155,27 @@ def qlinear(node: OnnxNode, first: Value, *inputs: Value | None) -> Value:
         raise node.fail("channels_last=1 is not supported; expected [N, C, ...]")
     op_type, axes = QLINEAR[node.op_type]
     operands = [_operand(node, 3 * k, axis) for k, axis in enumerate(axes)]
-    return _result(node, _like(node, op_type, *operands), 3 * len(axes))
+    return _result(node, like(node, op_type, *operands), 3 * len(axes))
 
 
 @rule("com.microsoft::QLinearConcat")
 def qlinear_concat(node: OnnxNode, first: Value, *inputs: Value | None) -> Value:
     """Quantized tensors along one axis; scale and zero point of the result come first."""
-    return _result(node, _like(node, "Concat", *(_operand(node, k, None) for k in range(2, len(node.inputs), 3))), 0)
+    return _result(node, like(node, "Concat", *(_operand(node, k, None) for k in range(2, len(node.inputs), 3))), 0)
 
 
 @rule("QLinearConv")
 def qlinear_conv(node: OnnxNode, first: Value, *inputs: Value | None) -> Value:
     """A convolution of quantized tensors; the bias counts in units of both scales."""
     bias = _bias(node, 8)
-    return _result(node, _like(node, "Conv", _operand(node, 0, None), _operand(node, 3, 0), bias), 6)
+    return _result(node, like(node, "Conv", _operand(node, 0, None), _operand(node, 3, 0), bias), 6)
 
 
 @rule("com.microsoft::QGemm")
 def qgemm(node: OnnxNode, first: Value, *inputs: Value | None) -> Value:
     """A product of quantized matrices and a bias; a float one where no scale of the result is given."""
     columns = 0 if node.attr("transB", 0) else 1
-    y = _like(node, "Gemm", _operand(node, 0, None), _operand(node, 3, columns), _bias(node, 6))
+    y = like(node, "Gemm", _operand(node, 0, None), _operand(node, 3, columns), _bias(node, 6))
     return y if node.optional(7) is None else _result(node, y, 7)
 
 
@@ -203,7 +196,7 @@ def integer_product(
     filters = node.op_type == "ConvInteger"
     pairs = ((a, zero_a, None if filters else -2), (b, zero_b, 0 if filters else -1))
     wide = [node.composed(_centred, _integers(node, x), zero, axis=axis) for x, zero, axis in pairs]
-    return node.cast(_like(node, node.op_type.removesuffix("Integer"), *wide), np.int32)
+    return node.cast(like(node, node.op_type.removesuffix("Integer"), *wide), np.int32)
 
 
 def _centred(node: OnnxNode, x: Tensor, zero: Tensor | None, *, axis: int | None) -> Tensor:

@@ -1,0 +1,96 @@
+"""Import rules of operators into which ONNX Runtime fuses others: its optimised models have them."""
+
+from megengine import functional as F
+from megengine.convert.onnx.context import OnnxNode, Value, composition, rule
+from megengine.convert.onnx.operators import like
+from megengine.dispatch import apply
+from megengine.tensor import Tensor
+
+ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "Clip")
+
+
+@rule("com.microsoft::Gelu")
+def gelu(node: OnnxNode, x: Value) -> Value:
+    """The exact form."""
+    return like(node, "Gelu", x)
+
+
+@rule("com.microsoft::BiasGelu", "com.microsoft::FastGelu")
+def bias_gelu(node: OnnxNode, x: Value, bias: Value | None = None) -> Value:
+    """After an addition, in the exact or the tanh form."""
+    y = x if bias is None else node.apply("add", x, bias)
+    return like(node, "Gelu", y, approximate="tanh" if node.op_type.endswith("FastGelu") else "none")
+
+
+@composition("com.microsoft::QuickGelu")
+def quick_gelu(node: OnnxNode, x: Tensor) -> Tensor:
+    """X * sigmoid(alpha * x)."""
+    return x * F.sigmoid(x * float(node.attr("alpha", 1.702)))
+
+
+@composition("com.microsoft::FusedMatMul")
+def fused_matmul(node: OnnxNode, a: Tensor, b: Tensor) -> Tensor:
+    """Alpha * a' @ b', with the matrices turned."""
+    if node.attr("transBatchA", 0) or node.attr("transBatchB", 0):
+        raise node.fail("transBatchA and transBatchB are not supported; expected 0")
+    turned = (bool(node.attr(name, 0)) and x.ndim > 1 for name, x in (("transA", a), ("transB", b)))
+    a, b = (F.swapaxes(x, -1, -2) if turn else x for turn, x in zip(turned, (a, b), strict=True))
+    alpha = float(node.attr("alpha", 1.0))
+    y = F.matmul(a, b)
+    return y if alpha == 1.0 else y * alpha
+
+
+@rule("com.microsoft::FusedConv", "com.microsoft::FusedGemm")
+def with_activation(node: OnnxNode, x: Value, w: Value, bias: Value | None = None, added: Value | None = None) -> Value:
+    """A layer, an addition to its result, and an activation whose parameters are further attributes."""
+    y = like(node, node.op_type.rpartition("Fused")[2], x, w, bias)
+    y = y if added is None else node.apply("add", y, added)
+    name = node.attr("activation", "")
+    if name and name not in ACTIVATIONS:
+        raise node.fail(f"its activation is {name!r}; expected one of {', '.join(ACTIVATIONS)}")
+    values = list(node.attr("activation_params", ()))
+    if name == "Clip":
+        return node.apply("clip", y, lo=values[0], hi=values[1])
+    stated = {f"activation_{n}": v for n, v in zip(("alpha", "beta"), values, strict=False)} | node.attrs
+    attrs = {n: stated[f"activation_{n}"] for n in ("alpha", "beta") if f"activation_{n}" in stated}
+    return like(node, name, y, **attrs) if name else y
+
+
+@composition("com.microsoft::SkipLayerNormalization", "com.microsoft::SkipSimplifiedLayerNormalization")
+def skip_norm(node: OnnxNode, x: Tensor, skip: Tensor, scale: Tensor, *more: Tensor | None) -> tuple[Tensor, ...]:
+    """The sum of inputs and bias, normalised over the last axis; the fourth result is the sum itself."""
+    simple = "Simplified" in node.op_type
+    shift, bias = (None, *more, None)[:2] if simple else (*more, None, None)[:2]
+    total = x + skip if bias is None else x + skip + bias
+    centred = total if simple else total - apply("mean", total, axis=(-1,), keepdims=True)
+    power = apply("mean", centred * centred, axis=(-1,), keepdims=True)
+    y = centred / F.sqrt(power + float(node.attr("epsilon", 1e-5))) * scale
+    return y if shift is None else y + shift, total, total, total
+
+
+@composition("com.microsoft::MatMulIntegerToFloat")
+def product_of_integers(node: OnnxNode, a: Tensor, b: Tensor, *more: Tensor | None) -> Tensor:
+    """The product of integers without their zero points, times their scales, and a bias."""
+    scale_a, scale_b, zero_a, zero_b, bias = (*more, *(None,) * 5)[:5]
+    if scale_a is None or scale_b is None:
+        raise node.fail("a scale is missing; expected one of each input")
+    wide = a.astype("float64")
+    return _scaled(wide if zero_a is None else wide - zero_a.astype("float64"), b, scale_a, scale_b, zero_b, bias)
+
+
+@composition("com.microsoft::DynamicQuantizeMatMul")
+def dynamic_product(node: OnnxNode, a: Tensor, b: Tensor, scale: Tensor, *more: Tensor | None) -> Tensor:
+    """The product of integers whose first ones have the range of the values at hand."""
+    zero, bias = (*more, None, None)[:2]
+    low, high = F.minimum(F.min(a), 0.0), F.maximum(F.max(a), 0.0)
+    step = (high - low) / 255.0
+    offset = F.clip(apply("round_even", -low / step), 0.0, 255.0)
+    stored = F.clip(apply("round_even", a / step) + offset, 0.0, 255.0) - offset
+    return _scaled(stored.astype("float64"), b, step, scale, zero, bias)
+
+
+def _scaled(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, zero: Tensor | None, bias: Tensor | None) -> Tensor:
+    wide = b.astype("float64")
+    product = F.matmul(a, wide if zero is None else wide - zero.astype("float64"))
+    y = product.astype("float32") * (scale_a * scale_b)
+    return y if bias is None else y + bias
