@@ -20,7 +20,7 @@ from megengine.kernels.native import eager, empty_for_step, from_step, linear_ra
 from megengine.kernels.problem import Problem
 
 Constants = dict[int, np.ndarray]
-_ADD, _REQUANTIZE, _QUANTIZE, _DEQUANTIZE, _MULTIPLY = range(5)
+ADD, _REQUANTIZE, _QUANTIZE, _DEQUANTIZE, MULTIPLY, LARGER, SMALLER = range(7)  # the native enumeration
 _WEIGHTS = (1, 2, 3, 4)  # w, b, M, B of qconv2d and qlinear
 
 # ---------------------------------------------------------------- arguments of steps
@@ -30,11 +30,11 @@ def _is_signed(dtype: DType) -> int:
     return int(known_quantized(dtype).storage == np.int8)
 
 
-def _tensor(dtype: DType) -> list[int]:
+def tensor_list(dtype: DType) -> list[int]:
     return [known_quantized(dtype).zero_point, _is_signed(dtype)]
 
 
-def _clamp(dtype: Any, lo: int | None = None, hi: int | None = None) -> list[int]:
+def clamp_list(dtype: Any, lo: int | None = None, hi: int | None = None) -> list[int]:
     if not isinstance(dtype, QuantizedDType):
         return [0, 0, 0, 1]
     z = dtype.zero_point
@@ -43,10 +43,10 @@ def _clamp(dtype: Any, lo: int | None = None, hi: int | None = None) -> list[int
 
 def _source(spec: TensorSpec) -> list[int]:
     n, c, h, w = spec.shape
-    return [n, h, w, c, *_tensor(spec.dtype)]
+    return [n, h, w, c, *tensor_list(spec.dtype)]
 
 
-def _no_elements(problem: Problem) -> str | None:
+def usable_size(problem: Problem) -> str | None:
     if any(math.prod(s.shape) == 0 for s in (*problem.inputs, *problem.outputs)):
         return "no elements"
     if any(math.prod(s.shape) >= 2**31 for s in (*problem.inputs, *problem.outputs)):
@@ -74,7 +74,7 @@ def _conv_window(problem: Problem) -> tuple[list[int], list[int]]:
 
 def _product_step(problem: Problem, constants: Constants, threads: int, geometry: Any, *, depthwise: bool) -> Any:
     source, output, window = geometry
-    residual = _tensor(problem.inputs[5].dtype) if len(problem.inputs) > 5 else None
+    residual = tensor_list(problem.inputs[5].dtype) if len(problem.inputs) > 5 else None
     a = problem.attrs
     return _core.make_int8_conv_step(
         source=source,
@@ -84,7 +84,7 @@ def _product_step(problem: Problem, constants: Constants, threads: int, geometry
         b=np.ascontiguousarray(constants[2]),
         m=np.ascontiguousarray(constants[3]),
         bias=np.ascontiguousarray(constants[4]),
-        clamp=_clamp(a.dtype, a.lo, a.hi),
+        clamp=clamp_list(a.dtype, a.lo, a.hi),
         residual=residual,
         ratio=float(a.ratio),
         depthwise=depthwise,
@@ -99,7 +99,7 @@ def _conv_step(problem: Problem, constants: Constants, threads: int, *, depthwis
 
 def _linear_step(problem: Problem, constants: Constants, threads: int) -> Any:
     x, w = problem.inputs[:2]
-    source = [math.prod(x.shape[:-1]), 1, 1, x.shape[-1], *_tensor(x.dtype)]
+    source = [math.prod(x.shape[:-1]), 1, 1, x.shape[-1], *tensor_list(x.dtype)]
     geometry = (source, [1, 1, w.shape[0]], [1, 1, 1, 1, 0, 0, 1, 1, 1])
     return _product_step(problem, constants, threads, geometry, depthwise=False)
 
@@ -108,7 +108,7 @@ def _product_usable(problem: Problem) -> str | None:
     depth = math.prod(problem.inputs[1].shape[1:])
     if 255 * 128 * depth >= 2**31:
         return f"sums of {counted(depth, 'product')} may not fit int32"
-    return long_steps(problem) or _no_elements(problem)
+    return long_steps(problem) or usable_size(problem)
 
 
 def _product_full(problem: Problem) -> str | None:
@@ -150,8 +150,8 @@ def _elementwise(problem: Problem, kind: int, clamp: list[int], ra: float, rb: f
     return _core.make_int8_elementwise_step(
         kind=kind,
         size=math.prod(problem.outputs[0].shape),
-        a=_tensor(a) if isinstance(a, QuantizedDType) else [0, 0],
-        r=_tensor(problem.inputs[1].dtype) if kind in (_ADD, _MULTIPLY) else None,
+        a=tensor_list(a) if isinstance(a, QuantizedDType) else [0, 0],
+        r=tensor_list(problem.inputs[1].dtype) if kind in (ADD, MULTIPLY) else None,
         clamp=clamp,
         ra=ra,
         rb=rb,
@@ -165,7 +165,7 @@ def _rescaled(kind: int, *factors: str) -> MakeStep:
     def make(problem: Problem, constants: Constants, threads: int) -> Any:
         a = problem.attrs
         ra, rb = (*(a[name] for name in factors), 0.0)[:2]
-        return _elementwise(problem, kind, _clamp(a.dtype, a.lo, a.hi), ra, rb, threads)
+        return _elementwise(problem, kind, clamp_list(a.dtype, a.lo, a.hi), ra, rb, threads)
 
     return make
 
@@ -178,10 +178,10 @@ def _gate_step(problem: Problem, constants: Constants, threads: int) -> Any:
     n, c, h, w = problem.outputs[0].shape
     return _core.make_int8_gate_step(
         shape=[n, h * w, c],
-        a=_tensor(tensor),
-        r=_tensor(gate),
+        a=tensor_list(tensor),
+        r=tensor_list(gate),
         gate_first=gate_first,
-        clamp=_clamp(a.dtype, a.lo, a.hi),
+        clamp=clamp_list(a.dtype, a.lo, a.hi),
         m=a.m,
         threads=threads,
     )
@@ -189,14 +189,14 @@ def _gate_step(problem: Problem, constants: Constants, threads: int) -> Any:
 
 def _quantize_step(problem: Problem, constants: Constants, threads: int) -> Any:
     dtype = problem.attrs.dtype
-    return _elementwise(problem, _QUANTIZE, _clamp(dtype), dtype.scale, 0.0, threads)
+    return _elementwise(problem, _QUANTIZE, clamp_list(dtype), dtype.scale, 0.0, threads)
 
 
 def quantize_planes_step(spec: TensorSpec, dtype: QuantizedDType, threads: int) -> Any:
     """A step from a C-contiguous float32 NCHW picture to quantized NHWC: the border of a plan."""
     n, c, h, w = spec.shape
     return _core.make_int8_planes_step(
-        images=n, channels=c, pixels=h * w, scale=dtype.scale, clamp=_clamp(dtype), threads=threads
+        images=n, channels=c, pixels=h * w, scale=dtype.scale, clamp=clamp_list(dtype), threads=threads
     )
 
 
@@ -219,7 +219,7 @@ def _add_usable(problem: Problem) -> str | None:
     a, r = problem.inputs
     if a.shape != r.shape:
         return f"shapes {a.shape} and {r.shape} differ"
-    return _eight_bits(problem.attrs.dtype) or _no_elements(problem)
+    return _eight_bits(problem.attrs.dtype) or usable_size(problem)
 
 
 def _gate_usable(problem: Problem) -> str | None:
@@ -227,15 +227,15 @@ def _gate_usable(problem: Problem) -> str | None:
     shapes = sorted((s.shape for s in problem.inputs), key=math.prod)
     if len(out) != 4 or shapes != [(*out[:2], 1, 1), out] or shapes[0] == out:
         return f"shapes {problem.inputs[0].shape} and {problem.inputs[1].shape} are no picture and its gate"
-    return _eight_bits(problem.attrs.dtype) or _no_elements(problem)
+    return _eight_bits(problem.attrs.dtype) or usable_size(problem)
 
 
-def _to_eight_bits(problem: Problem) -> str | None:
-    return _eight_bits(problem.attrs.dtype) or _no_elements(problem)
+def to_eight_bits(problem: Problem) -> str | None:
+    return _eight_bits(problem.attrs.dtype) or usable_size(problem)
 
 
 def _from_eight_bits(problem: Problem) -> str | None:
-    return _eight_bits(problem.inputs[0].dtype) or _no_elements(problem)
+    return _eight_bits(problem.inputs[0].dtype) or usable_size(problem)
 
 
 # ---------------------------------------------------------------- pooling
@@ -261,7 +261,7 @@ def _pool_window(problem: Problem) -> list[int]:
     return [*a.kernel, *a.stride, top, left, 1, 1, problem.inputs[0].shape[1]]
 
 
-def _scale(problem: Problem) -> float:
+def scale_ratio(problem: Problem) -> float:
     return float(
         np.float32(known_quantized(problem.inputs[0].dtype).only_scale) / np.float32(problem.attrs.dtype.only_scale)
     )
@@ -269,7 +269,9 @@ def _scale(problem: Problem) -> float:
 
 def _average_step(problem: Problem, constants: Constants, threads: int) -> Any:
     options = {"average": True, "count_include_pad": problem.attrs.count_include_pad}
-    return _pool(problem, _pool_window(problem), _scale(problem), _clamp(problem.attrs.dtype), threads, **options)
+    return _pool(
+        problem, _pool_window(problem), scale_ratio(problem), clamp_list(problem.attrs.dtype), threads, **options
+    )
 
 
 def _maximum_step(problem: Problem, constants: Constants, threads: int) -> Any:
@@ -281,14 +283,14 @@ def _mean_step(problem: Problem, constants: Constants, threads: int) -> Any:
     _, c, h, w = problem.inputs[0].shape
     options = {"average": True, "count_include_pad": True}
     window = [h, w, 1, 1, 0, 0, 1, 1, c]
-    return _pool(problem, window, _scale(problem), _clamp(problem.attrs.dtype), threads, **options)
+    return _pool(problem, window, scale_ratio(problem), clamp_list(problem.attrs.dtype), threads, **options)
 
 
 def _mean_usable(problem: Problem) -> str | None:
     axis = problem.attrs.axis
     if problem.inputs[0].ndim != 4 or axis is None or sorted(a % 4 for a in np.atleast_1d(axis)) != [2, 3]:
         return "not a mean over height and width"
-    return _to_eight_bits(problem)
+    return to_eight_bits(problem)
 
 
 # ---------------------------------------------------------------- eager calls
@@ -310,7 +312,7 @@ def fake_quant_observe(x: np.ndarray, dtype: QuantizedDType) -> tuple[np.ndarray
     """Fake-quantized float32 x, its smallest and its largest value, in one pass. NaN is in neither."""
     x = np.ascontiguousarray(x, np.float32)
     out = np.empty_like(x)
-    least, most = _core.int8_fake_quant(x, out, dtype.scale, _clamp(dtype))
+    least, most = _core.int8_fake_quant(x, out, dtype.scale, clamp_list(dtype))
     return out, least, most
 
 
@@ -320,7 +322,7 @@ def _fake_quant_usable(problem: Problem) -> str | None:
         return "scales along an axis"
     if dtype.qmax - dtype.qmin > 65535:
         return "more than 16 bits"
-    return _no_elements(problem)
+    return usable_size(problem)
 
 
 # ---------------------------------------------------------------- kernels
@@ -335,14 +337,14 @@ int8_conv = step_kernel("int8_conv", _dense_step, _product_usable, packs=_WEIGHT
 int8_linear = step_kernel(
     "int8_linear", _linear_step, lambda problem: linear_rank(problem) or _product_usable(problem), packs=_WEIGHTS
 )
-int8_add = step_kernel("int8_add", _rescaled(_ADD, "ra", "rb"), _add_usable)
-int8_multiply = step_kernel("int8_multiply", _rescaled(_MULTIPLY, "m"), _add_usable)
+int8_add = step_kernel("int8_add", _rescaled(ADD, "ra", "rb"), _add_usable)
+int8_multiply = step_kernel("int8_multiply", _rescaled(MULTIPLY, "m"), _add_usable)
 int8_gate = step_kernel("int8_gate", _gate_step, _gate_usable)
-int8_requantize = step_kernel("int8_requantize", _rescaled(_REQUANTIZE, "ratio"), _to_eight_bits)
-int8_quantize = StepKernel("int8_quantize", _quantize_step, _to_eight_bits, _run_quantize)
+int8_requantize = step_kernel("int8_requantize", _rescaled(_REQUANTIZE, "ratio"), to_eight_bits)
+int8_quantize = StepKernel("int8_quantize", _quantize_step, to_eight_bits, _run_quantize)
 int8_dequantize = step_kernel("int8_dequantize", _dequantize_step, _from_eight_bits)
-int8_table = step_kernel("int8_table", _table_step, _to_eight_bits, packs=(1,))
-int8_avg_pool2d = step_kernel("int8_avg_pool2d", _average_step, _to_eight_bits)
+int8_table = step_kernel("int8_table", _table_step, to_eight_bits, packs=(1,))
+int8_avg_pool2d = step_kernel("int8_avg_pool2d", _average_step, to_eight_bits)
 int8_mean = step_kernel("int8_mean", _mean_step, _mean_usable)
 int8_max_pool2d = step_kernel("int8_max_pool2d", _maximum_step, _from_eight_bits)
 int8_fake_quant = EagerKernel(

@@ -5,7 +5,7 @@ The NumPy reference of the op's record stands behind the last entry.
 
 from __future__ import annotations
 
-from megengine.kernels import floating, int8, large, onednn, recurrent, small, strided, training
+from megengine.kernels import floating, int8, int8_rows, large, onednn, recurrent, small, strided, training
 from megengine.kernels.kernel import Kernel
 
 LISTS: dict[str, tuple[Kernel, ...]] = {
@@ -92,10 +92,15 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
         int8.int8_conv,
     ),
     "qlinear": (onednn.onednn_qlinear, int8.int8_linear),
-    "qadd": (int8.int8_add,),
-    "qmul": (int8.int8_multiply, int8.int8_gate),
+    "qmatmul": (int8_rows.int8_product, int8_rows.int8_product_in_rows),
+    "qadd": (int8.int8_add, int8_rows.int8_broadcast_add),
+    "qmul": (int8.int8_multiply, int8.int8_gate, int8_rows.int8_broadcast_multiply),
+    "qmaximum": (int8_rows.int8_maximum,),
+    "qminimum": (int8_rows.int8_minimum,),
+    "qsoftmax": (int8_rows.int8_softmax,),
+    "qnorm": (int8_rows.int8_normalize, int8_rows.int8_normalize_in_rows),
     "qavg_pool2d": (int8.int8_avg_pool2d,),
-    "qmean": (int8.int8_mean,),
+    "qmean": (int8.int8_mean, int8_rows.int8_block_mean),
     "qtable": (int8.int8_table,),
     "quantize": (int8.int8_quantize,),
     "requantize": (int8.int8_requantize,),

@@ -44,6 +44,11 @@ def _planned(spec: TensorSpec) -> tuple[int, ...]:
     return tuple(strides)
 
 
+def planned_strides(spec: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in bytes of a value of a plan seen in a shape to which it broadcasts."""
+    return _place(0, spec, _planned, lambda x: np.broadcast_to(x, shape)).strides
+
+
 def _dense(spec: TensorSpec) -> tuple[int, ...]:
     """Strides of a value C-contiguous, as small eager calls have it."""
     strides = [storage_of(spec.dtype).itemsize]

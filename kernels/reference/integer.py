@@ -91,6 +91,7 @@ class Output:
 
 
 def _finish(t: np.ndarray, out: Output) -> np.ndarray:
+    t = np.asarray(t)  # of numbers NumPy makes scalars, which it cannot write to
     np.maximum(t, f32(out.lo), out=t)
     np.minimum(t, f32(out.hi), out=t)
     np.rint(t, out=t)
@@ -176,20 +177,48 @@ def linear_acc(x: np.ndarray, w: np.ndarray, *, z_x: int = 0) -> np.ndarray:
     return np.matmul(centred.astype(dtype), w.T.astype(dtype)).astype(np.int32)
 
 
+def matmul_acc(a: np.ndarray, r: np.ndarray, *, z_a: int = 0, z_r: int = 0) -> np.ndarray:
+    """Exact sums of (a - z_a) * (r - z_r): a [..., M, K], r [..., K, N], stacks broadcast -> int32 [..., M, N]."""
+    centred, other = a.astype(np.int32) - z_a, r.astype(np.int32) - z_r
+    dtype = _product_dtype(np.swapaxes(other, -1, -2), centred)
+    return np.matmul(centred.astype(dtype), other.astype(dtype)).astype(np.int32)
+
+
 # ---------------------------------------------------------------- ops
+
+
+def matmul(a: np.ndarray, r: np.ndarray, out: Output, *, m: float, z_a: int = 0, z_r: int = 0) -> np.ndarray:
+    """The product of two computed tensors: exact sums times m, clamped and rounded."""
+    t = matmul_acc(a, r, z_a=z_a, z_r=z_r).astype(f32) * f32(m)
+    return t if np.dtype(out.dtype) == np.float32 else _finish(t, out)
 
 
 def add(a: np.ndarray, r: np.ndarray, out: Output, *, ra: float, rb: float, z_a: int = 0, z_r: int = 0) -> np.ndarray:
     """(a - z_a) * ra + (r - z_r) * rb, clamped and rounded. ra and rb come from cut16."""
     t = (a.astype(np.int32) - z_a).astype(f32) * f32(ra)
-    t += (r.astype(np.int32) - z_r).astype(f32) * f32(rb)
-    return _finish(t, out)
+    return _finish(t + (r.astype(np.int32) - z_r).astype(f32) * f32(rb), out)
 
 
 def multiply(a: np.ndarray, r: np.ndarray, out: Output, *, m: float, z_a: int = 0, z_r: int = 0) -> np.ndarray:
     """(a - z_a) * (r - z_r), exact, times m = multiplier(s_a, s_r, s_y), clamped and rounded."""
     product = (a.astype(np.int32) - z_a) * (r.astype(np.int32) - z_r)
     return _finish(product.astype(f32) * f32(m), out)
+
+
+def extremum(
+    choose: Callable[..., np.ndarray],
+    a: np.ndarray,
+    r: np.ndarray,
+    out: Output,
+    *,
+    ra: float,
+    rb: float,
+    z_a: int = 0,
+    z_r: int = 0,
+) -> np.ndarray:
+    """The larger or smaller (`choose`) of (a - z_a) * ra and (r - z_r) * rb, which are exact, clamped and rounded."""
+    t = choose((a.astype(np.int32) - z_a).astype(f32) * f32(ra), (r.astype(np.int32) - z_r).astype(f32) * f32(rb))
+    return _finish(t, out)
 
 
 def requantize(x: np.ndarray, out: Output, *, ratio: float, z_x: int = 0) -> np.ndarray:
@@ -199,7 +228,7 @@ def requantize(x: np.ndarray, out: Output, *, ratio: float, z_x: int = 0) -> np.
 
 def _average(total: np.ndarray, count: Any, s_x: float, s_y: float, out: Output) -> np.ndarray:
     m = (f32(s_x) / f32(s_y)) / np.asarray(count, f32)
-    return _finish(np.asarray(total.astype(f32) * m), out)
+    return _finish(total.astype(f32) * m, out)
 
 
 def avg_pool2d(
@@ -251,3 +280,41 @@ def make_table(
         t = np.asarray(fn(real), np.float64) / np.float64(f32(s_y))
     t = np.fmin(np.fmax(t, out.lo), out.hi)
     return (np.rint(t).astype(np.int32) + out.z_y).astype(out.dtype)
+
+
+# ---------------------------------------------------------------- rows
+
+_SOFTMAX_ONE = 2**20  # what exp(0) is in the table
+
+
+def softmax_table(s_x: Any) -> np.ndarray:
+    """Exp of 0 to 255 steps below the largest value, int32 [256]: rint(2**20 * exp(-d * s_x)) in float64."""
+    return np.rint(_SOFTMAX_ONE * np.exp(-np.arange(256) * np.float64(f32(s_x)))).astype(np.int32)
+
+
+def softmax(x: np.ndarray, table: np.ndarray, out: Output, *, axis: int, s_y: float) -> np.ndarray:
+    """Each exp divided by their exact sum: one float32 factor for all values along the axis."""
+    if not x.size:
+        return x.astype(out.dtype)
+    x = x.astype(np.int32)
+    e = table[x.max(axis, keepdims=True) - x]
+    r = (f32(1) / f32(s_y)) / e.sum(axis, keepdims=True, dtype=np.int64).astype(f32)
+    return _finish(e.astype(f32) * r, out)
+
+
+def normalize(
+    x: np.ndarray, G: np.ndarray, B: np.ndarray, out: Output, *, axes: int, E: float, centred: bool, z_x: int = 0
+) -> np.ndarray:
+    """X over the last `axes` axes, divided by its deviation there, times G, plus B, of the shape of these axes.
+
+    The sums are exact integers; E is added to the variance, both in steps of x. Without `centred` the mean counts as 0.
+    """
+    shape, n = x.shape, int(np.prod(x.shape[x.ndim - axes :]))
+    c = x.reshape(-1, n).astype(np.int64) - z_x if x.size else np.zeros((0, n), np.int64)
+    total = c.sum(1, keepdims=True) if centred else np.zeros((len(c), 1), np.int64)
+    variance = (n * (c * c).sum(1, keepdims=True) - total * total).astype(np.float64) / np.float64(n * n)
+    k = (1 / np.sqrt(variance + np.float64(E)) / np.float64(n)).astype(f32)
+    t = (n * c - total).astype(f32) * k
+    t *= G.reshape(-1)
+    t += B.reshape(-1)
+    return _finish(t, out).reshape(shape)

@@ -34,19 +34,27 @@ def _swap(shape: tuple[int, ...], swap: bool) -> tuple[int, ...]:
     return (*shape[:-2], shape[-1], shape[-2]) if swap else shape
 
 
+def product_shape(
+    op: str, a: tuple[int, ...], b: tuple[int, ...], *, transpose_a: bool, transpose_b: bool
+) -> tuple[int, ...]:
+    """The shape of a product of stacks of matrices, which broadcast. Raises ShapeError, which begins with `op`."""
+    if len(a) < 2 or len(b) < 2:
+        raise ShapeError(f"{op}: shapes {a} and {b}; expected at least two axes each")
+    x, y = _swap(a, transpose_a), _swap(b, transpose_b)
+    if x[-1] != y[-2]:
+        raise ShapeError(
+            f"{op}: inner sizes differ: a is {a} (transpose {transpose_a}), b is {b} "
+            f"(transpose {transpose_b}); expected {x[-1]} == {y[-2]}"
+        )
+    return (*broadcast_shapes(op, x[:-2], y[:-2]), x[-2], y[-1])
+
+
 def _infer(a: TensorSpec, b: TensorSpec, *, transpose_a: bool, transpose_b: bool) -> TensorSpec:
     refuse_quantized("matmul", a, b)
     if a.dtype != b.dtype:
         raise DTypeError(f"matmul: operands are {a.dtype} and {b.dtype}; expected one dtype; use .astype")
-    if a.ndim < 2 or b.ndim < 2:
-        raise ShapeError(f"matmul: shapes {a.shape} and {b.shape}; expected at least two axes each")
-    x, y = _swap(a.shape, transpose_a), _swap(b.shape, transpose_b)
-    if x[-1] != y[-2]:
-        raise ShapeError(
-            f"matmul: inner sizes differ: a is {a.shape} (transpose {transpose_a}), b is {b.shape} "
-            f"(transpose {transpose_b}); expected {x[-1]} == {y[-2]}"
-        )
-    return TensorSpec((*broadcast_shapes("matmul", x[:-2], y[:-2]), x[-2], y[-1]), a.dtype, a.device)
+    shape = product_shape("matmul", a.shape, b.shape, transpose_a=transpose_a, transpose_b=transpose_b)
+    return TensorSpec(shape, a.dtype, a.device)
 
 
 def _reference(a: np.ndarray, b: np.ndarray, transpose_a: bool, transpose_b: bool) -> np.ndarray:

@@ -16,7 +16,16 @@ from megengine.core.spec import TensorSpec
 from megengine.dispatch import ONNX_WRITER, ErrorSample, Sample, apply, define, no_onnx, not_differentiable, stays_float
 from megengine.kernels.reference import integer
 from megengine.kernels.reference.integer import Output
-from megengine.ops.common import FLOAT32, INT32, broadcast_shapes, noise, normalize_axes, reduced_shape
+from megengine.ops.common import (
+    FLOAT32,
+    INT32,
+    broadcast_shapes,
+    lift_axes,
+    lift_plain,
+    noise,
+    normalize_axes,
+    reduced_shape,
+)
 from megengine.ops.conv import check_conv, check_window, window_macs
 from megengine.ops.matmul import product_macs
 from megengine.tensor import Tensor
@@ -29,7 +38,7 @@ _EIGHT_BITS = (np.dtype(np.int8), np.dtype(np.uint8))
 # ---------------------------------------------------------------- checks
 
 
-def _quantized(op: str, argument: str, spec: TensorSpec) -> QuantizedDType:
+def eight_bits(op: str, argument: str, spec: TensorSpec) -> QuantizedDType:
     dtype = spec.dtype
     if not isinstance(dtype, QuantizedDType) or dtype.storage not in _EIGHT_BITS or dtype.axis is not None:
         raise DTypeError(f"{op}: {argument} is {dtype}; expected an 8-bit quantized tensor with one scale; quantize it")
@@ -42,7 +51,7 @@ def target_dtype(op: str, dtype: Any, *, per_axis: bool = False) -> QuantizedDTy
     return dtype
 
 
-def _check_clamp(op: str, lo: int, hi: int, dtype: QuantizedDType) -> None:
+def check_clamp(op: str, lo: int, hi: int, dtype: QuantizedDType) -> None:
     least, most = dtype.qmin - dtype.zero_point, dtype.qmax - dtype.zero_point
     if not least <= lo <= hi <= most:
         raise OptionError(
@@ -57,12 +66,12 @@ def _check_channels(op: str, o: int, b: TensorSpec, M: TensorSpec, B: TensorSpec
 
 
 def _check_operands(op: str, x: TensorSpec, w: TensorSpec) -> None:
-    _quantized(op, "x", x)
+    eight_bits(op, "x", x)
     if storage_of(w.dtype) != np.int8:
         raise DTypeError(f"{op}: w is {w.dtype}; expected int8 storage with zero point 0")
 
 
-def _check_ratio(op: str, name: str, ratio: float) -> None:
+def check_ratio(op: str, name: str, ratio: float) -> None:
     if np.float32(ratio) != integer.cut16(ratio):
         raise OptionError(f"{op}: {name} {ratio!r} has more than 16 significant bits; round it with cut16")
 
@@ -70,22 +79,22 @@ def _check_ratio(op: str, name: str, ratio: float) -> None:
 def _check_residual(op: str, shape: tuple[int, ...], r: tuple[TensorSpec, ...], dtype: Any, ratio: float) -> None:
     if not r:
         return
-    _quantized(op, "the residual", r[0])
+    eight_bits(op, "the residual", r[0])
     if r[0].shape != shape:
         raise ShapeError(f"{op}: the residual has shape {r[0].shape}; expected {shape}")
     if dtype == "float32":
         raise OptionError(f"{op}: a float32 result takes no residual; give a quantized dtype")
-    _check_ratio(op, "ratio", ratio)
+    check_ratio(op, "ratio", ratio)
 
 
-def _output_dtype(op: str, dtype: Any, lo: int, hi: int) -> Any:
+def output_dtype(op: str, dtype: Any, lo: int, hi: int) -> Any:
     if isinstance(dtype, str) and dtype == "float32":
         return FLOAT32
-    _check_clamp(op, lo, hi, target_dtype(op, dtype))
+    check_clamp(op, lo, hi, target_dtype(op, dtype))
     return dtype
 
 
-def _output(dtype: Any, lo: int | None = None, hi: int | None = None) -> Output:
+def output_of(dtype: Any, lo: int | None = None, hi: int | None = None) -> Output:
     if not isinstance(dtype, QuantizedDType):
         return Output(dtype=np.float32)
     z = dtype.zero_point
@@ -171,7 +180,7 @@ def _qconv_infer(
     check_conv(op, x, w, groups)
     _check_channels(op, w.shape[0], b, M, B)
     out = check_window(op, x.shape[2:], w.shape[2:], stride, padding, dilation)
-    spec = TensorSpec((x.shape[0], w.shape[0], *out), _output_dtype(op, dtype, lo, hi), x.device)
+    spec = TensorSpec((x.shape[0], w.shape[0], *out), output_dtype(op, dtype, lo, hi), x.device)
     _check_residual(op, spec.shape, r, dtype, ratio)
     return spec
 
@@ -193,7 +202,7 @@ def _qlinear_infer(
     if x.ndim < 1 or w.ndim != 2 or x.shape[-1] != w.shape[1]:
         raise ShapeError(f"{op}: x has shape {x.shape}, w {w.shape}; expected x [..., K] and w [O, K]")
     _check_channels(op, w.shape[0], b, M, B)
-    spec = TensorSpec((*x.shape[:-1], w.shape[0]), _output_dtype(op, dtype, lo, hi), x.device)
+    spec = TensorSpec((*x.shape[:-1], w.shape[0]), output_dtype(op, dtype, lo, hi), x.device)
     _check_residual(op, spec.shape, r, dtype, ratio)
     return spec
 
@@ -205,13 +214,13 @@ def _centred_residual(r: tuple[np.ndarray, ...], in_specs: Any) -> np.ndarray | 
 def _qconv(x: Any, w: Any, b: Any, M: Any, B: Any, *r: Any, in_specs: Any, out_specs: Any, **a: Any) -> np.ndarray:
     geometry = {k: a[k] for k in ("stride", "padding", "dilation", "groups")}
     acc = integer.conv_acc(x, w, z_x=in_specs[0].dtype.zero_point, **geometry)
-    out = _output(a["dtype"], a["lo"], a["hi"])
+    out = output_of(a["dtype"], a["lo"], a["hi"])
     return integer.epilogue(acc, b, M, B, out, residual=_centred_residual(r, in_specs), ratio=a["ratio"])
 
 
 def _qlinear(x: Any, w: Any, b: Any, M: Any, B: Any, *r: Any, in_specs: Any, out_specs: Any, **a: Any) -> np.ndarray:
     acc = integer.linear_acc(x, w, z_x=in_specs[0].dtype.zero_point)
-    out = _output(a["dtype"], a["lo"], a["hi"])
+    out = output_of(a["dtype"], a["lo"], a["hi"])
     return integer.epilogue(acc, b, M, B, out, axis=-1, residual=_centred_residual(r, in_specs), ratio=a["ratio"])
 
 
@@ -221,23 +230,23 @@ def _qlinear(x: Any, w: Any, b: Any, M: Any, B: Any, *r: Any, in_specs: Any, out
 def _qadd_infer(
     a: TensorSpec, r: TensorSpec, *, ra: float, rb: float, lo: int, hi: int, dtype: QuantizedDType
 ) -> TensorSpec:
-    _quantized("qadd", "a", a)
-    _quantized("qadd", "r", r)
-    _check_clamp("qadd", lo, hi, target_dtype("qadd", dtype))
-    _check_ratio("qadd", "ra", ra)
-    _check_ratio("qadd", "rb", rb)
+    eight_bits("qadd", "a", a)
+    eight_bits("qadd", "r", r)
+    check_clamp("qadd", lo, hi, target_dtype("qadd", dtype))
+    check_ratio("qadd", "ra", ra)
+    check_ratio("qadd", "rb", rb)
     return TensorSpec(broadcast_shapes("qadd", a.shape, r.shape), dtype, a.device)
 
 
 def _qadd(a: Any, r: Any, ra: float, rb: float, lo: int, hi: int, dtype: Any, in_specs: Any, **_: Any) -> np.ndarray:
     z_a, z_r = (s.dtype.zero_point for s in in_specs)
-    return integer.add(a, r, _output(dtype, lo, hi), ra=ra, rb=rb, z_a=z_a, z_r=z_r)
+    return integer.add(a, r, output_of(dtype, lo, hi), ra=ra, rb=rb, z_a=z_a, z_r=z_r)
 
 
 def _qmul_infer(a: TensorSpec, r: TensorSpec, *, m: float, lo: int, hi: int, dtype: QuantizedDType) -> TensorSpec:
-    _quantized("qmul", "a", a)
-    _quantized("qmul", "r", r)
-    _check_clamp("qmul", lo, hi, target_dtype("qmul", dtype))
+    eight_bits("qmul", "a", a)
+    eight_bits("qmul", "r", r)
+    check_clamp("qmul", lo, hi, target_dtype("qmul", dtype))
     if not 0 < m < np.inf or np.float32(m) != m:
         raise OptionError(f"qmul: m is {m!r}; expected a positive float32, multiplier(s_a, s_r, s_y)")
     return TensorSpec(broadcast_shapes("qmul", a.shape, r.shape), dtype, a.device)
@@ -245,22 +254,22 @@ def _qmul_infer(a: TensorSpec, r: TensorSpec, *, m: float, lo: int, hi: int, dty
 
 def _qmul(a: Any, r: Any, m: float, lo: int, hi: int, dtype: Any, in_specs: Any, **_: Any) -> np.ndarray:
     z_a, z_r = (s.dtype.zero_point for s in in_specs)
-    return integer.multiply(a, r, _output(dtype, lo, hi), m=m, z_a=z_a, z_r=z_r)
+    return integer.multiply(a, r, output_of(dtype, lo, hi), m=m, z_a=z_a, z_r=z_r)
 
 
 def _requantize_infer(x: TensorSpec, *, ratio: float, lo: int, hi: int, dtype: QuantizedDType) -> TensorSpec:
-    _quantized("requantize", "x", x)
-    _check_clamp("requantize", lo, hi, target_dtype("requantize", dtype))
-    _check_ratio("requantize", "ratio", ratio)
+    eight_bits("requantize", "x", x)
+    check_clamp("requantize", lo, hi, target_dtype("requantize", dtype))
+    check_ratio("requantize", "ratio", ratio)
     return TensorSpec(x.shape, dtype, x.device)
 
 
 def _requantize(x: Any, ratio: float, lo: int, hi: int, dtype: Any, in_specs: Any, **_: Any) -> np.ndarray:
-    return integer.requantize(x, _output(dtype, lo, hi), ratio=ratio, z_x=in_specs[0].dtype.zero_point)
+    return integer.requantize(x, output_of(dtype, lo, hi), ratio=ratio, z_x=in_specs[0].dtype.zero_point)
 
 
 def _qtable_infer(x: TensorSpec, table: TensorSpec, *, dtype: QuantizedDType) -> TensorSpec:
-    _quantized("qtable", "x", x)
+    eight_bits("qtable", "x", x)
     storage, entries = target_dtype("qtable", dtype).storage, storage_of(table.dtype)
     if table.shape != (256,) or entries != storage:
         raise ShapeError(f"qtable: table is {entries} of shape {table.shape}; expected {storage} of shape (256,)")
@@ -274,7 +283,7 @@ def _qavg_infer(
     x: TensorSpec, *, kernel: Any, stride: Any, padding: Any, count_include_pad: bool, dtype: QuantizedDType
 ) -> TensorSpec:
     op = "qavg_pool2d"
-    _quantized(op, "x", x)
+    eight_bits(op, "x", x)
     if x.ndim != 4:
         raise ShapeError(f"{op}: x has shape {x.shape}; expected [N,C,H,W]")
     out = check_window(op, x.shape[2:], kernel, stride, padding, (1, 1))
@@ -285,11 +294,11 @@ def _qavg_infer(
 
 def _qavg(x: np.ndarray, dtype: Any, in_specs: Any, out_specs: Any, **window: Any) -> np.ndarray:
     d = in_specs[0].dtype
-    return integer.avg_pool2d(x, _output(dtype), s_x=d.scale, s_y=dtype.scale, z_x=d.zero_point, **window)
+    return integer.avg_pool2d(x, output_of(dtype), s_x=d.scale, s_y=dtype.scale, z_x=d.zero_point, **window)
 
 
 def _qmean_infer(x: TensorSpec, *, axis: Any, keepdims: bool, dtype: QuantizedDType) -> TensorSpec:
-    _quantized("qmean", "x", x)
+    eight_bits("qmean", "x", x)
     axes = normalize_axes("qmean", axis, x.ndim)
     shape = reduced_shape(x.shape, axes, keepdims)
     if x.size == 0 and np.prod(shape) != 0:
@@ -299,15 +308,17 @@ def _qmean_infer(x: TensorSpec, *, axis: Any, keepdims: bool, dtype: QuantizedDT
 
 def _qmean(x: np.ndarray, axis: Any, keepdims: bool, dtype: Any, in_specs: Any, **_: Any) -> np.ndarray:
     d = in_specs[0].dtype
-    return integer.mean(x, _output(dtype), axis=axis, keepdims=keepdims, s_x=d.scale, s_y=dtype.scale, z_x=d.zero_point)
+    return integer.mean(
+        x, output_of(dtype), axis=axis, keepdims=keepdims, s_x=d.scale, s_y=dtype.scale, z_x=d.zero_point
+    )
 
 
 # ---------------------------------------------------------------- samples
 
-_U8, _S8 = quint8(0.02, 13), qint8(0.03, -5)
+U8, S8 = quint8(0.02, 13), qint8(0.03, -5)
 
 
-def _q(dtype: QuantizedDType, *shape: int) -> Tensor:
+def stored(dtype: QuantizedDType, *shape: int) -> Tensor:
     values = np.random.default_rng(list(shape)).integers(dtype.qmin, dtype.qmax + 1, shape)
     return Tensor._wrap(values.astype(dtype.storage), dtype)
 
@@ -326,143 +337,154 @@ def _geometry(stride: Any = (1, 1), pad: int = 0, groups: int = 1) -> dict[str, 
     return {"stride": stride, "padding": ((pad, pad), (pad, pad)), "dilation": (1, 1), "groups": groups}
 
 
-_CLAMP_U8 = {"lo": -13, "hi": 242, "ratio": 0.0, "dtype": _U8}
-_CLAMP_S8 = {"lo": 0, "hi": 100, "ratio": 0.0, "dtype": _S8}
+_CLAMP_U8 = {"lo": -13, "hi": 242, "ratio": 0.0, "dtype": U8}
+_CLAMP_S8 = {"lo": 0, "hi": 100, "ratio": 0.0, "dtype": S8}
 _FLOAT = {"lo": 0, "hi": 0, "ratio": 0.0, "dtype": "float32"}
 
 
 def _qconv_samples() -> Iterator[Sample]:
-    x = _q(_U8, 2, 8, 9, 7)
+    x = stored(U8, 2, 8, 9, 7)
     yield Sample((x, _weight(12, 8, 3, 3), *_channels(12, 72)), {**_geometry(pad=1), **_CLAMP_U8})
     yield Sample((x, _weight(8, 1, 3, 3), *_channels(8, 9)), {**_geometry((2, 2), 1, 8), **_CLAMP_S8})
-    yield Sample((_q(_S8, 1, 8, 5, 5), _weight(6, 4, 1, 1), *_channels(6, 4)), {**_geometry(groups=2), **_FLOAT})
+    yield Sample((stored(S8, 1, 8, 5, 5), _weight(6, 4, 1, 1), *_channels(6, 4)), {**_geometry(groups=2), **_FLOAT})
     residual = {**_geometry(), **_CLAMP_U8, "ratio": 0.75}
-    yield Sample((x, _weight(10, 8, 1, 1), *_channels(10, 8), _q(_S8, 2, 10, 9, 7)), residual)
+    yield Sample((x, _weight(10, 8, 1, 1), *_channels(10, 8), stored(S8, 2, 10, 9, 7)), residual)
 
 
-_PLAIN = np.zeros((1, 2, 4, 4), np.float32)
+PLAIN = np.zeros((1, 2, 4, 4), np.float32)
 _WINDOW = {"kernel": (3, 3), "stride": (2, 2), "padding": ((1, 1), (1, 1))}
 
 
 def _conv_errors() -> Iterator[ErrorSample]:
-    inputs = (_PLAIN, np.zeros((2, 2, 1, 1), np.int8), np.zeros(2, np.int32), *[np.zeros(2, np.float32)] * 2)
+    inputs = (PLAIN, np.zeros((2, 2, 1, 1), np.int8), np.zeros(2, np.int32), *[np.zeros(2, np.float32)] * 2)
     yield ErrorSample(inputs, {**_geometry(), **_CLAMP_U8}, DTypeError, "qconv2d: x is float32; expected an 8-bit")
 
 
 def _linear_errors() -> Iterator[ErrorSample]:
-    inputs = (_PLAIN, np.zeros((2, 4), np.int8), np.zeros(2, np.int32), *[np.zeros(2, np.float32)] * 2)
+    inputs = (PLAIN, np.zeros((2, 4), np.int8), np.zeros(2, np.int32), *[np.zeros(2, np.float32)] * 2)
     yield ErrorSample(inputs, _CLAMP_U8, DTypeError, "qlinear: x is float32; expected an 8-bit")
 
 
-def _error(inputs: tuple, attrs: dict[str, Any], match: str) -> Any:
+def one_error(inputs: tuple, attrs: dict[str, Any], match: str) -> Any:
     return lambda: [ErrorSample(inputs, attrs, DTypeError, match)]
 
 
-def _record(
+def record(
     name: str, infer: Any, reference: Any, samples: Any, errors: Any, vjp: Any = _NO_GRADIENT, **more: Any
 ) -> None:
     more = {"onnx": _NO_ONNX, "quant": _INTEGER, **more}
     define(name, infer, reference, vjp, samples=samples, error_samples=errors, needs_specs=True, **more)
 
 
-_record(
+record(
     "quantize",
     _quantize_infer,
     _quantize,
     lambda: [
-        Sample((noise(2, 3, 5, 4),), {"dtype": _U8}),
+        Sample((noise(2, 3, 5, 4),), {"dtype": U8}),
         Sample((noise(4, 3),), {"dtype": qint8((0.01, 0.02, 0.05, 0.04), axis=0)}),
-        Sample((noise(0, 3),), {"dtype": _S8}),
+        Sample((noise(0, 3),), {"dtype": S8}),
     ],
-    _error((_PLAIN,), {"dtype": "int8"}, "quantize: dtype is 'int8'; expected a quantized dtype"),
+    one_error((PLAIN,), {"dtype": "int8"}, "quantize: dtype is 'int8'; expected a quantized dtype"),
     onnx=ONNX_WRITER,
+    lift=lift_plain,
 )
-_record(
+record(
     "dequantize",
     _dequantize_infer,
     _dequantize,
-    lambda: [Sample((_q(_U8, 2, 3, 5, 4),)), Sample((_q(_S8, 7),))],
-    _error((_PLAIN,), {}, "dequantize: q is float32"),
+    lambda: [Sample((stored(U8, 2, 3, 5, 4),)), Sample((stored(S8, 7),))],
+    one_error((PLAIN,), {}, "dequantize: q is float32"),
     onnx=ONNX_WRITER,
+    lift=lift_plain,
 )
-_record(
+record(
     "fake_quant",
     _fake_quant_infer,
     _fake_quant,
     lambda: [
-        Sample((noise(2, 3, 5, 4),), {"dtype": _U8}, differentiable=False),
+        Sample((noise(2, 3, 5, 4),), {"dtype": U8}, differentiable=False),
         Sample((noise(3, 4),), {"dtype": qint8((0.01, 0.02, 0.05, 0.04), axis=1)}, differentiable=False),
     ],
-    _error((_PLAIN,), {"dtype": "int8"}, "fake_quant: dtype is 'int8'"),
+    one_error((PLAIN,), {"dtype": "int8"}, "fake_quant: dtype is 'int8'"),
     lambda ctx, ct: straight_through(ctx, ct, "greater_equal", "less_equal"),
 )
-_record("qconv2d", _qconv_infer, _qconv, _qconv_samples, _conv_errors, macs=window_macs)
-_record(
+record("qconv2d", _qconv_infer, _qconv, _qconv_samples, _conv_errors, macs=window_macs)
+record(
     "qlinear",
     _qlinear_infer,
     _qlinear,
     lambda: [
-        Sample((_q(_U8, 3, 20), _weight(7, 20), *_channels(7, 20)), _CLAMP_U8),
-        Sample((_q(_S8, 2, 3, 20), _weight(7, 20), *_channels(7, 20)), _FLOAT),
+        Sample((stored(U8, 3, 20), _weight(7, 20), *_channels(7, 20)), _CLAMP_U8),
+        Sample((stored(S8, 2, 3, 20), _weight(7, 20), *_channels(7, 20)), _FLOAT),
         Sample(
-            (_q(_U8, 2, 3, 4, 20), _weight(7, 20), *_channels(7, 20), _q(_U8, 2, 3, 4, 7)), {**_CLAMP_S8, "ratio": 0.5}
+            (stored(U8, 2, 3, 4, 20), _weight(7, 20), *_channels(7, 20), stored(U8, 2, 3, 4, 7)),
+            {**_CLAMP_S8, "ratio": 0.5},
         ),
-        Sample((_q(_U8, 3, 20), _weight(7, 20), *_channels(7, 20), _q(_U8, 3, 7)), {**_CLAMP_S8, "ratio": 0.5}),
+        Sample((stored(U8, 3, 20), _weight(7, 20), *_channels(7, 20), stored(U8, 3, 7)), {**_CLAMP_S8, "ratio": 0.5}),
     ],
     _linear_errors,
     macs=product_macs,
 )
-_record(
+record(
     "qadd",
     _qadd_infer,
     _qadd,
     lambda: [
         Sample(
-            (_q(_U8, 2, 3, 4, 4), _q(_S8, 2, 3, 4, 4)), {"ra": 0.75, "rb": 1.25, "lo": -13, "hi": 242, "dtype": _U8}
+            (stored(U8, 2, 3, 4, 4), stored(S8, 2, 3, 4, 4)),
+            {"ra": 0.75, "rb": 1.25, "lo": -13, "hi": 242, "dtype": U8},
         ),
-        Sample((_q(_U8, 5, 4), _q(_U8, 1, 4)), {"ra": 0.5, "rb": 0.5, "lo": 0, "hi": 100, "dtype": _S8}),
+        Sample((stored(U8, 5, 4), stored(U8, 1, 4)), {"ra": 0.5, "rb": 0.5, "lo": 0, "hi": 100, "dtype": S8}),
     ],
-    _error((_PLAIN, _PLAIN), {"ra": 0.5, "rb": 0.5, "lo": 0, "hi": 9, "dtype": _U8}, "qadd: a is float32"),
+    one_error((PLAIN, PLAIN), {"ra": 0.5, "rb": 0.5, "lo": 0, "hi": 9, "dtype": U8}, "qadd: a is float32"),
+    lift=lift_plain,
 )
-_record(
+record(
     "qmul",
     _qmul_infer,
     _qmul,
     lambda: [
-        Sample((_q(_U8, 2, 3, 4, 5), _q(_S8, 2, 3, 4, 5)), {"m": 0.0078125, "lo": -13, "hi": 242, "dtype": _U8}),
-        Sample((_q(_U8, 2, 3, 4, 5), _q(_U8, 2, 3, 1, 1)), {"m": 0.015625, "lo": -100, "hi": 100, "dtype": _S8}),
-        Sample((_q(_S8, 2, 3, 1, 1), _q(_U8, 2, 3, 4, 5)), {"m": 0.015625, "lo": -13, "hi": 100, "dtype": _U8}),
+        Sample((stored(U8, 2, 3, 4, 5), stored(S8, 2, 3, 4, 5)), {"m": 0.0078125, "lo": -13, "hi": 242, "dtype": U8}),
+        Sample((stored(U8, 2, 3, 4, 5), stored(U8, 2, 3, 1, 1)), {"m": 0.015625, "lo": -100, "hi": 100, "dtype": S8}),
+        Sample((stored(S8, 2, 3, 1, 1), stored(U8, 2, 3, 4, 5)), {"m": 0.015625, "lo": -13, "hi": 100, "dtype": U8}),
     ],
-    _error((_PLAIN, _PLAIN), {"m": 0.5, "lo": 0, "hi": 9, "dtype": _U8}, "qmul: a is float32"),
+    one_error((PLAIN, PLAIN), {"m": 0.5, "lo": 0, "hi": 9, "dtype": U8}, "qmul: a is float32"),
+    lift=lift_plain,
 )
-_record(
+record(
     "requantize",
     _requantize_infer,
     _requantize,
-    lambda: [Sample((_q(_U8, 2, 3, 4, 5),), {"ratio": 0.6875, "lo": -123, "hi": 132, "dtype": _S8})],
-    _error((_PLAIN,), {"ratio": 0.5, "lo": 0, "hi": 9, "dtype": _U8}, "requantize: x is float32"),
+    lambda: [Sample((stored(U8, 2, 3, 4, 5),), {"ratio": 0.6875, "lo": -123, "hi": 132, "dtype": S8})],
+    one_error((PLAIN,), {"ratio": 0.5, "lo": 0, "hi": 9, "dtype": U8}, "requantize: x is float32"),
+    lift=lift_plain,
 )
-_record(
+record(
     "qtable",
     _qtable_infer,
     lambda x, table, **_: integer.lookup(x, table),
-    lambda: [Sample((_q(_S8, 3, 50), np.arange(256, dtype=np.uint8)[::-1].copy()), {"dtype": _U8})],
-    _error((_PLAIN, np.zeros(256, np.uint8)), {"dtype": _U8}, "qtable: x is float32"),
+    lambda: [Sample((stored(S8, 3, 50), np.arange(256, dtype=np.uint8)[::-1].copy()), {"dtype": U8})],
+    one_error((PLAIN, np.zeros(256, np.uint8)), {"dtype": U8}, "qtable: x is float32"),
+    lift=lift_plain,
 )
-_record(
+record(
     "qavg_pool2d",
     _qavg_infer,
     _qavg,
-    lambda: [Sample((_q(_U8, 2, 3, 7, 6),), {**_WINDOW, "count_include_pad": i, "dtype": _S8}) for i in (True, False)],
-    _error((_PLAIN,), {**_WINDOW, "count_include_pad": True, "dtype": _S8}, "qavg_pool2d: x is float32"),
+    lambda: [
+        Sample((stored(U8, 2, 3, 7, 6),), {**_WINDOW, "count_include_pad": i, "dtype": S8}) for i in (True, False)
+    ],
+    one_error((PLAIN,), {**_WINDOW, "count_include_pad": True, "dtype": S8}, "qavg_pool2d: x is float32"),
 )
-_record(
+record(
     "qmean",
     _qmean_infer,
     _qmean,
     lambda: [
-        Sample((_q(_U8, 2, 5, 7, 7),), {"axis": (2, 3), "keepdims": True, "dtype": _S8}),
-        Sample((_q(_S8, 4, 6),), {"axis": None, "keepdims": False, "dtype": _U8}),
+        Sample((stored(U8, 2, 5, 7, 7),), {"axis": (2, 3), "keepdims": True, "dtype": S8}),
+        Sample((stored(S8, 4, 6),), {"axis": None, "keepdims": False, "dtype": U8}),
     ],
-    _error((_PLAIN,), {"axis": None, "keepdims": False, "dtype": _S8}, "qmean: x is float32"),
+    one_error((PLAIN,), {"axis": None, "keepdims": False, "dtype": S8}, "qmean: x is float32"),
+    lift=lift_axes,
 )

@@ -139,3 +139,60 @@ def test_convolution_equals_onnx_runtime():
     got = integer.epilogue(acc, b, integer.multiplier(s_x, s_w, s_y), np.zeros(24, f32), out)
     np.testing.assert_array_equal(got, want)
     assert onnx.__version__
+
+
+U8 = Output(lo=0, hi=255)
+
+
+def bytes_of(seed, *shape, dtype=np.uint8):
+    info = np.iinfo(dtype)
+    return np.random.default_rng(seed).integers(info.min, info.max + 1, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_products_of_two_tensors_are_exact_sums(dtype):
+    a, r = bytes_of(0, 2, 1, 5, 300), bytes_of(1, 4, 300, 3, dtype=dtype)
+    want = np.matmul(a.astype(np.int64) - 200, r.astype(np.int64) + 7)
+    np.testing.assert_array_equal(integer.matmul_acc(a, r, z_a=200, z_r=-7), want)
+    y = integer.matmul(a, r, U8, m=2e-5, z_a=200, z_r=-7)
+    np.testing.assert_array_equal(y, np.rint(np.clip(want.astype(f32) * f32(2e-5), 0, 255)))
+
+
+def test_maximum_compares_real_values():
+    a, r = bytes_of(0, 99), bytes_of(1, 99, dtype=np.int8)
+    y = integer.extremum(np.maximum, a, r, U8, ra=0.5, rb=1.25, z_a=3, z_r=-9)
+    np.testing.assert_array_equal(y, np.rint(np.clip(np.maximum((a - 3.0) * 0.5, (r + 9.0) * 1.25), 0, 255)))
+
+
+@pytest.mark.parametrize("scale", [1e-4, 0.03, 0.5, 20.0])
+def test_softmax_is_within_a_step_of_the_real_one(scale):
+    x, table = bytes_of(0, 40, 60), integer.softmax_table(scale)
+    y = integer.softmax(x, table, U8, axis=1, s_y=1 / 256)
+    e = np.exp((x - x.max(1, keepdims=True).astype(float)) * scale)
+    assert np.abs(y - np.minimum(e / e.sum(1, keepdims=True) * 256, 255)).max() < 0.51
+
+
+def test_softmax_depends_on_distances_and_not_on_the_order():
+    x, table = bytes_of(0, 7, 50) // 2, integer.softmax_table(0.05)
+    y = integer.softmax(x, table, U8, axis=1, s_y=1 / 256)
+    order = np.random.default_rng(1).permutation(50)
+    np.testing.assert_array_equal(integer.softmax(x[:, order], table, U8, axis=1, s_y=1 / 256), y[:, order])
+    np.testing.assert_array_equal(integer.softmax(x + np.uint8(100), table, U8, axis=1, s_y=1 / 256), y)
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_normalization_is_within_a_step_of_the_real_one(centred):
+    x, scale, z = bytes_of(0, 30, 96), 0.04, 111
+    G, B = (np.random.default_rng(1).random(96) * 50).astype(f32), np.full(96, 128, f32)
+    y = integer.normalize(x, G, B, U8, axes=1, E=1e-5 / scale**2, centred=centred, z_x=z)
+    real = (x.astype(float) - z) * scale
+    real -= real.mean(1, keepdims=True) if centred else 0
+    want = real / np.sqrt((real**2).mean(1, keepdims=True) + 1e-5) * G + B
+    assert np.abs(y - np.clip(want, 0, 255)).max() < 0.501
+
+
+def test_normalization_does_not_see_the_mean_or_the_zero_point():
+    x, ones = bytes_of(0, 5, 64) // 2, np.full(64, 40, f32)
+    first = integer.normalize(x, ones, ones * 3, U8, axes=1, E=0.1, centred=True)
+    moved = integer.normalize(x + np.uint8(77), ones, ones * 3, U8, axes=1, E=0.1, centred=True, z_x=50)
+    np.testing.assert_array_equal(moved, first)

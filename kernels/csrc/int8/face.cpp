@@ -93,6 +93,75 @@ nb::capsule elementwise_step(int kind, std::size_t size, const std::vector<int>&
         make_elementwise(static_cast<Elementary>(kind), elementwise_of(size, a, r, clamp, ra, rb), threads));
 }
 
+using Lengths = std::vector<std::int64_t>;
+
+// strides: of the result, a and r, in bytes
+nb::capsule broadcast_step(int kind, const Lengths& shape, const std::vector<Lengths>& strides,
+                           const std::vector<int>& a, const std::vector<int>& r,
+                           const std::vector<int>& clamp, float ra, float rb, int threads) {
+    return capsule(make_broadcast(static_cast<Elementary>(kind), elementwise_of(0, a, r, clamp, ra, rb),
+                                  Nest(shape, strides), threads));
+}
+
+// shape: (rows, depth, cols, a turned, b turned); a, b: (zero point, signed); places: where each pair begins
+nb::capsule product_step(const std::vector<int>& shape, const std::vector<int>& a, const std::vector<int>& b,
+                         Lengths a_places, Lengths b_places, float m, const std::vector<int>& clamp,
+                         int threads) {
+    ProductOptions o;
+    o.shape = {shape.at(0),
+               shape.at(1),
+               shape.at(2),
+               shape.at(3) != 0,
+               shape.at(4) != 0,
+               flip_of(a.at(1)),
+               flip_of(b.at(1)),
+               unsigned_zero(a.at(0), a.at(1)),
+               unsigned_zero(b.at(0), b.at(1))};
+    if (a_places.empty() || a_places.size() != b_places.size())
+        throw nb::value_error("int8 product: as many places of a as of b expected, at least one");
+    o.epilogue = epilogue_of(clamp, std::nullopt, 0);
+    o.m = m, o.a = std::move(a_places), o.b = std::move(b_places), o.threads = threads;
+    return capsule(make_product(o));
+}
+
+RowArgs row_of(int length, const std::vector<int>& x, const std::vector<int>& clamp) {
+    RowArgs r;
+    r.length = length;
+    r.flip = flip_of(x.at(1)), r.x_zero = unsigned_zero(x.at(0), x.at(1));
+    r.lo = static_cast<float>(clamp.at(0)), r.hi = static_cast<float>(clamp.at(1)),
+    r.zero_point = clamp.at(2);
+    return r;
+}
+
+// shape: (outer, length, inner)
+nb::capsule softmax_step(const std::vector<int>& shape, const std::vector<int>& x, Array<std::int32_t> table,
+                         float one, const std::vector<int>& clamp, int threads) {
+    if (table.size() != 256) throw nb::value_error("int8 softmax: a table of 256 numbers expected");
+    SoftmaxOptions o;
+    o.rows = row_of(shape.at(1), x, clamp);
+    o.rows.one = one;
+    o.outer = shape.at(0), o.inner = shape.at(2), o.threads = threads;
+    o.table.assign(table.data(), table.data() + table.size());
+    return capsule(make_softmax(o));
+}
+
+nb::capsule normalize_step(int rows, int length, const std::vector<int>& x, double shift, bool centred,
+                           const std::vector<int>& clamp, int threads) {
+    RowArgs r = row_of(length, x, clamp);
+    r.shift = shift, r.centred = centred;
+    return capsule(make_normalize(r, rows, threads));
+}
+
+// shape: (outer, length, inner)
+nb::capsule mean_step(const std::vector<int>& shape, const std::vector<int>& x, float m,
+                      const std::vector<int>& clamp, int threads) {
+    const RowArgs r = row_of(shape.at(1), x, clamp);
+    MeanArgs a;
+    a.length = r.length, a.inner = shape.at(2), a.flip = r.flip, a.x_zero = r.x_zero;
+    a.m = m, a.lo = r.lo, a.hi = r.hi, a.zero_point = r.zero_point;
+    return capsule(make_mean(a, shape.at(0), threads));
+}
+
 // shape: (pictures, pixels, channels)
 nb::capsule gate_step(const std::vector<int>& shape, const std::vector<int>& a, const std::vector<int>& r,
                       bool gate_first, const std::vector<int>& clamp, float m, int threads) {
@@ -171,6 +240,16 @@ void bind_int8(nb::module_& m) {
           nb::arg("residual").none(), nb::arg("ratio"), nb::arg("depthwise"), nb::arg("threads"));
     m.def("make_int8_elementwise_step", elementwise_step, nb::arg("kind"), nb::arg("size"), nb::arg("a"),
           nb::arg("r").none(), nb::arg("clamp"), nb::arg("ra"), nb::arg("rb"), nb::arg("threads"));
+    m.def("make_int8_broadcast_step", broadcast_step, nb::arg("kind"), nb::arg("shape"), nb::arg("strides"),
+          nb::arg("a"), nb::arg("r"), nb::arg("clamp"), nb::arg("ra"), nb::arg("rb"), nb::arg("threads"));
+    m.def("make_int8_product_step", product_step, nb::arg("shape"), nb::arg("a"), nb::arg("b"),
+          nb::arg("a_places"), nb::arg("b_places"), nb::arg("m"), nb::arg("clamp"), nb::arg("threads"));
+    m.def("make_int8_softmax_step", softmax_step, nb::arg("shape"), nb::arg("x"), nb::arg("table"),
+          nb::arg("one"), nb::arg("clamp"), nb::arg("threads"));
+    m.def("make_int8_normalize_step", normalize_step, nb::arg("rows"), nb::arg("length"), nb::arg("x"),
+          nb::arg("shift"), nb::arg("centred"), nb::arg("clamp"), nb::arg("threads"));
+    m.def("make_int8_mean_step", mean_step, nb::arg("shape"), nb::arg("x"), nb::arg("m"), nb::arg("clamp"),
+          nb::arg("threads"));
     m.def("make_int8_gate_step", gate_step, nb::arg("shape"), nb::arg("a"), nb::arg("r"),
           nb::arg("gate_first"), nb::arg("clamp"), nb::arg("m"), nb::arg("threads"));
     m.def("make_int8_planes_step", planes_step, nb::arg("images"), nb::arg("channels"), nb::arg("pixels"),

@@ -46,6 +46,7 @@ struct ConvArgs {
     const std::int32_t* weights = nullptr;  // as packed by the same table
     const std::uint8_t* x = nullptr;
     const std::uint8_t* res = nullptr;
+    const std::int32_t* row_bias = nullptr;  // matrix product: added to every sum of a row, or null
     std::uint8_t* y = nullptr;
     std::byte* scratch = nullptr;
     Range rows{0, 0};   // output pixels (matrix product) or output lines (depthwise)
@@ -61,6 +62,7 @@ struct Elementwise {
     std::int32_t a_zero = 0, r_zero = 0;  // in the u8 domain
     float a_ratio = 0, r_ratio = 0, lo = 0, hi = 0;
     std::int32_t zero_point = 0;
+    bool a_one = false, r_one = false;  // the first element stands for all
 };
 
 struct PoolArgs {
@@ -82,6 +84,59 @@ struct Planes {  // float32 NCHW pictures to 8-bit NHWC
     Range range{0, 0};  // pixels
 };
 
+// The product of two computed matrices [rows, depth] and [depth, cols], C-contiguous; `turned` ones lie
+// transposed.
+struct ProductShape {
+    int rows, depth, cols;
+    bool a_turned, b_turned;
+    std::uint8_t a_flip, b_flip;
+    std::int32_t a_zero, b_zero;  // in the u8 domain
+};
+
+struct ProductArgs {
+    ProductShape s;
+    Epilogue e;  // without b, which the kernel computes
+    const std::uint8_t* a = nullptr;
+    const std::uint8_t* b = nullptr;
+    std::uint8_t* y = nullptr;
+    std::byte* scratch = nullptr;
+    bool packed = false;  // the scratch holds this b from the call before
+    Range rows{0, 0};
+};
+
+// Rows of `length` neighbours in memory, each finished as a whole.
+struct RowArgs {
+    const std::uint8_t* x = nullptr;
+    std::uint8_t* y = nullptr;
+    int length = 0;
+    std::uint8_t flip = 0;
+    std::int32_t x_zero = 0;  // in the u8 domain
+    float lo = 0, hi = 0;
+    std::int32_t zero_point = 0;
+    Range rows{0, 0};
+    // softmax: exp by distance from the largest, and 1 / s_y; room for `length` numbers
+    const std::int32_t* table = nullptr;
+    float one = 0;
+    std::byte* scratch = nullptr;
+    // normalization
+    const float* gain = nullptr;
+    const float* bias = nullptr;
+    double shift = 0;  // added to the variance
+    bool centred = true;
+};
+
+// Means over the middle axis of [outer, length, inner].
+struct MeanArgs {
+    const std::uint8_t* x = nullptr;
+    std::uint8_t* y = nullptr;
+    int length = 0, inner = 0;
+    std::uint8_t flip = 0;
+    std::int32_t x_zero = 0;  // in the u8 domain
+    float m = 0, lo = 0, hi = 0;
+    std::int32_t zero_point = 0;
+    Range outer{0, 0};
+};
+
 struct Table {
     int lanes;     // 32-bit lanes of a vector
     int block;     // output channels of a full tile
@@ -98,14 +153,21 @@ struct Table {
     int (*dw_order)(int position);
     std::size_t (*dw_scratch)(const ConvShape&);
     void (*depthwise)(const ConvArgs&);
-    void (*add)(const Elementwise&);         // r may be null: requantize
-    void (*multiply)(const Elementwise&);    // a_ratio: the multiplier
+    void (*add)(const Elementwise&);       // r may be null: requantize
+    void (*multiply)(const Elementwise&);  // a_ratio: the multiplier
+    void (*larger)(const Elementwise&);
+    void (*smaller)(const Elementwise&);
     void (*quantize)(const Elementwise&);    // a: float32, a_ratio: the scale
     void (*dequantize)(const Elementwise&);  // y: float32, a_ratio: the scale
     void (*fake_quant)(const Elementwise&, float* least, float* most);
     void (*planes)(const Planes&);
     void (*average)(const PoolArgs&);
     void (*maximum)(const PoolArgs&);
+    std::size_t (*product_scratch)(const ProductShape&);
+    void (*product)(const ProductArgs&);
+    void (*softmax)(const RowArgs&);
+    void (*normalize)(const RowArgs&);
+    void (*mean)(const MeanArgs&);
     void (*epilogue)(const std::int32_t* acc, const std::uint8_t* res, std::uint8_t* y, int rows,
                      int channels, const Epilogue&);
 };

@@ -38,6 +38,17 @@ class Packed {
     std::int32_t* data_;
 };
 
+// Which type's range the clamp is, where no value leaves int32 (`Epilogue::saturate`).
+int saturation(const Epilogue& e, const float* m, const float* bias, int channels) {
+    for (int c = 0; c < channels; ++c)
+        if (!(m[c] < 0.25f) || !(bias[c] < 1e8f) || !(bias[c] > -1e8f)) return 0;
+    if (e.ratio > 1e5f) return 0;
+    const float least = e.lo + static_cast<float>(e.zero_point),
+                most = e.hi + static_cast<float>(e.zero_point);
+    if (least == 0 && most == 255) return 1;
+    return least == -128 && most == 127 ? 2 : 0;
+}
+
 class ConvStep final : public Step {
   public:
     ConvStep(const ConvOptions& o, const std::int8_t* w, const std::int32_t* b, const float* m,
@@ -61,7 +72,7 @@ class ConvStep final : public Step {
             channels_.m[p] = m[c];
             channels_.bias[p] = bias[c];
         }
-        options_.epilogue.saturate = saturation(m, bias);
+        options_.epilogue.saturate = saturation(options_.epilogue, m, bias, s.o);
         options_.epilogue.b = channels_.b.data();
         options_.epilogue.m = channels_.m.data();
         options_.epilogue.bias = channels_.bias.data();
@@ -98,17 +109,6 @@ class ConvStep final : public Step {
         return sum * options_.shape.zero_point;
     }
 
-    int saturation(const float* m, const float* bias) const {
-        const Epilogue& e = options_.epilogue;
-        for (int c = 0; c < options_.shape.o; ++c)
-            if (!(m[c] < 0.25f) || !(bias[c] < 1e8f) || !(bias[c] > -1e8f)) return 0;
-        if (e.ratio > 1e5f) return 0;
-        const float least = e.lo + static_cast<float>(e.zero_point),
-                    most = e.hi + static_cast<float>(e.zero_point);
-        if (least == 0 && most == 255) return 1;
-        return least == -128 && most == 127 ? 2 : 0;
-    }
-
     void plan_parts() {
         const ConvShape& s = options_.shape;
         rows_ = options_.depthwise ? s.n * s.oh : s.n * s.oh * s.ow;
@@ -127,6 +127,23 @@ class ConvStep final : public Step {
     bool by_lanes_ = false;
 };
 
+void (*entry_of(Elementary kind, const Table& t))(const Elementwise&) {
+    switch (kind) {
+        case Elementary::kQuantize:
+            return t.quantize;
+        case Elementary::kDequantize:
+            return t.dequantize;
+        case Elementary::kMultiply:
+            return t.multiply;
+        case Elementary::kLarger:
+            return t.larger;
+        case Elementary::kSmaller:
+            return t.smaller;
+        default:
+            return t.add;
+    }
+}
+
 class ElementwiseStep final : public Step {
   public:
     ElementwiseStep(Elementary kind, const Elementwise& e, int threads)
@@ -139,15 +156,12 @@ class ElementwiseStep final : public Step {
         const Range range = share(static_cast<int>(e.size), part, parts_, 4096);
         const std::size_t in = kind_ == Elementary::kQuantize ? 4 : 1,
                           out = kind_ == Elementary::kDequantize ? 4 : 1;
-        const bool two = kind_ == Elementary::kAdd || kind_ == Elementary::kMultiply;
+        const bool two = kind_ != Elementary::kRequantize && in == 1 && out == 1;
         e.a = buffers[0] + range.begin * in;
         e.r = two ? buffers[1] + range.begin : nullptr;
         e.y = buffers[two ? 2 : 1] + range.begin * out;
         e.size = static_cast<std::size_t>(range.end - range.begin);
-        if (kind_ == Elementary::kQuantize) return table_.quantize(e);
-        if (kind_ == Elementary::kDequantize) return table_.dequantize(e);
-        if (kind_ == Elementary::kMultiply) return table_.multiply(e);
-        table_.add(e);
+        entry_of(kind_, table_)(e);
     }
 
   private:
@@ -179,6 +193,181 @@ class GateStep final : public Step {
     GateOptions o_;
     const Table& table_;
     int parts_;
+};
+
+// `count` elements `stride` apart as neighbours: in place, or in `room`.
+const std::uint8_t* gathered(const std::byte* from, std::int64_t stride, std::int64_t count,
+                             std::uint8_t* room) {
+    const std::uint8_t* x = bytes(from);
+    if (stride == 0 || stride == 1) return x;
+    for (std::int64_t i = 0; i < count; ++i) room[i] = x[i * stride];
+    return room;
+}
+
+class BroadcastStep final : public Step {
+  public:
+    BroadcastStep(Elementary kind, const Elementwise& e, const Nest& nest, int threads)
+        : e_(e), entry_(entry_of(kind, active_table())) {
+        const int total = static_cast<int>(nest.shape[0]), grain = nest.dims() == 1 ? 4096 : 1;
+        const int parts = usable_parts(total, grain, threads);
+        for (int part = 0; part < parts; ++part) {
+            const Range range = share(total, part, parts, grain);
+            pieces_.push_back({nest, range.begin});
+            pieces_.back().nest.shape[0] = range.end - range.begin;
+        }
+    }
+    int parts() const override { return static_cast<int>(pieces_.size()); }
+    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+        constexpr std::int64_t kChunk = 256;
+        const Piece& piece = pieces_[static_cast<std::size_t>(part)];
+        const Nest& nest = piece.nest;
+        const std::size_t last = nest.dims() - 1;
+        const std::int64_t steps[3] = {nest.strides[0][last], nest.strides[1][last], nest.strides[2][last]};
+        const bool plain = steps[1] >= 0 && steps[1] <= 1 && steps[2] >= 0 && steps[2] <= 1;
+        std::uint8_t room[2][kChunk];
+        Elementwise e = e_;
+        e.a_one = steps[1] == 0, e.r_one = steps[2] == 0;
+        nest.each(1, [&](const std::int64_t* at) {
+            const std::int64_t length = nest.shape[last], chunk = plain ? length : kChunk;
+            for (std::int64_t i = 0; i < length; i += chunk) {
+                const std::int64_t count = std::min(chunk, length - i);
+                const auto begin = [&](int o) {
+                    const auto& first = nest.strides[static_cast<std::size_t>(o)][0];
+                    return at[o] + piece.begin * first + i * steps[o];
+                };
+                e.a = gathered(buffers[0] + begin(1), steps[1], count, room[0]);
+                e.r = gathered(buffers[1] + begin(2), steps[2], count, room[1]);
+                e.y = buffers[2] + begin(0);
+                e.size = static_cast<std::size_t>(count);
+                entry_(e);
+            }
+        });
+    }
+
+  private:
+    struct Piece {
+        Nest nest;
+        std::int64_t begin;
+    };
+    Elementwise e_;
+    void (*entry_)(const Elementwise&);
+    std::vector<Piece> pieces_;
+};
+
+class ProductStep final : public Step {
+  public:
+    explicit ProductStep(const ProductOptions& o) : o_(o), table_(active_table()) {
+        const std::size_t cols = static_cast<std::size_t>(o.shape.cols) + 128;
+        m_.assign(cols, o.m);
+        none_.assign(cols, 0);
+        o_.epilogue.m = m_.data();
+        o_.epilogue.bias = none_.data();
+        o_.epilogue.saturate = saturation(o_.epilogue, m_.data(), none_.data(), 1);
+        const int stacks = static_cast<int>(o.a.size());
+        by_rows_ = stacks < o.threads && o.shape.rows > stacks;
+        parts_ = by_rows_ ? usable_parts(o.shape.rows, 24, o.threads) : usable_parts(stacks, 1, o.threads);
+    }
+    int parts() const override { return parts_; }
+    std::size_t scratch_bytes() const override { return aligned(table_.product_scratch(o_.shape)) + 64; }
+    void run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept override {
+        ProductArgs p;
+        p.s = o_.shape, p.e = o_.epilogue, p.scratch = scratch;
+        const int stacks = static_cast<int>(o_.a.size());
+        const Range range = by_rows_ ? Range{0, stacks} : share(stacks, part, parts_, 1);
+        p.rows = by_rows_ ? share(p.s.rows, part, parts_, 24) : Range{0, p.s.rows};
+        const std::size_t size = static_cast<std::size_t>(p.s.rows) * p.s.cols * (p.e.to_float ? 4 : 1);
+        for (int i = range.begin; i < range.end; ++i) {
+            const auto at = static_cast<std::size_t>(i);
+            p.packed = i > range.begin && o_.b[at] == o_.b[at - 1];
+            p.a = bytes(buffers[0]) + o_.a[at];
+            p.b = bytes(buffers[1]) + o_.b[at];
+            p.y = bytes(buffers[2]) + at * size;
+            table_.product(p);
+        }
+    }
+
+  private:
+    ProductOptions o_;
+    const Table& table_;
+    std::vector<float> m_, none_;
+    bool by_rows_ = false;
+    int parts_ = 1;
+};
+
+class SoftmaxStep final : public Step {
+  public:
+    explicit SoftmaxStep(const SoftmaxOptions& o) : o_(o), table_(active_table()) {
+        o_.rows.table = o_.table.data();
+        rows_ = o.outer * o.inner;
+        parts_ = usable_parts(rows_, 16, o.threads);
+    }
+    int parts() const override { return parts_; }
+    std::size_t scratch_bytes() const override { return row() * 6 + 256; }
+    void run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept override {
+        const Range range = share(rows_, part, parts_, 16);
+        RowArgs r = o_.rows;
+        r.scratch = scratch;
+        if (o_.inner == 1) {
+            r.x = bytes(buffers[0]), r.y = bytes(buffers[1]), r.rows = range;
+            return table_.softmax(r);
+        }
+        std::uint8_t *x = bytes(scratch) + row() * 4 + 128, *y = x + row();
+        r.x = x, r.y = y, r.rows = {0, 1};
+        for (int i = range.begin; i < range.end; ++i) {
+            const std::size_t inner = static_cast<std::size_t>(o_.inner),
+                              n = static_cast<std::size_t>(r.length);
+            const std::size_t begin = i / inner * inner * n + i % inner;
+            for (std::size_t k = 0; k < n; ++k) x[k] = bytes(buffers[0])[begin + k * inner];
+            table_.softmax(r);
+            for (std::size_t k = 0; k < n; ++k) bytes(buffers[1])[begin + k * inner] = y[k];
+        }
+    }
+
+  private:
+    std::size_t row() const { return aligned(static_cast<std::size_t>(o_.rows.length)); }
+    SoftmaxOptions o_;
+    const Table& table_;
+    int rows_, parts_;
+};
+
+class NormalizeStep final : public Step {
+  public:
+    NormalizeStep(const RowArgs& r, int rows, int threads) : r_(r), rows_(rows), table_(active_table()) {
+        parts_ = usable_parts(rows, 4, threads);
+    }
+    int parts() const override { return parts_; }
+    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+        RowArgs r = r_;
+        r.x = bytes(buffers[0]), r.y = bytes(buffers[3]);
+        r.gain = reinterpret_cast<const float*>(buffers[1]);
+        r.bias = reinterpret_cast<const float*>(buffers[2]);
+        r.rows = share(rows_, part, parts_, 4);
+        table_.normalize(r);
+    }
+
+  private:
+    RowArgs r_;
+    int rows_, parts_;
+    const Table& table_;
+};
+
+class MeanStep final : public Step {
+  public:
+    MeanStep(const MeanArgs& a, int outer, int threads) : a_(a), outer_(outer), table_(active_table()) {
+        parts_ = usable_parts(outer, 1, threads);
+    }
+    int parts() const override { return parts_; }
+    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+        MeanArgs a = a_;
+        a.x = bytes(buffers[0]), a.y = bytes(buffers[1]);
+        a.outer = share(outer_, part, parts_, 1);
+        table_.mean(a);
+    }
+
+  private:
+    MeanArgs a_;
+    int outer_, parts_;
+    const Table& table_;
 };
 
 class PlanesStep final : public Step {
@@ -257,6 +446,17 @@ std::unique_ptr<Step> make_elementwise(Elementary kind, const Elementwise& e, in
     return std::make_unique<ElementwiseStep>(kind, e, threads);
 }
 std::unique_ptr<Step> make_gate(const GateOptions& o) { return std::make_unique<GateStep>(o); }
+std::unique_ptr<Step> make_broadcast(Elementary kind, const Elementwise& e, const Nest& nest, int threads) {
+    return std::make_unique<BroadcastStep>(kind, e, nest, threads);
+}
+std::unique_ptr<Step> make_product(const ProductOptions& o) { return std::make_unique<ProductStep>(o); }
+std::unique_ptr<Step> make_softmax(const SoftmaxOptions& o) { return std::make_unique<SoftmaxStep>(o); }
+std::unique_ptr<Step> make_normalize(const RowArgs& r, int rows, int threads) {
+    return std::make_unique<NormalizeStep>(r, rows, threads);
+}
+std::unique_ptr<Step> make_mean(const MeanArgs& a, int outer, int threads) {
+    return std::make_unique<MeanStep>(a, outer, threads);
+}
 std::unique_ptr<Step> make_planes(const Planes& p, int images, int threads) {
     return std::make_unique<PlanesStep>(p, images, threads);
 }

@@ -6,6 +6,7 @@
 #include "common/step.h"
 #include "int8/kernels.h"
 #include "runtime/isa.h"
+#include "strided/nest.h"
 
 namespace mge::int8 {
 
@@ -45,7 +46,7 @@ struct ConvOptions {
 std::unique_ptr<Step> make_conv(const ConvOptions&, const std::int8_t* w, const std::int32_t* b,
                                 const float* m, const float* bias);
 
-enum class Elementary { kAdd, kRequantize, kQuantize, kDequantize, kMultiply };
+enum class Elementary { kAdd, kRequantize, kQuantize, kDequantize, kMultiply, kLarger, kSmaller };
 std::unique_ptr<Step> make_elementwise(Elementary, const Elementwise&, int threads);
 // Pictures [n, pixels, c] times one value a channel and picture.
 struct GateOptions {
@@ -55,6 +56,26 @@ struct GateOptions {
     int threads = 1;
 };
 std::unique_ptr<Step> make_gate(const GateOptions&);
+// Two operands that broadcast: strides of the result, a and r for every dimension, in bytes.
+std::unique_ptr<Step> make_broadcast(Elementary, const Elementwise&, const Nest&, int threads);
+// Stacks of matrices: where each pair begins, in bytes of a and b.
+struct ProductOptions {
+    ProductShape shape;
+    Epilogue epilogue;
+    float m = 1;
+    std::vector<std::int64_t> a, b;
+    int threads = 1;
+};
+std::unique_ptr<Step> make_product(const ProductOptions&);
+// Rows at `inner` places of every of `outer` blocks, whose elements are `inner` apart.
+struct SoftmaxOptions {
+    RowArgs rows;
+    int outer = 0, inner = 1, threads = 1;
+    std::vector<std::int32_t> table;
+};
+std::unique_ptr<Step> make_softmax(const SoftmaxOptions&);
+std::unique_ptr<Step> make_normalize(const RowArgs&, int rows, int threads);
+std::unique_ptr<Step> make_mean(const MeanArgs&, int outer, int threads);
 std::unique_ptr<Step> make_planes(const Planes&, int images, int threads);
 std::unique_ptr<Step> make_pool(const PoolArgs&, bool average, int threads);
 std::unique_ptr<Step> make_lookup(const std::uint8_t* table, std::uint8_t flip, std::size_t size,
