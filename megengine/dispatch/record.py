@@ -75,10 +75,11 @@ class QuantRule:
     """How an op takes part in an integer network.
 
     Args:
-        kind: "weighted" (a layer with constant weights: the anchor of a group), "add", "mul" (a product of two
-            computed tensors), "pool" (a mean with a scale of its own), "clamp" (absorbed by what stands before it),
-            "shape" (moves integers, keeps the scale), "concat" (its inputs take its scale) or "table" (any function
-            of one value).
+        kind: "weighted" (a layer with constant weights: the anchor of a group), "add", "pair" (other arithmetic of two
+            tensors that broadcast; of integer op "qadd" their difference), "pool" (a mean with a scale of its own),
+            "softmax", "clamp" (absorbed by what stands before it), "shape" (moves integers, keeps the scale), "concat"
+            (its inputs take its scale), "gather" (rows of a constant), "table" (any function of one value) or "part"
+            (the same, but alone it stays in float).
         integer: the op that computes it on integers, where that is one op.
         weight_axis: output-channel axis of the weight, from the attributes; None if it has none of its own.
         transposed: the weight's first axis counts inputs.

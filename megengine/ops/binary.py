@@ -192,23 +192,35 @@ def _mod_vjp(ctx: Any, ct: Tensor) -> tuple:
     return ct, -ct * apply("round", whole)
 
 
-def _pair(kind: str) -> QuantRule:
-    return QuantRule(kind, f"q{kind}", non_negative="inherit")
+def _pair(op: str) -> QuantRule:
+    return QuantRule("pair", op, non_negative="inherit")
+
+
+_PART = QuantRule("part")
 
 
 _BOOLEAN = not_differentiable("booleans")
 _INTEGERS = not_differentiable("integers")
-binary("add", np.add, lambda ctx, ct: (ct, ct), onnx=ONNX_WRITER, quant=_pair("add"))
-binary("sub", np.subtract, lambda ctx, ct: (ct, -ct), onnx="Sub")
-binary("mul", np.multiply, lambda ctx, ct: (ct * ctx.inputs[1], ct * ctx.inputs[0]), onnx="Mul", quant=_pair("mul"))
+binary(
+    "add", np.add, lambda ctx, ct: (ct, ct), onnx=ONNX_WRITER, quant=QuantRule("add", "qadd", non_negative="inherit")
+)
+binary(
+    "sub",
+    np.subtract,
+    lambda ctx, ct: (ct, -ct),
+    onnx="Sub",
+    quant=QuantRule("pair", "qadd"),
+)
+binary("mul", np.multiply, lambda ctx, ct: (ct * ctx.inputs[1], ct * ctx.inputs[0]), onnx="Mul", quant=_pair("qmul"))
 binary(
     "div",
     _divide,
     lambda ctx, ct: (ct / ctx.inputs[1], -ct * ctx.outputs[0] / ctx.inputs[1]),
     onnx=OnnxRule("Div", read=False),
     domain=(0.5, 3.0),
+    quant=_PART,
 )
-binary("pow", _power, _pow_vjp, onnx=OnnxRule("Pow", read=False), domain=(0.5, 3.0))
+binary("pow", _power, _pow_vjp, onnx=OnnxRule("Pow", read=False), domain=(0.5, 3.0), quant=_PART)
 binary(
     "floor_div",
     _floor_divide,
@@ -217,8 +229,8 @@ binary(
     domain=(0.5, 3.0),
 )
 binary("mod", _modulo, _mod_vjp, onnx=ONNX_WRITER, domain=(0.5, 3.0))
-binary("maximum", np.maximum, _larger, onnx=OnnxRule("Max", read=False))
-binary("minimum", np.minimum, _smaller, onnx=OnnxRule("Min", read=False))
+binary("maximum", np.maximum, _larger, onnx=OnnxRule("Max", read=False), quant=_pair("qmaximum"))
+binary("minimum", np.minimum, _smaller, onnx=OnnxRule("Min", read=False), quant=_pair("qminimum"))
 binary("atan2", np.arctan2, _atan2_vjp, domain=(0.5, 3.0))
 binary("trunc_div", _truncated_division, _INTEGERS, onnx=OnnxRule("Div", read=False), integer=True)
 for _name, _reference, _onnx in (

@@ -13,7 +13,17 @@ from megengine.core.errors import DTypeError, IndexOutOfRangeError, OptionError,
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
-from megengine.dispatch import ONNX_WRITER, OnnxRule, Sample, apply, define, no_onnx, not_differentiable, public
+from megengine.dispatch import (
+    ONNX_WRITER,
+    OnnxRule,
+    QuantRule,
+    Sample,
+    apply,
+    define,
+    no_onnx,
+    not_differentiable,
+    public,
+)
 from megengine.ops.common import (
     BOOL,
     INT32,
@@ -101,6 +111,7 @@ define(
         Sample((noise(3, 4), _I), {"pattern": ("i", (None, None, 1))}),
         Sample((noise(3, 4, 5), _I, np.array([0, 3], np.int32)), {"pattern": ("i", (0, 2, 1), "i")}),
     ],
+    quant=QuantRule("gather"),
 )
 define(
     "index_backward",

@@ -7,10 +7,22 @@ from typing import Any
 import numpy as np
 
 from megengine.core.calls import shown
+from megengine.core.dtype import quint8
 from megengine.core.errors import ArgumentError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.types import TensorLike
-from megengine.dispatch import ONNX_WRITER, ErrorSample, OnnxRule, Sample, apply, define, no_onnx, public
+from megengine.dispatch import (
+    FLOAT_ONLY,
+    ONNX_WRITER,
+    ErrorSample,
+    OnnxRule,
+    QuantRule,
+    Sample,
+    apply,
+    define,
+    no_onnx,
+    public,
+)
 from megengine.dispatch.refusal import fits
 from megengine.kernels.reference.order import in_order
 from megengine.ops.common import (
@@ -69,9 +81,11 @@ def _samples():
     yield Sample((noise(0, 4),), {"axis": 1})
 
 
-for _name, _reference, _vjp, _onnx in (
-    ("softmax", _softmax, _softmax_vjp, "Softmax"),
-    ("log_softmax", _log_softmax, _log_softmax_vjp, "LogSoftmax"),
+_QSOFTMAX = QuantRule("softmax", "qsoftmax", fixed=quint8(1 / 256), non_negative="always")
+
+for _name, _reference, _vjp, _onnx, _quant in (
+    ("softmax", _softmax, _softmax_vjp, "Softmax", _QSOFTMAX),
+    ("log_softmax", _log_softmax, _log_softmax_vjp, "LogSoftmax", FLOAT_ONLY),
 ):
     define(
         _name,
@@ -83,6 +97,7 @@ for _name, _reference, _vjp, _onnx in (
         lambda _name=_name: [
             ErrorSample((np.zeros((2, 3), np.float32),), {"axis": 2}, IndexError, f"{_name}: axis 2 is out of range")
         ],
+        quant=_quant,
         lift=lift_axes,
     )
 

@@ -14,6 +14,7 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
 from megengine.dispatch import ErrorSample, Sample
 from megengine.kernels.reference import integer
 from megengine.ops.common import FLOAT32, INT32, broadcast_shapes, lift_axes, lift_plain, normalize_axis
@@ -55,7 +56,9 @@ def _qmatmul_infer(
     shape = product_shape("qmatmul", a.shape, r.shape, transpose_a=transpose_a, transpose_b=transpose_b)
     depth = a.shape[-2 if transpose_a else -1]
     if 255 * 255 * depth >= 2**31:
-        raise ShapeError(f"qmatmul: sums of {depth} products may not fit int32; expected at most {2**31 // 255**2}")
+        raise ShapeError(
+            f"qmatmul: sums of {counted(depth, 'product')} may not fit int32; expected at most {2**31 // 255**2}"
+        )
     _check_factor("qmatmul", m)
     return TensorSpec(shape, output_dtype("qmatmul", dtype, lo, hi), a.device)
 

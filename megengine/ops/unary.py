@@ -66,6 +66,10 @@ def _unary_samples(low: float, high: float, attrs: dict[str, Any]) -> Callable[[
     return samples
 
 
+_TABLE = QuantRule("table", "qtable")
+_PART = QuantRule("part")
+
+
 def unary(
     name: str,
     reference: Callable[..., np.ndarray],
@@ -73,7 +77,7 @@ def unary(
     *,
     onnx: Any = None,
     domain: tuple[float, float] = (-3.0, 3.0),
-    quant: QuantRule | NoRule = FLOAT_ONLY,
+    quant: QuantRule | NoRule = _PART,
     attrs: dict[str, Any] | None = None,
     home: str = _HOME,
     method: str = "",
@@ -84,7 +88,8 @@ def unary(
     """Define an elementwise op of one operand, and its public function in the module `home`, unless that is empty.
 
     `domain` is where samples lie; `method` is a name of Tensor; `integers` are computed as such, else as float32;
-    `quantized` is the rule of the function for quantized tensors.
+    `quantized` is the rule of the function for quantized tensors, and `quant` that of the op in integer networks: by
+    default it is computed in integers as a part of longer functions.
     """
     define(
         name,
@@ -125,7 +130,6 @@ def _fixed(dtype: QuantizedDType) -> QuantRule:
     return QuantRule("table", "qtable", fixed=dtype, non_negative="always")
 
 
-_TABLE = QuantRule("table", "qtable")
 _PIECEWISE = zero_gradient("the result is piecewise constant")
 
 # name, reference, vjp(ctx, ct), keywords
@@ -297,7 +301,15 @@ unary(
     home="",
     activation=True,
 )
-unary("logical_not", np.logical_not, not_differentiable("booleans"), onnx="Not", method="__invert__", integers=True)
+unary(
+    "logical_not",
+    np.logical_not,
+    not_differentiable("booleans"),
+    onnx="Not",
+    quant=FLOAT_ONLY,
+    method="__invert__",
+    integers=True,
+)
 unary(
     "leaky_relu",
     lambda x, slope: np.where(x > 0, x, x * x.dtype.type(slope)),

@@ -68,10 +68,37 @@ def _float_op(name: str) -> Callable[[Apply, list[np.ndarray]], np.ndarray]:
     return evaluate
 
 
+def _sum(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
+    a, r = (_real(expr, arrays, i) for i in range(2))
+    return a - r if expr.attrs["rb"] < 0 else a + r
+
+
+def _product(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
+    """The product of real values; m also holds a constant factor."""
+    data, out = [n.spec.dtype for n in expr.inputs], known_quantized(expr.outputs[0].spec.dtype)
+    factor = np.float32(expr.attrs["m"] * out.only_scale / (data[0].scale * data[1].scale))
+    attrs = {k: expr.attrs[k] for k in ("transpose_a", "transpose_b")}
+    return _reference("matmul", [_real(expr, arrays, i) for i in range(2)], attrs) * factor
+
+
+def _norm(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
+    x, out = _real(expr, arrays, 0), known_quantized(expr.outputs[0].spec.dtype)
+    axes = tuple(range(x.ndim - expr.attrs["axes"], x.ndim))
+    c = x - x.mean(axes, keepdims=True) if expr.attrs["centred"] else x
+    eps = np.float32(expr.attrs["E"] * known_quantized(expr.inputs[0].spec.dtype).only_scale ** 2)
+    y = c / np.sqrt(np.square(c).mean(axes, keepdims=True) + eps)
+    return y * (arrays[1] * np.float32(out.only_scale)) + arrays[2] * np.float32(out.only_scale)
+
+
 SIMULATED: dict[str, Callable[[Apply, list[np.ndarray]], np.ndarray]] = {
     "qconv2d": _layer,
     "qlinear": _layer,
-    "qadd": lambda expr, arrays: _real(expr, arrays, 0) + _real(expr, arrays, 1),
+    "qadd": _sum,
+    "qmatmul": _product,
+    "qmaximum": lambda expr, arrays: np.maximum(_real(expr, arrays, 0), _real(expr, arrays, 1)),
+    "qminimum": lambda expr, arrays: np.minimum(_real(expr, arrays, 0), _real(expr, arrays, 1)),
+    "qsoftmax": lambda expr, arrays: _reference("softmax", [_real(expr, arrays, 0)], {"axis": expr.attrs["axis"]}),
+    "qnorm": _norm,
     "qmul": lambda expr, arrays: _real(expr, arrays, 0) * _real(expr, arrays, 1),
     "requantize": lambda expr, arrays: _real(expr, arrays, 0),
     "qmean": _float_op("mean"),

@@ -10,13 +10,15 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, qint8
 from megengine.core.errors import QuantizationError
 from megengine.dispatch import apply, get_op
-from megengine.kernels.reference.integer import multiplier
+from megengine.kernels.reference.integer import multiplier, softmax_table
 from megengine.quantization.modules import Product, accumulator_weight, first_axis, transposed_steps
 from megengine.quantization.pipeline.epilogue import bounds, epilogue, ratio
+from megengine.quantization.pipeline.groups import Group, evaluate, group_of
 from megengine.quantization.pipeline.match import (
     LayerMatch,
     Stored,
     is_op,
+    is_product,
     layer,
     layer_with_residual,
     mean_over_picture,
@@ -102,6 +104,8 @@ def _integers(g: InternalGraph, expr: Apply, int_bias: bool) -> Replaced:
 
 
 def _float_result(g: InternalGraph, expr: Apply, int_bias: bool) -> Replaced:
+    if is_product(expr):
+        return _float_product(g, expr)
     if get_op(expr.op).weighted:
         return _float_layer(g, expr, int_bias)
     return _float_mean(g, expr) if mean_over_picture(expr) else None
@@ -168,10 +172,14 @@ def _pair(site: Site) -> TensorNode | None:
         return None
     lo, hi = bounds(site.target, site.clamp)
     clamp = {"lo": lo, "hi": hi, "dtype": site.dtype}
-    if site.value.expr.op == "mul":
+    rule = rule_of(site.value.expr.op)
+    assert rule is not None, f"{site.value.expr.op} has no rule"
+    if rule.integer == "qmul":
         m = float(multiplier(a.dtype.scale, r.dtype.scale, site.target.scale))
-        return site.emit("qmul", a.node, r.node, m=m, **clamp)
-    return site.emit("qadd", a.node, r.node, ra=ratio(a.dtype, site.target), rb=ratio(r.dtype, site.target), **clamp)
+        return site.emit(rule.integer, a.node, r.node, m=m, **clamp)
+    ra, rb = ratio(a.dtype, site.target), ratio(r.dtype, site.target)
+    difference = rule.integer == "qadd" and rule.kind == "pair"
+    return site.emit(rule.integer, a.node, r.node, ra=ra, rb=-rb if difference else rb, **clamp)
 
 
 def _from_op(site: Site) -> TensorNode | None:
@@ -179,10 +187,63 @@ def _from_op(site: Site) -> TensorNode | None:
     direct = stored(site.value)
     if direct is not None:
         return _rescale(site, direct)
+    if (group := group_of(site.value, part=True)) is not None:
+        return _GROUP_BUILDERS[group.kind](site, group)
     expr = site.value.expr
     rule = rule_of(expr.op) if isinstance(expr, Apply) else None
     build = _BUILDERS.get(rule.kind) if rule is not None else None
     return build(site) if build is not None else None
+
+
+def _emit_product(site: Site, group: Group) -> TensorNode | None:
+    """A product of two tensors; its factor goes into the multiplier."""
+    expr = group.inside[0] if group.inside else group.root
+    a, r = map(stored, expr.inputs)
+    if a is None or r is None:
+        return None
+    s_a = np.float32(a.dtype.only_scale * group.facts)
+    m = float(multiplier(s_a, r.dtype.scale, 1.0 if site.dtype is None else site.dtype.scale))
+    lo, hi = (0, 0) if site.dtype is None else bounds(site.dtype, site.clamp)
+    dtype = "float32" if site.dtype is None else site.dtype
+    return site.emit("qmatmul", a.node, r.node, **expr.attrs, m=m, lo=lo, hi=hi, dtype=dtype)
+
+
+def _normalize(site: Site, group: Group) -> TensorNode | None:
+    source, norm = stored(group.data[0]), group.facts
+    if source is None or site.clamp != (None, None):
+        return None
+    gain, bias = (
+        site.constant((value / np.float64(site.target.only_scale)).astype(np.float32), label)
+        for value, label in ((norm.gamma, "G"), (norm.beta, "B"))
+    )
+    shift = norm.eps / source.dtype.only_scale**2
+    return site.emit("qnorm", source.node, gain, bias, axes=norm.axes, E=shift, centred=norm.centred, dtype=site.dtype)
+
+
+def _function(site: Site, group: Group) -> TensorNode | None:
+    source = stored(group.data[0])
+    if source is None:
+        return None
+    table = function_table(group, source.dtype, site.target, site.clamp)
+    return site.emit("qtable", source.node, site.constant(table, "table"), dtype=site.dtype)
+
+
+def _softmax(site: Site) -> TensorNode | None:
+    expr = site.value.expr
+    source = stored(expr.inputs[0])
+    if source is None or site.clamp != (None, None):
+        return None
+    table = site.constant(softmax_table(source.dtype.only_scale), "table")
+    return site.emit("qsoftmax", source.node, table, axis=expr.attrs["axis"], dtype=site.dtype)
+
+
+def _gather(site: Site) -> TensorNode | None:
+    """Rows of a constant, which has the dtype of the result."""
+    expr = site.value.expr
+    table = stored(expr.inputs[0])
+    if table is None:
+        return None
+    return _rescale(site, Stored(site.emit(expr.op, table.node, *expr.inputs[1:], **expr.attrs, label="rows")))
 
 
 def _rescale(site: Site, value: Stored) -> TensorNode:
@@ -229,31 +290,33 @@ def _concat(site: Site) -> TensorNode | None:
     return site.emit("concat", *same, **expr.attrs)
 
 
-def _table(site: Site) -> TensorNode | None:
-    expr = site.value.expr
-    source = stored(expr.inputs[0])
-    if source is None or site.clamp != (None, None):
-        return None
-    table = activation_table(expr.op, dict(expr.attrs), source.dtype, site.target)
-    return site.emit("qtable", source.node, site.constant(table, "table"), dtype=site.dtype)
-
-
-def activation_table(op: str, attrs: dict, source: QuantizedDType, target: QuantizedDType) -> np.ndarray:
-    """The 256 outputs of `quantize(op(dequantize(q)))` for every stored integer q, smallest first."""
+def function_table(group: Group, source: QuantizedDType, target: QuantizedDType, clamp: Clamp) -> np.ndarray:
+    """The 256 outputs of `quantize(function(dequantize(q)))` for every stored integer q, smallest first."""
     q = np.arange(256) + np.iinfo(source.storage).min
     x = ((q - source.zero_point) * np.float64(source.only_scale)).astype(np.float32)
-    y = apply(op, Tensor(x), **attrs).numpy().astype(np.float32) / np.float32(target.only_scale)
-    y = np.clip(y, target.qmin - target.zero_point, target.qmax - target.zero_point)
-    return (np.rint(y) + target.zero_point).astype(target.storage)
+
+    def run(expr: Apply, arrays: list[np.ndarray]) -> np.ndarray:
+        return apply(expr.op, *map(Tensor, arrays), **expr.attrs).numpy().astype(np.float32)
+
+    with np.errstate(all="ignore"):
+        y = evaluate(group, x, run) / np.float32(target.only_scale)
+    lo, hi = bounds(target, clamp)
+    return (np.rint(np.fmin(np.fmax(y, lo), hi)) + target.zero_point).astype(target.storage)
 
 
 _BUILDERS: dict[str, Callable[[Site], TensorNode | None]] = {
     "add": _pair,
-    "mul": _pair,
+    "pair": _pair,
     "pool": _pool,
+    "softmax": _softmax,
     "shape": _shape,
     "concat": _concat,
-    "table": _table,
+    "gather": _gather,
+}
+_GROUP_BUILDERS: dict[str, Callable[[Site, Group], TensorNode | None]] = {
+    "product": _emit_product,
+    "norm": _normalize,
+    "function": _function,
 }
 
 
@@ -268,6 +331,16 @@ def _float_layer(g: InternalGraph, expr: Apply, int_bias: bool) -> Replaced:
     if found is None:
         return None
     return end, _emit_layer(Site(g, end.expr, end, end, (None, None), None, int_bias), found)
+
+
+def _float_product(g: InternalGraph, expr: Apply) -> Replaced:
+    """A product of two tensors of integers whose result, with its factor, is wanted in float."""
+    ends = (*(u.outputs[0] for u in expr.output.users[:1]), expr.output)
+    groups = [one for one in map(group_of, ends) if one is not None and one.kind == "product"]
+    group = next(one for one in groups if expr in (one.root, *one.inside))
+    out = group.root.output
+    product = _emit_product(Site(g, group.root, out, out, (None, None), None, False), group)
+    return None if product is None else (out, product)
 
 
 def _float_mean(g: InternalGraph, expr: Apply) -> Replaced:

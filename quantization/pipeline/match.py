@@ -1,6 +1,7 @@
 """Reading a QDQ graph: which chain of float exprs stands between dequantize and quantize."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +46,26 @@ def is_op(expr: Expr | None, *ops: str) -> bool:
     return isinstance(expr, Apply) and expr.op in ops
 
 
+def is_product(expr: Any) -> bool:
+    """True for a matrix product that is no layer: of two computed values, or with a stack of constant matrices."""
+    return is_op(expr, "matmul") and not has_matrix(expr)
+
+
+def has_matrix(expr: Apply) -> bool:
+    """True for a product whose second operand is a constant matrix: the weight of a linear layer."""
+    weight = expr.inputs[1]
+    weight = weight if (found := stored(weight)) is None else found.node
+    return isinstance(weight.expr, Constant) and weight.spec.ndim == 2 and not expr.attrs.get("transpose_a")
+
+
+def is_bias(expr: Any) -> bool:
+    """True for the addition of a constant bias to a linear layer."""
+    if not is_op(expr, "add"):
+        return False
+    pairs = ((a, b) for a, b in (expr.inputs, expr.inputs[::-1]) if is_op(a.expr, "matmul"))
+    return any(has_matrix(a.expr) and isinstance(b.expr, Constant) and b.shape == a.shape[-1:] for a, b in pairs)
+
+
 def mean_over_picture(expr: Expr | None) -> bool:
     """True for a mean of [N, C, H, W] over H and W."""
     if not isinstance(expr, Apply) or expr.op != "mean" or len(expr.inputs[0].shape) != 4:
@@ -58,6 +79,8 @@ def layer(node: TensorNode) -> LayerMatch | None:
     expr = node.expr if biased is None or biased[BIAS].spec.ndim != 1 else biased.expr(PRODUCT)
     if not isinstance(expr, Apply) or (rule := rule_of(expr.op)) is None or rule.kind != "weighted":
         return None
+    if is_product(expr):
+        return None
     data, weight = map(stored, expr.inputs[:2])
     bias = expr.inputs[2:] if biased is None else (biased[BIAS],)
     value = constant_value(bias[0]) if bias else None
@@ -67,7 +90,7 @@ def layer(node: TensorNode) -> LayerMatch | None:
 
 
 _LAYER, _INTEGERS = any_().where(lambda node: layer(node) is not None), call("dequantize", any_())
-_SUM = call("add", _LAYER, _INTEGERS)
+_SUM = call("add", _LAYER, _INTEGERS).where(lambda node: node.expr.inputs[0].shape == node.expr.inputs[1].shape)
 
 
 def layer_with_residual(node: TensorNode) -> LayerMatch | None:

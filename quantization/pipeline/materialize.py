@@ -12,17 +12,18 @@ from megengine.traced_module.ir.primitives import remove_dead
 
 
 def materialize(graph: InternalGraph, annotation: Annotation, frozen: Frozen) -> InternalGraph:
-    """A copy of the float graph with a quantize / dequantize pair on every annotated edge and weight.
+    """A copy of the float graph with a quantize / dequantize pair on every annotated edge and constant.
 
     Every reader of such an edge, float ones and outputs included, sees the rounded value.
     """
     g = graph.clone()
     layers = {e.outputs[0].name: e for e in g.exprs() if isinstance(e, Apply)}
-    for name, weight in frozen.weights.items():
-        stored = Tensor._wrap(weight.values, weight.dtype)
-        node = g.constant(stored, name=f"{name}_weight_q", before=layers[name])
-        real = g.apply("dequantize", node, name=f"{name}_weight_dq", before=layers[name])
-        set_input(g, layers[name], 1, real)
+    weights = {(name, 1): (weight, f"{name}_weight") for name, weight in frozen.weights.items()}
+    others = {(name, at): (value, f"{name}_constant{at}") for (name, at), value in frozen.operands.items()}
+    for (name, at), (value, label) in {**weights, **others}.items():
+        node = g.constant(Tensor._wrap(value.values, value.dtype), name=f"{label}_q", before=layers[name])
+        real = g.apply("dequantize", node, name=f"{label}_dq", before=layers[name])
+        set_input(g, layers[name], at, real)
     for node in g.nodes():
         if isinstance(node, TensorNode) and node.name in annotation.edges:
             _round_edge(g, node, frozen.edges[node.name])

@@ -98,7 +98,8 @@ def test_infer_needs_no_data():
 @pytest.mark.parametrize("name", [name for name in OPS if isinstance(registry[name].quant, QuantRule)])
 def test_quantization_rules_are_of_known_kinds_and_ops(name):
     rule = registry[name].quant
-    assert rule.kind in {"weighted", "add", "mul", "pool", "clamp", "shape", "concat", "table"}
+    moves = {"clamp", "shape", "concat", "gather"}
+    assert rule.kind in {"weighted", "add", "pair", "pool", "softmax", "table", "part", *moves}
     assert not rule.integer or isinstance(registry[rule.integer].quant, NoRule)
     assert (rule.kind == "clamp") == (rule.clamp is not None)
     assert (rule.kind == "weighted") == (rule.weight_axis is not None)

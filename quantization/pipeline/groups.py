@@ -1,0 +1,248 @@
+"""Several float ops that are one integer op: normalizations, functions of one value, products with a factor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from megengine.quantization.pipeline.match import is_bias, is_product
+from megengine.quantization.pipeline.rules import rule_of
+from megengine.traced_module.ir.expr import Apply, Constant
+from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.passes import constant_value
+from megengine.traced_module.patterns import Match, Pattern, any_, call, const, match
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ops between `data` and the result of `root`, whose values nothing else reads.
+
+    Args:
+        kind: "norm", "function" or "product".
+        root: the last op.
+        data: the computed values that the first ops read.
+        inside: all ops but the root.
+        facts: what the integer op needs to know: `Norm` of a norm, the factor of a product.
+    """
+
+    kind: str
+    root: Apply
+    data: tuple[TensorNode, ...]
+    inside: tuple[Apply, ...]
+    facts: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """(x - mean) / sqrt(variance + eps) * gamma + beta over the last `axes` axes; the mean is 0 if not `centred`."""
+
+    axes: int
+    eps: float
+    centred: bool
+    gamma: np.ndarray
+    beta: np.ndarray
+
+
+def group_of(node: TensorNode, *, part: bool = False) -> Group | None:
+    """The group whose root makes a node; `part` takes functions that alone would stay in float."""
+    root = node.expr
+    return (_norm(root) or _product(root) or _function(root, part=part)) if isinstance(root, Apply) else None
+
+
+# ---------------------------------------------------------------- normalization
+
+_X, _EPS, _GAMMA, _BETA = any_(), const(), const(), const()
+
+
+def _squared(x: Pattern) -> Pattern:
+    return call("square", x) | call("mul", x, x) | call("pow", x, const(2.0))
+
+
+def _standard(x: Pattern, variance: Pattern) -> Pattern:
+    shifted = call("add", variance, _EPS)
+    root = call("sqrt", shifted)
+    inverse = call("rsqrt", shifted) | call("div", const(1.0), root) | call("pow", shifted, const(-0.5))
+    return call("div", x, root) | call("mul", x, inverse)
+
+
+_MEAN = call("mean", _X)
+_CENTRED = call("sub", _X, _MEAN)
+_VARIANCE = call("mean", _squared(_CENTRED))
+_POWER = call("mean", _squared(_X))
+_KINDS = ((True, _standard(_CENTRED, _VARIANCE), _VARIANCE), (False, _standard(_X, _POWER), _POWER))
+
+
+def _affine(inner: Pattern) -> Pattern:
+    scaled = call("mul", inner, _GAMMA)
+    return call("add", scaled | inner, _BETA) | scaled | inner
+
+
+_NORMS = tuple((centred, _affine(inner), variance) for centred, inner, variance in _KINDS)
+
+
+def _norm(root: Apply) -> Group | None:
+    for centred, pattern, variance in _NORMS:
+        found = match(pattern, root.output)
+        if found is None or (facts := _norm_facts(found, variance, centred)) is None:
+            continue
+        inside = _between(root, {id(found[_X])})
+        if inside is not None:
+            return Group("norm", root, (found[_X],), inside, facts)
+    return None
+
+
+def _norm_facts(found: Match, variance: Pattern, centred: bool) -> Norm | None:
+    x = found[_X]
+    means = [found.expr(variance), *([found.expr(_MEAN)] if centred else [])]
+    axes = {
+        tuple(sorted(a % x.spec.ndim for a in np.atleast_1d(e.attrs["axis"])))
+        if e.attrs["axis"] is not None
+        else tuple(range(x.spec.ndim))
+        for e in means
+    }
+    count = len(next(iter(axes)))
+    if axes != {tuple(range(x.spec.ndim - count, x.spec.ndim))} or not all(e.attrs["keepdims"] for e in means):
+        return None
+    eps = np.asarray(constant_value(found[_EPS]))
+    if eps.size != 1 or not float(eps.reshape(())) > 0:
+        return None
+    tail, vectors = x.shape[x.spec.ndim - count :], []
+    for part, neutral in ((_GAMMA, 1.0), (_BETA, 0.0)):
+        value = np.asarray(constant_value(found[part]) if part in found else neutral, np.float64)
+        value = value.reshape(value.shape[max(value.ndim - count, 0) :]) if value.size <= np.prod(tail) else value
+        if not np.isfinite(value).all() or np.broadcast_shapes(value.shape, tail) != tail:
+            return None
+        vectors.append(np.ascontiguousarray(np.broadcast_to(value, tail)))
+    return Norm(count, float(eps.reshape(())), centred, *vectors)
+
+
+# ---------------------------------------------------------------- products with a factor
+
+_FACTOR = const().where(lambda node: node.spec.size == 1)
+_PRODUCT = call("matmul", any_(), any_()).where(lambda node: is_product(node.expr))
+_SCALED = call("mul", _PRODUCT, _FACTOR) | call("div", _PRODUCT, _FACTOR)
+
+
+def _product(root: Apply) -> Group | None:
+    if is_product(root):
+        return Group("product", root, _computed(root), (), 1.0)
+    found = match(_SCALED, root.output)
+    if found is None or len(found[_PRODUCT].users) != 1 or _is_output(found[_PRODUCT]):
+        return None
+    factor = float(np.asarray(constant_value(found[_FACTOR])).reshape(()))
+    factor = 1 / factor if root.op == "div" and factor else factor
+    if not 0 < factor < np.inf or root.output.shape != found[_PRODUCT].shape:
+        return None
+    inner = found.expr(_PRODUCT)
+    return Group("product", root, _computed(inner), (inner,), factor)
+
+
+# ---------------------------------------------------------------- functions of one value
+
+
+def is_arithmetic(expr: Apply) -> bool:
+    """True for a sum, a quotient and the like of two numbers each."""
+    return len(expr.inputs) == 2 and _kind(expr) in ("add", "pair", "part")
+
+
+def _pointwise(expr: Any) -> bool:
+    """True for an op that computes each number from one number of each computed operand."""
+    if not isinstance(expr, Apply) or is_bias(expr) or len(expr.outputs) != 1:
+        return False
+    if is_arithmetic(expr):
+        return all(n.spec.size == 1 for n in expr.inputs if isinstance(n.expr, Constant))
+    return _kind(expr) in ("table", "part", "clamp")
+
+
+def _function(root: Apply, *, part: bool) -> Group | None:
+    """The longest chain that is a function of one value; clamps of a layer's results stay with the layer."""
+    chosen = None
+    if not _pointwise(root):
+        return None
+    exprs = {id(root): root}
+    while True:
+        data = {id(n): n for e in exprs.values() for n in _computed(e) if id(n.expr) not in exprs}
+        if len(data) == 1 and next(iter(data.values())).shape == root.output.shape:
+            chosen = (*data.values(),), dict(exprs)
+        further = next((n.expr for n in data.values() if _joins(n, exprs)), None)
+        if not isinstance(further, Apply):
+            break
+        exprs[id(further)] = further
+    if chosen is None:
+        return None
+    data, exprs = chosen
+    kinds = {_kind(e) for e in exprs.values()}
+    if kinds == {"clamp"} or (kinds == {"part"} and len(exprs) == 1 and not part):
+        return None
+    return Group("function", root, data, tuple(e for e in exprs.values() if e is not root))
+
+
+def _joins(node: TensorNode, exprs: dict[int, Apply]) -> bool:
+    """True if the op that makes a value may belong to the chain that reads it."""
+    if not _pointwise(node.expr) or _is_output(node) or any(id(u) not in exprs for u in node.users):
+        return False
+    source = node.expr.inputs[0].expr
+    return _kind(node.expr) != "clamp" or _kind(source) not in ("weighted", "add", "pair")
+
+
+def _kind(expr: Any) -> str:
+    rule = rule_of(expr.op) if isinstance(expr, Apply) else None
+    return rule.kind if rule is not None else ""
+
+
+# ---------------------------------------------------------------- graphs
+
+
+def _computed(expr: Apply) -> tuple[TensorNode, ...]:
+    return tuple(n for n in expr.inputs if not isinstance(n.expr, Constant))
+
+
+def _is_output(node: TensorNode) -> bool:
+    return any(n is node for n in node.graph.outputs)
+
+
+def _between(root: Any, ends: set[int]) -> tuple[Apply, ...] | None:
+    """The ops before `root` up to the values `ends`; None if something else reads one of their results."""
+    exprs: dict[int, Apply] = {}
+    waiting = [root]
+    while waiting:
+        for node in _computed(waiting.pop()):
+            if id(node) not in ends and id(node.expr) not in exprs and isinstance(node.expr, Apply):
+                exprs[id(node.expr)] = node.expr
+                waiting.append(node.expr)
+    private = all(
+        not _is_output(e.output) and all(u is root or id(u) in exprs for u in e.output.users) for e in exprs.values()
+    )
+    return tuple(exprs.values()) if private else None
+
+
+def evaluate(group: Group, x: np.ndarray, run: Callable[..., np.ndarray]) -> np.ndarray:
+    """The function of a group at x [n]; `run(expr, arrays)` computes one op."""
+    values: dict[int, np.ndarray] = {id(group.data[0]): x}
+
+    def value(node: TensorNode) -> np.ndarray:
+        if isinstance(node.expr, Constant):
+            return np.asarray(constant_value(node)).reshape(1)
+        if id(node) not in values:
+            assert isinstance(node.expr, Apply), "a function is made of ops"
+            values[id(node)] = run(node.expr, [value(n) for n in node.expr.inputs])
+        return values[id(node)]
+
+    return np.broadcast_to(value(group.root.output), x.shape)
+
+
+def groups_of(exprs: Iterable[Apply]) -> list[Group]:
+    """The groups among ops, the longest first at every end; none shares an op with another."""
+    taken: set[int] = set()
+    found = []
+    for expr in reversed(list(exprs)):
+        if id(expr) in taken or len(expr.outputs) != 1 or not isinstance(expr.outputs[0], TensorNode):
+            continue
+        group = group_of(expr.output)
+        if group is not None:
+            taken.update(id(e) for e in (group.root, *group.inside))
+            found.append(group)
+    return found
