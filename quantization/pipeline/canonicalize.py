@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from megengine.quantization.pipeline.activations import name_activations
+from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import remove_dead
@@ -17,6 +18,9 @@ from megengine.traced_module.patterns import any_, call, const
 _X = any_()
 _STATISTICS = [const() for _ in range(4)]
 _NORM = call("batch_norm", _X, *_STATISTICS)
+_GAIN, _SHIFT = const(), const()
+_SCALED = call("mul", _X, _GAIN)
+_AFFINE = call("add", _SCALED, _SHIFT) | _SCALED
 
 
 def _part(m: Found) -> TensorNode:
@@ -36,7 +40,10 @@ def _layer(m: Found) -> TensorNode:
     Its one weight a channel has a scale of its own, so that rounding it to an integer changes nothing.
     """
     gamma, beta, mean, variance = (np.asarray(constant_value(m[p]), np.float64).reshape(-1) for p in _STATISTICS)
-    step, channels = norm_map(gamma, beta, mean, variance, m.root.expr.attrs["eps"]), len(gamma)
+    return _depthwise(m, norm_map(gamma, beta, mean, variance, m.root.expr.attrs["eps"]), len(gamma))
+
+
+def _depthwise(m: Found, step: tuple[np.ndarray, np.ndarray], channels: int) -> TensorNode:
     weight, bias = absorbed(np.ones((channels, 1, 1, 1), np.float32), None, step, groups=channels)
     name, window = m.root.name, {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": channels}
     inputs = (m[_X], m.constant(weight, f"{name}_weight"), m.constant(bias, f"{name}_bias"))
@@ -77,6 +84,29 @@ def _pictures(m: Found) -> TensorNode:
     return m.apply("transpose", y, attrs={"perm": (0, 2, 1, 3, 4)}, name=f"{name}_volume")
 
 
+def _by_channel(node: TensorNode, channels: int) -> np.ndarray | None:
+    """One number a channel of [N,C,H,W], from a constant that broadcasts to it; None for others."""
+    value = np.asarray(constant_value(node), np.float64)
+    shape = (1,) * (4 - value.ndim) + value.shape
+    if channels < 2 or shape not in ((1, channels, 1, 1), (1, 1, 1, 1)):
+        return None
+    return np.broadcast_to(value.reshape(-1), channels)
+
+
+def _affine_layer(m: Found) -> TensorNode | None:
+    """Products and sums with a number a channel as a 1x1 depthwise convolution, which rounds once."""
+    channels = m[_X].shape[1]
+    gain = _by_channel(m[_GAIN], channels)
+    shift = _by_channel(m[_SHIFT], channels) if _SHIFT in m else np.zeros(channels)
+    if gain is None or shift is None or (m[_GAIN].spec.size == 1 and (_SHIFT not in m or m[_SHIFT].spec.size == 1)):
+        return None  # a function of one value
+    return _depthwise(m, (gain, shift), channels)
+
+
+def _computed_picture(m: Found) -> bool:
+    return m[_X].spec.ndim == 4 and isinstance(m[_X].expr, Apply) and m.root.shape == m[_X].shape
+
+
 RULES = (
     # integer layers have two spatial axes
     Rule("volume_as_pictures", _VOLUME, _pictures),
@@ -84,16 +114,18 @@ RULES = (
     Rule("split_as_slices", call("split", _X), _part, shared=True),
     # that no convolution before it could take
     Rule("norm_as_layer", _NORM, _layer, when=lambda m: m[_X].spec.ndim == 4),
+    Rule("affine_as_layer", _AFFINE, _affine_layer, when=_computed_picture),
 )
 
 
 def canonicalize(graph: InternalGraph) -> InternalGraph:
     """A copy with constants computed, batch norms and constant additions folded into convolutions, activations that
-    are spelled out named, splits opened into slices, other batch norms as layers, and volumes as pictures.
+    are spelled out named, splits opened into slices, other batch norms and affine maps by channels as layers, and
+    volumes as pictures.
     """
     g = graph.clone()
     run_passes(g)
     name_activations(g)
-    rewrite(g, RULES)
+    rewrite(g, RULES, last_first=True)
     remove_dead(g)
     return g

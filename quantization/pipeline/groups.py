@@ -109,14 +109,23 @@ def _norm_facts(found: Match, variance: Pattern, centred: bool) -> Norm | None:
     eps = np.asarray(constant_value(found[_EPS]))
     if eps.size != 1 or not float(eps.reshape(())) > 0:
         return None
-    tail, vectors = x.shape[x.spec.ndim - count :], []
-    for part, neutral in ((_GAMMA, 1.0), (_BETA, 0.0)):
-        value = np.asarray(constant_value(found[part]) if part in found else neutral, np.float64)
-        value = value.reshape(value.shape[max(value.ndim - count, 0) :]) if value.size <= np.prod(tail) else value
-        if not np.isfinite(value).all() or np.broadcast_shapes(value.shape, tail) != tail:
-            return None
-        vectors.append(np.ascontiguousarray(np.broadcast_to(value, tail)))
-    return Norm(count, float(eps.reshape(())), centred, *vectors)
+    tail = x.shape[x.spec.ndim - count :]
+    gamma, beta = (_along_row(found, part, neutral, tail) for part, neutral in ((_GAMMA, 1.0), (_BETA, 0.0)))
+    if gamma is None or beta is None:
+        return None
+    return Norm(count, float(eps.reshape(())), centred, gamma, beta)
+
+
+def _along_row(found: Match, part: Pattern, neutral: float, tail: tuple[int, ...]) -> np.ndarray | None:
+    """A constant operand in the shape of a row; None if rows differ in it, or it is not finite."""
+    value = np.asarray(constant_value(found[part]) if part in found else neutral, np.float64)
+    if value.size and (value == value.flat[0]).all():
+        value = value.reshape(-1)[0]
+    elif value.shape[: -len(tail)] != (1,) * (value.ndim - len(tail)):
+        return None
+    value = value.reshape(value.shape[-len(tail) :])
+    fits = np.isfinite(value).all() and all(n in (1, m) for n, m in zip(value.shape[::-1], tail[::-1], strict=False))
+    return np.ascontiguousarray(np.broadcast_to(value, tail)) if fits else None
 
 
 # ---------------------------------------------------------------- products with a factor

@@ -180,3 +180,35 @@ def test_excluding_one_op_of_a_function_leaves_all_of_it_in_float():
     model = quantize_model(graph, b.data(), QuantConfig(exclude=("op:erf",)))
     assert {one.op for one in model.report.floating} >= {"erf", "mul"}
     assert {one.reason for one in model.report.floating} == {"excluded by 'op:erf'"}
+
+
+def spread(b, x, axes):
+    c = b.op("sub", x, b.op("mean", x, axis=axes, keepdims=True))
+    power = b.op("mean", b.op("square", c), axis=axes, keepdims=True)
+    return b.op("div", c, b.op("sqrt", b.op("add", power, b.g.constant(np.full((), 1e-5, np.float32)))))
+
+
+def test_instance_norm_is_a_norm_and_a_layer_by_channels():
+    b = Builder()
+    y = spread(b, b.conv(b.x, 4, label="first"), (2, 3))
+    y = b.op("add", b.op("mul", y, b.constant((1, 4, 1, 1))), b.constant((4, 1, 1)))
+    model = checked(b, b.op("add", y, b.conv(y, 4, label="last")))
+    assert ops(model.integer_graph)[:5] == ["quantize", "qconv2d", "qnorm", "qconv2d", "qconv2d"]
+
+
+def test_group_norm_is_a_norm_of_rows_and_a_layer_by_channels():
+    b = Builder()
+    x = b.conv(b.x, 4, label="first")
+    y = spread(b, b.op("reshape", x, shape=(2, 2, 128)), (2,))
+    y = b.op("mul", y, b.g.constant(np.ones((1, 2, 1), np.float32)))  # as exporters write it
+    y = b.op("mul", b.op("reshape", y, shape=(2, 4, 8, 8)), b.constant((1, 4, 1, 1)))
+    model = checked(b, b.conv(y, 4, label="last"))
+    assert ops(model.integer_graph).count("qnorm") == 1
+    assert not model.report.floating
+
+
+def test_factors_that_differ_by_row_are_no_part_of_a_norm():
+    b = Rows((2, 6, 6))
+    y = b.op("mul", b.norm(b.linear(b.x, 6), affine=False), b.constant((1, 6, 1)))
+    model = checked(b, b.linear(y, 4, "head"))
+    assert {"qnorm", "qmul"} <= set(ops(model.integer_graph))

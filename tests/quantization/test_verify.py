@@ -3,7 +3,7 @@ import json
 
 import numpy as np
 import pytest
-from quant_nets import concat_net, residual_net, transposed_net
+from quant_nets import Builder, concat_net, residual_net, transposed_net
 
 from megengine.core.errors import OptionError
 from megengine.dispatch import get_op, reference_runner
@@ -99,3 +99,14 @@ def test_specification_runs_no_kernel():
         spoiled = specification(model.integer_graph, b.data(1))
     clean = specification(model.integer_graph, b.data(1))
     assert all(np.array_equal(spoiled[k], clean[k]) for k in clean)
+
+
+def test_an_error_in_a_float_op_between_integers_is_named_there():
+    b = Builder()
+    x = b.relu(b.conv(b.x, 4, label="first"), label="act")
+    x = b.op("asinh", x, label="middle")
+    graph = b.done(b.conv(b.op("log_softmax", x, axis=1, label="behind"), 4, label="last"))
+    model = quantize_model(graph, b.data())
+    with one_step_error("asinh", lambda p: True):
+        result = verify(model, b.data(1, seed=5), threads=(1,))
+    assert [(run.node, run.op) for run in result.runs] == [("middle", "asinh")] * 2
