@@ -228,6 +228,7 @@ define(
     ONNX_WRITER,
     lambda: [Sample((sample_values(3, 1),), {"shape": (2, 3, 4)}), Sample((sample_values(1),), {"shape": (0,)})],
     moves=True,
+    quant=MOVES_INTEGERS,
     lift=lambda attrs: {"shape": (1, *attrs["shape"])},
 )
 

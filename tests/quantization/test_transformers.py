@@ -212,3 +212,11 @@ def test_factors_that_differ_by_row_are_no_part_of_a_norm():
     y = b.op("mul", b.norm(b.linear(b.x, 6), affine=False), b.constant((1, 6, 1)))
     model = checked(b, b.linear(y, 4, "head"))
     assert {"qnorm", "qmul"} <= set(ops(model.integer_graph))
+
+
+def test_pixels_repeated_by_broadcasting_stay_integers():
+    b = Builder()
+    y = b.op("reshape", b.conv(b.x, 4, label="first"), shape=(2, 4, 8, 1, 8, 1))
+    y = b.op("reshape", b.op("broadcast_to", y, shape=(2, 4, 8, 2, 8, 2)), shape=(2, 4, 16, 16))
+    model = checked(b, b.conv(y, 4, label="last"))
+    assert not model.report.floating
