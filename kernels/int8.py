@@ -127,8 +127,8 @@ def _depthwise_usable(problem: Problem) -> str | None:
     w = problem.inputs[1].shape
     if w[1] != 1 or w[0] != problem.attrs.groups:
         return "not depthwise (one input and one output channel a group)"
-    if problem.attrs.dtype == "float32":
-        return "float32 output"
+    if problem.attrs.dtype == "float32" and len(problem.inputs) > 5:
+        return "float32 output with a residual"
     return _product_usable(problem)
 
 

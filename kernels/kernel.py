@@ -65,7 +65,8 @@ class StepKernel:
     `usable`, with the values of the constants. `inplace_input` is the input whose memory the output must share (a
     residual that is summed in place). `run` is the eager form, if any; `native.step_kernel` makes it from the step. A
     kernel that is `free` adds in an order of its own, so its results differ from the reference's in the last bits; no
-    plan with integers takes it, as a value behind could round otherwise.
+    plan with integers takes it, as a value behind could round otherwise. One `in_rows` takes and gives values with four
+    axes in rows, as NumPy has them. The step of one that `refuses` may refuse inputs; the reference raises then.
     """
 
     name: str
@@ -76,6 +77,8 @@ class StepKernel:
     accepts: Accepts = accept_all
     inplace_input: int | None = None
     free: bool = False
+    in_rows: bool = False
+    refuses: bool = False
 
 
 Kernel = EagerKernel | FlatKernel | StepKernel

@@ -5,37 +5,42 @@ The NumPy reference of the op's record stands behind the last entry.
 
 from __future__ import annotations
 
-from megengine.kernels import floating, int8, int8_rows, large, onednn, recurrent, small, strided, training
+from megengine.kernels import (
+    along,
+    elementwise,
+    floating,
+    int8,
+    int8_rows,
+    large,
+    onednn,
+    recurrent,
+    small,
+    strided,
+    training,
+)
 from megengine.kernels.kernel import Kernel
 
 LISTS: dict[str, tuple[Kernel, ...]] = {
     # ---------------------------------------------------------------- arithmetic
-    "add": (
-        large.numpy_large_add,
-        floating.own_add,
-        floating.own_channel_add,
-        strided.own_broadcast_add,
-        small.own_small_add,
-    ),
-    "sub": (large.numpy_large_sub, strided.own_broadcast_sub, small.own_small_sub),
-    "mul": (
-        large.numpy_large_mul,
-        floating.own_mul,
-        floating.own_channel_mul,
-        strided.own_broadcast_mul,
-        small.own_small_mul,
-    ),
-    "div": (strided.own_broadcast_div, small.own_small_div),
-    "maximum": (strided.own_broadcast_maximum,),
-    "minimum": (strided.own_broadcast_minimum,),
-    "sum": (floating.own_row_sum, small.own_small_sum),
-    "mean": (floating.own_mean, floating.own_row_mean, small.own_small_mean),
+    "add": (large.numpy_large_add, elementwise.own_elementwise, small.own_small_add),
+    "sub": (large.numpy_large_sub, elementwise.own_elementwise, small.own_small_sub),
+    "mul": (large.numpy_large_mul, elementwise.own_elementwise, small.own_small_mul),
+    "div": (elementwise.own_elementwise, small.own_small_div),
+    **dict.fromkeys(elementwise.OPS, (elementwise.own_elementwise,)),
+    "sum": (along.own_sum, small.own_small_sum),
+    "mean": (along.own_mean, small.own_small_mean),
+    "prod": (along.own_prod,),
+    "max": (along.own_extreme,),
+    "min": (along.own_extreme,),
+    "argmax": (along.own_place,),
+    "argmin": (along.own_place,),
+    "cumsum": (along.own_running_sum,),
+    "topk": (along.own_top,),
     "matmul": (small.own_small_matmul, onednn.onednn_matmul_rows, onednn.onednn_matmul),
     # ---------------------------------------------------------------- activations
-    "relu": (large.numpy_large_relu, floating.own_relu, small.own_small_relu),
+    "relu": (large.numpy_large_relu, elementwise.own_elementwise, small.own_small_relu),
     "relu_backward": (small.own_small_relu_backward, training.own_relu_backward),
-    "relu6": (floating.own_relu6,),
-    "clip": (floating.own_clip,),
+    "relu6": (elementwise.own_elementwise,),
     "sigmoid": (small.own_small_function, floating.own_function),
     "silu": (small.own_small_function, floating.own_function),
     "hsigmoid": (small.own_small_function, floating.own_function),
@@ -48,13 +53,9 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
     # ---------------------------------------------------------------- functions of one value
     "exp": (small.own_small_function, floating.own_function),
     "log": (small.own_small_function, floating.own_function),
-    "sqrt": (floating.own_step_function,),
-    "rsqrt": (floating.own_step_function,),
-    "square": (floating.own_step_function,),
-    "abs": (floating.own_step_function,),
-    "neg": (floating.own_step_function,),
     # ---------------------------------------------------------------- softmax
-    "softmax": (floating.own_softmax,),
+    "softmax": (along.own_softmax, along.own_flat_softmax),
+    "log_softmax": (along.own_softmax, along.own_flat_softmax),
     # ---------------------------------------------------------------- convolution, pooling, normalisation
     "conv2d": (small.own_small_conv2d, onednn.onednn_conv2d),
     "conv2d_backward_weight": (onednn.onednn_backward_weight,),
@@ -65,15 +66,19 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
     "conv3d_backward_data": (onednn.onednn_backward_data,),
     "conv_transpose3d": (onednn.onednn_windows,),
     "fused_conv2d": (onednn.onednn_fused_conv2d,),
+    "fused_norm": (along.own_norm,),
     "fused_linear": (onednn.onednn_fused_linear,),
     "max_pool2d": (floating.own_max_pool2d, int8.int8_max_pool2d),
     "max_pool2d_backward": (training.own_max_pool2d_backward,),
+    "resize": (floating.own_resize,),
     "avg_pool2d": (floating.own_avg_pool2d,),
     "pool": (onednn.onednn_pool,),
     "recurrent": (recurrent.own_recurrent, recurrent.own_recurrent_rows),
     "batch_norm_training": (training.own_batch_norm_training,),
     "batch_norm_training_backward": (training.own_batch_norm_training_backward,),
     # ---------------------------------------------------------------- moves
+    "index": (along.own_take,),
+    "one_hot": (along.own_one_hot,),
     "reshape": (small.view_reshape,),
     "transpose": (strided.own_strided_transpose, small.own_small_transpose),
     "slice": (strided.own_strided_slice, small.own_small_slice),

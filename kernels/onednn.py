@@ -117,7 +117,8 @@ def _activation(problem: Problem) -> tuple[str, Any]:
 
 def _linear_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
     assert _module is not None
-    (m, k), n = problem.inputs[0].shape, problem.inputs[1].shape[0]
+    n, k = problem.inputs[1].shape
+    m = problem.inputs[0].size // k
     weights, bias = _dense(constants[1]), _dense(constants[2])
     activation, after = _activation(problem)
     return _module.linear_step(m, k, n, "float32", "float32", weights, None, bias, activation, 0.0, 0.0, "", 1.0, after)
@@ -311,7 +312,12 @@ onednn_backward_data = EagerKernel("onednn_backward_data", _data_gradient, _floa
 onednn_windows = step_kernel("onednn_windows", _window_step, _windows_usable, packs=_WEIGHTS)
 onednn_pool = StepKernel("onednn_pool", _pool_step, _pool_usable, free=True)
 onednn_fused_conv2d = step_kernel("onednn_fused_conv2d", _conv_step, _float_usable, packs=_WEIGHTS, inplace_input=3)
-onednn_fused_linear = step_kernel("onednn_fused_linear", _linear_step, _float_usable, packs=_WEIGHTS)
+onednn_fused_linear = step_kernel(
+    "onednn_fused_linear",
+    _linear_step,
+    lambda problem: linear_rank(problem) or _float_usable(problem),
+    packs=_WEIGHTS,
+)
 onednn_matmul_rows = StepKernel(
     "onednn_matmul_rows", _rows_step, _rows_usable, packs=(1,), accepts=_constant_matrix, free=True
 )  # eager calls: NumPy's product, which packs nothing

@@ -6,6 +6,7 @@ a plan. The step walks the strides and the offset of the result.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +18,9 @@ from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.kernels import _core
 from megengine.kernels.kernel import MakeStep, StepKernel
-from megengine.kernels.problem import Problem, float32_only
+from megengine.kernels.problem import Problem
 
-BINARY = ("add", "sub", "mul", "div", "maximum", "minimum")  # in the order of the native enumeration
+BINARY = ("add", "sub", "mul", "div")  # in the order of the native enumeration
 _MOST_MOVES = 4096  # beyond them the walk over the moves is what takes the time
 
 
@@ -128,8 +129,32 @@ def _split_step(problem: Problem, strides: Strides) -> Any:
     return _step(problem, moves)
 
 
+def _regions(n: int, before: int, after: int, *, mode: str) -> list[tuple[slice, slice]]:
+    """Where ranges of a padded axis of length n come from: (place in the result, elements of the axis)."""
+    if mode == "edge":
+        first, last = slice(0, 1), slice(n - 1, n)
+    else:
+        first, last = slice(before, 0, -1), slice(n - 2, n - 2 - after if n - 2 - after >= 0 else None, -1)
+    regions = [(slice(before, before + n), slice(None))]
+    regions += [(slice(0, before), first)] if before else []
+    return regions + ([(slice(before + n, before + n + after), last)] if after else [])
+
+
+def _mirrored_step(problem: Problem, strides: Strides) -> Any:
+    a, x, y, moves = problem.attrs, problem.inputs[0], problem.outputs[0], []
+    axes = [_regions(n, *ends, mode=a.mode) for n, ends in zip(x.shape, a.widths, strict=True)]
+    for parts in itertools.product(*axes):
+        to, of = (tuple(part[k] for part in parts) for k in (0, 1))
+        target = _place(1, y, strides, lambda v, to=to: v[to])
+        source = _place(0, x, strides, lambda v, of=of, shape=target.shape: np.broadcast_to(v[of], shape))
+        moves.append((source, target))
+    return _step(problem, moves)
+
+
 def _pad_step(problem: Problem, strides: Strides) -> Any:
     a, x = problem.attrs, problem.inputs[0]
+    if a.mode != "constant":
+        return _mirrored_step(problem, strides)
     inside = tuple(slice(before, before + n) for n, (before, _) in zip(x.shape, a.widths, strict=True))
     moves = [(_place(0, x, strides), _place(1, problem.outputs[0], strides, lambda y: y[inside]))]
     value, storage = a.value, storage_of(x.dtype)
@@ -174,9 +199,7 @@ def _same_types(problem: Problem) -> str | None:
     return _few(problem) if len(kinds) == 1 else f"types {sorted(map(str, kinds))} differ"
 
 
-def _constant_padding(problem: Problem) -> str | None:
-    if problem.attrs.mode != "constant":
-        return f"mode {problem.attrs.mode}"
+def _padding(problem: Problem) -> str | None:
     if not problem.inputs[0].shape:
         return "no axes"
     dtype = problem.inputs[0].dtype
@@ -195,19 +218,18 @@ def _set_ranges(problem: Problem) -> str | None:
 # ---------------------------------------------------------------- arithmetic that broadcasts
 
 
-def _broadcast_step(problem: Problem, strides: Strides) -> Any:
+def _broadcast_step(problem: Problem) -> Any:
     out = problem.outputs[0]
-    a, b = (_place(i, s, strides, lambda x: np.broadcast_to(x, out.shape)) for i, s in enumerate(problem.inputs))
-    y = _place(2, out, strides)
+    a, b = (_place(i, s, _dense, lambda x: np.broadcast_to(x, out.shape)) for i, s in enumerate(problem.inputs))
     kind = BINARY.index(problem.op)
-    return _core.broadcast_step(kind, list(out.shape), list(y.strides), list(a.strides), list(b.strides))
+    return _core.broadcast_step(kind, list(out.shape), list(_dense(out)), list(a.strides), list(b.strides))
 
 
 MOVES: dict[str, tuple[Callable[[Problem], str | None], Callable[[Problem, Strides], Any]]] = {
     **dict.fromkeys(_VIEWS, (_same_types, _view_step)),
     "concat": (_same_types, _concat_step),
     "split": (_same_types, _split_step),
-    "pad": (_constant_padding, _pad_step),
+    "pad": (_padding, _pad_step),
     "set_index": (_set_ranges, _set_step),
 }
 
@@ -218,16 +240,12 @@ def _in_plan(make: Callable[[Problem, Strides], Any]) -> MakeStep:
 
 def flat_step(problem: Problem) -> Any:
     """The step of a move, or of arithmetic that broadcasts, on C-contiguous arrays."""
-    return (_broadcast_step if problem.op in BINARY else MOVES[problem.op][1])(problem, _dense)
+    return _broadcast_step(problem) if problem.op in BINARY else MOVES[problem.op][1](problem, _dense)
 
 
 def _move(op: str) -> StepKernel:
     usable, make = MOVES[op]
     return StepKernel(f"own_strided_{op}", _in_plan(make), usable)
-
-
-def _broadcast(op: str) -> StepKernel:
-    return StepKernel(f"own_broadcast_{op}", _in_plan(_broadcast_step), float32_only)
 
 
 own_strided_transpose = _move("transpose")
@@ -238,9 +256,3 @@ own_strided_concat = _move("concat")
 own_strided_split = _move("split")
 own_strided_pad = _move("pad")
 own_strided_set_index = _move("set_index")
-own_broadcast_add = _broadcast("add")
-own_broadcast_sub = _broadcast("sub")
-own_broadcast_mul = _broadcast("mul")
-own_broadcast_div = _broadcast("div")
-own_broadcast_maximum = _broadcast("maximum")
-own_broadcast_minimum = _broadcast("minimum")

@@ -29,7 +29,7 @@ def in_float32(function: Function, otherwise: Function) -> Function:
 def _horner(factors: Sequence[float], x: np.ndarray) -> np.ndarray:
     p = np.full_like(x, factors[0])
     for factor in factors[1:]:
-        p = p * x + np.float32(factor)
+        p = p * x + x.dtype.type(factor)
     return p
 
 
@@ -110,3 +110,40 @@ softplus = in_float32(
     lambda x: np.where(x > 0, x, np.float32(0)) + _log1p(_exp(np.where(x < 0, x, -x))),
     lambda x: np.logaddexp(x, 0).astype(x.dtype),
 )
+
+
+def _whole_power(x: np.ndarray) -> np.ndarray:
+    """log|x| in float64."""
+    whole = np.abs(x)
+    tiny = whole < np.finfo(F32).smallest_normal
+    bits = np.where(tiny, whole * np.float32(8388608), whole).view(np.int32)
+    exponent = (bits - np.int32(0x3F3504F3)) >> 23
+    m = (bits - exponent * np.int32(1 << 23)).view(F32).astype(np.float64)
+    s = (m - 1) / (m + 1)
+    p = _horner([1 / n for n in range(17, 0, -2)], s * s)
+    log = np.where(tiny, exponent - 23, exponent).astype(np.float64) * 0.6931471805599453 + 2 * s * p
+    log = np.where(whole == 0, -np.inf, np.where(np.isinf(whole), np.inf, log))
+    return np.where(np.isnan(x), np.nan, log)
+
+
+def _pow(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    v = y.astype(np.float64) * _whole_power(x)
+    undefined = np.isnan(v)
+    v = np.minimum(np.where((v < -160) | undefined, -160, v), 160)
+    n = (v * 1.4426950408889634 + 6755399441055744) - 6755399441055744
+    q = _horner([1 / math.factorial(k) for k in range(12, -1, -1)], v - n * 0.6931471805599453)
+    size = (q * ((n.astype(np.int64) + 1023) << 52).view(np.float64)).astype(F32)
+    size = np.where(undefined, np.float32(np.nan), size)
+    integral, half = np.floor(y) == y, y * np.float32(0.5)
+    signed = np.where(integral & (np.floor(half) != half) & np.signbit(x), -size, size)
+    real = np.where((x < 0) & ~np.isinf(x) & ~integral, np.float32(np.nan), signed)
+    return np.where((y == 0) | (x == 1) | ((x == -1) & np.isinf(y)), np.float32(1), real)
+
+
+def power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """X to the power y, elementwise."""
+    with np.errstate(all="ignore"):
+        if x.dtype != F32:
+            return np.power(x, y)
+        x, y = np.broadcast_arrays(x, y)
+        return _pow(np.array(np.atleast_1d(x)), np.array(np.atleast_1d(y))).reshape(x.shape)

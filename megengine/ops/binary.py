@@ -27,6 +27,7 @@ from megengine.dispatch import (
     public,
     zero_gradient,
 )
+from megengine.kernels.reference import functions
 from megengine.ops.common import (
     BOOL,
     as_tensor,
@@ -133,11 +134,6 @@ def _divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.true_divide(x, y)
 
 
-def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return np.power(x, y)
-
-
 def _check_divisor(name: str, y: np.ndarray) -> None:
     if y.dtype.kind in "iu" and y.size and not np.all(y):
         raise DivisionByZeroError(f"{name}: integer division by zero; expected a divisor without zeros")
@@ -220,7 +216,7 @@ binary(
     domain=(0.5, 3.0),
     quant=_PART,
 )
-binary("pow", _power, _pow_vjp, onnx=OnnxRule("Pow", read=False), domain=(0.5, 3.0), quant=_PART)
+binary("pow", functions.power, _pow_vjp, onnx=OnnxRule("Pow", read=False), domain=(0.5, 3.0), quant=_PART)
 binary(
     "floor_div",
     _floor_divide,

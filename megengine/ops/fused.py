@@ -1,19 +1,20 @@
-"""Fused float ops: what plans make of convolution or linear with bias, residual and activation."""
+"""Fused ops: what plans make of a layer with bias, residual and activation, and of elementwise ops in a row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from megengine.core.errors import OptionError, ShapeError
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import Sample, define, no_onnx, not_differentiable, registry
+from megengine.dispatch import ErrorSample, Sample, define, no_onnx, not_differentiable, registry
 from megengine.kernels.reference import conv as reference
 from megengine.kernels.reference.order import in_order
 from megengine.ops import unary  # noqa: F401  (defines the activations)
-from megengine.ops.common import noise, refuse_quantized
+from megengine.ops.common import lift_plain, noise, refuse_quantized
 from megengine.ops.conv import infer_conv, window_macs
 from megengine.ops.matmul import product_macs
 
@@ -48,9 +49,9 @@ def _conv(x: Any, w: Any, b: Any, *r: Any, activation: str, **geometry: Any) -> 
 def _linear_infer(x: TensorSpec, w: TensorSpec, b: TensorSpec, *, activation: str) -> TensorSpec:
     _check_activation("fused_linear", activation)
     refuse_quantized("fused_linear", x, w, b)
-    if x.ndim != 2 or w.ndim != 2 or x.shape[1] != w.shape[1] or b.shape != (w.shape[0],):
-        raise ShapeError(f"fused_linear: x {x.shape}, w {w.shape}, b {b.shape}; expected [M,K], [N,K], [N]")
-    return TensorSpec((x.shape[0], w.shape[0]), x.dtype, x.device)
+    if x.ndim < 2 or w.ndim != 2 or x.shape[-1] != w.shape[1] or b.shape != (w.shape[0],):
+        raise ShapeError(f"fused_linear: x {x.shape}, w {w.shape}, b {b.shape}; expected [...,M,K], [N,K], [N]")
+    return TensorSpec((*x.shape[:-1], w.shape[0]), x.dtype, x.device)
 
 
 _GEOMETRY = {"stride": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 1}
@@ -77,9 +78,76 @@ define(
 define(
     "fused_linear",
     _linear_infer,
-    lambda x, w, b, activation: _activate(in_order(x) @ in_order(w).T + b, activation),
+    lambda x, w, b, activation: _activate(in_order(x) @ in_order(w).swapaxes(-1, -2) + b, activation),
     _MADE_BY_PASSES,
     no_onnx("exported before fusion"),
-    lambda: [Sample((noise(3, 5), noise(4, 5), noise(4)), {"activation": a}, False) for a in ACTIVATIONS],
+    lambda: [
+        *(Sample((noise(3, 5), noise(4, 5), noise(4)), {"activation": a}, False) for a in ACTIVATIONS),
+        Sample((noise(2, 3, 6, 5), noise(4, 5), noise(4)), {"activation": "relu"}, False),
+    ],
     macs=product_macs,
+    lift=lift_plain,
+)
+
+
+def _values(program: Any, first: tuple[Any, ...], of: Callable[..., Any]) -> Any:
+    """The result of a program: `of(op, *operands, **attributes)` gives the value of an instruction."""
+    values = list(first)
+    for op, attrs, sources in program:
+        values.append(of(registry[op], *(values[i] for i in sources), **dict(attrs)))
+    return values[-1]
+
+
+_CENTRED = (("sub", (), (0, 1)), ("square", (), (2,)), ("floor", (), (0,)), ("maximum", (), (3, 4)))
+define(
+    "elementwise",
+    lambda *inputs, program: _values(program, inputs, lambda op, *specs, **attrs: op.infer(*specs, **attrs)),
+    lambda *inputs, program: _values(program, inputs, lambda op, *arrays, **attrs: op.reference(*arrays, **attrs)),
+    _MADE_BY_PASSES,
+    no_onnx("exported before fusion"),
+    lambda: [Sample((noise(2, 3, 4, 5), noise(3, 1, 1)), {"program": _CENTRED}, False)],
+    lift=lift_plain,
+)
+
+
+def _norm_infer(
+    x: TensorSpec, *factors: TensorSpec, axes: int, eps: float, centred: bool, reciprocal: bool
+) -> TensorSpec:
+    refuse_quantized("fused_norm", x, *factors)
+    tail = x.shape[x.ndim - axes :]
+    if not 1 <= axes <= x.ndim or any(f.shape != tail for f in factors):
+        raise ShapeError(
+            f"fused_norm: x {x.shape}, factors {[f.shape for f in factors]}; expected them of the last axes"
+        )
+    return x
+
+
+def _norm(x: Any, *factors: Any, axes: int, eps: float, centred: bool, reciprocal: bool) -> np.ndarray:
+    def mean(y: np.ndarray) -> np.ndarray:
+        total = np.add.reduce(y, axis=tuple(range(x.ndim - axes, x.ndim)), keepdims=True)
+        return total / y.dtype.type(math.prod(x.shape[x.ndim - axes :]))
+
+    x = in_order(x)
+    y = x - mean(x) if centred else x
+    root = np.sqrt(mean(np.square(y)) + x.dtype.type(eps))
+    y = y * (1 / root) if reciprocal else y / root
+    for op, factor in zip((np.multiply, np.add), factors, strict=False):
+        y = op(y, factor)
+    return y
+
+
+_NORM = {"axes": 1, "eps": 1e-5, "centred": True, "reciprocal": False}
+define(
+    "fused_norm",
+    _norm_infer,
+    _norm,
+    _MADE_BY_PASSES,
+    no_onnx("exported before fusion"),
+    lambda: [
+        Sample((noise(3, 50), noise(50), noise(50)), _NORM, False),
+        Sample((noise(2, 3, 4, 5), noise(4, 5)), {**_NORM, "axes": 2, "centred": False}, False),
+        Sample((noise(2, 7),), {**_NORM, "reciprocal": True}, False),
+    ],
+    lambda: [ErrorSample((noise(2, 3), noise(2)), _NORM, ShapeError, "fused_norm: x .* factors .* of the last axes")],
+    lift=lift_plain,
 )

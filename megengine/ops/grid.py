@@ -11,8 +11,8 @@ import numpy as np
 
 from megengine.core.errors import ShapeError
 from megengine.dispatch import apply
+from megengine.kernels.reference.resize import cubic_weights
 from megengine.ops.common import INT32, cast, choice
-from megengine.ops.resize import cubic_weights
 from megengine.tensor import Tensor
 
 INTERPOLATIONS = ("nearest", "linear", "cubic")

@@ -24,6 +24,7 @@ from megengine.dispatch import (
     public,
 )
 from megengine.dispatch.refusal import fits
+from megengine.kernels.reference import functions
 from megengine.kernels.reference.order import in_order
 from megengine.ops.common import (
     Axes,
@@ -54,14 +55,14 @@ def _infer(name: str):
 
 def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
     x = in_order(x)
-    e = np.exp(x - np.maximum.reduce(x, axis, keepdims=True)) if x.size else x
+    e = functions.exp(x - np.maximum.reduce(x, axis, keepdims=True)) if x.size else x
     return e / np.add.reduce(e, axis, keepdims=True)  # x.sum() takes longer to come to this
 
 
 def _log_softmax(x: np.ndarray, axis: int) -> np.ndarray:
     x = in_order(x)
     d = x - np.maximum.reduce(x, axis, keepdims=True) if x.size else x
-    return d - np.log(np.add.reduce(np.exp(d), axis, keepdims=True))
+    return d - functions.log(np.add.reduce(functions.exp(d), axis, keepdims=True))
 
 
 def _softmax_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -16,41 +16,12 @@ from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import ONNX_WRITER, ErrorSample, Sample, apply, define, no_onnx, public
+from megengine.kernels.reference.resize import taps
 from megengine.ops import quantized_calls
 from megengine.ops.common import FLOAT32, Integers, cast, choice, floating, refuse_quantized, rounded_to
 from megengine.tensor import Tensor
 
-_CUBIC = -0.75  # the parameter of the cubic kernel (Keys 1981), as OpenCV has it
-Fractions = TypeVar("Fractions", np.ndarray, Tensor)
 _MODES = ("linear", "nearest", "cubic")
-
-
-def cubic_weights(t: Fractions) -> list[Fractions]:
-    """Weights of the neighbours -1, 0, 1, 2 of a point at fraction t after neighbour 0 (Keys 1981)."""
-    a = _CUBIC
-
-    def near(d: Any) -> Any:
-        return ((a + 2) * d - (a + 3)) * d * d + 1
-
-    def far(d: Any) -> Any:
-        return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-
-    return [far(t + 1), near(t), near(1 - t), far(2 - t)]
-
-
-def taps(n: int, out: int, mode: str, corners: bool) -> tuple[np.ndarray, np.ndarray]:
-    """For each of `out` positions the indices in an axis of length n and their weights, [out, taps] each."""
-    at = np.arange(out, dtype=np.float64)
-    if mode == "nearest":
-        return np.minimum(np.arange(out) * n // out, n - 1)[:, None], np.ones((out, 1))
-    outermost = (n - 1) / (out - 1) if out > 1 else 0.0
-    source = at * outermost if corners else (at + 0.5) * (n / out) - 0.5
-    source = np.maximum(source, 0) if mode == "linear" else source
-    base = np.floor(source).astype(np.int64)
-    t = source - base
-    shifts, weights = ([0, 1], [1 - t, t]) if mode == "linear" else ([-1, 0, 1, 2], cubic_weights(t))
-    index = np.clip(base[:, None] + np.array(shifts), 0, n - 1)
-    return index, np.stack(weights, -1)
 
 
 def _infer(x: TensorSpec, *, size: tuple[int, ...], mode: str, corners: bool) -> TensorSpec:

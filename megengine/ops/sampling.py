@@ -10,6 +10,7 @@ from megengine.core.dtype import is_float
 from megengine.core.errors import DeviceError, OptionError, ShapeError
 from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
+from megengine.kernels.reference.resize import cubic_weights
 from megengine.ops import quantized_calls
 from megengine.ops.common import (
     INT32,
@@ -24,7 +25,6 @@ from megengine.ops.common import (
     pair,
     rounded_to,
 )
-from megengine.ops.resize import cubic_weights
 from megengine.tensor import Tensor
 
 _VISION = "megengine.functional.vision"

@@ -2,7 +2,7 @@
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,17 @@ from megengine.kernels.kernel import StepKernel
 from megengine.kernels.native import empty_for_step, to_step
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
+from megengine.plan.chains import fuse_chains
 from megengine.plan.fuse import fuse
-from megengine.plan.layouts import Layouts, constants_of, kernels_for, one_layout, problem_of, turned
+from megengine.plan.layouts import Layouts, choices, constants_of, one_layout, problem_of, turned
 from megengine.plan.memory import Lifetime, place
+from megengine.plan.norms import name_norms
 from megengine.traced_module import InternalGraph, TracedModule, lower
 from megengine.traced_module.formats import native as files
 from megengine.traced_module.ir.expr import Apply, Constant
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes import run_passes
+from megengine.traced_module.passes.activations import name_activations
 
 
 @dataclass(slots=True)
@@ -44,10 +47,10 @@ class StepInfo:
 @dataclass(slots=True)
 class _Step:
     info: StepInfo
-    run: Any  # capsule of a native step, or a function of the list of its buffers' addresses
+    native: Any  # capsule of a native step, or None
     reads: list[int]
     writes: list[int]
-    python: bool = False
+    otherwise: Any = None  # a function of the list of its buffers' addresses, for what the native step refuses
 
 
 def _nbytes(spec: TensorSpec) -> int:
@@ -64,6 +67,11 @@ def _view(address: int, spec: TensorSpec, *, rows: bool) -> np.ndarray:
         return np.frombuffer(raw, dtype).reshape(spec.shape)
     n, c, h, w = spec.shape
     return np.frombuffer(raw, dtype).reshape(n, h, w, c).transpose(0, 3, 1, 2)
+
+
+def _is_exact(graph: InternalGraph) -> bool:
+    """True for a graph with integers, where a float that differs in the last bit may flip a step."""
+    return any(isinstance(n.spec.dtype, QuantizedDType) for n in graph.nodes())
 
 
 _SPILL = 1 << 22  # bytes; more than a core's second-level cache
@@ -122,7 +130,7 @@ class _Builder:
         self.threads = threads
         self.steps: list[_Step] = []
         self.specs: list[TensorSpec] = []
-        self.exact = any(isinstance(n.spec.dtype, QuantizedDType) for n in graph.nodes())
+        self.exact = _is_exact(graph)
         self.layouts = Layouts(graph, exact=self.exact)
         self.buffer_of: dict[tuple[int, bool], int] = {}  # value, whether in rows -> buffer
         self.constants: dict[int, np.ndarray] = {}
@@ -215,15 +223,13 @@ class _Builder:
 
     def _compute(self, expr: Apply, info: StepInfo) -> None:
         rows = self.layouts.in_rows(expr)
-        problem = problem_of(expr, rows=rows) or problem_of(expr, rows=False)
-        assert problem is not None
-        constants = constants_of(expr, problem)
-        usable = kernels_for(problem, constants, exact=self.exact)
-        kernel = _fastest(usable, problem, constants) if self.tune else next(iter(usable), None)
-        info.rejected = [row for row in family(expr.op).explain(problem, step=True) if row[1] != "usable"]
-        if kernel is None:
+        found = choices(expr, rows=rows, exact=self.exact)
+        if found is None:
             self._python(expr, info, rows=rows)
             return
+        problem, constants, usable = found
+        kernel = (self.tune and _fastest(usable, problem, constants)) or usable[0]
+        info.rejected = [row for row in family(expr.op).explain(problem, step=True) if row[1] != "usable"]
         info.kernel = kernel.name
         capsule = kernel.make_step(problem, constants, self.threads)
         outputs = [self.new_buffer(n.spec) for n in expr.outputs]
@@ -237,7 +243,8 @@ class _Builder:
                 copy, step = StepInfo("copy", node.name, "own_copy", ""), _core.copy_step(_nbytes(node.spec))
                 self.steps.append(_Step(copy, step, [source], [outputs[0]]))
             reads.append(outputs[0] if i == kernel.inplace_input else source)
-        self.steps.append(_Step(info, capsule, reads, outputs))
+        otherwise = self._reference(expr, range(len(expr.inputs)), rows=rows) if kernel.refuses else None
+        self.steps.append(_Step(info, capsule, reads, outputs, otherwise))
         for node, buffer in zip(expr.outputs, outputs, strict=True):
             self.give(node, buffer, rows=rows)
 
@@ -250,13 +257,25 @@ class _Builder:
         self.steps.append(_Step(info, capsule, [self.planar[id(expr.inputs[0])]], [target]))
 
     def _python(self, expr: Apply, info: StepInfo, *, rows: bool) -> None:
-        op, problem = get_op(expr.op), problem_of(expr, rows=False)
+        problem = problem_of(expr, rows=False)
         assert problem is not None
         constants = constants_of(expr, problem)
-        run = runner(op, problem, len(problem.outputs) == 1)
         eager = family(expr.op).select(problem, constants)
         info.kernel = "reference" if eager is None else f"python:{eager.name}"
+        info.rejected = [row for row in family(expr.op).explain(problem, step=True) if row[1] != "usable"]
         moving = [i for i in range(len(expr.inputs)) if i not in constants]
+        reads = [self.buffer(expr.inputs[i], rows=rows) for i in moving]
+        outputs = [self.new_buffer(n.spec) for n in expr.outputs]
+        self.steps.append(_Step(info, None, reads, outputs, self._reference(expr, moving, rows=rows)))
+        for node, buffer in zip(expr.outputs, outputs, strict=True):
+            self.give(node, buffer, rows=rows)
+
+    def _reference(self, expr: Apply, moving: Sequence[int], *, rows: bool) -> Callable[[list[int]], None]:
+        """The op as a function of the addresses of the inputs `moving`, then of the outputs."""
+        problem = problem_of(expr, rows=False)
+        assert problem is not None
+        constants = constants_of(expr, problem)
+        run = runner(get_op(expr.op), problem, len(problem.outputs) == 1)
 
         def step(addresses: list[int]) -> None:
             arrays = dict(constants)
@@ -267,11 +286,7 @@ class _Builder:
             for result, address, spec in zip(results, addresses[len(moving) :], problem.outputs, strict=True):
                 _view(address, spec, rows=rows)[...] = result
 
-        reads = [self.buffer(expr.inputs[i], rows=rows) for i in moving]
-        outputs = [self.new_buffer(n.spec) for n in expr.outputs]
-        self.steps.append(_Step(info, step, reads, outputs, python=True))
-        for node, buffer in zip(expr.outputs, outputs, strict=True):
-            self.give(node, buffer, rows=rows)
+        return step
 
     # ------------------------------------------------------------ memory
 
@@ -318,8 +333,11 @@ class _Builder:
         ids.update({b: native.add_constant(a) for b, a in self.constants.items()})
         ids.update({b: native.add_arena(offset) for b, offset in offsets.items()})
         for s in self.steps:
-            add = native.add_call if s.python else native.add_step
-            add(s.run, [ids[root(b)] for b in (*s.reads, *s.writes)])
+            buffers = [ids[root(b)] for b in (*s.reads, *s.writes)]
+            if s.native is None:
+                native.add_call(s.otherwise, buffers)
+            else:
+                native.add_step(s.native, buffers, s.otherwise)
         return native, total
 
 
@@ -335,7 +353,12 @@ class Plan:
         self.graph = graph = source.clone()
         self.threads = threads
         run_passes(graph)
-        fuse(graph)
+        exact = _is_exact(graph)
+        if not exact:
+            name_activations(graph)
+        name_norms(graph)
+        fuse(graph, exact=exact)
+        fuse_chains(graph)
         graph.lint()
         self._builder = builder = _Builder(graph, threads, tune=tune)
         builder.build()

@@ -97,20 +97,23 @@ def _fused_linear(m: Found) -> TensorNode:
     if not product.expr.attrs["transpose_b"]:
         turned = np.ascontiguousarray(weight.expr.value.numpy().T)
         weight = m.constant(turned, weight.name, meta=weight.meta)
-    columns = product.shape[1]
+    columns = product.shape[-1]
     bias = m.constant(m[BIAS].expr.value.numpy().reshape(-1), "bias", meta={}) if BIAS in m else _zero_bias(m, columns)
     attrs = {"activation": _activation(m.root, last)}
     return m.apply("fused_linear", product.expr.inputs[0], weight, bias, attrs=attrs, name=m.root.name)
 
 
 def _is_linear(m: Found) -> bool:
-    """True for a product of float32 matrices, one of them constant, and at most one value a column added to it."""
+    """True for products of float32 rows with a constant matrix, and at most one value a column added to them."""
     product = m.expr(PRODUCT)
-    if not all(n.spec.ndim == 2 for n in product.inputs) or product.inputs[0].dtype != np.float32:
+    if product.inputs[1].spec.ndim != 2 or product.inputs[0].dtype != np.float32:
         return False
-    if not isinstance(m[WEIGHT].expr, Constant) or product.attrs["transpose_a"]:
+    if not isinstance(m[WEIGHT].expr, Constant) or m[WEIGHT] is not product.inputs[1] or product.attrs["transpose_a"]:
         return False
-    return BIAS not in m or (m[BIASED].spec == m[PRODUCT].spec and m[BIAS].spec.size == m[PRODUCT].shape[1])
+    if BIAS not in m:
+        return True
+    bias = m[BIAS].shape
+    return m[BIASED].spec == m[PRODUCT].spec and bias[-1:] == (math.prod(bias),) == m[PRODUCT].shape[-1:]
 
 
 # ---------------------------------------------------------------- large windows
@@ -136,13 +139,42 @@ def _is_large(m: Found) -> bool:
     return 2 * kh * kw * oh * ow > 3 * (kw * height * ow + kh * oh * ow)
 
 
-RULES = (
-    Rule("split_window", _LARGEST, _by_axes, when=_is_large),
-    Rule("fuse", _with_activation(_SUM | _CONV), _fused_conv),
-    Rule("fuse", _with_activation(BIASED | PRODUCT), _fused_linear, when=_is_linear),
+# ---------------------------------------------------------------- products of two computed values
+
+_TURNED = any_()
+_TURN = call("transpose", _TURNED).where(
+    lambda node: node.spec.ndim > 2 and node.expr.attrs["perm"][-2] == node.spec.ndim - 1
 )
 
 
-def fuse(graph: InternalGraph) -> bool:
+def _turned_product(m: Found) -> TensorNode:
+    """Rows stay together where the product turns its second operand instead."""
+    product, turn, operand = m.root.expr, m.expr(_TURN), m[_TURNED]
+    *others, rows, columns = turn.attrs["perm"]
+    perm = (*others, columns, rows)
+    if perm != tuple(range(len(perm))):
+        operand = m.apply("transpose", operand, attrs={"perm": perm}, name=turn.output.name)
+    attrs = {**product.attrs, "transpose_b": not product.attrs["transpose_b"]}
+    return m.apply("matmul", product.inputs[0], operand, attrs=attrs, name=m.root.name)
+
+
+def _rules(*, exact: bool) -> tuple[Rule, ...]:
+    """With `exact`, products of more than two axes keep the order of the reference."""
+
+    def is_linear(m: Found) -> bool:
+        return _is_linear(m) and not (exact and m[PRODUCT].spec.ndim > 2)
+
+    return (
+        Rule("split_window", _LARGEST, _by_axes, when=_is_large),
+        Rule("fuse", _with_activation(_SUM | _CONV), _fused_conv),
+        Rule("fuse", _with_activation(BIASED | PRODUCT), _fused_linear, when=is_linear),
+        *(() if exact else (Rule("fuse", call("matmul", any_(), _TURN), _turned_product),)),
+    )
+
+
+_RULES = {exact: _rules(exact=exact) for exact in (False, True)}
+
+
+def fuse(graph: InternalGraph, *, exact: bool) -> bool:
     """Fuse in place; True if something changed. It begins with the last op, so that activations are met first."""
-    return bool(rewrite(graph, RULES, recursive=False, last_first=True) or remove_dead(graph))
+    return bool(rewrite(graph, _RULES[exact], recursive=False, last_first=True) or remove_dead(graph))

@@ -39,9 +39,13 @@ def problem_of(expr: Apply, *, rows: bool) -> Problem | None:
     lift = get_op(expr.op).lift
     if lift is None or any(getattr(s.dtype, "axis", None) is not None for s in (*inputs, *outputs)):
         return None
-    most = max(s.ndim for s in inputs)
-    inputs = [_lifted(s) if s.ndim == most else s for s in inputs]
-    return Problem(expr.op, inputs, [_lifted(s) for s in outputs], lift(expr.attrs))
+    most, attrs = max(s.ndim for s in inputs), expr.attrs
+    for _ in range(2):  # a second time where the first one leads to four axes
+        inputs = [_lifted(s) if s.ndim >= most else s for s in inputs]
+        outputs, attrs = [_lifted(s) for s in outputs], lift(attrs)
+        if all(map(one_layout, (*inputs, *outputs))):
+            return Problem(expr.op, inputs, outputs, attrs)
+    return None
 
 
 def _lifted(spec: TensorSpec) -> TensorSpec:
@@ -60,6 +64,23 @@ def constants_of(expr: Apply, problem: Problem) -> dict[int, np.ndarray]:
 def kernels_for(problem: Problem, constants: dict[int, np.ndarray], *, exact: bool) -> list[StepKernel]:
     """The kernels that a plan may take, best first; `exact` leaves out those that add in an order of their own."""
     return [k for k in family(problem.op).for_plan(problem, constants) if not (exact and k.free)]
+
+
+def choices(expr: Apply, *, rows: bool, exact: bool) -> tuple[Problem, dict[int, np.ndarray], list[StepKernel]] | None:
+    """What kernels are asked on values in this layout, the constants for them, and the kernels; None without any."""
+    flat = all(one_layout(n.spec) for n in (*expr.inputs, *expr.outputs))
+    for lifted in (rows, False):
+        problem = problem_of(expr, rows=lifted)
+        if problem is not None:
+            constants = constants_of(expr, problem)
+            found = kernels_for(problem, constants, exact=exact)
+            if lifted == rows:
+                found = [k for k in found if rows or flat or not k.in_rows]
+            else:
+                found = [k for k in found if k.in_rows]
+            if found:
+                return problem, constants, found
+    return None
 
 
 def turned(expr: Apply, *, source_rows: bool, target_rows: bool) -> Problem | None:
@@ -110,8 +131,7 @@ class Layouts:
         return None if self._has_kernel(expr, rows=True) else False
 
     def _has_kernel(self, expr: Apply, *, rows: bool) -> bool:
-        problem = problem_of(expr, rows=rows)
-        return problem is not None and bool(kernels_for(problem, constants_of(expr, problem), exact=self._exact))
+        return choices(expr, rows=rows, exact=self._exact) is not None
 
     def _root(self, key: int) -> int:
         while key in self._group and self._group[key] != key:

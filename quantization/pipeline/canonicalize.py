@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from megengine.quantization.pipeline.activations import name_activations
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.primitives import remove_dead
 from megengine.traced_module.passes import constant_value, run_passes
+from megengine.traced_module.passes.activations import name_activations
 from megengine.traced_module.passes.affine_maps import norm_map
 from megengine.traced_module.passes.folding import absorbed
 from megengine.traced_module.passes.rewriting import Found, Rule, rewrite

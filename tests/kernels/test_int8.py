@@ -155,7 +155,7 @@ def test_clamps_of_the_whole_range(level, outputs, out, residual):
 
 
 @pytest.mark.parametrize("case", DEPTHWISE)
-@pytest.mark.parametrize(("kind", "out", "residual"), VARIANTS)
+@pytest.mark.parametrize(("kind", "out", "residual"), [*VARIANTS, ("u8z", "float32", None), ("s8", "float32", None)])
 def test_depthwise(level, case, kind, out, residual):
     x, k, geometry = DEPTHWISE[case]
     geometry = {**geometry, "groups": x[1]}

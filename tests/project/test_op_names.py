@@ -26,7 +26,7 @@ MORE = {
     # names of activations in arguments of layers and of MegEngine's functions
     "relu": 14,
     # words with other meanings: reductions of losses and of tables, Python's slices
-    **{"mean": 13, "sum": 10, "max": 8, "slice": 9, "concat": 11},
+    **{"mean": 13, "sum": 10, "max": 9, "min": 7, "slice": 9, "concat": 11},
     # moves of elements: kernels, simplifications and ONNX have one line for each
     **{"reshape": 9, "transpose": 7},
 }

@@ -11,11 +11,11 @@ from megengine.core.errors import GraphError, MegEngineError
 from megengine.core.spec import TensorSpec
 from megengine.dispatch import registry
 from megengine.dispatch.public import public_functions
-from megengine.quantization.pipeline.activations import ACTIVATIONS
 from megengine.tensor import tensor
 from megengine.traced_module import InternalGraph, interpret, lower, record, register_as_builtin, trace_module
 from megengine.traced_module.editing.expressions import add_input, set_outputs
 from megengine.traced_module.ir.queries import applied
+from megengine.traced_module.passes.activations import ACTIVATIONS
 from megengine.traced_module.passes.drop_identities import RULES
 from megengine.traced_module.passes.rewriting import Rule, find, rewrite
 from megengine.traced_module.pattern_targets import OTHER_ORDER, Target

@@ -101,7 +101,7 @@ class Found:
     def remove_unused(self) -> None:
         """Remove the expressions of the match whose values nothing uses any more."""
         for expr in self.match.exprs:
-            if is_dead(expr):
+            if expr.in_graph and is_dead(expr):  # a part that occurs twice is there twice
                 unlink(self.graph, expr)
 
 

@@ -21,6 +21,10 @@ class Step {
     // scheduled.
     virtual int parts() const { return 1; }
 
+    // True for inputs that `run` must not get: whoever runs the step asks first where its maker says that it
+    // may refuse, and lets the reference raise the error.
+    virtual bool refuses(std::byte* const* buffers) const noexcept { return false; }
+
     // Bytes of scratch memory (64-byte aligned) that one running part needs.
     virtual std::size_t scratch_bytes() const { return 0; }
 

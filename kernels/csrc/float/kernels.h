@@ -25,6 +25,13 @@ struct MatmulShape {
     std::int64_t rows, depth, cols, a_row, a_col, b_row, b_col;
 };
 
+// Softmax along the middle axis of [outer,n,inner]; its logarithm with `log`. Exponentials are added as NumPy
+// adds neighbours, or `in_turn` (always if there is an inner axis).
+struct SoftmaxShape {
+    std::int64_t outer, n, inner;
+    bool in_turn, log;
+};
+
 // Functions of one value, by the names of their ops; leaky_relu has the slope as its parameter.
 enum class Function {
     kSigmoid,
@@ -39,31 +46,33 @@ enum class Function {
     kExp,
     kLog,
     kSqrt,
-    kRsqrt,
-    kSquare,
-    kAbs,
-    kNeg
+    kRsqrt
 };
-inline constexpr std::array kFunctionNames{"sigmoid", "silu",     "hsigmoid",   "hswish", "tanh", "gelu",
-                                           "erf",     "softplus", "leaky_relu", "exp",    "log",  "sqrt",
-                                           "rsqrt",   "square",   "abs",        "neg"};
+inline constexpr std::array kFunctionNames{"sigmoid", "silu", "hsigmoid", "hswish",     "tanh",
+                                           "gelu",    "erf",  "softplus", "leaky_relu", "exp",
+                                           "log",     "sqrt", "rsqrt"};
 
 struct FloatKernels {
     void (*max_pool)(const float* src, float* dst, const PoolShape& s, std::int64_t row_begin,
                      std::int64_t row_end);
     void (*avg_pool)(const float* src, float* dst, const PoolShape& s, std::int64_t row_begin,
                      std::int64_t row_end);
-    void (*mean)(const float* src, float* dst, std::int64_t n, std::int64_t hw, std::int64_t c);
-    // Sums of rows, each divided by `divisor`.
-    void (*row_sum)(const float* src, float* dst, std::int64_t rows, std::int64_t cols, float divisor);
-    void (*clamp)(const float* src, float* dst, std::int64_t size, float lo, float hi);  // keeps NaN
-    void (*add)(const float* a, const float* b, float* dst, std::int64_t size);
-    void (*mul)(const float* a, const float* b, float* dst, std::int64_t size);
+    // Sums of rows, each divided by `divisor`: the numbers of a row as NumPy adds neighbours, or `in_turn`.
+    void (*row_sum)(const float* src, float* dst, std::int64_t rows, std::int64_t cols, float divisor,
+                    bool in_turn);
+    // dst[i][c]: the sum over p of src[i][p][c] as NumPy adds neighbours, divided by `divisor`.
+    void (*column_sum)(const float* src, float* dst, std::int64_t n, std::int64_t rows, std::int64_t cols,
+                       float divisor);
     void (*apply)(const float* src, float* dst, std::int64_t size, Function function, float a);
-    void (*softmax)(const float* src, float* dst, std::int64_t rows, std::int64_t cols);
-    // dst[i][p][c] = a[i][p][c] (+ or *) b[i * b_stride + c]: one value per channel.
-    void (*channel)(const float* a, const float* b, float* dst, std::int64_t n, std::int64_t hw,
-                    std::int64_t c, std::int64_t b_stride, bool add);
+    void (*softmax)(const float* src, float* dst, const SoftmaxShape& s, std::int64_t begin,
+                    std::int64_t end);
+    // (x - mean) / sqrt(variance + eps) of rows, times weight, plus bias; both may be null. Without `centred`
+    // the mean is taken as 0; with `reciprocal` rows are multiplied by 1 / sqrt(...).
+    void (*norm)(const float* src, const float* weight, const float* bias, float* dst, std::int64_t rows,
+                 std::int64_t cols, float eps, bool centred, bool reciprocal);
+    // dst[i]: the sum over t of src[index[t] * size + i] * weight[t].
+    void (*weighted)(const float* src, float* dst, const std::int64_t* index, const float* weight,
+                     std::int64_t taps, std::int64_t size);
     // For small images. padded: room for c * rows * cols numbers and kConvTail more. bias may be null.
     void (*conv)(const float* src, const float* weights, const float* bias, float* dst, float* padded,
                  const ConvShape& s);

@@ -1,4 +1,4 @@
-// Steps over the float kernels: pooling, means, clamps, sums, and concatenation of any element size.
+// Steps over the float kernels: pooling, means, sums, functions, and concatenation of any element size.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -40,65 +40,63 @@ class PoolStep final : public Step {
     int parts_;
 };
 
-class MeanStep final : public Step {
+// Sums of the rows, or of the columns, of matrices.
+class SumsStep final : public Step {
   public:
-    MeanStep(std::int64_t n, std::int64_t hw, std::int64_t c)
-        : n_(n), hw_(hw), c_(c), mean_(active_float_kernels().mean) {}
-    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
-        mean_(in(buffers, 0), out(buffers, 1), n_, hw_, c_);
+    SumsStep(std::int64_t n, std::int64_t rows, std::int64_t cols, float divisor, bool in_turn,
+             bool of_columns, int threads)
+        : n_(n),
+          rows_(rows),
+          cols_(cols),
+          divisor_(divisor),
+          in_turn_(in_turn),
+          of_columns_(of_columns),
+          parts_(static_cast<int>(std::clamp<std::int64_t>(of_columns ? n : n * rows, 1, threads))) {}
+    int parts() const override { return parts_; }
+    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+        const std::int64_t total = of_columns_ ? n_ : n_ * rows_;
+        const std::int64_t begin = total * part / parts_, end = total * (part + 1) / parts_;
+        if (of_columns_)
+            f_.column_sum(in(buffers, 0) + begin * rows_ * cols_, out(buffers, 1) + begin * cols_,
+                          end - begin, rows_, cols_, divisor_);
+        else
+            f_.row_sum(in(buffers, 0) + begin * cols_, out(buffers, 1) + begin, end - begin, cols_, divisor_,
+                       in_turn_);
     }
 
   private:
-    std::int64_t n_, hw_, c_;
-    decltype(FloatKernels::mean) mean_;
+    std::int64_t n_, rows_, cols_;
+    float divisor_;
+    bool in_turn_, of_columns_;
+    int parts_;
+    const FloatKernels& f_ = active_float_kernels();
 };
 
-class RowSumStep final : public Step {
+class NormStep final : public Step {
   public:
-    RowSumStep(std::int64_t rows, std::int64_t cols, float divisor, int threads)
+    NormStep(std::int64_t rows, std::int64_t cols, float eps, bool centred, bool reciprocal, int factors,
+             int threads)
         : rows_(rows),
           cols_(cols),
-          divisor_(divisor),
-          parts_(static_cast<int>(std::clamp<std::int64_t>(rows, 1, threads))),
-          f_(active_float_kernels().row_sum) {}
+          eps_(eps),
+          centred_(centred),
+          reciprocal_(reciprocal),
+          factors_(factors),
+          parts_(static_cast<int>(std::clamp<std::int64_t>(rows, 1, threads))) {}
     int parts() const override { return parts_; }
     void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
         const std::int64_t begin = rows_ * part / parts_, end = rows_ * (part + 1) / parts_;
-        f_(in(buffers, 0) + begin * cols_, out(buffers, 1) + begin, end - begin, cols_, divisor_);
+        f_(in(buffers, 0) + begin * cols_, factors_ > 0 ? in(buffers, 1) : nullptr,
+           factors_ > 1 ? in(buffers, 2) : nullptr, out(buffers, 1 + factors_) + begin * cols_, end - begin,
+           cols_, eps_, centred_, reciprocal_);
     }
 
   private:
     std::int64_t rows_, cols_;
-    float divisor_;
-    int parts_;
-    decltype(FloatKernels::row_sum) f_;
-};
-
-class ClampStep final : public Step {
-  public:
-    ClampStep(std::int64_t size, float lo, float hi)
-        : size_(size), lo_(lo), hi_(hi), clamp_(active_float_kernels().clamp) {}
-    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
-        clamp_(in(buffers, 0), out(buffers, 1), size_, lo_, hi_);
-    }
-
-  private:
-    std::int64_t size_;
-    float lo_, hi_;
-    decltype(FloatKernels::clamp) clamp_;
-};
-
-class BinaryStep final : public Step {
-  public:
-    BinaryStep(std::int64_t size, bool add)
-        : size_(size), f_(add ? active_float_kernels().add : active_float_kernels().mul) {}
-    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
-        f_(in(buffers, 0), in(buffers, 1), out(buffers, 2), size_);
-    }
-
-  private:
-    std::int64_t size_;
-    decltype(FloatKernels::add) f_;
+    float eps_;
+    bool centred_, reciprocal_;
+    int factors_, parts_;
+    decltype(FloatKernels::norm) f_ = active_float_kernels().norm;
 };
 
 class FunctionStep final : public Step {
@@ -138,29 +136,18 @@ nb::capsule float_function(const std::string& name, float a) {
 
 class SoftmaxStep final : public Step {
   public:
-    SoftmaxStep(std::int64_t rows, std::int64_t cols)
-        : rows_(rows), cols_(cols), f_(active_float_kernels().softmax) {}
-    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
-        f_(in(buffers, 0), out(buffers, 1), rows_, cols_);
+    SoftmaxStep(SoftmaxShape shape, int threads)
+        : shape_(shape), parts_(static_cast<int>(std::clamp<std::int64_t>(shape.outer, 1, threads))) {}
+    int parts() const override { return parts_; }
+    void run(int part, std::byte* const* buffers, std::byte*) const noexcept override {
+        f_(in(buffers, 0), out(buffers, 1), shape_, shape_.outer * part / parts_,
+           shape_.outer * (part + 1) / parts_);
     }
 
   private:
-    std::int64_t rows_, cols_;
-    decltype(FloatKernels::softmax) f_;
-};
-
-class ChannelStep final : public Step {
-  public:
-    ChannelStep(std::int64_t n, std::int64_t hw, std::int64_t c, std::int64_t b_stride, bool add)
-        : n_(n), hw_(hw), c_(c), b_stride_(b_stride), add_(add), f_(active_float_kernels().channel) {}
-    void run(int, std::byte* const* buffers, std::byte*) const noexcept override {
-        f_(in(buffers, 0), in(buffers, 1), out(buffers, 2), n_, hw_, c_, b_stride_, add_);
-    }
-
-  private:
-    std::int64_t n_, hw_, c_, b_stride_;
-    bool add_;
-    decltype(FloatKernels::channel) f_;
+    SoftmaxShape shape_;
+    int parts_;
+    decltype(FloatKernels::softmax) f_ = active_float_kernels().softmax;
 };
 
 // Takes images and weights as they are, rows first, and packs nothing: for eager calls.
@@ -219,28 +206,35 @@ void bind_float(nb::module_& m) {
     m.def("pool_step", &pool_step, nb::arg("lengths"), nb::arg("max"), nb::arg("count_padding"),
           nb::arg("threads"));
     m.def("small_conv_step", &small_conv_step, nb::arg("lengths"), nb::arg("bias"));
-    m.def("mean_step", [](std::int64_t n, std::int64_t hw, std::int64_t c) {
-        return capsule(std::make_unique<MeanStep>(n, hw, c));
-    });
-    m.def("row_sum_step", [](std::int64_t rows, std::int64_t cols, float divisor, int threads) {
-        return capsule(std::make_unique<RowSumStep>(rows, cols, divisor, threads));
-    });
-    m.def("clamp_step", [](std::int64_t size, float lo, float hi) {
-        return capsule(std::make_unique<ClampStep>(size, lo, hi));
-    });
+    m.def(
+        "sums_step",
+        [](std::int64_t n, std::int64_t rows, std::int64_t cols, float divisor, bool in_turn, bool of_columns,
+           int threads) {
+            return capsule(std::make_unique<SumsStep>(n, rows, cols, divisor, in_turn, of_columns, threads));
+        },
+        nb::arg("n"), nb::arg("rows"), nb::arg("cols"), nb::arg("divisor"), nb::arg("in_turn"),
+        nb::arg("of_columns"), nb::arg("threads"));
+    m.def(
+        "norm_step",
+        [](std::int64_t rows, std::int64_t cols, float eps, bool centred, bool reciprocal, int factors,
+           int threads) {
+            return capsule(
+                std::make_unique<NormStep>(rows, cols, eps, centred, reciprocal, factors, threads));
+        },
+        nb::arg("rows"), nb::arg("cols"), nb::arg("eps"), nb::arg("centred"), nb::arg("reciprocal"),
+        nb::arg("factors"), nb::arg("threads"));
     m.def("function_step", [](std::int64_t size, const std::string& name, float a, int threads) {
         return capsule(std::make_unique<FunctionStep>(size, function_of(name), a, threads));
     });
     m.def("float_function", &float_function, nb::arg("name"), nb::arg("a"));
-    m.def("softmax_step", [](std::int64_t rows, std::int64_t cols) {
-        return capsule(std::make_unique<SoftmaxStep>(rows, cols));
-    });
-    m.def("channel_step",
-          [](std::int64_t n, std::int64_t hw, std::int64_t c, std::int64_t b_stride, bool add) {
-              return capsule(std::make_unique<ChannelStep>(n, hw, c, b_stride, add));
-          });
-    m.def("binary_step",
-          [](std::int64_t size, bool add) { return capsule(std::make_unique<BinaryStep>(size, add)); });
+    m.def(
+        "softmax_step",
+        [](std::int64_t outer, std::int64_t n, std::int64_t inner, bool in_turn, bool log, int threads) {
+            return capsule(
+                std::make_unique<SoftmaxStep>(SoftmaxShape{outer, n, inner, in_turn, log}, threads));
+        },
+        nb::arg("outer"), nb::arg("n"), nb::arg("inner"), nb::arg("in_turn"), nb::arg("log"),
+        nb::arg("threads"));
     m.def("concat_step", [](std::int64_t rows, std::vector<std::int64_t> bytes) {
         return capsule(std::make_unique<ConcatStep>(rows, std::move(bytes)));
     });

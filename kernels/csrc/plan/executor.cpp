@@ -91,9 +91,15 @@ class Plan {
         return add({Kind::kConstant, constants_.size() - 1});
     }
 
-    void add_step(nb::object capsule, std::vector<int> buffers) {
+    // `otherwise` is called, like the function of add_call, for inputs that the step refuses.
+    void add_step(nb::object capsule, std::vector<int> buffers, nb::object otherwise) {
+        const std::size_t count = buffers.size();
         append(step_of(capsule), std::move(buffers), false);
         capsules_.push_back(capsule);
+        if (otherwise.is_none()) return;
+        calls_.push_back(std::make_unique<PythonStep>(otherwise, count));
+        entries_.back().otherwise = calls_.back().get();
+        functions_.push_back(std::move(otherwise));
     }
 
     // A function called with the list of the addresses of its buffers.
@@ -133,9 +139,10 @@ class Plan {
                 const double begin = times ? thread_cpu() : 0;
                 pointers.clear();
                 for (int b : e.buffers) pointers.push_back(base[b]);
-                run_step(e, pointers.data());
+                const bool refused = e.otherwise && e.step->refuses(pointers.data());
+                run_step(refused ? e.otherwise : e.step, pointers.data());
                 if (times) times->push_back(thread_cpu() - begin);
-                if (e.python && error_set()) {
+                if ((e.python || refused) && error_set()) {
                     failed = true;
                     break;
                 }
@@ -160,6 +167,7 @@ class Plan {
         const Step* step;
         std::vector<int> buffers;
         bool python;
+        const Step* otherwise;
     };
 
     void append(const Step* step, std::vector<int> buffers, bool python) {
@@ -168,7 +176,7 @@ class Plan {
                 throw std::out_of_range("plan: no such buffer");
         const auto scratch = (step->scratch_bytes() + kAlign - 1) / kAlign * kAlign;
         scratch_each_ = std::max(scratch_each_, scratch);
-        entries_.push_back({step, std::move(buffers), python});
+        entries_.push_back({step, std::move(buffers), python, nullptr});
         scratch_.reset();
     }
 
@@ -218,17 +226,17 @@ class Plan {
         return base;
     }
 
-    void run_step(const Entry& e, std::byte* const* pointers) {
+    void run_step(const Step* step, std::byte* const* pointers) {
         const InKernel running;
-        const int parts = e.step->parts();
+        const int parts = step->parts();
         std::byte* scratch = scratch_.get();
         const std::size_t each = scratch_each_;
         if (parts == 1) {
-            e.step->run(0, pointers, scratch);
+            step->run(0, pointers, scratch);
             return;
         }
         pool_.run(parts, [&](int part) {
-            e.step->run(part, pointers, scratch + each * static_cast<std::size_t>(part));
+            step->run(part, pointers, scratch + each * static_cast<std::size_t>(part));
         });
     }
 
@@ -270,7 +278,8 @@ void bind_executor(nb::module_& m) {
         .def("add_input", &Plan::add_input, nb::arg("bytes"))
         .def("add_output", &Plan::add_output, nb::arg("bytes"))
         .def("add_constant", &Plan::add_constant, nb::arg("array"))
-        .def("add_step", &Plan::add_step, nb::arg("capsule"), nb::arg("buffers"))
+        .def("add_step", &Plan::add_step, nb::arg("capsule"), nb::arg("buffers"),
+             nb::arg("otherwise") = nb::none())
         .def("add_call", &Plan::add_call, nb::arg("function"), nb::arg("buffers"))
         .def("run", [](Plan& p, std::vector<AnyArray> i,
                        std::vector<AnyArray> o) { p.run(std::move(i), std::move(o)); })

@@ -4,6 +4,8 @@
 
 namespace mge {
 
+void bind_along(nanobind::module_& m);
+void bind_elementwise(nanobind::module_& m);
 void bind_executor(nanobind::module_& m);
 void bind_flat(nanobind::module_& m);
 void bind_float(nanobind::module_& m);
@@ -13,11 +15,14 @@ void bind_layout(nanobind::module_& m);
 void bind_memory(nanobind::module_& m);
 void bind_random(nanobind::module_& m);
 void bind_recurrent(nanobind::module_& m);
+void bind_resize(nanobind::module_& m);
 void bind_strided(nanobind::module_& m);
 void bind_training(nanobind::module_& m);
 void bind_update(nanobind::module_& m);
 
 inline void bind_all(nanobind::module_& m) {
+    bind_along(m);
+    bind_elementwise(m);
     bind_executor(m);
     bind_flat(m);
     bind_float(m);
@@ -27,6 +32,7 @@ inline void bind_all(nanobind::module_& m) {
     bind_memory(m);
     bind_random(m);
     bind_recurrent(m);
+    bind_resize(m);
     bind_strided(m);
     bind_training(m);
     bind_update(m);

@@ -49,7 +49,7 @@ struct Nest {
         }
     }
 
-    static constexpr std::size_t kMost = 32, kOperands = 3;  // NumPy's limit of dimensions
+    static constexpr std::size_t kMost = 32, kOperands = 32;  // NumPy's limit of dimensions
 
   private:
     // A further dimension inside the others, joined to the one around it where every operand walks both

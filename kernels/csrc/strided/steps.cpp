@@ -97,16 +97,14 @@ nb::object move_step(int item, const std::vector<Lengths>& places, const std::ve
     }
 }
 
-enum class Binary { kAdd, kSub, kMul, kDiv, kMaximum, kMinimum };
+enum class Binary { kAdd, kSub, kMul, kDiv };
 
 template <Binary K>
 inline float combine(float a, float b) {
     if constexpr (K == Binary::kAdd) return a + b;
     if constexpr (K == Binary::kSub) return a - b;
     if constexpr (K == Binary::kMul) return a * b;
-    if constexpr (K == Binary::kDiv) return a / b;
-    if constexpr (K == Binary::kMaximum) return a >= b || a != a ? a : b;
-    return a <= b || a != a ? a : b;
+    return a / b;
 }
 
 class BroadcastStep final : public Step {
@@ -123,10 +121,6 @@ class BroadcastStep final : public Step {
                 return walk<Binary::kMul>(buffers);
             case Binary::kDiv:
                 return walk<Binary::kDiv>(buffers);
-            case Binary::kMaximum:
-                return walk<Binary::kMaximum>(buffers);
-            case Binary::kMinimum:
-                return walk<Binary::kMinimum>(buffers);
         }
     }
 

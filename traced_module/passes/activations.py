@@ -1,4 +1,7 @@
-"""Activations spelled out in elementary operations, and the ops that they are: one table lookup in integers."""
+"""Activations spelled out in elementary operations, and the ops that they are.
+
+In integers these are one table lookup; in float plans the layer in front applies them.
+"""
 
 from typing import Any
 
@@ -34,16 +37,29 @@ def _named(op: str, pattern: Pattern) -> Rule:
     return Rule(op, pattern, build, when=lambda m: m[_X].shape == m.root.shape)
 
 
+def _scaled(a: Pattern, b: Pattern, factor: Pattern) -> Pattern:
+    """The product of the three, in any order."""
+    return (
+        call("mul", call("mul", a, b), factor)
+        | call("mul", call("mul", a, factor), b)
+        | call("mul", a, call("mul", b, factor))
+    )
+
+
+_ERF = call("erf", call("div", _X, _number(2**0.5)) | call("mul", _X, _number(0.5**0.5)))
+
 ACTIVATIONS = (
     _named("hswish", _sixth(call("mul", _X, _RAMP))),
     _named("hsigmoid", _sixth(_RAMP)),
     _named("hswish", call("mul", _X, call("hsigmoid", _X))),
     _named("silu", call("mul", _X, call("sigmoid", _X))),
+    _named("gelu", _scaled(_X, call("add", _ERF, _number(1.0)), _number(0.5))),
 )
 
 
 def name_activations(graph: InternalGraph) -> bool:
-    """`x * sigmoid(x)` becomes silu, `relu6(x + 3) / 6` hsigmoid, `x` times that hswish; True if anything changed.
+    """`x * sigmoid(x)` becomes silu, `relu6(x + 3) / 6` hsigmoid, `x` times that hswish, `x (1 + erf(x / sqrt(2))) / 2`
+    gelu; True if anything changed.
 
     Float results change by rounding only.
     """

@@ -1,0 +1,234 @@
+// A step that runs a program of elementwise operations over broadcast operands, a block that stays in the
+// cache at a time.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "common/step_capsule.h"
+#include "elementwise/kernels.h"
+#include "float/kernels.h"
+#include "runtime/bind.h"
+#include "runtime/isa.h"
+#include "strided/nest.h"
+
+namespace nb = nanobind;
+
+namespace mge {
+namespace {
+
+using Lengths = std::vector<std::int64_t>;
+
+constexpr std::int64_t kBlock = 1024;  // numbers
+constexpr std::size_t kMostInputs = Nest::kOperands - 1, kMostValues = 64;
+constexpr std::int64_t kRegisterBytes = kBlock * 8 + 64;  // kernels may read on behind the last number
+
+// Sources and target are numbers of values: those of the inputs, then one of each instruction.
+struct Instruction {
+    BlockFunction block;
+    bool is_function;
+    Function function;
+    double lo, hi;
+    std::array<std::size_t, 3> sources;
+    std::size_t count;
+};
+
+BlockFunction active_block_function(Operation operation, Type type, Type to) {
+#if defined(MGE_X86)
+    if (active_isa() >= Isa::kAvx512) return block_function_avx512(operation, type, to);
+    if (active_isa() >= Isa::kAvx2) return block_function_avx2(operation, type, to);
+#endif
+    return block_function_base(operation, type, to);
+}
+
+template <class Names>
+int place_of(const Names& names, const std::string& name) {
+    const auto found = std::find(names.begin(), names.end(), name);
+    return found == names.end() ? -1 : static_cast<int>(found - names.begin());
+}
+
+Type type_of(const std::string& name) {
+    const int found = place_of(kTypeNames, name);
+    if (found < 0) throw nb::value_error(("elementwise_step: no type " + name).c_str());
+    return static_cast<Type>(found);
+}
+
+template <class T>
+void spread(const std::byte* from, std::byte* to, std::int64_t rows, std::int64_t cols, std::int64_t row_step,
+            std::int64_t col_step) {
+    auto* y = reinterpret_cast<T*>(to);
+    for (std::int64_t r = 0; r < rows; ++r, y += cols, from += row_step) {
+        const auto* x = reinterpret_cast<const T*>(from);
+        if (col_step == 0)
+            std::fill_n(y, cols, *x);
+        else if (col_step == static_cast<std::int64_t>(sizeof(T)))
+            std::copy_n(x, cols, y);
+        else
+            for (std::int64_t c = 0; c < cols; ++c) y[c] = *reinterpret_cast<const T*>(from + c * col_step);
+    }
+}
+
+void spread_any(std::int64_t item, const std::byte* from, std::byte* to, std::int64_t rows, std::int64_t cols,
+                std::int64_t row_step, std::int64_t col_step) {
+    if (item == 1) return spread<std::uint8_t>(from, to, rows, cols, row_step, col_step);
+    if (item == 2) return spread<std::uint16_t>(from, to, rows, cols, row_step, col_step);
+    if (item == 4) return spread<std::uint32_t>(from, to, rows, cols, row_step, col_step);
+    spread<std::uint64_t>(from, to, rows, cols, row_step, col_step);
+}
+
+class ElementwiseStep final : public Step {
+  public:
+    ElementwiseStep(Nest nest, std::vector<std::int64_t> items, std::vector<Instruction> program, int threads)
+        : nest_(std::move(nest)), items_(std::move(items)), program_(std::move(program)) {
+        parts_ = static_cast<int>(std::clamp<std::int64_t>(nest_.shape[0], 1, threads));
+        for (int part = 0; part < parts_; ++part) {
+            Nest piece = nest_;
+            piece.shape[0] = begin_of(part + 1) - begin_of(part);
+            pieces_.push_back(std::move(piece));
+        }
+    }
+
+    int parts() const override { return parts_; }
+    std::size_t scratch_bytes() const override { return items_.size() * kRegisterBytes; }
+
+    void run(int part, std::byte* const* buffers, std::byte* scratch) const noexcept override {
+        const Nest& nest = pieces_[static_cast<std::size_t>(part)];
+        const std::size_t last = nest.dims() - 1;
+        const bool matrix = nest.dims() > 1;
+        const std::int64_t rows = matrix ? nest.shape[last - 1] : 1, cols = nest.shape[last];
+        const std::int64_t at_once = std::max<std::int64_t>(1, kBlock / cols);
+        std::array<const std::byte*, kMostInputs> held{};  // what a register holds a single number of
+        nest.each(2, [&](const std::int64_t* at) {
+            for (std::int64_t r = 0; r < rows; r += at_once)
+                for (std::int64_t c = 0; c < cols; c += kBlock)
+                    block(part, buffers, scratch, at, r, std::min(at_once, rows - r), c,
+                          std::min(kBlock, cols - c), held);
+        });
+    }
+
+  private:
+    std::int64_t begin_of(int part) const { return nest_.shape[0] * part / parts_; }
+
+    void block(int part, std::byte* const* buffers, std::byte* scratch, const std::int64_t* at,
+               std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols,
+               std::array<const std::byte*, kMostInputs>& held) const {
+        const std::size_t last = nest_.dims() - 1, inputs = nest_.strides.size() - 1;
+        const bool matrix = nest_.dims() > 1;
+        const std::int64_t size = rows * cols;
+        std::array<const void*, kMostValues> values{};
+        for (std::size_t o = 0; o <= inputs; ++o) {
+            const Lengths& strides = nest_.strides[o];
+            const std::int64_t row_step = matrix ? strides[last - 1] : 0, col_step = strides[last];
+            std::byte* place = buffers[o == 0 ? inputs : o - 1] + begin_of(part) * strides[0] + at[o] +
+                               row * row_step + col * col_step;
+            if (o == 0) {
+                values[items_.size() - 1] = place;
+                continue;
+            }
+            const std::int64_t item = items_[o - 1];
+            if (col_step == item && (rows == 1 || row_step == cols * item)) {
+                values[o - 1] = place;
+                continue;
+            }
+            std::byte* copy = scratch + static_cast<std::int64_t>(o - 1) * kRegisterBytes;
+            values[o - 1] = copy;
+            if (col_step == 0 && row_step == 0) {
+                if (held[o - 1] != place) spread_any(item, place, copy, 1, kBlock, 0, 0);
+                held[o - 1] = place;
+            } else {
+                spread_any(item, place, copy, rows, cols, row_step, col_step);
+            }
+        }
+        compute(values, inputs, scratch, size);
+    }
+
+    void compute(std::array<const void*, kMostValues>& values, std::size_t inputs, std::byte* scratch,
+                 std::int64_t size) const {
+        for (std::size_t i = 0; i < program_.size(); ++i) {
+            const Instruction& one = program_[i];
+            const std::size_t target = inputs + i;
+            void* to = i + 1 == program_.size()
+                           ? const_cast<void*>(values[target])
+                           : scratch + static_cast<std::int64_t>(target) * kRegisterBytes;
+            values[target] = to;
+            std::array<const void*, 3> operands{};
+            for (std::size_t k = 0; k < one.count; ++k) operands[k] = values[one.sources[k]];
+            if (one.is_function)
+                active_apply_(static_cast<const float*>(operands[0]), static_cast<float*>(to), size,
+                              one.function, static_cast<float>(one.lo));
+            else
+                one.block(operands.data(), to, size, one.lo, one.hi);
+        }
+    }
+
+    Nest nest_;
+    std::vector<Nest> pieces_;         // of each part
+    std::vector<std::int64_t> items_;  // bytes of a number of each value
+    std::vector<Instruction> program_;
+    decltype(FloatKernels::apply) active_apply_ = active_float_kernels().apply;
+    int parts_;
+};
+
+// (op, type of its operands, type of its result, lower bound or parameter, upper bound, sources)
+using Row = std::tuple<std::string, std::string, std::string, double, double, std::vector<std::size_t>>;
+
+Instruction instruction(const Row& row) {
+    const auto& [op, type, to, lo, hi, sources] = row;
+    Instruction made{nullptr, false, Function::kSigmoid, lo, hi, {}, sources.size()};
+    if (sources.empty() || sources.size() > 3)
+        throw nb::value_error("elementwise_step: 1 to 3 operands expected");
+    std::copy(sources.begin(), sources.end(), made.sources.begin());
+    const int operation = place_of(kOperationNames, op);
+    if (operation >= 0)
+        made.block = active_block_function(static_cast<Operation>(operation), type_of(type), type_of(to));
+    const int function = place_of(kFunctionNames, op);
+    if (made.block == nullptr && function >= 0 && type == "float32") {
+        made.is_function = true;
+        made.function = static_cast<Function>(function);
+    }
+    if (made.block == nullptr && !made.is_function)
+        throw nb::value_error(("elementwise_step: no " + op + " of " + type).c_str());
+    return made;
+}
+
+bool has_elementwise(const std::string& op, const std::string& type) {
+    const int operation = place_of(kOperationNames, op), known = place_of(kTypeNames, type);
+    if (known < 0) return false;
+    const auto of = static_cast<Type>(known);
+    return (operation >= 0 && block_function_base(static_cast<Operation>(operation), of, of) != nullptr) ||
+           (type == "float32" && place_of(kFunctionNames, op) >= 0);
+}
+
+// strides: of the result, then of the inputs, in bytes; types: of the inputs; the last row is the result.
+nb::object elementwise_step(const Lengths& shape, const std::vector<Lengths>& strides,
+                            const std::vector<std::string>& types, const std::vector<Row>& rows,
+                            int threads) {
+    if (types.size() > kMostInputs || types.size() + rows.size() > kMostValues || rows.empty())
+        throw nb::value_error("elementwise_step: too many inputs or instructions");
+    std::vector<std::int64_t> items;
+    for (const std::string& type : types)
+        items.push_back(kTypeSizes[static_cast<std::size_t>(type_of(type))]);
+    std::vector<Instruction> program;
+    for (const Row& row : rows) {
+        program.push_back(instruction(row));
+        items.push_back(kTypeSizes[static_cast<std::size_t>(type_of(std::get<2>(row)))]);
+    }
+    return capsule(std::make_unique<ElementwiseStep>(Nest(shape, strides), items, program, threads));
+}
+
+}  // namespace
+
+void bind_elementwise(nb::module_& m) {
+    m.def("elementwise_step", &elementwise_step, nb::arg("shape"), nb::arg("strides"), nb::arg("types"),
+          nb::arg("rows"), nb::arg("threads"));
+    m.def("has_elementwise", &has_elementwise, nb::arg("op"), nb::arg("type"));
+}
+
+}  // namespace mge

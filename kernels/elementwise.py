@@ -1,0 +1,73 @@
+"""Programs of elementwise operations over broadcast operands, in one pass over memory; a single op is one of them.
+
+Every operation is one of IEEE or integer arithmetic, or an own function, so results are those of the references.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from megengine.core.spec import TensorSpec
+from megengine.core.text import counted
+from megengine.kernels import _core
+from megengine.kernels.kernel import StepKernel
+from megengine.kernels.problem import Problem, no_elements
+from megengine.kernels.strided import planned_strides
+
+# (op, its attributes as pairs, which values it takes: those of the inputs are numbered first, then the results)
+Instruction = tuple[str, tuple[tuple[str, Any], ...], tuple[int, ...]]
+
+MOST_INPUTS, MOST_INSTRUCTIONS = 31, 32  # of one program
+_TRUTHS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+
+
+def program_of(problem: Problem) -> tuple[Instruction, ...]:
+    """The program that a problem is."""
+    if problem.op == "elementwise":
+        return problem.attrs.program
+    return ((problem.op, tuple(problem.attrs.items()), tuple(range(len(problem.inputs)))),)
+
+
+def _rows(program: tuple[Instruction, ...], inputs: tuple[TensorSpec, ...]) -> list[tuple] | str:
+    """The instructions as native code takes them, or why it cannot."""
+    types, rows = [str(s.dtype) for s in inputs], []
+    for op, items, sources in program:
+        attrs, of = dict(items), types[sources[-1]]
+        if not _core.has_elementwise(op, of):
+            return f"{op} of {of}"
+        low, high = attrs.get("lo", attrs.get("slope", 0.0)), attrs.get("hi", 0.0)
+        if of[0] in "iu" and not math.isfinite(low + high):
+            return f"{op} of {of} without bounds"
+        to = str(attrs["dtype"]) if op == "cast" else "bool" if op in _TRUTHS else of
+        if not _core.has_elementwise("equal", to):
+            return f"cast to {to}"
+        types.append(to)
+        rows.append((op, of, to, low, high, sources))
+    return rows
+
+
+def cannot_run(problem: Problem) -> str | None:
+    """Why a program, or a single op, cannot run natively; None if it can."""
+    if len(problem.inputs) > MOST_INPUTS:
+        return counted(len(problem.inputs), "input")
+    rows = _rows(program_of(problem), problem.inputs)
+    return rows if isinstance(rows, str) else no_elements(problem)
+
+
+def _step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
+    rows, out = _rows(program_of(problem), problem.inputs), problem.outputs[0]
+    strides = [list(planned_strides(spec, out.shape)) for spec in (out, *problem.inputs)]
+    return _core.elementwise_step(list(out.shape), strides, [str(s.dtype) for s in problem.inputs], rows, threads)
+
+
+OPS = (
+    "elementwise",
+    *_TRUTHS,
+    *("maximum", "minimum", "logical_and", "logical_or", "logical_xor", "logical_not", "where", "cast"),
+    *("clip", "neg", "abs", "square", "sign", "floor", "ceil", "round", "sqrt", "rsqrt", "pow"),
+)  # that have no other kernel
+
+own_elementwise = StepKernel("own_elementwise", _step, cannot_run)

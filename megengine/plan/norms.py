@@ -1,0 +1,83 @@
+"""Normalisations and batch norms spelled out in ops: one op, or arithmetic that joins the ops around it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from megengine.ops.common import normalize_axes
+from megengine.ops.norm import along_channels
+from megengine.traced_module.ir.graph import InternalGraph
+from megengine.traced_module.ir.node import TensorNode
+from megengine.traced_module.passes.rewriting import Found, Rule, rewrite
+from megengine.traced_module.patterns import Pattern, any_, call, const
+
+_X, _EPS, _ONE, _WEIGHT, _BIAS = any_(), const(), const(), const(), const()
+_MEAN = call("mean", _X, keepdims=True)
+_CENTRED = call("sub", _X, _MEAN)
+
+
+def _standard(value: Pattern) -> tuple[Pattern, Pattern, Pattern]:
+    """A value divided by the root of the mean of its squares, that mean, and the form that multiplies instead."""
+    variance = call("mean", call("square", value) | call("mul", value, value), keepdims=True)
+    shifted = call("add", variance, _EPS)
+    root = call("sqrt", shifted)
+    multiplied = call("mul", value, call("rsqrt", shifted) | call("div", _ONE, root))
+    return call("div", value, root) | multiplied, variance, multiplied
+
+
+def _rule(value: Pattern) -> Rule:
+    standard, variance, multiplied = _standard(value)
+    weighted = call("mul", standard, _WEIGHT)
+    pattern = call("add", weighted, _BIAS) | weighted | standard
+
+    def factors(m: Found) -> list[TensorNode]:
+        return [m[p] for p in (_WEIGHT, _BIAS) if p in m]
+
+    def fits(m: Found) -> bool:
+        x, rank = m[_X], m[_X].spec.ndim
+        means = {normalize_axes("norm", m[p].expr.attrs["axis"], rank) for p in (_MEAN, variance) if p in m}
+        axes = means.pop()
+        if means or axes != tuple(range(axes[0], rank)) or x.dtype != np.float32 or m.root.spec != x.spec:
+            return False
+        if m[_EPS].spec.size != 1 or (_ONE in m and not np.all(m[_ONE].expr.value.numpy() == 1)):
+            return False
+        tail = x.shape[axes[0] :]
+        return all(f.shape[-len(tail) :] == tail and f.spec.size == math.prod(tail) for f in factors(m))
+
+    def build(m: Found) -> TensorNode:
+        x, axis = m[_X], m[variance].expr.attrs["axis"]
+        axes = len(normalize_axes("norm", axis, x.spec.ndim))
+        tail = x.shape[x.spec.ndim - axes :]
+        given = [f if f.shape == tail else m.constant(f.expr.value.numpy().reshape(tail), f.name) for f in factors(m)]
+        attrs = {"axes": axes, "eps": float(m[_EPS].expr.value.numpy().item())}
+        attrs |= {"centred": value is _CENTRED, "reciprocal": multiplied in m}
+        return m.apply("fused_norm", x, *given, attrs=attrs, name=m.root.name)
+
+    return Rule("norm", pattern, build, when=fits)
+
+
+_PARAMETERS = [const() for _ in range(4)]
+
+
+def _affine(m: Found) -> TensorNode:
+    """As the reference computes it: what is behind can join it."""
+    scale, shift, mean, var = (m[p].expr.value.numpy() for p in _PARAMETERS)
+    factor = scale / np.sqrt(var + var.dtype.type(m.root.expr.attrs["eps"]))
+    shape = along_channels(scale.size, m[_X].spec.ndim)
+    mean, factor, shift = (m.constant(v.reshape(shape), "of_batch_norm") for v in (mean, factor, shift))
+    y = m.apply("mul", m.apply("sub", m[_X], mean), factor)
+    return m.apply("add", y, shift, name=m.root.name)
+
+
+RULES = (
+    _rule(_CENTRED),
+    _rule(_X),
+    Rule("batch_norm", call("batch_norm", _X, *_PARAMETERS), _affine),
+)
+
+
+def name_norms(graph: InternalGraph) -> bool:
+    """Rewrite in place; True if something changed. It begins with the last op, so that factors are met first."""
+    return bool(rewrite(graph, RULES, last_first=True))

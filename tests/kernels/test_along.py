@@ -1,0 +1,236 @@
+"""Steps along axes: the bits of the NumPy references, for every layout, level and cut into parts."""
+
+import numpy as np
+import pytest
+
+import megengine.functional as F
+from megengine.core.errors import IndexOutOfRangeError
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import get_op, infer
+from megengine.kernels import _core, isa
+from megengine.kernels.native import empty_for_step, from_step, to_step
+from megengine.kernels.problem import Problem
+from megengine.kernels.registry import family
+from megengine.tensor import tensor
+
+SHAPES = [(3, 1), (5, 7), (2, 3, 31), (4, 32), (2, 3, 33), (97,), (6, 1000), (3, 400, 5), (2, 3, 4, 5, 6)]
+PICTURES = [(2, 33, 3, 4), (1, 17, 9, 16), (2, 1, 30, 7), (3, 130, 1, 1), (1, 5, 12, 1)]
+
+
+def draw(shape, dtype="f4"):
+    rng = np.random.default_rng(shape)
+    return rng.standard_normal(shape).astype(dtype) if dtype[0] == "f" else rng.integers(-9, 9, shape).astype(dtype)
+
+
+def problem_of(op, arrays, attrs):
+    specs = [TensorSpec(a.shape, a.dtype) for a in arrays]
+    out = infer(op, specs, attrs)
+    return Problem(op, specs, [out] if isinstance(out, TensorSpec) else out, attrs)
+
+
+def run(problem, arrays, threads):
+    """Outputs of the plan's kernel, or None where it leaves the problem to another layout."""
+    kernel = next(iter(family(problem.op).for_plan(problem, {})), None)
+    if kernel is None:
+        return None
+    enter, leave = (np.asarray, np.asarray) if kernel.in_rows else (to_step, from_step)
+    outs = []
+    for spec in problem.outputs:
+        like = np.empty(spec.shape, spec.dtype) if kernel.in_rows else empty_for_step(spec)
+        memory = np.full(like.nbytes + 64, 0xA5, np.uint8)
+        outs.append((memory, memory[: like.nbytes].view(like.dtype).reshape(like.shape)))
+    _core.run_step(kernel.make_step(problem, {}, threads), [*map(enter, arrays), *(o for _, o in outs)])
+    assert all((memory[-64:] == 0xA5).all() for memory, _ in outs)
+    return [leave(o) for _, o in outs]
+
+
+def check(op, arrays, attrs, *, left_out=False):
+    """Equal to the reference at every level, in one part and in three."""
+    problem = problem_of(op, arrays, attrs)
+    want = get_op(op).reference(*arrays, **attrs)
+    for level in isa.available():
+        with isa.capped(level):
+            for threads in (1, 3):
+                got = run(problem, arrays, threads)
+                if got is None:
+                    assert left_out
+                    return
+                for a, b in zip(got, want if isinstance(want, tuple) else (want,), strict=True):
+                    np.testing.assert_array_equal(a, b)
+
+
+def subsets(ndim):
+    return [tuple(a for a in range(ndim) if bits >> a & 1) for bits in range(1, 1 << ndim)]
+
+
+@pytest.mark.parametrize("op", ["sum", "mean", "max", "min", "prod"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_reductions_over_any_axes(op, shape):
+    x = draw(shape) * 0.5
+    for axis in (None, *subsets(len(shape))):
+        for keepdims in (True, False):
+            out = problem_of(op, [x], {"axis": axis, "keepdims": keepdims}).outputs[0]
+            check(op, [x], {"axis": axis, "keepdims": keepdims}, left_out=out.ndim == 4)
+
+
+@pytest.mark.parametrize("op", ["sum", "mean", "max", "min", "prod"])
+@pytest.mark.parametrize("shape", PICTURES, ids=str)
+def test_reductions_of_pictures(op, shape):
+    native = ((1,), (2, 3))
+    for axis in subsets(4):
+        for keepdims in (True, False):
+            check(op, [draw(shape)], {"axis": axis, "keepdims": keepdims}, left_out=axis not in native)
+
+
+@pytest.mark.parametrize("dtype", ["i4", "i8", "i1", "u1"])
+@pytest.mark.parametrize("op", ["sum", "max", "min", "prod"])
+def test_reductions_of_integers(op, dtype):
+    x = draw((3, 4, 5), dtype)
+    for axis in subsets(3):
+        check(op, [x], {"axis": axis, "keepdims": False})
+
+
+@pytest.mark.parametrize("op", ["max", "min", "sum"])
+def test_not_a_number_is_kept(op):
+    x = draw((6, 50))
+    x[2, 7] = x[3, 0] = np.nan
+    for axis in ((0,), (1,), None):
+        check(op, [x], {"axis": axis, "keepdims": False})
+
+
+@pytest.mark.parametrize("op", ["argmax", "argmin"])
+@pytest.mark.parametrize("dtype", ["f4", "i4"])
+def test_places_of_extremes(op, dtype):
+    x = draw((4, 6, 5), dtype)
+    x[:, 2] = x[:, 4]  # the first of equals
+    if dtype == "f4":
+        x[1, 3] = np.nan
+    for axis in (0, 1, -1):
+        for keepdims in (True, False):
+            check(op, [x], {"axis": axis, "keepdims": keepdims})
+    check(op, [draw((2, 9, 3, 4))], {"axis": 1, "keepdims": True})
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", ["f4", "i4", "i8"])
+def test_running_sums(dtype, reverse):
+    for shape in ((7,), (3, 40), (2, 3, 4), (2, 5, 3, 4)):
+        for axis in range(len(shape)):
+            check("cumsum", [draw(shape, dtype)], {"axis": axis, "reverse": reverse})
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dtype", ["f4", "i4", "i8"])
+def test_the_largest(dtype, descending):
+    x = draw((3, 40), dtype)
+    x[:, 11] = x[:, 3]
+    if dtype == "f4":
+        x[1, 5] = x[1, 9] = np.nan
+    for k in (1, 7, 40):
+        check("topk", [x], {"k": k, "descending": descending})
+
+
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+@pytest.mark.parametrize("shape", [*SHAPES, *PICTURES], ids=str)
+def test_softmax_along_any_axis(op, shape):
+    x = draw(shape) * 9
+    for axis in range(len(shape)):
+        check(op, [x], {"axis": axis}, left_out=len(shape) == 4 and axis > 1)
+
+
+@pytest.mark.parametrize("function", [F.softmax, F.logsoftmax])
+def test_eager_softmax_has_the_bits_of_the_reference(function):
+    for shape in ((5, 48), (2, 3, 4, 5), (7,)):
+        x = draw(shape)
+        for axis in range(len(shape)):
+            op = "softmax" if function is F.softmax else "log_softmax"
+            np.testing.assert_array_equal(function(tensor(x), axis).numpy(), get_op(op).reference(x, axis=axis))
+
+
+WHOLE = (None, None, 1)
+INDICES = np.array([[2, 0], [1, -1]])
+
+
+@pytest.mark.parametrize("dtype", ["i4", "i8"])
+@pytest.mark.parametrize(
+    ("shape", "pattern", "indices"),
+    [
+        ((5, 7), ("i", WHOLE), [INDICES]),
+        ((5, 7), (WHOLE, "i"), [INDICES]),
+        ((5, 3, 7), (WHOLE, "i", (1, 6, 2)), [INDICES]),
+        ((5, 3, 7), ("i", (None, None, -1), "i"), [INDICES, np.array([6, -7])]),
+        ((5, 3, 7), (WHOLE, "i", "i"), [INDICES[:, None], np.array([0, 6])]),
+        ((5,), ("i",), [np.array(3)]),
+        ((3, 4), ("i", "i"), [INDICES, INDICES]),
+    ],
+)
+@pytest.mark.parametrize("values", ["f4", "i8", "?"])
+def test_elements_by_index(shape, pattern, indices, dtype, values):
+    x = draw(shape, "f4").astype(values)
+    check("index", [x, *(i.astype(dtype) for i in indices)], {"pattern": pattern})
+
+
+def test_an_index_outside_is_refused_as_by_eager_calls():
+    from megengine import plan
+    from megengine.module import Module
+    from megengine.traced_module import trace_module
+
+    class Rows(Module):
+        def forward(self, table, rows):
+            return table[rows]
+
+    made = plan.compile(trace_module(Rows(), tensor(draw((4, 3))), tensor(np.array([0, 3], np.int32))))
+    assert made.steps[0].kernel == "own_take"
+    np.testing.assert_array_equal(made(draw((4, 3)), np.array([-4, 2], np.int32))[0], draw((4, 3))[[-4, 2]])
+    for wrong in (4, -5):
+        with pytest.raises(IndexOutOfRangeError, match=f"index: index {wrong} is out of range for axis 0 of length 4"):
+            made(draw((4, 3)), np.array([0, wrong], np.int32))
+
+
+@pytest.mark.parametrize("dtype", ["i4", "i8"])
+def test_one_hot(dtype):
+    for index in (np.array(2), np.array([0, 4, 1]), np.array([[[3, 0], [1, 1]]])):
+        check("one_hot", [index.astype(dtype)], {"depth": 5})
+
+
+@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize("reciprocal", [True, False])
+@pytest.mark.parametrize("factors", [0, 1, 2])
+@pytest.mark.parametrize(("shape", "axes"), [((5, 7), 1), ((9, 300), 1), ((2, 3, 4, 5), 3), ((3, 2, 40), 2), ((6,), 1)])
+def test_normalisation(shape, axes, factors, reciprocal, centred):
+    attrs = {"axes": axes, "eps": 1e-5, "centred": centred, "reciprocal": reciprocal}
+    tail = shape[len(shape) - axes :]
+    check("fused_norm", [draw(shape) + 3, *[draw(tail)] * factors], attrs, left_out=len(shape) == 4)
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "attrs", "reason"),
+    [
+        ("max", "f2", {"axis": (1,), "keepdims": True}, "float16; only float32, int32, int64, int8, uint8"),
+        ("sum", "f4", {"axis": (3,), "keepdims": True}, r"axes \(3,\) of a value that lies channels-last"),
+        ("prod", "f4", {"axis": (1, 3), "keepdims": True}, r"axes \(1, 3\) of a value that lies channels-last"),
+        ("max", "f4", {"axis": (2,), "keepdims": False}, r"axes \(2,\) of \(2, 3, 4, 5\) leave others in another"),
+        ("softmax", "f4", {"axis": 3}, r"axis 3 of \(2, 3, 4, 5\) lies apart"),
+        ("topk", "f4", {"k": 1, "descending": True}, "the last axis lies apart"),
+    ],
+)
+def test_what_is_left_out(op, dtype, attrs, reason):
+    import re
+
+    problem = problem_of(op, [draw((2, 3, 4, 5), dtype)], attrs)
+    (found,) = {why for name, why in family(op).explain(problem, step=True) if name in KERNELS}
+    assert re.match(reason, found)
+
+
+KERNELS = ("own_sum", "own_mean", "own_prod", "own_extreme", "own_softmax", "own_top")
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(ValueError, match="no reduction median"):
+        _core.reduce_step("median", "float32", [3], last_reduced=True)
+    with pytest.raises(ValueError, match="at least one length expected"):
+        _core.reduce_step("max", "float32", [], last_reduced=True)
+    with pytest.raises(ValueError, match="float32, int32, int64, int8 or uint8 expected, got float16"):
+        _core.place_step(type="float16", outer=1, n=1, inner=1, most=True)
+    with pytest.raises(ValueError, match="too many axes"):
+        _core.take_step(0, [1] * 33, [1] * 33, [], [], [], [], [], 4)

@@ -1,0 +1,161 @@
+"""Elementwise operations as steps: the references' bits for every type, layout, broadcast, level and cut into parts."""
+
+import numpy as np
+import pytest
+
+import megengine.functional  # noqa: F401
+from megengine.core.spec import TensorSpec
+from megengine.dispatch import get_op, infer
+from megengine.kernels import _core, elementwise, isa
+from megengine.kernels.native import empty_for_step, from_step, to_step
+from megengine.kernels.problem import Problem
+from megengine.kernels.registry import family
+
+NUMBERS = ("i1", "u1", "i2", "u2", "i4", "i8", "f4", "f8")
+TYPES = {
+    **dict.fromkeys(("add", "sub", "mul", "maximum", "minimum", "square", "neg", "abs", "sign"), NUMBERS),
+    **dict.fromkeys(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"), ("?", *NUMBERS)),
+    **dict.fromkeys(("logical_and", "logical_or", "logical_xor", "logical_not"), ("?",)),
+    **dict.fromkeys(
+        (
+            "div",
+            "floor",
+            "ceil",
+            "round",
+        ),
+        ("f4", "f8"),
+    ),
+    **dict.fromkeys(("relu", "relu6"), NUMBERS),
+    "clip": NUMBERS,
+}
+ATTRS = {"clip": {"lo": 1.0, "hi": 3.0}}
+
+
+def array_of(shape, dtype, seed=0):
+    rng = np.random.default_rng([seed, *shape])
+    if dtype == "?":
+        return rng.integers(0, 2, shape).astype("?")
+    values = rng.integers(-5, 6, shape) / (2 if dtype[0] == "f" else 1)
+    return np.asarray(values).astype(dtype)
+
+
+def run(op, arrays, attrs, threads=1):
+    specs = [TensorSpec(a.shape, a.dtype) for a in arrays]
+    problem = Problem(op, specs, [infer(op, specs, attrs)], attrs)
+    kernel = next(k for k in family(op).kernels if k.name == "own_elementwise")
+    assert kernel.usable(problem) is None
+    like = empty_for_step(problem.outputs[0])
+    memory = np.full(like.nbytes + 128, 0xA5, np.uint8)
+    out = memory[64 : 64 + like.nbytes].view(like.dtype).reshape(like.shape)
+    _core.run_step(kernel.make_step(problem, {}, threads), [*map(to_step, arrays), out])
+    assert (memory[:64] == 0xA5).all() and (memory[-64:] == 0xA5).all()
+    return from_step(out)
+
+
+def check(op, arrays, attrs=None):
+    attrs = attrs or ATTRS.get(op, {})
+    with np.errstate(all="ignore"):
+        want = get_op(op).reference(*arrays, **attrs)
+    for level in isa.available():
+        with isa.capped(level):
+            for threads in (1, 3):
+                np.testing.assert_array_equal(run(op, arrays, attrs, threads), want)
+
+
+@pytest.mark.parametrize("size", [1, 17, 1025])
+@pytest.mark.parametrize(("op", "dtype"), [(op, t) for op, types in TYPES.items() for t in types])
+def test_every_type(op, dtype, size):
+    count = 1 if op in ("square", "neg", "abs", "sign", "logical_not", "floor", "ceil", "round", "relu", "relu6") else 2
+    check(op, [array_of((size,), dtype, k) for k in range(1 if op == "clip" else count)])
+
+
+@pytest.mark.parametrize("target", ["?", *NUMBERS])
+@pytest.mark.parametrize("source", ["?", *NUMBERS])
+def test_casts(source, target):
+    check("cast", [array_of((3, 5), source)], {"dtype": np.dtype(target)})
+
+
+@pytest.mark.parametrize("dtype", ["?", *NUMBERS])
+def test_where_broadcasts_all_three(dtype):
+    check("where", [array_of((5, 1), "?"), array_of((2, 1, 4), dtype), array_of((4,), dtype, 1)])
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((2, 3, 4, 5), (3, 1, 1)),
+        ((2, 33, 7, 5), (2, 33, 1, 1)),
+        ((2, 1, 7, 50), (2, 6, 7, 1)),
+        ((2, 600, 3, 1), (1, 600, 1, 3)),
+        ((3, 2000), (2000,)),
+        ((2000, 3), (2000, 1)),
+        ((), ()),
+        ((40, 1, 9), (1, 30, 9)),
+    ],
+    ids=str,
+)
+def test_layouts_and_broadcasts(shapes):
+    check("sub", [array_of(shape, "f4", k) for k, shape in enumerate(shapes)])
+
+
+PROGRAM = (
+    ("sub", (), (0, 1)),
+    ("sigmoid", (), (3,)),
+    ("leaky_relu", (("slope", 0.1),), (3,)),
+    ("less", (), (4, 2)),
+    ("where", (), (6, 5, 4)),
+    ("cast", (("dtype", np.dtype(np.int32)),), (7,)),
+    ("cast", (("dtype", np.dtype(np.float32)),), (8,)),
+    ("mul", (), (9, 3)),
+)
+
+
+@pytest.mark.parametrize("shape", [(2, 9, 6, 30), (3000,), (5, 7)])
+def test_programs(shape):
+    arrays = [array_of(shape, "f4"), array_of(shape[-1:], "f4", 1), array_of((), "f4", 2)]
+    check("elementwise", arrays, {"program": PROGRAM})
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "attrs", "reason"),
+    [
+        ("add", "f2", {}, "add of float16"),
+        ("round", "i4", {}, "round of int32"),
+        ("clip", "i4", {"lo": 0.0, "hi": np.inf}, "clip of int32 without bounds"),
+        ("cast", "f4", {"dtype": np.dtype("f2")}, "cast to float16"),
+    ],
+)
+def test_what_is_left_to_the_reference(op, dtype, attrs, reason):
+    specs = [TensorSpec((3,), np.dtype(dtype))] * (2 if op == "add" else 1)
+    assert elementwise.own_elementwise.usable(Problem(op, specs, specs[:1], attrs)) == reason
+
+
+def test_wrong_programs_are_refused():
+    step = _core.elementwise_step
+    with pytest.raises(ValueError, match="no cosh of float32"):
+        step([4], [[4], [4]], ["float32"], [("cosh", "float32", "float32", 0.0, 0.0, (0,))], 1)
+    with pytest.raises(ValueError, match="no type float7"):
+        step([4], [[4], [4]], ["float7"], [("add", "float7", "float7", 0.0, 0.0, (0, 0))], 1)
+    with pytest.raises(ValueError, match="1 to 3 operands expected"):
+        step([4], [[4], [4]], ["float32"], [("add", "float32", "float32", 0.0, 0.0, ())], 1)
+    with pytest.raises(ValueError, match="too many inputs or instructions"):
+        step([4], [[4]], [], [], 1)
+
+
+def test_powers_are_near_float64_and_have_its_special_values():
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.uniform(1e-3, 40, 3000), rng.uniform(0.9, 1.1, 3000), [1e-40, 3e38]]).astype("f4")
+    y = np.concatenate([rng.uniform(-9, 9, 3000), rng.uniform(-800, 800, 3000), [0.5, 0.25]]).astype("f4")
+    check("pow", [x, y])
+    with np.errstate(over="ignore"):
+        want = np.power(x.astype("f8"), y.astype("f8")).astype("f4")
+    np.testing.assert_array_max_ulp(get_op("pow").reference(x, y), want, 1)
+    special = np.array([0.0, -0.0, 1, -1, 2, -2, 0.5, -0.5, 3, -3, 2.5, np.inf, -np.inf, np.nan], "f4")
+    a, b = (v.ravel() for v in np.meshgrid(special, special))
+    check("pow", [a, b])
+    with np.errstate(all="ignore"):
+        want = np.power(a, b)
+    got = get_op("pow").reference(a, b)
+    np.testing.assert_array_max_ulp(got, want, 1)
+    numbers = ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(got)[numbers], np.signbit(want)[numbers])

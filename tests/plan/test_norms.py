@@ -1,0 +1,100 @@
+"""Normalisations spelled out in ops are one step of a plan, and batch norms join the arithmetic around them."""
+
+import numpy as np
+import pytest
+
+import megengine.functional as F
+import megengine.module as M
+from megengine import plan
+from megengine.tensor import Parameter, tensor
+from megengine.traced_module import trace_module
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+class Net(M.Module):
+    def __init__(self, function, **parts):
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def steps(function, x, **parts):
+    """The ops of a plan's steps but those that only move; results are those of eager calls, bit for bit."""
+    net = Net(function, **parts).eval()
+    made = plan.compile(trace_module(net, tensor(x)))
+    np.testing.assert_array_equal(made(x)[0], net(tensor(x)).numpy())
+    return [info.op for info in made.steps if info.op not in ("to_result", "to_rows", "to_channels_last")]
+
+
+def spelled(net, x):
+    centred = x - F.mean(x, axis=-1, keepdims=True)
+    deviation = F.sqrt(F.mean(centred**2, axis=-1, keepdims=True) + 1e-6)
+    return centred / deviation * net.w + net.b
+
+
+def root_mean_square(net, x):
+    root = F.sqrt(F.mean(x * x, axis=-1, keepdims=True) + 1e-6)
+    return x * (1 / root) * net.w
+
+
+@pytest.mark.parametrize("shape", [(5, 24), (2, 7, 24), (2, 3, 5, 24)])
+@pytest.mark.parametrize("function", [spelled, root_mean_square])
+def test_norms_of_the_last_axis(function, shape):
+    assert steps(function, draw(*shape), w=Parameter(draw(24)), b=Parameter(draw(24))) == ["fused_norm"]
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_layers(affine):
+    assert steps(lambda net, x: net.norm(x), draw(2, 6, 16), norm=M.LayerNorm(16, affine=affine)) == ["fused_norm"]
+    got = steps(lambda net, x: net.norm(x), draw(2, 6, 4, 5), norm=M.GroupNorm(3, 6, affine=affine))
+    assert "fused_norm" in got and len(got) <= 2
+
+
+def test_other_axes_and_other_means_stay():
+    def two_axes(net, x):
+        centred = x - F.mean(x, axis=1, keepdims=True)
+        return centred / F.sqrt(F.mean(centred * centred, axis=1, keepdims=True) + 1e-6)
+
+    assert "fused_norm" not in steps(two_axes, draw(2, 7, 7))
+
+
+def test_a_batch_norm_alone_joins_its_activation():
+    norm = M.BatchNorm2d(6)
+    norm.running_mean[...] = tensor(draw(1, 6, 1, 1))
+    norm.running_var[...] = tensor(np.abs(draw(1, 6, 1, 1)))
+    assert steps(lambda net, x: F.relu(net.norm(x)), draw(2, 6, 5, 4), norm=norm) == ["elementwise"]
+
+
+def test_rows_of_any_rank_take_bias_and_activation():
+    net = Net(lambda net, x: F.gelu(net.fc(x)), fc=M.Linear(16, 24)).eval()
+    for shape in ((3, 16), (2, 5, 16), (2, 3, 5, 16)):
+        x = draw(*shape)
+        made = plan.compile(trace_module(net, tensor(x)))
+        assert [i.op for i in made.steps if i.op != "to_result"] == ["fused_linear"]
+        np.testing.assert_allclose(made(x)[0], net(tensor(x)).numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_bias_along_another_axis_is_no_bias():
+    x, w, b = draw(4, 4), Parameter(draw(4, 4)), Parameter(draw(4, 1))
+    net = Net(lambda net, x: F.matmul(x, net.w) + net.b, w=w, b=b)
+    made = plan.compile(trace_module(net, tensor(x)))
+    np.testing.assert_allclose(made(x)[0], net(tensor(x)).numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_product_turns_its_second_operand():
+    def forward(net, x):
+        heads = F.transpose(F.reshape(x, (2, 5, 3, 4)), (0, 2, 3, 1))
+        return F.matmul(F.transpose(F.reshape(x, (2, 5, 3, 4)), (0, 2, 1, 3)), heads)
+
+    x = draw(2, 5, 12)
+    made = plan.compile(trace_module(Net(forward), tensor(x)))
+    np.testing.assert_allclose(made(x)[0], Net(forward)(tensor(x)).numpy(), rtol=1e-5, atol=1e-5)
+    (product,) = [e for e in made.graph.exprs() if getattr(e, "op", "") == "matmul"]
+    assert product.attrs["transpose_b"]
