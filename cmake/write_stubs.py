@@ -22,7 +22,7 @@ def main(sources: Path, core: Path, engine: Path, out: Path) -> int:
             shutil.copytree(sources / folder, package / folder, ignore=shutil.ignore_patterns("csrc", "__pycache__"))
         shutil.copy(core, package / "kernels")
         shutil.copy(engine, package / "core")
-        command = [sys.executable, "-W", "ignore", "-m", "megengine.tools.stubs", str(out)]
+        command = [sys.executable, "-W", "ignore", str(Path(__file__).resolve().with_name("stubs.py")), str(out)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([name, os.environ.get("PYTHONPATH", "")])}
         return subprocess.run(command, cwd=name, env=environment, check=False).returncode
 

@@ -38,6 +38,7 @@ REASONS: dict[str, str] = {
     "megengine.traced_module.utils.replace_container_with_module_container": "lists and dicts of modules are traced",
     "megengine.lite": "megengine.plan runs models",
     "megenginelite": "a package of its own, of which nothing is here; megengine.plan runs models",
+    "megengine.tools": "the tools are commands of mge-quantize: inspect, draw, bench",
     "megengine.tools.network_visualize": "megengine.traced_module.pictures draws graphs, and so does mge-quantize draw",
     "megengine.xla": "jit.trace and megengine.plan compile graphs",
     "megengine.experimental": "what became useful of it is in megengine.quantization",

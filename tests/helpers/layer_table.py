@@ -14,7 +14,7 @@ LEVELS = (
     ("megengine.autodiff", "megengine.random", "megengine.optimizer"),
     ("megengine.ops", "megengine.data"),
     ("megengine.functional",),
-    ("megengine.module", "megengine.tools"),
+    ("megengine.module",),
     ("megengine.serialization", "megengine.amp"),
     ("megengine.utils", "megengine.models"),
     ("megengine.hub", "megengine.jit", "megengine.traced_module"),

@@ -8,12 +8,12 @@ import packed
 import pytest
 import record  # noqa: F401  (enters all cases)
 from layer_cases import LAYERS
+from public_api import resolve
 from recorded_calls import Coverage
 from training_cases import OPTIMIZERS
 
 import megengine.module as M
 import megengine.optimizer as O
-from megengine.tools.api import resolve
 
 DATA = Path(__file__).parents[1] / "data"
 RECORDED = packed.load(DATA / "recorded" / "functional.npz")

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import stubs
 from layer_table import LINKED
-
-from megengine.tools import stubs
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT_FROM = ("CMakeLists.txt", "LICENSE", "README.md", "cmake", "licenses", "megengine", "pyproject.toml", *LINKED)

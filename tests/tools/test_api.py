@@ -8,11 +8,11 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import public_api as api
 import pytest
 
 import megengine as mge
 from megengine.core.old_names import OLD_NAMES
-from megengine.tools import api
 
 LIST = Path(__file__).parents[1] / "data" / "megengine" / "api.json"
 

@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import stubs
 
 import megengine
 import megengine.functional as F
 from megengine.dispatch import public_functions
 from megengine.tensor import Tensor
-from megengine.tools import stubs
 
 ROOT = Path(__file__).resolve().parents[2]
 

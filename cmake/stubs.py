@@ -1,7 +1,7 @@
 """Type stubs (`.pyi`) of what is declared by records: the functions of `megengine.functional`, the methods of Tensor,
 the layers of `megengine.module.qat` and `.quantized`.
 
-    python -m megengine.tools.stubs FOLDER
+    python cmake/stubs.py FOLDER
 
 writes them below FOLDER, which is one that holds the package `megengine`. `make setup` does so for a checkout, and the
 build of a wheel for the wheel, so that type checkers and editors know what only running the package would tell.
@@ -24,7 +24,7 @@ from megengine.dispatch import PublicFunction, public_functions
 from megengine.functional import __all__ as _everything
 from megengine.tensor import Tensor
 
-_HEADER = "# Written by megengine.tools.stubs from the op records.\n"
+_HEADER = "# Written by cmake/stubs.py from the op records.\n"
 _PACKAGE = "megengine.functional"
 
 

@@ -1,6 +1,6 @@
 """Compares the installed package with a list of MegEngine's public names and signatures.
 
-    python -m megengine.tools.api tests/data/megengine/api.json
+    python tests/helpers/public_api.py tests/data/megengine/api.json
 
 The list maps a full name to the name it is re-exported from, or to its parameters (`name`, `name=default`, `*args`,
 `**kwargs`) and, for a class, those of its methods. A call that the recorded signature takes must be taken here.
@@ -104,7 +104,7 @@ def compare(api: dict[str, Any]) -> list[Finding]:
 def main(arguments: Sequence[str]) -> int:
     """Print what differs; 1 if something differs without a reason, 2 for a list that cannot be read."""
     if len(arguments) != 1:
-        print("usage: python -m megengine.tools.api LIST.json", file=sys.stderr)
+        print("usage: public_api.py LIST.json", file=sys.stderr)
         return 2
     try:
         api = json.loads(Path(arguments[0]).read_text())

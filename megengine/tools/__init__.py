@@ -1,1 +1,0 @@
-"""Tools to run by name: `python -m megengine.tools.api list.json`."""
