@@ -1,4 +1,4 @@
-"""Own exact 8-bit kernels: entries of the lists of quantized ops, each equal to docs/integer-arithmetic.md bit for bit.
+"""Own 8-bit kernels of quantized ops, each equal to docs/integer-arithmetic.md bit for bit.
 
 Steps are made by `_core`; activations are dense NHWC in them. The eager form makes a step and runs it.
 """
@@ -112,7 +112,7 @@ def _product_usable(problem: Problem) -> str | None:
 
 
 def _product_full(problem: Problem) -> str | None:
-    """Where the own kernel was measured to be the fastest: it fetches weights ahead, oneDNN waits for them."""
+    """Where the own kernel was measured to be the fastest: it prefetches weights, oneDNN waits for them."""
     outputs, _, *window = w = problem.inputs[1].shape
     if isa.active() != "vnni":
         return f"measured for vnni only, active is {isa.active()}"
@@ -160,7 +160,7 @@ def _elementwise(problem: Problem, kind: int, clamp: list[int], ra: float, rb: f
 
 
 def _rescaled(kind: int, *factors: str) -> MakeStep:
-    """Steps with a clamp, multiplied by one or two attributes."""
+    """Steps with a clamp, whose factors are one or two attributes."""
 
     def make(problem: Problem, constants: Constants, threads: int) -> Any:
         a = problem.attrs
@@ -171,7 +171,7 @@ def _rescaled(kind: int, *factors: str) -> MakeStep:
 
 
 def _gate_step(problem: Problem, constants: Constants, threads: int) -> Any:
-    """One value a channel and picture times every pixel of it; the gate may be either operand."""
+    """One value per picture and channel times every pixel of it; the gate may be either operand."""
     a = problem.attrs
     gate_first = problem.inputs[0].shape != problem.outputs[0].shape
     tensor, gate = (problem.inputs[i].dtype for i in ((1, 0) if gate_first else (0, 1)))
@@ -201,9 +201,8 @@ def quantize_planes_step(spec: TensorSpec, dtype: QuantizedDType, threads: int) 
 
 
 def _dequantize_step(problem: Problem, constants: Constants, threads: int) -> Any:
-    return _elementwise(
-        problem, _DEQUANTIZE, [0, 0, 0, 0], known_quantized(problem.inputs[0].dtype).only_scale, 0.0, threads
-    )
+    scale = known_quantized(problem.inputs[0].dtype).only_scale
+    return _elementwise(problem, _DEQUANTIZE, [0, 0, 0, 0], scale, 0.0, threads)
 
 
 def _table_step(problem: Problem, constants: Constants, threads: int) -> Any:
@@ -297,7 +296,7 @@ def _mean_usable(problem: Problem) -> str | None:
 
 
 def _run_quantize(problem: Problem, x: np.ndarray) -> np.ndarray:
-    """NCHW pictures go to NHWC on the way."""
+    """NCHW pictures are converted to NHWC in the same pass."""
     if x.ndim != 4 or not x.flags.c_contiguous:
         return _quantize_any(problem, x)
     out = empty_for_step(problem.outputs[0])

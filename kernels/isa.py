@@ -1,4 +1,4 @@
-"""Instruction set levels: what the machine has, and the cap under which kernels are chosen."""
+"""Instruction set levels: the level of the machine, and the cap for the choice of kernels."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def active() -> str:
 
 
 def available() -> tuple[str, ...]:
-    """Every level this machine can run, lowest first: what tests iterate."""
+    """Every level that this machine can run, lowest first."""
     return LEVELS[: _core.detected_isa() + 1]
 
 

@@ -1,4 +1,4 @@
-"""Memory of large results, kept for reuse: fresh pages cost as much as writing them."""
+"""Memory of large results, kept for reuse: getting new pages costs as much as writing them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ def empty_like(array: np.ndarray) -> np.ndarray:
     if array.nbytes < LARGE:
         return np.empty_like(array)
     order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
-    made = empty(tuple(array.shape[axis] for axis in order), array.dtype)
-    return made.transpose(np.argsort(order))
+    return empty(tuple(array.shape[axis] for axis in order), array.dtype).transpose(np.argsort(order))
 
 
 def release() -> int:

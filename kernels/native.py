@@ -1,4 +1,4 @@
-"""From native steps to eager calls: conversion between logical NCHW arrays and the dense channels-last of steps."""
+"""Eager calls of native steps: conversion between logical NCHW arrays and the dense channels-last ones of steps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def from_step(array: np.ndarray) -> np.ndarray:
 
 
 def _owner(array: np.ndarray) -> np.ndarray:
-    """The array whose memory a view shows."""
+    """The array that owns the memory of a view."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
@@ -49,7 +49,7 @@ def _place(array: np.ndarray) -> tuple:
 
 
 class StepCache:
-    """Steps of eager calls, kept as long as the memory of the constants they packed; views of it are short-lived.
+    """Steps of eager calls, kept as long as the memory of the constants that they packed (views of it are short-lived).
 
     For the same constants only the steps of the last few problems are kept, since each holds a packed copy.
     """
@@ -64,7 +64,7 @@ class StepCache:
             drop = lambda _: self.steps.pop(places, None)  # noqa: E731
             self.steps[places] = OrderedDict(), tuple(weakref.ref(_owner(c), drop) for c in constants.values())
         steps, key = self.steps[places][0], (problem, isa.active())
-        step = steps.pop(key, None)  # taken out and put in again: the oldest is the one not used for longest
+        step = steps.pop(key, None)  # removed and inserted again: the first entry is the least recently used
         if step is None:
             step = self.make(problem, constants, 1)
         steps[key] = step
@@ -74,12 +74,12 @@ class StepCache:
 
 
 def linear_rank(problem: Problem) -> str | None:
-    """Steps store tensors of four axes channels-last, so the last axis is not contiguous."""
+    """Why a linear step does not take x: steps store tensors of four axes channels-last. None if it does."""
     return "x has 4 axes; expected another number, or a reshape in front" if problem.inputs[0].ndim == 4 else None
 
 
 def long_steps(problem: Problem) -> str | None:
-    """Valid strides and dilations that are too large for native code."""
+    """Why native code does not take strides or dilations that are valid but too large. None if it does."""
     attrs = problem.attrs
     longest = max((*attrs.get("stride", (1,)), *attrs.get("dilation", (1,))))
     return f"a step of {longest} is left to the reference" if longest >= 1 << 24 else None
@@ -124,7 +124,7 @@ def eager(make: MakeStep, packs: tuple[int, ...] = (), *, inplace_input: int | N
 
 
 def in_memory_order(make: MakeStep) -> Run:
-    """`run(problem, array)` of a step that does the same to each number, in whatever order they lie in memory."""
+    """`run(problem, array)` of an elementwise step, which keeps the order of the numbers in memory."""
     cache = StepCache(make)
 
     def run(problem: Problem, array: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""oneDNN kernels: float and int8 convolution and linear layers, called in the form that the specification has.
+"""oneDNN kernels: float and int8 convolution and linear layers, called in the form of the specification.
 
-Integers: weight scale = M, float bias = B, sum scale = ratio, a clip only where the type does not clamp by itself; no
+Integers: weight scale = M, float bias = B, sum scale = ratio, a clip only where the type itself does not clamp; no
 other scales. This sequence equals docs/integer-arithmetic.md bit for bit where products are exact (VNNI and better).
 """
 
@@ -24,7 +24,7 @@ from megengine.kernels.reference.conv import out_length
 
 _F32 = np.dtype(np.float32)
 _WEIGHTS, _INTEGER_WEIGHTS = (1, 2), (1, 2, 3, 4)  # the inputs w, b and w, b, M, B
-_OF_THE_LIBRARY = ("none", "relu", "relu6")  # activations whose results do not depend on who computes them
+_OF_THE_LIBRARY = ("none", "relu", "relu6")  # activations that every implementation computes exactly
 
 
 def _load() -> tuple[ModuleType | None, str]:

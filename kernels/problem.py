@@ -1,4 +1,4 @@
-"""What a kernel is asked to compute."""
+"""The problem that a kernel solves: an op with specs and attributes."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Attrs(Mapping[str, Any]):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Problem:
-    """What a kernel is asked to compute: the op, specs of inputs and outputs, attributes."""
+    """The op, the specs of inputs and outputs, and the attributes of one call."""
 
     op: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     attrs: Attrs
-    _hash: int = field(compare=False, repr=False)  # asked for by every eager call of a step
+    _hash: int = field(compare=False, repr=False)  # every eager call of a step needs it
 
     def __init__(
         self, op: str, inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec], attrs: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""The choice of a kernel: the first usable one of an op's list; the op's NumPy reference stands behind the last entry.
+"""The choice of a kernel: the first usable one of an op's list; the op's NumPy reference comes after the last entry.
 
 A choice never depends on timing. `MEGENGINE_FORCE_KERNEL=name[,name]` forces kernels.
 """
@@ -52,23 +52,23 @@ class Family:
     def candidates(self, problem: Problem, *, step: bool = False) -> tuple[Kernel, ...]:
         """Usable kernels, best first (forced ones before the others); the reference is not among them."""
         key = (problem, step)
-        found = self._memo.get(key)
-        if found is None:
+        choice = self._memo.get(key)
+        if choice is None:
             if len(self._memo) >= _MEMO_LIMIT:
                 self._memo.clear()
             usable = [k for k in self.kernels if self.reason(k, problem, step=step) is None]
             preferred = forced()
             usable.sort(key=lambda k: k.name not in preferred)  # stable: the order of the list is kept
-            found = self._memo[key] = () if "reference" in preferred else tuple(usable)
-        return found
+            choice = self._memo[key] = () if "reference" in preferred else tuple(usable)
+        return choice
 
     def select(self, problem: Problem, constants: dict[int, np.ndarray], *, step: bool = False) -> Kernel | None:
         """The first kernel that is usable and accepts the constants, or None when only the reference is left."""
-        found = self.candidates(problem, step=step)
-        return next((k for k in found if not depends_on_values(k) or k.accepts(problem, constants) is None), None)
+        usable = self.candidates(problem, step=step)
+        return next((k for k in usable if not depends_on_values(k) or k.accepts(problem, constants) is None), None)
 
     def for_plan(self, problem: Problem, constants: dict[int, np.ndarray]) -> tuple[StepKernel, ...]:
-        """Kernels whose step can be made, best first: every input that they pack is a constant that they accept."""
+        """Kernels that can make a step, best first: every input that they pack is a constant that they accept."""
         moving = {i for i in range(len(problem.inputs)) if i not in constants}
         steps = (k for k in self.candidates(problem, step=True) if isinstance(k, StepKernel))
         return tuple(k for k in steps if not moving & set(k.packs) and k.accepts(problem, constants) is None)

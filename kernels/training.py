@@ -1,4 +1,4 @@
-"""Kernels of training that are memory-bound: batch statistics and gradients, one pass where NumPy takes several."""
+"""Memory-bound kernels of training, batch statistics and gradients, in one pass where NumPy takes several."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Native twins of the optimizers' update rules: the same bits as NumPy's, in one pass over the memory.
 
-A rule written in NumPy gets its twin by `twin`, so a subclass with another rule runs the one it wrote.
+`twin` attaches the native rule to a rule written in NumPy, so a subclass with a rule of its own runs that one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class NativeUpdate:
-    """A native rule by name, the arrays of the state it moves, and its scalars (kernels/csrc/updates/kernels.h)."""
+    """A native rule by name, the arrays of the state that it updates, and its scalars (csrc/updates/kernels.h)."""
 
     rule: str
     states: tuple[str, ...]
@@ -39,7 +39,7 @@ def twin(describe: Callable[..., NativeUpdate]) -> Callable[[_Method], _Method]:
 
 
 def twin_of(rule: Callable[..., Any]) -> Callable[..., NativeUpdate] | None:
-    """What describes the native twin of a rule; None where it has none or NumPy is forced."""
+    """The function that describes the native twin of a rule; None if there is none or NumPy is forced."""
     return None if "reference" in forced() else getattr(rule, "native", None)
 
 
@@ -59,7 +59,7 @@ class Batch:
     outs: list[np.ndarray] = field(default_factory=list)
 
     def add(self, out: np.ndarray, w: np.ndarray, g: np.ndarray, state: dict[str, np.ndarray]) -> None:
-        """The new value of w goes to `out` (C-contiguous; it may be the memory of w), and the state moves."""
+        """Write the new value of w to `out` (C-contiguous; it may be the memory of w), and update the state."""
         self.values.append(w if w.flags.c_contiguous else np.ascontiguousarray(w))
         self.gradients.append(g if g.flags.c_contiguous else np.ascontiguousarray(g))
         self.states.append(state)

@@ -1,4 +1,4 @@
-"""Functions of one value in float32, operation by operation as `csrc/float/functions.inc`: the same bits.
+"""Functions of one value in float32, with the operations of `csrc/float/functions.inc` and so the same bits.
 
 Float32 only; other dtypes go through NumPy's functions.
 """

@@ -260,11 +260,6 @@ def mean(
     return _average(np.asarray(total), max(count, 1), s_x, s_y, out)
 
 
-def max_pool2d(x: np.ndarray, *, kernel: tuple[int, int], stride: tuple[int, int], padding: Pairs) -> np.ndarray:
-    """Largest stored integer of each window; padding never wins."""
-    return windows(x, kernel, stride, padding, value=np.iinfo(x.dtype).min).max((-2, -1))
-
-
 def lookup(x: np.ndarray, table: np.ndarray) -> np.ndarray:
     """table[x - storage minimum], elementwise."""
     return table[x.astype(np.int32) - np.iinfo(x.dtype).min]

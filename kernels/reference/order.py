@@ -14,7 +14,7 @@ def in_order(x: np.ndarray) -> np.ndarray:
     return x if x.flags.c_contiguous else np.ascontiguousarray(x)
 
 
-_MOST_WORK = 1 << 16  # beyond, BLAS gains more than its call costs
+_MOST_WORK = 1 << 16  # for more, BLAS gains more than its call costs
 _MOVE = 8  # products in the time of moving one element of b
 _LONGEST = 512  # terms of one running sum; BLAS adds partial sums, and rounds less
 
@@ -28,7 +28,7 @@ def too_much(leading: tuple[int, ...], rows: int, depth: int, cols: int) -> str 
 
 
 def in_turn(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The matrix product of few numbers: products are rounded, then added one after the other."""
+    """A small matrix product: products are rounded, then added one after the other."""
     out = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), a.dtype)
     for k in range(a.shape[-1]):
         out += a[..., :, k, None] * b[..., None, k, :]

@@ -64,7 +64,7 @@ def _polynomial(q: np.ndarray, *coefficients: np.float32) -> np.ndarray:
 
 
 def _spread(r: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """R (cos, sin) of an angle uniform over the circle: 30 bits say where in a quadrant, two are the signs."""
+    """R (cos, sin) of an angle uniform over the circle: 30 bits select the point in a quadrant, two are the signs."""
     a = ((x & u32(0x3FFFFFFF)).astype(np.int32) - np.int32(0x20000000)).astype(f32) * f32(1.46291808e-9)
     q = a * a
     one = f32(1)

@@ -1,6 +1,6 @@
 """Values that every layer shares: dtypes, specs, errors, pytrees, hooks.
 
-MegEngine keeps other things at this path (`core._imperative_rt`, `core.ops`, ...): faces, imported when they are named.
+The faces at MegEngine's paths (`core._imperative_rt`, `core.ops`, ...) are imported when they are first named.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ __all__ = ["get_option", "set_option"]
 
 
 def __getattr__(name: str) -> Any:
-    found = late.part(__name__, name, private=True)
-    if found is None:
+    module = late.part(__name__, name, private=True)
+    if module is None:
         raise absent.missing(__name__, name)
-    return found
+    return module

@@ -1,4 +1,4 @@
-"""Names of MegEngine that are not here: why, and what to use instead."""
+"""Names of MegEngine that do not exist here: the reason, and what to use instead."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def reason(name: str) -> str:
 def missing(
     module: str, name: str, known: Callable[[], Iterable[str]] | None = None
 ) -> MissingNameError | MissingImportError:
-    """The error for a name that a module does not have, with the reason for a name of MegEngine, else the nearest name.
+    """The error for a name that a module lacks, with the reason if it is a name of MegEngine, else the nearest name.
 
-    To be raised by the module's `__getattr__`. `known()` are names to search; without it, the module's public ones.
+    The `__getattr__` of the module raises it. `known()` are names to search, by default the module's public ones.
     """
     known = partial(_public, module) if known is None else known
     inside = module.startswith("megengine.core") and not name.startswith("__")
@@ -106,7 +106,7 @@ _IMPORT_FROM = opcode.opmap["IMPORT_FROM"]
 
 
 class _Reasons:
-    """The last finder of modules: for modules of MegEngine that do not exist here it gives the reason."""
+    """The last finder of modules: it raises the reason for modules of MegEngine that do not exist here."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
         why = reason(fullname) if fullname.partition(".")[0] in ("megengine", "megenginelite") else ""
@@ -115,7 +115,7 @@ class _Reasons:
 
 
 def explain_modules() -> None:
-    """From now on the error of importing a module of MegEngine that does not exist here gives the reason."""
+    """Let the error of importing a module of MegEngine that does not exist here state the reason."""
     if not any(isinstance(finder, _Reasons) for finder in sys.meta_path):
         sys.meta_path.append(_Reasons())
 
@@ -163,7 +163,7 @@ TENSOR_WORDS = {
 
 
 def attribute(owner: object, name: str, words: Mapping[str, str]) -> MissingNameError:
-    """The error for an attribute that an object does not have: what to use instead, or the nearest name."""
+    """The error for an attribute that an object lacks: what to use instead, or the nearest name."""
     text = f"{type(owner).__name__!r} object has no attribute {name!r}"
     if name in words:
         return MissingNameError(f"{text}: {words[name]}")
@@ -171,7 +171,7 @@ def attribute(owner: object, name: str, words: Mapping[str, str]) -> MissingName
 
 
 class Absent:
-    """A name that other engines have: reading it raises an error with the remedy; it can be assigned."""
+    """An attribute that other engines have: reading it raises an error with the remedy; it can be assigned."""
 
     def __init__(self, name: str, words: Mapping[str, str]) -> None:
         self._name, self._words = name, words

@@ -1,4 +1,4 @@
-"""Calls and their arguments as errors show them."""
+"""Calls and their arguments in the form that errors show."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def shown(value: Any) -> str:
 
 
 def called(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """A call as the user wrote it, with tensors as their specs."""
+    """A call as the user wrote it, with specs in place of tensors."""
     return f"{name}({', '.join([*map(shown, args), *(f'{k}={shown(v)}' for k, v in kwargs.items())])})"

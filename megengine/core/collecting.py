@@ -11,7 +11,7 @@ from contextlib import contextmanager
 def collection_paused() -> Iterator[None]:
     """Switch garbage collection off in the body; if it was off before, it stays off.
 
-    Building a graph makes tens of thousands of objects that refer to each other. Collections meanwhile would take as
+    Building a graph makes tens of thousands of objects that refer to each other. Collections in between would take as
     long as making them.
     """
     was_on = gc.isenabled()
@@ -26,7 +26,7 @@ def collection_paused() -> Iterator[None]:
 def collect_recent() -> None:
     """Collect recent garbage.
 
-    A model whose graphs refer to each other stays in memory, with its weights, until a collection. Called before a
-    model is made, this keeps a loop at the memory of one model.
+    A model whose graphs refer to each other stays in memory, with its weights, until a collection. A call before each
+    model is made keeps a loop at the memory of one model.
     """
     gc.collect(1)

@@ -77,7 +77,7 @@ DType = np.dtype | QuantizedDType
 
 
 def known_quantized(dtype: DType) -> QuantizedDType:
-    """The dtype, which a check has shown to be quantized."""
+    """The dtype, which the caller has checked to be quantized."""
     assert isinstance(dtype, QuantizedDType), dtype
     return dtype
 
@@ -160,23 +160,8 @@ def from_metadata(dtype: np.dtype) -> QuantizedDType | None:
         raise DTypeError(f"quantized dtype {name} has no usable scale or zero point: {exc}") from exc
 
 
-_NAMES = [
-    "bool",
-    "float16",
-    "float32",
-    "float64",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "bfloat16",
-]
-
-
+_INTEGERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+_NAMES = ["bool", "float16", "float32", "float64", *_INTEGERS, "bfloat16"]
 _CODE = re.compile(r"\?|[<=|]?(b1|[iu][1248]|f[248])")  # NumPy's short names, such as f4
 
 
@@ -191,7 +176,7 @@ def _named(name: str) -> np.dtype:
 
 
 def as_dtype(value: Any) -> DType:
-    """A dtype from a name (also NumPy's others, as "half" and "f4"), a NumPy dtype or scalar type, or a quantized one.
+    """A dtype from a name (also NumPy's, such as "half" and "f4"), a NumPy dtype or scalar type, or a quantized dtype.
 
     Raises DTypeError with the nearest name for anything else.
     """
@@ -218,14 +203,14 @@ def storage_of(dtype: DType) -> np.dtype:
 def converted(array: np.ndarray, dtype: DType) -> np.ndarray | None:
     """The array in another dtype if that keeps every value; None if it does not, or the elements are no numbers.
 
-    Floats become other floats by rounding, as long as finite values stay finite.
+    Floats are rounded to other floats, as long as finite values stay finite.
 
     Example:
         >>> converted(np.array([3, 4]), np.dtype(np.int32)), converted(np.array([0.5]), np.dtype(np.int32))
         (array([3, 4], dtype=int32), None)
     """
-    made, kept = _cast(array, dtype)
-    return made if np.all(kept) else None
+    result, kept = _cast(array, dtype)
+    return result if np.all(kept) else None
 
 
 def first_changed(array: np.ndarray, dtype: DType) -> Any:
@@ -236,18 +221,18 @@ def first_changed(array: np.ndarray, dtype: DType) -> Any:
 
 
 def _cast(array: np.ndarray, dtype: DType) -> tuple[np.ndarray, np.ndarray | bool]:
-    """The array in the dtype, and which values that keeps."""
-    wanted = storage_of(dtype)
-    if array.dtype == wanted:
+    """The array in the dtype, and a mask of the values that stay the same."""
+    target = storage_of(dtype)
+    if array.dtype == target:
         return array, True
     kinds = "iu" if isinstance(dtype, QuantizedDType) else "fiub"
     if array.dtype.kind not in kinds and (array.dtype != bfloat16 or kinds == "iu"):
         return array, False
     with np.errstate(all="ignore"):
-        made = array.astype(wanted)
-        if is_float(array.dtype) and is_float(wanted):
-            return made, np.isfinite(made) | ~np.isfinite(array)
-        return made, (made == array) & (made.astype(array.dtype) == array)
+        result = array.astype(target)
+        if is_float(array.dtype) and is_float(target):
+            return result, np.isfinite(result) | ~np.isfinite(array)
+        return result, (result == array) & (result.astype(array.dtype) == array)
 
 
 def is_quantized(dtype: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Settings of MegEngine that are accepted without effect: each gives one warning, at the line that sets it."""
+"""Settings of MegEngine that are accepted without effect, with one warning each, at the line that sets it."""
 
 from __future__ import annotations
 

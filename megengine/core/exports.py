@@ -13,13 +13,13 @@ _homes: defaultdict[str, dict[str, Callable[..., Any]]] = defaultdict(dict)
 
 
 def export(home: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Enter a function of a module."""
+    """Register a function of a module."""
     _homes[home][name] = function
     return function
 
 
 def withdraw(home: str, name: str) -> None:
-    """Take a function out again."""
+    """Remove a function again."""
     del _homes[home][name]
 
 
@@ -30,10 +30,10 @@ def exports(home: str) -> dict[str, Callable[..., Any]]:
 
 def exported(home: str, name: str) -> Callable[..., Any]:
     """One function of a face, also if it was declared after the face was imported. Raises AttributeError."""
-    found = exports(home)
-    if name not in found:
-        raise absent.missing(home, name, lambda: found)
-    return found[name]
+    functions = exports(home)
+    if name not in functions:
+        raise absent.missing(home, name, lambda: functions)
+    return functions[name]
 
 
 def face(module: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
-"""Files that appear whole or not at all.
+"""Files that appear complete or not at all.
 
-An unfinished file is a hidden file beside its place. Its process holds a lock on it, and its name contains the machine.
-So the next write into the folder removes the files that killed processes of this machine left, and no others.
+An unfinished file is a hidden file in the same folder. Its process holds a lock on it, and its name contains the
+machine. So the next write into the folder removes the files that killed processes of this machine left, and no others.
 """
 
 from __future__ import annotations
@@ -120,10 +120,10 @@ def _place(path: Path) -> Path:
         return type(path)(tempfile.gettempdir(), path.name)
     if not path.is_symlink():
         return path
-    found = os.path.realpath(path)
-    if os.path.islink(found):
+    target = os.path.realpath(path)
+    if os.path.islink(target):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    return type(path)(found)
+    return type(path)(target)
 
 
 def _locked_file(place: Path, mark: str, names: list[str]) -> str:
@@ -172,10 +172,10 @@ def _remove_unlocked(name: str) -> None:
     with suppress(OSError):  # it is in use, or gone
         handle = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
-            found = os.fstat(handle)
-            if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+            status = os.fstat(handle)
+            if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.stat(name, follow_symlinks=False).st_ino == found.st_ino:
+                if os.stat(name, follow_symlinks=False).st_ino == status.st_ino:
                     os.unlink(name)
         finally:
             os.close(handle)

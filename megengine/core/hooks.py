@@ -9,7 +9,7 @@ from typing import Any
 
 
 class TraceHooks:
-    """What a tracer hears; by default it records nothing. `run()` performs the real call."""
+    """Callbacks of a tracer; the default ones record nothing. `run()` performs the real call."""
 
     def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
         """A public function or Tensor method was called from outside any other public function."""
@@ -30,27 +30,27 @@ class TraceHooks:
         """`tensor` takes the value `new`: an operator in place, or item assignment."""
 
     def built(self, tensor: Any, data: Any, dtype: Any, device: Any) -> Any:
-        """`tensor` is made of data: gives its value in the graph, None if nothing in the data is traced."""
+        """`tensor` was made from data; the result is its value in the graph, None if nothing in the data is traced."""
 
     def alias(self, tensor: Any) -> Any:
         """Another tensor object that stands for the same value."""
         return tensor
 
     def replays(self, expr: Any) -> None:
-        """A graph is run: from now on calls are made by this expression of it; None when the run has ended."""
+        """While a graph runs, the calls that follow are made by this expression of it; None after the run."""
 
     def length(self, tensor: Any) -> None:
         """Python reads the length of a tensor's first axis: `len(x)`, `for row in x`."""
 
     def value(self, tensor: Any, what: str, advice: str = "") -> None:
-        """Python reads the value of a tensor, or makes one that the graph cannot make; `what` names the way."""
+        """Python reads the value of a tensor, or makes one that the graph cannot make; `what` names the operation."""
 
 
 active: ContextVar[TraceHooks | None] = ContextVar("megengine_trace_hooks", default=None)
 
 
 class _Listening:
-    """A class, since a generator takes four times as long: each traced call enters one or two."""
+    """A class, since a generator takes four times as long, and each traced call enters one or two."""
 
     __slots__ = ("hooks", "token")
 

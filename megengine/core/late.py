@@ -18,20 +18,20 @@ def provide(prefix: str, load: Callable[[], object]) -> None:
 
 def ensure(name: str) -> bool:
     """Import what defines a name; False if no provider has it, or it was imported before."""
-    found = [p for p in _providers if name.startswith(p)]
-    for prefix in found:
+    prefixes = [p for p in _providers if name.startswith(p)]
+    for prefix in prefixes:
         load = _providers.get(prefix)
         if load is not None:
             load()
             _providers.pop(prefix, None)  # not before: another thread would find neither the provider nor its names
-    return bool(found)
+    return bool(prefixes)
 
 
 @functools.cache
 def parts(package: str, *, private: bool = False) -> frozenset[str]:
-    """Names of the modules and folders of a package; those that begin with an underscore only where asked."""
-    found = pkgutil.iter_modules(importlib.import_module(package).__path__)
-    return frozenset(module.name for module in found if private or not module.name.startswith("_"))
+    """Names of the modules and folders of a package; with `private` also those that begin with an underscore."""
+    modules = pkgutil.iter_modules(importlib.import_module(package).__path__)
+    return frozenset(module.name for module in modules if private or not module.name.startswith("_"))
 
 
 def part(package: str, name: str, *, private: bool = False) -> ModuleType | None:

@@ -15,16 +15,16 @@ _GROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limi
 @functools.cache
 def total_memory() -> int:
     """Bytes of main memory that this process may use: the machine's, or fewer in a container."""
-    found = [1 << 62]
+    limits = [1 << 62]
     with contextlib.suppress(AttributeError, OSError, ValueError):  # the platform does not say
-        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     for path in _GROUP_LIMITS:
         try:
             with open(path) as file:
-                found.append(int(file.read()))
+                limits.append(int(file.read()))
         except (OSError, ValueError):  # no such group, or "max"
             continue
-    return min(n for n in found if n > 0)
+    return min(n for n in limits if n > 0)
 
 
 def refuse_oversized(what: str, shape: tuple[int, ...], itemsize: int) -> None:

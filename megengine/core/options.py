@@ -1,4 +1,4 @@
-"""Options of MegEngine's interpreter by name: they can be read and set. They have no effect here: setting one warns."""
+"""Options of MegEngine's interpreter by name: they can be read and set, without effect; setting one warns."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class TreeDef:
     _leaves: int | None = field(default=None, init=False, repr=False, compare=False)
 
     def __hash__(self) -> int:
-        if self._hash is None:  # kept: structures are keys of what is remembered about calls
+        if self._hash is None:  # kept: structures are keys of the memos of calls
             object.__setattr__(self, "_hash", hash((self.kind, self.aux, self.children)))
         assert self._hash is not None
         return self._hash
@@ -58,23 +58,23 @@ register_pytree_node(
 
 
 class SortedKeys(tuple):
-    """Keys of a dict in the order of its leaves; `original` is their order in the dict, in which it is built again."""
+    """Keys of a dict in the order of its leaves; `original` is their order in the dict, which is built in it again."""
 
     original: tuple[Any, ...]
 
 
 def keys_in_order(values: dict[Any, Any]) -> tuple[Any, ...]:
-    """The keys in the order in which leaves stand: sorted, as in MegEngine; as they are if they have no order."""
-    given = tuple(values)
-    if len(given) < 2:
-        return given
+    """The keys in the order of the leaves: sorted, as in MegEngine, or unchanged if they cannot be sorted."""
+    original = tuple(values)
+    if len(original) < 2:
+        return original
     try:
-        keys = SortedKeys(sorted(given))
+        keys = SortedKeys(sorted(original))
     except TypeError:
-        return given
-    if keys == given:
-        return given
-    keys.original = given
+        return original
+    if keys == original:
+        return original
+    keys.original = original
     return keys
 
 
@@ -84,8 +84,8 @@ def _dict_parts(values: dict[Any, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...
 
 
 def _dict_of(keys: tuple[Any, ...], children: tuple[Any, ...]) -> dict[Any, Any]:
-    made = dict(zip(keys, children, strict=True))
-    return {key: made[key] for key in keys.original} if type(keys) is SortedKeys else made
+    values = dict(zip(keys, children, strict=True))
+    return {key: values[key] for key in keys.original} if type(keys) is SortedKeys else values
 
 
 register_pytree_node(dict, _dict_parts, _dict_of)
@@ -125,8 +125,8 @@ def _walk(node: Any, leaves: list[Any]) -> TreeDef:
     children, aux = rule[0](node)
     if (kind is tuple or kind is list) and len(children) <= 8:  # mostly of leaves: their structures are kept
         for child in children:
-            found = type(child)
-            if found in _NODES or issubclass(found, tuple):
+            child_kind = type(child)
+            if child_kind in _NODES or issubclass(child_kind, tuple):
                 break
         else:
             leaves += children
@@ -150,8 +150,8 @@ def flatten_as(treedef: TreeDef, tree: Any) -> list[Any] | None:
             return None
         children = [tree[key] for key in treedef.aux]
     elif treedef.kind in _NODES:
-        found, aux = _NODES[treedef.kind][0](tree)
-        children = list(found)
+        parts, aux = _NODES[treedef.kind][0](tree)
+        children = list(parts)
         if aux != treedef.aux:
             return None
     else:

@@ -1,4 +1,4 @@
-"""What is known of a tensor without its value."""
+"""Shape, dtype and device of a tensor, without its value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from megengine.core.dtype import DType
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Shape, dtype and device of a tensor. Hashable: kernels are chosen and memoised by it."""
+    """The spec of a tensor. Hashable: kernels are chosen and memoised by it."""
 
     shape: tuple[int, ...]
     dtype: DType

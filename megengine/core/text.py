@@ -15,7 +15,7 @@ def printable(text: str, *, keep: str = "\n\t", mark: str = "") -> str:
 
 
 def one_line(text: str) -> str:
-    """`printable` for a name: no line ends either, so that it cannot stand for lines of ours."""
+    """`printable` for a name: line ends are escaped too, so that a name cannot pass for several lines."""
     return printable(text, keep="\t")
 
 

@@ -1,4 +1,4 @@
-"""`apply`: the only door to computing."""
+"""`apply`, through which every op is computed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from megengine.core.errors import DeviceError, MegEngineError
 from megengine.core.limits import refuse_oversized
 from megengine.core.spec import TensorSpec, interned
 from megengine.dispatch.record import Op, get_op, registry
-from megengine.kernels.kernel import EagerKernel, FlatKernel, Kernel
+from megengine.kernels.kernel import EagerKernel, FlatKernel
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import depends_on_values, family, on_change
 from megengine.tensor import Tensor
@@ -41,7 +41,7 @@ class Interposer:
         raise NotImplementedError
 
     def rebind(self, tensor: Tensor, new: Tensor) -> None:
-        """`tensor` is about to take the value `new` (item assignment)."""
+        """`tensor` is about to get the value `new` (item assignment)."""
 
 
 class Listener(Interposer):
@@ -69,7 +69,7 @@ _stack: ContextVar[tuple[Interposer, ...]] = ContextVar("megengine_interposers",
 
 
 def begin(interposer: Interposer) -> None:
-    """Let `interposer` see every op applied from now on, before those that are active already."""
+    """Let `interposer` see every op that is applied from now on, before the active ones."""
     _stack.set((*_stack.get(), interposer))
 
 
@@ -86,9 +86,9 @@ def end(interposer: Interposer) -> None:
 
 
 class interpose(Generic[Standing]):  # noqa: N801 (used like a function)
-    """Let `interposer` see every op applied in the body, before those that are active already.
+    """Let `interposer` see every op that is applied in the body, before the active ones.
 
-    A class, since a generator takes four times as long: each call that is put into a graph enters one.
+    A class, since a generator takes four times as long, and each traced call enters one.
     """
 
     __slots__ = ("interposer",)
@@ -166,7 +166,9 @@ def _through(stack: Sequence[Interposer], op: Op, tensors: tuple[Tensor, ...], a
 def infer(op: Op | str, specs: Sequence[TensorSpec], attrs: dict[str, Any]) -> TensorSpec | tuple[TensorSpec, ...]:
     """Specs of the results, without computing; errors get the op's name as a note."""
     op = get_op(op)
-    _same_device(op, specs)
+    devices = {spec.device for spec in specs}
+    if len(devices) > 1:
+        raise DeviceError(f"{op.name}: inputs live on different devices {sorted(devices)}; copy with .to(device)")
     try:
         return op.infer(*specs, **attrs)
     except MegEngineError as exc:
@@ -174,14 +176,8 @@ def infer(op: Op | str, specs: Sequence[TensorSpec], attrs: dict[str, Any]) -> T
         raise
 
 
-def _same_device(op: Op, specs: Sequence[TensorSpec]) -> None:
-    devices = {spec.device for spec in specs}
-    if len(devices) > 1:
-        raise DeviceError(f"{op.name}: inputs live on different devices {sorted(devices)}; copy with .to(device)")
-
-
 def _prepare(op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> tuple:
-    """What native code keeps of a call under the op, the specs and the attributes.
+    """What native code stores for a call, by op, specs and attributes.
 
     (function of the storage arrays, ((spec of a result, dtype of its array), ...), single, moves, whether the function
     is the reference, whose results are cast and for which NumPy's warnings are off, a native step that does the same
@@ -194,38 +190,33 @@ def _prepare(op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> tupl
     for spec in outputs:
         refuse_oversized(op.name, spec.shape, storage_of(spec.dtype).itemsize)
     problem = Problem(op.name, tuple(specs), outputs, attrs)
-    # rounded values that are only moved (pooled, reshaped) still lie on their grid
+    # values that are only moved (pooled, reshaped) are still values of their quantized dtype
     moves = op.moves and all(spec.dtype == specs[0].dtype for spec in outputs)
     kernel = _kernel_runner(op, problem, single)
     results = tuple((s, storage_of(s.dtype)) for s in outputs)
-    chosen = _unconditional(problem)
+    usable = family(problem.op).candidates(problem)
+    chosen = usable[0] if usable and not depends_on_values(usable[0]) else None
     step = chosen.make_flat(problem) if isinstance(chosen, FlatKernel) else None
     reshapes = isinstance(chosen, EagerKernel) and chosen.reshapes
     recorded = any(is_differentiable(s.dtype) for s in outputs)
     return kernel or _reference(op, problem), results, single, moves, kernel is None, step, reshapes, recorded
 
 
-def _unconditional(problem: Problem) -> Kernel | None:
-    """The selected kernel, if the choice does not depend on values."""
-    found = family(problem.op).candidates(problem)
-    return found[0] if found and not depends_on_values(found[0]) else None
-
-
 def _kernel_runner(op: Op, problem: Problem, single: bool) -> Callable[..., Any] | None:
     """The selected kernel as a function of storage arrays; None where none is usable."""
-    listed = family(op.name)
-    found = listed.candidates(problem)
-    if not found:
+    kernels = family(op.name)
+    usable = kernels.candidates(problem)
+    if not usable:
         return None
-    if not depends_on_values(found[0]):
-        assert found[0].run is not None
-        return functools.partial(found[0].run, problem)
+    if not depends_on_values(usable[0]):
+        assert usable[0].run is not None
+        return functools.partial(usable[0].run, problem)
 
     fallback = reference_runner(op, problem, single)
 
     def run(*arrays: np.ndarray) -> Any:
         """Select among kernels whose choice depends on values."""
-        kernel = listed.select(problem, dict(enumerate(arrays)))
+        kernel = kernels.select(problem, dict(enumerate(arrays)))
         return fallback(*arrays) if kernel is None or kernel.run is None else kernel.run(problem, *arrays)
 
     return run
@@ -245,9 +236,9 @@ def _reference(op: Op, problem: Problem) -> Callable[..., Any]:
 
 
 def _quiet(reference: Callable[..., Any]) -> Callable[..., Any]:
-    """The reference without NumPy's warnings: native kernels give none for infinities and NaN either."""
+    """The reference without NumPy's warnings: native kernels do not warn of infinities and NaN either."""
     if np.lib.NumpyVersion(np.__version__) < "2.0.0":
-        return reference  # there the decorator keeps its state between calls, and threads would mix theirs
+        return reference  # there the decorator keeps state between calls, which threads would share
     return np.errstate(all="ignore")(reference)
 
 

@@ -28,20 +28,20 @@ class Notes(Interposer):
         self.constants: list[Tensor] = []
         self.steps: list[tuple[Op, dict[str, Any], tuple[Tensor, ...]]] = []
         self.results: list[Any] = []
-        self.made: set[int] = set()
+        self.result_ids: set[int] = set()
 
     def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
         """Record one op; returns tensors with the specs of the results."""
-        self.constants += [t for t in tensors if id(t) not in self.known and id(t) not in self.made]
+        self.constants += [t for t in tensors if id(t) not in self.known and id(t) not in self.result_ids]
         self.steps.append((op, dict(attrs), tensors))
         specs = infer(op, [t.spec for t in tensors], attrs)
         out = tuple(map(_deferred, specs)) if isinstance(specs, tuple) else _deferred(specs)
         self.results.append(out)
-        self.made.update(map(id, _flat(out)))
+        self.result_ids.update(map(id, _flat(out)))
         return out
 
     def keep(self, wanted: Collection[Tensor]) -> None:
-        """Forget the ops on which no wanted tensor depends; a wanted tensor that is no result becomes a constant."""
+        """Drop the ops on which no wanted tensor depends; a wanted tensor that is no result becomes a constant."""
         self.constants += [t for t in wanted if id(t) not in self._places()]
         used = {id(t) for t in wanted}
         kept = []
@@ -62,8 +62,8 @@ class Notes(Interposer):
             return None
         places = self._places()
         steps = tuple(
-            (op, attrs, tuple(places[id(t)] for t in tensors), len(made) if isinstance(made, tuple) else None)
-            for (op, attrs, tensors), made in zip(self.steps, self.results, strict=True)
+            (op, attrs, tuple(places[id(t)] for t in tensors), len(result) if isinstance(result, tuple) else None)
+            for (op, attrs, tensors), result in zip(self.steps, self.results, strict=True)
         )
         if isinstance(out, Tensor):
             return tuple(self.constants), steps, places[id(out)]

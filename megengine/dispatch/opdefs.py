@@ -25,9 +25,9 @@ _calls: dict[str, Callable[[dict[str, Any]], tuple[str, dict[str, Any]]]] = {}
 def declare(
     owner: str, name: str, function: Callable[..., Any], *, state: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> Exported:
-    """Enter the function of an op class, or of one mode of it (`owner` is then `HOME` and the class).
+    """Register the function of an op class, or of one mode of it (`owner` is then `HOME` and the class).
 
-    `state` gives, from the options of a call, what MegEngine stores of such an op in a file.
+    `state` maps the options of a call to what MegEngine stores of such an op in a file.
     """
     record = PublicFunction(owner, name, function, inspect.signature(function))
     _functions[record.qualified] = watched_function(record)
@@ -36,7 +36,7 @@ def declare(
 
 
 def declare_class(name: str, call: Callable[[dict[str, Any]], tuple[str, dict[str, Any]]]) -> None:
-    """Enter an op class: `call` gives, from what a file stores of such an op, the function and its options."""
+    """Register an op class: `call` maps what a file stores of such an op to the function and its options."""
     _calls[name] = call
 
 
@@ -48,7 +48,7 @@ def find(qualified: str) -> Exported | None:
 
 
 def class_name(qualified: str) -> str:
-    """The class that a function stands for: it is named after it, or after one of its modes."""
+    """The class that a function represents: the function is named after it, or after one of its modes."""
     return qualified.removeprefix(PREFIX).partition(".")[0]
 
 

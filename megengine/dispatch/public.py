@@ -44,7 +44,7 @@ class PublicFunction:
 
 
 class Exported(Protocol):
-    """A public function as users call it: watched, and with its record."""
+    """A public function in the form that users call: watched, and with its record."""
 
     __public__: PublicFunction
 
@@ -68,7 +68,7 @@ def _without_numpys(record: PublicFunction, kwargs: dict[str, Any]) -> dict[str,
 
 
 def watched_function(record: PublicFunction) -> Exported:
-    """The function as it is exported: a tracer records calls of it, except those made by other public functions."""
+    """The exported form of the function: a tracer records its calls, except those made by other public functions."""
     function = record.function
 
     @functools.wraps(function)
@@ -93,8 +93,7 @@ def watched_function(record: PublicFunction) -> Exported:
 
         return watcher.function(record, args, kwargs, run)
 
-    made = functools.wraps(function)(_repeating(record, call)) if record.by_spec else call
-    watched = cast(Exported, made)  # by the next line
+    watched = cast(Exported, functools.wraps(function)(_repeating(record, call)) if record.by_spec else call)
     watched.__public__ = record
     if record.by_spec:  # a native object; `inspect` and debuggers treat it as a function if it has these
         for name in ("__code__", "__defaults__", "__kwdefaults__", "__globals__"):
@@ -125,15 +124,16 @@ def _repeating(record: PublicFunction, call: Callable[..., Any]) -> Callable[...
     """
 
     def learn(*args: Any, **kwargs: Any) -> tuple | None:
-        given = list(map(without_value, (*args, *kwargs.values())))
-        notes = Notes(given)
+        arguments = list(map(without_value, (*args, *kwargs.values())))
+        notes = Notes(arguments)
         try:
             with no_interposers(), interpose(notes):
-                out = record.function(*given[: len(args)], **dict(zip(kwargs, given[len(args) :], strict=True)))
+                options = dict(zip(kwargs, arguments[len(args) :], strict=True))
+                out = record.function(*arguments[: len(args)], **options)
         except Exception:  # it reads a value or fails: the function is called each time
             return None
         results = {id(t) for t in out} if type(out) is tuple else {id(out)}
-        return notes.recipe(out) if results and results <= notes.made else None
+        return notes.recipe(out) if results and results <= notes.result_ids else None
 
     def fail(exc: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         raise _named(record, exc, args, kwargs) if isinstance(exc, Exception) else exc
@@ -142,15 +142,15 @@ def _repeating(record: PublicFunction, call: Callable[..., Any]) -> Callable[...
 
 
 def _with_rule(function: Callable[P, R], rule: Callable[..., Any]) -> Callable[P, R]:
-    """The function; with a quantized tensor among its arguments the rule is asked first."""
+    """The function; for calls with a quantized tensor the rule is tried first."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if any(isinstance(v, Tensor) and isinstance(v.dtype, QuantizedDType) for v in (*args, *kwargs.values())):
-            given = inspect.signature(function).bind(*args, **kwargs)
-            found = rule(function, *given.args, **given.kwargs)
-            if found is not NotImplemented:
-                return found
+            bound = inspect.signature(function).bind(*args, **kwargs)
+            result = rule(function, *bound.args, **bound.kwargs)
+            if result is not NotImplemented:
+                return result
         return function(*args, **kwargs)
 
     return call
@@ -189,15 +189,8 @@ def public(
             raise OptionError(f"{record.qualified} is declared twice; choose another name")
         public_functions[record.qualified] = record
         for name in names:
-            method = PublicFunction(
-                "megengine.tensor.Tensor",
-                name,
-                run,
-                signature,
-                is_method=True,
-                in_place=name in in_place,
-                by_spec=by_spec,
-            )
+            traits: dict[str, Any] = {"is_method": True, "in_place": name in in_place, "by_spec": by_spec}
+            method = PublicFunction("megengine.tensor.Tensor", name, run, signature, **traits)
             call = watched_function(method)
             setattr(Tensor, name, _assigning(call) if method.in_place else call)
         in_place_methods.update(in_place)
@@ -207,7 +200,7 @@ def public(
 
 
 def retract(qualified: str) -> None:
-    """Take a public function and its Tensor methods away: for tests that add one at run time."""
+    """Remove a public function and its Tensor methods: for tests that add one at run time."""
     record = public_functions.pop(qualified)
     withdraw(record.home, record.name)
     for name in record.methods:

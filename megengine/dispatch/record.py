@@ -28,7 +28,7 @@ class ZeroGradient(NoRule):
 
 
 def not_differentiable(reason: str) -> NoRule:
-    """The value of `vjp` for an op without a gradient: asking for one is an error."""
+    """The value of `vjp` for an op without a gradient: computing one is an error."""
     return NoRule("gradient", reason)
 
 
@@ -47,7 +47,7 @@ class OnnxRule:
     """The ONNX form of an op that is one operator with the same inputs, whatever its neighbours are.
 
     `attributes` maps our attribute names to ONNX's; pairs for every axis become all begins, then all ends. `more`
-    gives the further attributes of the operator, from the specs of the inputs. With `read=False` the rule is for
+    maps the specs of the inputs to further attributes of the operator. With `read=False` the rule is for
     export only, and the operator has a reader in `convert.onnx`.
     """
 
@@ -137,13 +137,13 @@ class Op:
 
     `infer(*specs, **attrs)` gives the result's spec (or specs) without data and raises for wrong arguments.
     `reference(*arrays, **attrs)` computes it in NumPy; with `needs_specs` it is called as
-    `reference(*arrays, in_specs=..., out_specs=..., **attrs)`, which quantized ops need for scales and zero points.
-    `vjp(ctx, *cotangents)` gives one gradient (or None) per input, written in ops; `ctx` has `inputs`, `outputs`,
+    `reference(*arrays, in_specs=..., out_specs=..., **attrs)`: quantized ops need scales and zero points.
+    `vjp(ctx, *cotangents)` returns one gradient (or None) per input, written in ops; `ctx` has `inputs`, `outputs`,
     `attrs` and `needs` (which inputs want a gradient). `quant` says how it takes part in an integer
     network. With `moves` the result holds nothing but elements of the first input. `macs(inputs, result, attrs)` counts
     the multiply-accumulates of a convolution or matrix product from specs. Plans fuse an `activation` into the layer
-    before it. `lift(attrs)` gives the attributes with which the op does the same to operands with an axis of length 1
-    in front (of operands that broadcast, those with the most axes); None if it cannot.
+    before it. `lift(attrs)` returns the attributes with which the op computes the same on operands with an axis of
+    length 1 in front (of operands that broadcast, those with the most axes); None if there are none.
     """
 
     name: str

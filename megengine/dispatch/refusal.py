@@ -1,6 +1,6 @@
-"""Errors of calls: they show the call, and name the argument whose kind is wrong.
+"""Errors of calls: they show the call, and name the argument of a wrong type.
 
-All of this runs after a call failed; a call that succeeds does not pay for it.
+All of this runs after a call has failed; calls that succeed do not pay for it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def failure(
     *,
     verb: str = "calling",
 ) -> Exception:
-    """The error to raise for one that came up in a call: an error of this package, with a note, shows the call."""
+    """The error to raise for an exception in a call: an error of this package whose note or text shows the call."""
     if isinstance(exc, MegEngineError):
         exc.add_note(f"while {verb} {called(name, args, kwargs)}")
     elif isinstance(exc, FOREIGN):
@@ -71,7 +71,7 @@ def failure(
 
 
 def _plain(exc: Exception) -> str:
-    """The text of the foreign error, reworded where it would name an internal detail."""
+    """The text of the foreign error, reworded if it would name an internal detail."""
     text = str(exc) or type(exc).__name__
     if isinstance(exc, KeyError):
         return f"no entry {text}"
@@ -189,7 +189,7 @@ def _kinds(hint: Any) -> str:
 
 
 def own(cls: type) -> bool:
-    """Whether a class is this package's, not a user's."""
+    """Whether a class belongs to this package and not to a user."""
     return cls.__module__.startswith("megengine.")
 
 
@@ -202,7 +202,7 @@ def _outermost(cls: type) -> tuple[str, Callable[..., None]]:
 
 @functools.cache
 def _checkable(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
-    """Signature and annotations; those with bool are left out, since every object has a truth value."""
+    """Signature and annotations, without those with bool, since every object has a truth value."""
     hints = typing.get_type_hints(function)
     named = [n for n, p in without_self(function).parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
     return without_self(function), {n: hints[n] for n in named if bool not in (hints[n], *typing.get_args(hints[n]))}

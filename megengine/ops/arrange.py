@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from megengine import device as devices
-from megengine.core.errors import OptionError, brief
+from megengine.core.errors import OptionError
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import OnnxRule, Sample, apply, define, public
-from megengine.ops.common import Axes, Integers, as_tensor, floating, integer, listed, normalize_axes, normalize_axis
+from megengine.ops.common import Axes, Integers, as_tensor, floating, integer, listed, normalize_axis
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.tensor"
@@ -52,7 +52,7 @@ def isinf(inp: TensorLike) -> Tensor:
 
 @public(home=_HOME, by_spec=True)
 def tile(inp: TensorLike, reps: Integers) -> Tensor:
-    """X beside itself `reps` times along each axis; missing axes count from the left, as in NumPy."""
+    """X repeated along each axis as often as `reps` says; missing axes are added in front, as in NumPy."""
     x = as_tensor(inp)
     counts = tuple(int(r) for r in listed(reps))
     ndim = max(len(counts), x.ndim)
@@ -68,7 +68,7 @@ def tile(inp: TensorLike, reps: Integers) -> Tensor:
 
 @public(home=_HOME, by_spec=True)
 def repeat(inp: TensorLike, repeats: int, axis: int | None = None) -> Tensor:
-    """Every element `repeats` times along `axis`, or of the flattened tensor without one."""
+    """Each element repeated `repeats` times along `axis`; without an axis, of the flattened tensor."""
     x = as_tensor(inp)
     x = apply("reshape", x, shape=(x.size,)) if axis is None else x
     axis = normalize_axis("repeat", axis or 0, x.ndim)
@@ -90,24 +90,21 @@ def roll(inp: TensorLike, shift: Integers, axis: Axes = None) -> Tensor:
     axes = listed(axis)
     if len(shifts) != len(axes):
         raise OptionError(f"roll: {counted(len(shifts), 'shift')} for {counted(len(axes), 'axis')}; expected as many")
-    for one, a in zip(shifts, axes, strict=True):
-        found = normalize_axes("roll", a, x.ndim)
-        if len(found) != 1:
-            raise OptionError(f"roll: axis holds {brief(a)}; expected integers")
-        (a,) = found
+    for count, a in zip(shifts, axes, strict=True):
+        a = normalize_axis("roll", integer("roll", "axis", a), x.ndim)
         length = x.shape[a]
-        if length and one % length:
-            first, last = apply("split", x, sections=(length - one % length, one % length), axis=a)
+        if length and count % length:
+            first, last = apply("split", x, sections=(length - count % length, count % length), axis=a)
             x = apply("concat", last, first, axis=a)
     return x
 
 
 @public(home="megengine.functional.metric")
 def topk_accuracy(logits: TensorLike, target: TensorLike, topk: Integers = 1) -> Any:
-    """Part of the rows of logits [N,C] whose target [N] is among the k largest; a list for several k."""
+    """Share of the rows of logits [N,C] whose target [N] is among the k largest; a list for several k."""
     counts = [int(k) for k in listed(topk)]
     scores, wanted = as_tensor(logits), as_tensor(target).reshape(-1, 1)
     _, best = apply("topk", scores, k=max(counts), descending=True)
     hits = apply("cast", apply("equal", best, wanted.astype(best.dtype)), dtype=np.dtype(np.float32))
-    found = [apply("mean", hits[:, :k].sum(axis=1), axis=(0,), keepdims=False) for k in counts]
-    return found[0] if isinstance(topk, (int, numbers.Integral)) else found
+    shares = [apply("mean", hits[:, :k].sum(axis=1), axis=(0,), keepdims=False) for k in counts]
+    return shares[0] if isinstance(topk, (int, numbers.Integral)) else shares

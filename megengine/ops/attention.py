@@ -13,6 +13,7 @@ from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
 from megengine.ops.common import BOOL, as_tensor, floating, integer
 from megengine.ops.loss import dropout
+from megengine.ops.matmul import product
 from megengine.tensor import Tensor
 
 _OP = "multi_head_attention"
@@ -35,9 +36,9 @@ class _Packed:
         self.biases = [next(supply) if s is not None and has else None for s, has in zip(sizes, biases, strict=True)]
 
     def project(self, k: int, x: Tensor) -> Tensor:
-        """X through projection k, or x itself where there is none."""
+        """Projection k of x, or x itself where there is none."""
         weight, bias = self.weights[k], self.biases[k]
-        y = x if weight is None else apply("matmul", x, weight, transpose_a=False, transpose_b=False)
+        y = x if weight is None else product(x, weight)
         return y if bias is None else y + bias
 
 
@@ -70,17 +71,8 @@ def _masked(scores: Tensor, attn_mask: Any, key_padding_mask: Any, is_causal: bo
     return scores
 
 
-def _operands(query: Any, key: Any, value: Any) -> list[Tensor]:
-    """Query, key and value as floats [N, length, features]."""
-    inputs = [floating(v) for v in (query, key, value)]
-    for name, x in zip(("query", "key", "value"), inputs, strict=True):
-        if x.ndim != 3 or x.shape[0] != inputs[0].shape[0]:
-            raise ShapeError(f"{_OP}: {name} has shape {x.shape}; expected [N, length, features]")
-    return inputs
-
-
 def _returned(weights: Tensor, average: bool) -> Tensor:
-    """Weights [N,heads,L,S] as they are returned: their average over the heads, or [N*heads,L,S]."""
+    """Weights [N,heads,L,S] in the form of the result: averaged over the heads, or [N*heads,L,S]."""
     if average:
         return apply("mean", weights, axis=(1,), keepdims=False)
     n, heads, *rest = weights.shape
@@ -121,29 +113,30 @@ def multi_head_attention(
 
     io_weight_bias holds the weights [features, size] of the projections of q, k, v and of the result (each left out
     where its size is None or 0), then their biases. A boolean mask hides where it is true, a float mask is added:
-    attn_mask [L,S] or [N*heads,L,S], key_padding_mask [N,S]. With need_weights the weights stand in the place of None:
+    attn_mask [L,S] or [N*heads,L,S], key_padding_mask [N,S]. With need_weights the second result holds the weights:
     [N*heads,L,S], or their average over the heads [N,L,S].
     Source: Vaswani et al., "Attention Is All You Need", 2017. Raises ShapeError and OptionError.
     """
-    for name, given in (("bias_k", bias_k), ("bias_v", bias_v), ("add_zero_attn", add_zero_attn or None)):
-        if given is not None:
+    for name, option in (("bias_k", bias_k), ("bias_v", bias_v), ("add_zero_attn", add_zero_attn or None)):
+        if option is not None:
             raise OptionError(f"{_OP}: {name} is not supported, as in MegEngine; leave it out, extend key and value")
-    inputs, num_heads = _operands(query, key, value), integer(_OP, "num_heads", num_heads)
+    inputs, num_heads = [floating(v) for v in (query, key, value)], integer(_OP, "num_heads", num_heads)
+    for name, x in zip(("query", "key", "value"), inputs, strict=True):
+        if x.ndim != 3 or x.shape[0] != inputs[0].shape[0]:
+            raise ShapeError(f"{_OP}: {name} has shape {x.shape}; expected [N, length, features]")
     proj = (qproj_size, kproj_size, vproj_size)
     sizes = [(int(p), x.shape[2]) if p else None for p, x in zip(proj, inputs, strict=True)]
     sizes.append((int(oproj_size), int(vproj_size or inputs[2].shape[2])) if oproj_size else None)
     packed = None if io_weight_bias is None else as_tensor(io_weight_bias)
-    through = _Packed(packed, sizes, [qbias, kbias, vbias, obias])
-    q, k, v = (_heads(through.project(i, x), num_heads) for i, x in enumerate(inputs))
+    projections = _Packed(packed, sizes, [qbias, kbias, vbias, obias])
+    q, k, v = (_heads(projections.project(i, x), num_heads) for i, x in enumerate(inputs))
     if q.shape[3] != k.shape[3] or k.shape[2] != v.shape[2]:
         raise ShapeError(f"{_OP}: heads of query {q.shape}, key {k.shape} and value {v.shape} do not fit")
-    scores = apply("matmul", q, k, transpose_a=False, transpose_b=True) * (
-        1 / math.sqrt(max(embed_dim // num_heads, 1))
-    )
+    scores = product(q, k, tb=True) * (1 / math.sqrt(max(embed_dim // num_heads, 1)))
     weights = apply("softmax", _masked(scores, attn_mask, key_padding_mask, is_causal), axis=3)
     weights = dropout(weights, attn_drop, training)
-    y = apply("transpose", apply("matmul", weights, v, transpose_a=False, transpose_b=False), perm=(0, 2, 1, 3))
-    y = through.project(3, apply("reshape", y, shape=(*y.shape[:2], y.shape[2] * y.shape[3])))
+    y = apply("transpose", product(weights, v), perm=(0, 2, 1, 3))
+    y = projections.project(3, apply("reshape", y, shape=(*y.shape[:2], y.shape[2] * y.shape[3])))
     y = dropout(y, out_drop, training)
     y = y + inputs[0] if reslink else y
     return y, _returned(weights, average_attn_weights) if need_weights else None

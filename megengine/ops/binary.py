@@ -1,4 +1,4 @@
-"""Elementwise ops of two operands that broadcast, their operators, and what is written with them."""
+"""Elementwise ops of two operands that broadcast, their operators, and compositions of them."""
 
 from __future__ import annotations
 
@@ -336,5 +336,5 @@ def atan2(y: TensorLike, x: TensorLike) -> Tensor:
 def logaddexp(x: TensorLike, y: TensorLike) -> Tensor:
     """log(exp(x) + exp(y)) without overflow."""
     a, b = operands("logaddexp", floating(x), floating(y))
-    d = a - b  # the larger one, plus; written without abs and maximum, which have no slope where a equals b
+    d = a - b  # no abs or maximum, which have no slope where a equals b
     return apply("where", d > 0, a + apply("softplus", -d), b + apply("softplus", d))

@@ -1,4 +1,4 @@
-"""Boxes: suppression of overlapping ones, pooling of regions, also of deformable ones."""
+"""Non-maximum suppression of boxes, and pooling of regions, deformable ones included."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _nms_infer(boxes: TensorSpec, scores: TensorSpec, *, threshold: float) -> Te
 
 
 def _nms(boxes: np.ndarray, scores: np.ndarray, threshold: float) -> np.ndarray:
-    """Kept boxes in falling order of scores, then -1."""
+    """Indices of the kept boxes in descending order of their scores, padded with -1."""
     order = np.argsort(-scores, kind="stable")
     x0, y0, x1, y1 = boxes[order].T
     area = (x1 - x0) * (y1 - y0)
@@ -68,16 +68,16 @@ define(
 def nms(boxes: TensorLike, scores: TensorLike, iou_thresh: float, max_output: int | None = None) -> Tensor:
     """int32 indices of the boxes [N,4] (x0, y0, x1, y1) that no better one overlaps by more than iou_thresh.
 
-    In falling order of scores [N], at most max_output. The number of results depends on values, so a trace keeps that
-    of its inputs.
+    In descending order of scores [N], at most max_output. The number of results depends on values: a trace keeps the
+    number that its inputs give.
     """
     if not 0 <= iou_thresh <= 1:
         raise OptionError(f"nms: iou_thresh is {iou_thresh}; expected 0..1")
     if max_output is not None and max_output < 0:
         raise OptionError(f"nms: max_output is {max_output}; expected at least 0")
-    found = apply("nms", floating(boxes), floating(scores), threshold=float(iou_thresh))
-    count = int((found.numpy() >= 0).sum())
-    return found[: count if max_output is None else min(count, int(max_output))]
+    indices = apply("nms", floating(boxes), floating(scores), threshold=float(iou_thresh))
+    count = int((indices.numpy() >= 0).sum())
+    return indices[: count if max_output is None else min(count, int(max_output))]
 
 
 # ---------------------------------------------------------------- pooling of regions
@@ -110,7 +110,7 @@ def _cells(rois: np.ndarray, size: tuple[int, int], scale: float, lengths: tuple
 
 
 def _parts(rois: np.ndarray, cells: np.ndarray, size: tuple[int, int]) -> Iterator[tuple[tuple, tuple]]:
-    """Where the result of each cell goes, and what part of the pictures it is of; empty cells are left out."""
+    """For each cell that is not empty: the index of its result, and of its region in the pictures."""
     for r, picture in enumerate(rois[:, 0].astype(np.int64)):
         for i, j in np.ndindex(size):
             rows, columns = slice(cells[r, 0, i], cells[r, 1, i]), slice(cells[r, 2, j], cells[r, 3, j])
@@ -138,7 +138,7 @@ def _pool_vjp(ctx: Any, ct: Tensor, _: Tensor | None) -> tuple[Tensor, None]:
 
 
 def _best(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Channel by channel, the channel and the place of the first largest element of a part whose plane is flattened."""
+    """For each channel of a region, its index and the flat position of its first largest element."""
     return np.arange(len(part)), part.reshape(len(part), -1).argmax(1)
 
 
@@ -164,7 +164,7 @@ def _pool_chosen(g: np.ndarray, x: np.ndarray, rois: np.ndarray, cells: np.ndarr
 
 
 def _backward_vjp(ctx: Any, g: Tensor) -> tuple:
-    """Linear in the cotangent; a step of the pictures does not change which elements are the largest."""
+    """Linear in the cotangent; small changes of the pictures do not change which elements are the largest."""
     ct, *rest = ctx.inputs
     return apply("roi_pooling_chosen", g, *rest, size=ct.shape[2:], mode=ctx.attrs["mode"]), None, None, None
 
@@ -239,7 +239,7 @@ def roi_pooling(
 
 
 def _moves(trans: Tensor, n: int, classes: int, part: int, cells: tuple[int, int]) -> list[Tensor]:
-    """Moves in columns and rows of each region, class and cell, [R, classes, cells]."""
+    """Shifts in columns and rows of each region, class and cell, [R, classes, cells]."""
     if trans.shape != (n, 2 * classes, part, part):
         expected = f"({n}, 2*classes, {part}, {part})"
         raise ShapeError(f"deformable_psroi_pooling: trans has shape {trans.shape}; expected {expected}")
@@ -265,7 +265,7 @@ def deformable_psroi_pooling(
     spatial_scale: float,
     trans_std: float = 0.1,
 ) -> Tensor:
-    """Means over the cells of regions of inp [N,C,H,W], each cell moved by `trans`: [R,C,pooled_h,pooled_w].
+    """Means over the cells of regions of inp [N,C,H,W], each cell shifted by `trans`: [R,C,pooled_h,pooled_w].
 
     rois [R,5]: picture, x0, y0, x1, y1, times spatial_scale; trans [R,2*classes,part_size,part_size], moves as parts of
     the region, times trans_std, ignored with no_trans. Source: Dai et al., "Deformable Convolutional Networks", 2017.

@@ -1,4 +1,4 @@
-"""Tensors made of values of a graph: the form of `Tensor(x)` and `Tensor([1, x, 1])` while a model is traced."""
+"""`Tensor(x)` and `Tensor([1, x, 1])` as a function of traced values, which graphs record."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ from megengine.tensor import Tensor
 
 @public(home="megengine.tensor", recorded_as="__new__")
 def tensor(data: Any, dtype: DTypeLike | None = None, device: str | None = None) -> Tensor:
-    """A tensor of numbers, arrays and tensors in nested sequences, or of one of them, as `Tensor(data)` makes it.
+    """A tensor of a number, array or tensor, or of nested sequences of them, as `Tensor(data)` makes it.
 
     Gradients flow to a tensor that is copied, and not into sequences, as in MegEngine.
     """
-    wanted = None if dtype is None else as_dtype(dtype)
+    target = None if dtype is None else as_dtype(dtype)
     if isinstance(data, Tensor):
-        made = apply("copy", data, device=data.device if device is None else devices.normalize(device))
-        return made if wanted in (None, made.dtype) else _cast(made, wanted)
-    kind = Tensor(_outline(data), wanted).dtype
-    made = _joined(data, kind)
-    return detach(made if device is None else apply("copy", made, device=devices.normalize(device)))
+        copy = apply("copy", data, device=data.device if device is None else devices.normalize(device))
+        return copy if target in (None, copy.dtype) else _cast(copy, target)
+    joined = _joined(data, Tensor(_outline(data), target).dtype)
+    return detach(joined if device is None else apply("copy", joined, device=devices.normalize(device)))
 
 
 def _outline(data: Any) -> Any:
-    """The same nesting with zeros in place of tensors: its shape and dtype are those of the whole."""
+    """The same nesting with zeros in place of tensors, which has the shape and dtype of the result."""
     if isinstance(data, Tensor):
         return np.zeros(data.spec.shape, storage_of(data.dtype))
     return [_outline(v) for v in data] if isinstance(data, (list, tuple)) else data

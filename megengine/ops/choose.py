@@ -1,4 +1,4 @@
-"""Choosing and placing elements: cumulative sums, masks, scatter, diagonals, grids."""
+"""Selecting and placing elements: cumulative sums, masks, scatter, diagonals, grids."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def cumsum(inp: TensorLike, axis: int) -> Tensor:
 def cond_take(mask: TensorLike, x: TensorLike) -> tuple[Tensor, Tensor]:
     """The elements of x where the boolean mask (of x's shape) is true, and their int32 indices in x flattened.
 
-    Raises ShapeError and DTypeError where the mask does not fit. The number of elements depends on values, so a
-    trace keeps that of its inputs.
+    Raises ShapeError and DTypeError where the mask does not fit. The number of elements depends on values: a
+    trace keeps the number that its inputs give.
     """
     values, m = as_tensor(x), as_tensor(mask)
     if m.dtype != BOOL:

@@ -9,6 +9,7 @@ from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
 from megengine.ops.common import FLOAT32, as_tensor, cast, choice
+from megengine.ops.matmul import product
 from megengine.tensor import Tensor
 
 _GRAY = ((0.299,), (0.587,), (0.114,))
@@ -55,9 +56,8 @@ def _chroma(x: Tensor, layout: str) -> tuple[Tensor, Tensor]:
         pairs = apply("transpose", apply("reshape", x, shape=(n, h // 2, w // 2, 2)), perm=(3, 0, 1, 2))
     else:
         pairs = apply("transpose", apply("reshape", x, shape=(n, 2, h // 2, w // 2)), perm=(1, 0, 2, 3))
-    pairs = apply(
-        "broadcast_to", apply("reshape", pairs, shape=(2, n, h // 2, 1, w // 2, 1)), shape=(2, n, h // 2, 2, w // 2, 2)
-    )
+    pairs = apply("reshape", pairs, shape=(2, n, h // 2, 1, w // 2, 1))
+    pairs = apply("broadcast_to", pairs, shape=(2, n, h // 2, 2, w // 2, 2))
     first, second = (apply("reshape", pairs[k] - 128, shape=(n, h, w)) for k in (0, 1))
     return (first, second) if layout in ("NV12", "YU12") else (second, first)
 
@@ -83,9 +83,9 @@ def _subsampled(x: Tensor, mode: str) -> Tensor:
 
 
 def _to_yuv(x: Tensor, middle: float) -> Tensor:
-    """Y, and weighted differences of the outer channels to it; of 8-bit pictures to the rounded Y."""
+    """Y and the weighted differences of the outer channels to it; of 8-bit pictures Y is rounded first."""
     gray = Tensor(np.array(_GRAY[::-1], np.float32), device=x.device)
-    light = apply("matmul", x, gray, transpose_a=False, transpose_b=False)
+    light = product(x, gray)
     light = apply("round", light) if middle > 1 else light
     u, v = (x[..., 0:1] - light) * 0.492 + middle, (x[..., 2:3] - light) * 0.877 + middle
     return apply("concat", light, u, v, axis=3)
@@ -95,9 +95,9 @@ def _to_yuv(x: Tensor, middle: float) -> Tensor:
 def cvt_color(inp: TensorLike, mode: str = "") -> Tensor:
     """Inp [N,H,W,C] (uint8, or float32 in 0..1) in another colour space, named like RGB2GRAY.
 
-    YUV2RGB_NV12 and its like (BT601_, 2BGR, 2GRAY; NV12, NV21, YU12, YV12) take uint8 [N, 3/2 H, W, 1] with chroma for
-    2x2 pixels. As in MegEngine, RGB2YUV and YUV2RGB weight channel 0 as blue, and YCrCb2RGB, YCrCb2BGR stand for
-    YUV2RGB_NV21, YUV2BGR_NV21. Raises OptionError for an unknown mode, with the nearest name.
+    YUV2RGB_NV12 and similar modes (BT601_, 2BGR, 2GRAY; NV12, NV21, YU12, YV12) take uint8 [N, 3/2 H, W, 1] with
+    chroma for 2x2 pixels. As in MegEngine, RGB2YUV and YUV2RGB weight channel 0 as blue, and YCrCb2RGB, YCrCb2BGR
+    stand for YUV2RGB_NV21, YUV2BGR_NV21. Raises OptionError for an unknown mode, with the nearest name.
     """
     mode, x = mode.upper(), as_tensor(inp)
     mode = _ALIASES.get(mode, mode)
@@ -117,6 +117,5 @@ def cvt_color(inp: TensorLike, mode: str = "") -> Tensor:
     else:
         if mode == "YUV2RGB":
             y = y - Tensor(np.array([0, middle, middle], np.float32), device=x.device)
-        weights = Tensor(np.array(matrix, np.float32), device=x.device)
-        y = apply("matmul", y, weights, transpose_a=False, transpose_b=False)
+        y = product(y, Tensor(np.array(matrix, np.float32), device=x.device))
     return _eight_bit(y) if x.dtype == np.uint8 else y

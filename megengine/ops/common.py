@@ -1,4 +1,4 @@
-"""What op files share: conversion of operands, dtype rules, shape arithmetic, argument checks."""
+"""Shared by the op files: conversion of operands, dtype rules, shape arithmetic, argument checks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def as_tensor(value: Any, *, like: Tensor | None = None) -> Tensor:
 
 
 def number_dtype(value: Any, dtype: np.dtype) -> np.dtype:
-    """The dtype a Python number takes beside a tensor of `dtype`."""
+    """The dtype that a Python number gets as the other operand of a tensor of `dtype`."""
     if isinstance(value, complex):
         raise DTypeError(f"complex number {value} is not supported; expected a real number")
     if type(value) is np.float32 or (type(value) in _NARROW and not is_float(dtype)):
@@ -64,7 +64,7 @@ def number_dtype(value: Any, dtype: np.dtype) -> np.dtype:
 
 
 def promote(op: str, a: DType, b: DType) -> np.dtype:
-    """The dtype in which two operands meet: float32 where one is boolean, or a half float beside an integer."""
+    """The common dtype of two operands: float32 for a boolean with any other, and for a half float with an integer."""
     if isinstance(a, QuantizedDType) or isinstance(b, QuantizedDType):
         raise DTypeError(f"{op}: operands are {a} and {b}; quantized tensors must be dequantized first (.astype)")
     if a == b:
@@ -94,7 +94,7 @@ def operands(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
 
 
 def cast(x: Tensor, dtype: DType) -> Tensor:
-    """X in another dtype; x itself when it has it already."""
+    """X in another dtype; x itself if it has that dtype."""
     return x if x.dtype == dtype else apply("cast", x, dtype=dtype)
 
 
@@ -115,7 +115,7 @@ def rounded_to(y: Tensor, dtype: Any) -> Tensor:
 
 
 def refuse_quantized(op: str, *specs: TensorSpec) -> None:
-    """Raise when an operand is quantized: for ops whose arithmetic needs real values."""
+    """Raise DTypeError for a quantized operand: the arithmetic of the op needs real values."""
     for spec in specs:
         if isinstance(spec.dtype, QuantizedDType):
             raise DTypeError(f"{op}: got a tensor of {spec.dtype}; expected real numbers; dequantize it first")
@@ -126,8 +126,8 @@ def broadcast_shapes(op: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
-        shown = " and ".join(map(str, shapes))
-        raise ShapeError(f"{op}: shapes {shown} do not broadcast; expected equal lengths or 1 on every axis") from None
+        texts = " and ".join(map(str, shapes))
+        raise ShapeError(f"{op}: shapes {texts} do not broadcast; expected equal lengths or 1 on every axis") from None
 
 
 def normalize_axis(op: str, axis: int, ndim: int) -> int:
@@ -179,7 +179,7 @@ _LARGEST = 2**31 - 1  # the largest integer of native code
 
 
 def _moderate(op: str, argument: str, values: Any) -> Any:
-    """The integers, if none is so large that native code could not hold it."""
+    """The integers, which native code can represent. Raises OptionError for larger ones."""
     if max(map(abs, values), default=0) > _LARGEST:
         raise OptionError(f"{op}: {argument} is {brief(values)}; expected integers of at most {_LARGEST}")
     return values
@@ -222,7 +222,7 @@ def unbroadcast(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def choice(op: str, argument: str, value: Any, allowed: Sequence[str], *, any_case: bool = False) -> str:
-    """An option by name, checked; the error offers the nearest name. With `any_case` capitals make no difference."""
+    """An option by name, checked; the error names the nearest one. With `any_case`, capitals do not matter."""
     if not isinstance(value, str):
         raise ArgumentError(f"{op}: {argument} is {brief(value)}; expected one of {sorted(allowed)}")
     if value not in allowed:
@@ -235,7 +235,7 @@ def choice(op: str, argument: str, value: Any, allowed: Sequence[str], *, any_ca
 
 
 def check_modes(op: str, conv_mode: str = "cross_correlation", compute_mode: str = "default") -> None:
-    """Raise OptionError for a way of convolving or of computing that does not exist."""
+    """Raise OptionError for an unknown conv_mode or compute_mode."""
     if conv_mode != "cross_correlation":
         choice(op, "conv_mode", conv_mode, ("cross_correlation",), any_case=True)
     if compute_mode != "default":

@@ -1,4 +1,4 @@
-"""Convolutions over one and three axes, with weights per position or per region, and windows: compositions."""
+"""Convolutions over one and three axes, with weights per position or region, and windows: compositions of ops."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
 from megengine.ops.common import Integers, as_tensor, check_modes, floating, operands, pad_pairs, pair, tuple_of
 from megengine.ops.conv import conv2d, convolved, one_dtype
+from megengine.ops.matmul import product
 from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.nn"
@@ -146,7 +147,7 @@ def local_conv2d(
     dilation: Integers = 1,
     conv_mode: str = "cross_correlation",
 ) -> Tensor:
-    """A convolution with own weights at each position: inp [N,C,H,W], weight (groups,oh,ow,C/groups,kh,kw,O/groups)."""
+    """A convolution with weights for each position: inp [N,C,H,W], weight (groups,oh,ow,C/groups,kh,kw,O/groups)."""
     op = "local_conv2d"
     check_modes(op, conv_mode)
     x, w = operands(op, inp, weight)
@@ -163,7 +164,7 @@ def local_conv2d(
     split = apply("reshape", windows, shape=(n, g, c, oh, ow, kh, kw))
     rows = apply("reshape", apply("transpose", split, perm=(1, 3, 4, 0, 2, 5, 6)), shape=(g, oh, ow, n, c * kh * kw))
     flat = apply("reshape", w, shape=(g, oh, ow, c * kh * kw, o))
-    y = apply("matmul", rows, flat, transpose_a=False, transpose_b=False)
+    y = product(rows, flat)
     y = apply("reshape", apply("transpose", y, perm=(3, 0, 4, 1, 2)), shape=(n, g * o, oh, ow))
     return y if bias is None else y + as_tensor(bias)
 
@@ -182,7 +183,7 @@ def region_restricted_conv(
     conv_mode: str = "cross_correlation",
     compute_mode: str = "default",
 ) -> Tensor:
-    """A convolution that sees at each output position only inputs of the same region.
+    """A convolution whose taps count only where input and output lie in the same region.
 
     inp [N,C,H,W]; weight (groups,O/groups,C/groups,kh,kw); rin [N,H,W] and rout [N,oh,ow]: integers naming regions.
     """
@@ -205,7 +206,7 @@ def region_restricted_conv(
     split = apply("reshape", windows, shape=(n, g, c, oh, ow, kh, kw))
     rows = apply("transpose", split, perm=(1, 0, 3, 4, 2, 5, 6))
     rows = apply("reshape", rows, shape=(g, n * oh * ow, c * kh * kw))
-    y = apply("matmul", rows, apply("reshape", w, shape=(g, o, c * kh * kw)), transpose_a=False, transpose_b=True)
+    y = product(rows, apply("reshape", w, shape=(g, o, c * kh * kw)), tb=True)
     y = apply("transpose", apply("reshape", y, shape=(g, n, oh, ow, o)), perm=(1, 0, 4, 2, 3))
     return _biased(apply("reshape", y, shape=(n, g * o, oh, ow)), bias)
 

@@ -16,7 +16,7 @@ from megengine.core.spec import TensorSpec
 from megengine.dispatch import ErrorSample, Sample, define, no_onnx, not_differentiable
 from megengine.kernels.reference import integer
 from megengine.ops.common import FLOAT32, noise
-from megengine.ops.quantized import straight_through, target_dtype
+from megengine.ops.quantized import rounding_infer, straight_through, target_dtype
 from megengine.tensor import Tensor
 
 _NO_ONNX = no_onnx("ONNX rounds ties to even")
@@ -43,22 +43,10 @@ def _quantize(x: np.ndarray, dtype: QuantizedDType, factor: float | None, in_spe
     return integer.convert(x, _factor(d, x.ndim, factor), d.zero_point, d.qmin, d.qmax, d.storage)
 
 
-def _fake_infer(x: TensorSpec, *, dtype: QuantizedDType) -> TensorSpec:
-    if x.dtype != FLOAT32:
-        raise DTypeError(f"fake_quant_away: x is {x.dtype}; expected float32; use .astype")
-    check_scales("fake_quant_away", target_dtype("fake_quant_away", dtype, per_axis=True), x.shape)
-    return x
-
-
 def _fake(x: np.ndarray, dtype: QuantizedDType, **_: Any) -> np.ndarray:
     d = dtype
     q = integer.convert(x, _factor(d, x.ndim, None), d.zero_point, d.qmin, d.qmax, d.storage)
     return integer.dequantize(q, d.scale, d.zero_point, d.axis)
-
-
-def _fake_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
-    """Straight through where rounding does not clamp (half a step beyond the ends of the range)."""
-    return straight_through(ctx, ct, "greater", "less", beyond=0.5)
 
 
 _U8, _S8 = quint8(0.02, 13), qint8(0.03)
@@ -101,9 +89,10 @@ define(
 )
 define(
     "fake_quant_away",
-    _fake_infer,
+    rounding_infer("fake_quant_away", fake=True),
     _fake,
-    _fake_vjp,
+    # half a step beyond the ends of the range, rounding does not clamp yet
+    lambda ctx, ct: straight_through(ctx, ct, "greater", "less", beyond=0.5),
     _NO_ONNX,
     lambda: [Sample((noise(4, 3, 5),), {"dtype": dtype}, differentiable=False) for dtype in (_U8, _PER_CHANNEL)],
     _errors("fake_quant_away"),

@@ -23,8 +23,8 @@ from megengine.tensor import Tensor
 _HOME = "megengine.functional.tensor"
 
 
-def _made(array: np.ndarray, device: str | None = None) -> Tensor:
-    """A tensor of an array that nobody else has."""
+def _wrapped(array: np.ndarray, device: str | None = None) -> Tensor:
+    """A tensor of a new array, which is not copied."""
     return _engine.wrap(array, None, _place(device))
 
 
@@ -33,7 +33,7 @@ def _place(device: str | None) -> str:
 
 
 def _filled(op: str, shape: Any, dtype: Any, value: float | None, device: str | None) -> Tensor:
-    """A tensor with one number everywhere that every dtype has; None for zero."""
+    """A tensor filled with a number that every dtype can represent; None means zero."""
     return _engine.filled(_lengths(op, shape), storage_of(as_dtype(dtype)), value, _place(device))
 
 
@@ -58,14 +58,14 @@ def _lengths(op: str, shape: Any) -> tuple[int, ...]:
 
 @public(home=_HOME)
 def full(shape: Integers, value: float, *, dtype: DTypeLike | None = None, device: str | None = None) -> Tensor:
-    """A tensor filled with `value`, whose type gives the dtype when none is given."""
+    """A tensor filled with `value`, whose type determines the dtype unless `dtype` does."""
     value = value.item() if isinstance(value, Tensor) else value
     if not isinstance(value, (numbers.Number, np.bool_)) or (isinstance(value, int) and value.bit_length() > 63):
         raise ArgumentError(f"full: value is {brief(value)}; expected a number of at most 64 bits")
     kind = _fill_dtype(value, dtype)
     if type(value) is float and kind == FLOAT32:
         return _engine.filled(_lengths("full", shape), kind, value, _place(device))
-    return _made(np.full(_lengths("full", shape), value, kind), device)
+    return _wrapped(np.full(_lengths("full", shape), value, kind), device)
 
 
 @public(home=_HOME)
@@ -98,7 +98,7 @@ def ones_like(inp: TensorLike) -> Tensor:
 def full_like(inp: TensorLike, value: float) -> Tensor:
     """`value` in the shape and dtype of `inp`."""
     x = as_tensor(inp)
-    return _made(np.full(x.shape, value, storage_of(x.dtype)), x.device)
+    return _wrapped(np.full(x.shape, value, storage_of(x.dtype)), x.device)
 
 
 @public(home=_HOME)
@@ -117,23 +117,23 @@ def arange(
     if not math.isfinite(span):
         raise OptionError(f"arange: start={first}, stop={last}, step={step}; expected finite numbers")
     refuse_oversized("arange", (max(math.ceil(span), 0),), 16)
-    return _made(np.arange(first, last, step).astype(storage_of(as_dtype(dtype))), device)
+    return _wrapped(np.arange(first, last, step).astype(storage_of(as_dtype(dtype))), device)
 
 
 @public(home=_HOME)
 def linspace(start: float, stop: float, num: int, dtype: DTypeLike = "float32", device: str | None = None) -> Tensor:
     """`num` evenly spaced numbers from start to stop, both included."""
     refuse_oversized("linspace", (max(int(num), 0),), 16)
-    return _made(np.linspace(float(start), float(stop), int(num)).astype(storage_of(as_dtype(dtype))), device)
+    return _wrapped(np.linspace(float(start), float(stop), int(num)).astype(storage_of(as_dtype(dtype))), device)
 
 
 @public(home=_HOME)
 def eye(N: Integers, M: int | None = None, *, dtype: DTypeLike = "float32", device: str | None = None) -> Tensor:
     """The N x M matrix with ones on its diagonal; N may be the shape, (rows, columns) or (rows,)."""
     if isinstance(N, Sequence) or (isinstance(N, (Tensor, np.ndarray)) and N.ndim):
-        given = shape_argument((N,))
-        if M is not None or len(given) not in (1, 2):
-            raise ShapeError(f"eye: N is {brief(given)}, M is {M}; expected integers, or a shape alone as N")
-        N, M = given[0], given[-1]
+        lengths = shape_argument((N,))
+        if M is not None or len(lengths) not in (1, 2):
+            raise ShapeError(f"eye: N is {brief(lengths)}, M is {M}; expected integers, or a shape alone as N")
+        N, M = lengths[0], lengths[-1]
     rows, columns = _lengths("eye", (int(N), int(N if M is None else M)))
-    return _made(np.eye(rows, columns, dtype=storage_of(as_dtype(dtype))), device)
+    return _wrapped(np.eye(rows, columns, dtype=storage_of(as_dtype(dtype))), device)

@@ -11,6 +11,7 @@ from megengine.core.errors import OptionError, ShapeError
 from megengine.core.text import counted
 from megengine.dispatch import apply, public
 from megengine.ops.common import as_tensor, operands
+from megengine.ops.matmul import product
 from megengine.tensor import Tensor
 
 
@@ -29,7 +30,7 @@ def _terms(equation: Any, count: int) -> tuple[list[str], str | None]:
 
 
 def _spelt(term: str, ndim: int, rest: str) -> str:
-    """A term with letters of `rest` in place of its dots, the last ones first, as NumPy broadcasts."""
+    """A term with letters of `rest` in place of its dots, aligned at the last ones, as NumPy broadcasts."""
     letters = term.replace("...", "")
     extra = ndim - len(letters)
     if extra < 0 or (extra and "..." not in term) or extra > len(rest):
@@ -38,7 +39,7 @@ def _spelt(term: str, ndim: int, rest: str) -> str:
 
 
 def _diagonals(x: Tensor, term: str) -> tuple[Tensor, str]:
-    """Letters that stand twice in a term take the diagonal of their axes."""
+    """The diagonal along axes that have the same letter."""
     for letter in dict.fromkeys(term):
         while term.count(letter) > 1:
             i, j = term.index(letter), term.rindex(letter)
@@ -67,18 +68,18 @@ def _ordered(x: Tensor, term: str, wanted: str) -> Tensor:
 
 
 def _lengths(terms: list[str], tensors: list[Tensor]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    lengths: dict[str, int] = {}
     for term, x in zip(terms, tensors, strict=True):
         for letter, n in zip(term, x.shape, strict=True):
-            have = found.get(letter, 1)
+            have = lengths.get(letter, 1)
             if n != have and 1 not in (n, have):
                 raise ShapeError(f"einsum: {letter!r} stands for axes of length {have} and {n}")
-            found[letter] = n if have == 1 else have
-    return found
+            lengths[letter] = n if have == 1 else have
+    return lengths
 
 
 def _joined(a: Tensor, b: Tensor, left: str, right: str, keep: str) -> tuple[Tensor, str]:
-    """One product of matrices: shared letters that stay are its batch, the other shared ones are summed."""
+    """One batched matrix product: shared letters that are kept form the batch, the other shared ones are summed."""
     a, left = _summed(a, left, keep + right)
     b, right = _summed(b, right, keep + left)
     a, b = operands("einsum", a, b)
@@ -95,21 +96,19 @@ def _joined(a: Tensor, b: Tensor, left: str, right: str, keep: str) -> tuple[Ten
         x = apply("broadcast_to", x, shape=tuple(lengths[c] for c in batch + first + second))
         return apply("reshape", x, shape=(*(lengths[c] for c in batch), size(first), size(second)))
 
-    product = apply(
-        "matmul", matrix(a, left, rows, inner), matrix(b, right, inner, columns), transpose_a=False, transpose_b=False
-    )
+    y = product(matrix(a, left, rows, inner), matrix(b, right, inner, columns))
     letters = batch + rows + columns
-    return apply("reshape", product, shape=tuple(lengths[c] for c in letters)), "".join(letters)
+    return apply("reshape", y, shape=tuple(lengths[c] for c in letters)), "".join(letters)
 
 
 @public(home="megengine.functional.math")
 def einsum(equation: str, *operands: Any) -> Tensor:
     """Sum of products by Einstein's notation: `einsum("bij,bjk->bik", x, y)` multiplies batches of matrices.
 
-    A letter names an axis; what stands on the left of `->` alone is summed; a letter twice in one term takes the
-    diagonal; `...` stands for any leading axes, which broadcast. Without `->` the letters that stand once come out in
-    alphabetical order. Tensors are multiplied from the left to the right. Any float or integer dtype.
-    Raises OptionError for an equation that makes no sense and ShapeError where lengths differ.
+    A letter names an axis. Letters that are missing behind `->` are summed; a letter twice in one term takes the
+    diagonal; `...` stands for any leading axes, which broadcast. Without `->` the result has the letters that occur
+    once, in alphabetical order. Tensors are multiplied from left to right. Any float or integer dtype.
+    Raises OptionError for an invalid equation and ShapeError where lengths differ.
     """
     tensors = [as_tensor(x) for x in operands]
     if not tensors:

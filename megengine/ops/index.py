@@ -65,12 +65,10 @@ def _index_infer(x: TensorSpec, *indices: TensorSpec, pattern: Pattern) -> Tenso
         if storage_of(s.dtype).kind not in "iu" or isinstance(s.dtype, QuantizedDType):
             raise DTypeError(f"index: an index tensor is {s.dtype}; expected integers")
     broadcast_shapes("index", *[s.shape for s in indices])
-    probe = np.lib.stride_tricks.as_strided(np.zeros(1, bool), x.shape, (0,) * x.ndim)
-    if any(n == 0 for n, p in zip(x.shape, pattern, strict=True) if p == "i"):
-        if all(s.size for s in indices):
-            raise IndexOutOfRangeError(f"index: an axis of shape {x.shape} is empty; nothing can be taken from it")
-        filled = tuple(max(n, 1) if p == "i" else n for n, p in zip(x.shape, pattern, strict=True))
-        probe = np.lib.stride_tricks.as_strided(np.zeros(1, bool), filled, (0,) * x.ndim)
+    if all(s.size for s in indices) and any(n == 0 for n, p in zip(x.shape, pattern, strict=True) if p == "i"):
+        raise IndexOutOfRangeError(f"index: an axis of shape {x.shape} is empty; nothing can be taken from it")
+    filled = tuple(max(n, 1) if p == "i" else n for n, p in zip(x.shape, pattern, strict=True))
+    probe = np.lib.stride_tricks.as_strided(np.zeros(1, bool), filled, (0,) * x.ndim)
     shape = probe[_key(pattern, tuple(np.zeros(s.shape, np.int32) for s in indices))].shape
     return TensorSpec(shape, x.dtype, x.device)
 
@@ -214,7 +212,7 @@ define(
 
 
 def _expand_items(shape: tuple[int, ...], key: Any) -> tuple[list[Any], list[int]]:
-    """Per-axis items of a key, with ellipsis filled in, and the positions where new axes go."""
+    """The items of a key, one per axis, with the ellipsis expanded, and the positions of new axes."""
     items = list(key) if isinstance(key, tuple) else [key]
     items = [np.asarray(i) if isinstance(i, (list, np.ndarray)) else i for i in items]
     used = sum(_width(i) for i in items)
@@ -238,7 +236,7 @@ def _width(item: Any) -> int:
 
 
 def _plain_key(key: Any) -> tuple[Any, ...] | None:
-    """A key of integers, slices, None and Ellipsis as something hashable: slices as tuples; None for other keys."""
+    """A key of integers, slices, None and Ellipsis in a hashable form, slices as tuples; None for other keys."""
     marks = []
     for item in key if type(key) is tuple else (key,):
         kind = type(item)
@@ -303,7 +301,7 @@ def _advanced(x: Tensor, items: list[Any]) -> tuple[Pattern, list[Tensor]]:
 
 
 def _as_truth(key: Any) -> bool | None:
-    """The value of a key that is a single truth value, and None for any other key."""
+    """The value of a key that is a single boolean; None for other keys."""
     if isinstance(key, (Tensor, np.ndarray)) and key.dtype == bool and key.ndim == 0:
         return bool(key.item())
     return bool(key) if isinstance(key, (bool, np.bool_)) else None
@@ -311,9 +309,9 @@ def _as_truth(key: Any) -> bool | None:
 
 @public(home="megengine.tensor", methods=("__getitem__",), by_spec=True)
 def getitem(inp: TensorLike, key: Any) -> Tensor:
-    """Elements by integers, slices, None, Ellipsis, integer tensors and boolean masks, as NumPy has them.
+    """Elements by integers, slices, None, Ellipsis, integer tensors and boolean masks, by NumPy's rules.
 
-    A single truth value adds an axis of length 1, or of length 0 for False.
+    A single boolean adds an axis of length 1, or of length 0 for False.
     """
     x = as_tensor(inp)
     plain = _plain_key(key)
@@ -335,20 +333,20 @@ def getitem(inp: TensorLike, key: Any) -> Tensor:
 def _masked(x: Tensor, mask: Tensor) -> Tensor:
     """Elements of x [*S, ...] where a mask [*S] holds."""
     axes, shape = mask.ndim, x.spec.shape
-    found = _places(mask.numpy(), shape[:axes], shape)
+    indices = _places(mask.numpy(), shape[:axes], shape)
     whole = ((None, None, None),) * (len(shape) - axes)
-    return apply("index", x, *found, pattern=("i",) * axes + whole)
+    return apply("index", x, *indices, pattern=("i",) * axes + whole)
 
 
 def _places(mask: np.ndarray, shape: tuple[int, ...], axes: tuple[int, ...]) -> list[Tensor]:
-    """Where a mask for axes of this shape holds, per axis."""
+    """The indices of the true elements of a mask for axes of this shape, one tensor per axis."""
     if mask.shape != shape:
         raise ShapeError(f"getitem: a mask of shape {mask.shape} on axes of shape {axes}; expected equal")
     return [Tensor._wrap(f.astype(np.int32)) for f in mask.nonzero()]
 
 
 def _with_new_axes(x: Tensor, items: list[Any], new: list[int]) -> tuple[Tensor, list[Any]]:
-    """X with axes of length 1 where the key has None, and the key with whole slices there."""
+    """X with axes of length 1 where the key has None, and the key with full slices there."""
     if not new:
         return x, items
     merged: list[Any] = list(items)
@@ -365,9 +363,9 @@ def _with_new_axes(x: Tensor, items: list[Any], new: list[int]) -> tuple[Tensor,
 
 @public(home="megengine.tensor", in_place=("__setitem__",), by_spec=True)
 def setitem(inp: Tensor, key: Any, value: TensorLike) -> Tensor:
-    """`inp` with other elements; `inp[key] = value` replaces its value, other tensors are not affected.
+    """`inp` with other elements. `inp[key] = value` replaces the value of `inp`; other tensors are not affected.
 
-    A tensor without axes takes any value by `x[...] = value`, and its shape and dtype with it, as in MegEngine.
+    For a tensor without axes, `x[...] = value` also takes the shape and dtype of the value, as in MegEngine.
     """
     if key is Ellipsis and not inp.spec.shape:
         value = value if isinstance(value, Tensor) else cast(as_tensor(value, like=inp), inp.dtype)
@@ -409,7 +407,7 @@ def gather(inp: TensorLike, axis: int, index: TensorLike) -> Tensor:
 
 
 def along_axis(op: str, x: Tensor, axis: int, index: Tensor) -> list[Tensor]:
-    """For every axis of x the index of the elements that `index` chooses along one axis; elsewhere they stay."""
+    """Indices for every axis of x: `index` along `axis`, and each element's own position along the others."""
     axis, i = normalize_axis(op, axis, x.ndim), index
     if i.ndim != x.ndim or any(a > b for k, (a, b) in enumerate(zip(i.shape, x.shape, strict=True)) if k != axis):
         expected = f"expected {counted(x.ndim, 'axis')}, none longer"

@@ -1,4 +1,4 @@
-"""Several tensors from one and one from several: concat, stack, split.
+"""Joining and splitting of tensors: concat, stack, split.
 
 They accept quantized tensors and keep their dtype: the stored integers are moved.
 """
@@ -102,7 +102,7 @@ def _common(op: str, inps: Any, device: Any) -> list[Tensor]:
 
 @public(home=_HOME)
 def concat(inps: Iterable[TensorLike], axis: int = 0, device: str | None = None) -> Tensor:
-    """Tensors one after the other along `axis`, on `device`; one without axes counts as one of one element."""
+    """Tensors one after the other along `axis`, on `device`; a tensor without axes counts as one element."""
     xs = _common("concat", inps, device)
     if any([not x.spec.shape for x in xs]):
         xs = [x if x.spec.shape else apply("reshape", x, shape=(1,)) for x in xs]
@@ -124,7 +124,7 @@ def stack(inps: Iterable[TensorLike], axis: int = 0, device: str | None = None) 
 
 @public(home=_HOME, by_spec=True)
 def split(inp: TensorLike, nsplits_or_sections: Integers, axis: int = 0) -> tuple[Tensor, ...]:
-    """Parts along `axis`: their number, or the positions where to cut."""
+    """Parts along `axis`, by their number or by the positions of the cuts."""
     x = as_tensor(inp)
     axis = normalize_axis("split", axis, x.ndim)
     length = x.shape[axis]

@@ -24,6 +24,7 @@ from megengine.ops.common import (
     refuse_quantized,
     unbroadcast,
 )
+from megengine.ops.matmul import product
 from megengine.tensor import Tensor
 
 _MATH, _TENSOR = "megengine.functional.math", "megengine.functional.tensor"
@@ -51,8 +52,7 @@ def _inverse(x: np.ndarray) -> np.ndarray:
 
 def _inverse_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
     y = ctx.outputs[0]
-    left = apply("matmul", y, ct, transpose_a=True, transpose_b=False)
-    return (-apply("matmul", left, y, transpose_a=False, transpose_b=True),)
+    return (-product(product(y, ct, ta=True), y, tb=True),)
 
 
 def _inverse_samples() -> Iterator[Sample]:
@@ -97,7 +97,7 @@ define(
 
 
 def _solvable(inp: Any) -> tuple[Tensor, DType]:
-    """A tensor of a dtype that has linear algebra (float16 and bfloat16 as float32), and the dtype of the results."""
+    """A tensor of a dtype that LAPACK takes (float16 and bfloat16 as float32), and the dtype of the results."""
     x = floating(inp)
     return (x if x.dtype in _COMPLEX else cast(x, FLOAT32)), x.dtype
 
@@ -118,44 +118,36 @@ def _svd_infer(x: TensorSpec, *, full: bool) -> tuple[TensorSpec, TensorSpec, Te
     return u, s, v
 
 
-def _product(a: Tensor, b: Tensor, *, ta: bool = False, tb: bool = False) -> Tensor:
-    return apply("matmul", a, b, transpose_a=ta, transpose_b=tb)
-
-
 def _antisymmetric(t: Tensor, s: Tensor) -> Tensor:
     """(t - its transpose) / (s_j^2 - s_i^2), 0 where singular values coincide."""
     order = (*range(t.ndim - 2), t.ndim - 1, t.ndim - 2)
     square = s * s
-    gap = apply("reshape", square, shape=(*s.shape[:-1], 1, s.shape[-1])) - apply(
-        "reshape", square, shape=(*s.shape, 1)
-    )
+    row, column = (apply("reshape", square, shape=shape) for shape in ((*s.shape[:-1], 1, s.shape[-1]), (*s.shape, 1)))
+    gap = row - column
     same = apply("equal", gap, as_tensor(0, like=gap))
     safe = apply("where", same, as_tensor(1, like=gap), gap)
     return apply("where", same, as_tensor(0, like=gap), (t - apply("transpose", t, perm=order)) / safe)
 
 
 def _svd_vjp(ctx: Any, du: Tensor | None, ds: Tensor | None, dv: Tensor | None) -> tuple[Tensor]:
-    """Source: Townsend, "Differentiating the singular value decomposition", 2016. Vectors count as far as unique."""
+    """Source: Townsend, "Differentiating the singular value decomposition", 2016."""
     u, s, v = ctx.outputs
     k = s.shape[-1]
     if ctx.attrs["full"] and (du is not None or dv is not None):
         raise GradientError("svd: the vectors of full matrices have no gradient; use full_matrices=False")
     u, v = u[..., :k], v[..., :k, :]
     row, column = apply("reshape", s, shape=(*s.shape[:-1], 1, k)), apply("reshape", s, shape=(*s.shape, 1))
-    inner = (
-        []
-        if ds is None
-        else [apply("reshape", ds, shape=(*s.shape, 1)) * Tensor(np.eye(k), dtype=s.dtype, device=s.device)]
-    )
-    outer = []
+    inner, outer = [], []
+    if ds is not None:
+        inner.append(apply("reshape", ds, shape=(*s.shape, 1)) * Tensor(np.eye(k), dtype=s.dtype, device=s.device))
     if du is not None:
-        inner.append(_antisymmetric(_product(u, du, ta=True), s) * row)
-        outer.append(_product((du - _product(u, _product(u, du, ta=True))) / row, v))
+        inner.append(_antisymmetric(product(u, du, ta=True), s) * row)
+        outer.append(product((du - product(u, product(u, du, ta=True))) / row, v))
     if dv is not None:
-        inner.append(column * _antisymmetric(_product(v, dv, tb=True), s))
-        outer.append(_product(u, (dv - _product(_product(dv, v, tb=True), v)) / column))
+        inner.append(column * _antisymmetric(product(v, dv, tb=True), s))
+        outer.append(product(u, (dv - product(product(dv, v, tb=True), v)) / column))
     core = functools.reduce(operator.add, inner)
-    return (functools.reduce(operator.add, outer, _product(_product(u, core), v)),)
+    return (functools.reduce(operator.add, outer, product(product(u, core), v)),)
 
 
 def _svd(x: np.ndarray, full: bool) -> tuple[np.ndarray, ...]:

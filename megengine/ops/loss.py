@@ -56,7 +56,7 @@ def cross_entropy(
     expected = (*x.shape[:axis], *x.shape[axis + 1 :])
     if y.shape != expected:
         raise ShapeError(f"cross_entropy: label has shape {y.shape}; expected {expected}: pred {x.shape}, axis {axis}")
-    if not with_logits and not label_smooth:  # before the logarithm: the others may be 0
+    if not with_logits and not label_smooth:  # before the logarithm: other probabilities may be 0
         return _reduce(-apply("log", indexing_one_hot(x, y, axis)), reduction)
     logp = apply("log_softmax", x, axis=axis) if with_logits else apply("log", x)
     loss = -indexing_one_hot(logp, y, axis)
@@ -131,7 +131,7 @@ def _check_ctc(pred: Tensor, steps: np.ndarray, label: np.ndarray, lengths: np.n
 
 
 def _shifted(alpha: Tensor, by: int) -> Tensor:
-    """Alpha [N, L] moved to the right, filled with impossible values."""
+    """Alpha [N, L] shifted to the right, with impossible values in front."""
     wide = apply("pad", alpha, widths=((0, 0), (by, 0)), mode="constant", value=_IMPOSSIBLE)
     return wide[:, : alpha.shape[1]]
 
@@ -155,13 +155,13 @@ def ctc_loss(
     p = floating(pred)
     p = cast(p, FLOAT32) if p.dtype == np.float16 else p  # float16 cannot hold the probability of a long sequence
     steps, lengths = (as_tensor(v).numpy().astype(np.int64) for v in (pred_lengths, label_lengths))
-    given = as_tensor(label).numpy()
-    _check_ctc(p, steps, given, lengths, blank)
-    rows = _rows(given, lengths)
+    labels = as_tensor(label).numpy()
+    _check_ctc(p, steps, labels, lengths, blank)
+    rows = _rows(labels, lengths)
     n, width = rows.shape[0], 2 * rows.shape[1] + 1
     states = np.full((n, width), blank, np.int32)
     states[:, 1::2] = rows
-    leap = np.zeros((n, width), bool)  # where a state may follow the last but one
+    leap = np.zeros((n, width), bool)  # where a state may follow the one before the previous one
     leap[:, 2:] = (states[:, 2:] != blank) & (states[:, 2:] != states[:, :-2])
 
     def constant(array: np.ndarray) -> Tensor:

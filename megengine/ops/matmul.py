@@ -66,7 +66,8 @@ def _reference(a: np.ndarray, b: np.ndarray, transpose_a: bool, transpose_b: boo
     return np.matmul(a, b)
 
 
-def _product(a: Tensor, b: Tensor, ta: bool, tb: bool) -> Tensor:
+def product(a: Tensor, b: Tensor, ta: bool = False, tb: bool = False) -> Tensor:
+    """The op on tensors of at least two axes and one dtype; `ta` and `tb` transpose the last two axes."""
     return apply("matmul", a, b, transpose_a=ta, transpose_b=tb)
 
 
@@ -75,10 +76,10 @@ def _vjp(ctx: Any, ct: Tensor) -> tuple:
     ta, tb = ctx.attrs["transpose_a"], ctx.attrs["transpose_b"]
     da = db = None
     if ctx.needs[0]:
-        da = _product(b, ct, tb, True) if ta else _product(ct, b, False, not tb)
+        da = product(b, ct, tb, True) if ta else product(ct, b, False, not tb)
         da = unbroadcast(da, a.shape)
     if ctx.needs[1]:
-        db = _product(ct, a, True, ta) if tb else _product(a, ct, not ta, False)
+        db = product(ct, a, True, ta) if tb else product(a, ct, not ta, False)
         db = unbroadcast(db, b.shape)
     return da, db
 
@@ -90,7 +91,7 @@ def _samples():
             yield Sample((a, b), {"transpose_a": ta, "transpose_b": tb})
     plain = {"transpose_a": False, "transpose_b": False}
     yield Sample((noise(2, 1, 3, 4), noise(5, 4, 2)), plain)
-    yield Sample((noise(9, 40), noise(40, 17)), plain)  # long enough for the order of a sum to tell
+    yield Sample((noise(9, 40), noise(40, 17)), plain)  # long enough that the order of summation matters
     yield Sample((noise(0, 4), noise(4, 2)), plain)
 
 
@@ -130,7 +131,7 @@ def _vector_matmul(a: Tensor, b: Tensor, ta: bool, tb: bool) -> Tensor:
     left, right = a.ndim == 1, b.ndim == 1
     a2 = apply("reshape", a, shape=(1, a.size)) if left else a
     b2 = apply("reshape", b, shape=(b.size, 1)) if right else b
-    out = _product(a2, b2, ta and not left, tb and not right)
+    out = product(a2, b2, ta and not left, tb and not right)
     shape = list(out.shape)
     if left:
         shape.pop(-2)
@@ -153,19 +154,19 @@ def matmul(
     transpose_b: bool = False,
     compute_mode: str = "default",
 ) -> Tensor:
-    """Matrix product of [..., M, K] and [..., K, N]; leading axes broadcast; vectors as in NumPy; of int8 an int32."""
+    """Matrix product of [..., M, K] and [..., K, N]; leading axes broadcast; vectors as in NumPy; int8 gives int32."""
     check_modes("matmul", compute_mode=compute_mode)
     a, b = _factors("matmul", inp1, inp2)
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError(f"matmul: shapes {a.shape} and {b.shape}; expected at least one axis each")
     if a.ndim == 1 or b.ndim == 1:
         return _vector_matmul(a, b, bool(transpose_a), bool(transpose_b))
-    return _product(a, b, bool(transpose_a), bool(transpose_b))
+    return product(a, b, bool(transpose_a), bool(transpose_b))
 
 
 @public(home="megengine.tensor", methods=("__matmul__",), in_place=("__imatmul__",), by_spec=True)
 def matmul_operator(inp1: TensorLike, inp2: TensorLike) -> Tensor:
-    """Inp1 @ inp2. A method of its own: graphs hold its arguments, and MegEngine's operator takes no more of them."""
+    """Inp1 @ inp2. Not `matmul` itself: graphs store the arguments, and MegEngine's operator takes two."""
     return matmul(inp1, inp2)
 
 
@@ -194,7 +195,7 @@ def linear(
     if w.ndim != 2 or not x.shape or x.shape[-1] != w.shape[-1]:
         raise ShapeError(f"linear: inp has shape {x.shape}, weight {w.shape}; expected inp [..., K] and weight [N, K]")
     flat = x if x.ndim >= 2 else apply("reshape", x, shape=(1, x.size))
-    out = _product(flat, w, False, True)
+    out = product(flat, w, tb=True)
     if x.ndim == 1:
         out = apply("reshape", out, shape=(w.shape[0],))
     return out if bias is None else out + as_tensor(bias)

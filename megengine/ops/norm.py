@@ -78,7 +78,7 @@ def _log_softmax_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
 def _samples():
     yield Sample((noise(3, 5),), {"axis": -1})
     yield Sample((noise(2, 3, 4),), {"axis": 1})
-    yield Sample((noise(5, 48),), {"axis": -1})  # long enough for the order of a sum to tell
+    yield Sample((noise(5, 48),), {"axis": -1})  # long enough that the order of summation matters
     yield Sample((noise(0, 4),), {"axis": 1})
 
 
@@ -279,14 +279,14 @@ def _reference_backward(
     return inner * (scale * r).reshape(shape), moment, total
 
 
-def _vjp_backward(ctx: Any, *given: Tensor | None) -> tuple:
+def _vjp_backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
     """Gradients of L = sum(gx dx) + sum(gs dscale) + sum(gb dbias), with the sums S, T of ct and P, Q, R of gx.
 
     sum(gx dx) = scale r (R - S P / n - Q T / n), where h and r are functions of x, mean and var.
     """
     x, ct, scale, mean, var = ctx.inputs
     shape, axes, n = along_channels(scale.shape[0], x.ndim), _axes(x.ndim), x.size // scale.size
-    gx, gs, gb = (zeros_like(o) if g is None else g for g, o in zip(given, ctx.outputs, strict=True))
+    gx, gs, gb = (zeros_like(o) if g is None else g for g, o in zip(cotangents, ctx.outputs, strict=True))
 
     def wide(value: Tensor) -> Tensor:
         return apply("reshape", value, shape=shape)
@@ -353,7 +353,7 @@ def batch_norm(
     """Normalise inp [N,C,...] per channel; in training by the batch's statistics, updating the running ones in place.
 
     The running variance is the unbiased one. weight, bias and statistics hold C elements in any shape. In training
-    without `inplace` the running ones stay, and the result is (y, new running mean, new running variance).
+    without `inplace` the running ones are kept, and the result is (y, new running mean, new running variance).
     """
     x = floating(inp)
     c = x.shape[1]
@@ -366,7 +366,7 @@ def batch_norm(
         return apply(
             "batch_norm", x, scale, shift, _vector(running_mean, c, 0), _vector(running_var, c, 1), eps=float(eps)
         )
-    if not x.size:  # no statistics: the running ones stay, and parameters get gradients of zeros
+    if not x.size:  # no statistics: the running ones are kept, and parameters get zero gradients
         y = apply("batch_norm", x, scale, shift, _vector(None, c, 0), _vector(None, c, 1), eps=float(eps))
         return y if inplace or running_mean is None or running_var is None else (y, running_mean, running_var)
     y, mean, var = apply("batch_norm_training", x, scale, shift, eps=float(eps))
@@ -409,7 +409,7 @@ def sync_batch_norm(
     if training:
         x = floating(inp)
         batch_norm(x, running_mean, running_var, **options)  # moves the running statistics
-        axes = (0, *range(2, x.ndim))
+        axes = _axes(x.ndim)
         mean = apply("mean", x, axis=axes, keepdims=True)
         var = apply("mean", (x - mean) * (x - mean), axis=axes, keepdims=True)
     return batch_norm(inp, mean, apply("clip", var, lo=float(eps), hi=float("inf")), weight, bias, eps=0.0)

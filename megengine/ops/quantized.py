@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -106,11 +106,16 @@ def output_of(dtype: Any, lo: int | None = None, hi: int | None = None) -> Outpu
 # ---------------------------------------------------------------- quantize, dequantize, fake_quant
 
 
-def _quantize_infer(x: TensorSpec, *, dtype: QuantizedDType) -> TensorSpec:
-    if x.dtype != FLOAT32:
-        raise DTypeError(f"quantize: x is {x.dtype}; expected float32; use .astype")
-    check_scales("quantize", target_dtype("quantize", dtype, per_axis=True), x.shape)
-    return TensorSpec(x.shape, dtype, x.device)
+def rounding_infer(op: str, *, fake: bool) -> Callable[..., TensorSpec]:
+    """`infer` of an op that rounds float32 to the integers of a dtype; `fake`: its result is float32 again."""
+
+    def infer(x: TensorSpec, *, dtype: QuantizedDType) -> TensorSpec:
+        if x.dtype != FLOAT32:
+            raise DTypeError(f"{op}: x is {x.dtype}; expected float32; use .astype")
+        check_scales(op, target_dtype(op, dtype, per_axis=True), x.shape)
+        return x if fake else TensorSpec(x.shape, dtype, x.device)
+
+    return infer
 
 
 def _quantize(x: np.ndarray, dtype: QuantizedDType, **_: Any) -> np.ndarray:
@@ -128,13 +133,6 @@ def _dequantize_infer(q: TensorSpec) -> TensorSpec:
 def _dequantize(q: np.ndarray, in_specs: Any, **_: Any) -> np.ndarray:
     d = in_specs[0].dtype
     return integer.dequantize(q, d.scale, d.zero_point, d.axis)
-
-
-def _fake_quant_infer(x: TensorSpec, *, dtype: QuantizedDType) -> TensorSpec:
-    if x.dtype != FLOAT32:
-        raise DTypeError(f"fake_quant: x is {x.dtype}; expected float32; use .astype")
-    check_scales("fake_quant", target_dtype("fake_quant", dtype, per_axis=True), x.shape)
-    return x
 
 
 def _fake_quant(x: np.ndarray, dtype: QuantizedDType, **_: Any) -> np.ndarray:
@@ -378,7 +376,7 @@ def record(
 
 record(
     "quantize",
-    _quantize_infer,
+    rounding_infer("quantize", fake=False),
     _quantize,
     lambda: [
         Sample((noise(2, 3, 5, 4),), {"dtype": U8}),
@@ -400,7 +398,7 @@ record(
 )
 record(
     "fake_quant",
-    _fake_quant_infer,
+    rounding_infer("fake_quant", fake=True),
     _fake_quant,
     lambda: [
         Sample((noise(2, 3, 5, 4),), {"dtype": U8}, differentiable=False),

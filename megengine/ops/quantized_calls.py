@@ -1,12 +1,13 @@
 """Results of public functions for quantized tensors: the rules of `public(quantized=...)`, as in MegEngine.
 
-A rule gets the function and its arguments, of which one is a quantized tensor. It calls the function on the integers or
-on the real values; with NotImplemented the function itself gets the arguments, and refuses them by its own message.
+A rule gets the function and its arguments, one of which is a quantized tensor. It calls the function on the integers or
+on the real values, or returns NotImplemented: then the function gets the arguments itself, and refuses them.
 """
 
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,7 @@ _STORAGES = tuple(map(np.dtype, (np.int8, np.uint8, np.int32)))
 
 
 def _one_scale(x: Any) -> QuantizedDType | None:
-    """The dtype of a quantized tensor with one scale; None for all else."""
+    """The dtype of a quantized tensor with one scale; None for anything else."""
     dtype = x.dtype if isinstance(x, Tensor) else None
     if isinstance(dtype, QuantizedDType) and dtype.axis is None and dtype.storage in _STORAGES:
         return dtype
@@ -44,12 +45,12 @@ def _whole(q: Tensor, dtype: QuantizedDType) -> Tensor:
 
 
 def _quantized(whole: Tensor, dtype: QuantizedDType) -> Tensor:
-    """The quantized tensor of these integers above its zero point, cut off at the ends of the dtype."""
+    """The quantized tensor of these integers above its zero point, clipped to the range of the dtype."""
     return apply("quantize", cast(whole, FLOAT32) * float(_scale(dtype)), dtype=dtype)
 
 
 def on_reals(function: Rule, inp: Any, *args: Any, **kwargs: Any) -> Any:
-    """A float32 result of the real values."""
+    """The function of the real values: a float32 result."""
     return function(apply("dequantize", inp), *args, **kwargs) if _one_scale(inp) else NotImplemented
 
 
@@ -60,7 +61,7 @@ def on_whole(function: Rule, inp: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def averaged(function: Rule, inp: Any, *args: Any, **kwargs: Any) -> Any:
-    """Means of windows in the dtype of the operand: as stored, rounded half away from zero; borders are real zeros."""
+    """Means of windows in the dtype of the operand: stored means are rounded half away from zero; padding is real 0."""
     dtype = _one_scale(inp)
     if dtype is None:
         return NotImplemented
@@ -69,7 +70,7 @@ def averaged(function: Rule, inp: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def on_stored(function: Rule, inp: Any, *args: Any, **kwargs: Any) -> Any:
-    """The function of the integers as they are stored, in the dtype of the operand: borders are stored numbers too."""
+    """The function of the stored integers, in the dtype of the operand; padding values are stored integers too."""
     dtype = _one_scale(inp)
     if dtype is None:
         return NotImplemented
@@ -80,16 +81,17 @@ def on_stored(function: Rule, inp: Any, *args: Any, **kwargs: Any) -> Any:
 
 def warped(function: Rule, inp: Any, *args: Any, **kwargs: Any) -> Any:
     """As `on_stored`; with the channels last, points are not rounded as for other tensors."""
-    given = inspect.signature(function).bind(inp, *args, **kwargs)
-    if given.arguments.get("format", inspect.signature(function).parameters["format"].default) != "NHWC":
+    call = inspect.signature(function).bind(inp, *args, **kwargs)
+    call.apply_defaults()
+    if call.arguments["format"] != "NHWC":
         return on_stored(function, inp, *args, **kwargs)
-    given.arguments.update(inp=apply("transpose", inp, perm=(0, 3, 1, 2)), format="NCHW")
-    found = on_stored(function, *given.args, **given.kwargs)
-    return found if found is NotImplemented else apply("transpose", found, perm=(0, 2, 3, 1))
+    call.arguments.update(inp=apply("transpose", inp, perm=(0, 3, 1, 2)), format="NCHW")
+    y = on_stored(function, *call.args, **call.kwargs)
+    return y if y is NotImplemented else apply("transpose", y, perm=(0, 2, 3, 1))
 
 
 def summed(function: Rule, inp: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """Sums in the dtype of the operand, which cut off at its ends: several axes are summed one after the other."""
+    """Sums in the dtype of the operand, clipped to its range; several axes are summed one after the other."""
     dtype = _one_scale(inp)
     if dtype is None:
         return NotImplemented
@@ -101,43 +103,39 @@ def summed(function: Rule, inp: Any, axis: Any = None, keepdims: bool = False) -
 
 
 def multiplied(function: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
-    """Products of 8-bit tensors of one kind, as 32-bit integers whose scale is the product of both.
+    """Products of 8-bit tensors of one storage type, as 32-bit integers whose scale is the product of both scales.
 
-    Real numbers before a quantized tensor are brought to its dtype.
+    A real left operand is quantized to the dtype of the right one.
     """
     x, y = _one_scale(a), _one_scale(b)
     if y and y.storage != INT32 and isinstance(a, Tensor) and not isinstance(a.dtype, QuantizedDType):
         x, a = y, apply("quantize", cast(a, FLOAT32), dtype=y)
     if x is None or y is None or x.storage != y.storage or x.storage == INT32:
         return NotImplemented
-    found = function(cast(_whole(a, x), INT32), cast(_whole(b, y), INT32), *args, **kwargs)
-    return _quantized(found, qint32(float(_scale(x) * _scale(y))))
+    total = function(cast(_whole(a, x), INT32), cast(_whole(b, y), INT32), *args, **kwargs)
+    return _quantized(total, qint32(float(_scale(x) * _scale(y))))
 
 
 def linear(function: Rule, inp: Any, weight: Any, bias: Any = None, compute_mode: str = "default") -> Any:
     """As `multiplied`, plus a bias of real numbers."""
-    found = multiplied(function, inp, weight, None, compute_mode)
-    return found if bias is None or found is NotImplemented else elementwise(_add, found, bias)
-
-
-def _add(x: Tensor, y: Tensor) -> Tensor:
-    return apply("add", x, y)
+    y = multiplied(function, inp, weight, None, compute_mode)
+    return y if bias is None or y is NotImplemented else elementwise(operator.add, y, bias)
 
 
 def elementwise(function: Rule, *operands: Any) -> Any:
-    """Results in the dtype of the quantized operands, which is one with zero point 0.
+    """Results in the common dtype of the quantized operands, whose zero point is 0.
 
-    Other operands are brought to that dtype; Python's integers count as steps of the scale, and sums that are too large
+    Other operands are converted to that dtype. Python's integers count as steps of the scale, and sums that overflow
     wrap, as in MegEngine.
     """
     dtypes = {_one_scale(v) for v in operands if isinstance(v, Tensor) and isinstance(v.dtype, QuantizedDType)}
     dtype = dtypes.pop()
     if dtypes or dtype is None or dtype.zero_point or dtype.storage == np.uint8:
         return NotImplemented
-    return _quantized(function(*(cast(_brought(v, dtype), dtype.storage) for v in operands)), dtype)
+    return _quantized(function(*(cast(_integers(v, dtype), dtype.storage) for v in operands)), dtype)
 
 
-def _brought(value: Any, dtype: QuantizedDType) -> Tensor:
+def _integers(value: Any, dtype: QuantizedDType) -> Tensor:
     """An operand as integers of `dtype`, float32."""
     if _one_scale(value):
         return _whole(value, dtype)

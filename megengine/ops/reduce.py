@@ -56,7 +56,7 @@ def _samples(empty: bool) -> Callable[[], Iterator[Sample]]:
             ((3, 4), (1,), True),
             ((2, 3, 4, 5), (2, 3), True),
             ((2, 3, 4), (-1,), False),
-            ((5, 48), (1,), False),  # long enough for the order of a sum to tell
+            ((5, 48), (1,), False),  # long enough that the order of summation matters
         ):
             yield Sample((rng.uniform(0.5, 2, shape),), {"axis": axis, "keepdims": keep})
         if empty:
@@ -117,7 +117,7 @@ def _mean(x: np.ndarray, axis: Any, keepdims: bool) -> np.ndarray:
 
 
 def _others(x: Tensor) -> Tensor:
-    """For each element of the last axis the product of the others, by halves. No division, so zeros do no harm."""
+    """For each element of the last axis the product of the others, by halves; without division, so zeros are exact."""
     *lead, n = x.shape
     one = apply("broadcast_to", as_tensor(1, like=x), shape=(*lead, 1))
     if n <= 1:
@@ -126,8 +126,8 @@ def _others(x: Tensor) -> Tensor:
     pairs = apply("reshape", apply("concat", x, one, axis=len(lead)) if n % 2 else x, shape=(*lead, half, 2))
     left, right = pairs[..., :1], pairs[..., 1:]
     rest = apply("reshape", _others(apply("reshape", left * right, shape=(*lead, half))), shape=(*lead, half, 1))
-    found = apply("reshape", apply("concat", right, left, axis=len(lead) + 1) * rest, shape=(*lead, 2 * half))
-    return found if n == 2 * half else found[..., :n]
+    products = apply("reshape", apply("concat", right, left, axis=len(lead) + 1) * rest, shape=(*lead, 2 * half))
+    return products if n == 2 * half else products[..., :n]
 
 
 def _prod_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
@@ -148,13 +148,13 @@ def _reduction(
     define(name, _infer(name), reference, vjp, ONNX_WRITER, _samples(empty), _errors(name), lift=lift_axes, **rules)
 
 
-# np.sum and np.max call `reduce` too, and take twice as long
 _QMEAN = QuantRule(
     "pool",
     "qmean",
     non_negative="inherit",
     usable=lambda attrs: None if attrs.get("axis") is not None else "it takes the mean over all axes",
 )
+# `reduce` of the ufuncs: np.sum and np.max call it too, and take twice as long
 _reduction(
     "sum",
     lambda x, axis, keepdims: np.add.reduce(in_order(x), axis=axis, dtype=_wide(x) or x.dtype, keepdims=keepdims),
@@ -268,7 +268,7 @@ def std(inp: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
 def norm(inp: TensorLike, ord: float | None = None, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """Vector norm of order `ord` (default 2) along `axis`, or of all elements."""
     x, order = floating(inp), 2.0 if ord is None else float(ord)
-    size = x if order % 2 == 0 else apply("abs", x)  # an even power needs none, and is smooth at 0 without
+    size = x if order % 2 == 0 else apply("abs", x)  # even powers need no absolute value, which is not smooth at 0
     if order == np.inf:
         return reduce("max", size, axis, keepdims)
     if order == -np.inf:
@@ -285,19 +285,20 @@ def _arg(name: str, inp: Any, axis: Any, keepdims: bool) -> Tensor:
     axes = normalize_axes(name, axis, x.ndim)
     kept = tuple(a for a in range(x.ndim) if a not in axes)
     flat = apply("transpose", x, perm=kept + axes)
-    found = apply(name, apply("reshape", flat, shape=(*(x.shape[a] for a in kept), -1)), axis=len(kept), keepdims=False)
-    return apply("reshape", found, shape=reduced_shape(x.shape, axes, True)) if keepdims and axis is not None else found
+    flat = apply("reshape", flat, shape=(*(x.shape[a] for a in kept), -1))
+    index = apply(name, flat, axis=len(kept), keepdims=False)
+    return apply("reshape", index, shape=reduced_shape(x.shape, axes, True)) if keepdims and axis is not None else index
 
 
 @public(home=_HOME, by_spec=True)
 def argmax(inp: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Index (int32) of the first largest element along `axis`; of several axes (None: all), into them flattened."""
+    """Index (int32) of the first largest element along `axis`; of several axes (None: all), the flat index."""
     return _arg("argmax", inp, axis, keepdims)
 
 
 @public(home=_HOME, by_spec=True)
 def argmin(inp: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Index (int32) of the first smallest element along `axis`; of several axes (None: all), into them flattened."""
+    """Index (int32) of the first smallest element along `axis`; of several axes (None: all), the flat index."""
     return _arg("argmin", inp, axis, keepdims)
 
 

@@ -90,12 +90,12 @@ _PUBLIC["trilinear"] = ("linear", 3)
 def _target(x: Tensor, n: int, size: Any, scale_factor: Any) -> tuple[int, ...]:
     if (size is None) == (scale_factor is None):
         raise OptionError("interpolate: give either size or scale_factor")
-    given = size if scale_factor is None else scale_factor
-    given = given.tolist() if isinstance(given, (Tensor, np.ndarray)) else given
-    items: tuple[Any, ...] = (given,) * n if isinstance(given, numbers.Real) else tuple(given)
+    value = size if scale_factor is None else scale_factor
+    value = value.tolist() if isinstance(value, (Tensor, np.ndarray)) else value
+    items: tuple[Any, ...] = (value,) * n if isinstance(value, numbers.Real) else tuple(value)
     if len(items) != n or any(v <= 0 for v in items):
         name = "size" if scale_factor is None else "scale_factor"
-        raise OptionError(f"interpolate: {name} is {given}; expected a positive number or {n} of them")
+        raise OptionError(f"interpolate: {name} is {value}; expected a positive number or {n} of them")
     if scale_factor is None:
         return tuple(int(v) for v in items)
     return tuple(math.floor(length * float(v)) for length, v in zip(x.shape[2:], items, strict=True))
@@ -112,7 +112,7 @@ def interpolate(
     """Inp [N,C,...] in another size, given as lengths or factors.
 
     Modes: bilinear, nearest and bicubic (two axes of space), linear (one), trilinear (three). `align_corners` (not with
-    nearest and bicubic) keeps the outermost elements where they are; otherwise elements are areas.
+    nearest and bicubic) keeps the outermost elements in place; otherwise elements count as areas.
     Of float16 a float32, and of 8-bit integers rounded ones, as in MegEngine.
     Raises OptionError, ShapeError and DTypeError.
     """
@@ -126,5 +126,5 @@ def interpolate(
     if x.ndim != n + 2:
         raise ShapeError(f"interpolate: inp has shape {x.shape}; expected {counted(n + 2, 'axis')} for mode {mode!r}")
     out = apply("resize", x, size=_target(x, n, size, scale_factor), mode=kind, corners=bool(align_corners))
-    given = inp.dtype if isinstance(inp, Tensor) else None
-    return rounded_to(out, given) if given in (np.uint8, np.int8) else out
+    dtype = inp.dtype if isinstance(inp, Tensor) else None
+    return rounded_to(out, dtype) if dtype in (np.uint8, np.int8) else out

@@ -32,7 +32,7 @@ BORDERS = ("replicate", "reflect", "reflect_101", "wrap", "constant", "isolated"
 
 
 def _into(index: Tensor, n: int, border: str) -> Tensor:
-    """Integer positions brought into 0..n-1 in the way that `border` names (OpenCV's names)."""
+    """Integer positions mapped into 0..n-1 by the rule `border` (OpenCV's names)."""
     if border in ("replicate", "constant"):
         return apply("clip", index, lo=0.0, hi=float(n - 1))
     if border == "wrap":
@@ -69,17 +69,11 @@ def sample(
     total = None
     for yi, wy in _neighbours(ys, interp):
         for xi, wx in _neighbours(xs, interp):
-            pixel = apply(
-                "index",
-                x,
-                batch,
-                _into(yi, h, border),
-                _into(xi, w, border),
-                pattern=("i", (None, None, None), "i", "i"),
-            )
+            rows, columns = _into(yi, h, border), _into(xi, w, border)
+            pixel = apply("index", x, batch, rows, columns, pattern=("i", (None, None, None), "i", "i"))
             if border == "constant":
-                rows = apply("logical_and", yi >= 0, yi < h)
-                inside = apply("logical_and", rows, apply("logical_and", xi >= 0, xi < w))
+                inside = apply("logical_and", apply("logical_and", yi >= 0, yi < h), xi >= 0)
+                inside = apply("logical_and", inside, xi < w)
                 pixel = apply("where", _last(inside), pixel, as_tensor(value, like=pixel))
             if wy is not None and wx is not None:
                 pixel = pixel * _last(wy * wx)
@@ -288,13 +282,11 @@ def deformable_conv2d(
     pictures = apply("reshape", x, shape=(n * shared, c // shared, h, width))
     pixels = sample(pictures, _batch(n * shared, x.device), *points, border="constant")
     pixels = pixels * apply("reshape", m, shape=(n * shared, taps * oh * ow, 1))
-    cols = apply(
-        "transpose", apply("reshape", pixels, shape=(n, shared, taps, oh, ow, c // shared)), perm=(0, 1, 5, 2, 3, 4)
-    )
+    cols = apply("reshape", pixels, shape=(n, shared, taps, oh, ow, c // shared))
+    cols = apply("transpose", cols, perm=(0, 1, 5, 2, 3, 4))
     cols = apply("reshape", cols, shape=(n, groups, c // groups * taps, oh * ow))
     kernel = apply("reshape", w, shape=(1, groups, w.shape[0] // groups, c // groups * taps))
-    y = apply("matmul", kernel, cols, transpose_a=False, transpose_b=False)
-    y = apply("reshape", y, shape=(n, w.shape[0], oh, ow))
+    y = apply("reshape", product(kernel, cols), shape=(n, w.shape[0], oh, ow))
     return y if bias is None else y + apply("reshape", as_tensor(bias), shape=(1, w.shape[0], 1, 1))
 
 
@@ -336,11 +328,8 @@ def roi_align(
     width, height = corners[:, 2:3] - x0, corners[:, 3:4] - y0
     width, height = (apply("clip", v, lo=0.0, hi=float("inf")) for v in (width, height))
     n, cells = r.shape[0], (oh, ow, sy, sx)
-    ys, xs = (
-        start + length * _fractions(cells, axis, x) for axis, (start, length) in enumerate(((y0, height), (x0, width)))
-    )
-    batch = cast(r[:, 0:1], INT32)
-    pixels = sample(x, batch, ys, xs, border="constant")
+    ys, xs = y0 + height * _fractions(cells, 0, x), x0 + width * _fractions(cells, 1, x)
+    pixels = sample(x, cast(r[:, 0:1], INT32), ys, xs, border="constant")
     pixels = apply("reshape", pixels, shape=(n, oh, ow, sy * sx, x.shape[1]))
     y = apply("mean" if mode.lower() == "average" else "max", pixels, axis=(3,), keepdims=False)
     return apply("transpose", y, perm=(0, 3, 1, 2))

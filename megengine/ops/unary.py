@@ -1,4 +1,4 @@
-"""Elementwise ops of one operand: a row is the record and the public function."""
+"""Elementwise ops of one operand: each row declares the record and the public function."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ _NN = "megengine.functional.nn"
 
 
 def _unary_infer(name: str, attrs: dict[str, Any]) -> Callable[..., TensorSpec]:
-    def infer(x: TensorSpec, **given: Any) -> TensorSpec:
+    def infer(x: TensorSpec, **values: Any) -> TensorSpec:
         refuse_quantized(name, x)
-        if given.keys() != attrs.keys() or not all(isinstance(v, (int, float, np.number)) for v in given.values()):
-            raise OptionError(f"{name}: attributes are {given}; expected numbers {list(attrs)}")
+        if values.keys() != attrs.keys() or not all(isinstance(v, (int, float, np.number)) for v in values.values()):
+            raise OptionError(f"{name}: attributes are {values}; expected numbers {list(attrs)}")
         return x
 
     return infer
@@ -284,15 +284,7 @@ def _gelu_vjp(ctx: Any, ct: Tensor) -> tuple[Tensor]:
 
 
 unary("silu", functions.silu, _silu_vjp, onnx=ONNX_WRITER, quant=_TABLE, home=_NN, activation=True)
-unary(
-    "gelu",
-    functions.gelu,
-    _gelu_vjp,
-    onnx=ONNX_WRITER,
-    quant=_TABLE,
-    home=_NN,
-    activation=True,
-)
+unary("gelu", functions.gelu, _gelu_vjp, onnx=ONNX_WRITER, quant=_TABLE, home=_NN, activation=True)
 unary(
     "softplus",
     functions.softplus,
@@ -350,7 +342,7 @@ def logsigmoid(inp: TensorLike) -> Tensor:
 
 
 def _held(bound: Any, dtype: Any) -> Any:
-    """A bound of an integer dtype's elements brought into its range; any other bound as it is."""
+    """An integer bound for an integer dtype, clipped to its range; any other bound unchanged."""
     if not isinstance(bound, numbers.Integral) or not isinstance(dtype, np.dtype) or dtype.kind not in "iu":
         return bound
     span = np.iinfo(dtype)

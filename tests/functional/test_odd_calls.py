@@ -65,7 +65,7 @@ NO_TAPS = ones(3, 3, 0, 3, 3)
         (lambda: F.conv_transpose3d(ones(1, 3, 4, 4, 5), NO_TAPS), ShapeError, "conv_transpose3d: .* has no taps"),
         (lambda: M.LSTMCell(3, 2)(ones(1, 3), ones(1, 2)), ArgumentError, r"hx is tensor .*; expected the states"),
         (lambda: ones(2)[ones(1).astype(qint8(0.5))], DTypeError, "getitem: an index is qint8.*; expected integers"),
-        (lambda: F.roll(ones(2), 1, ones(1, 0)), OptionError, "roll: axis holds a Tensor; expected integers"),
+        (lambda: F.roll(ones(2), 1, ones(1, 0)), OptionError, "roll: axis is a Tensor; expected an integer"),
         (lambda: quantized_dtype([], 0.5), DTypeError, r"unknown quantized dtype \[\]"),
         (lambda: quantized_dtype(0, 0.5), DTypeError, "unknown quantized dtype 0; expected one of"),
         (lambda: F.floor(COMPLEX), ArgumentError, "floor: it is not defined for tensors of this dtype"),

@@ -46,11 +46,11 @@ def is_dtype_equal(a: Any, b: Any) -> bool:
 
 
 def _of_kind(what: str, dtype: Any, name: str) -> QuantizedDType:
-    found = as_dtype(dtype)
-    if not isinstance(found, QuantizedDType) or found.storage != QUANTIZED[name][0] or not found.name.startswith(name):
+    kind = as_dtype(dtype)
+    if not isinstance(kind, QuantizedDType) or kind.storage != QUANTIZED[name][0] or not kind.name.startswith(name):
         example = f"{name}(0.1, 3)" if name.startswith("quint") else f"{name}(0.1)"
-        raise DTypeError(f"{what} is {found}; expected a dtype such as {example}")
-    return found
+        raise DTypeError(f"{what} is {kind}; expected a dtype such as {example}")
+    return kind
 
 
 _KINDS = ("quint8", "qint8", "qint32", "quint4", "qint4", "qint1")
