@@ -45,7 +45,7 @@ STAMPS_PACKAGE = "tuxpaint-stamps-default"
 STAMPS_INSTALLED = Path("/usr/share/tuxpaint/stamps")
 # The digests of known versions; another version is vouched for by apt's own signature check.
 STAMPS_SHA256 = {
-    "tuxpaint-stamps-default_2022.06.04-1_all.deb": "6db6c1bfc870a47f1499d6203b083522eacb57c5f9c87d468f2e92eb6d9d5f34",
+    "tuxpaint-stamps-default_2022.06.04-1_all.deb": "6db6c1bfc870a47f1499d6203b083522eacb57c5f9c87d468f2e92eb6d9d5f34"
 }
 
 
@@ -177,10 +177,7 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 def _unpack_debian(package: Path, target: Path) -> None:
     """Pictures below tuxpaint/stamps/, streamed: dpkg-deb knows every compression that Debian and Ubuntu use."""
     command = ["dpkg-deb", "--fsys-tarfile", str(package)]
-    with (
-        child(command, stdout=subprocess.PIPE) as process,
-        tarfile.open(fileobj=process.stdout, mode="r|") as opened,
-    ):
+    with child(command, stdout=subprocess.PIPE) as process, tarfile.open(fileobj=process.stdout, mode="r|") as opened:
         for member in opened:
             _, found, below = member.name.partition("/tuxpaint/stamps/")
             if found and member.isfile() and below.endswith(".png") and ".." not in Path(below).parts:

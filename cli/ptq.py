@@ -209,8 +209,7 @@ def _show(out: Output, made: Any, analysis: Any, small: tuple[int, int]) -> None
     out.say(quantizing.floating_line(made))
     out.say(
         f"outputs: SQNR {analysis.output_sqnr_db:.1f} dB, cosine {analysis.output_cosine:.5f} "
-        f"on {counted(analysis.batches, 'batch')}; "
-        f"weights {small[0] / 1e6:.2f} MB -> {small[1] / 1e6:.2f} MB"
+        f"on {counted(analysis.batches, 'batch')}; weights {small[0] / 1e6:.2f} MB -> {small[1] / 1e6:.2f} MB"
     )
 
 

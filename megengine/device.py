@@ -11,6 +11,7 @@ import enum
 import functools
 import os
 import re
+from functools import partial
 from typing import Any
 
 from megengine.core import absent
@@ -320,5 +321,4 @@ def set_prealloc_config(
     warn_once("megengine.set_prealloc_config", "memory is allocated when it is needed, and kept for reuse")
 
 
-def __getattr__(name: str) -> Any:
-    raise absent.missing(__name__, name)
+__getattr__ = partial(absent.refuse, __name__)

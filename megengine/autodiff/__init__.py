@@ -1,6 +1,6 @@
 """Automatic differentiation."""
 
-from typing import Any
+from functools import partial
 
 from megengine.autodiff.forward import jvp
 from megengine.autodiff.function import Function
@@ -9,6 +9,4 @@ from megengine.core import absent
 
 __all__ = ["Function", "GradManager", "get_backwarding_grad_manager", "jvp"]
 
-
-def __getattr__(name: str) -> Any:
-    raise absent.missing(__name__, name)
+__getattr__ = partial(absent.refuse, __name__)

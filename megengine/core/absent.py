@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from megengine.core.errors import MissingImportError, MissingModuleError, MissingNameError, nearest
 from megengine.core.old_names import OLD_NAMES
@@ -79,7 +79,8 @@ def missing(
 ) -> MissingNameError | MissingImportError:
     """The error for a name that a module lacks, with the reason if it is a name of MegEngine, else the nearest name.
 
-    The `__getattr__` of the module raises it. `known()` are names to search, by default the module's public ones.
+    The `__getattr__` of the module, or `refuse`, raises it. `known()` are names to search, by default the module's
+    public ones.
     """
     known = partial(_public, module) if known is None else known
     inside = module.startswith("megengine.core") and not name.startswith("__")
@@ -91,6 +92,11 @@ def missing(
     if name.startswith("_") and not why:
         return MissingNameError(text)
     return MissingNameError(f"{text}: {why}") if why else MissingNameError(text, name, known)
+
+
+def refuse(module: str, name: str) -> NoReturn:
+    """Raise the error of `missing`: a module sets `__getattr__ = partial(refuse, __name__)`."""
+    raise missing(module, name)
 
 
 def _public(module: str) -> list[str]:

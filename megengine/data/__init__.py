@@ -1,6 +1,6 @@
 """Batches of data: data sets, samplers, transforms, and a loader that reads them in this process."""
 
-from typing import Any
+from functools import partial
 
 from megengine.core import absent
 from megengine.data import dataset, transform
@@ -16,9 +16,7 @@ from megengine.data.sampler import (
     StreamSampler,
 )
 
-
-def __getattr__(name: str) -> Any:
-    raise absent.missing(__name__, name)
+__getattr__ = partial(absent.refuse, __name__)
 
 
 __all__ = [

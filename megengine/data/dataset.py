@@ -6,6 +6,7 @@ import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from megengine.core import absent
@@ -128,8 +129,7 @@ class VisionDataset(Dataset):
         raise MissingMethodError(f"{type(self).__name__} has no __len__; define it in the subclass")
 
 
-def __getattr__(name: str) -> Any:
-    raise absent.missing(__name__, name)
+__getattr__ = partial(absent.refuse, __name__)
 
 
 __all__ = ["ArrayDataset", "ConcatDataset", "Dataset", "StreamDataset", "VisionDataset"]

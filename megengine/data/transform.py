@@ -5,6 +5,7 @@ from __future__ import annotations
 import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -383,8 +384,7 @@ class RandomVerticalFlip(RandomHorizontalFlip):
     _axis = 0
 
 
-def __getattr__(name: str) -> Any:
-    raise absent.missing(__name__, name)
+__getattr__ = partial(absent.refuse, __name__)
 
 
 __all__ = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from megengine.core import absent
@@ -76,8 +77,7 @@ def group_end() -> None:
     """Nothing: one process sends no messages."""
 
 
-def __getattr__(name: str) -> Any:
-    raise absent.missing(__name__, name)
+__getattr__ = partial(absent.refuse, __name__)
 
 
 __all__ = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from megengine.core import absent
@@ -13,8 +14,7 @@ def _alone(inp: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return inp
 
 
-def __getattr__(name: str) -> Any:
-    raise absent.missing(__name__, name)
+__getattr__ = partial(absent.refuse, __name__)
 
 
 _NAMES = """all_gather all_reduce_max all_reduce_min all_reduce_sum all_to_all broadcast gather reduce_scatter_sum

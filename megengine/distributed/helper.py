@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from megengine import device
@@ -33,8 +34,7 @@ def synchronized(func: Callable[..., Any]) -> Callable[..., Any]:
     return func
 
 
-def __getattr__(name: str) -> Any:
-    raise absent.missing(__name__, name)
+__getattr__ = partial(absent.refuse, __name__)
 
 
 AllreduceCallback = make_allreduce_cb

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from megengine.core import absent, hooks
@@ -99,8 +100,7 @@ def partial_trace(function: Callable[..., Any] | None = None, **options: Any) ->
     return trace(**options) if function is None else trace(function)
 
 
-def __getattr__(name: str) -> Any:
-    raise absent.missing(__name__, name)
+__getattr__ = partial(absent.refuse, __name__)
 
 
 __all__ = [

@@ -2,14 +2,7 @@
 
 from megengine.models.efficientnet import EfficientNetLite0, efficientnet_lite0
 from megengine.models.mobilenet import MobileNetV2, mobilenet_v2
-from megengine.models.pretrained import (
-    PRETRAINED,
-    Preprocessing,
-    adapt,
-    load_pretrained,
-    load_published,
-    preprocessing,
-)
+from megengine.models.pretrained import PRETRAINED, Preprocessing, adapt, load_pretrained, load_published, preprocessing
 from megengine.models.resnet import ResNet, resnet18, resnet50
 from megengine.models.squeezenet import SqueezeNet, squeezenet1_1
 

@@ -1,6 +1,6 @@
 """Optimizers and learning rate schedules."""
 
-from typing import Any
+from functools import partial
 
 from megengine.core import absent
 from megengine.optimizer.adadelta import Adadelta
@@ -29,6 +29,4 @@ __all__ = [
     "clip_grad_value",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    raise absent.missing(__name__, name)
+__getattr__ = partial(absent.refuse, __name__)

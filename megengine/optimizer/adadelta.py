@@ -16,12 +16,7 @@ class Adadelta(Optimizer):
     _state_names: ClassVar[dict[str, bool]] = {"square_avg": True, "acc_delta": True, "step": False}
 
     def __init__(
-        self,
-        params: Parameters,
-        lr: float = 1.0,
-        rho: float = 0.9,
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
+        self, params: Parameters, lr: float = 1.0, rho: float = 0.9, eps: float = 1e-6, weight_decay: float = 0.0
     ) -> None:
         super().__init__(params, {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay})
 

@@ -19,12 +19,7 @@ class Adagrad(Optimizer):
     _state_names: ClassVar[dict[str, bool]] = {"square_avg": True, "step": False}
 
     def __init__(
-        self,
-        params: Parameters,
-        lr: float = 1e-2,
-        lr_decay: float = 0.0,
-        eps: float = 1e-10,
-        weight_decay: float = 0.0,
+        self, params: Parameters, lr: float = 1e-2, lr_decay: float = 0.0, eps: float = 1e-10, weight_decay: float = 0.0
     ) -> None:
         super().__init__(params, {"lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay})
 

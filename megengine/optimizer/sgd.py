@@ -20,12 +20,7 @@ class SGD(Optimizer):
     _state_names: ClassVar[dict[str, bool]] = {"momentum_buffer": True}
 
     def __init__(
-        self,
-        params: Parameters,
-        lr: float,
-        momentum: float = 0.0,
-        nesterov: bool = False,
-        weight_decay: float = 0.0,
+        self, params: Parameters, lr: float, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0
     ) -> None:
         self.nesterov = nesterov
         if nesterov and momentum <= 0:

@@ -325,13 +325,7 @@ _TABLE: dict[bytes, Opcode] = {
     # numbers and text
     **{b"N": _constant(None), b"\x88": _constant(True), b"\x89": _constant(False)},
     **{b"I": _line(_decimal), b"L": _line(_decimal), b"F": _line(float), b"G": _float64},
-    **{
-        b"J": _int32,
-        b"K": _byte,
-        b"M": _uint16,
-        b"\x8a": _sized(1, _integer),
-        b"\x8b": _sized(4, _integer),
-    },
+    **{b"J": _int32, b"K": _byte, b"M": _uint16, b"\x8a": _sized(1, _integer), b"\x8b": _sized(4, _integer)},
     **{b"S": _line(_quoted), b"T": _sized(4, _latin1), b"U": _sized(1, _latin1)},
     **{b"V": _line(lambda raw: raw.decode("raw-unicode-escape")), b"X": _sized(4, _utf8)},
     **{b"\x8c": _sized(1, _utf8), b"\x8d": _sized(8, _utf8)},

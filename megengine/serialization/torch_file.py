@@ -184,8 +184,7 @@ def _read_zip(file: Any, size: int) -> Any:
         if len(raw) < storage.count * storage.dtype.itemsize:
             raise FileFormatError(
                 f"torch file: storage {storage.key[:40]!r} has {counted(len(raw), 'byte')}; "
-                f"expected {counted(storage.count, 'element')} "
-                f"of {storage.dtype}"
+                f"expected {counted(storage.count, 'element')} of {storage.dtype}"
             )
         return np.frombuffer(raw, storage.dtype, storage.count)
 
@@ -237,8 +236,7 @@ def _legacy_storage(file: Any, storage: _Storage, size: int) -> np.ndarray:
     if len(head) < 8 or count != storage.count or need > size - file.tell():
         raise FileFormatError(
             f"torch file: storage {storage.key[:40]!r} should hold "
-            f"{counted(storage.count, 'element')} of {storage.dtype}; "
-            "the file is truncated or damaged"
+            f"{counted(storage.count, 'element')} of {storage.dtype}; the file is truncated or damaged"
         )
     return np.frombuffer(file.read(need), storage.dtype)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from megengine.core import absent
@@ -181,5 +182,4 @@ class NodeFilterName(NodeFilter):
         return bool(self._re.match(node.name))
 
 
-def __getattr__(name: str) -> Any:
-    raise absent.missing(__name__, name)
+__getattr__ = partial(absent.refuse, __name__)
