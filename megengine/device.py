@@ -17,6 +17,7 @@ from typing import Any
 from megengine.core import absent
 from megengine.core.effectless import warn_once
 from megengine.core.errors import ArgumentError, DeviceError, OptionError, brief, nearest
+from megengine.core.exports import own_names
 from megengine.kernels import _core, cuda, memory
 
 _HOST = re.compile(r"(cpu|xpu)(x|\d+)?(:(\d+|default))?|multithread(\d+(:\d+)?|:default:\d+)")
@@ -322,3 +323,4 @@ def set_prealloc_config(
 
 
 __getattr__ = partial(absent.refuse, __name__)
+__all__ = own_names(globals())

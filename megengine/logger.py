@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from megengine.core.exports import own_names
+
 _NAME = "megengine"
 _FORMAT = "%(asctime)s %(levelname)s %(message)s"
 _outside: dict[str, logging.Logger] = {}  # loggers of scripts, which share level and handlers with the package's
@@ -84,3 +86,6 @@ def replace_mgb_log_level(level: int | str) -> Iterator[None]:
     with ExitStack() as restored:
         restored.callback(set_log_level, set_log_level(level))
         yield
+
+
+__all__ = own_names(globals())

@@ -40,8 +40,7 @@ class Forward(Interposer):
 
     def tangent(self, value: Tensor) -> Tensor | None:
         """The tangent of a value; None if it does not depend on the inputs."""
-        found = self._tangents.get(id(value))
-        return None if found is None else found[1]
+        return self._tangents.get(id(value), (value, None))[1]
 
     def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
         """Run one op and compute the tangents of its results."""
@@ -98,8 +97,8 @@ def jvp(function: Callable[..., Any], primals: Sequence[Tensor], tangents: Seque
     """
     if not callable(function):
         raise ArgumentError(f"jvp: function is {shown(function)}; expected something to call")
-    for name, given in (("primals", primals), ("tangents", tangents)):
-        wrong = [shown(t) for t in given if not isinstance(t, Tensor)]
+    for name, tensors in (("primals", primals), ("tangents", tangents)):
+        wrong = [shown(t) for t in tensors if not isinstance(t, Tensor)]
         if wrong:
             raise ArgumentError(f"jvp: {name} hold {wrong[0]}; expected tensors")
     if len(primals) != len(tangents):
@@ -113,10 +112,9 @@ def jvp(function: Callable[..., Any], primals: Sequence[Tensor], tangents: Seque
         forward.give(value, tangent)
     with interpose(forward):
         out = function(*inputs)
-    several = isinstance(out, tuple)
-    wrong = [shown(o) for o in (out if several else (out,)) if not isinstance(o, Tensor)]
+    outputs = out if isinstance(out, tuple) else (out,)
+    wrong = [shown(o) for o in outputs if not isinstance(o, Tensor)]
     if wrong:
         raise ArgumentError(f"jvp: function returned {wrong[0]}; expected a tensor or a tuple of tensors")
-    found = [forward.tangent(o) for o in (out if several else (out,))]
-    made = tuple(_zeros(o) if t is None else t for o, t in zip(out if several else (out,), found, strict=True))
-    return out, made if several else made[0]
+    changes = tuple(_zeros(o) if (t := forward.tangent(o)) is None else t for o in outputs)
+    return out, changes if isinstance(out, tuple) else changes[0]

@@ -37,11 +37,12 @@ class Function:
         listeners = active_interposers()
         with hidden(lambda one: not getattr(one, "looks_inside", False)):
             out = self.forward(*args, **kwargs)
-        given = out if isinstance(out, tuple) else (out,)
-        wrong = [shown(t) for t in given if not isinstance(t, Tensor)]
+        results = out if isinstance(out, tuple) else (out,)
+        wrong = [shown(t) for t in results if not isinstance(t, Tensor)]
         if wrong:
             raise ArgumentError(f"{type(self).__name__}.forward returned {wrong[0]}; expected tensors")
-        outputs = tuple(_fresh(t, args) for t in given)
+        # copies of inputs: the tape tells tensors apart by identity
+        outputs = tuple(t.detach() if any(t is i for i in args) else t for t in results)
         tensors = tuple(a for a in args if isinstance(a, Tensor))
         for listener in listeners:
             if isinstance(listener, Forward):
@@ -65,8 +66,3 @@ class Function:
         if wrong:
             raise GradientError(f"{name}.backward returned {wrong[0]}; expected a tensor or None for each input")
         return grads
-
-
-def _fresh(out: Tensor, inputs: tuple) -> Tensor:
-    """The result, or a copy if it is one of the inputs: the tape tells tensors apart by identity."""
-    return out.detach() if any(out is i for i in inputs) else out

@@ -119,10 +119,10 @@ class GradManager:
         token = _backwarding.set(self)
         try:
             with hidden(lambda other: isinstance(other, Tape) and other.level >= tape.level and not other.over):
-                found = self._gradients(tape, targets, seeds, {id(seed) for seed in seeds} if dy is not None else set())
-            for tensor, grad in found:
+                grads = self._gradients(tape, targets, seeds, {id(seed) for seed in seeds} if dy is not None else set())
+            for tensor, grad in grads:
                 tensor.grad = grad if tensor.grad is None else apply("add", tensor.grad, grad)
-            if targets and not found and self._alive():
+            if targets and not grads and self._alive():
                 _log.warning(
                     "backward: y does not depend on any attached tensor, so no gradient was computed; "
                     "compute it from them within 'with gm:'"
@@ -135,10 +135,9 @@ class GradManager:
         self, tape: Tape, targets: list[Tensor], seeds: list[Tensor], taken: set[int]
     ) -> list[tuple[Tensor, Tensor]]:
         """Each attached tensor that the targets depend on, and its gradient as the callbacks leave it."""
-        attached, found = self._alive(), []
-        for (tensor, callbacks), grad in zip(
-            attached, tape.gradients(targets, seeds, [t for t, _ in attached]), strict=True
-        ):
+        attached, results = self._alive(), []
+        grads = tape.gradients(targets, seeds, [t for t, _ in attached])
+        for (tensor, callbacks), grad in zip(attached, grads, strict=True):
             if grad is None:
                 continue
             if id(grad) in taken:  # another owner may change it in place
@@ -147,8 +146,8 @@ class GradManager:
             for callback in callbacks:
                 changed = callback(tensor, grad)
                 grad = grad if changed is None else changed
-            found.append((tensor, grad))
-        return found
+            results.append((tensor, grad))
+        return results
 
     @staticmethod
     def _seeds(targets: list[Tensor], dy: Any) -> list[Tensor]:

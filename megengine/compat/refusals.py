@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 from megengine.core import absent
@@ -43,6 +46,19 @@ class Refused:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         raise OptionError(f"{cls.__name__}: {WORDS[cls.__name__]}")
+
+
+def expose(face: dict[str, Any], *homes: ModuleType) -> Callable[[str], Any]:
+    """Put what other modules define into a face (its `globals()`), with MegEngine's second names, `x_cpp` and `_x`.
+
+    Returns the `__getattr__` of the face.
+    """
+    for home in homes:
+        for name, value in vars(home).items():
+            second = name.endswith("_cpp") or (name[0] == "_" and name[1:] in vars(home))
+            if second or (name[0] != "_" and getattr(value, "__module__", None) == home.__name__):
+                face[name] = value
+    return partial(find, face["__name__"])
 
 
 def find(module: str, name: str) -> Any:

@@ -6,7 +6,6 @@ from typing import Any
 
 from megengine.core import hooks
 from megengine.core.errors import MegEngineError, OptionError
-from megengine.core.options import get_option, set_option  # noqa: F401  (faces export them)
 from megengine.functional import split
 from megengine.utils.dlpack import from_dlpack, to_dlpack
 

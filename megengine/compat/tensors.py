@@ -121,8 +121,11 @@ def set_convert_inputs(flag: bool) -> bool:
     return before
 
 
+# MegEngine's second names
 astype_cpp, getitem_cpp = Tensor.astype, Tensor.__getitem__
 reshape_cpp, transpose_cpp = Tensor.reshape, Tensor.transpose
+astensor1d_cpp, convert_inputs_cpp, convert_single_value_cpp = astensor1d, convert_inputs, convert_single_value
+_get_convert_inputs, _set_convert_inputs, _normalize_axis = get_convert_inputs, set_convert_inputs, normalize_axis
 
 
 def setitem_cpp(x: Tensor, index: Any, value: Any) -> Tensor:
@@ -137,3 +140,6 @@ def matmul_cpp(
 ) -> Tensor:
     """The product of two matrices, each transposed on demand; the numbers of axes come from the matrices."""
     return F.matmul(a, b, bool(transpose_a), bool(transpose_b))
+
+
+batched_matmul_cpp = matmul_cpp

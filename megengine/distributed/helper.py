@@ -11,6 +11,8 @@ from megengine.core import absent
 from megengine.core.errors import OptionError, nearest
 from megengine.tensor import Tensor
 
+__all__ = ["AllreduceCallback", "bcast_list_", "get_device_count_by_fork", "make_allreduce_cb", "synchronized"]
+
 
 def bcast_list_(inps: Iterable[Tensor], group: Any = None) -> None:
     """Nothing: it gives every process the values of the first, and there is one process."""

@@ -80,11 +80,8 @@ class trace:  # noqa: N801 (MegEngine's name)
 
 @contextmanager
 def _unwatched() -> Iterator[None]:
-    token = hooks.active.set(None)
-    try:
+    with hooks.unheard():
         yield
-    finally:
-        hooks.active.reset(token)
 
 
 def exclude_from_trace(function: Callable[..., Any] | None = None) -> Any:

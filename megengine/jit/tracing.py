@@ -7,17 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from megengine import jit
 from megengine.core import absent
-from megengine.jit import TraceError as TraceError
-from megengine.jit import exclude_from_trace as exclude_from_trace
-from megengine.jit import partial_trace as partial_trace
-from megengine.jit import trace as trace
-from megengine.jit.options import DTRConfig as DTRConfig
-from megengine.jit.options import GraphOptimizationConfig as GraphOptimizationConfig
-from megengine.jit.options import SublinearMemoryConfig as SublinearMemoryConfig
-from megengine.tensor import Tensor as Tensor
-from megengine.tensor import tensor as tensor
-from megengine.utils.network import set_symbolic_shape as set_symbolic_shape
+from megengine.jit import *  # noqa: F403
+from megengine.jit import trace
+from megengine.tensor import Tensor, tensor
+from megengine.utils.network import set_symbolic_shape
 
 active_trace: trace | None = None
 
@@ -40,3 +35,5 @@ def array_comparator(lhs: Any, rhs: Any) -> bool:
 
 
 __getattr__ = partial(absent.refuse, __name__)
+__all__ = [*jit.__all__, "Tensor", "active_trace", "array_comparator", "is_profiling", "is_tracing"]
+__all__ += ["set_symbolic_shape", "skip_tracing", "tensor"]

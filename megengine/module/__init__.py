@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from megengine.core import absent, late
+from megengine.core import absent, exports, late
 from megengine.module import init
 from megengine.module.activation import (
     GELU,
@@ -54,7 +54,8 @@ from megengine.module.rnn import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from megengine.module.sequential import Sequential
 from megengine.module.sliding_window import SlidingWindow, SlidingWindowTranspose
 
-__all__ = [name for name in dir() if not name.startswith("_") and name not in ("Any", "absent", "late")]
+__all__ = [name for name in dir() if not name.startswith("_") and name not in ("Any", "absent", "exports", "late")]
+exports.limit_stars(__name__)
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from megengine.core import absent
+from megengine.core import absent, exports
 from megengine.optimizer.adadelta import Adadelta
 from megengine.optimizer.adagrad import Adagrad
 from megengine.optimizer.adam import Adam
@@ -30,3 +30,4 @@ __all__ = [
 ]
 
 __getattr__ = partial(absent.refuse, __name__)
+exports.limit_stars(__name__)

@@ -2,9 +2,10 @@
 
 from functools import partial
 
-from megengine.core import absent
+from megengine.core import absent, exports
 from megengine.random.rng import RNG, beta, gamma, generator, normal, permutation, poisson, seed, shuffle, uniform
 
 __all__ = ["RNG", "beta", "gamma", "generator", "normal", "permutation", "poisson", "seed", "shuffle", "uniform"]
 
 __getattr__ = partial(absent.refuse, __name__)
+exports.limit_stars(__name__)

@@ -37,14 +37,8 @@ def _shape(op: str, size: Size) -> tuple[int, ...]:
     if type(size) is tuple and {*map(type, size)} <= {int} and min(size, default=0) >= 0:  # the usual: no conversion
         refuse_oversized(op, size, 4)
         return size
-    given = (
-        (size,)
-        if isinstance(size, numbers.Integral)
-        else size.tolist()
-        if isinstance(size, (Tensor, np.ndarray))
-        else size
-    )
-    items = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+    lengths = size.tolist() if isinstance(size, (Tensor, np.ndarray)) else size
+    items = tuple(lengths) if isinstance(lengths, Iterable) and not isinstance(lengths, str) else (lengths,)
     if not all(map(_is_length, items)):
         raise ArgumentError(f"{op}: size is {shown(size)}; expected an integer or several")
     shape = tuple(int(n) for n in items)
@@ -127,13 +121,13 @@ class RNG:
     @property
     def generator(self) -> np.random.Generator:
         """NumPy's generator, made when it is first asked for: its package takes long to import."""
-        found = self._held.get("generator")
-        if found is None:  # several threads may get here: all use the first generator
-            found = self._held.setdefault("generator", np.random.default_rng(self._seed))
-        return found
+        generator = self._held.get("generator")
+        if generator is None:  # several threads may get here: all use the first generator
+            generator = self._held.setdefault("generator", np.random.default_rng(self._seed))
+        return generator
 
-    def _made(self, array: Any, dtype: Any = np.float32) -> Tensor:
-        """A tensor of an array that nobody else has."""
+    def _wrapped(self, array: Any, dtype: Any = np.float32) -> Tensor:
+        """A tensor of a new array, which is not copied."""
         device = devices.default_device() if self._device is None else self._device
         return _engine.wrap(np.asarray(array, dtype), None, device)
 
@@ -159,7 +153,7 @@ class RNG:
         """float32 of shape `size` ((1,) without), uniform in [low, high)."""
         if low > high:
             raise OptionError(f"uniform: low={low} is above high={high}")
-        return self._made(self.draw(_shape("uniform", size), normal=False, scale=high - low, shift=low))
+        return self._wrapped(self.draw(_shape("uniform", size), normal=False, scale=high - low, shift=low))
 
     @_drawn
     @explains
@@ -167,28 +161,28 @@ class RNG:
         """float32 of shape `size` ((1,) without), normal with this mean and standard deviation."""
         if std < 0:
             raise OptionError(f"normal: std={std}; expected at least 0")
-        return self._made(self.draw(_shape("normal", size), normal=True, scale=std, shift=mean))
+        return self._wrapped(self.draw(_shape("normal", size), normal=True, scale=std, shift=mean))
 
     @_drawn
     @explains
     def gamma(self, shape: Any, scale: Any = 1, size: Size = None) -> Tensor:
         """Gamma distribution; float32 of shape `size` + the parameters' shape."""
         k, theta = (_parameter("gamma", n, v, positive=True) for n, v in (("shape", shape), ("scale", scale)))
-        return self._made(self.generator.gamma(k, theta, _sized("gamma", k, theta, size=size)))
+        return self._wrapped(self.generator.gamma(k, theta, _sized("gamma", k, theta, size=size)))
 
     @_drawn
     @explains
     def beta(self, alpha: Any, beta: Any, size: Size = None) -> Tensor:
         """Beta distribution; float32 of shape `size` + the parameters' shape."""
         a, b = (_parameter("beta", n, v, positive=True) for n, v in (("alpha", alpha), ("beta", beta)))
-        return self._made(self.generator.beta(a, b, _sized("beta", a, b, size=size)))
+        return self._wrapped(self.generator.beta(a, b, _sized("beta", a, b, size=size)))
 
     @_drawn
     @explains
     def poisson(self, lam: Any, size: Size = None) -> Tensor:
         """Poisson distribution; float32 of shape `size` + the parameter's shape."""
         rate = _parameter("poisson", "lam", lam, positive=False)
-        return self._made(self.generator.poisson(rate, _sized("poisson", rate, size=size)))
+        return self._wrapped(self.generator.poisson(rate, _sized("poisson", rate, size=size)))
 
     @_drawn
     @explains
@@ -206,7 +200,7 @@ class RNG:
         if n - 1 > largest:
             raise DTypeError(f"permutation: {n - 1} does not fit into {kind}; choose a wider dtype")
         refuse_oversized("permutation", (int(n),), 8)
-        return self._made(self.generator.permutation(int(n)), kind)
+        return self._wrapped(self.generator.permutation(int(n)), kind)
 
     @explains
     def shuffle(self, inp: Tensor) -> None:

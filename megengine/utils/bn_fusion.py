@@ -10,6 +10,8 @@ from megengine import module as M
 from megengine.core.errors import OptionError
 from megengine.tensor import Parameter, Tensor
 
+__all__ = ["fold_weight_bias", "fuse_conv_bn_relu_module", "fuse_linear_bn_relu_module"]
+
 # layer -> with ReLU, with batch norm, with both
 _FORMS: dict[type, tuple[type, type, type]] = {
     M.Conv2d: (M.ConvRelu2d, M.ConvBn2d, M.ConvBnRelu2d),

@@ -12,6 +12,7 @@ from typing import Any
 
 from megengine.core import absent
 from megengine.core.errors import GraphError, nearest
+from megengine.core.exports import own_names
 from megengine.core.text import counted
 
 Var = Any
@@ -117,3 +118,4 @@ def replace_oprs(dst: Sequence[Var], oprmap: Mapping[Opr, Opr]) -> list[Var]:
 
 
 __getattr__ = partial(absent.refuse, __name__)
+__all__ = own_names(globals())

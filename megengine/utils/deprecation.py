@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+__all__ = ["deprecated_func", "deprecated_kwargs_default"]
+
 
 def deprecated_func(version: str, origin: str, name: str, tbd: bool) -> Callable[..., Any]:
     """A function that warns (DeprecationWarning) and calls `name` of module `origin`; `tbd`: it will be removed."""

@@ -9,6 +9,8 @@ import numpy as np
 from megengine.core.errors import DTypeError
 from megengine.tensor import Tensor
 
+__all__ = ["from_dlpack", "to_dlpack"]
+
 
 def to_dlpack(tensor: Tensor, stream: int | None = None) -> Any:
     """A DLPack capsule of a copy of a tensor: it can be taken once. Raises DTypeError for anything else."""

@@ -7,6 +7,8 @@ from typing import Any
 
 from megengine.core.errors import OptionError
 
+__all__ = ["Future"]
+
 
 class Future:
     """A value that one thread sets once, and for which others wait. With `ack`, `set` waits until it has been read."""

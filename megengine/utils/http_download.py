@@ -14,6 +14,8 @@ from megengine.core.errors import OptionError
 from megengine.core.text import counted
 from megengine.serialization import write_atomically
 
+__all__ = ["Bar", "CHUNK_SIZE", "HTTPDownloadError", "HTTP_CONNECTION_TIMEOUT", "download_from_url"]
+
 CHUNK_SIZE = 64 * 1024
 HTTP_CONNECTION_TIMEOUT = 10
 

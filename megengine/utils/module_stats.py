@@ -16,6 +16,7 @@ import numpy as np
 from megengine import module as M
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import ArgumentError, OptionError
+from megengine.core.exports import own_names
 from megengine.core.tensor.dtype import get_dtype_bit
 from megengine.dispatch.refusal import checked, shown
 from megengine.module.adaptive_pooling import _AdaptivePoolNd
@@ -23,17 +24,10 @@ from megengine.module.batchnorm import _BatchNorm
 from megengine.module.conv import _ConvNd
 from megengine.module.pooling import _PoolNd
 from megengine.tensor import Parameter, Tensor
+from megengine.utils import stats_tables
 from megengine.utils.module_utils import set_module_mode_safe
+from megengine.utils.stats_tables import *  # noqa: F403  (MegEngine has them here)
 from megengine.utils.stats_tables import Row
-from megengine.utils.stats_tables import dict2table as dict2table
-from megengine.utils.stats_tables import print_activations_stats as print_activations_stats
-from megengine.utils.stats_tables import print_op_stats as print_op_stats
-from megengine.utils.stats_tables import print_param_stats as print_param_stats
-from megengine.utils.stats_tables import print_summary as print_summary
-from megengine.utils.stats_tables import sizeof_fmt as sizeof_fmt
-from megengine.utils.stats_tables import sum_activations_stats as sum_activations_stats
-from megengine.utils.stats_tables import sum_op_stats as sum_op_stats
-from megengine.utils.stats_tables import sum_param_stats as sum_param_stats
 
 Counter = Callable[[Any, Any, Any], Any]
 _flops: dict[type, Counter] = {}
@@ -354,12 +348,12 @@ def module_stats(
         count, bar_length_max, params=cal_params, flops=cal_flops, activations=cal_activations
     )
     if logging_to_stdout and rows["params"] and cal_params:
-        print_param_stats(rows["params"])
+        stats_tables.print_param_stats(rows["params"])
     if logging_to_stdout and rows["flops"]:
-        print_op_stats(rows["flops"])
+        stats_tables.print_op_stats(rows["flops"])
     if logging_to_stdout and rows["activations"]:
-        print_activations_stats(rows["activations"], inputs is not None)
-    print_summary(**summary)
+        stats_tables.print_activations_stats(rows["activations"], inputs is not None)
+    stats_tables.print_summary(**summary)
     return TotalStats(**sums), ModuleStats(**rows)
 
 
@@ -372,18 +366,23 @@ def _summed(
     summary: dict[str, Any] = {}
     if params:
         summary["#params"] = len(count.params)
-        sums["param_dims"], sums["param_size"], rows["params"] = sum_param_stats(count.params, bar_length_max)
-        summary["total_param_dims"] = sizeof_fmt(sums["param_dims"], "")
-        summary["total_param_size"] = sizeof_fmt(sums["param_size"])
+        sums["param_dims"], sums["param_size"], rows["params"] = stats_tables.sum_param_stats(
+            count.params, bar_length_max
+        )
+        summary["total_param_dims"] = stats_tables.sizeof_fmt(sums["param_dims"], "")
+        summary["total_param_size"] = stats_tables.sizeof_fmt(sums["param_size"])
     if flops:
-        sums["flops"], rows["flops"] = sum_op_stats(count.flops, bar_length_max)
-        summary["total_flops"] = sizeof_fmt(sums["flops"], "OPs")
+        sums["flops"], rows["flops"] = stats_tables.sum_op_stats(count.flops, bar_length_max)
+        summary["total_flops"] = stats_tables.sizeof_fmt(sums["flops"], "OPs")
     if activations:
-        sums["act_dims"], sums["act_size"], rows["activations"] = sum_activations_stats(
+        sums["act_dims"], sums["act_size"], rows["activations"] = stats_tables.sum_activations_stats(
             count.activations, bar_length_max
         )
-        summary["total_act_dims"] = sizeof_fmt(sums["act_dims"], "")
-        summary["total_act_size"] = sizeof_fmt(sums["act_size"])
+        summary["total_act_dims"] = stats_tables.sizeof_fmt(sums["act_dims"], "")
+        summary["total_act_size"] = stats_tables.sizeof_fmt(sums["act_size"])
     if flops and sums["param_size"]:
         summary["flops/param_size"] = f"{sums['flops'] / sums['param_size']:3.3f}"
     return sums, rows, summary
+
+
+__all__ = [*own_names(globals()), *stats_tables.__all__]

@@ -9,6 +9,8 @@ from typing import Any
 from megengine.core.errors import OptionError, nearest
 from megengine.module import Module
 
+__all__ = ["get_expand_structure", "set_expand_structure", "set_module_mode_safe"]
+
 
 def _step(value: Any, part: str, key: str) -> Any:
     if isinstance(value, (list, tuple)):

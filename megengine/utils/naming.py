@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 
 from megengine.core.errors import OptionError
 
+__all__ = ["AutoNaming"]
+
 _scopes: ContextVar[tuple[str, ...]] = ContextVar("megengine_naming_scopes", default=())
 
 

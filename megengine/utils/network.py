@@ -11,6 +11,7 @@ from typing import Any
 from megengine.core import absent
 from megengine.core.effectless import warn_once
 from megengine.core.errors import GraphError
+from megengine.core.exports import own_names
 from megengine.core.text import counted
 from megengine.utils.comp_graph_tools import get_opr_type, get_oprs_seq
 
@@ -183,3 +184,4 @@ class NodeFilterName(NodeFilter):
 
 
 __getattr__ = partial(absent.refuse, __name__)
+__all__ = own_names(globals())

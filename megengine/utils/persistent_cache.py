@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+__all__ = ["PersistentCacheOnServer", "main"]
+
 
 class PersistentCacheOnServer:
     """Values by category and key, for the life of the process; `reg`, `config` and `flush` have nothing to do."""

@@ -20,6 +20,8 @@ from megengine.dispatch.apply import Interposer
 from megengine.serialization import write_atomically
 from megengine.tensor import Tensor
 
+__all__ = ["Profiler", "is_profiling", "merge_trace_events", "profile", "scope"]
+
 _FORMATS = ("chrome_timeline.json",)
 _active: ContextVar[tuple[Profiler, ...]] = ContextVar("megengine_profilers", default=())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from megengine.core.exports import own_names
 from megengine.logger import get_logger
 
 Row = dict[str, Any]
@@ -104,3 +105,6 @@ def print_activations_stats(activations: list[Row], has_input: bool = False) -> 
 def print_summary(**kwargs: Any) -> None:
     """Log names and values as a table of two columns."""
     _print("summary", ({"item": k, "value": v} for k, v in kwargs.items()), ["item", "value"])
+
+
+__all__ = own_names(globals())

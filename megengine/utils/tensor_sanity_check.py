@@ -13,6 +13,8 @@ from megengine.dispatch import Op, interpose
 from megengine.dispatch.apply import Interposer
 from megengine.tensor import Tensor
 
+__all__ = ["TensorSanityCheck"]
+
 
 class TensorSanityCheck(Interposer):
     """In its `with` body every op's inputs are compared with themselves before it ran: a test of kernels.

@@ -8,6 +8,8 @@ from functools import partial
 from megengine.core.errors import ShapeError
 from megengine.core.text import counted
 
+__all__ = ["get_ndtuple"]
+
 
 def get_ndtuple(value: int | Iterable[int], *, n: int, allow_zero: bool = True) -> tuple[int, ...]:
     """As many integers as axes: of one, which is repeated, or of several.
