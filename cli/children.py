@@ -1,4 +1,4 @@
-"""Programs that a command starts: they end when it does, whenever that is."""
+"""Programs that a command starts, and that end with it at the latest."""
 
 import signal
 import subprocess
@@ -11,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def child(command: list[str], **options: Any) -> Iterator[subprocess.Popen]:
-    """A running program; it is killed and waited for if the body ends before it, by an interrupt too.
+    """A running program; it is killed and waited for if the body ends first, for instance by an interrupt.
 
     `options` are those of `subprocess.Popen`. Raises OSError if the program cannot be started.
     """
@@ -42,17 +42,14 @@ def finished(command: list[str], *, cwd: Path | None = None, seconds: float = 90
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """An interrupt comes behind the body, to whoever handles it outside.
-
-    Inside of `Popen` it would leave a program that has begun, and that nobody knows.
-    """
-    heard: list[int] = []
+    """Delay interrupts to the end of the body: inside of `Popen` they would leave a running program behind."""
+    received: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
-    before = {number: signal.signal(number, lambda number, frame: heard.append(number)) for number in numbers}
+    before = {number: signal.signal(number, lambda number, frame: received.append(number)) for number in numbers}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    for number in heard[:1]:
+    for number in received[:1]:
         signal.raise_signal(number)

@@ -7,16 +7,14 @@ from pathlib import Path
 import click
 
 from megengine.cli.app import EXIT_BAD, EXIT_USAGE, common
-from megengine.cli.models import load_calls, shape_option
+from megengine.cli.models import chosen_graph, load_calls, shape_option
 from megengine.cli.output import Output, check_suffix, output_file
 from megengine.cli.overwriting import check_outputs, overwrite_option, path_option
-from megengine.core.errors import FileFormatError
 from megengine.core.text import counted
-from megengine.traced_module import TracedModule, lower
+from megengine.traced_module import lower
 from megengine.traced_module.comparing.diff import diff as compare
 from megengine.traced_module.comparing.report import lines
 from megengine.traced_module.ir.lint import findings
-from megengine.traced_module.ir.node import ModuleNode
 
 COLOURS = {"added": "green", "removed": "red", "result": "dim"}
 COLOURS |= dict.fromkeys(("changed", "rewired"), "yellow") | dict.fromkeys(("renamed", "moved"), "blue")
@@ -33,12 +31,12 @@ def lint(model: str, shapes: tuple, out: Output) -> None:
     Graphs that contradict themselves, weights that are not finite, layers in training mode, values that were fixed by
     tracing, and what nothing uses. Exit code 1 if anything is found.
     """
-    found = findings(load_calls(model, shapes))
-    if found:
-        out.table(model, ("kind", "module", "name", "finding"), [(f.kind, f.module, f.name, f.text) for f in found])
-    out.say(counted(len(found), "finding") if found else "nothing found")
-    out.result({"model": model, "findings": [f.to_json() for f in found]})
-    if found:
+    issues = findings(load_calls(model, shapes))
+    if issues:
+        out.table(model, ("kind", "module", "name", "finding"), [(f.kind, f.module, f.name, f.text) for f in issues])
+    out.say(counted(len(issues), "finding") if issues else "nothing found")
+    out.result({"model": model, "findings": [f.to_json() for f in issues]})
+    if issues:
         sys.exit(EXIT_BAD)
 
 
@@ -58,21 +56,15 @@ def diff(old: str, new: str, output: Path | None, overwrite: bool, shapes: tuple
     check_suffix("--output", output, KINDS)
     check_outputs([("--output", output)], [old, new], overwrite=overwrite)
     models = [load_calls(source, shapes) for source in (old, new)]
-    if len({_has_calls(model) for model in models}) > 1:
+    if len({chosen_graph(model, 1).arguments is None for model in models}) > 1:
         models = [lower(model) for model in models]
-    found = compare(*models)
+    difference = compare(*models)
     if output is not None:
         with output_file(output) as temporary:
-            temporary.write_text(found.content(output.suffix), encoding="utf-8")
+            temporary.write_text(difference.content(output.suffix), encoding="utf-8")
     if not out.as_json:
-        for kind, line in lines(found.changes):
+        for kind, line in lines(difference.changes):
             out.say(line, COLOURS.get(kind, ""))
-    out.result({"old": old, "new": new, **found.to_json(), **({} if output is None else {"output": str(output)})})
-    if found:
+    out.result({"old": old, "new": new, **difference.to_json(), **({} if output is None else {"output": str(output)})})
+    if difference:
         sys.exit(EXIT_BAD)
-
-
-def _has_calls(model: TracedModule) -> bool:
-    if not model.graphs:
-        raise FileFormatError("a model without a graph")
-    return bool(model.graphs[0].inputs) and isinstance(model.graphs[0].inputs[0], ModuleNode)

@@ -28,7 +28,7 @@ HEADER = ("network", "top-1", "top-5", "agrees with float", "logit SQNR dB", "MB
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Everything the demo found about one network."""
+    """The results of the demo for one network."""
 
     network: Network
     scores: tuple[Score, Score]
@@ -41,12 +41,12 @@ class Measured:
 
     def rows(self) -> list[tuple[str, ...]]:
         """Float and int8 rows of the table, as text."""
-        found = []
+        lines = []
         for kind, one, size, ms in zip(("float32", "int8"), self.scores, self.bytes, self.ms, strict=True):
             same = ("-", "-") if kind == "float32" else (f"{100 * one.agreement:.1f} %", f"{one.sqnr:.1f}")
             top = (f"{100 * one.top1:.1f} %", f"{100 * one.top5:.1f} %")
-            found.append((f"{self.network.title} {kind}", *top, *same, f"{size / 1e6:.2f}", f"{ms:.2f}"))
-        return found
+            lines.append((f"{self.network.title} {kind}", *top, *same, f"{size / 1e6:.2f}", f"{ms:.2f}"))
+        return lines
 
     def describe(self) -> dict[str, Any]:
         """Plain values for JSON."""

@@ -1,4 +1,4 @@
-"""Calls written on the command line, `F.relu(_) * 0.5`, as expressions of a graph. Read, never run as Python."""
+"""Calls of the command line, such as `F.relu(_) * 0.5`, as expressions of a graph; they never run as Python."""
 
 import ast
 import operator
@@ -28,12 +28,12 @@ LONGEST_NUMBER = 64  # bits of an integer
 Find = Callable[[str], TensorNode]
 
 
-def made(graph: InternalGraph, text: str, node: TensorNode, find: Find) -> TensorNode:
+def node_of(graph: InternalGraph, text: str, node: TensorNode, find: Find) -> TensorNode:
     """The node of a text: the name of one, or calls of functions, methods and operators on nodes and constants.
 
-    In `text`, `_` stands for `node`: `F.relu(_)`, `_.reshape(1, -1) * 2`, `self.extra(_)`; of graphs of ops, `relu(_)`.
-    `find` gives the node of a name. Raises OptionError if it is no such text or its function does not exist, and
-    MegEngineError if the call is impossible; nothing is left of it.
+    In `text`, `_` stands for `node`: `F.relu(_)`, `_.reshape(1, -1) * 2`, `self.extra(_)`; in graphs of ops, `relu(_)`.
+    `find` returns the node of a name. Raises OptionError if the text is of another form or its function does not exist,
+    and MegEngineError if the call is impossible; the graph is unchanged then.
     """
     try:
         with warnings.catch_warnings():
@@ -43,18 +43,18 @@ def made(graph: InternalGraph, text: str, node: TensorNode, find: Find) -> Tenso
         raise OptionError(f"{text!r} is not a call; write for example F.relu(_), where _ is the node") from None
     reader = (_Ops if graph.arguments is None else _Calls)(graph, node, find)
     try:
-        found = reader.read(tree)
+        result = reader.read(tree)
     except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError, RecursionError) as error:
         if isinstance(error, MegEngineError):
             raise
         raise OptionError(f"{text!r}: {error}") from error
-    if not isinstance(found, TensorNode):
-        raise OptionError(f"{text!r} gives {type(found).__name__}; expected one tensor")
-    return found
+    if not isinstance(result, TensorNode):
+        raise OptionError(f"{text!r} gives {type(result).__name__}; expected one tensor")
+    return result
 
 
 class _Reader:
-    """What both levels share: constants, names, nesting."""
+    """The part that both levels share: constants, names, nesting."""
 
     negative: Callable[[Any], Any]  # minus a node
     binary: Callable[[Callable[[Any, Any], Any], str, Any, Any], Any]  # an operator on one node or two
@@ -83,13 +83,13 @@ class _Reader:
                     return self.binary(*OPERATORS[type(op)], one, other)
                 return _computed(tree, OPERATORS[type(op)][0], _number(one), _number(other))
             case ast.Call(func=function, args=args, keywords=words) if all(word.arg for word in words):
-                given = [self.read(arg) for arg in args]
-                return self.call(function, given, {str(word.arg): self.read(word.value) for word in words})
+                values = [self.read(arg) for arg in args]
+                return self.call(function, values, {str(word.arg): self.read(word.value) for word in words})
         raise OptionError(f"{ast.unparse(tree)!r} has no place in an edit; expected calls, nodes and constants")
 
 
 class _Calls(_Reader):
-    """At the level of calls: `insert_exprs` is open."""
+    """At the level of calls, within `insert_exprs`."""
 
     def negative(self, value: Any) -> Any:  # nodes have operators while expressions are inserted
         return -value
@@ -101,7 +101,7 @@ class _Calls(_Reader):
         return self._callable(function)(*args, **words)
 
     def _callable(self, function: ast.AST) -> Callable[..., Any]:
-        """A layer of the module, a public function or a method of tensors: nothing else is called."""
+        """A layer of the module, a public function or a method of tensors; nothing else can be called."""
         path = ast.unparse(function)
         if (parts := _layer_path(function))[0] == "self":
             return self._layer(parts[1:], path)
@@ -180,12 +180,12 @@ def _computed(tree: ast.AST, python: Callable[[Any, Any], Any], one: Any, other:
     whole = isinstance(one, int) and isinstance(other, int)
     try:
         large = python is operator.pow and whole and abs(one) > 1 and other > LONGEST_NUMBER
-        found = None if large else python(one, other)
+        result = None if large else python(one, other)
     except ArithmeticError as error:
         raise OptionError(f"{ast.unparse(tree)!r}: {error}") from None
-    if type(found) not in NUMBERS or (isinstance(found, int) and found.bit_length() > LONGEST_NUMBER):
+    if type(result) not in NUMBERS or (isinstance(result, int) and result.bit_length() > LONGEST_NUMBER):
         raise OptionError(f"{ast.unparse(tree)!r} is no real number, or an integer of more than {LONGEST_NUMBER} bits")
-    return found
+    return result
 
 
 def _layer_path(function: ast.AST) -> list[str]:
@@ -202,9 +202,9 @@ def _layer_path(function: ast.AST) -> list[str]:
 
 def functions() -> dict[str, Callable[..., Any]]:
     """Public functions by the names that `megengine.functional` and its parts give them."""
-    found = {}
+    by_name = {}
     for record in public_functions.values():
         if record.home.startswith(HOME):
             for name in (record.name, f"{record.home}.{record.name}".removeprefix(HOME + ".")):
-                found[name] = watched_function(record)
-    return found
+                by_name[name] = watched_function(record)
+    return by_name

@@ -1,4 +1,4 @@
-"""The edit options of `mge-quantize edit`: what each takes, and what it does to a graph."""
+"""The edit options of `mge-quantize edit`: the value of each, and the edit that it makes."""
 
 import ast
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megengine.cli.edit_expressions import made
+from megengine.cli.edit_expressions import node_of
 from megengine.cli.readers import load_function
 from megengine.core.errors import GraphError, MegEngineError, OptionError, nearest
 from megengine.core.text import counted
@@ -27,7 +27,7 @@ from megengine.traced_module.passes import PassManager, passes_named
 
 @dataclass
 class Session:
-    """A model that is edited, and its graph that names refer to first."""
+    """A model that is edited, and the graph in which names are looked up first."""
 
     model: TracedModule
     graph: InternalGraph
@@ -43,15 +43,15 @@ class Session:
 
     def tensor(self, name: str) -> TensorNode:
         """A node of a tensor. Raises as `node`."""
-        found = self.node(name)
-        if not isinstance(found, TensorNode):
-            raise OptionError(f"{name!r} is a layer; expected a value, such as {found.name}_out")
-        return found
+        node = self.node(name)
+        if not isinstance(node, TensorNode):
+            raise OptionError(f"{name!r} is a layer; expected a value, such as {node.name}_out")
+        return node
 
     def value(self, name: str) -> TensorNode | str:
-        """A tensor, by its path where that says which call of a shared submodule is meant. Raises as `node`."""
-        found = self.tensor(name)
-        return name if found.graph is not self.graph and way_along(self.graph, name, found) else found
+        """A tensor, by its path if that selects one call of a shared submodule. Raises as `node`."""
+        node = self.tensor(name)
+        return name if node.graph is not self.graph and way_along(self.graph, name, node) else node
 
 
 def rename(session: Session, text: str) -> None:
@@ -68,18 +68,18 @@ def replace(session: Session, text: str) -> None:
     graph = node.graph
 
     def find(other: str) -> TensorNode:
-        found = graph.names.get(other)
-        if not isinstance(found, TensorNode):
+        value = graph.names.get(other)
+        if not isinstance(value, TensorNode):
             names = [n.name for n in graph.nodes(recursive=False) if isinstance(n, TensorNode)]
             raise OptionError(f"{graph.qualname} has no value {other!r}{nearest(other, names)}")
-        return found
+        return value
 
     if graph.arguments is not None:
         with graph.insert_exprs():
-            graph.replace_node({node: made(graph, expression, node, find)})
+            graph.replace_node({node: node_of(graph, expression, node, find)})
         return
     with graph.transaction("replace"):
-        graph.replace_node({node: made(graph, expression, node, find)})
+        graph.replace_node({node: node_of(graph, expression, node, find)})
 
 
 def insert(session: Session, text: str) -> None:
@@ -93,8 +93,8 @@ def insert(session: Session, text: str) -> None:
 def set_argument(session: Session, text: str) -> None:
     """Change an argument of a call, or an attribute of an op."""
     where, value = _pair(text, "NODE:ARGUMENT=VALUE")
-    name, found, argument = where.rpartition(":")
-    if not found:
+    name, colon, argument = where.rpartition(":")
+    if not colon:
         raise OptionError("expected NODE:ARGUMENT=VALUE, for example relu_out:axis=1")
     expr = session.tensor(name).expr
     try:
@@ -113,12 +113,12 @@ def set_argument(session: Session, text: str) -> None:
 
 
 def replace_module(session: Session, text: str) -> None:
-    """Put the layer that a function of yours makes in the place of one."""
+    """Put the layer that a function of yours makes in the place of another."""
     path, source = _pair(text, "LAYER=FILE.py:FUNCTION")
-    found = session.node(path)
-    if not isinstance(found, ModuleNode) or not isinstance(found.expr, GetAttr):
+    node = session.node(path)
+    if not isinstance(node, ModuleNode) or not isinstance(node.expr, GetAttr):
         raise OptionError(f"{path!r} is no layer; give the name or the path of one")
-    found.graph.replace_module(found, _module(source))
+    node.graph.replace_module(node, _module(source))
 
 
 def add_module(session: Session, text: str) -> None:
@@ -173,8 +173,8 @@ def drop_output(session: Session, name: str) -> None:
 
 def cut(session: Session, text: str) -> None:
     """Cut the model at both ends: it takes these values and returns those."""
-    sources, found, results = text.partition(":")
-    if not found or not results:
+    sources, colon, results = text.partition(":")
+    if not colon or not results:
         raise OptionError("expected IN,...:OUT,..., names of values; nothing before the colon keeps the inputs")
     inputs = [session.value(name.strip()) for name in sources.split(",") if name.strip()]
     outputs = [session.value(name.strip()) for name in results.split(",") if name.strip()]
@@ -259,8 +259,8 @@ def take(session: Session, option: EditOption, value: Any) -> None:
 
 
 def _pair(text: str, form: str) -> tuple[str, str]:
-    left, found, right = text.partition("=")
-    if not (left.strip() and found and right.strip()):
+    left, equals, right = text.partition("=")
+    if not (left.strip() and equals and right.strip()):
         raise OptionError(f"expected {form}")
     return left.strip(), right.strip()
 
@@ -269,7 +269,7 @@ def _uses_node(expression: str) -> bool:
     try:
         return any(isinstance(one, ast.Name) and one.id == "_" for one in ast.walk(ast.parse(expression, mode="eval")))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return True  # what is wrong with it is said where it is read
+        return True  # the reader of the expression reports the error
 
 
 def _module(source: str) -> Any:

@@ -34,14 +34,14 @@ ORDER = "megengine.edit.order"  # the edits in the order of the command line
 
 
 class InOrder(click.Command):
-    """Keeps the order of the edits, which click's parameters lose."""
+    """Keeps the order of the edits, which click's parameters do not."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words twice: for their values, and for their order."""
         rest = super().parse_args(ctx, list(args))
         if not ctx.resilient_parsing:
-            given, _, order = self.make_parser(ctx).parse_args(args=list(args))
-            ctx.meta[ORDER] = list(_in_order(given, order))
+            values, _, order = self.make_parser(ctx).parse_args(args=list(args))
+            ctx.meta[ORDER] = list(_in_order(values, order))
         return rest
 
 
@@ -113,29 +113,29 @@ def edit(
 ) -> None:
     """Edit MODEL and write it to another file.
 
-    Edits are made in the order in which they are given. All of them are checked, and nothing is written if one is
+    Edits are made in the order of the command line. All of them are checked, and nothing is written if one is
     refused. NODE is the name of a value, or its path, which tells values of submodules apart; EXPR is another node, or
     calls of functions, methods and operators on nodes, in which _ is the node itself.
     """
     if output is None and save_log is None:
         raise OptionError("--output: expected a file to write (or --save-log, to keep the edits only)")
     check_suffix("--output", output, KINDS)
-    given = click.get_current_context().meta[ORDER]
-    wanted = [("--output", output), ("--output", _weights_of(output)), ("--save-log", save_log)]
-    check_outputs(wanted, [model, *_read_by(given)], overwrite=overwrite)
-    made = load_calls(model, shapes)
+    steps = click.get_current_context().meta[ORDER]
+    outputs = [("--output", output), ("--output", _weights_of(output)), ("--save-log", save_log)]
+    check_outputs(outputs, [model, *_read_by(steps)], overwrite=overwrite)
+    traced = load_calls(model, shapes)
     if ops:
-        made, number = lower(chosen_graph(made, number)), None
+        traced, number = lower(chosen_graph(traced, number)), None
     elif flatten:
-        made, number = flattened(made, chosen_graph(made, number)), None
-    graph = chosen_graph(made, number)
+        traced, number = flattened(traced, chosen_graph(traced, number)), None
+    graph = chosen_graph(traced, number)
     graph.keep_edits()
-    session = Session(made, graph)
-    for option, value in given:
+    session = Session(traced, graph)
+    for option, value in steps:
         take(session, option, value)
     if session.narrowed:
         session.graph.compile()  # at the end: a later edit may use a layer that an earlier one left unused
-    _finish(model, made, output, save_log, out)
+    _finish(model, traced, output, save_log, out)
 
 
 def _weights_of(output: Path | None) -> Path | None:
@@ -152,12 +152,12 @@ def _read_by(edits: Sequence[tuple[EditOption, Any]]) -> Iterator[str]:
             yield value.partition("=")[2].strip()
 
 
-def _finish(model: str, made: TracedModule, output: Path | None, save_log: Path | None, out: Output) -> None:
-    """Write files, and tell what was done."""
-    log = made.edit_log
+def _finish(model: str, traced: TracedModule, output: Path | None, save_log: Path | None, out: Output) -> None:
+    """Write the files, and report the edits."""
+    log = traced.edit_log
     with ExitStack() as files:
         if output is not None:
-            _save(made, output, files)
+            _save(traced, output, files)
         if save_log is not None:
             log.save(files.enter_context(output_file(save_log)))
     written = [str(path) for path in (output, _weights_of(output), save_log) if path is not None]
@@ -167,7 +167,7 @@ def _finish(model: str, made: TracedModule, output: Path | None, save_log: Path 
     out.say(f"{counted(len(log), 'edit')}; wrote {', '.join(written)}")
     graphs = [
         {kind: [interface(n) for n in getattr(g, kind) if isinstance(n, TensorNode)] for kind in ("inputs", "outputs")}
-        for g in made.graphs
+        for g in traced.graphs
     ]
     out.result({"model": model, "edits": edits, "graphs": graphs, "written": written})
 

@@ -1,4 +1,4 @@
-"""How close a quantized network is to its float original, and how often each is right."""
+"""Accuracy of a quantized network and of its float original, and the likeness of their results."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -13,9 +13,9 @@ Network = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Of one network on labelled pictures: parts of them that are right, and likeness to the float network.
+    """The score of one network on labelled pictures: accuracy, and likeness to the float network.
 
-    `top1` and `top5` are the parts whose label is first, or among the first five, `agreement` the part with the float
+    `top1` and `top5` are the shares whose label is first, or among the first five, `agreement` the share with the float
     network's first class; `sqnr` is in dB over all logits, `cosine` the mean between logit vectors.
     """
 

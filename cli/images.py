@@ -1,4 +1,4 @@
-"""From a picture file to the array a network expects: the recipe is data and goes into the report."""
+"""From picture files to the arrays that a network expects. The recipe is data and goes into the report."""
 
 import json
 import math
@@ -138,8 +138,8 @@ def recipe(text: str, shape: tuple[int, ...] | None = None) -> Recipe:
             "a .json file, or key=value pairs"
         )
     for change in changes:
-        key, found, value = change.partition("=")
-        if not found:
+        key, equals, value = change.partition("=")
+        if not equals:
             raise OptionError(f"preprocessing: {change!r} is not key=value")
         stated[key] = _parsed(value)
     if missing := [key for key in ("mean", "std") if key not in base | stated]:
@@ -161,7 +161,7 @@ def _form_of(shape: tuple[int, ...] | None) -> dict[str, Any]:
 
 
 def to_metadata(how: Recipe) -> dict[str, str]:
-    """What a model stores of the preparation of its pictures."""
+    """The metadata in which a model stores the preparation of its pictures."""
     return {METADATA: json.dumps(how.describe())}
 
 

@@ -28,7 +28,7 @@ COSTS = ("parameters", "macs")
 
 def summary(graph: InternalGraph) -> dict[str, Any]:
     """Inputs, outputs, totals and one row a layer, as plain values."""
-    found = summarize(graph)
+    table = summarize(graph)
     layers = [
         {
             "name": row.name,
@@ -45,25 +45,25 @@ def summary(graph: InternalGraph) -> dict[str, Any]:
             "source": row.source,
             "passes": list(row.passes),
         }
-        for row in found.rows
+        for row in table.rows
     ]
     return {
         "name": graph.name,
         "inputs": [interface(node) for node in graph.inputs if isinstance(node, TensorNode)],
         "outputs": [interface(node) for node in graph.outputs],
-        "parameters": found.parameters,
-        "weight_bytes": found.weight_bytes,
-        "macs": found.macs,
-        "flops": 2 * found.macs,
+        "parameters": table.parameters,
+        "weight_bytes": table.weight_bytes,
+        "macs": table.macs,
+        "flops": 2 * table.macs,
         "metadata": dict(graph.metadata),
-        "ops": dict(Counter(row.called for row in found.rows).most_common()),
+        "ops": dict(Counter(row.called for row in table.rows).most_common()),
         "layers": layers,
     }
 
 
-def weight_bytes(model: TracedModule) -> int:
+def weight_bytes(graph: InternalGraph) -> int:
     """Bytes of all constants as they are stored."""
-    constants = [expr.outputs[0] for expr in model.graph.exprs() if isinstance(expr, Constant)]
+    constants = [expr.outputs[0] for expr in graph.exprs() if isinstance(expr, Constant)]
     return sum(math.prod(node.shape) * storage_of(node.spec.dtype).itemsize for node in constants)
 
 
@@ -89,33 +89,33 @@ def shape_text(shape: list[int]) -> str:
 def inspect(model: str, calls: bool, find: str | None, number: int | None, shapes: tuple, out: Output) -> None:
     """List inputs, layers, sizes and operations of MODEL (.onnx, .tm, .mgt, or module.py:function)."""
     graph = chosen_graph(load_calls(model, shapes), number)
-    found = summary(graph if calls else lower(graph).graph)
+    facts = summary(graph if calls else lower(graph).graph)
     if find is not None:
-        _show_matches(found, find, out)
+        _show_matches(facts, find, out)
         return
     rows = [
         ("  " * x["depth"] + x["name"], x["op"], shape_text(x["shape"]), x["dtype"], *(x[k] or None for k in COSTS))
-        for x in found["layers"]
+        for x in facts["layers"]
     ]
-    out.table(found["name"], ("layer", "op", "shape", "dtype", "parameters", "MACs"), rows)
+    out.table(facts["name"], ("layer", "op", "shape", "dtype", "parameters", "MACs"), rows)
     for kind in ("inputs", "outputs"):
-        for item in found[kind]:
+        for item in facts[kind]:
             out.say(f"{kind[:-1]} {item['name']}: {shape_text(item['shape'])} {item['dtype']}")
-    counts = ", ".join(f"{count} {op}" for op, count in found["ops"].items())
-    out.say(f"{counted(len(found['layers']), 'layer')}: {counts}")
+    counts = ", ".join(f"{count} {op}" for op, count in facts["ops"].items())
+    out.say(f"{counted(len(facts['layers']), 'layer')}: {counts}")
     out.say(
-        f"{counted(found['parameters'], 'parameter', spec=',')}, {found['weight_bytes'] / 1e6:.2f} MB, "
-        f"{found['macs'] / 1e6:,.1f} million multiply-accumulates ({found['flops'] / 1e6:,.1f} million FLOPs)"
+        f"{counted(facts['parameters'], 'parameter', spec=',')}, {facts['weight_bytes'] / 1e6:.2f} MB, "
+        f"{facts['macs'] / 1e6:,.1f} million multiply-accumulates ({facts['flops'] / 1e6:,.1f} million FLOPs)"
     )
     if METADATA in graph.metadata:
         out.say(f"pictures: {_preparation(graph)}")
-    if passes := list(dict.fromkeys(name for x in found["layers"] for name in x["passes"])):
+    if passes := list(dict.fromkeys(name for x in facts["layers"] for name in x["passes"])):
         out.say(f"passes that changed it: {', '.join(passes)}")
-    out.result(found)
+    out.result(facts)
 
 
 def _preparation(graph: InternalGraph) -> str:
-    """The recipe for pictures that a model stores, or why it cannot be used."""
+    """The stored recipe for pictures, or the reason why it cannot be used."""
     shapes = [tuple(n.shape) for n in graph.inputs if isinstance(n, TensorNode)]
     try:
         return f"prepared as the model says: {from_metadata(graph.metadata, shapes[0] if shapes else None)}"
@@ -124,7 +124,7 @@ def _preparation(graph: InternalGraph) -> str:
 
 
 def _show_matches(facts: dict[str, Any], pattern: str, out: Output) -> None:
-    """List the layers that match. Raises OptionError if none does; the nearest name is given."""
+    """List the layers that match. Raises OptionError with the nearest name if none does."""
     words = ("name", "node", "path", "module", "op")
     wanted = pattern.lower()
     hits = [
@@ -196,21 +196,21 @@ def draw(
     if depth is not None and output.suffix == ".html":
         raise OptionError("--depth: a .html page opens and closes modules itself; leave it out, or write .svg")
     with output_file(output) as temporary:
-        made = load_model(model, shapes, number) if ops else load_calls(model, shapes)
+        traced = load_model(model, shapes, number) if ops else load_calls(model, shapes)
         every = output.suffix == ".html" and number is None and path is None
-        one = None if every else chosen_graph(made, None if ops else number)
+        one = None if every else chosen_graph(traced, None if ops else number)
         if one is not None and path is not None:
             one = part_at(one, path)
-        temporary.write_bytes(_drawn(made if one is None else one, depth, output.suffix, engine))
+        temporary.write_bytes(_drawn(traced if one is None else one, depth, output.suffix, engine))
     out.say(f"wrote {output} ({output.stat().st_size / 1e3:.0f} kB)")
     out.result({"output": str(output), "bytes": output.stat().st_size})
 
 
-def _drawn(made: TracedModule | InternalGraph, depth: int | None, suffix: str, engine: str | None) -> bytes:
+def _drawn(source: TracedModule | InternalGraph, depth: int | None, suffix: str, engine: str | None) -> bytes:
     """The file; pages hold all graphs of a module."""
     if suffix == ".html":
-        return page.to_html(made).encode()
-    graph = made.graph if isinstance(made, TracedModule) else made
+        return page.to_html(source).encode()
+    graph = source.graph if isinstance(source, TracedModule) else source
     if suffix == ".dot":
         return dot.to_dot(graph, depth=depth).encode()
     if suffix == ".pdf" or engine not in (None, "own"):

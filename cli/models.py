@@ -83,17 +83,17 @@ def chosen_graph(model: TracedModule, number: int | None) -> InternalGraph:
             f"--graph {i}: ({', '.join(n.name for n in graph.inputs if isinstance(n, TensorNode))})"
             for i, graph in enumerate(graphs, 1)
         )
-        asked = "" if number is None else f"--graph {number}: "
-        raise OptionError(f"{asked}the model has {counted(len(graphs), 'graph')}; expected one of: {listed}")
+        prefix = "" if number is None else f"--graph {number}: "
+        raise OptionError(f"{prefix}the model has {counted(len(graphs), 'graph')}; expected one of: {listed}")
     return graphs[number - 1]
 
 
 def load_calls(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> TracedModule:
     """The calls of a .tm file or a function, the ops of other files. Raises OptionError and FileFormatError."""
-    given = dict(shapes)
+    by_name = dict(shapes)
     path = Path(source)
     if ".py:" in source:
-        return _from_function(source, given)
+        return _from_function(source, by_name)
     if path.suffix in STATE_DICTS:
         raise OptionError(
             f"model {source!r}: a {path.suffix} file holds weights without a network; give module.py:function, a "
@@ -109,14 +109,14 @@ def load_calls(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     if not path.is_file():
         raise FileFormatError(f"model {source!r}: no such file{nearest(path.name, _models_beside(path))}")
     if path.suffix == ".onnx":
-        return _from_onnx(path, given)
+        return _from_onnx(path, by_name)
     if path.suffix == ".tm":
         return load_tm(path)
     return files.load(path)
 
 
 def _models_beside(path: Path) -> list[str]:
-    """Names of the models in the folder of a path that is none."""
+    """Names of the models in the folder of a path."""
     try:
         return [one.name for one in path.parent.iterdir() if one.suffix in SUFFIXES]
     except OSError:
@@ -124,7 +124,7 @@ def _models_beside(path: Path) -> list[str]:
 
 
 def _from_onnx(path: Path, shapes: Shapes) -> TracedModule:
-    """The model; what is wrong with its shapes is said in options of the command line."""
+    """The model; errors about its shapes name the options of the command line."""
     try:
         return onnx.load(path, shapes[""] if list(shapes) == [""] else shapes or None)
     except OpenShapeError as error:
@@ -138,15 +138,15 @@ def _from_onnx(path: Path, shapes: Shapes) -> TracedModule:
 
 
 def _from_function(source: str, shapes: Shapes) -> TracedModule:
-    """The function gives a TracedModule, a Module (with --input-shape), or a Module and its example inputs."""
+    """The function returns a TracedModule, a Module (with --input-shape), or a Module and its example inputs."""
     function = load_function(source)
     try:
-        made = function()
+        result = function()
     except Exception as error:
         raise OptionError(f"model {source!r}: the function raised {type(error).__name__}: {error}") from error
-    if isinstance(made, TracedModule):
-        return made
-    module, *inputs = made if isinstance(made, tuple) else (made,)
+    if isinstance(result, TracedModule):
+        return result
+    module, *inputs = result if isinstance(result, tuple) else (result,)
     if not isinstance(module, Module):
         raise OptionError(f"model {source!r}: gave {type(module).__name__}; expected a Module, or (Module, *inputs)")
     if not inputs:

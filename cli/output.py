@@ -1,4 +1,4 @@
-"""What a command shows and writes: tables or JSON, progress on stderr, files that appear whole or not at all."""
+"""The output of a command: tables or JSON, progress on stderr, files that appear complete or not at all."""
 
 import errno
 import json
@@ -20,7 +20,7 @@ from megengine.core.errors import MegEngineError, OptionError, WriteError, neare
 from megengine.core.files import put_in_place, temporary_file
 
 WIDTH = 140  # of tables in files and pipes, where COLUMNS says nothing
-WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)  # what can only mean a failed write
+WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)  # errors that only writing raises
 
 
 class OutputError(MegEngineError):
@@ -28,7 +28,7 @@ class OutputError(MegEngineError):
 
 
 class Output:
-    """One command's voice: results on stdout, everything else on stderr when `--json` is on."""
+    """The output of one command: results on stdout, with `--json` everything else on stderr."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
@@ -40,7 +40,7 @@ class Output:
         """One line for people."""
         text = Text(printable(line), style=style)
         if self.as_json:
-            with suppress(OSError):  # the result is elsewhere
+            with suppress(OSError):  # the result goes elsewhere
                 self.notes.print(text)
             return
         with _standard_output():
@@ -50,15 +50,15 @@ class Output:
         """A table for people; columns whose cells are numbers are aligned right."""
         if self.as_json:
             return
-        made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for index, name in enumerate(columns):
             numbers = all(isinstance(row[index], (int, float)) or row[index] is None for row in rows)
-            made.add_column(name, justify="right" if numbers and rows else "left", overflow="fold")
+            grid.add_column(name, justify="right" if numbers and rows else "left", overflow="fold")
         for row in rows:
-            made.add_row(*(Text(printable(cell_text(cell))) for cell in row))
+            grid.add_row(*(Text(printable(cell_text(cell))) for cell in row))
         with _standard_output():
             self.results.print(Text(printable(title), style="italic"))  # a title of the table wraps at its width
-            self.results.print(made, soft_wrap=False)
+            self.results.print(grid, soft_wrap=False)
 
     def result(self, value: dict[str, Any]) -> None:
         """The whole result, printed when `--json` is on."""
@@ -73,8 +73,8 @@ class Output:
         """A bar on stderr, shown on terminals only."""
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         quiet = not self.notes.is_terminal
-        with Progress(*columns, TimeElapsedColumn(), console=self.notes, transient=True, disable=quiet) as shown:
-            yield Bar(shown, shown.add_task(printable(what), total=total))
+        with Progress(*columns, TimeElapsedColumn(), console=self.notes, transient=True, disable=quiet) as display:
+            yield Bar(display, display.add_task(printable(what), total=total))
 
 
 class Bar:
@@ -84,17 +84,17 @@ class Bar:
         self._progress, self._task = progress, task
 
     def step(self, count: int = 1) -> None:
-        """So many steps are done."""
+        """Advance by a number of steps."""
         self._progress.advance(self._task, count)
 
     def show(self, what: str, done: int, total: int | None) -> None:
-        """State the stage and how far it is."""
+        """Show a stage and its progress."""
         self._progress.update(self._task, description=printable(what), completed=done, total=total)
 
 
 @contextmanager
 def _standard_output() -> Iterator[None]:
-    """Errors of what the body prints name the standard output: files are written at the same time."""
+    """Let errors of printing in the body name the standard output, as files are written at the same time."""
     try:
         yield
     except BrokenPipeError:
@@ -104,7 +104,7 @@ def _standard_output() -> Iterator[None]:
 
 
 def _columns() -> int:
-    """What the environment says about the width of lines; 0 for nothing."""
+    """The width of lines by the environment; 0 if it is not set."""
     text = os.environ.get("COLUMNS", "")
     return int(text) if text.isdecimal() and len(text) < 6 else 0
 

@@ -1,4 +1,4 @@
-"""What a command reads and what it writes are different files, unless `--overwrite` is given."""
+"""A command reads and writes different files, unless `--overwrite` is given."""
 
 import functools
 import os
@@ -16,10 +16,10 @@ overwrite_option = click.option("--overwrite", is_flag=True, help="Let what is w
 
 
 def check_outputs(outputs: Iterable[tuple[str, Path | None]], inputs: Iterable[str], *, overwrite: bool) -> None:
-    """Refuse to write over what is read, and twice to one file; links are followed.
+    """Refuse to write to a file that is read, and to write twice to one file; links are followed.
 
     `outputs` are (option, path or None), `inputs` the words of the command line: files, folders, `module.py:function`.
-    With `overwrite`, what is read may be replaced. Raises OptionError, which names the option and both files.
+    With `overwrite`, files that are read may be replaced. Raises OptionError, which names the option and both files.
     """
     written: list[Path] = []
     sources = list(inputs)
@@ -38,9 +38,9 @@ def check_outputs(outputs: Iterable[tuple[str, Path | None]], inputs: Iterable[s
 
 
 def _read_for(source: str, output: Path) -> Iterator[Path]:
-    """Files that are read for a word of the command line; of many, those that the output could be."""
-    head, found, _ = source.rpartition(":")
-    path = Path(head if found and head.endswith(".py") else source)
+    """Files that a word of the command line names: of folders and models of many files, the ones `output` could be."""
+    head, colon, _ = source.rpartition(":")
+    path = Path(head if colon and head.endswith(".py") else source)
     yield path
     if output.exists():
         if path.is_dir() and output.suffix.lower() in SUFFIXES and path.resolve() in output.resolve().parents:
@@ -52,5 +52,5 @@ def _read_for(source: str, output: Path) -> Iterator[Path]:
 def _same_file(one: Path, other: Path) -> bool:
     try:
         return os.path.realpath(one) == os.path.realpath(other) or os.path.samefile(one, other)
-    except (OSError, ValueError):  # there is no file of such a name: with a NUL in it, or half a character
+    except (OSError, ValueError):  # no file can have such a name: it contains a NUL or half a character
         return False

@@ -1,4 +1,4 @@
-"""The part of a model that stands at a module path: the graphs of a submodule, or the calls of a flat graph."""
+"""The part of a model at a module path: the graphs of a submodule, or the calls of a flat graph."""
 
 from fnmatch import fnmatchcase
 
@@ -21,15 +21,15 @@ def part_at(graph: InternalGraph, path: str) -> InternalGraph:
     Raises:
         OptionError: no submodule, call or value stands there; the nearest is given.
     """
-    found = graphs_at(graph, path)
-    if len(found) > 1:
+    graphs = graphs_at(graph, path)
+    if len(graphs) > 1:
         raise OptionError(
-            f"--module {path!r}: it has {counted(len(found), 'graph')}; "
-            f"give one of {path}[0] to {path}[{len(found) - 1}]"
+            f"--module {path!r}: it has {counted(len(graphs), 'graph')}; "
+            f"give one of {path}[0] to {path}[{len(graphs) - 1}]"
         )
-    if found:
-        return found[0]
-    pattern = path.replace("[", "[[]")  # * and ? alone stand for others
+    if graphs:
+        return graphs[0]
+    pattern = path.replace("[", "[[]")  # only * and ? are wildcards
     if {*"*?"} & {*path} and any(expr.graph is not graph for expr in graph.exprs()):
         graph = flattened(graph.owner, graph).graph
     exprs = [expr for expr in graph.exprs() if not isinstance(expr, Constant | GetAttr | Input)]
@@ -52,11 +52,11 @@ def _prefixes(path: str) -> list[str]:
 
 
 def _ends(exprs: list[Expr]) -> tuple[list[TensorNode], list[TensorNode]]:
-    """What these expressions take from others, and what others or the caller take from them."""
+    """The nodes that these expressions take from others, and those that others or the caller take from them."""
     here = {id(expr) for expr in exprs}
     taken = [node for expr in exprs for node in expr.inputs if id(node.expr) not in here]
     inputs = [node for node in taken if isinstance(node, TensorNode) and not isinstance(node.expr, Constant | GetAttr)]
-    made = [node for expr in exprs for node in expr.outputs if isinstance(node, TensorNode)]
+    results = [node for expr in exprs for node in expr.outputs if isinstance(node, TensorNode)]
     returned = {id(node) for expr in exprs for node in expr.top_graph.outputs}
-    outputs = [n for n in made if id(n) in returned or any(id(user) not in here for user in n.users)]
+    outputs = [n for n in results if id(n) in returned or any(id(user) not in here for user in n.users)]
     return list({id(node): node for node in inputs}.values()), outputs

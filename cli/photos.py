@@ -29,7 +29,7 @@ class Photo:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One way to show a photo: margin, background and mirroring are laid over a network's own recipe."""
+    """One way to show a photo: margin, background and mirroring replace those of a network's recipe."""
 
     photo: Photo
     margin: float = 0.1
@@ -43,7 +43,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class PhotoSet:
-    """Disjoint photographs: `calibration` is unlabelled use, `evaluation` is labelled."""
+    """Disjoint photographs: those of `evaluation` have labels, those of `calibration` need none."""
 
     name: str
     line: str
@@ -72,12 +72,12 @@ def tuxpaint(folder: Path, *, calibration: int = 100, views: str = "plain") -> P
         )
     others = [View(Photo(path, ())) for path in _unlabelled(folder)]
     forms: Any = FORMS if views == "all" else ((),)
-    shown = [View(photo, *form) for photo in labelled for form in forms]
+    evaluated = [View(photo, *form) for photo in labelled for form in forms]
     line = (
         f"photographs: Tux Paint stamps (Debian package {assets.STAMPS_PACKAGE}), {len(labelled)} labelled, "
-        f"{counted(len(shown), 'view')}; calibrated on {counted(len(others[:calibration]), 'other')}"
+        f"{counted(len(evaluated), 'view')}; calibrated on {counted(len(others[:calibration]), 'other')}"
     )
-    return PhotoSet("tuxpaint", line, tuple(others[:calibration]), tuple(shown))
+    return PhotoSet("tuxpaint", line, tuple(others[:calibration]), tuple(evaluated))
 
 
 def _unlabelled(folder: Path) -> Iterator[Path]:
@@ -101,7 +101,7 @@ def foolbox(paths: list[Path]) -> PhotoSet:
 
 
 def photo_set(*, say: Callable[[str], None] = print, views: str = "plain") -> PhotoSet:
-    """Tux Paint's photographs where they can be had, else foolbox's; `say` gets a line that tells which."""
+    """Tux Paint's photographs if they are available, else foolbox's; `say` gets a line that names them."""
     try:
         chosen = tuxpaint(assets.stamps(say=say), views=views)
     except assets.AssetError as error:

@@ -50,7 +50,7 @@ samples_option = click.option("--samples", type=click.IntRange(1), default=None,
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Data of a command: the reader of its batches, and the recipe of pictures with where it is from."""
+    """Data of a command: the reader of its batches, and the recipe of pictures with its origin."""
 
     reader: Reader
     how: images.Recipe | None
@@ -77,12 +77,12 @@ def data_of(data: str, preprocess: str | None, samples: int | None, model: Trace
     how, origin = stored, "the model"
     if preprocess is not None:
         how, origin = images.recipe(preprocess, shape if pictured else None), "--preprocess"
-    found = Data(open_reader(data, slots, how=how, limit=samples), how, origin)
+    source = Data(open_reader(data, slots, how=how, limit=samples), how, origin)
     if how is not None:
-        out.say(f"pictures: {found}")
+        out.say(f"pictures: {source}")
     if stored not in (None, how):
         out.say(f"note: the model stores another preparation, which --preprocess replaces: {stored}")
-    return found
+    return source
 
 
 @click.command()
@@ -123,8 +123,8 @@ def ptq(
                 "--output and --onnx both name a .onnx file; give --output a .mgt file, or leave out --onnx"
             )
         wanted |= {"model": None, "onnx": output}
-    given = [options["model"], options["data"], *images.recipe_files(options["preprocess"])]
-    check_outputs([("--output", output), ("--onnx", onnx_path), ("--report", report_path)], given, overwrite=overwrite)
+    inputs = [options["model"], options["data"], *images.recipe_files(options["preprocess"])]
+    check_outputs([("--output", output), ("--onnx", onnx_path), ("--report", report_path)], inputs, overwrite=overwrite)
     with ExitStack() as stack:
         files = {name: stack.enter_context(output_file(path)) for name, path in wanted.items() if path}
         result = _quantize(files, out, **options)
@@ -143,70 +143,69 @@ def check_weights(model: TracedModule) -> None:
         weight = value.ndim > 1 and any(get_op(use.op).weighted for use in layers)
         bad = int((~np.isfinite(value) if weight else np.isnan(value)).sum())
         if bad:
+            reader = layers[0].outputs[0].name if layers else "nothing"
             raise QuantizationError(
-                f"constant {expr.outputs[0].name!r}: "
-                f"{bad} of {counted(value.size, 'value')} are NaN or infinite, read by "
-                f"{layers[0].outputs[0].name if layers else 'nothing'!r}; train or export the model again"
+                f"constant {expr.outputs[0].name!r}: {bad} of {counted(value.size, 'value')} are NaN or infinite, "
+                f"read by {reader!r}; train or export the model again"
             )
 
 
-def check_data(made: Any, data: str) -> None:
+def check_data(model: Any, data: str) -> None:
     """Raises CalibrationError if all values of an input are the same, as in an empty or broken file."""
-    for node in made.float_graph.inputs:
-        seen = made.stats.get(node.name)
+    for node in model.float_graph.inputs:
+        seen = model.stats.get(node.name)
         if seen is not None and seen.count > 1 and seen.minimum == seen.maximum:
             raise CalibrationError(
-                f"data {data!r}: all {counted(seen.count, 'value')} of "
-                f"input {node.name!r} are {seen.minimum + 0.0:g}, so no "
-                "range can be learnt from them; give samples of what the network will see"
+                f"data {data!r}: all {counted(seen.count, 'value')} of input {node.name!r} are {seen.minimum + 0.0:g}, "
+                "so no range can be learnt from them; give samples of what the network will see"
             )
 
 
 def _quantize(files: dict[str, Path], out: Output, *, model: str, data: str, preprocess: str | None, shapes: tuple,
               samples: int | None, activations: str, percentile: float, **choices: Any) -> dict[str, Any]:  # fmt: skip
-    """Write `files`, temporary paths by what they will hold; gives what --json prints."""
+    """Write `files`, temporary paths by their content; returns the result for --json."""
     config = QuantConfig(activations=RangeMethod(activations, percentile), **choices)
     calls = load_calls(model, shapes)
     require_float_modules(calls)
     source = lower(chosen_graph(calls, None))
     require_float(source.graph)
     check_weights(source)
-    given = data_of(data, preprocess, samples, source, out)
-    reader = given.reader
-    if given.how is not None:
-        source.graph.metadata.update(images.to_metadata(given.how))
-    made = quantizing.quantize_with_progress(source, reader, config, out, "quantize")
-    check_data(made, reader.name)
+    source_data = data_of(data, preprocess, samples, source, out)
+    reader = source_data.reader
+    if source_data.how is not None:
+        source.graph.metadata.update(images.to_metadata(source_data.how))
+    result = quantizing.quantize_with_progress(source, reader, config, out, "quantize")
+    check_data(result, reader.name)
     if "model" in files:
-        native.save(TracedModule.from_graph(made.integer_graph), files["model"])
+        native.save(TracedModule.from_graph(result.integer_graph), files["model"])
     if "onnx" in files:
-        onnx.export_qdq(made, files["onnx"])
-    analysis = made.analyze(list(islice(reader, 8)))
-    small = quantizing.sizes(made)
+        onnx.export_qdq(result, files["onnx"])
+    analysis = result.analyze(list(islice(reader, 8)))
+    small = quantizing.sizes(result)
     if "report" in files:
-        _write_report(files["report"], model, made, analysis, config, given, small)
-    _show(out, made, analysis, small)
+        _write_report(files["report"], model, result, analysis, config, source_data, small)
+    _show(out, result, analysis, small)
     return {
         "model": model,
-        "preprocess": given.describe(),
+        "preprocess": source_data.describe(),
         "float_bytes": small[0],
         "int8_bytes": small[1],
         **analysis.to_json(),
-        "floating": quantizing.floating_of(made),
+        "floating": quantizing.floating_of(result),
     }
 
 
-def _show(out: Output, made: Any, analysis: Any, small: tuple[int, int]) -> None:
+def _show(out: Output, result: Any, analysis: Any, small: tuple[int, int]) -> None:
     rows = [
         (edge.name, edge.op, edge.dtype, edge.sqnr_db, edge.cosine, 100 * edge.cut, edge.noise_from or None)
         for edge in analysis.worst(8)
     ]
     columns = ("edge", "op", "type", "SQNR dB", "cosine", "cut %", "noise from")
     out.table("Lowest signal to noise", columns, rows)
-    floating = quantizing.floating_groups(made)
+    floating = quantizing.floating_groups(result)
     if floating:
         out.table("Left in float", ("op", "nodes", "first", "multiply-adds %", "reason"), floating)
-    out.say(quantizing.floating_line(made))
+    out.say(quantizing.floating_line(result))
     out.say(
         f"outputs: SQNR {analysis.output_sqnr_db:.1f} dB, cosine {analysis.output_cosine:.5f} "
         f"on {counted(analysis.batches, 'batch')}; weights {small[0] / 1e6:.2f} MB -> {small[1] / 1e6:.2f} MB"
@@ -214,14 +213,14 @@ def _show(out: Output, made: Any, analysis: Any, small: tuple[int, int]) -> None
 
 
 def _write_report(
-    path: Path, name: str, made: Any, analysis: Any, config: Any, data: Data, small: tuple[int, int]
+    path: Path, name: str, result: Any, analysis: Any, config: Any, data: Data, small: tuple[int, int]
 ) -> None:
     facts = {
         "output SQNR": f"{report.decibel(analysis.output_sqnr_db)} dB",
         "output cosine": f"{analysis.output_cosine:.5f}",
         "weights": f"{small[0] / 1e6:.2f} → {small[1] / 1e6:.2f} MB",
     }
-    section = quantizing.section(Path(name).name, made, analysis, facts=facts)
+    section = quantizing.section(Path(name).name, result, analysis, facts=facts)
     more = {"pictures": str(data)} if data.how is not None else {}
     recipe = quantizing.recipe_of(config, data.reader.name, more)
     path.write_text(report.render(f"{Path(name).name} in int8", [section], recipe=recipe), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What `ptq` and `demo` share: quantize with a progress bar, and turn the result into a report section."""
+"""Shared by `ptq` and `demo`: quantization with a progress bar, and the section of the report."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -35,26 +35,25 @@ def recipe_of(config: QuantConfig, data: str, extra: Mapping[str, Any] = {}) -> 
     }
 
 
-def floating_of(made: Any) -> list[dict[str, Any]]:
-    """Plain dictionaries of what the network computes in float."""
-    return [asdict(one) for one in made.report.floating]
+def floating_of(model: Any) -> list[dict[str, Any]]:
+    """The ops that the network computes in float, as plain dictionaries."""
+    return [asdict(one) for one in model.report.floating]
 
 
-def floating_groups(made: Any) -> list[tuple[Any, ...]]:
-    """What stays in float, those of one op and reason together: op, nodes, the first one, % of the work, reason."""
+def floating_groups(model: Any) -> list[tuple[Any, ...]]:
+    """The nodes that stay in float, grouped by op and reason: op, number, the first one, % of the work, reason."""
     groups: dict[tuple[str, str], list[Any]] = {}
-    for one in made.report.floating:
+    for one in model.report.floating:
         groups.setdefault((one.op, one.reason), []).append(one)
     rows = [
-        (op, len(found), found[0].name, 100 * sum(one.share for one in found), reason)
-        for (op, reason), found in groups.items()
+        (op, len(ops), ops[0].name, 100 * sum(one.share for one in ops), reason) for (op, reason), ops in groups.items()
     ]
     return sorted(rows, key=lambda row: -row[3])
 
 
-def floating_line(made: Any) -> str:
+def floating_line(model: Any) -> str:
     """How much of the network stays in float."""
-    floating = made.report.floating
+    floating = model.report.floating
     if not floating:
         return "left in float: nothing"
     share = 100 * sum(one.share for one in floating)
@@ -77,7 +76,4 @@ def section(name: str, model: Any, analysis: Any, *, facts: Mapping[str, str], *
 
 def sizes(model: Any) -> tuple[int, int]:
     """Bytes of the float and of the integer network's weights."""
-    return (
-        weight_bytes(TracedModule.from_graph(model.float_graph)),
-        weight_bytes(TracedModule.from_graph(model.integer_graph)),
-    )
+    return weight_bytes(model.float_graph), weight_bytes(model.integer_graph)

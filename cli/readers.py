@@ -71,7 +71,7 @@ def open_reader(source: str, slots: Sequence[Slot], *, how: Recipe | None = None
 
 
 def kind_of(source: str) -> str:
-    """What kind of data a source is: "pictures", "arrays" or "function". Raises OptionError if it is none of these."""
+    """The kind of a data source: "pictures", "arrays" or "function". Raises OptionError if it is none of these."""
     path = Path(source)
     if path.is_dir() or (path.is_file() and path.suffix.lower() in SUFFIXES):
         return "pictures"
@@ -106,13 +106,13 @@ def _checked_array(array: Any, slot: Slot, where: str) -> np.ndarray:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         bad = int(array.size - np.isfinite(array).sum())
         raise FileFormatError(f"{where}: {counted(bad, 'NaN or infinite value')}; remove or repair this input")
-    made = converted(array, slot.dtype)
-    if made is None:
+    exact = converted(array, slot.dtype)
+    if exact is None:
         example = first_changed(array, slot.dtype)
         raise DTypeError(
             f"{where}: {array.dtype} with values such as {example}, which {slot.dtype} does not hold; expected {slot}"
         )
-    return np.ascontiguousarray(made)
+    return np.ascontiguousarray(exact)
 
 
 def _picture_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> Reader:
@@ -122,8 +122,8 @@ def _picture_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> R
         raise OptionError(f"data {path}: no pictures below this folder (looked for {', '.join(SUFFIXES)})")
     if len(slots) != 1 or len(slots[0].shape) != 4:
         raise OptionError(
-            f"data {path}: pictures fit a network with one 4-D input; this one takes "
-            f"{', '.join(map(str, slots))}. Give .npz or module.py:function"
+            f"data {path}: pictures fit a network with one 4-D input; this one takes {', '.join(map(str, slots))}. "
+            "Give .npz or module.py:function"
         )
     if how is None:
         presets = "; ".join(f"{name} ({one.colours})" for name, one in PRESETS.items())
@@ -213,10 +213,10 @@ def _function_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> 
     function = load_function(source)
 
     def start() -> Iterator[Batch]:
-        made = function()
-        if not hasattr(made, "__iter__"):
-            raise OptionError(f"data {source!r}: the function gave {type(made).__name__}; expected an iterable")
-        for item in made:
+        items = function()
+        if not hasattr(items, "__iter__"):
+            raise OptionError(f"data {source!r}: the function gave {type(items).__name__}; expected an iterable")
+        for item in items:
             values = item if isinstance(item, (tuple, list)) else (item,)
             yield tuple(one.numpy() if hasattr(one, "numpy") else np.asarray(one) for one in values)
 

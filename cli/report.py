@@ -44,7 +44,7 @@ class Section:
 
 
 def environment() -> dict[str, str]:
-    """What the numbers depend on: versions, processor, instruction set."""
+    """Versions, processor and instruction set, on which the numbers depend."""
     packages = {name: _version(name) for name in ("megengine", "numpy", "onnx", "onnxruntime", "onednn-cpu-gomp")}
     return {
         "python": platform.python_version(),
@@ -72,9 +72,9 @@ def _processor() -> str:
 
 
 def render(title: str, sections: Sequence[Section], *, recipe: Mapping[str, Any], lines: Sequence[str] = ()) -> str:
-    """The page: `recipe` tells how the networks were quantized, `lines` are remarks under the heading.
+    """The page: `recipe` holds the settings of the quantization, `lines` are remarks under the heading.
 
-    Every text is escaped by the template engine; nothing is loaded from elsewhere.
+    The template engine escapes every text; the page loads nothing from elsewhere.
     """
     import jinja2
 
@@ -98,7 +98,7 @@ def render(title: str, sections: Sequence[Section], *, recipe: Mapping[str, Any]
 
 
 def _visible(value: Any) -> Any:
-    """Text without characters that hide, reorder or cannot be written; what is escaped already stays."""
+    """Text without invisible, reordering and invalid characters; markup is not changed."""
     return printable(value) if type(value) is str else value
 
 
@@ -124,7 +124,7 @@ def _finite(value: float | None) -> float:
 
 
 def histogram(stats: Any, representable: Sequence[float]) -> dict[str, Any] | None:
-    """Bars (square root of the counts) over the seen range, and where the integers end, in pixels."""
+    """Bars (square root of the counts) over the range of the values, and the ends of the integers, in pixels."""
     if stats is None or not stats.count:
         return None
     counts, edges = stats.histogram.counts, stats.histogram.edges
@@ -146,7 +146,7 @@ def histogram(stats: Any, representable: Sequence[float]) -> dict[str, Any] | No
 def profile(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """SQNR along the network: an SVG line with a dot for each edge, and the places of both axes' numbers.
 
-    An edge without error stands at the top.
+    An edge without error is drawn at the top.
     """
     values = [row["sqnr_db"] for row in rows]
     known = [v for v in values if v is not None and math.isfinite(v)]
@@ -179,7 +179,7 @@ def profile(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def _step(span: int, least: int = 1) -> int:
-    """Between two numbers of an axis: 1, 2 or 5 with zeros, so that at most 12 stand there."""
+    """The distance of the numbers of an axis: 1, 2 or 5 with zeros, so that there are at most 12."""
     return next(
         step for zeros in range(20) for one in (1, 2, 5) if span / (step := one * 10**zeros) <= 12 and step >= least
     )

@@ -18,7 +18,7 @@ from megengine.traced_module import TracedModule, lower
 
 
 def verify_line(result: Any) -> str:
-    """The answer of `verify` in one line."""
+    """The result of `verify` in one line."""
     runs = " = ".join(run.run.replace(", ", " with ") for run in result.runs)
     steps = f"{result.float_largest:g} step{'s' * (result.float_largest != 1)}"
     if result.exact:
@@ -61,8 +61,8 @@ def verify(
         traced = TracedModule.from_graph(integerize(fold(graph)))
         out.say("its quantize / dequantize pairs and the float layers between them are taken as integer layers")
     require_integers(traced.graph, f"model {model!r}", remedies)
-    given = data_of(data, preprocess, samples or 8, traced, out)
-    reader = given.reader
+    source = data_of(data, preprocess, samples or 8, traced, out)
+    reader = source.reader
     with out.progress("verify", reader.count) as bar:
         result = check(
             traced, reader, threads=threads, progress=lambda stage, done, total: bar.show(stage, done, total)
@@ -70,6 +70,6 @@ def verify(
     rows = [(run.run, run.values, run.steps, run.node or None, run.op or None) for run in result.runs]
     out.table("Against the specification", ("run", "values that differ", "steps", "first node", "op"), rows)
     out.say(verify_line(result))
-    out.result({"model": model, "preprocess": given.describe(), **result.to_json()})
+    out.result({"model": model, "preprocess": source.describe(), **result.to_json()})
     if not result.exact:
         raise FailedError(verify_line(result))

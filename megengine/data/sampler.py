@@ -14,6 +14,7 @@ import numpy as np
 
 from megengine import random
 from megengine.core.errors import ArgumentError, MissingMethodError, MissingNameError, OptionError
+from megengine.core.exports import own_names
 from megengine.core.text import counted
 from megengine.dispatch.refusal import constructor
 
@@ -231,12 +232,4 @@ class Infinite(MapSampler):
                 raise OptionError("Infinite: the sampler gives no batch; the data set is empty or drop_last drops all")
 
 
-__all__ = [
-    "Infinite",
-    "MapSampler",
-    "RandomSampler",
-    "ReplacementSampler",
-    "Sampler",
-    "SequentialSampler",
-    "StreamSampler",
-]
+__all__ = own_names(globals())

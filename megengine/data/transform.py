@@ -13,6 +13,7 @@ import numpy as np
 from megengine import random
 from megengine.core import absent
 from megengine.core.errors import ArgumentError, MissingMethodError, OptionError, ShapeError, UnsupportedError
+from megengine.core.exports import own_names
 from megengine.dispatch.refusal import constructor, explains
 
 
@@ -218,13 +219,6 @@ class ToMode(_InPlace):
         return self._apply_image(mask) if np.ndim(mask) == 3 else mask
 
 
-def _size(name: str, value: Any) -> tuple[int, int]:
-    size = (value, value) if isinstance(value, numbers.Integral) else value
-    if not isinstance(size, Sequence) or len(size) != 2 or not all(map(_is_length, size)):
-        raise ArgumentError(f"{name}: output_size is {value!r}; expected one length or (height, width), at least 0")
-    return int(size[0]), int(size[1])
-
-
 def _is_length(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and int(value) >= 0
 
@@ -235,7 +229,11 @@ class CenterCrop(VisionTransform):
     @constructor
     def __init__(self, output_size: Any, *, order: Sequence[str] | None = None) -> None:
         super().__init__(order)
-        self.output_size = _size(type(self).__name__, output_size)
+        size = (output_size, output_size) if isinstance(output_size, numbers.Integral) else output_size
+        if not isinstance(size, Sequence) or len(size) != 2 or not all(map(_is_length, size)):
+            name, expected = type(self).__name__, "expected one length or (height, width), at least 0"
+            raise ArgumentError(f"{name}: output_size is {output_size!r}; {expected}")
+        self.output_size = int(size[0]), int(size[1])
 
     @explains
     def apply(self, input: Any) -> Any:
@@ -385,18 +383,4 @@ class RandomVerticalFlip(RandomHorizontalFlip):
 
 
 __getattr__ = partial(absent.refuse, __name__)
-
-
-__all__ = [
-    "CenterCrop",
-    "Compose",
-    "Normalize",
-    "Pad",
-    "PseudoTransform",
-    "RandomCrop",
-    "RandomHorizontalFlip",
-    "RandomVerticalFlip",
-    "ToMode",
-    "Transform",
-    "VisionTransform",
-]
+__all__ = own_names(globals())

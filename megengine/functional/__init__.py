@@ -15,9 +15,9 @@ del _module
 
 def __getattr__(name: str) -> Any:
     """A part that was not named before, or a function that was declared after this module was imported."""
-    found = late.part(__name__, name)
-    if found is not None:
-        return found
+    part = late.part(__name__, name)
+    if part is not None:
+        return part
     for record in list(_public_functions.values()):
         for module in _MODULES:
             if record.name == name and record.home == module.__name__:

@@ -11,6 +11,7 @@ import os
 
 from megengine.core.effectless import warn_once
 from megengine.core.errors import OptionError, nearest
+from megengine.core.exports import own_names
 
 
 class Strategy(enum.Flag):
@@ -24,15 +25,15 @@ class Strategy(enum.Flag):
 def _parsed(option: str | Strategy) -> Strategy:
     if isinstance(option, Strategy):
         return option
-    known, found = Strategy.__members__, Strategy(0)
+    known, strategy = Strategy.__members__, Strategy(0)
     for part in str(option).split("_"):
         if part not in known:
             raise OptionError(
                 f"set_execution_strategy: option is {option!r}; expected {', '.join(known)}, "
                 f"or several joined by '_'{nearest(part, known)}"
             )
-        found |= known[part]
-    return found
+        strategy |= known[part]
+    return strategy
 
 
 _strategy = [_parsed(os.environ.get("MEGENGINE_EXECUTION_STRATEGY", "HEURISTIC"))]
@@ -51,11 +52,4 @@ def set_execution_strategy(option: str | Strategy) -> None:
 
 
 get_conv_execution_strategy, set_conv_execution_strategy = get_execution_strategy, set_execution_strategy
-
-__all__ = [
-    "Strategy",
-    "get_conv_execution_strategy",
-    "get_execution_strategy",
-    "set_conv_execution_strategy",
-    "set_execution_strategy",
-]
+__all__ = own_names(globals())

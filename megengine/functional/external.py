@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from megengine.core.errors import OptionError
+from megengine.core.exports import own_names
 
 
 def refuse(engine: str) -> NoReturn:
@@ -43,10 +44,4 @@ def extern_opr_subgraph(
     refuse("external loader")
 
 
-__all__ = [
-    "atlas_runtime_opr",
-    "cambricon_runtime_opr",
-    "extern_opr_subgraph",
-    "magicmind_runtime_opr",
-    "tensorrt_runtime_opr",
-]
+__all__ = own_names(globals())

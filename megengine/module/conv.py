@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from megengine import functional as F
@@ -24,13 +25,11 @@ def _plain(value: Any) -> Any:
 
 
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, (int, numbers.Integral)) or (isinstance(value, float) and value.is_integer())
+    return isinstance(value, numbers.Integral) or (isinstance(value, float) and value.is_integer())
 
 
 def _tuple(value: Any, length: int) -> tuple[int, ...]:
-    if _is_whole(value):
-        return (int(value),) * length
-    sizes = tuple(map(int, value))
+    sizes = (int(value),) * length if _is_whole(value) else tuple(map(int, value))
     if len(sizes) != length:
         raise OptionError(f"convolution: {value} has {counted(len(sizes), 'number')}; expected one, or {length}")
     return sizes
@@ -83,6 +82,10 @@ class _ConvNd(Module):
         self.bias = init.parameter(self._infer_bias_shape()) if bias else None
         self.reset_parameters()
 
+    def _set_modes(self, conv_mode: str, compute_mode: str) -> None:
+        check_modes(type(self).__name__, conv_mode, compute_mode)
+        self.conv_mode, self.compute_mode = conv_mode, compute_mode
+
     def _per_axis(self, value: Any) -> Any:
         return _tuple(value, self._axes)
 
@@ -121,13 +124,33 @@ class _ConvNd(Module):
 class _PaddedConv(_ConvNd):
     """Convolutions that can fill their padding with zeros, by reflection or by repeating the border."""
 
-    padding_mode: str
+    _function: ClassVar[Callable[..., Tensor]] = staticmethod(F.conv2d)
 
-    def _set_modes(self, conv_mode: str, compute_mode: str, padding_mode: str) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: _Pair,
+        stride: _Pair = 1,
+        padding: _Pair = 0,
+        dilation: _Pair = 1,
+        groups: int = 1,
+        bias: bool = True,
+        conv_mode: str = "cross_correlation",
+        compute_mode: str = "default",
+        padding_mode: str = "zeros",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, **kwargs)
         modes = ("zeros", "reflect", "replicate")
         self.padding_mode = choice(type(self).__name__, "padding_mode", padding_mode, modes, any_case=True)
-        check_modes(type(self).__name__, conv_mode, compute_mode)
-        self.conv_mode, self.compute_mode = conv_mode, compute_mode
+        self._set_modes(conv_mode, compute_mode)
+
+    def calc_conv(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The convolution with other weights."""
+        inp, padding = self._padded(inp)
+        geometry = (self.stride, padding, self.dilation, self.groups)
+        return self._function(inp, weight, bias, *geometry, self.conv_mode, self.compute_mode)
 
     def get_pad_witdth(self) -> tuple[tuple[int, int], ...]:
         """(before, after) of every axis of the input; the name is spelt as in MegEngine."""
@@ -149,30 +172,6 @@ class Conv2d(_PaddedConv):
     >>> layer.weight.shape
     (8, 3, 3, 3)
     """
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: _Pair,
-        stride: _Pair = 1,
-        padding: _Pair = 0,
-        dilation: _Pair = 1,
-        groups: int = 1,
-        bias: bool = True,
-        conv_mode: str = "cross_correlation",
-        compute_mode: str = "default",
-        padding_mode: str = "zeros",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, **kwargs)
-        self._set_modes(conv_mode, compute_mode, padding_mode)
-
-    def calc_conv(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The convolution with other weights."""
-        inp, padding = self._padded(inp)
-        modes = (self.conv_mode, self.compute_mode)
-        return F.conv2d(inp, weight, bias, self.stride, padding, self.dilation, self.groups, *modes)
 
     def forward(self, inp: Tensor) -> Tensor:
         """[N,C,H,W] -> [N,O,oh,ow]."""
@@ -209,8 +208,7 @@ class ConvTranspose2d(_ConvNd):
     ) -> None:
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, **kwargs)
         self.output_padding = self._per_axis(output_padding)
-        check_modes(type(self).__name__, conv_mode, compute_mode)
-        self.conv_mode, self.compute_mode = conv_mode, compute_mode
+        self._set_modes(conv_mode, compute_mode)
 
     def _get_fanin(self) -> int:
         # NOTE: MegEngine counts the output channels here, and the input channels in three dimensions.
@@ -238,33 +236,10 @@ class Conv1d(_PaddedConv):
     """1-D convolution of [N,C,L]. Weight [O,C,k], with groups [G,O/G,C/G,k]; bias [1,O,1]."""
 
     _axes = 1
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int,
-        stride: int = 1,
-        padding: int = 0,
-        dilation: int = 1,
-        groups: int = 1,
-        bias: bool = True,
-        conv_mode: str = "cross_correlation",
-        compute_mode: str = "default",
-        padding_mode: str = "zeros",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, **kwargs)
-        self._set_modes(conv_mode, compute_mode, padding_mode)
+    _function = staticmethod(F.conv1d)
 
     def _per_axis(self, value: Any) -> Any:
         return _tuple(value, 1)[0]  # MegEngine keeps plain numbers here
-
-    def calc_conv(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The convolution with other weights."""
-        inp, padding = self._padded(inp)
-        modes = (self.conv_mode, self.compute_mode)
-        return F.conv1d(inp, weight, bias, self.stride, padding, self.dilation, self.groups, *modes)
 
     def forward(self, inp: Tensor) -> Tensor:
         """[N,C,L] -> [N,O,ol]."""
@@ -391,8 +366,8 @@ class RegionRestrictedConv(_PaddedConv):
         padding_mode: str = "zeros",
         **kwargs: Any,
     ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, **kwargs)
-        self._set_modes(conv_mode, compute_mode, padding_mode)
+        geometry = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
+        super().__init__(*geometry, bias, conv_mode, compute_mode, padding_mode, **kwargs)
 
     def _infer_weight_shape(self) -> tuple[int, ...]:
         shape = super()._infer_weight_shape()
@@ -429,8 +404,7 @@ class DeformableConv2d(_ConvNd):
         **kwargs: Any,
     ) -> None:
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, **kwargs)
-        check_modes(type(self).__name__, conv_mode, compute_mode)
-        self.conv_mode, self.compute_mode = conv_mode, compute_mode
+        self._set_modes(conv_mode, compute_mode)
 
     def calc_conv(self, inp: Tensor, weight: Tensor, offset: Tensor, mask: Tensor, bias: Tensor | None) -> Tensor:
         """The convolution with other weights."""

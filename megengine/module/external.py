@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from megengine.functional.external import refuse
@@ -12,7 +11,7 @@ from megengine.module.module import Module
 class _Refused(Module):
     _engine = ""
 
-    def __init__(self, data: bytes, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         refuse(self._engine)
 
     def forward(self, *inputs: Any) -> NoReturn:
@@ -31,9 +30,6 @@ class CambriconRuntimeSubgraph(_Refused):
 
     _engine = "Cambricon"
 
-    def __init__(self, data: bytes, symbol: str, tensor_dim_mutable: bool, **kwargs: Any) -> None:
-        refuse(self._engine)
-
 
 class AtlasRuntimeSubgraph(_Refused):
     """Refused: raises OptionError."""
@@ -51,17 +47,3 @@ class ExternOprSubgraph(_Refused):
     """Refused: raises OptionError."""
 
     _engine = "external loader"
-
-    def __init__(
-        self, output_shapes: Sequence[Any], dump_name: str, dump_data: bytes, output_dtypes: Any = None, **kwargs: Any
-    ) -> None:
-        refuse(self._engine)
-
-
-__all__ = [
-    "AtlasRuntimeSubgraph",
-    "CambriconRuntimeSubgraph",
-    "ExternOprSubgraph",
-    "MagicMindRuntimeSubgraph",
-    "TensorrtRuntimeSubgraph",
-]
