@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from megengine.core.exports import own_names
 from megengine.functional.external import refuse
 from megengine.module.module import Module
 
@@ -47,3 +48,6 @@ class ExternOprSubgraph(_Refused):
     """Refused: raises OptionError."""
 
     _engine = "external loader"
+
+
+__all__ = own_names(globals())
