@@ -44,4 +44,4 @@ def extern_opr_subgraph(
     refuse("external loader")
 
 
-__all__ = own_names(globals())
+__all__ = [name for name in own_names(globals()) if name != "refuse"]
