@@ -1,4 +1,4 @@
-// A function of one value over an array, as one native module gives it to another: in a capsule.
+// A function of one value over an array, in a capsule for other native modules.
 #pragma once
 #include <cstdint>
 

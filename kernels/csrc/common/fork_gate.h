@@ -1,10 +1,10 @@
 // Keeps fork() out of running kernels: a child has only the thread that forked, so locks that other threads
-// held would stay locked in it for ever (oneDNN's, those of NumPy's BLAS, ours).
+// held would stay locked in it (oneDNN's, those of NumPy's BLAS, our own).
 #pragma once
 
 namespace mge {
 
-// The one gate of the process stands in _core (runtime/fork_gate.cpp), which hands it to other native modules
+// The one gate of the process is in _core (runtime/fork_gate.cpp), which exports it to other native modules
 // in a PyCapsule named kForkGate, its attribute `fork_gate`.
 struct ForkGate {
     void (*enter)();

@@ -1,4 +1,4 @@
-// A step as Python holds it: in a capsule that owns it.
+// A step in a capsule that owns it, for Python.
 #pragma once
 #include <nanobind/nanobind.h>
 

@@ -58,7 +58,7 @@ std::optional<std::uint64_t> hash_value(PyObject* value, Options options) {
     return mixed(5, static_cast<std::uint64_t>(hash));
 }
 
-// 1, 0 or -1 with an error set. What is plain is compared without Python code.
+// 1, 0 or -1 with an error set. Plain values are compared without Python code.
 int equal(PyObject* a, PyObject* b) {
     if (a == b) return 1;
     if (Py_TYPE(a) != Py_TYPE(b) || a == Py_None || PyBool_Check(a)) return 0;
@@ -81,11 +81,11 @@ int equal(PyObject* a, PyObject* b) {
     return PyObject_RichCompareBool(a, b, Py_EQ);
 }
 
-// An argument as a key holds it: the spec for a tensor. Borrowed.
+// An argument as it is in a key: the spec for a tensor. Borrowed.
 PyObject* held(PyObject* argument) { return is_tensor(argument) ? fields(argument)->spec : argument; }
 
 int equal_argument(PyObject* argument, PyObject* kept) {
-    // a spec stands for a tensor only: nobody passes specs to functions of tensors
+    // a spec stands for a tensor only: functions of tensors take no specs
     return is_tensor(argument) ? fields(argument)->spec == kept : equal(argument, kept);
 }
 

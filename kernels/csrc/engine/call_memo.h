@@ -1,5 +1,5 @@
-// What was found out about a call, found again by what the call is given: tensors count by their specs,
-// everything else by its exact value (1, 1.0 and True differ).
+// A cache of results about calls, by their arguments: tensors count by their specs, everything else by its
+// exact value (1, 1.0 and True differ).
 #pragma once
 #include <Python.h>
 
@@ -15,7 +15,7 @@ namespace mge {
 struct Given {
     static constexpr Py_ssize_t kMost = 24;  // calls with more of either are not remembered
 
-    PyObject* head = nullptr;  // what is called, where one memo serves several things
+    PyObject* head = nullptr;  // the function, where one memo serves several
     PyObject* const* positional = nullptr;
     Py_ssize_t count = 0;
     PyObject* const* names = nullptr;
@@ -36,11 +36,11 @@ struct Given {
 
 // Which values other than tensors may stand in a key.
 enum class Options {
-    kPlain,  // None, Ellipsis, booleans, numbers, strings, dtypes, slices and tuples: nobody can change these
-    kHashable,  // whatever is hashable
+    kPlain,     // None, Ellipsis, booleans, numbers, strings, dtypes, slices and tuples: all immutable
+    kHashable,  // anything hashable
 };
 
-// A key that owns what it refers to: specs of tensors, and values.
+// A key that owns its parts: specs of tensors, and values.
 class Key {
   public:
     // Empty, with or without a Python error set, if the call cannot be remembered.

@@ -12,7 +12,7 @@ namespace {
 // A C-contiguous array of a dtype with `value` everywhere; null stands for zero.
 PyObject* array_of(int axes, const npy_intp* shape, PyObject* dtype, PyObject* value) {
     if (!PyArray_DescrCheck(dtype)) return PyErr_Format(PyExc_TypeError, "filled: expected a NumPy dtype");
-    Py_INCREF(dtype);  // taken over by the array
+    Py_INCREF(dtype);  // owned by the array
     auto* storage = reinterpret_cast<PyArray_Descr*>(dtype);
     if (!value) return PyArray_Zeros(axes, shape, storage, 0);
     Ref array(PyArray_Empty(axes, shape, storage, 0));
@@ -43,7 +43,7 @@ PyObject* py_filled(PyObject*, PyObject* const* args, Py_ssize_t count) {
     return array ? new_tensor(std::move(array), nullptr, args[1], args[3]) : nullptr;
 }
 
-// wrap(array, dtype, device): a tensor that takes over an array; dtype None for the array's
+// wrap(array, dtype, device): a tensor that owns the array; dtype None for the array's
 PyObject* py_wrap(PyObject*, PyObject* const* args, Py_ssize_t count) {
     if (!ready()) return nullptr;
     if (count != 3 || !PyArray_Check(args[0]))
@@ -73,7 +73,7 @@ PyObject* py_ones_like(PyObject*, PyObject* tensor) {
 PyMethodDef functions[] = {
     {"filled", as_c(py_filled), METH_FASTCALL,
      "filled(shape, dtype, value, device): a tensor; value None for zeros."},
-    {"wrap", as_c(py_wrap), METH_FASTCALL, "wrap(array, dtype, device): a tensor that takes over an array."},
+    {"wrap", as_c(py_wrap), METH_FASTCALL, "wrap(array, dtype, device): a tensor that owns the array."},
     {"ones_like", py_ones_like, METH_O, "A tensor of ones with the spec of another one."},
     {nullptr, nullptr, 0, nullptr},
 };

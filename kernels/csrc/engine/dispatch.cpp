@@ -50,7 +50,7 @@ bool read_shape(Output& out) {
     return !PyErr_Occurred();
 }
 
-// From what megengine.dispatch.apply._prepare returns.
+// From the result of megengine.dispatch.apply._prepare.
 std::shared_ptr<PreparedCall> unpacked(PyObject* found) {
     PyObject *run, *outputs, *step;
     int single, moves, reference, view, differentiable;
@@ -101,7 +101,7 @@ std::shared_ptr<PreparedCall> prepare(const OpCall& call) {
 
 // A new array for the result, C-contiguous.
 PyObject* room(const Output& out) {
-    Py_INCREF(out.storage.get());  // taken over by the array
+    Py_INCREF(out.storage.get());  // owned by the array
     return PyArray_NewFromDescr(&PyArray_Type, reinterpret_cast<PyArray_Descr*>(out.storage.get()),
                                 static_cast<int>(out.shape.size()), out.shape.data(), nullptr, nullptr, 0,
                                 nullptr);
@@ -123,7 +123,7 @@ PyObject* view_of(const Output& out, PyObject* array) {
     return PyArray_Newshape(as_array(held.get()), &shape, NPY_CORDER);
 }
 
-// Memory for a step that is let go with it; for small needs none is asked for.
+// Scratch memory of a step; small needs are met by the object itself.
 class Scratch {
   public:
     explicit Scratch(std::size_t bytes) {
@@ -145,7 +145,7 @@ class Scratch {
     bool enough_ = true;
 };
 
-// The step on small arrays, with the GIL: handing that over would take longer. An array or a tuple of them.
+// The step on small arrays, with the GIL: releasing it would take longer. An array or a tuple of them.
 PyObject* run_step(const PreparedCall& call, PyObject** arrays, Py_ssize_t count) {
     std::array<std::byte*, 2 * Given::kMost> buffers;
     std::array<Ref, 2 * Given::kMost> held;
@@ -183,7 +183,7 @@ PyObject* call_kernel(const PreparedCall& call, PyObject** arrays, Py_ssize_t co
     const Ref token(PyContextVar_Set(dispatch_parts.quiet_variable, dispatch_parts.quiet_value));
     if (!token) return nullptr;
     Ref out(PyObject_Vectorcall(call.run.get(), arrays, flags, nullptr));
-    PyObject *type, *value, *traceback;  // resetting must not see the error of the call
+    PyObject *type, *value, *traceback;  // the reset must not see the error of the call
     PyErr_Fetch(&type, &value, &traceback);
     const int reset = PyContextVar_Reset(dispatch_parts.quiet_variable, token.get());
     if (!out) PyErr_Restore(type, value, traceback);
@@ -224,7 +224,7 @@ PyObject* made_many(PyObject* arrays, const PreparedCall& call) {
 
 // Rounded values that are only moved (pooled, reshaped) still lie on their grid.
 int take_grid(PyObject* from, PyObject* out) {
-    static PyObject* name = interned("_qparams");  // to read `qparams` makes some
+    static PyObject* name = interned("_qparams");  // reading `qparams` would create them
     const Ref grid(PyObject_GetAttr(from, name));
     if (!grid) return -1;
     if (grid.get() == Py_None) return 0;
@@ -297,7 +297,7 @@ PyObject* py_set_dispatch(PyObject*, PyObject* args, PyObject* kwargs) {
     if (quiet != Py_None && !PyArg_ParseTuple(quiet, "OO", &p.quiet_variable, &p.quiet_value)) return nullptr;
     for (PyObject* part : {p.interposers, p.tensor, p.listener, p.op, p.registry, p.get_op, p.through,
                            p.prepare, p.asarray, p.watcher, p.quiet_variable, p.quiet_value})
-        Py_XINCREF(part);  // for ever, as the module
+        Py_XINCREF(part);  // never released, as the module
     dispatch_parts = p;
     Py_RETURN_NONE;
 }
@@ -351,7 +351,7 @@ PyObject* execute(const PreparedCall& call, PyObject* const* tensors, Py_ssize_t
     std::array<PyObject*, Given::kMost + 1> few;
     std::vector<PyObject*> many(count > Given::kMost ? static_cast<std::size_t>(count) + 1 : 0);
     PyObject** arrays =
-        (many.empty() ? few.data() : many.data()) + 1;  // vectorcall may use the place in front
+        (many.empty() ? few.data() : many.data()) + 1;  // vectorcall may use the place in front of it
     Py_ssize_t filled = 0;
     while (filled < count && (arrays[filled] = storage_of(tensors[filled]))) ++filled;
     Ref out;

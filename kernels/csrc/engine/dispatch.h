@@ -12,34 +12,34 @@
 
 namespace mge {
 
-// What Python told by `set_dispatch`: see megengine/dispatch/apply.py.
+// Set by `set_dispatch`: see megengine/dispatch/apply.py.
 struct DispatchParts {
     PyObject *interposers, *tensor, *listener, *op, *registry, *get_op, *through, *prepare, *asarray;
-    PyObject* watcher;                       // the context variable of who listens to public functions
-    PyObject *quiet_variable, *quiet_value;  // what keeps NumPy from warnings; null where nothing does
+    PyObject* watcher;                       // the context variable of the tracer of public functions
+    PyObject *quiet_variable, *quiet_value;  // turn NumPy's warnings off; null where none come
 };
 extern DispatchParts dispatch_parts;
 
-// One result of a call: its spec and what tensors take over from it.
+// One result of a call: its spec, and the parts of it that tensors hold.
 struct Output {
     Ref spec, dtype, device;
     Ref storage;                       // the dtype of the array
-    std::vector<std::intptr_t> shape;  // as NumPy takes it
+    std::vector<std::intptr_t> shape;  // as NumPy's type
 };
 
 struct GradientRule;
 
-// The kernel chosen for an op, specs and attributes, and what is known of its gradients.
+// The kernel chosen for an op, specs and attributes, and the recipes of its gradients.
 struct PreparedCall {
     Ref op, attrs;
     Ref run;
     std::vector<Output> outputs;
     bool single, moves;
     Ref capsule;                 // owns the step
-    const Step* step = nullptr;  // runs instead, on C-contiguous arrays; null for most kernels
-    bool view;                   // the result is the input in another shape, and nothing is run
-    bool reference;              // in NumPy: without its warnings, and with results that may have to be cast
-    bool differentiable;         // a result is of a dtype that can have gradients
+    const Step* step = nullptr;  // runs in its place, on C-contiguous arrays; null for most kernels
+    bool view;                   // the result is the input in another shape; nothing runs
+    bool reference;              // in NumPy: without its warnings; results may need a cast
+    bool differentiable;         // a result has a dtype with gradients
     std::vector<std::shared_ptr<GradientRule>> rules;
 };
 
@@ -51,13 +51,12 @@ struct OpCall {
     PyObject* const* names;
     PyObject* const* values;
     Py_ssize_t named;
-    PyObject* attrs =
-        nullptr;  // names and values as a dict, where there is one already; whose it is may change it
+    PyObject* attrs = nullptr;  // names and values as a dict, where one exists; its owner may change it
 
     Given given() const { return {op, tensors, count, names, values, named}; }
 };
 
-// Who sees the ops applied now.
+// The interposers of the ops applied now.
 enum class Watch { kNobody, kObservers, kOthers };
 
 // The interposers (a tuple) and what they are. Null with an error set.
@@ -69,19 +68,19 @@ std::shared_ptr<PreparedCall> prepared(const OpCall& call);
 // Runs the kernel. A tensor or a tuple of tensors; null with an error set.
 PyObject* execute(const PreparedCall& call, PyObject* const* tensors, Py_ssize_t count);
 
-// Shows one op that was run to every listener on the stack. -1 with an error set.
+// Reports an op to every listener on the stack. -1 with an error set.
 int show(PyObject* stack, const OpCall& op, const std::shared_ptr<PreparedCall>& call, PyObject* out);
 
-// `apply`: through what stands on the stack, or with its listeners shown the result. Null with an error set.
+// `apply`: through the interposers, or with the result reported to listeners. Null with an error set.
 PyObject* apply_op(const OpCall& op);
 
 // 1 if a tracer listens to public functions, 0 if not, -1 with an error set.
 int watched();
 
-// A tensor that takes over an array; with a spec, or with a dtype and a device alone. Null with an error set.
+// A tensor that owns the array; with a spec, or with a dtype and a device alone. Null with an error set.
 PyObject* new_tensor(Ref array, PyObject* spec, PyObject* dtype, PyObject* device);
 
-// Counts how often choices of kernels changed: prepared calls of before are void.
+// Version of the choice of kernels: prepared calls of older versions are void.
 std::uint64_t dispatch_generation();
 
 }  // namespace mge

@@ -77,7 +77,7 @@ Ref in_python(const TapeEntry& entry, const Cotangents& cotangents) {
     for (Py_ssize_t i = 0; grads && i < wanted; ++i) {
         PyObject* grad = PyTuple_GET_ITEM(grads.get(), i);
         if (grad != Py_None && !is_tensor(grad)) {
-            PyErr_Format(PyExc_TypeError, "a gradient rule gave %s; expected a tensor or None",
+            PyErr_Format(PyExc_TypeError, "a gradient rule returned %s; expected a tensor or None",
                          Py_TYPE(grad)->tp_name);
             return {};
         }
@@ -85,7 +85,7 @@ Ref in_python(const TapeEntry& entry, const Cotangents& cotangents) {
     return grads;
 }
 
-// ---------------------------------------------------------------- learning
+// ---------------------------------------------------------------- recording
 
 bool learn(const TapeEntry& entry, const Cotangents& cotangents, Known& known) {
     const Ref written = call_python(tape_parts.learn, entry, cotangents);
@@ -95,7 +95,7 @@ bool learn(const TapeEntry& entry, const Cotangents& cotangents, Known& known) {
     return true;
 }
 
-// What is known of the rule; null at its first call, since learning takes longer than a call.
+// The recipe of the rule; null at its first call, since recording takes longer than a call.
 std::shared_ptr<GradientRule> rule_of(const TapeEntry& entry, const Cotangents& cotangents) {
     const std::string given = present(cotangents);
     auto& rules = entry.call->rules;
@@ -138,7 +138,7 @@ Ref pull_back(const TapeEntry& entry, const Cotangents& cotangents) {
     if (rule && rule->known.state == Known::State::kRecipe) {
         if (Ref grads = replay(rule->known, entry, cotangents, stack.get(), watch)) return grads;
         if (!PyErr_ExceptionMatches(PyExc_Exception)) return {};  // an interrupt
-        PyErr_Clear();                                            // Python says it in its words
+        PyErr_Clear();                                            // Python raises it with its own words
     }
     return in_python(entry, cotangents);
 }

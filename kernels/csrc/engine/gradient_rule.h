@@ -1,5 +1,4 @@
-// Gradient rules of ops as recipes: what one call of a rule did is written down, and calls alike are repeated
-// without Python.
+// Gradient rules of ops as recipes: one call of a rule is recorded, and equal calls run without Python.
 #pragma once
 #include <Python.h>
 
@@ -13,20 +12,19 @@ namespace mge {
 
 // One op on a tape.
 struct TapeEntry {
-    std::shared_ptr<PreparedCall> call;  // null for what Python wrote down: it has its context
+    std::shared_ptr<PreparedCall> call;  // null for entries recorded by Python, which have a context
     Ref context;                         // an autodiff.tape.Context
     Ref inputs, outputs;                 // tuples
     std::string needs;                   // per input, 1 if it wants a gradient
 };
 
-// What is known of the rule of a prepared call, for the inputs that want gradients and the cotangents there
-// are.
+// The rule of a prepared call, for one choice of inputs that want gradients and of cotangents.
 struct GradientRule {
     std::string needs, given;
     Known known;
 };
 
-// Told by `set_tape`: see megengine/autodiff/tape.py.
+// Set by `set_tape`: see megengine/autodiff/tape.py.
 struct TapeParts {
     PyObject *learn, *pull_back, *refuse;
 };

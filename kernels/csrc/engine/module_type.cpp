@@ -1,13 +1,12 @@
-// The base class of megengine.module.Module: attributes are read without Python while no tracer listens to
-// it.
+// The base class of megengine.module.Module: attributes are read without Python while no tracer listens.
 #include "engine/object.h"
 #include "engine/parts.h"
 
 namespace mge {
 namespace {
 
-// Set by `watch_reads`: the context variable of who listens, what hears of a read, and who answers for names
-// that are not there.
+// Set by `watch_reads`: the context variable of the tracer, its function for reads, and the function for
+// missing names.
 PyObject *watcher_variable, *heard, *missing;
 
 PyObject* read(PyObject* self, PyObject* name) {
@@ -44,7 +43,7 @@ PyMethodDef functions[] = {{"watch_reads", watch_reads, METH_VARARGS, nullptr},
                            {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot slots[] = {
-    {Py_tp_doc, const_cast<char*>("Tells a tracer of the attributes that are read.")},
+    {Py_tp_doc, const_cast<char*>("Reports reads of attributes to a tracer.")},
     {Py_tp_getattro, reinterpret_cast<void*>(read)},
     {0, nullptr},
 };

@@ -1,4 +1,4 @@
-// NumPy's C interface, for what is too small to be asked for in Python. module.cpp imports the table.
+// NumPy's C interface, for calls too small to go through Python. module.cpp imports the table.
 #pragma once
 #include <Python.h>
 

@@ -1,4 +1,4 @@
-// Small helpers of code that is written with Python's C interface.
+// Helpers for Python's C interface.
 #pragma once
 #include <Python.h>
 
@@ -34,7 +34,7 @@ inline Ref tuple_of(PyObject* const* items, Py_ssize_t count) {
     return tuple;
 }
 
-// A function as tables of methods take it, whatever its signature.
+// A function of any signature, as an entry of a table of methods.
 template <class F>
 PyCFunction as_c(F* function) {
     return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
@@ -44,7 +44,7 @@ PyCFunction as_c(F* function) {
 inline PyTypeObject* add_type(PyObject* module, PyType_Spec& spec, const char* name) {
     const Ref type(PyType_FromSpec(&spec));
     if (!type || PyModule_AddObjectRef(module, name, type.get()) < 0) return nullptr;
-    return reinterpret_cast<PyTypeObject*>(Ref(type).release());  // for ever
+    return reinterpret_cast<PyTypeObject*>(Ref(type).release());  // never released
 }
 
 }  // namespace mge

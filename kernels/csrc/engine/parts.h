@@ -1,4 +1,4 @@
-// What each part adds to the module; false with a Python error set.
+// Each part's additions to the module; false with a Python error set.
 #pragma once
 #include <Python.h>
 

@@ -1,5 +1,5 @@
-// Public functions whose ops depend on nothing but the specs of their tensors and their other arguments: what
-// one call of them did is written down, and calls alike go from the arguments to the kernels without Python.
+// Public functions whose ops depend on nothing but the specs of their tensors and their other arguments: one
+// call is recorded, and equal calls go from the arguments to the kernels without Python.
 #include <Python.h>
 #include <structmember.h>
 
@@ -18,7 +18,7 @@ constexpr std::size_t kCalls = 256;  // remembered per function
 struct PublicCall {
     PyObject_HEAD vectorcallfunc vectorcall;
     PyObject *dict, *weak;
-    PyObject *plain, *learn, *fail;  // the call in Python; its recipe or None; errors with the call named
+    PyObject *plain, *learn, *fail;  // the call in Python; its recipe or None; errors that name the call
     CallMemo<Known>* memo;
 };
 
@@ -26,7 +26,7 @@ PublicCall* self_of(PyObject* object) { return reinterpret_cast<PublicCall*>(obj
 
 // ---------------------------------------------------------------- learning and replaying
 
-// Notes down what the function does for calls alike. False with an error set.
+// Records the ops of the function for equal calls. False with an error set.
 bool learn(PublicCall* self, const Given& given, Known& known, PyObject* kwnames) {
     const Ref written(
         PyObject_Vectorcall(self->learn, given.positional, static_cast<std::size_t>(given.count), kwnames));
@@ -85,7 +85,7 @@ PyObject* call(PyObject* object, PyObject* const* args, std::size_t flags, PyObj
     const auto hash = Key::hash(given, Options::kPlain);
     if (!hash) return PyErr_Occurred() ? nullptr : in_python();
     const std::shared_ptr<Known> known = self->memo->find(given, *hash);
-    if (!known) {  // learning takes longer than the call: not for one that comes only once
+    if (!known) {  // recording takes longer than the call: not at the first one
         if (PyErr_Occurred()) return nullptr;
         self->memo->insert(given, *hash, std::make_shared<Known>());
         return in_python();
@@ -142,7 +142,7 @@ void dealloc(PyObject* object) {
     Py_DECREF(type);
 }
 
-// As functions do: a method where it stands on a class.
+// As functions: a method as an attribute of a class.
 PyObject* bind(PyObject* self, PyObject* object, PyObject*) {
     return !object || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
 }

@@ -8,7 +8,7 @@ bool read_place(PyObject* number, std::size_t places, std::vector<std::size_t>& 
     all.push_back(PyLong_AsSize_t(number));
     if (PyErr_Occurred()) return false;
     if (all.back() < places) return true;
-    PyErr_SetString(PyExc_ValueError, "a recipe refers to a place that it does not have");
+    PyErr_SetString(PyExc_ValueError, "a recipe has no such place");
     return false;
 }
 
@@ -66,7 +66,7 @@ bool read_results(PyObject* results, std::size_t places, Recipe& recipe) {
     return true;
 }
 
-// Notes after which step the results of each can be let go: those of the call never.
+// Sets for each step the results that it uses last: they can be released then, those of the call never.
 void plan_release(Recipe& recipe) {
     std::vector<std::size_t> maker(recipe.given + recipe.constants.size(), kNowhere);  // of each place
     std::vector<std::size_t> last(recipe.steps.size());
@@ -101,7 +101,7 @@ bool Known::learn(PyObject* written, std::size_t given) {
             fresh.state = State::kRecipe;
         }
     }
-    if (state == State::kSeen) *this = std::move(fresh);  // another thread may have been faster
+    if (state == State::kSeen) *this = std::move(fresh);  // another thread may have set it already
     return true;
 }
 
@@ -156,7 +156,7 @@ bool Replay::put(std::size_t number, std::size_t place) {
         return true;
     }
     if (!PyTuple_Check(out) || static_cast<std::size_t>(PyTuple_GET_SIZE(out)) != step.results) {
-        PyErr_SetString(PyExc_ValueError, "an op gave another number of results than before");
+        PyErr_SetString(PyExc_ValueError, "the number of results of an op has changed");
         return false;
     }
     for (std::size_t i = 0; i < step.results; ++i)

@@ -1,5 +1,5 @@
-// Ops that were written down once, and are applied again without the Python that applied them first: those of
-// public functions and of gradient rules.
+// Recorded sequences of ops, applied again without the Python that applied them first: those of public
+// functions and of gradient rules.
 #pragma once
 #include <Python.h>
 
@@ -12,7 +12,7 @@
 
 namespace mge {
 
-// One op of a recipe. Its inputs are places: what is given, then the constants, then the results so far,
+// One op of a recipe. Its inputs are places: the arguments, then the constants, then the results so far,
 // those of an op with several one after the other.
 struct RecipeStep {
     Ref op;
@@ -20,8 +20,8 @@ struct RecipeStep {
     std::vector<PyObject*> names, values;
     std::vector<std::size_t> inputs;
     std::size_t results = 1;
-    bool several = false;              // the result is a tuple, also if there is one in it
-    std::vector<std::size_t> done;     // steps whose results nobody needs after this one
+    bool several = false;              // the result is a tuple, even of one
+    std::vector<std::size_t> done;     // steps whose results have their last use here
     std::weak_ptr<PreparedCall> call;  // the memo owns it: a gradient rule may apply the op it belongs to
     std::uint64_t generation = 0;
 
@@ -39,16 +39,16 @@ struct Recipe {
     std::size_t given = 0;
     std::vector<Ref> constants;
     std::vector<RecipeStep> steps;
-    std::vector<std::size_t> results;  // places of what the call gives; kNowhere for None
-    bool single = false;               // it gives the only result itself, no tuple
+    std::vector<std::size_t> results;  // places of the results of the call; kNowhere for None
+    bool single = false;               // the result is one value, no tuple
 };
 
-// What is known of calls alike.
+// The state of a recipe that is shared by equal calls.
 struct Known {
     enum class State { kSeen, kNever, kRecipe } state = State::kSeen;
     Recipe recipe;
 
-    // Reads what megengine.dispatch.notes wrote down for a call that is given so many things, None for one
+    // Reads the record that megengine.dispatch.notes made of a call with that many arguments; None for a call
     // that cannot be repeated. False with a Python error set.
     bool learn(PyObject* written, std::size_t given);
 };
@@ -63,10 +63,10 @@ class Replay {
     Replay(const Replay&) = delete;
     Replay& operator=(const Replay&) = delete;
 
-    // Where what is given has to be put; borrowed, null for what no step takes.
+    // Places of the arguments; borrowed, null for those that no step takes.
     PyObject** given() { return places_.data(); }
 
-    // What the call gives; null with a Python error set. Observers on the stack are shown every op.
+    // The result of the call; null with a Python error set. Observers on the stack receive every op.
     Ref run(PyObject* stack, Watch watch);
 
   private:
@@ -76,7 +76,7 @@ class Replay {
 
     Recipe& recipe_;
     std::array<PyObject*, Recipe::kMostPlaces> places_;  // each is set before it is read
-    std::array<PyObject*, Recipe::kMostSteps> results_;  // of the steps that ran; owned, null once let go
+    std::array<PyObject*, Recipe::kMostSteps> results_;  // of the steps that ran; owned, null once released
     std::size_t ran_ = 0;
 };
 

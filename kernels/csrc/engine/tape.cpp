@@ -17,8 +17,8 @@ using Tensors = std::unordered_map<PyObject*, Ref>;
 
 struct Tape {
     std::vector<TapeEntry> entries;
-    Tensors watched;  // keeps tensors alive, so that addresses stay theirs
-    Tensors sources;  // tensors told to watch -> what stands for the value they had then
+    Tensors watched;  // owns the tensors, so that addresses stay unique
+    Tensors sources;  // watched tensors -> the stand-in for their value at that time
 };
 
 struct TapeObject {
@@ -63,7 +63,7 @@ Ref replaced(const Ref& tuple, PyObject* old, PyObject* by, PyObject* also = nul
     return fresh;
 }
 
-// From now on `tensor` stands for `fresh`, and `old` for its value so far.
+// `tensor` stands for `fresh` after this, and `old` for its value so far.
 bool rebind(Tape& tape, PyObject* tensor, PyObject* fresh, PyObject* old) {
     if (lookup(tape.sources, tensor) == tensor) keep(tape.sources, tensor, old);
     if (lookup(tape.watched, tensor)) keep(tape.watched, old, old);
@@ -83,7 +83,7 @@ bool rebind(Tape& tape, PyObject* tensor, PyObject* fresh, PyObject* old) {
 
 class Sweep {
   public:
-    // Gradients are kept of what stands for the tensors of a tuple.
+    // Gradients are kept for the stand-ins of the tensors of a tuple.
     Sweep(Tape& tape, PyObject* tensors) : tape_(tape) {
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); ++i) {
             PyObject* tensor = PyTuple_GET_ITEM(tensors, i);
@@ -249,7 +249,7 @@ PyObject* py_set_tape(PyObject*, PyObject* args, PyObject* kwargs) {
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOO", const_cast<char**>(names), &p.learn, &p.pull_back,
                                      &p.refuse))
         return nullptr;
-    for (PyObject* part : {p.learn, p.pull_back, p.refuse}) Py_INCREF(part);  // for ever, as the module
+    for (PyObject* part : {p.learn, p.pull_back, p.refuse}) Py_INCREF(part);  // never released, as the module
     tape_parts = p;
     Py_RETURN_NONE;
 }
@@ -293,8 +293,8 @@ void dealloc(PyObject* object) {
 }
 
 PyMethodDef methods[] = {
-    {"watch", py_watch, METH_O, "Record what is computed from the tensor."},
-    {"watches", py_watches, METH_O, "Whether what is computed from the tensor is recorded."},
+    {"watch", py_watch, METH_O, "Record ops on the tensor and on values computed from it."},
+    {"watches", py_watches, METH_O, "Whether ops on the tensor are recorded."},
     {"gradients", as_c(py_gradients), METH_FASTCALL,
      "gradients(targets, seeds, tensors): the gradient or None for each tensor's first value; uses the tape "
      "up."},
@@ -307,7 +307,7 @@ PyMethodDef functions[] = {{"set_tape", as_c(py_set_tape), METH_VARARGS | METH_K
                            {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot slots[] = {
-    {Py_tp_doc, const_cast<char*>("What a tape consists of; megengine.autodiff.tape.Tape derives from it.")},
+    {Py_tp_doc, const_cast<char*>("The storage of a tape; megengine.autodiff.tape.Tape derives from it.")},
     {Py_tp_new, reinterpret_cast<void*>(make)},
     {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
     {Py_tp_clear, reinterpret_cast<void*>(clear)},

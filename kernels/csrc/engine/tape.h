@@ -10,7 +10,7 @@ namespace mge {
 
 bool is_tape(PyObject* object);
 
-// Writes one op down if it depends on a watched tensor. -1 with an error set.
+// Records an op that depends on a watched tensor. -1 with an error set.
 int record(PyObject* tape, const OpCall& op, const std::shared_ptr<PreparedCall>& call, PyObject* out);
 
 }  // namespace mge

@@ -43,7 +43,7 @@ void dealloc(PyObject* self) {
 
 PyMemberDef members[] = {
     {"_value", T_OBJECT, offsetof(TensorObject, value), 0, "The array; None while it is deferred."},
-    {"_spec", T_OBJECT, offsetof(TensorObject, spec), 0, "The spec; None until it is asked for."},
+    {"_spec", T_OBJECT, offsetof(TensorObject, spec), 0, "The spec; None until its first use."},
     {"_dtype", T_OBJECT, offsetof(TensorObject, dtype), 0, "The element type."},
     {"_device", T_OBJECT, offsetof(TensorObject, device), 0, "The name of the device."},
     {"_thunk", T_OBJECT, offsetof(TensorObject, thunk), 0, "Computes a deferred value; None without one."},
@@ -51,7 +51,7 @@ PyMemberDef members[] = {
 };
 
 PyType_Slot slots[] = {
-    {Py_tp_doc, const_cast<char*>("What a tensor consists of; megengine.tensor.Tensor derives from it.")},
+    {Py_tp_doc, const_cast<char*>("The storage of a tensor; megengine.tensor.Tensor derives from it.")},
     {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
     {Py_tp_clear, reinterpret_cast<void*>(clear)},
     {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
@@ -66,7 +66,7 @@ PyType_Spec type_spec = {"megengine.core._engine.TensorBase", sizeof(TensorObjec
 
 PyObject* spec_of(PyObject* tensor) {
     if (!known(fields(tensor)->spec)) {
-        static PyObject* name = PyUnicode_InternFromString("spec");  // the property keeps what it makes
+        static PyObject* name = PyUnicode_InternFromString("spec");  // the property stores its result
         PyObject* made = PyObject_GetAttr(tensor, name);
         if (!made) return nullptr;
         Py_DECREF(made);

@@ -1,11 +1,11 @@
 // The storage of megengine.tensor.Tensor: a Python base class whose attributes are fields, so that native
-// code reads and makes tensors without Python.
+// code reads and creates tensors without Python.
 #pragma once
 #include <Python.h>
 
 namespace mge {
 
-// A field that is NULL reads as None. `value` is None while it is deferred, `spec` until it is asked for.
+// A field that is NULL reads as None. `value` is None while it is deferred, `spec` until its first use.
 struct TensorObject {
     PyObject_HEAD PyObject *value, *spec, *dtype, *device, *thunk;
 };
@@ -16,7 +16,7 @@ inline bool is_tensor(PyObject* object) { return PyObject_TypeCheck(object, tens
 inline bool known(PyObject* field) { return field && field != Py_None; }
 inline TensorObject* fields(PyObject* tensor) { return reinterpret_cast<TensorObject*>(tensor); }
 
-// Borrowed; NULL with an error set if the spec cannot be made.
+// Borrowed; NULL with an error set if the spec cannot be created.
 PyObject* spec_of(PyObject* tensor);
 
 // A new reference to the array; computes a deferred value. NULL with an error set if that fails.

@@ -22,8 +22,8 @@ struct Waiting {
 };
 
 std::atomic<int> inside{0};   // threads that run kernels
-std::atomic<int> closing{0};  // threads that are about to fork
-thread_local int depth = 0;   // kernels of this thread, one in the other
+std::atomic<int> closing{0};  // threads before a fork
+thread_local int depth = 0;   // nested kernels of this thread
 Waiting* waiting = new Waiting;
 
 std::mutex* mutexes_lock = new std::mutex;
@@ -76,7 +76,7 @@ void open() {
     waiting->changed.notify_all();
 }
 
-// In the child of a fork: nobody else runs, and nobody will give back what was locked.
+// In the child of a fork: no other thread runs, and none will release a lock.
 void begin_child() {
     waiting = new Waiting;
     mutexes_lock = new std::mutex;

@@ -5,8 +5,8 @@
 
 namespace mge {
 
-// A mutex for what takes longer than one kernel: it may be held while another thread forks, and is free in
-// the child.
+// A mutex for work longer than one kernel: it may be held while another thread forks, and is free in the
+// child.
 class ForkMutex {
   public:
     ForkMutex();
@@ -22,7 +22,7 @@ class ForkMutex {
         owner_ = {};
         mutex_->unlock();
     }
-    // In a child. The old mutex may be locked for ever and is not destroyed.
+    // In a child. The old mutex may stay locked and is not destroyed.
     void renew() {
         if (owner_ != std::this_thread::get_id()) mutex_ = new std::mutex;
     }

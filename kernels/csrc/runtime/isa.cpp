@@ -41,7 +41,7 @@ Isa cap_from_environment() {
     const char* names[] = {"base", "sse41", "avx2", "avx512", "vnni", "amx"};
     for (int i = 0; i < 6; ++i)
         if (std::strcmp(text, names[i]) == 0) return static_cast<Isa>(i);
-    return Isa::kAmx;  // an unknown name is refused with a message by the Python side
+    return Isa::kAmx;  // unknown names are refused in Python, with a message
 }
 
 std::atomic<int>& cap() {

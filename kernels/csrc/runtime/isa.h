@@ -4,7 +4,7 @@ namespace mge {
 
 enum class Isa : int { kBase = 0, kSse41 = 1, kAvx2 = 2, kAvx512 = 3, kVnni = 4, kAmx = 5 };
 
-Isa detected_isa();         // what this machine has (and the operating system permits)
+Isa detected_isa();         // of this machine, as far as the operating system permits
 Isa active_isa();           // min(detected, cap)
 void set_isa_cap(Isa cap);  // tests lower the level with it; MEGENGINE_MAX_ISA sets the first value
 

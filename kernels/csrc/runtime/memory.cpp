@@ -1,6 +1,5 @@
-// Blocks of memory for large arrays that come back to a pool: the system gives fresh pages one fault at a
-// time, which costs as much as writing them. In use and kept together are hardly more than what was in use
-// lately.
+// A pool of memory blocks for large arrays: the system maps fresh pages one fault at a time, which costs as
+// much as writing them. Used and cached bytes together hardly exceed the recent peak of used bytes.
 #include "runtime/memory.h"
 
 #include <nanobind/nanobind.h>
@@ -21,7 +20,7 @@ namespace mge {
 namespace {
 
 constexpr std::size_t kAlign = 4096, kLeast = 64u << 20;
-constexpr int kWindow = 4096;  // "lately": this many blocks taken, or up to twice as many
+constexpr int kWindow = 4096;  // "recent": this many allocations, or up to twice as many
 
 class Blocks {
   public:
@@ -36,7 +35,7 @@ class Blocks {
                 use(p, size);
                 return p;
             }
-            shrink(bytes);  // what is kept has another size: room for the new block
+            shrink(bytes);  // cached blocks have other sizes: room for the new one
         }
         void* p = fresh(bytes);
         const std::lock_guard lock(mutex_);
@@ -44,7 +43,7 @@ class Blocks {
         return p;
     }
 
-    // Kept for the next array: a loop that takes the same again every time gets no fresh page.
+    // Cached for the next array: a loop with the same sizes gets no fresh page.
     void give(void* p) {
         const std::lock_guard lock(mutex_);
         const auto found = sizes_.find(p);
@@ -75,7 +74,7 @@ class Blocks {
         return live_;
     }
 
-    // The most bytes in use, and in use or kept, since they were reset.
+    // Peak bytes used, and used or cached, since the last reset.
     std::pair<std::size_t, std::size_t> peaks() {
         const std::lock_guard lock(mutex_);
         return {peak_live_, peak_held_};
@@ -100,7 +99,7 @@ class Blocks {
         peak_held_ = std::max(peak_held_, live_ + kept_);
     }
 
-    // Gives kept blocks back to the system until `more` bytes could come into use.
+    // Frees cached blocks until `more` bytes fit below the limit.
     void shrink(std::size_t more) {
         const std::size_t lately = std::max(before_, most_);
         const std::size_t limit = std::max(lately + lately / 8, live_ + kLeast);  // an eighth: sizes differ
@@ -112,7 +111,7 @@ class Blocks {
         }
     }
 
-    // From the system and back to it at once: a general allocator would keep what the pool gives up.
+    // Straight from the system and back: a general allocator would cache the blocks that the pool frees.
     static void* fresh(std::size_t bytes) {
         void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (p == MAP_FAILED) throw std::bad_alloc();
@@ -126,7 +125,7 @@ class Blocks {
     std::size_t live_ = 0, kept_ = 0;
     std::size_t peak_live_ = 0, peak_held_ = 0;
     std::size_t most_ = 0,
-                before_ = 0;  // largest live_ in this window of taken blocks, and in the one before
+                before_ = 0;  // largest live_ in this window of allocations, and in the one before
     std::size_t taken_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Blocks of memory that come back to a pool; aligned to pages.
+// Blocks of memory from a pool; aligned to pages.
 #pragma once
 #include <cstddef>
 

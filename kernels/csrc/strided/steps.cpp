@@ -69,8 +69,8 @@ class MoveStep final : public Step {
     T value_;
 };
 
-// moves: (source, target, from, to), shape, strides of the target, strides of the source; fill: bytes of the
-// buffer `filled` that are set to `value` first
+// moves: (source, target, from, to), shape, strides of the target, strides of the source; `bytes` of the
+// buffer `filled` are set to `value` first
 nb::object move_step(int item, const std::vector<Lengths>& places, const std::vector<Lengths>& shapes,
                      const std::vector<Lengths>& to_strides, const std::vector<Lengths>& from_strides,
                      std::size_t filled, std::size_t bytes, std::uint64_t value) {

@@ -1,4 +1,4 @@
-// What training adds to the float kernels: batch statistics, and gradients of layers that are memory-bound.
+// Kernels of training: batch statistics, and gradients of memory-bound layers.
 // Channels are the last axis; one table per instruction set, all with the same results.
 #pragma once
 #include <cstdint>

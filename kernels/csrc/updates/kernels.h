@@ -5,12 +5,12 @@
 
 namespace mge {
 
-// What the rules take from `Update::scalars`, in this order:
+// `Update::scalars` of each rule, in this order:
 //   kSgd       lr
 //   kMomentum  lr, momentum                                         state: v
 //   kNesterov  lr, momentum                                         state: v
 //   kAdam      b1, 1 - b1, b2, 1 - b2, root factor, eps, ratio factor, keep    state: m, v
-//   kMoments   the first seven of kAdam, decay; gives the direction, not the new value    state: m, v
+//   kMoments   the first seven of kAdam, decay; the result is the direction, not the new value    state: m, v
 //   kAdagrad   rate, eps                                            state: sum
 //   kAdadelta  lr, rho, 1 - rho, eps                                state: v, past
 enum class Rule : int { kSgd, kMomentum, kNesterov, kAdam, kMoments, kAdagrad, kAdadelta };
