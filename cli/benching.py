@@ -69,9 +69,7 @@ def bench(
         ("model", "ms", "to the first"),
         rows,
     )
-    out.result(
-        {"threads": threads, "rounds": rounds, "models": [{"model": n, "ms": m, "ratio": r} for n, m, r in rows]}
-    )
+    out.result({"threads": threads, "rounds": rounds, "models": [dict(model=n, ms=m, ratio=r) for n, m, r in rows]})
 
 
 def _first(reader: Reader) -> tuple[np.ndarray, ...]:

@@ -61,9 +61,7 @@ class Measured:
 @click.command()
 @path_option("-o", "--output", default=Path("demo-out/report.html"), show_default=True, help="The HTML page to write.")
 @click.option("--network", "names", multiple=True, type=click.Choice(list(NETWORKS)), help="Only this one; repeat.")
-@click.option(
-    "--views", type=click.Choice(["plain", "all"]), default="plain", show_default=True, help="1 or 8 a photo."
-)
+@click.option("--views", type=click.Choice(["plain", "all"]), default="plain", show_default=True, help="1 or 8 each.")
 @click.option("--verify-pictures", type=click.IntRange(1), default=4, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=30, show_default=True, help="Rounds of timing.")
 @overwrite_option
@@ -131,9 +129,7 @@ def _page(measured: list[Measured], photos: PhotoSet) -> str:
         scores = [HEADER, *one.rows()]
         more = {"scores": scores, "plan": one.plan, "verify": verify_line(one.verify), "exact": one.verify.exact}
         sections.append(quantizing.section(one.network.title, one.model, one.analysis, facts=facts, **more))
-    recipe = quantizing.recipe_of(
-        QuantConfig(), f"{counted(len(photos.calibration), 'photograph')}, disjoint from the evaluated"
-    )
+    recipe = quantizing.recipe_of(QuantConfig(), f"{counted(len(photos.calibration), 'photograph')}, not evaluated")
     prepared = {f"pictures of {m.network.title}": str(m.network.recipe.describe()) for m in measured}
     noise = f"{counted(len(photos.evaluation), 'picture')}: read top-1 together with the agreement and the SQNR"
     return report.render("Float and exact int8", sections, recipe={**recipe, **prepared}, lines=[photos.line, noise])

@@ -80,9 +80,7 @@ def shape_text(shape: list[int]) -> str:
 @click.command(epilog=examples("inspect net.onnx", "inspect net.tm --calls --find 'conv*' --json"))
 @click.argument("model")
 @click.option("--calls", is_flag=True, help="List the calls as the model makes them, submodules opened, not ops.")
-@click.option(
-    "--find", metavar="PATTERN", help="List only layers whose name, path, module or op matches; * stands for anything."
-)
+@click.option("--find", metavar="PATTERN", help="List only layers with this name, path, module or op; * is anything.")
 @graph_option
 @shape_option
 @common
@@ -158,13 +156,9 @@ ENGINES = ("own", "dot", "neato", "fdp", "sfdp", "circo", "twopi")  # our layout
 @click.argument("model")
 @path_option("-o", "--output", required=True, help=f"File to write: {', '.join(KINDS)}.")
 @click.option("--ops", is_flag=True, help="Draw the ops that the model runs, not the calls that it makes.")
-@click.option(
-    "--module", "path", metavar="PATH", help="Draw only what is at a path: layer1.0, 'layer*.conv1', a value's name."
-)
+@click.option("--module", "path", metavar="PATH", help="Draw only one path: layer1.0, 'layer*.conv1', a value's name.")
 @click.option("--depth", type=click.IntRange(0), metavar="N", help="Levels of modules to open; not for .html.")
-@click.option(
-    "--engine", type=click.Choice(ENGINES), help="What lays out pictures: this package or a program of Graphviz."
-)
+@click.option("--engine", type=click.Choice(ENGINES), help="What lays out pictures: this package or Graphviz.")
 @overwrite_option
 @graph_option
 @shape_option

@@ -30,9 +30,7 @@ class ShapeOption(click.ParamType):
 
     name = "[NAME=]N,C,H,W"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, tuple[int, ...]]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, tuple]:
         """A pair of name ("" for the only input) and shape."""
         if isinstance(value, tuple):
             return value
@@ -64,9 +62,7 @@ graph_option = click.option(
 )
 
 
-def load_model(
-    source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = (), number: int | None = None
-) -> TracedModule:
+def load_model(source: str, shapes: tuple[tuple[str, tuple], ...] = (), number: int | None = None) -> TracedModule:
     """An op-level graph of the model, or of one of its graphs. Raises as `load_calls` and `chosen_graph`."""
     return lower(chosen_graph(load_calls(source, shapes), number))
 
@@ -88,7 +84,7 @@ def chosen_graph(model: TracedModule, number: int | None) -> InternalGraph:
     return graphs[number - 1]
 
 
-def load_calls(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> TracedModule:
+def load_calls(source: str, shapes: tuple[tuple[str, tuple], ...] = ()) -> TracedModule:
     """The calls of a .tm file or a function, the ops of other files. Raises OptionError and FileFormatError."""
     by_name = dict(shapes)
     path = Path(source)

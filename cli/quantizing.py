@@ -16,7 +16,7 @@ def quantize_with_progress(model: TracedModule, data: Any, config: QuantConfig, 
     """Run the pipeline; the bar counts the batches of each pass over the data."""
     with out.progress(what, None) as bar:
         return quantize_model(
-            model, data, config, progress=lambda stage, done, total: bar.show(f"{what}: {stage}", done, total)
+            model, data, config, progress=lambda stage, *counts: bar.show(f"{what}: {stage}", *counts)
         )
 
 

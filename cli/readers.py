@@ -90,9 +90,7 @@ def check_batch(batch: Batch, slots: Sequence[Slot], where: str) -> Batch:
     Raises ShapeError or DTypeError for what does not fit, and FileFormatError for NaN and infinity.
     """
     if len(batch) != len(slots):
-        raise ShapeError(
-            f"{where}: {counted(len(batch), 'array')}; expected {len(slots)}, one for each input of the network"
-        )
+        raise ShapeError(f"{where}: {counted(len(batch), 'array')}; expected {len(slots)}, one for each network input")
     return tuple(_checked_array(array, slot, where) for array, slot in zip(batch, slots, strict=True))
 
 
@@ -156,9 +154,7 @@ def _array_reader(source: str, slots: Sequence[Slot], how: Recipe | None) -> Rea
         raise ShapeError(f"data {path}: unequal numbers of samples, {sorted(counts)}; expected one")
     samples, batch = counts.pop(), slots[0].shape[0] if slots and slots[0].shape else 1
     if samples < batch:
-        raise ShapeError(
-            f"data {path}: {counted(samples, 'sample')}, the network takes {batch} at once; give more data"
-        )
+        raise ShapeError(f"data {path}: {counted(samples, 'sample')}, the network takes {batch} at once; add more")
 
     def start() -> Iterator[Batch]:
         for first in range(0, samples - batch + 1, batch):
@@ -192,9 +188,7 @@ def _npz(path: Path, inputs: int) -> list[np.ndarray]:
     if not all(isinstance(array, np.ndarray) for array in arrays):
         raise FileFormatError(f"data {path}: not a readable .npz file (an entry is not an array)")
     if len(arrays) != inputs:
-        raise ShapeError(
-            f"data {path}: {counted(len(arrays), 'array')}; expected {inputs}, one for each input of the network"
-        )
+        raise ShapeError(f"data {path}: {counted(len(arrays), 'array')}; expected {inputs}, one for each network input")
     if any(array.ndim == 0 for array in arrays):
         raise ShapeError(f"data {path}: a single number; expected samples along the first axis")
     return arrays

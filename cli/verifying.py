@@ -64,9 +64,7 @@ def verify(
     source = data_of(data, preprocess, samples or 8, traced, out)
     reader = source.reader
     with out.progress("verify", reader.count) as bar:
-        result = check(
-            traced, reader, threads=threads, progress=lambda stage, done, total: bar.show(stage, done, total)
-        )
+        result = check(traced, reader, threads=threads, progress=bar.show)
     rows = [(run.run, run.values, run.steps, run.node or None, run.op or None) for run in result.runs]
     out.table("Against the specification", ("run", "values that differ", "steps", "first node", "op"), rows)
     out.say(verify_line(result))

@@ -23,8 +23,6 @@ Constants = dict[int, np.ndarray]
 ADD, _REQUANTIZE, _QUANTIZE, _DEQUANTIZE, MULTIPLY, LARGER, SMALLER = range(7)  # the native enumeration
 _WEIGHTS = (1, 2, 3, 4)  # w, b, M, B of qconv2d and qlinear
 
-# ---------------------------------------------------------------- arguments of steps
-
 
 def _is_signed(dtype: DType) -> int:
     return int(known_quantized(dtype).storage == np.int8)
@@ -59,9 +57,6 @@ def _eight_bits(*dtypes: Any) -> str | None:
         if not isinstance(dtype, QuantizedDType) or dtype.itemsize != 1 or dtype.axis is not None:
             return f"{dtype} is not an 8-bit type with one scale"
     return None
-
-
-# ---------------------------------------------------------------- convolution and linear
 
 
 def _conv_window(problem: Problem) -> tuple[list[int], list[int]]:
@@ -140,9 +135,6 @@ def _depthwise_full(problem: Problem) -> str | None:
     if channels < 0.8 * (-(-channels // 64) * 64):
         return f"oneDNN is faster where it is usable ({counted(channels, 'channel')} fill blocks of 64 badly)"
     return _depthwise_usable(problem)
-
-
-# ---------------------------------------------------------------- elementwise
 
 
 def _elementwise(problem: Problem, kind: int, clamp: list[int], ra: float, rb: float, threads: int) -> Any:
@@ -237,9 +229,6 @@ def _from_eight_bits(problem: Problem) -> str | None:
     return _eight_bits(problem.inputs[0].dtype) or usable_size(problem)
 
 
-# ---------------------------------------------------------------- pooling
-
-
 def _pool(problem: Problem, window: list[int], scale: float, clamp: list[int], threads: int, **options: Any) -> Any:
     c = problem.inputs[0].shape[1]
     oh, ow = problem.outputs[0].shape[2:] if problem.outputs[0].ndim == 4 else (1, 1)
@@ -292,9 +281,6 @@ def _mean_usable(problem: Problem) -> str | None:
     return to_eight_bits(problem)
 
 
-# ---------------------------------------------------------------- eager calls
-
-
 def _run_quantize(problem: Problem, x: np.ndarray) -> np.ndarray:
     """NCHW pictures are converted to NHWC in the same pass."""
     if x.ndim != 4 or not x.flags.c_contiguous:
@@ -323,8 +309,6 @@ def _fake_quant_usable(problem: Problem) -> str | None:
         return "more than 16 bits"
     return usable_size(problem)
 
-
-# ---------------------------------------------------------------- kernels
 
 _depthwise_step = functools.partial(_conv_step, depthwise=True)
 _dense_step = functools.partial(_conv_step, depthwise=False)

@@ -68,9 +68,6 @@ def _missing(problem: Problem) -> str | None:
     return long_steps(problem)
 
 
-# ---------------------------------------------------------------- float
-
-
 def _float_usable(problem: Problem) -> str | None:
     if any(s.dtype != _F32 for s in problem.inputs):
         return f"float32 only, got {', '.join(str(s.dtype) for s in problem.inputs)}"
@@ -186,9 +183,6 @@ def _pool_step(problem: Problem, constants: dict[int, np.ndarray], threads: int)
     )
 
 
-# ---------------------------------------------------------------- gradients
-
-
 Geometry = tuple[list[Any], int, list[Any]]
 
 
@@ -247,9 +241,6 @@ def _data_gradient(problem: Problem, ct: np.ndarray, w: np.ndarray) -> np.ndarra
     out = empty_for_step(problem.outputs[0])
     _core.run_step(_gradient_step(problem, isa.active()), [to_step(ct), _dense(w), out])
     return from_step(out)
-
-
-# ---------------------------------------------------------------- integers
 
 
 def _storage(dtype: Any) -> str:

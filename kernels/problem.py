@@ -58,9 +58,7 @@ class Problem:
     attrs: Attrs
     _hash: int = field(compare=False, repr=False)  # every eager call of a step needs it
 
-    def __init__(
-        self, op: str, inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec], attrs: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, op: str, inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec], attrs: Mapping) -> None:
         object.__setattr__(self, "op", op)
         object.__setattr__(self, "inputs", tuple(inputs))
         object.__setattr__(self, "outputs", tuple(outputs))

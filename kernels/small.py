@@ -1,4 +1,4 @@
-"""Own kernels for eager calls of small tensors, without conversion of layouts, packing, or Python in between."""
+"""Own kernels for eager calls of small tensors: no conversion of layouts, no packing, no Python on the way."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from megengine.kernels.problem import Problem, float32_only
 from megengine.kernels.reference.order import too_much
 from megengine.kernels.strided import MOVES, flat_step
 
-_MOST_ELEMENTS = 1 << 14  # of a result or a sum; for more, the work takes longer than NumPy's call
-_MOST_PRODUCTS = 1 << 16  # of a convolution; for more, oneDNN's conversions are worth their time
+_MOST_ELEMENTS = 1 << 14  # of a result, or a sum: beyond, the work takes longer than NumPy's call
+_MOST_PRODUCTS = 1 << 16  # of a convolution: beyond, oneDNN's conversions are worth it
 _MOST_STRIDE = 8
 _MOST_PARTS = 24  # joined or split; the limit of the native call
 
@@ -54,7 +54,7 @@ def _few_summed(problem: Problem) -> str | None:
 
 
 def _sum_step(problem: Problem, *, averaged: bool = False) -> Any:
-    """Adjacent axes that are all summed, or all kept, form one run."""
+    """Neighbouring axes that are all summed up, or all kept, are one run."""
     x, axes = problem.inputs[0], problem.attrs.axis
     summed = {a % x.ndim for a in (range(x.ndim) if axes is None else np.atleast_1d(axes).tolist())}
     runs: list[tuple[int, bool]] = []
@@ -82,7 +82,7 @@ def _small_matmul(problem: Problem) -> str | None:
 def _matmul_step(problem: Problem) -> Any:
     (a, b), out, attrs = problem.inputs, problem.outputs[0], problem.attrs
     leading = out.shape[:-2]
-    # where the factors of each matrix of the result begin
+    # of each matrix of the result, where its factors begin
     places = [
         np.broadcast_to(np.arange(s.size, step=s.shape[-1] * s.shape[-2]).reshape(s.shape[:-2]), leading).ravel()
         for s in (a, b)

@@ -63,9 +63,9 @@ def _full_sync() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    found = late.part(__name__, name)  # imported when it is first named
-    if found is not None:
-        return found
+    part = late.part(__name__, name)  # imported when it is first named
+    if part is not None:
+        return part
     if name == "cgtools":  # MegEngine's short name
         return importlib.import_module("megengine.utils.comp_graph_tools")
     raise absent.missing(__name__, name)

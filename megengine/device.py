@@ -174,13 +174,13 @@ def default_device() -> str:
 def set_default_device(device: str = "xpux") -> None:
     """Set the device of tensors created without one, for the whole process."""
     try:
-        found = normalize(device)
+        name = normalize(device)
     except (ArgumentError, DeviceError) as exc:
         exc.add_note("while calling set_default_device")
         raise
     if device.startswith("multithread"):
         warn_once(f"device {device!r}", "eager calls take one thread; compiled plans take several: threads=")
-    _default[:] = str.__str__(device), found
+    _default[:] = str.__str__(device), name
 
 
 def is_rocm_available() -> bool:

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from megengine.core.exports import own_names
-
 _NAME = "megengine"
 _FORMAT = "%(asctime)s %(levelname)s %(message)s"
 _outside: dict[str, logging.Logger] = {}  # loggers of scripts, which share level and handlers with the package's
@@ -88,4 +86,7 @@ def replace_mgb_log_level(level: int | str) -> Iterator[None]:
         yield
 
 
-__all__ = own_names(globals())
+__all__ = [
+    *("MegBrainLogFormatter", "MegEngineLogFormatter", "enable_debug_log", "get_logger", "replace_mgb_log_level"),
+    *("set_log_file", "set_log_level", "set_mgb_log_level"),
+]

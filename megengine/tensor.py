@@ -75,9 +75,9 @@ def _refuse_unfit(array: np.ndarray, dtype: DType, *, is_array: bool) -> None:
         low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
     else:
         return
-    for found in (array.min(), array.max()):
-        if not low <= found <= high:
-            raise DTypeError(f"tensor: {found} does not fit {dtype}; expected integers in [{low}, {high}]")
+    for extreme in (array.min(), array.max()):
+        if not low <= extreme <= high:
+            raise DTypeError(f"tensor: {extreme} does not fit {dtype}; expected integers in [{low}, {high}]")
 
 
 def _called(kind: type) -> str:

@@ -65,9 +65,9 @@ def convolution(
     out = win.shape[2 : 2 + axes]
     cols = win.reshape(n, groups, w.shape[1], *out, *kernel)
     cols = np.moveaxis(np.moveaxis(cols, 1, 0), 2, 2 + axes).reshape(groups, n * math.prod(out), depth)
-    made = np.matmul(cols, w.reshape(groups, o // groups, depth).transpose(0, 2, 1))
-    made = made.reshape(groups, n, math.prod(out), o // groups).transpose(1, 0, 3, 2).reshape(n, o, *out)
-    return made if b is None else made + b.reshape(1, -1, *(1,) * axes)
+    y = np.matmul(cols, w.reshape(groups, o // groups, depth).transpose(0, 2, 1))
+    y = y.reshape(groups, n, math.prod(out), o // groups).transpose(1, 0, 3, 2).reshape(n, o, *out)
+    return y if b is None else y + b.reshape(1, -1, *(1,) * axes)
 
 
 def backward_data(

@@ -16,8 +16,6 @@ from megengine.kernels.reference.conv import Pairs, out_length, windows
 f32 = np.float32
 _EXACT_F32 = 2**24  # float32 holds every integer up to here
 
-# ---------------------------------------------------------------- constants of a layer
-
 
 def multiplier(s_x: Any, s_w: Any, s_y: Any) -> np.ndarray:
     """M = fl32(fl32(s_x * s_w) / s_y), one per output channel."""
@@ -38,9 +36,6 @@ def cut16(value: Any) -> np.float32:
     """A ratio rounded to 16 significant bits: its product with any 8-bit magnitude is exact in float32."""
     mantissa, exponent = np.frexp(np.float64(value))
     return f32(np.ldexp(np.rint(mantissa * 65536.0), int(exponent) - 16))
-
-
-# ---------------------------------------------------------------- real <-> integer
 
 
 def along(values: Any, axis: int | None, ndim: int) -> np.ndarray:
@@ -75,9 +70,6 @@ def convert(x: np.ndarray, factor: Any, z: int, qmin: int, qmax: int, storage: A
         t = np.trunc(t + np.copysign(f32(0.5), t)).astype(np.float64)
     t = np.fmin(np.fmax(t, qmin - z), qmax - z)
     return (t.astype(np.int64) + z).astype(storage)
-
-
-# ---------------------------------------------------------------- epilogue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +109,6 @@ def epilogue(
     if residual is not None:
         t += residual.astype(f32) * f32(ratio)
     return t if np.dtype(out.dtype) == np.float32 else _finish(t, out)
-
-
-# ---------------------------------------------------------------- accumulators
 
 
 def _product_dtype(w: np.ndarray, x: np.ndarray) -> type:
@@ -266,7 +255,7 @@ def lookup(x: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 
 def make_table(
-    fn: Callable[[np.ndarray], np.ndarray], storage: Any, s_x: float, z_x: int, s_y: float, out: Output
+    fn: Callable[..., np.ndarray], storage: Any, s_x: float, z_x: int, s_y: float, out: Output
 ) -> np.ndarray:
     """The 256 outputs of a scalar function of float64, for u8 or s8 input."""
     info = np.iinfo(storage)

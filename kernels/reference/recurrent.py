@@ -168,9 +168,7 @@ def recurrent(
     return m.stack(outputs, 1), *(m.stack(parts, 0) for parts in zip(*last, strict=True))
 
 
-def _scan(
-    m: Maths, step: Callable[..., tuple], sums: Any, states: tuple, lengths: Any, *, backwards: bool
-) -> tuple[list[Any], tuple]:
+def _scan(m: Maths, step: Any, sums: Any, states: tuple, lengths: Any, *, backwards: bool) -> tuple[list[Any], tuple]:
     """The outputs in the order of time, and the last states; samples that are shorter keep their state behind."""
     ys = []
     times = range(sums.shape[0])

@@ -102,9 +102,7 @@ def jvp(function: Callable[..., Any], primals: Sequence[Tensor], tangents: Seque
         if wrong:
             raise ArgumentError(f"jvp: {name} hold {wrong[0]}; expected tensors")
     if len(primals) != len(tangents):
-        raise GradientError(
-            f"jvp: {counted(len(primals), 'primal')} and {counted(len(tangents), 'tangent')}; expected as many"
-        )
+        raise GradientError(f"jvp: {counted(len(primals), 'primal')} and {counted(len(tangents), 'tangent')}")
     forward = Forward()
     # copies, since one tensor may be passed twice; recorded, so that outer tapes see their origin
     inputs = [apply("reshape", p, shape=p.spec.shape) for p in primals]

@@ -131,9 +131,7 @@ class GradManager:
             _backwarding.reset(token)
             self._tape = None
 
-    def _gradients(
-        self, tape: Tape, targets: list[Tensor], seeds: list[Tensor], taken: set[int]
-    ) -> list[tuple[Tensor, Tensor]]:
+    def _gradients(self, tape: Tape, targets: list, seeds: list, taken: set[int]) -> list[tuple[Tensor, Tensor]]:
         """Each attached tensor that the targets depend on, and its gradient as the callbacks leave it."""
         attached, results = self._alive(), []
         grads = tape.gradients(targets, seeds, [t for t, _ in attached])
@@ -155,9 +153,7 @@ class GradManager:
             return list(map(_ones, targets))
         seeds = tensors_of("dy", dy)
         if len(seeds) != len(targets):
-            raise GradientError(
-                f"backward: {counted(len(targets), 'target')} and {counted(len(seeds), 'cotangent')}; expected as many"
-            )
+            raise GradientError(f"backward: {counted(len(targets), 'target')} and {counted(len(seeds), 'cotangent')}")
         return seeds
 
     def __enter__(self) -> GradManager:

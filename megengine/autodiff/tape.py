@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
         def watch(self, tensor: Tensor) -> None: ...
         def watches(self, tensor: Tensor) -> bool: ...
-        def gradients(
-            self, targets: list[Tensor], seeds: list[Tensor], tensors: list[Tensor]
-        ) -> list[Tensor | None]: ...
+        def gradients(self, targets: list, seeds: list, tensors: list) -> list[Tensor | None]: ...
         def _add(self, entry: Context) -> None: ...
         def _rebind(self, tensor: Tensor, new: Tensor, old: Tensor) -> None: ...
 else:
@@ -52,9 +50,7 @@ class Tape(_Base, Listener):
         if any(needs):
             self.add(op.name, op.vjp, tensors, out if isinstance(out, tuple) else (out,), attrs, needs)
 
-    def add(
-        self, name: str, vjp: Any, inputs: tuple, outputs: tuple[Tensor, ...], attrs: dict[str, Any], needs: tuple
-    ) -> None:
+    def add(self, name: str, vjp: Any, inputs: tuple, outputs: tuple, attrs: dict[str, Any], needs: tuple) -> None:
         """Record one op; its float results are watched from now on."""
         if any(is_differentiable(t.dtype) for t in outputs):
             self._add(Context(inputs, outputs, attrs, needs, name, vjp))

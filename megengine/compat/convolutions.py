@@ -145,9 +145,6 @@ refused_op(
     **_OPTIONS,
 )
 
-
-# ---------------------------------------------------------------- windows
-
 _POOLING_MODE = choice("Pooling.Mode", "MAX AVERAGE AVERAGE_COUNT_EXCLUDE_PADDING")
 
 

@@ -68,9 +68,7 @@ class Grad:
         targets = [ys] if isinstance(ys, Tensor) else list(ys)
         seeds = [ones_like(y) for y in targets] if dys is None else [dys] if isinstance(dys, Tensor) else list(dys)
         if len(seeds) != len(targets):
-            raise GradientError(
-                f"Grad: {counted(len(targets), 'target')} and {counted(len(seeds), 'cotangent')}; expected as many"
-            )
+            raise GradientError(f"Grad: {counted(len(targets), 'target')} and {counted(len(seeds), 'cotangent')}")
         self._close()
         grads = tape.gradients(targets, seeds, [tensor for tensor, _ in self._wanted])
         for (_, callback), grad in zip(self._wanted, grads, strict=True):

@@ -158,9 +158,6 @@ refused_op(
     **{"seed": 0, "attn_prob": 0.0, "out_prob": 0.0, "handle": 0},
 )
 
-
-# ---------------------------------------------------------------- quantization
-
 _LIMITS = {"qmin": -(2**31), "qmax": 2**31 - 1}
 
 
@@ -203,8 +200,6 @@ def LAMBUpdate(op: Any, m: Tensor, v: Tensor, parameter: Tensor, grad: Tensor) -
         ratio = ours / theirs if ours > 0 and theirs > 0 else 1.0
     return m, v, parameter - op.lr * ratio * change
 
-
-# ---------------------------------------------------------------- random numbers
 
 _handles: dict[int, random.RNG] = {}
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from megengine.core.dtype import DType, as_dtype
+from megengine.core.dtype import as_dtype
 from megengine.core.errors import ArgumentError, OptionError, ShapeError, brief, nearest
 from megengine.core.text import counted
 from megengine.dispatch import opdefs
@@ -128,7 +128,9 @@ def _checked(kind: type[OpDef], name: str, value: Any) -> Any:
     default = kind._defaults[name]
     what = f"{kind.__name__}: {name} is {brief(value)}"
     if name in ("dtype", "output_dtypes"):
-        return None if value is None else _native(as_dtype(value))
+        dtype = None if value is None else as_dtype(value)
+        # without the byte order that a file names
+        return dtype.newbyteorder("=") if isinstance(dtype, np.dtype) and dtype.kind in "biufc" else dtype
     if isinstance(default, Choice):
         word = value[0] if isinstance(value, (tuple, list)) and len(value) == 1 else value
         try:
@@ -147,18 +149,10 @@ def _checked(kind: type[OpDef], name: str, value: Any) -> Any:
     return type(default)(value) if number is not None else str(value)
 
 
-def _native(dtype: DType) -> DType:
-    """The dtype without the byte order that a file names."""
-    return dtype.newbyteorder("=") if isinstance(dtype, np.dtype) and dtype.kind in "biufc" else dtype
-
-
 def _plain(value: Any) -> Any:
     if not isinstance(value, Choice):
         return value
     return (value.value,) if type(value).__name__ == "Strategy" else value.value
-
-
-# ---------------------------------------------------------------- applying
 
 
 def apply(op: OpDef, *inputs: Any) -> tuple[Any, ...]:

@@ -134,9 +134,6 @@ def ParamPackSplit(op: Any, x: Tensor) -> tuple[Tensor, ...]:
     return tuple(F.reshape(x[start:stop], tuple(shape)) for start, stop, shape in starts)
 
 
-# ---------------------------------------------------------------- reductions
-
-
 @op_class(
     mode=choice("Reduce.Mode", "SUM SUM_SQR PRODUCT MIN MAX MEAN"),
     axis=LARGEST,
@@ -207,9 +204,6 @@ def Softmax(op: Any, x: Tensor) -> Tensor:
 def CondTake(op: Any, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Elements where a mask is true, and their positions in the flat tensor; both flat."""
     return F.cond_take(mask, x)
-
-
-# ---------------------------------------------------------------- matrices
 
 
 @op_class(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import opcode
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -74,15 +73,13 @@ def reason(name: str) -> str:
     return "" if best is None else REASONS[best]
 
 
-def missing(
-    module: str, name: str, known: Callable[[], Iterable[str]] | None = None
-) -> MissingNameError | MissingImportError:
+def missing(module: str, name: str, known: Callable[[], Any] | None = None) -> MissingNameError | MissingImportError:
     """The error for a name that a module lacks, with the reason if it is a name of MegEngine, else the nearest name.
 
     The `__getattr__` of the module, or `refuse`, raises it. `known()` are names to search, by default the module's
     public ones.
     """
-    known = partial(_public, module) if known is None else known
+    known = known or (lambda: [n for n in dir(sys.modules[module]) if not n.startswith("_")])
     inside = module.startswith("megengine.core") and not name.startswith("__")
     why = reason(f"{module}.{name}") if inside or not name.startswith("_") else ""
     if _importing(sys._getframe(2)):
@@ -97,10 +94,6 @@ def missing(
 def refuse(module: str, name: str) -> NoReturn:
     """Raise the error of `missing`: a module sets `__getattr__ = partial(refuse, __name__)`."""
     raise missing(module, name)
-
-
-def _public(module: str) -> list[str]:
-    return [n for n in dir(sys.modules[module]) if not n.startswith("_")]
 
 
 def _importing(frame: FrameType) -> bool:

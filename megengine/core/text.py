@@ -10,8 +10,8 @@ def printable(text: str, *, keep: str = "\n\t", mark: str = "") -> str:
     """
     if text.isprintable():
         return text
-    hidden = {ord(c): mark or _escape(c) for c in set(text) if not c.isprintable() and c not in keep}
-    return text.translate(hidden)
+    hidden = {c for c in text if not c.isprintable() and c not in keep}
+    return text.translate({ord(c): mark or c.encode("unicode_escape").decode("ascii") for c in hidden})
 
 
 def one_line(text: str) -> str:
@@ -30,7 +30,3 @@ def plural(word: str) -> str:
 def counted(count: float, word: str, spec: str = "") -> str:
     """1 layer, 2 layers: a number, formatted by `spec`, and the word in singular or plural."""
     return f"{count:{spec}} {word if count == 1 else plural(word)}"
-
-
-def _escape(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")

@@ -34,9 +34,7 @@ class Interposer:
     holds_draws = True
     looks_inside = False
 
-    def apply(
-        self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Result]
-    ) -> Result:
+    def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict, proceed: Callable[..., Result]) -> Result:
         """Handle one op; `proceed(tensors)` runs the next interposer or the kernels."""
         raise NotImplementedError
 
@@ -54,9 +52,7 @@ class Listener(Interposer):
         """Observe one op after it ran. Must not apply an op."""
         raise NotImplementedError
 
-    def apply(
-        self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Result]
-    ) -> Result:
+    def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict, proceed: Callable[..., Result]) -> Result:
         """Run the op, then observe it: the path while other interposers are active."""
         out = proceed()
         self.observe(op, tensors, attrs, out)

@@ -22,9 +22,7 @@ _states: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 _calls: dict[str, Callable[[dict[str, Any]], tuple[str, dict[str, Any]]]] = {}
 
 
-def declare(
-    owner: str, name: str, function: Callable[..., Any], *, state: Callable[[dict[str, Any]], dict[str, Any]]
-) -> Exported:
+def declare(owner: str, name: str, function: Callable[..., Any], *, state: Callable[[dict], dict]) -> Exported:
     """Register the function of an op class, or of one mode of it (`owner` is then `HOME` and the class).
 
     `state` maps the options of a call to what MegEngine stores of such an op in a file.

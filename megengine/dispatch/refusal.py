@@ -185,9 +185,6 @@ def _kinds(hint: Any) -> str:
     return getattr(origin, "__name__", str(origin))
 
 
-# ---------------------------------------------------------------- classes
-
-
 def own(cls: type) -> bool:
     """Whether a class belongs to this package and not to a user."""
     return cls.__module__.startswith("megengine.")

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from megengine.hub.exceptions import FetcherError, GitCheckoutError, GitPullError, InvalidGitHost, InvalidRepo
 from megengine.hub.tools import cache_folder
@@ -90,16 +91,9 @@ def _git(*arguments: str, silent: bool) -> subprocess.CompletedProcess[str]:
     # git must not ask for input: a wrong name would wait for a password
     environment = {"GIT_SSH_COMMAND": "ssh -o BatchMode=yes", **os.environ, "GIT_TERMINAL_PROMPT": "0"}
     try:
-        done = subprocess.run(
-            ["git", *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=environment,
-            timeout=_SECONDS,
-            check=False,
-        )
+        options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "check": False}
+        options |= {"text": True, "errors": "replace", "env": environment, "timeout": _SECONDS}
+        done = subprocess.run(["git", *arguments], **options)
     except subprocess.TimeoutExpired as exc:
         raise GitPullError(f"hub: git did not end within {_SECONDS} s; check the network") from exc
     if not silent:

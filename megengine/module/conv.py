@@ -24,12 +24,10 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, numbers.Integral) else value
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) or (isinstance(value, float) and value.is_integer())
-
-
 def _tuple(value: Any, length: int) -> tuple[int, ...]:
-    sizes = (int(value),) * length if _is_whole(value) else tuple(map(int, value))
+    if isinstance(value, numbers.Integral) or (isinstance(value, float) and value.is_integer()):
+        return (int(value),) * length
+    sizes = tuple(map(int, value))
     if len(sizes) != length:
         raise OptionError(f"convolution: {value} has {counted(len(sizes), 'number')}; expected one, or {length}")
     return sizes

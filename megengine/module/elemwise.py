@@ -90,10 +90,6 @@ def _silu_slope(x: Tensor) -> Tensor:
     return y * (1 + x * (1 - y))
 
 
-def _hswish_slope(x: Tensor) -> Tensor:
-    return F.where(abs(x) <= 3, (2 * x + 3) / 6, (x > 0).astype(x.dtype))
-
-
 # name of MegEngine -> gradient from an argument (of SIGMOID and TANH: the result) and the gradient of the result
 _GRADIENTS: dict[str, Callable[..., Tensor]] = {
     "ABS_GRAD": lambda x, dy: F.where(x > 0, dy, -dy),
@@ -103,7 +99,7 @@ _GRADIENTS: dict[str, Callable[..., Tensor]] = {
     "FAST_TANH_GRAD": lambda x, dy: _fast_tanh_slope(x) * dy,
     "GELU_GRAD": lambda x, dy: _gelu_slope(x) * dy,
     "HSIGMOID_GRAD": lambda x, dy: F.where(abs(x) < 3, dy / 6, F.zeros_like(dy)),
-    "H_SWISH_GRAD": lambda x, dy: _hswish_slope(x) * dy,
+    "H_SWISH_GRAD": lambda x, dy: F.where(abs(x) <= 3, (2 * x + 3) / 6, (x > 0).astype(x.dtype)) * dy,
     "PRELU_GRAD": lambda x, dy, slope: F.where(x < 0, dy * slope, dy),
     "RELU6_GRAD": lambda x, dy: F.where(F.logical_and(x > 0, x < 6), dy, F.zeros_like(dy)),
     "SIGMOID_GRAD": lambda y, dy: y * (1 - y) * dy,

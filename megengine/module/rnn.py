@@ -40,7 +40,7 @@ def _reset(layer: Module, hidden_size: int) -> None:
 
 
 def _nonlinearity(owner: str, name: str) -> Any:
-    functions = {"tanh": F.tanh, "relu": F.relu}
+    functions = {function.__name__: function for function in (F.tanh, F.relu)}
     return functions[choice(owner, "nonlinearity", name, tuple(functions), any_case=True)]
 
 
@@ -211,10 +211,10 @@ class RNNBase(Module):
     def _scan(self, x: Tensor, cells: list[_CellWeights], states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """One layer over [T,N,I]: outputs [T,directions,N,H] and the last states, each [directions,N,H]."""
         w, r, *biases = ([self._in_order(p) for p in parts if p is not None] for parts in zip(*cells, strict=True))
-        given = {"bias": F.stack([F.concat(pair) for pair in zip(*biases, strict=True)])} if self.bias else {}
-        given |= zip(("h", "c"), states, strict=False)
+        optional = {"bias": F.stack([F.concat(pair) for pair in zip(*biases, strict=True)])} if self.bias else {}
+        optional |= zip(("h", "c"), states, strict=False)
         direction = "bidirectional" if self.bidirectional else "forward"
-        return recurrent_layer(type(self)._cell, x, F.stack(w), F.stack(r), given, direction, **self._options())
+        return recurrent_layer(type(self)._cell, x, F.stack(w), F.stack(r), optional, direction, **self._options())
 
     def _options(self) -> dict[str, Any]:
         return {}

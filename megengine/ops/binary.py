@@ -200,13 +200,7 @@ _INTEGERS = not_differentiable("integers")
 binary(
     "add", np.add, lambda ctx, ct: (ct, ct), onnx=ONNX_WRITER, quant=QuantRule("add", "qadd", non_negative="inherit")
 )
-binary(
-    "sub",
-    np.subtract,
-    lambda ctx, ct: (ct, -ct),
-    onnx="Sub",
-    quant=QuantRule("pair", "qadd"),
-)
+binary("sub", np.subtract, lambda ctx, ct: (ct, -ct), onnx="Sub", quant=QuantRule("pair", "qadd"))
 binary("mul", np.multiply, lambda ctx, ct: (ct * ctx.inputs[1], ct * ctx.inputs[0]), onnx="Mul", quant=_pair("qmul"))
 binary(
     "div",
@@ -218,11 +212,7 @@ binary(
 )
 binary("pow", functions.power, _pow_vjp, onnx=OnnxRule("Pow", read=False), domain=(0.5, 3.0), quant=_PART)
 binary(
-    "floor_div",
-    _floor_divide,
-    zero_gradient("the result is piecewise constant"),
-    onnx=ONNX_WRITER,
-    domain=(0.5, 3.0),
+    "floor_div", _floor_divide, zero_gradient("the result is piecewise constant"), onnx=ONNX_WRITER, domain=(0.5, 3.0)
 )
 binary("mod", _modulo, _mod_vjp, onnx=ONNX_WRITER, domain=(0.5, 3.0))
 binary("maximum", np.maximum, _larger, onnx=OnnxRule("Max", read=False), quant=_pair("qmaximum"))

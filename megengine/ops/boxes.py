@@ -80,12 +80,7 @@ def nms(boxes: TensorLike, scores: TensorLike, iou_thresh: float, max_output: in
     return indices[: count if max_output is None else min(count, int(max_output))]
 
 
-# ---------------------------------------------------------------- pooling of regions
-
-
-def _pool_infer(
-    x: TensorSpec, rois: TensorSpec, *, size: tuple[int, int], mode: str, scale: float
-) -> tuple[TensorSpec, TensorSpec]:
+def _pool_infer(x: TensorSpec, rois: TensorSpec, *, size: Any, mode: str, scale: Any) -> tuple[TensorSpec, TensorSpec]:
     choice("roi_pooling", "mode", mode, POOLINGS)
     if x.ndim != 4 or rois.ndim != 2 or rois.shape[1] != 5 or min(size) < 1:
         raise ShapeError(
@@ -118,7 +113,7 @@ def _parts(rois: np.ndarray, cells: np.ndarray, size: tuple[int, int]) -> Iterat
                 yield (r, slice(None), i, j), (picture, slice(None), rows, columns)
 
 
-def _pool(x: np.ndarray, rois: np.ndarray, size: tuple[int, int], mode: str, scale: float) -> tuple:
+def _pool(x: np.ndarray, rois: np.ndarray, size: Any, mode: str, scale: Any) -> tuple:
     pictures = rois[:, 0].astype(np.int64)
     if pictures.size and (pictures.min() < 0 or pictures.max() >= len(x)):
         raise IndexOutOfRangeError(
@@ -201,9 +196,7 @@ def _chosen_samples() -> Iterator[Sample]:
         yield Sample((g, x, rois, cells), {"size": ct.shape[2:], **sample.attrs})
 
 
-define(
-    "roi_pooling", _pool_infer, _pool, _pool_vjp, no_onnx("MaxRoiPool rounds otherwise"), _pool_samples, _pool_errors
-)
+define("roi_pooling", _pool_infer, _pool, _pool_vjp, no_onnx("MaxRoiPool differs"), _pool_samples, _pool_errors)
 define(
     "roi_pooling_backward",
     lambda ct, x, rois, cells, *, mode: x,

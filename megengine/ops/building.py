@@ -54,7 +54,5 @@ def _has_tensor(data: Any) -> bool:
 def _cast(x: Tensor, kind: DType) -> Tensor:
     """Numbers in another dtype. Quantized dtypes are refused: their integers are not their values."""
     if isinstance(kind, QuantizedDType) or isinstance(x.dtype, QuantizedDType):
-        raise DTypeError(
-            f"tensor: {x.dtype} to {kind} while a model is traced; expected dtypes without a scale; use astype"
-        )
+        raise DTypeError(f"tensor: {x.dtype} to {kind} while a model is traced; expected no scale; use astype")
     return astype(x, kind)

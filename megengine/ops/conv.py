@@ -32,9 +32,7 @@ _HOME = "megengine.functional.nn"
 GEOMETRY = ("stride", "padding", "dilation", "groups")
 
 
-def check_window(
-    op: str, size: tuple[int, ...], kernel: tuple[int, ...], stride: Any, padding: Any, dilation: Any
-) -> tuple[int, ...]:
+def check_window(op: str, size: Any, kernel: Any, stride: Any, padding: Any, dilation: Any) -> tuple[int, ...]:
     """Lengths of the result of moving a window over axes of these sizes, checked."""
     axes, numbers = len(size), (*kernel, *stride, *dilation, *(n for pair in padding for n in pair))
     if (
@@ -168,20 +166,18 @@ def _transposed_size(x: Any, w: Any, stride: Any, padding: Any, output_padding: 
     return tuple((n - 1) * s - p[0] - p[1] + d * (k - 1) + 1 + extra for n, k, s, p, d, extra in numbers)
 
 
-def _transpose_reference(
-    x: np.ndarray, w: np.ndarray, b: Any = None, *, output_padding: Any, **attrs: Any
-) -> np.ndarray:
+def _transpose_reference(x: np.ndarray, w: np.ndarray, b: Any = None, *, output_padding: Any, **attrs: Any) -> Any:
     size = _transposed_size(x, w, attrs["stride"], attrs["padding"], output_padding, attrs["dilation"])
     out = reference.backward_data(x, w, size=size, **attrs)
     return out if b is None else out + b.reshape(1, -1, *(1,) * len(size))
 
 
 def _check_geometry(op: str, axes: int, stride: Any, padding: Any, dilation: Any, extra: Any, groups: int) -> None:
-    given = f"stride {stride}, padding {padding}, dilation {dilation}, output_padding {extra}, groups={groups}"
+    geometry = f"stride {stride}, padding {padding}, dilation {dilation}, output_padding {extra}, groups={groups}"
     if {len(stride), len(padding), len(dilation), len(extra)} != {axes}:
-        raise OptionError(f"{op}: {given}; expected {counted(axes, 'number')} each, pairs of them for padding")
+        raise OptionError(f"{op}: {geometry}; expected {counted(axes, 'number')} each, pairs of them for padding")
     if min(*stride, *dilation, groups) < 1 or min(p for pair in padding for p in pair) < 0:
-        raise OptionError(f"{op}: {given}; expected >= 1, padding >= 0")
+        raise OptionError(f"{op}: {geometry}; expected >= 1, padding >= 0")
     if any(not 0 <= e < max(s, d) for e, s, d in zip(extra, stride, dilation, strict=True)):
         raise OptionError(f"{op}: output_padding {extra} must be smaller than stride {stride} or dilation {dilation}")
 

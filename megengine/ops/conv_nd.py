@@ -51,10 +51,6 @@ def conv1d(
 _GEOMETRY = ("stride", "padding", "dilation")
 
 
-def _biased(y: Tensor, bias: Any) -> Tensor:
-    return y if bias is None else y + apply("reshape", as_tensor(bias), shape=(1, -1, *[1] * (y.ndim - 2)))
-
-
 @public(home=_HOME, by_spec=True)
 def conv3d(
     inp: TensorLike,
@@ -208,7 +204,8 @@ def region_restricted_conv(
     rows = apply("reshape", rows, shape=(g, n * oh * ow, c * kh * kw))
     y = product(rows, apply("reshape", w, shape=(g, o, c * kh * kw)), tb=True)
     y = apply("transpose", apply("reshape", y, shape=(g, n, oh, ow, o)), perm=(1, 0, 4, 2, 3))
-    return _biased(apply("reshape", y, shape=(n, g * o, oh, ow)), bias)
+    y = apply("reshape", y, shape=(n, g * o, oh, ow))
+    return y if bias is None else y + apply("reshape", as_tensor(bias), shape=(1, -1, 1, 1))
 
 
 @public(home=_HOME)

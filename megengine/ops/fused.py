@@ -31,9 +31,7 @@ def _activate(y: np.ndarray, activation: str) -> np.ndarray:
     return y if activation == "none" else registry[activation].reference(y)
 
 
-def _conv_infer(
-    x: TensorSpec, w: TensorSpec, b: TensorSpec, *r: TensorSpec, activation: str, **geometry: Any
-) -> TensorSpec:
+def _conv_infer(x: TensorSpec, w: TensorSpec, b: TensorSpec, *r: Any, activation: str, **geometry: Any) -> TensorSpec:
     _check_activation("fused_conv2d", activation)
     spec = infer_conv(x, w, b, **geometry)
     if r and r[0] != spec:
@@ -62,7 +60,7 @@ def _conv_samples() -> Iterator[Sample]:
         attrs = {**_GEOMETRY, "activation": activation}
         yield Sample((noise(2, 3, 6, 5), noise(8, 3, 3, 3), noise(8)), attrs, False)
     yield Sample(
-        (noise(1, 3, 6, 5), noise(8, 3, 3, 3), noise(8), noise(1, 8, 6, 5)), {**_GEOMETRY, "activation": "relu"}, False
+        (noise(1, 3, 6, 5), noise(8, 3, 3, 3), noise(8), noise(1, 8, 6, 5)), {**_GEOMETRY, "activation": "relu6"}, False
     )
 
 

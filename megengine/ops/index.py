@@ -208,8 +208,6 @@ define(
     lift=lift_plain,
 )
 
-# ---------------------------------------------------------------- the square brackets
-
 
 def _expand_items(shape: tuple[int, ...], key: Any) -> tuple[list[Any], list[int]]:
     """The items of a key, one per axis, with the ellipsis expanded, and the positions of new axes."""

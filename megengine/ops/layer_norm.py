@@ -90,9 +90,7 @@ def prelu(x: TensorLike, y: TensorLike) -> Tensor:
     value, slope = operands("prelu", as_tensor(x), y)
     if slope.size > 1:
         if value.ndim < 2 or slope.size != value.shape[1]:
-            raise ShapeError(
-                f"prelu: y has {counted(slope.size, 'slope')}; expected 1, or one per channel: {value.shape}"
-            )
+            raise ShapeError(f"prelu: y has {counted(slope.size, 'slope')}; expected 1 or one a channel: {value.shape}")
         slope = apply("reshape", slope, shape=(1, slope.size, *[1] * (value.ndim - 2)))
     zero = Tensor(0.0, dtype=value.dtype)
     return apply("add", apply("maximum", value, zero), apply("mul", apply("minimum", value, zero), slope))

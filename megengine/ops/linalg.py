@@ -182,8 +182,6 @@ def svd(inp: TensorLike, full_matrices: bool = False, compute_uv: bool = True) -
     return (u, s, v) if compute_uv else s
 
 
-# ---------------------------------------------------------------- complex numbers
-
 _COMPLEX = {np.dtype(np.float32): np.dtype(np.complex64), np.dtype(np.float64): np.dtype(np.complex128)}
 _PART = {c: r for r, c in _COMPLEX.items()}
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from megengine.core import _engine
 from megengine.core.errors import OptionError, ShapeError
-from megengine.core.text import counted
 from megengine.core.types import TensorLike
 from megengine.dispatch import apply, public
 from megengine.ops.binary import logaddexp
@@ -108,9 +107,7 @@ def _rows(label: np.ndarray, lengths: np.ndarray) -> np.ndarray:
             raise ShapeError(f"ctc_loss: label has shape {label.shape}; label_lengths are {lengths.tolist()}")
         return label
     if label.ndim != 1 or label.size != lengths.sum():
-        raise ShapeError(
-            f"ctc_loss: label has shape {label.shape}; expected [N, S], or {counted(lengths.sum(), 'label')} in a row"
-        )
+        raise ShapeError(f"ctc_loss: label has shape {label.shape}; expected [N, S] or [{lengths.sum()}]")
     rows = np.zeros((len(lengths), int(lengths.max(initial=0))), label.dtype)
     rows[np.arange(rows.shape[1]) < lengths[:, None]] = label
     return rows

@@ -35,8 +35,6 @@ _NO_ONNX = no_onnx("it is part of the integer arithmetic; export the graph with 
 _INTEGER = stays_float("it is integer arithmetic itself")
 _EIGHT_BITS = (np.dtype(np.int8), np.dtype(np.uint8))
 
-# ---------------------------------------------------------------- checks
-
 
 def eight_bits(op: str, argument: str, spec: TensorSpec) -> QuantizedDType:
     dtype = spec.dtype
@@ -54,9 +52,7 @@ def target_dtype(op: str, dtype: Any, *, per_axis: bool = False) -> QuantizedDTy
 def check_clamp(op: str, lo: int, hi: int, dtype: QuantizedDType) -> None:
     least, most = dtype.qmin - dtype.zero_point, dtype.qmax - dtype.zero_point
     if not least <= lo <= hi <= most:
-        raise OptionError(
-            f"{op}: clamp [{lo}, {hi}] is not inside [{least}, {most}] of {dtype} (relative to zero point)"
-        )
+        raise OptionError(f"{op}: clamp [{lo}, {hi}] is not inside [{least}, {most}] of {dtype} (less its zero point)")
 
 
 def _check_channels(op: str, o: int, b: TensorSpec, M: TensorSpec, B: TensorSpec) -> None:
@@ -101,9 +97,6 @@ def output_of(dtype: Any, lo: int | None = None, hi: int | None = None) -> Outpu
     lo = dtype.qmin - z if lo is None else lo
     hi = dtype.qmax - z if hi is None else hi
     return Output(lo=lo, hi=hi, z_y=z, dtype=dtype.storage)
-
-
-# ---------------------------------------------------------------- quantize, dequantize, fake_quant
 
 
 def rounding_infer(op: str, *, fake: bool) -> Callable[..., TensorSpec]:
@@ -152,9 +145,6 @@ def straight_through(ctx: Any, ct: Tensor, above: str, below: str, beyond: float
         inside = apply(comparison, t, Tensor(np.asarray(end - d.zero_point, np.float32)))
         ct = apply("mul", ct, apply("cast", inside, dtype=ct.dtype))
     return (ct,)
-
-
-# ---------------------------------------------------------------- convolution and linear
 
 
 def _qconv_infer(
@@ -272,9 +262,6 @@ def _qtable_infer(x: TensorSpec, table: TensorSpec, *, dtype: QuantizedDType) ->
     if table.shape != (256,) or entries != storage:
         raise ShapeError(f"qtable: table is {entries} of shape {table.shape}; expected {storage} of shape (256,)")
     return TensorSpec(x.shape, dtype, x.device)
-
-
-# ---------------------------------------------------------------- averages
 
 
 def _qavg_infer(

@@ -41,15 +41,7 @@ _PRODUCT = {"transpose_a": False, "transpose_b": False}
 
 
 def _qmatmul_infer(
-    a: TensorSpec,
-    r: TensorSpec,
-    *,
-    transpose_a: bool,
-    transpose_b: bool,
-    m: float,
-    lo: int,
-    hi: int,
-    dtype: Any,
+    a: TensorSpec, r: TensorSpec, *, transpose_a: bool, transpose_b: bool, m: float, lo: int, hi: int, dtype: Any
 ) -> TensorSpec:
     for name, spec in (("a", a), ("r", r)):
         eight_bits("qmatmul", name, spec)

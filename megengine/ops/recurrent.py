@@ -169,11 +169,11 @@ define(
 
 
 def recurrent_layer(
-    cell: str, x: Tensor, w: Tensor, r: Tensor, given: Mapping[str, Tensor], direction: str, **attrs: Any
+    cell: str, x: Tensor, w: Tensor, r: Tensor, rest: Mapping[str, Tensor], direction: str, **attrs: Any
 ) -> tuple[Tensor, ...]:
     """The op on operands of one float dtype, the largest of theirs; see `recurrent_attrs`."""
-    values = [floating(x), w, r, *given.values()]
+    values = [floating(x), w, r, *rest.values()]
     dtype = functools.reduce(functools.partial(promote, "recurrent"), (v.dtype for v in values))
     return apply(
-        "recurrent", *(cast(v, dtype) for v in values), **recurrent_attrs(cell, direction, tuple(given), **attrs)
+        "recurrent", *(cast(v, dtype) for v in values), **recurrent_attrs(cell, direction, tuple(rest), **attrs)
     )

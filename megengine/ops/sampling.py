@@ -25,6 +25,7 @@ from megengine.ops.common import (
     pair,
     rounded_to,
 )
+from megengine.ops.matmul import product
 from megengine.tensor import Tensor
 
 _VISION = "megengine.functional.vision"
@@ -225,9 +226,6 @@ def warp_perspective(
     return y if format == "NCHW" else apply("transpose", y, perm=(0, 2, 3, 1))
 
 
-# ---------------------------------------------------------------- deformable convolution
-
-
 def _moved_taps(offset: Tensor, kernel: Any, out: Any, stride: Any, padding: Any, dilation: Any) -> list[Tensor]:
     """Rows and columns that the taps of a convolution read, moved by offset [N,2*D*taps,oh,ow]: [N*D, taps*oh*ow]."""
     taps, grid = kernel[0] * kernel[1], np.indices((*kernel, *out))
@@ -288,9 +286,6 @@ def deformable_conv2d(
     kernel = apply("reshape", w, shape=(1, groups, w.shape[0] // groups, c // groups * taps))
     y = apply("reshape", product(kernel, cols), shape=(n, w.shape[0], oh, ow))
     return y if bias is None else y + apply("reshape", as_tensor(bias), shape=(1, w.shape[0], 1, 1))
-
-
-# ---------------------------------------------------------------- regions
 
 
 def check_rois(op: str, x: Tensor, rois: Tensor, columns: int = 5) -> None:

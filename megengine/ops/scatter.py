@@ -149,15 +149,7 @@ def _scatter_errors() -> Iterator[ErrorSample]:
     yield ErrorSample((x, _I, updates.astype(np.int32)), options, DTypeError, "the updates are int32, x is float")
 
 
-define(
-    "scatter_elements",
-    _scatter_infer,
-    _scatter,
-    _scatter_vjp,
-    ONNX_WRITER,
-    _scatter_samples,
-    _scatter_errors,
-)
+define("scatter_elements", _scatter_infer, _scatter, _scatter_vjp, ONNX_WRITER, _scatter_samples, _scatter_errors)
 
 
 def _nd_infer(x: TensorSpec, index: TensorSpec, updates: TensorSpec, *, reduction: str) -> TensorSpec:

@@ -43,9 +43,6 @@ from megengine.tensor import Tensor
 
 _HOME = "megengine.functional.tensor"
 
-
-# ---------------------------------------------------------------- shape as a value
-
 define(
     "GetVarShape",  # MegEngine's name: traced graphs and files store it
     lambda x: TensorSpec((x.ndim,), INT32, x.device),
@@ -57,8 +54,6 @@ define(
         Sample((sample_values(2, 0, 1),), differentiable=False),
     ],
 )
-
-# ---------------------------------------------------------------- reshape
 
 
 def resolve_shape(op: str, size: int, shape: Sequence[int]) -> tuple[int, ...]:
@@ -159,9 +154,6 @@ def squeeze(inp: TensorLike, axis: Axes = None) -> Tensor:
     return apply("reshape", x, shape=tuple(n for i, n in enumerate(x.shape) if i not in axes))
 
 
-# ---------------------------------------------------------------- transpose
-
-
 def _transpose_infer(x: TensorSpec, *, perm: tuple[int, ...]) -> TensorSpec:
     if sorted(perm) != list(range(x.ndim)):
         raise ShapeError(f"transpose: {perm} is not a permutation of the {counted(x.ndim, 'axis')} of shape {x.shape}")
@@ -203,9 +195,6 @@ def swapaxes(inp: TensorLike, axis1: int, axis2: int) -> Tensor:
     perm = list(range(x.ndim))
     perm[a], perm[b] = b, a
     return apply("transpose", x, perm=tuple(perm))
-
-
-# ---------------------------------------------------------------- broadcast
 
 
 def _broadcast_infer(x: TensorSpec, *, shape: tuple[int, ...]) -> TensorSpec:

@@ -196,13 +196,9 @@ unary(
 _ZEROS = {np.dtype(t): np.zeros((), t) for t in ("f2", "f4", "f8", "i1", "i4", "i8", "u1")}
 
 
-def _relu(x: np.ndarray) -> np.ndarray:
-    return np.maximum(x, _ZEROS.get(x.dtype, 0))  # NumPy takes twice as long with a Python number
-
-
 unary(
     "relu",
-    _relu,
+    lambda x: np.maximum(x, _ZEROS.get(x.dtype, 0)),  # NumPy takes twice as long with a Python number
     lambda ctx, ct: (apply("relu_backward", ct, ctx.outputs[0]),),
     onnx="Relu",
     quant=QuantRule("clamp", clamp=lambda attrs: (0.0, None), non_negative="always"),

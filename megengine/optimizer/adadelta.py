@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from megengine.kernels import updates
-from megengine.optimizer.optimizer import Optimizer, Parameters, State
+from megengine.optimizer.optimizer import Group, Optimizer, Parameters, State
 
 
 class Adadelta(Optimizer):
@@ -20,12 +20,12 @@ class Adadelta(Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay})
 
-    def _native(self, state: State, group: dict[str, Any]) -> updates.NativeUpdate:
+    def _native(self, state: State, group: Group) -> updates.NativeUpdate:
         rho = group["rho"]
         return updates.NativeUpdate("adadelta", ("square_avg", "acc_delta"), (group["lr"], rho, 1 - rho, group["eps"]))
 
     @updates.twin(_native)
-    def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
+    def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: Group) -> np.ndarray:
         rho, eps, v, past = group["rho"], group["eps"], state["square_avg"], state["acc_delta"]
         v *= rho
         v += (1 - rho) * g * g

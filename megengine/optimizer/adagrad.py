@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from megengine.kernels import updates
-from megengine.optimizer.optimizer import Optimizer, Parameters, State
+from megengine.optimizer.optimizer import Group, Optimizer, Parameters, State
 
 
 class Adagrad(Optimizer):
@@ -24,14 +24,14 @@ class Adagrad(Optimizer):
         super().__init__(params, {"lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay})
 
     @staticmethod
-    def _rate(state: State, group: dict[str, Any]) -> float:
+    def _rate(state: State, group: Group) -> float:
         return group["lr"] / (1 + (float(state["step"]) - 1) * group["lr_decay"])
 
-    def _native(self, state: State, group: dict[str, Any]) -> updates.NativeUpdate:
+    def _native(self, state: State, group: Group) -> updates.NativeUpdate:
         return updates.NativeUpdate("adagrad", ("square_avg",), (self._rate(state, group), group["eps"]))
 
     @updates.twin(_native)
-    def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
+    def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: Group) -> np.ndarray:
         rate = self._rate(state, group)
         total = state["square_avg"]
         total += g * g

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from megengine.kernels import updates
-from megengine.optimizer.optimizer import Optimizer, Parameters, State
+from megengine.optimizer.optimizer import Group, Optimizer, Parameters, State
 
 
 class Adam(Optimizer):
@@ -25,20 +25,23 @@ class Adam(Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "betas": betas, "eps": eps})
 
-    def _native(self, state: State, group: dict[str, Any]) -> updates.NativeUpdate:
-        return updates.NativeUpdate("adam", MOMENTS, (*moments_scalars(state, group, factor=group["lr"]), 1.0))
+    def _keep(self, group: Group) -> float:
+        """The factor of the parameter itself."""
+        return 1.0
+
+    def _native(self, state: State, group: Group) -> updates.NativeUpdate:
+        scalars = moments_scalars(state, group, factor=group["lr"])
+        return updates.NativeUpdate("adam", MOMENTS, (*scalars, self._keep(group)))
 
     @updates.twin(_native)
-    def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
-        return w - moments_ratio(g, state, group, factor=group["lr"])
+    def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: Group) -> np.ndarray:
+        return w * self._keep(group) - moments_ratio(g, state, group, factor=group["lr"])
 
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def moments_scalars(
-    state: State, group: dict[str, Any], *, factor: float = 1.0, corrected: bool = True
-) -> tuple[float, ...]:
+def moments_scalars(state: State, group: Group, *, factor: float = 1.0, corrected: bool = True) -> tuple[float, ...]:
     """The factors of rules with two moments: b1, 1 - b1, b2, 1 - b2, root factor, eps, ratio factor."""
     (b1, b2), step = group["betas"], float(state["step"])
     first, second = (1 - b1**step, 1 - b2**step) if corrected else (1.0, 1.0)
@@ -46,7 +49,7 @@ def moments_scalars(
 
 
 def moments_ratio(
-    g: np.ndarray, state: State, group: dict[str, Any], *, factor: float = 1.0, corrected: bool = True
+    g: np.ndarray, state: State, group: Group, *, factor: float = 1.0, corrected: bool = True
 ) -> np.ndarray:
     """Factor * m / (sqrt(v) + eps) after m and v, the running moments of the gradient, have moved.
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
-
-from megengine.kernels import updates
-from megengine.optimizer.adam import MOMENTS, Adam, moments_ratio, moments_scalars
-from megengine.optimizer.optimizer import Parameters, State
+from megengine.optimizer.adam import Adam
+from megengine.optimizer.optimizer import Group, Parameters
 
 
 class AdamW(Adam):
@@ -26,10 +23,5 @@ class AdamW(Adam):
     ) -> None:
         super().__init__(params, lr, betas, eps, weight_decay)
 
-    def _native(self, state: State, group: dict[str, Any]) -> updates.NativeUpdate:
-        keep = 1 - group["lr"] * group["weight_decay"]
-        return updates.NativeUpdate("adam", MOMENTS, (*moments_scalars(state, group, factor=group["lr"]), keep))
-
-    @updates.twin(_native)
-    def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
-        return w * (1 - group["lr"] * group["weight_decay"]) - moments_ratio(g, state, group, factor=group["lr"])
+    def _keep(self, group: Group) -> float:
+        return 1 - group["lr"] * group["weight_decay"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from megengine.kernels import updates
 from megengine.optimizer.adam import MOMENTS, moments_ratio, moments_scalars
-from megengine.optimizer.optimizer import Optimizer, Parameters, State
+from megengine.optimizer.optimizer import Group, Optimizer, Parameters, State
 from megengine.tensor import Tensor
 
 
@@ -34,18 +34,16 @@ class LAMB(Optimizer):
         self.bias_correction, self.always_adapt = bias_correction, always_adapt
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "betas": betas, "eps": eps})
 
-    def _native(self, state: State, group: dict[str, Any]) -> updates.NativeUpdate:
+    def _native(self, state: State, group: Group) -> updates.NativeUpdate:
         scalars = moments_scalars(state, group, corrected=self.bias_correction)
         return updates.NativeUpdate("moments", MOMENTS, (*scalars, group["weight_decay"]))
 
     @updates.twin(_native)
-    def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
+    def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: Group) -> np.ndarray:
         direction = moments_ratio(g, state, group, corrected=self.bias_correction)
         return direction + group["weight_decay"] * w if group["weight_decay"] else direction
 
-    def _write_new(
-        self, out: np.ndarray, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]
-    ) -> np.ndarray:
+    def _write_new(self, out: np.ndarray, w: np.ndarray, g: np.ndarray, state: State, group: Group) -> np.ndarray:
         direction = super()._write_new(np.empty(w.shape, w.dtype), w, g, state, group)
         rate = group["lr"]
         if self.always_adapt or group["weight_decay"]:
@@ -64,9 +62,7 @@ class LAMBFp16(LAMB):
     def _first_state(self, p: Tensor) -> State:
         return {**super()._first_state(p), "param_fp32": p.numpy().astype(np.float32)}
 
-    def _write_new(
-        self, out: np.ndarray, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]
-    ) -> np.ndarray:
+    def _write_new(self, out: np.ndarray, w: np.ndarray, g: np.ndarray, state: State, group: Group) -> np.ndarray:
         moments = {name: value for name, value in state.items() if name != "param_fp32"}
         single = state["param_fp32"]
         out[...] = super()._write_new(single, single, g, moments, group)

@@ -46,9 +46,7 @@ class LRScheduler:
     def step(self, epoch: int | None = None) -> None:
         """Go to the next epoch, or to `epoch`."""
         if epoch is not None and not isinstance(epoch, numbers.Real):
-            raise ArgumentError(
-                f"{type(self).__name__}: epoch is {shown(epoch)}; expected a number, or None for the next"
-            )
+            raise ArgumentError(f"{type(self).__name__}: epoch is {shown(epoch)}; expected a number or None (the next)")
         self.current_epoch = self.current_epoch + 1 if epoch is None else epoch
         for group, lr in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
             group["lr"] = lr

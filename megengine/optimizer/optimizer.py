@@ -17,6 +17,7 @@ from megengine.tensor import Parameter, Tensor
 
 Parameters = Iterable[Parameter] | Iterable[dict[str, Any]] | dict[str, Any] | Parameter
 _Trained = tuple[Parameter, Tensor]  # a parameter and its gradient
+Group = dict[str, Any]
 State = dict[str, Any]  # arrays of the rules here, tensors of rules that users write
 
 
@@ -72,7 +73,7 @@ class Optimizer:
             self.add_param_group(group)
 
     @explains
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: Group) -> None:
         """Optimize more parameters, with hyperparameters of their own."""
         name = type(self).__name__
         if not isinstance(param_group, dict) or "params" not in param_group:
@@ -98,7 +99,7 @@ class Optimizer:
         self._create_state(group)
         self.param_groups.append(group)
 
-    def _create_state(self, param_group: dict[str, Any]) -> None:
+    def _create_state(self, param_group: Group) -> None:
         """Make the state of a group's parameters before the first step."""
         for p in param_group["params"]:
             self._state[p] = self._first_state(p)
@@ -111,7 +112,7 @@ class Optimizer:
     def _first_state(self, p: Tensor) -> State:
         return {n: np.zeros(p.shape if like else (), np.float32) for n, like in self._state_names.items()}
 
-    def _check(self, group: dict[str, Any]) -> None:
+    def _check(self, group: Group) -> None:
         name = type(self).__name__
         check_range(name, lr=_number(group["lr"]))
         for option in ("momentum", "weight_decay", "eps", "lr_decay"):
@@ -123,13 +124,11 @@ class Optimizer:
         fractions = {"rho": group.get("rho", 0.0)} | {f"beta{i}": b for i, b in enumerate(betas, 1)}
         check_range(name, below=1.0, **fractions)
 
-    def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
+    def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: Group) -> np.ndarray:
         """New values from values, gradients and state (changed in place): vectors, a part of a parameter each."""
         raise MissingMethodError(f"{type(self).__name__} has no update rule; define _update in the subclass")
 
-    def _write_new(
-        self, out: np.ndarray, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]
-    ) -> np.ndarray:
+    def _write_new(self, out: np.ndarray, w: np.ndarray, g: np.ndarray, state: State, group: Group) -> np.ndarray:
         """Write the new value of a parameter to `out`, which may be `w`, and return it.
 
         Natively in one pass, or in NumPy part by part, so that intermediate results stay in cache: the same bits.
@@ -151,7 +150,7 @@ class Optimizer:
             flat[part] = self._update(w_part, g_part + decay * w_part if decay else g_part, pieces, group)
         return out
 
-    def _gradient_decay(self, group: dict[str, Any]) -> float:
+    def _gradient_decay(self, group: Group) -> float:
         return group.get("weight_decay", 0.0) if self._decays_gradient else 0.0
 
     def _place(self, p: Parameter) -> np.ndarray:
@@ -178,14 +177,14 @@ class Optimizer:
             self._updates(group)
         return self
 
-    def _updates(self, param_group: dict[str, Any]) -> None:
+    def _updates(self, param_group: Group) -> None:
         """Update the parameters of a group that have a gradient."""
         trained = [(p, p.grad) for p in param_group["params"] if p.grad is not None]
         param_group = {**param_group, "lr": _number(param_group["lr"])}
         for p, gradient in self._step_together(trained, param_group):
             self._step_alone(p, gradient, param_group)
 
-    def _step_together(self, params: list[_Trained], group: dict[str, Any]) -> list[_Trained]:
+    def _step_together(self, params: list[_Trained], group: Group) -> list[_Trained]:
         """Update parameters by one native call for each count of past steps. Returns those it cannot update."""
         twin = updates.twin_of(self._update)
         if twin is None or type(self)._write_new is not Optimizer._write_new:
@@ -214,7 +213,7 @@ class Optimizer:
             p._value = out
         return others
 
-    def _step_alone(self, p: Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
+    def _step_alone(self, p: Parameter, gradient: Tensor, group: Group) -> None:
         out = self._place(p) if p.dtype == np.float32 else None
         w, g = p.numpy(), gradient.numpy()
         single = _single(w)  # the arithmetic is in float32 also for half precision
@@ -258,7 +257,7 @@ class Optimizer:
             groups.append({**options, "params": [numbers[p] for p in group["params"]]})
         return {"param_groups": groups, "state": states}
 
-    def _is_kept(self, name: str, group: dict[str, Any]) -> bool:
+    def _is_kept(self, name: str, group: Group) -> bool:
         """Whether a state is saved, under the options of a group."""
         return True
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from megengine.core.errors import OptionError
 from megengine.kernels import updates
-from megengine.optimizer.optimizer import Optimizer, Parameters, State
+from megengine.optimizer.optimizer import Group, Optimizer, Parameters, State
 
 
 class SGD(Optimizer):
@@ -27,17 +27,17 @@ class SGD(Optimizer):
             raise OptionError(f"SGD: nesterov needs a momentum above 0, got {momentum}")
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
-    def _is_kept(self, name: str, group: dict[str, Any]) -> bool:
+    def _is_kept(self, name: str, group: Group) -> bool:
         return bool(group["momentum"])
 
-    def _native(self, state: State, group: dict[str, Any]) -> updates.NativeUpdate:
+    def _native(self, state: State, group: Group) -> updates.NativeUpdate:
         lr, momentum = group["lr"], group["momentum"]
         if not momentum:
             return updates.NativeUpdate("sgd", (), (lr,))
         return updates.NativeUpdate("nesterov" if self.nesterov else "momentum", ("momentum_buffer",), (lr, momentum))
 
     @updates.twin(_native)
-    def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: dict[str, Any]) -> np.ndarray:
+    def _update(self, w: np.ndarray, g: np.ndarray, state: State, group: Group) -> np.ndarray:
         momentum = group["momentum"]
         if momentum:
             v = state["momentum_buffer"]

@@ -173,9 +173,7 @@ def _read_archive(file: Any, allow: Sequence[type]) -> Any:
         raise FileFormatError(f"load: a zip archive, not a pickle, and damaged: {exc}") from exc
     reader = next((reader for name, reader in ARCHIVES.items() if name in names), None)
     if reader is None:
-        raise FileFormatError(
-            "load: a zip archive, not a pickle; PyTorch's files: megengine.serialization.read_pth(path)"
-        )
+        raise FileFormatError("load: a zip archive, no pickle; for PyTorch's: megengine.serialization.read_pth(path)")
     file.seek(0)
     return reader(file, str(getattr(file, "name", "the file")), allow=allow)
 

@@ -38,9 +38,7 @@ def _key(value: Any) -> Any:
     flat = value if isinstance(value, tuple) else (value,)
     for v in flat:
         if not isinstance(v, (*ATOMS, Record, Global)) or (isinstance(v, int) and v.bit_length() > 64):
-            raise FileFormatError(
-                f"pickle: a dict key is a {type(value).__name__}; expected text or numbers of 64 bits"
-            )
+            raise FileFormatError(f"pickle: a dict key is a {type(value).__name__}; expected text or 64-bit numbers")
     return value
 
 
@@ -51,11 +49,7 @@ def _unknown(m: Machine, at: int) -> int:
 
 
 def _constant(value: Any) -> Opcode:
-    def push(m: Machine, at: int) -> int:
-        m.stack.append(value)
-        return at
-
-    return push
+    return _fresh(lambda: value)
 
 
 def _fresh(kind: Callable[[], Any]) -> Opcode:
@@ -70,14 +64,12 @@ def _skip(count: int) -> Opcode:
     return lambda m, at: at + count
 
 
-def _uint16(m: Machine, at: int) -> int:
-    m.stack.append(int.from_bytes(m.data[at : at + 2], "little"))
-    return at + 2
+def _number(width: int, *, signed: bool) -> Opcode:
+    def push(m: Machine, at: int) -> int:
+        m.stack.append(int.from_bytes(m.data[at : at + width], "little", signed=signed))
+        return at + width
 
-
-def _int32(m: Machine, at: int) -> int:
-    m.stack.append(int.from_bytes(m.data[at : at + 4], "little", signed=True))
-    return at + 4
+    return push
 
 
 def _float64(m: Machine, at: int) -> int:
@@ -221,23 +213,15 @@ def _add_items(target: Any, values: list[Any]) -> None:
     target.update(_key(v) for v in values)
 
 
-def _last(count: int, fill: Callable[[Any, list[Any]], Any]) -> Opcode:
-    """Fill the container below the last values of the stack with them."""
+def _filled(fill: Callable[[Any, list[Any]], Any], count: int = 0) -> Opcode:
+    """Fill a container with the `count` values above it on the stack, or with those above the last mark."""
 
     def change(m: Machine, at: int) -> int:
-        values = m.stack[-count:]
-        del m.stack[-count:]
-        fill(m.stack[-1], values)
-        return at
-
-    return change
-
-
-def _marked(fill: Callable[[Any, list[Any]], Any]) -> Opcode:
-    """Fill the container below the last mark with the values above it."""
-
-    def change(m: Machine, at: int) -> int:
-        values = m.pop_mark()
+        if count:
+            values = m.stack[-count:]
+            del m.stack[-count:]
+        else:
+            values = m.pop_mark()
         fill(m.stack[-1], values)
         return at
 
@@ -325,7 +309,13 @@ _TABLE: dict[bytes, Opcode] = {
     # numbers and text
     **{b"N": _constant(None), b"\x88": _constant(True), b"\x89": _constant(False)},
     **{b"I": _line(_decimal), b"L": _line(_decimal), b"F": _line(float), b"G": _float64},
-    **{b"J": _int32, b"K": _byte, b"M": _uint16, b"\x8a": _sized(1, _integer), b"\x8b": _sized(4, _integer)},
+    **{
+        b"J": _number(4, signed=True),
+        b"K": _byte,
+        b"M": _number(2, signed=False),
+        b"\x8a": _sized(1, _integer),
+        b"\x8b": _sized(4, _integer),
+    },
     **{b"S": _line(_quoted), b"T": _sized(4, _latin1), b"U": _sized(1, _latin1)},
     **{b"V": _line(lambda raw: raw.decode("raw-unicode-escape")), b"X": _sized(4, _utf8)},
     **{b"\x8c": _sized(1, _utf8), b"\x8d": _sized(8, _utf8)},
@@ -333,26 +323,14 @@ _TABLE: dict[bytes, Opcode] = {
     # containers
     **{b"(": _mark, b"0": _pop, b"1": _pop_mark, b"2": _duplicate},
     **{b"]": _fresh(list), b"}": _fresh(dict), b")": _constant(()), b"\x8f": _fresh(set)},
-    **{
-        b"l": _container(list),
-        b"t": _container(tuple),
-        b"\x85": _tuple_of(1),
-        b"\x86": _tuple_of(2),
-        b"\x87": _tuple_of(3),
-    },
+    **{b"l": _container(list), b"t": _container(tuple)},
+    **{b"\x85": _tuple_of(1), b"\x86": _tuple_of(2), b"\x87": _tuple_of(3)},
     **{b"d": _container(lambda flat: _update({}, flat)), b"\x91": _container(lambda values: set(map(_key, values)))},
-    **{b"a": _last(1, _append), b"e": _marked(_append), b"s": _last(2, _update), b"u": _marked(_update)},
-    b"\x90": _marked(_add_items),
+    **{b"a": _filled(_append, 1), b"e": _filled(_append), b"s": _filled(_update, 2), b"u": _filled(_update)},
+    b"\x90": _filled(_add_items),
     # the memo
-    **{
-        b"p": _put_line,
-        b"q": _put(1),
-        b"r": _put(4),
-        b"\x94": _memoize,
-        b"g": _get_line,
-        b"h": _get_byte,
-        b"j": _get_long,
-    },
+    **{b"p": _put_line, b"q": _put(1), b"r": _put(4), b"\x94": _memoize},
+    **{b"g": _get_line, b"h": _get_byte, b"j": _get_long},
     # objects
     **{b"c": _global, b"\x93": _stack_global, b"R": _call, b"\x81": _call, b"\x92": _call_with_keywords, b"b": _build},
     **{b"P": _line(lambda raw: Persistent(_utf8(raw))), b"Q": _persistent},

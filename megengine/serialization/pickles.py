@@ -191,9 +191,7 @@ def _refused(name: Any) -> FileFormatError:
         return FileFormatError(start + "It holds a traced module, not weights; save its state_dict() with MegEngine")
     if str(name).startswith("megengine."):
         return FileFormatError(start + "This part of MegEngine is not supported in files; save a state_dict() instead")
-    return FileFormatError(
-        start + "If it is a class of yours and you trust the file, pass it: load(file, allow=[TheClass])"
-    )
+    return FileFormatError(start + "If it is yours and you trust the file, pass it: load(file, allow=[TheClass])")
 
 
 def _ordered(record: Record) -> OrderedDict:

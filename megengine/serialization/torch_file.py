@@ -64,7 +64,7 @@ class _Tensor:
         last = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else -1
         if last >= storage.count:
             raise FileFormatError(
-                f"torch file: a tensor of shape {brief(shape)} reaches element {last} of a storage of {storage.count}"
+                f"torch file: shape {brief(shape)} reaches element {last} of a storage of {storage.count}"
             )
         self.storage, self.offset, self.shape, self.strides = storage, offset, shape, strides
 
@@ -143,9 +143,6 @@ def _resolve(value: Any, load: Callable[[_Storage], np.ndarray], size: int) -> A
     return visit(value)
 
 
-# ------------------------------------------------------------------ zip format
-
-
 def _read_zip(file: Any, size: int) -> Any:
     import zipfile  # takes long to import, as pathlib does
 
@@ -190,9 +187,6 @@ def _read_zip(file: Any, size: int) -> Any:
 
     tree = Thaw(_TABLE, names=_STORAGE_NAMES, persistent=_storage)
     return _resolve(tree(read_records(io.BytesIO(read("data.pkl", _MAX_PICKLE)))), load, size)
-
-
-# ------------------------------------------------------------------ older format
 
 
 def _read_legacy(file: Any, size: int) -> Any:

@@ -53,11 +53,9 @@ def _fused_class(layer: Any, bn: Any, relu: Any) -> type:
             f"bn_fusion: no layer computes {type(layer).__name__} with bn {type(bn).__name__} and relu "
             f"{type(relu).__name__}; expected Conv2d, ConvTranspose2d or Linear, and a batch norm, a ReLU, or both"
         )
-    for name, part, kinds in (("bn", bn, (M.BatchNorm1d, M.BatchNorm2d)), ("relu", relu, (M.ReLU,))):
+    for part, kinds in ((bn, (M.BatchNorm1d, M.BatchNorm2d)), (relu, (M.ReLU,))):
         if part is not None and not isinstance(part, kinds):
-            raise OptionError(
-                f"bn_fusion: {name} is {part!r}; expected {' or '.join(k.__name__ for k in kinds)} or None"
-            )
+            raise OptionError(f"bn_fusion: got {part!r}; expected {' or '.join(k.__name__ for k in kinds)} or None")
     forms = _FORMS[type(layer)]
     return forms[2] if bn is not None and relu is not None else forms[1] if bn is not None else forms[0]
 

@@ -110,9 +110,7 @@ def replace_oprs(dst: Sequence[Var], oprmap: Mapping[Opr, Opr]) -> list[Var]:
     for old, new in oprmap.items():
         if len(old.outputs) != len(new.outputs):
             results = counted(len(old.outputs), "result")
-            raise GraphError(
-                f"replace_oprs: {old.name!r} has {results} and {new.name!r} {len(new.outputs)}; expected as many"
-            )
+            raise GraphError(f"replace_oprs: {old.name!r} has {results}, {new.name!r} has {len(new.outputs)}")
     pairs = [p for old, new in oprmap.items() for p in zip(old.outputs, new.outputs, strict=True)]
     return replace_vars(dst, dict(pairs))
 

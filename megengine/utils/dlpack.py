@@ -39,9 +39,7 @@ def from_dlpack(ext_tensor: Any, stream: int | None = None) -> Tensor:
     """
     capsule = type(ext_tensor).__name__ == "PyCapsule"
     if not capsule and not hasattr(ext_tensor, "__dlpack__"):
-        raise DTypeError(
-            f"from_dlpack: got {type(ext_tensor).__name__}; expected a DLPack capsule or an object with __dlpack__"
-        )
+        raise DTypeError(f"from_dlpack: got {type(ext_tensor).__name__}; expected a DLPack capsule, or __dlpack__")
     try:
         array = np.from_dlpack(_Capsule(ext_tensor) if capsule else ext_tensor)
     except (BufferError, RuntimeError, TypeError, ValueError) as exc:

@@ -64,6 +64,4 @@ def download_from_url(url: str, dst: str | os.PathLike[str]) -> None:
     except HTTPDownloadError:
         raise
     except (OSError, ValueError) as exc:
-        raise HTTPDownloadError(
-            f"download: {url} cannot be fetched ({exc}); check the address and the network"
-        ) from exc
+        raise HTTPDownloadError(f"download: {url} cannot be fetched ({exc}); check address and network") from exc

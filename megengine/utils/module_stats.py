@@ -64,9 +64,6 @@ class ModuleStats(NamedTuple):
     activations: list[Row]
 
 
-# ---------------------------------------------------------------- counters
-
-
 def _registering(table: dict[type, Counter], modules: tuple[type, ...]) -> Callable[[Counter], Counter]:
     def declare(counter: Counter) -> Counter:
         table.update(dict.fromkeys(modules, counter))
@@ -167,16 +164,10 @@ def preprocess_receptive_field(module: Any, inputs: Any, outputs: Any) -> tuple[
     return ((1, 1), (1, 1)) if counter is None else counter(module, inputs, outputs)
 
 
-# ---------------------------------------------------------------- rows
-
-
-def _bits(dtype: Any) -> int:
-    return get_dtype_bit(dtype.name) if isinstance(dtype, QuantizedDType) else np.dtype(dtype).itemsize * 8
-
-
 def _described(tensor: Any, dim: str, between: Row | None = None) -> Row:
-    bits, count = _bits(tensor.dtype), math.prod(tensor.shape)
-    kind = {"dtype": tensor.dtype, "shape": tuple(tensor.shape)}
+    dtype, count = tensor.dtype, math.prod(tensor.shape)
+    bits = get_dtype_bit(dtype.name) if isinstance(dtype, QuantizedDType) else np.dtype(dtype).itemsize * 8
+    kind = {"dtype": dtype, "shape": tuple(tensor.shape)}
     return {**kind, **(between or {}), dim: count, "nbits": bits, "size": count * bits // 8}
 
 
@@ -270,9 +261,6 @@ class _Count:
         steps = (down * stride[0], across * stride[1])
         self.fields.update((id(t), (t, field, steps)) for t in outputs)
         return {"receptive_field": field, "stride": steps}
-
-
-# ---------------------------------------------------------------- the whole
 
 
 def _random_inputs(shapes: Any) -> Any:

@@ -46,9 +46,7 @@ def as_varnode(obj: Any) -> Any:
         return obj
     outputs = as_oprnode(obj).outputs
     if len(outputs) != 1:
-        raise GraphError(
-            f"as_varnode: {obj.name!r} has {counted(len(outputs), 'result')}; expected one: choose from .outputs"
-        )
+        raise GraphError(f"as_varnode: {obj.name!r} has {counted(len(outputs), 'result')}; expected one; see .outputs")
     return outputs[0]
 
 

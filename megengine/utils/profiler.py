@@ -156,9 +156,7 @@ def merge_trace_events(directory: str) -> None:
     """
     files = sorted(Path(directory).glob("*[0-9].chrome_timeline.json"))
     if not files:
-        raise FileFormatError(
-            f"merge_trace_events: no *.chrome_timeline.json in {directory!r}; profile something first"
-        )
+        raise FileFormatError(f"merge_trace_events: no *.chrome_timeline.json in {directory!r}; profile first")
     events = []
     for file in files:
         try:

@@ -47,15 +47,10 @@ def _with_shares(rows: list[Row], count: str, bar: str, bar_length_max: int) -> 
     return total, shared
 
 
-def _output_channels(row: Row) -> int:
-    """Lengths of axis 1 of a row's outputs, added up; outputs without that axis count nothing."""
-    return sum(int(shape[1]) for shape in row["output_shapes"] if len(shape) >= 2)
-
-
 def sum_op_stats(flops: list[Row], bar_length_max: int = 20) -> tuple[int, list[Row]]:
     """Total of `flops_num`, and the rows with shares and bars, a row "total" last. The argument is not changed."""
     total, rows = _with_shares(flops, "flops_num", "bar", bar_length_max)
-    channels = sum(map(_output_channels, flops))
+    channels = sum(int(shape[1]) for row in flops for shape in row["output_shapes"] if len(shape) >= 2)
     rows = [{**row, "flops": sizeof_fmt(row["flops_num"], "OPs")} for row in rows]
     return int(total), [*rows, {"name": "total", "flops": sizeof_fmt(total, "OPs"), "output_shapes": channels}]
 

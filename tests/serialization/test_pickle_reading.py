@@ -97,7 +97,7 @@ def test_a_cut_pickle_is_refused(cut):
         (b"]", "the file ends in the middle"),
         (b"cos\nsystem", "the file ends in the middle"),
         (b")\x86.", "too few values"),
-        (b"}\x8a\x0a" + b"\x01" * 10 + b"Ns.", "numbers of 64 bits"),  # long integers can be made to collide
+        (b"}\x8a\x0a" + b"\x01" * 10 + b"Ns.", "64-bit numbers"),  # long integers can be made to collide
     ],
 )
 def test_damage_and_lies_about_sizes(body, message):

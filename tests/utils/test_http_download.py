@@ -35,7 +35,7 @@ def test_only_addresses_of_the_web(tmp_path, address):
 def test_a_server_that_is_not_there(tmp_path):
     with serving({}) as (address, _):
         pass
-    with pytest.raises(HTTPDownloadError, match="check the address and the network"):
+    with pytest.raises(HTTPDownloadError, match="check address and network"):
         download_from_url(address + "/a", tmp_path / "a")
 
 

@@ -58,7 +58,7 @@ def test_wrong_use(tmp_path):
 
 
 def test_merging(tmp_path):
-    with pytest.raises(FileFormatError, match="profile something first"):
+    with pytest.raises(FileFormatError, match="profile first"):
         merge_trace_events(str(tmp_path))
     for pid in (1, 2):
         (tmp_path / f"{pid}.chrome_timeline.json").write_text(json.dumps({"traceEvents": [{"pid": pid}]}))

@@ -135,9 +135,8 @@ def is_inf(node: OnnxNode, x: Tensor) -> Tensor:
 @rule("Min", "Max", "Sum", "Mean")
 def variadic(node: OnnxNode, y: Value, *more: Value) -> Value:
     """Any number of inputs, one after the other."""
-    op = {"Min": "minimum", "Max": "maximum"}.get(node.op_type, "add")
     for value in more:
-        y = node.apply(op, y, value)
+        y = node.apply("minimum" if node.op_type == "Min" else "maximum" if node.op_type == "Max" else "add", y, value)
     return node.apply("mul", y, 1.0 / (1 + len(more))) if node.op_type == "Mean" and more else y
 
 
