@@ -24,8 +24,12 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, numbers.Integral) else value
 
 
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) or (isinstance(value, float) and value.is_integer())
+
+
 def _tuple(value: Any, length: int) -> tuple[int, ...]:
-    if isinstance(value, numbers.Integral) or (isinstance(value, float) and value.is_integer()):
+    if _is_whole(value):
         return (int(value),) * length
     sizes = tuple(map(int, value))
     if len(sizes) != length:
