@@ -286,3 +286,13 @@ def test_a_node_of_a_newer_opset_has_the_defaults_of_its_own():
     graph = load_graph(one("HardSwish", X, opset=9).SerializeToString())
     assert graph.outputs[0].shape == (2, 3, 4)
     assert onnx.defs.get_schema("HardSwish").since_version > 9
+
+
+def test_graphs_in_a_definition_read_values_around_them():
+    """AffineGrid is defined by an If whose graphs read values outside of them."""
+    grid = helper.make_node("AffineGrid", ["theta", "size"], ["y"], "it", align_corners=1)
+    made = model([grid], {"theta": ("f4", (2, 2, 3))}, {"size": ints(2, 1, 2, 3)})
+    graph = load_graph(made.SerializeToString())
+    (got,) = interpret(graph, [np.array([[[1, 0, 0.5], [0, 2, 0]]] * 2, np.float32)])
+    x, y = np.meshgrid([-1, 0, 1], [-1, 1])
+    np.testing.assert_allclose(got.numpy()[1], np.stack([x + 0.5, 2 * y], -1), atol=1e-6)

@@ -404,3 +404,12 @@ def test_values_are_read_with_the_scale_that_they_were_written_with():
     same, other = (interpret(load(quantizing(0.5, scale)), [x])[0].numpy() for scale in (None, 0.25))
     np.testing.assert_array_equal(same, np.rint(x / np.float32(0.5)) * np.float32(0.5))
     np.testing.assert_array_equal(other, same / 2)  # the same integers with another scale
+
+
+def test_a_model_in_memory_is_read_and_other_kinds_are_refused():
+    node = helper.make_node("Relu", ["x"], ["y"])
+    x, y = (helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [2]) for n in "xy")
+    made = helper.make_model(helper.make_graph([node], "net", [x], [y]))
+    assert [n.name for n in load_graph(made).outputs] == ["y"]
+    with pytest.raises(OptionError, match="model is of type dict; expected a path, the file's bytes or a ModelProto"):
+        load_graph({})

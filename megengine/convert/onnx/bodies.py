@@ -74,8 +74,6 @@ def _renamed(
     node: "onnx.NodeProto", function: "onnx.FunctionProto", schema: "onnx.defs.OpSchema"
 ) -> list["onnx.NodeProto"]:
     """Copies of a function's nodes with the names of the caller's values; others get the node's name in front."""
-    import onnx
-
     prefix = node.name or next(filter(None, node.output), node.op_type)
     names = {formal: "" for formal in (*function.input, "")}
     names.update(zip(function.input, node.input, strict=False))
@@ -84,17 +82,37 @@ def _renamed(
     given.update((item.name, item) for item in node.attribute)
     made = []
     for inner in function.node:
-        copy = onnx.NodeProto()
-        copy.CopyFrom(inner)
-        copy.input[:] = [names.setdefault(name, f"{prefix}/{name}") for name in inner.input]
-        copy.output[:] = [names.setdefault(name, f"{prefix}/{name}") for name in inner.output]
-        copy.name = f"{prefix}/{inner.name or next(filter(None, inner.output), inner.op_type)}"
-        del copy.attribute[:]
-        for attribute in inner.attribute:
-            if not attribute.ref_attr_name:
-                copy.attribute.append(attribute)
-            elif attribute.ref_attr_name in given:
-                copy.attribute.add().CopyFrom(given[attribute.ref_attr_name])
-                copy.attribute[-1].name = attribute.name
-        made.append(copy)
+        for name in (*inner.input, *inner.output):
+            names.setdefault(name, f"{prefix}/{name}")
+        made.append(_adapted(inner, names, given))
+        made[-1].name = f"{prefix}/{inner.name or next(filter(None, inner.output), inner.op_type)}"
     return made
+
+
+def _adapted(
+    node: "onnx.NodeProto", names: dict[str, str], given: dict[str, "onnx.AttributeProto"]
+) -> "onnx.NodeProto":
+    """A copy of a definition's node with the caller's names and attributes, also in the graphs that it runs."""
+    import onnx
+
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    copy.input[:] = [names.get(name, name) for name in node.input]
+    copy.output[:] = [names.get(name, name) for name in node.output]
+    del copy.attribute[:]
+    for attribute in node.attribute:
+        if not attribute.ref_attr_name:
+            copy.attribute.append(attribute)
+        elif attribute.ref_attr_name in given:
+            copy.attribute.add().CopyFrom(given[attribute.ref_attr_name])
+            copy.attribute[-1].name = attribute.name
+    for graph in (attribute.g for attribute in copy.attribute if attribute.HasField("g")):
+        own = {item.name for item in (*graph.input, *graph.initializer)}
+        own.update(name for inner in graph.node for name in inner.output)
+        outer = {formal: actual for formal, actual in names.items() if formal not in own}
+        nodes = [_adapted(inner, outer, given) for inner in graph.node]
+        del graph.node[:]
+        graph.node.extend(nodes)
+        for item in graph.output:
+            item.name = outer.get(item.name, item.name)
+    return copy

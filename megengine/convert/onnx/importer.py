@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -54,13 +54,14 @@ if TYPE_CHECKING:
     import onnx
 
 LISTED = 20  # reasons of one message
+Source: TypeAlias = "str | Path | bytes | onnx.ModelProto"
 Shapes = Mapping[str, Sequence[int]] | Sequence[int] | None
 Known = Mapping[str, Any] | None
 # a string where a number belongs, and numbers that no memory is large enough for
 MALFORMED = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, MemoryError)
 
 
-def load(source: str | Path | bytes, input_shapes: Shapes = None, input_values: Known = None) -> TracedModule:
+def load(source: Source, input_shapes: Shapes = None, input_values: Known = None) -> TracedModule:
     """Read an ONNX model as a module that is called, edited, quantized and compiled like a traced one.
 
     See `load_graph` for the arguments and errors.
@@ -71,11 +72,11 @@ def load(source: str | Path | bytes, input_shapes: Shapes = None, input_values: 
     return TracedModule.from_graph(load_graph(source, input_shapes, input_values))
 
 
-def load_graph(source: str | Path | bytes, input_shapes: Shapes = None, input_values: Known = None) -> InternalGraph:
+def load_graph(source: Source, input_shapes: Shapes = None, input_values: Known = None) -> InternalGraph:
     """Read an ONNX model (opset 7 to the newest) as an op-level graph.
 
     Args:
-        source: path of a .onnx file, or its bytes. External data must lie in the file's folder.
+        source: path of a .onnx file, its bytes, or an `onnx.ModelProto`. External data must lie in the file's folder.
         input_shapes: shape of each input by name, or one shape for a single input; needed where the file leaves a
             size open. An open first axis alone is taken as a batch of 1.
         input_values: values of inputs that are fixed: numbers that choose a branch, for example. The graph does
@@ -87,7 +88,7 @@ def load_graph(source: str | Path | bytes, input_shapes: Shapes = None, input_va
     Raises:
         FileFormatError: the file is damaged, hostile, or uses what is not supported; one message names it.
         ShapeError: `input_shapes` or a value in `input_values` does not fit the file.
-        OptionError: `input_shapes` or `input_values` names no input of the file.
+        OptionError: `source` is something else; `input_shapes` or `input_values` names no input of the file.
 
     Example:
         >>> graph = load_graph("mobilenet.onnx", {"input": (1, 3, 224, 224)})  # doctest: +SKIP

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from megengine.core.dtype import as_dtype, storage_of
-from megengine.core.errors import DTypeError, FileFormatError, brief
+from megengine.core.errors import DTypeError, FileFormatError, OptionError, brief
 from megengine.core.text import counted
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ MAX_NAMES = 10_000  # that are looked at beside a file with hard links
 MIN_OPSET = 7
 
 
-def read_model(source: str | Path | bytes) -> tuple["onnx.ModelProto", Path | None]:
+def read_model(source: "str | Path | bytes | onnx.ModelProto") -> tuple["onnx.ModelProto", Path | None]:
     """A parsed model, its local functions inlined, and the folder that external data must lie in.
 
     Raises:
@@ -30,6 +30,12 @@ def read_model(source: str | Path | bytes) -> tuple["onnx.ModelProto", Path | No
     """
     import onnx
 
+    if isinstance(source, onnx.ModelProto):
+        source = source.SerializeToString()
+    if not isinstance(source, (str, Path, bytes)):
+        raise OptionError(
+            f"ONNX: the model is of type {type(source).__name__}; expected a path, the file's bytes or a ModelProto"
+        )
     path = None if isinstance(source, bytes) else Path(source)
     name = "<bytes>" if path is None else str(path)
     content = source if isinstance(source, bytes) else _content(Path(source))
