@@ -254,18 +254,6 @@ def lookup(x: np.ndarray, table: np.ndarray) -> np.ndarray:
     return table[x.astype(np.int32) - np.iinfo(x.dtype).min]
 
 
-def make_table(
-    fn: Callable[..., np.ndarray], storage: Any, s_x: float, z_x: int, s_y: float, out: Output
-) -> np.ndarray:
-    """The 256 outputs of a scalar function of float64, for u8 or s8 input."""
-    info = np.iinfo(storage)
-    real = (np.arange(info.min, info.max + 1) - z_x) * np.float64(f32(s_x))
-    with np.errstate(all="ignore"):
-        t = np.asarray(fn(real), np.float64) / np.float64(f32(s_y))
-    t = np.fmin(np.fmax(t, out.lo), out.hi)
-    return (np.rint(t).astype(np.int32) + out.z_y).astype(out.dtype)
-
-
 # ---------------------------------------------------------------- rows
 
 _SOFTMAX_ONE = 2**20  # what exp(0) is in the table
