@@ -157,10 +157,15 @@ def _bn_infer(
     return x
 
 
+def norm_factor(scale: np.ndarray, var: np.ndarray, eps: float) -> np.ndarray:
+    """What a batch norm multiplies each channel by, in the dtype of the variances."""
+    return scale / np.sqrt(var + var.dtype.type(eps))
+
+
 def _bn(
     x: np.ndarray, scale: np.ndarray, bias: np.ndarray, mean: np.ndarray, var: np.ndarray, eps: float
 ) -> np.ndarray:
-    factor = scale / np.sqrt(var + var.dtype.type(eps))
+    factor = norm_factor(scale, var, eps)
     shape = along_channels(scale.shape[0], x.ndim)
     return (x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape)
 
@@ -209,7 +214,7 @@ def _training(x: np.ndarray, scale: np.ndarray, bias: np.ndarray, eps: float) ->
     mean = x.mean(axes)
     centred = x - mean.reshape(shape)
     var = np.square(centred).mean(axes)
-    factor = scale / np.sqrt(var + var.dtype.type(eps))
+    factor = norm_factor(scale, var, eps)
     return centred * factor.reshape(shape) + bias.reshape(shape), mean, var
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from megengine.ops.common import normalize_axes
-from megengine.ops.norm import along_channels
+from megengine.ops.norm import along_channels, norm_factor
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.passes.rewriting import Found, Rule, rewrite
@@ -64,7 +64,7 @@ _PARAMETERS = [const() for _ in range(4)]
 def _affine(m: Found) -> TensorNode:
     """As the reference computes it: what is behind can join it."""
     scale, shift, mean, var = (m[p].expr.value.numpy() for p in _PARAMETERS)
-    factor = scale / np.sqrt(var + var.dtype.type(m.root.expr.attrs["eps"]))
+    factor = norm_factor(scale, var, m.root.expr.attrs["eps"])
     shape = along_channels(scale.size, m[_X].spec.ndim)
     mean, factor, shift = (m.constant(v.reshape(shape), "of_batch_norm") for v in (mean, factor, shift))
     y = m.apply("mul", m.apply("sub", m[_X], mean), factor)

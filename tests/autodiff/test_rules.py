@@ -184,7 +184,7 @@ def test_a_rule_that_reads_values_is_called_each_time():
     ("vjp", "error", "match"),
     [
         (lambda ctx, ct: (ct, ct), ValueError, "the number of gradients of a rule is 2; expected 1"),
-        (lambda ctx, ct: (3,), ValueError, "gave int; expected a tensor or None"),
+        (lambda ctx, ct: (3,), ValueError, "a gradient rule returned int; expected a tensor or None"),
         (lambda ctx, ct: (F.concat([ct, ct]),), GradientError, r"a gradient has shape \(4,\); expected \(2,\)"),
         (lambda ctx, ct: (ct + tensor([1.0, 2.0, 3.0]),), ValueError, "do not broadcast"),
     ],

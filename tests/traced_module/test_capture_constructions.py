@@ -133,7 +133,7 @@ def test_a_layer_made_in_the_forward_is_no_change_of_the_graph():
 
 def test_what_cannot_be_made_of_values_is_refused():
     quantized = mge.core.dtype.qint8(0.5)
-    with pytest.raises(DTypeError, match=r"expected dtypes without a scale; use astype"):
+    with pytest.raises(DTypeError, match=r"expected no scale; use astype"):
         trace_module(module_of(lambda s, x: Tensor(x, dtype=quantized)), tensor(X))
     with pytest.raises(DTypeError, match="rectangular nesting"):
         trace_module(module_of(lambda s, x: Tensor([x[0, 0], [x[0]]])), tensor(X))

@@ -15,12 +15,12 @@ ROOMS = ("traced_module", "plan", "quantization/pipeline", "convert")
 
 
 def of_roots(tree: ast.Module) -> list[str]:
-    """Functions that divide by the root of something, as a batch norm does."""
+    """Functions that divide arrays by the root of something, as a batch norm does."""
     found = []
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
             quotients = [n.right for n in ast.walk(function) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)]
-            if any("sqrt" in ast.unparse(q) for q in quotients):
+            if any("np.sqrt" in ast.unparse(q) for q in quotients):
                 found.append(function.name)
     return found
 
