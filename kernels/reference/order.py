@@ -36,8 +36,9 @@ def in_turn(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def sum_of_windows(windows: np.ndarray, axes: int = 2) -> np.ndarray:
-    """Sums over the last `axes` axes, added one after the other in the order of places; integers in int64."""
-    out = np.zeros(windows.shape[:-axes], np.int64 if windows.dtype.kind in "iu" else windows.dtype)
+    """Sums over the last `axes` axes, added one after the other in the order of places; integers in 64 bits."""
+    wide = {"b": np.dtype(np.int64), "i": np.dtype(np.int64), "u": np.dtype(np.uint64)}
+    out = np.zeros(windows.shape[:-axes], wide.get(windows.dtype.kind, windows.dtype))
     for place in np.ndindex(*windows.shape[-axes:]):
         out += windows[(..., *place)]
     return out

@@ -20,3 +20,11 @@ def test_every_level_gives_the_bits_of_the_reference(window, stride, padding, mo
     for level in isa.available():
         with isa.capped(level):
             np.testing.assert_array_equal(F.avg_pool2d(Tensor(x), window, stride, padding, mode).numpy(), want)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "uint64", "float64", "float16"])
+def test_other_types_are_averaged_too(dtype):
+    x = np.arange(24).reshape(1, 1, 4, 6).astype(dtype)
+    want = x.reshape(2, 2, 3, 2).astype(np.float64).mean((1, 3))
+    got = F.avg_pool2d(Tensor(x), 2, 2, mode="average").numpy()
+    np.testing.assert_array_equal(got[0, 0], want if x.dtype.kind == "f" else np.trunc(want))
