@@ -171,6 +171,22 @@ def test_verify_wants_the_integer_network(run, one_line_error, folder):
     assert "q.mgt" in one_line_error(run("verify", "q.mgt", "--data", "good.npy", cwd=folder))
 
 
+def test_verify_of_pairs_around_no_layer_proves_nothing(run, one_line_error, folder):
+    scale, zero = np.float32(0.05), np.uint8(128)
+    nodes = [
+        onnx.helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        onnx.helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        onnx.helper.make_node("Exp", ["d"], ["y"]),
+    ]
+    x, y = (onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, 3, 16, 16]) for n in "xy")
+    stored = [onnx.numpy_helper.from_array(np.asarray(v), n) for n, v in (("s", scale), ("z", zero))]
+    graph = onnx.helper.make_graph(nodes, "net", [x], [y], stored)
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(made, folder / "pairs.onnx")
+    failed = run("verify", "pairs.onnx", "--data", "good.npy", cwd=folder)
+    assert "there is nothing to prove: no layer is integer" in one_line_error(failed)
+
+
 # ---------------------------------------------------------------- damaged files, in this process
 
 
