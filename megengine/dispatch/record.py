@@ -83,6 +83,7 @@ class QuantRule:
         integer: the op that computes it on integers, where that is one op.
         weight_axis: output-channel axis of the weight, from the attributes; None if it has none of its own.
         transposed: the weight's first axis counts inputs.
+        rows: channels lie along the last axis, not along axis 1.
         clamp: real bounds (lo, hi) of a clamp, None where open.
         fixed: dtype of the output, independent of the data.
         non_negative: "always", "inherit" (if all inputs are), or "never" known to be.
@@ -93,6 +94,7 @@ class QuantRule:
     integer: str = ""
     weight_axis: Callable[[Attrs], int | None] | None = None
     transposed: bool = False
+    rows: bool = False
     clamp: Callable[[Attrs], tuple[float | None, float | None]] | None = None
     fixed: QuantizedDType | None = None
     non_negative: str = "never"
@@ -143,7 +145,8 @@ class Op:
     network. With `moves` the result holds nothing but elements of the first input. `macs(inputs, result, attrs)` counts
     the multiply-accumulates of a convolution or matrix product from specs. Plans fuse an `activation` into the layer
     before it. `lift(attrs)` returns the attributes with which the op computes the same on operands with an axis of
-    length 1 in front (of operands that broadcast, those with the most axes); None if there are none.
+    length 1 in front (of operands that broadcast, those with the most axes); None if there are none. An op that
+    `quantizes` makes integers of real values, one that `dequantizes` real values of integers.
     """
 
     name: str
@@ -160,6 +163,8 @@ class Op:
     random: bool = False
     activation: bool = False
     lift: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
+    quantizes: bool = False
+    dequantizes: bool = False
 
     @property
     def weighted(self) -> bool:
@@ -170,6 +175,11 @@ class Op:
     def transposed(self) -> bool:
         """True for layers whose weight counts inputs along its first axis."""
         return isinstance(self.quant, QuantRule) and self.quant.transposed
+
+    @property
+    def rows(self) -> bool:
+        """True for layers with channels along the last axis: matrix products."""
+        return isinstance(self.quant, QuantRule) and self.quant.rows
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"

@@ -118,6 +118,7 @@ define(
     quant=QuantRule(
         "weighted",
         "qlinear",
+        rows=True,
         weight_axis=lambda attrs: 0 if attrs.get("transpose_b") else 1,
         usable=lambda attrs: "its first operand is transposed" if attrs.get("transpose_a") else None,
     ),

@@ -373,6 +373,7 @@ record(
     one_error((PLAIN,), {"dtype": "int8"}, "quantize: dtype is 'int8'; expected a quantized dtype"),
     onnx=ONNX_WRITER,
     lift=lift_plain,
+    quantizes=True,
 )
 record(
     "dequantize",
@@ -382,6 +383,7 @@ record(
     one_error((PLAIN,), {}, "dequantize: q is float32"),
     onnx=ONNX_WRITER,
     lift=lift_plain,
+    dequantizes=True,
 )
 record(
     "fake_quant",

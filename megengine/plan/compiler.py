@@ -13,7 +13,7 @@ from megengine.core.dtype import QuantizedDType, converted, storage_of
 from megengine.core.errors import DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
-from megengine.dispatch import get_op, runner
+from megengine.dispatch import runner
 from megengine.kernels import _core
 from megengine.kernels.int8 import quantize_planes_step
 from megengine.kernels.kernel import StepKernel
@@ -115,7 +115,7 @@ def _trial(
 
 def _quantizes(expr: Any, node: TensorNode) -> bool:
     """True for a quantization to 8 bits with one scale of a float32 value that is not an output."""
-    if not isinstance(expr, Apply) or expr.op != "quantize" or node.dtype != np.float32 or not node.spec.size:
+    if not isinstance(expr, Apply) or not expr.record.quantizes or node.dtype != np.float32 or not node.spec.size:
         return False
     dtype = expr.attrs["dtype"]
     return dtype.axis is None and dtype.storage.itemsize == 1 and not any(n is node for n in node.graph.outputs)
@@ -275,7 +275,7 @@ class _Builder:
         problem = problem_of(expr, rows=False)
         assert problem is not None
         constants = constants_of(expr, problem)
-        run = runner(get_op(expr.op), problem, len(problem.outputs) == 1)
+        run = runner(expr.record, problem, len(problem.outputs) == 1)
 
         def step(addresses: list[int]) -> None:
             arrays = dict(constants)

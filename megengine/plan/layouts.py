@@ -15,7 +15,6 @@ import numpy as np
 
 from megengine.core.dtype import storage_of
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import get_op
 from megengine.kernels.kernel import StepKernel
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
@@ -36,7 +35,7 @@ def problem_of(expr: Apply, *, rows: bool) -> Problem | None:
     inputs, outputs = [n.spec for n in expr.inputs], [n.spec for n in expr.outputs]
     if not rows or all(s.ndim != 4 for s in (*inputs, *outputs)):
         return Problem(expr.op, inputs, outputs, expr.attrs)
-    lift = get_op(expr.op).lift
+    lift = expr.record.lift
     if lift is None or any(getattr(s.dtype, "axis", None) is not None for s in (*inputs, *outputs)):
         return None
     most, attrs = max(s.ndim for s in inputs), expr.attrs

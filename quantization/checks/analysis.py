@@ -188,7 +188,7 @@ def analyze(
         def compare(node: Any, value: Tensor, exact: dict = exact) -> None:
             if node.name in edges:
                 edges[node.name].arriving = value.numpy()
-            elif "edge" in node.meta and _is(node.expr, "dequantize"):
+            elif "edge" in node.meta and isinstance(node.expr, Apply) and node.expr.record.dequantizes:
                 name = node.meta["edge"]
                 edges[name].update(exact.pop(name), value.numpy())
 
@@ -205,11 +205,7 @@ def analyze(
 
 
 def _is_rounding(expr: Any) -> bool:
-    return _is(expr, "quantize") and "edge" in expr.meta
-
-
-def _is(expr: Any, op: str) -> bool:
-    return isinstance(expr, Apply) and expr.op == op
+    return isinstance(expr, Apply) and expr.record.quantizes and "edge" in expr.meta
 
 
 def _report(expr: Any, edge: _Edge) -> EdgeReport:

@@ -16,11 +16,11 @@ def integer_form(graph: InternalGraph) -> str:
     if any(map(_fake_quantizes, exprs)):
         return "qat"
     stored = {
-        expr.op
+        expr.record
         for expr in exprs
         if any(isinstance(n.spec.dtype, QuantizedDType) for n in (*expr.inputs, *expr.outputs))
     }
-    if stored - {"quantize", "dequantize"}:
+    if not all(op.quantizes or op.dequantizes for op in stored):
         return "integer"
     return "qdq" if stored else "float"
 

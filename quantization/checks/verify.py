@@ -9,7 +9,7 @@ import numpy as np
 from megengine.core.errors import OptionError
 from megengine.core.notebook import html_text
 from megengine.core.text import counted, one_line
-from megengine.dispatch import get_op, reference_runner
+from megengine.dispatch import reference_runner
 from megengine.kernels.problem import Problem
 from megengine.plan import compile as compile_plan
 from megengine.quantization.checks.forms import require_integers
@@ -157,7 +157,7 @@ def specification(graph: InternalGraph, inputs: Sequence[np.ndarray]) -> Values:
         elif isinstance(expr, Apply):
             single = len(expr.outputs) == 1
             given_specs, made = ([n.spec for n in nodes] for nodes in (expr.inputs, expr.outputs))
-            run = reference_runner(get_op(expr.op), Problem(expr.op, given_specs, made, expr.attrs), single)
+            run = reference_runner(expr.record, Problem(expr.op, given_specs, made, expr.attrs), single)
             result = run(*[values[n.name] for n in expr.inputs])
             for node, value in zip(expr.outputs, (result,) if single else result, strict=True):
                 values[node.name] = value

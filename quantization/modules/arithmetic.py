@@ -25,7 +25,7 @@ def pair(value: Any) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A layer that sums products: its op ("conv2d", "conv_transpose2d" or "linear") and its geometry.
+    """A layer that sums products: its op (a convolution, or a matrix product) and its geometry.
 
     Pairs are (height, width), `padding` is ((top, bottom), (left, right)).
     """
@@ -38,17 +38,17 @@ class Product:
     output_padding: tuple[int, int] = (0, 0)
 
     @property
-    def float_op(self) -> str:
-        """The op that computes it on real values."""
-        return "matmul" if self.op == "linear" else self.op
+    def rows(self) -> bool:
+        return get_op(self.op).rows
 
     @property
     def transposed(self) -> bool:
-        return get_op(self.float_op).transposed
+        return get_op(self.op).transposed
 
     @property
-    def float_attrs(self) -> dict[str, Any]:
-        if self.op == "linear":
+    def attrs(self) -> dict[str, Any]:
+        """Attributes of the op on real values."""
+        if self.rows:
             return {"transpose_a": False, "transpose_b": True}
         attrs = {"stride": self.stride, "padding": self.padding, "dilation": self.dilation}
         if self.transposed:
@@ -61,10 +61,10 @@ def accumulator_weight(product: Product, w: np.ndarray) -> np.ndarray:
 
     A transposed convolution is a convolution of the input with zeros between its pixels, with turned weights.
     """
-    if product.op == "linear":
+    if product.rows:
         return w
     w = w.reshape(-1, *w.shape[-3:])
-    if product.op == "conv2d":
+    if not product.transposed:
         return w
     g, (i, o, kh, kw) = product.groups, w.shape
     turned = w.reshape(g, i // g, o, kh, kw).transpose(0, 2, 1, 3, 4)[..., ::-1, ::-1]
@@ -128,7 +128,7 @@ def bias_steps(bias: np.ndarray | None, s_x: Any, s_w: np.ndarray) -> np.ndarray
 
 def form_of(product: Product, w: np.ndarray, *, relu: bool) -> str:
     """How MegEngine 1.13 scales the accumulator (measured): "products", "sum" or "scaled", see `constants`."""
-    if product.op != "conv2d":
+    if product.rows or product.transposed:
         return "scaled"
     o, per_group, kh, kw = w.shape
     channelwise = per_group == 1 and o == product.groups
@@ -177,7 +177,7 @@ def first_axis(dtype: QuantizedDType) -> QuantizedDType:
 def accumulate(product: Product, x: Tensor, c: Constants) -> Tensor:
     """(acc + b) * M + B in float32, acc the exact integer sums of the quantized tensor x with the weights."""
     operands = (c.weight, c.b, c.M, c.B)
-    if product.op == "linear":
+    if product.rows:
         return apply("qlinear", x, *operands, **_FLOAT)
     stride, padding = product.stride, product.padding
     if product.transposed:

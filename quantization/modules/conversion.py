@@ -71,7 +71,7 @@ def quantize(module: Module, inplace: bool = True, mapping: dict | None = None) 
         CalibrationError: an observer saw nothing; a note names its module.
         QuantizationError: a QAT class has no quantized form.
     """
-    _check_module("quantize", module)
+    _check_module(quantize.__name__, module)
     table = {qat_modules.CLASSES[rule.name]: int_modules.CLASSES[rule.name] for rule in LAYER_RULES} | (mapping or {})
     module = module if inplace else copy.deepcopy(module)
     names = {id(m): name for name, m in module.named_modules()}
@@ -93,7 +93,7 @@ def quantize(module: Module, inplace: bool = True, mapping: dict | None = None) 
 
     # all new modules are made before the first is put in place, so that an error leaves the network as it was
     made = {id(m): new for m in module.modules() if (new := convert(m)) is not None}
-    return _replaced("quantize", module, lambda child: made.get(id(child)))
+    return _replaced(quantize.__name__, module, lambda child: made.get(id(child)))
 
 
 def _get_quantable_module_names() -> list[str]:

@@ -34,8 +34,8 @@ class _ExactProduct(Function):
         return accumulate(self.product, source, constants(self.product, weight, None, self.x_dtype))
 
     def backward(self, output_grads: Tensor) -> Any:
-        context = Context(self.inputs, (), self.product.float_attrs, (True, True))
-        vjp: Any = get_op(self.product.float_op).vjp
+        context = Context(self.inputs, (), self.product.attrs, (True, True))
+        vjp: Any = get_op(self.product.op).vjp
         return vjp(context, output_grads)
 
 

@@ -288,23 +288,23 @@ class QuantizedDequantStub(QuantizedModule):
 
 
 _KINDS: dict[str, type[QuantizedModule]] = {
-    "conv2d": _QuantizedConv2d,
-    "conv_transpose2d": _QuantizedConvTranspose2d,
-    "linear": _QuantizedLinear,
-    "batch_matmul": QuantizedBatchMatMul,
-    "elemwise": QuantizedElemwise,
-    "concat": QuantizedConcat,
-    "quantize": QuantizedQuantStub,
-    "dequantize": QuantizedDequantStub,
+    "Conv2d": _QuantizedConv2d,
+    "ConvTranspose2d": _QuantizedConvTranspose2d,
+    "Linear": _QuantizedLinear,
+    "BatchMatMulActivation": QuantizedBatchMatMul,
+    "Elemwise": QuantizedElemwise,
+    "Concat": QuantizedConcat,
+    "QuantStub": QuantizedQuantStub,
+    "DequantStub": QuantizedDequantStub,
 }
 
 
 def _quantized_class(rule: LayerRule) -> type[QuantizedModule]:
     """The class of a row. Folded batch norms leave no trace, so those are convolutions and linear layers too."""
     names: dict[str, Any] = {}
-    if rule.has_weight:
+    if rule.layer:
         names = {"rule": rule, f"{rule.calc.removesuffix('_bn')}_quantized": WeightedQuantized.before_activation}
-    base = next((CLASSES[r.name] for r in LAYER_RULES if r.op == rule.op and r.name in CLASSES), _KINDS[rule.op])
+    base = _KINDS.get(rule.name) or next(CLASSES[r.name] for r in LAYER_RULES if r.layer == rule.layer)
     return placed(type(rule.name, (base,), names), "quantized", rule)
 
 

@@ -15,22 +15,22 @@ from megengine.module import Module
 class LayerRule:
     """A kind of layer, by its class name in `megengine.module`, `.qat` and `.quantized`.
 
-    `home` is the module below the latter two that files store; `op` is "conv2d", "conv_transpose2d" or "linear" for
-    layers with weights, else the name of the kind.
+    `home` is the module below the latter two that files store; `layer` is MegEngine's word for a convolution or linear
+    layer, as in `calc_conv`.
     """
 
     name: str
     home: str
-    op: str
+    layer: str = ""
 
     @property
     def float_class(self) -> type[Module]:
         return getattr(float_modules, self.name)
 
     @property
-    def has_weight(self) -> bool:
-        """True for convolutions and linear layers."""
-        return self.op in _LAYERS
+    def op(self) -> str:
+        """The op of a convolution or linear layer, "" for others."""
+        return {"conv": "conv2d", "linear": "matmul"}.get(self.layer, self.layer)
 
     @property
     def relu(self) -> bool:
@@ -39,20 +39,19 @@ class LayerRule:
     @property
     def part(self) -> str:
         """Attribute with the layer that holds the weights; "" where the module itself does."""
-        return _LAYERS[self.op] if "Bn" in self.name else ""
+        return self.layer if "Bn" in self.name else ""
 
     @property
     def calc(self) -> str:
         """MegEngine's method for the result before the activation; the quantized one ends in "_quantized"."""
-        return f"calc_{_LAYERS[self.op]}{'_bn' if self.part else ''}"
+        return f"calc_{self.layer}{'_bn' if self.part else ''}"
 
 
-_LAYERS = {"conv2d": "conv", "conv_transpose2d": "conv_transpose2d", "linear": "linear"}
 LAYER_RULES = (
-    LayerRule("Conv2d", "conv", "conv2d"),
-    LayerRule("ConvRelu2d", "conv", "conv2d"),
-    LayerRule("ConvBn2d", "conv_bn", "conv2d"),
-    LayerRule("ConvBnRelu2d", "conv_bn", "conv2d"),
+    LayerRule("Conv2d", "conv", "conv"),
+    LayerRule("ConvRelu2d", "conv", "conv"),
+    LayerRule("ConvBn2d", "conv_bn", "conv"),
+    LayerRule("ConvBnRelu2d", "conv_bn", "conv"),
     LayerRule("ConvTranspose2d", "conv", "conv_transpose2d"),
     LayerRule("ConvTransposeRelu2d", "conv", "conv_transpose2d"),
     LayerRule("ConvTransposeBn2d", "conv_transpose_bn", "conv_transpose2d"),
@@ -61,11 +60,11 @@ LAYER_RULES = (
     LayerRule("LinearRelu", "linear", "linear"),
     LayerRule("LinearBn1d", "linear_bn", "linear"),
     LayerRule("LinearBnRelu1d", "linear_bn", "linear"),
-    LayerRule("BatchMatMulActivation", "batch_matmul_activation", "batch_matmul"),
-    LayerRule("Elemwise", "elemwise", "elemwise"),
-    LayerRule("Concat", "concat", "concat"),
-    LayerRule("QuantStub", "quant_dequant", "quantize"),
-    LayerRule("DequantStub", "quant_dequant", "dequantize"),
+    LayerRule("BatchMatMulActivation", "batch_matmul_activation"),
+    LayerRule("Elemwise", "elemwise"),
+    LayerRule("Concat", "concat"),
+    LayerRule("QuantStub", "quant_dequant"),
+    LayerRule("DequantStub", "quant_dequant"),
 )
 
 

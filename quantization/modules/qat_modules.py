@@ -11,7 +11,7 @@ import numpy as np
 from megengine import functional as F
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import CalibrationError, OptionError
-from megengine.dispatch import apply
+from megengine.dispatch import apply, get_op
 from megengine.logger import get_logger
 from megengine.module import Module
 from megengine.ops.norm import running_average
@@ -191,7 +191,7 @@ class WeightedQAT(QATModule):
         """Inp * w + b: with the integer kernels where both are on grids, else in float."""
         x_dtype, w_dtype = quantized_dtype_of(inp), quantized_dtype_of(w)
         if x_dtype is None or w_dtype is None:
-            y = apply(self.product.float_op, inp, w, **self.product.float_attrs)
+            y = apply(self.product.op, inp, w, **self.product.attrs)
         else:
             y = exact_product(self.product, inp, w, x_dtype, w_dtype)
         return y if b is None else y + b
@@ -225,7 +225,7 @@ class WeightedQAT(QATModule):
 
 def product_of(op: str, layer: Any) -> Product:
     """Op and geometry of a float, QAT or quantized layer."""
-    if op == "linear":
+    if get_op(op).rows:
         return Product(op)
     h, w = (0, 0) if _pads_apart(layer) else pair(layer.padding)
     extra = pair(getattr(layer, "output_padding", 0))
@@ -277,7 +277,7 @@ class BnQAT(WeightedQAT):
 
     def _channels(self, value: Any) -> Any:
         """A tensor of one value per channel in the shape that broadcasts over the result."""
-        shape = (1, -1) if self.rule.op == "linear" else (1, -1, 1, 1)
+        shape = (1, -1) if self.product.rows else (1, -1, 1, 1)
         return value.reshape(shape) if isinstance(value, Tensor) else value
 
     def _scaled_weight(self, factor: Tensor) -> Tensor:
@@ -290,7 +290,7 @@ class BnQAT(WeightedQAT):
     def folded(self) -> tuple[Tensor, Tensor | None]:
         """Weight and bias folded with the running statistics."""
         weight, bias = self.fold_weight_bias(None, None)
-        return weight, bias.reshape(-1) if self.rule.op == "linear" else bias
+        return weight, bias.reshape(-1) if self.product.rows else bias
 
     def get_batch_mean_var(self, inp: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance (by n) of each channel of inp, in the shape of the running statistics."""
@@ -319,7 +319,7 @@ class BnQAT(WeightedQAT):
         return y * scale + self._shifted_bias(mean, self._factor(var))
 
     def _exact_statistics(self, inp: Tensor) -> Tensor:
-        y = apply(self.product.float_op, inp, flat_groups(self.layer.weight), **self.product.float_attrs)
+        y = apply(self.product.op, inp, flat_groups(self.layer.weight), **self.product.attrs)
         weight, bias = self.fold_weight_bias(*self._batch_statistics(y + self._bias_or_zero()))
         w = self.apply_quant_weight(flat_groups(weight))
         return self.affine(inp, w, self.apply_quant_bias(bias, inp, w))
@@ -407,21 +407,21 @@ class DequantStubQAT(QATModule):
 
 
 _KINDS = {
-    "batch_matmul": BatchMatMulQAT,
-    "elemwise": ElemwiseQAT,
-    "concat": ConcatQAT,
-    "quantize": QuantStubQAT,
-    "dequantize": DequantStubQAT,
+    "BatchMatMulActivation": BatchMatMulQAT,
+    "Elemwise": ElemwiseQAT,
+    "Concat": ConcatQAT,
+    "QuantStub": QuantStubQAT,
+    "DequantStub": DequantStubQAT,
 }
 
 
 def _qat_class(rule: LayerRule) -> type[QATModule]:
     """The class of a row: its behaviour, then the float class."""
-    if not rule.has_weight:
-        return placed(type(rule.name, (_KINDS[rule.op], rule.float_class), {}), "qat", rule)
+    if not rule.layer:
+        return placed(type(rule.name, (_KINDS[rule.name], rule.float_class), {}), "qat", rule)
     kind = BnQAT if rule.part else WeightedQAT
     names = {"rule": rule, f"{rule.calc}_qat": kind.before_activation}
-    plain = (CLASSES[r.name] for r in LAYER_RULES if r.op == rule.op and r.name in CLASSES)
+    plain = (CLASSES[r.name] for r in LAYER_RULES if r.layer == rule.layer and r.name in CLASSES)
     base = kind if rule.part else next(plain, kind)  # as in MegEngine: ConvRelu2d is a Conv2d, ConvBnRelu2d no ConvBn2d
     return placed(type(rule.name, (base, rule.float_class), names), "qat", rule)
 

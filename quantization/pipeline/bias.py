@@ -9,7 +9,6 @@ import numpy as np
 from megengine.dispatch import apply
 from megengine.kernels.reference import integer
 from megengine.quantization.pipeline.freeze import Frozen
-from megengine.quantization.pipeline.match import is_op
 from megengine.quantization.ranges import MeanValue, Progress, stream
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.rewiring import replace_all_uses, set_input
@@ -46,8 +45,8 @@ def mean_errors(
 
     sinks = {name: one.exact.update for name, one in means.items()}
     for expr in qdq.exprs():
-        if is_op(expr, "dequantize") and (edge := expr.meta.get("edge")) in means:
-            sinks[expr.outputs[0].name] = means[edge].rounded.update
+        if isinstance(expr, Apply) and expr.record.dequantizes and (edge := expr.meta.get("edge")) in means:
+            sinks[expr.output.name] = means[edge].rounded.update
     stream(qdq, batches, sinks, stage="bias correction", progress=progress)
     return {e.outputs[0].name: _error(e, means[e.inputs[0].name], frozen) for e in layers}
 
@@ -58,7 +57,7 @@ def _error(layer: Apply, means: InputMeans, frozen: Frozen) -> np.ndarray:
     exact = apply(layer.op, Tensor(means.exact.value), Tensor(w), **layer.attrs).numpy()
     kept = integer.dequantize(weight.values, weight.dtype.scale, weight.dtype.zero_point, weight.dtype.axis)
     rounded = apply(layer.op, Tensor(means.rounded.value), Tensor(kept), **layer.attrs).numpy()
-    channel = exact.ndim - 1 if layer.op == "matmul" else 1
+    channel = exact.ndim - 1 if layer.record.rows else 1
     axes = tuple(i for i in range(exact.ndim) if i != channel)
     return (exact.astype(np.float64) - rounded).mean(axis=axes)
 
@@ -75,8 +74,8 @@ def corrected(graph: InternalGraph, errors: dict[str, np.ndarray]) -> InternalGr
 
 def _raise_bias(g: InternalGraph, layer: Apply, error: np.ndarray) -> None:
     out, name = layer.output, layer.output.name
-    addition = addition_behind(out) if layer.op == "matmul" else None
-    if layer.op == "matmul" and addition is None:
+    addition = addition_behind(out) if layer.record.rows else None
+    if layer.record.rows and addition is None:
         return
     owner, bias = (layer, layer.inputs[2:]) if addition is None else (addition.root.expr, [addition[BIAS]])
     old = bias[0].expr.value.numpy() if bias else np.zeros(len(error), np.float32)

@@ -9,7 +9,7 @@ import numpy as np
 
 from megengine.core.dtype import QuantizedDType, qint8
 from megengine.core.errors import QuantizationError
-from megengine.dispatch import apply, get_op
+from megengine.dispatch import apply
 from megengine.kernels.reference.integer import multiplier, softmax_table
 from megengine.quantization.modules import Product, accumulator_weight, first_axis, transposed_steps
 from megengine.quantization.pipeline.epilogue import bounds, epilogue, ratio
@@ -17,7 +17,6 @@ from megengine.quantization.pipeline.groups import Group, evaluate, group_of
 from megengine.quantization.pipeline.match import (
     LayerMatch,
     Stored,
-    is_op,
     is_product,
     layer,
     layer_with_residual,
@@ -90,7 +89,7 @@ def integerize(graph: InternalGraph, *, int_bias: bool = False) -> InternalGraph
 
 
 def _integers(g: InternalGraph, expr: Apply, int_bias: bool) -> Replaced:
-    if expr.op != "quantize":
+    if not expr.record.quantizes:
         return None
     value, clamp = strip_clamps(expr.inputs[0])
     site = Site(g, expr, expr.inputs[0], value, clamp, expr.attrs["dtype"], int_bias)
@@ -106,7 +105,7 @@ def _integers(g: InternalGraph, expr: Apply, int_bias: bool) -> Replaced:
 def _float_result(g: InternalGraph, expr: Apply, int_bias: bool) -> Replaced:
     if is_product(expr):
         return _float_product(g, expr)
-    if get_op(expr.op).weighted:
+    if expr.record.weighted:
         return _float_layer(g, expr, int_bias)
     return _float_mean(g, expr) if mean_over_picture(expr) else None
 
@@ -128,10 +127,10 @@ def _emit_layer(site: Site, match: LayerMatch) -> TensorNode:
         assert dtype is not None, "a residual is summed in steps of the output"
         inputs.append(match.residual.node)
         attrs["ratio"] = ratio(match.residual.dtype, dtype)
-    if match.expr.op == "matmul":
+    if match.expr.record.rows:
         return _emit_linear(site, inputs, attrs)
     window = {k: match.expr.attrs[k] for k in ("stride", "padding", "dilation", "groups")}
-    if get_op(match.expr.op).transposed:
+    if match.expr.record.transposed:
         steps, window["padding"] = transposed_steps(_product(match.expr), match.data.node.shape, w.shape[2:])
         window["stride"] = (1, 1)
         for i, (op, step) in enumerate(steps):
@@ -159,9 +158,9 @@ def _rows_first(match: LayerMatch) -> tuple[np.ndarray, QuantizedDType]:
     """Weights with output channels first, as integer kernels take them."""
     value = match.weight.node.expr.value
     w, dtype = value.numpy(), match.weight.dtype
-    if match.expr.op == "matmul" and not match.expr.attrs.get("transpose_b"):
+    if match.expr.record.rows and not match.expr.attrs.get("transpose_b"):
         return np.ascontiguousarray(w.T), first_axis(dtype)
-    if get_op(match.expr.op).transposed:
+    if match.expr.record.transposed:
         return accumulator_weight(_product(match.expr), w), first_axis(dtype)
     return w, dtype
 
@@ -323,14 +322,11 @@ _GROUP_BUILDERS: dict[str, Callable[[Site, Group], TensorNode | None]] = {
 def _float_layer(g: InternalGraph, expr: Apply, int_bias: bool) -> Replaced:
     """A layer on integers whose result is wanted in float."""
     out = expr.outputs[0]
-    users = out.users
-    end = users[0].outputs[0] if len(users) == 1 and is_op(users[0], "add") and layer(users[0].outputs[0]) else out
-    found = layer(end)
-    if found is None or (any(n is out for n in g.outputs) and end is not out):
-        found, end = layer(out), out
-    if found is None:
-        return None
-    return end, _emit_layer(Site(g, end.expr, end, end, (None, None), None, int_bias), found)
+    alone = len(out.users) == 1 and not any(n is out for n in g.outputs)
+    for end in (out.users[0].outputs[0], out) if alone else (out,):  # with its bias, if it has one
+        if (found := layer(end)) is not None and found.expr is expr:
+            return end, _emit_layer(Site(g, end.expr, end, end, (None, None), None, int_bias), found)
+    return None
 
 
 def _float_product(g: InternalGraph, expr: Apply) -> Replaced:

@@ -39,16 +39,12 @@ class LayerMatch:
 def stored(node: TensorNode) -> Stored | None:
     """The integers behind a node, if a dequantize made it."""
     expr = node.expr
-    return Stored(expr.inputs[0]) if is_op(expr, "dequantize") else None
-
-
-def is_op(expr: Expr | None, *ops: str) -> bool:
-    return isinstance(expr, Apply) and expr.op in ops
+    return Stored(expr.inputs[0]) if isinstance(expr, Apply) and expr.record.dequantizes else None
 
 
 def is_product(expr: Any) -> bool:
     """True for a matrix product that is no layer: of two computed values, or with a stack of constant matrices."""
-    return is_op(expr, "matmul") and not has_matrix(expr)
+    return isinstance(expr, Apply) and expr.record.rows and not has_matrix(expr)
 
 
 def has_matrix(expr: Apply) -> bool:
@@ -60,10 +56,8 @@ def has_matrix(expr: Apply) -> bool:
 
 def is_bias(expr: Any) -> bool:
     """True for the addition of a constant bias to a linear layer."""
-    if not is_op(expr, "add"):
-        return False
-    pairs = ((a, b) for a, b in (expr.inputs, expr.inputs[::-1]) if is_op(a.expr, "matmul"))
-    return any(has_matrix(a.expr) and isinstance(b.expr, Constant) and b.shape == a.shape[-1:] for a, b in pairs)
+    found = match(BIASED, expr.output) if isinstance(expr, Apply) and len(expr.outputs) == 1 else None
+    return found is not None and has_matrix(found.expr(PRODUCT)) and found[BIAS].shape == expr.output.shape[-1:]
 
 
 def mean_over_picture(expr: Expr | None) -> bool:

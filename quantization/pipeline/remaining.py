@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import QuantizationError, listed
 from megengine.core.text import counted
-from megengine.dispatch import get_op, registry
+from megengine.dispatch import registry
 from megengine.quantization.pipeline.annotate import Annotation
-from megengine.quantization.pipeline.match import is_op
 from megengine.quantization.pipeline.rules import rule_of
 from megengine.traced_module.ir.expr import Apply
 from megengine.traced_module.ir.graph import InternalGraph
@@ -47,12 +46,12 @@ def left_in_float(float_graph: InternalGraph, integer_graph: InternalGraph, anno
 def _macs(expr: object) -> int:
     if not isinstance(expr, Apply):
         return 0
-    return get_op(expr.op).macs([n.spec for n in expr.inputs], expr.outputs[0].spec, expr.attrs)
+    return expr.record.macs([n.spec for n in expr.inputs], expr.outputs[0].spec, expr.attrs)
 
 
 def _computes_in_float(expr: Apply) -> bool:
     rule = rule_of(expr.op)
-    if (rule is not None and rule.kind == "shape") or is_op(expr, "quantize", "dequantize"):
+    if (rule is not None and rule.kind == "shape") or expr.record.quantizes or expr.record.dequantizes:
         return False
     return not any(isinstance(n.spec.dtype, QuantizedDType) for n in (*expr.inputs, *expr.outputs))
 

@@ -120,9 +120,7 @@ def test_transposed_convolution_sums_exactly(stride, padding, groups, dilation):
     weight = Tensor._wrap(w if groups == 1 else w.reshape(groups, 2, 3, 3, 2), qint8(0.25))
     scale = 2.0**8  # a power of two: no rounding before the conversion
     got = stored_result(product, x, constants(product, weight, None, x.dtype), qint8(scale), relu=False).numpy()
-    real = apply(
-        "conv_transpose2d", apply("dequantize", x), Tensor(w * np.float32(0.25)), **product.float_attrs
-    ).numpy()
+    real = apply("conv_transpose2d", apply("dequantize", x), Tensor(w * np.float32(0.25)), **product.attrs).numpy()
     t = real.astype(np.float64) / scale
     np.testing.assert_array_equal(got, np.clip(np.trunc(t + np.copysign(0.5, t)), -128, 127))
 

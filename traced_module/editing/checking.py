@@ -7,7 +7,7 @@ from typing import Any
 
 from megengine.core.errors import ArgumentError, GraphError, MegEngineError, ShapeError
 from megengine.core.spec import TensorSpec
-from megengine.dispatch import get_op, infer
+from megengine.dispatch import infer
 from megengine.traced_module.ir.expr import Apply, Call, Expr
 from megengine.traced_module.ir.graph import InternalGraph
 from megengine.traced_module.ir.node import ModuleNode, Node
@@ -83,7 +83,7 @@ def specs_of(
 ) -> tuple[TensorSpec, ...] | None:
     """Specs that `expr` would give for these inputs; None where they cannot be known without values."""
     if isinstance(expr, Apply):
-        specs = inferred(get_op(expr.op), inputs, dict(expr.attrs if attrs is None else attrs))
+        specs = inferred(expr.record, inputs, dict(expr.attrs if attrs is None else attrs))
         return (specs,) if isinstance(specs, TensorSpec) else tuple(specs)
     if isinstance(expr, Call):
         return specs_of_call(expr, inputs)

@@ -10,7 +10,7 @@ from typing import Any
 from megengine.core.errors import GraphError
 from megengine.core.pytree import TreeDef, unflatten
 from megengine.core.text import counted, one_line
-from megengine.dispatch import opdefs
+from megengine.dispatch import Op, get_op, opdefs
 from megengine.tensor import Tensor
 from megengine.traced_module.ir.fixed import fixed, refuse_setting
 from megengine.traced_module.ir.functions import (
@@ -356,6 +356,11 @@ class Apply(Expr):
     op = fixed("_op", str, "Name of the op.", _ANOTHER)
 
     opdef = op
+
+    @property
+    def record(self) -> Op:
+        """The record of the op. Raises OptionError for an op that is not defined."""
+        return get_op(self._op)
 
     @property
     def callee(self) -> Callee:

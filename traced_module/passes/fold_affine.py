@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from megengine.core.dtype import QuantizedDType, is_float
-from megengine.dispatch import get_op
 from megengine.traced_module.editing.rewiring import replace_all_uses
 from megengine.traced_module.ir.expr import Apply, Constant, Expr
 from megengine.traced_module.ir.graph import InternalGraph
@@ -51,14 +50,19 @@ def _recipe(forms: Sequence[Form]) -> list[Any]:
 
 
 def _channel_axis(layer: Apply, node: TensorNode) -> int:
-    return node.spec.ndim - 1 if layer.op == "matmul" else 1
+    return node.spec.ndim - 1 if layer.record.rows else 1
+
+
+def _sees_values_only(layer: Apply) -> bool:
+    """True if nothing is padded, so that a shift in front of a layer is the same at every place of its result."""
+    return layer.record.rows or not (layer.record.transposed or np.any(layer.attrs["padding"]))
 
 
 def _is_layer(expr: Expr) -> bool:
     """True for a layer with constant weights, of floats."""
-    if not isinstance(expr, Apply) or not get_op(expr.op).weighted or not is_float(expr.output.dtype):
+    if not isinstance(expr, Apply) or not expr.record.weighted or not is_float(expr.output.dtype):
         return False
-    if expr.op == "matmul" and (expr.inputs[1].spec.ndim != 2 or expr.inputs[0].spec.ndim < 2):
+    if expr.record.rows and (expr.inputs[1].spec.ndim != 2 or expr.inputs[0].spec.ndim < 2):
         return False
     x, *weights = expr.inputs
     return not isinstance(x.expr, Constant) and all(isinstance(n.expr, Constant) for n in weights)
@@ -79,7 +83,7 @@ def _maps_before(layer: Apply) -> list[Form]:
     forms: list[Form] = []
     user, node = layer, layer.inputs[0]
     axis = _channel_axis(layer, node)
-    if layer.op == "matmul" and layer.attrs["transpose_a"]:
+    if layer.attrs.get("transpose_a"):
         return []
     while only_user(node) is user and (form := _form_along(node.expr, axis)) is not None:
         forms.insert(0, form)
@@ -96,8 +100,7 @@ def _fold(graph: InternalGraph, layer: Apply, forms: list[Form], side: str) -> l
     spec, attrs = forms[0].x.spec, layer.attrs
     axis = _channel_axis(layer, forms[0].x)
     shifts = any(f.shifts for f in forms)
-    exact = layer.op == "matmul" or (layer.op == "conv2d" and not np.any(attrs["padding"]))
-    keeps = side == "in" and shifts and not exact
+    keeps = side == "in" and shifts and not _sees_values_only(layer)
     settings = [attrs.get("groups", 1), bool(attrs.get("transpose_b")), spec.ndim, axis, spec.shape[axis]]
     weights = list(layer.inputs[1:])
     tensors = graph.journal.computed(affine_layer, layer.op, settings, weights, _recipe(forms), side, keeps)
@@ -111,11 +114,11 @@ def _fold(graph: InternalGraph, layer: Apply, forms: list[Form], side: str) -> l
     inputs, added = [x, weight], None
     if len(weights) == 2 or (shifts and not keeps):
         added = graph.constant(tensors[1], f"{layer.name}_bias", before=last)
-        inputs += [added] if layer.op != "matmul" else []
+        inputs += [] if layer.record.rows else [added]
     new = graph.apply(layer.op, *inputs, attrs=attrs, name=layer.name, before=last)
     _carry(new.expr, layer)
     names = [(weight, weights[0].name), (new, layer.name)]
-    if added is not None and layer.op == "matmul":
+    if added is not None and layer.record.rows:
         new = graph.apply("add", new, added, name=last.name, before=last)
         _carry(new.expr, last)
     replace_all_uses(graph, last.output, new)
@@ -125,10 +128,10 @@ def _fold(graph: InternalGraph, layer: Apply, forms: list[Form], side: str) -> l
 def _worth_it(layer: Apply, forms: list[Form], side: str) -> bool:
     """True if fewer ops are left than there are; a matrix product keeps one addition behind it."""
     shifts = any(f.shifts for f in forms)
-    if layer.op == "matmul":
+    if layer.record.rows:
         joins = side == "in" and shifts and any(f.shifts for f in _maps_behind(layer))  # an addition takes one more
         return len(forms) > shifts or joins
-    if side == "in" and (layer.op != "conv2d" or np.any(layer.attrs["padding"])):
+    if side == "in" and not _sees_values_only(layer):
         # a batch norm is a layer of its own for integers
         return len(forms) > shifts and not any(f.kind == NORM for f in forms)
     return True

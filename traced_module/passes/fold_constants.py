@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from megengine.dispatch import get_op
 from megengine.dispatch.public import public_functions
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.computed import constant_of
@@ -77,7 +76,7 @@ def call_key(expr: Expr) -> Any:
         return (expr.qualified, inputs, arguments_key(expr.arguments))
     if isinstance(expr, CallMethod) and expr.method not in ("__call__", "__setitem__"):
         return (expr.method, inputs, arguments_key(expr.arguments))
-    if isinstance(expr, Apply) and not get_op(expr.op).random:
+    if isinstance(expr, Apply) and not expr.record.random:
         return (expr.op, inputs, tuple(expr.attrs.items()))
     return None
 

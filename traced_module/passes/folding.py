@@ -122,7 +122,7 @@ def folded_behind(layer: Any, norm: Any) -> Module:
 
 def output_first(op: str, transpose_b: bool = False) -> bool:
     """True if output channels come first in a group of the weight of an op."""
-    return transpose_b if op == "matmul" else not get_op(op).transposed
+    return transpose_b if get_op(op).rows else not get_op(op).transposed
 
 
 @computed_again

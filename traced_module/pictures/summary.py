@@ -13,7 +13,7 @@ from megengine.core.errors import GraphError
 from megengine.core.notebook import html_table, html_text
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
-from megengine.dispatch import Op, get_op, interpose
+from megengine.dispatch import Op, interpose
 from megengine.tensor import Parameter, Tensor
 from megengine.traced_module.ir.expr import Apply, Call, Constant, Expr, GetAttr, Input, is_call_module
 from megengine.traced_module.ir.functions import get_subattr
@@ -69,7 +69,7 @@ class Costs:
     def _count(self, expr: Expr) -> int | None:
         if isinstance(expr, Apply):
             specs = [n.spec for n in expr.inputs]
-            return get_op(expr.op).macs(specs, expr.outputs[0].spec, expr.attrs)
+            return expr.record.macs(specs, expr.outputs[0].spec, expr.attrs)
         if not isinstance(expr, Call):
             return 0
         counting = _Counting()
