@@ -165,11 +165,7 @@ def run() -> None:
             _tell(f"standard output: cannot be written ({error.strerror or error})")
         status = EXIT_BAD
     interrupts.end()
-    _leave(status if isinstance(status, int) else 0)
-
-
-def _leave(status: int) -> None:
-    """End the process, also if standard output takes no more."""
+    status = status if isinstance(status, int) else 0
     try:
         sys.stdout.flush()
     except OSError:

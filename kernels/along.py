@@ -244,12 +244,10 @@ def _take_step(problem: Problem, constants: dict[int, np.ndarray], threads: int)
 
 def _steps(shape: tuple[int, ...], target: tuple[int, ...]) -> list[int]:
     """Elements between neighbours of a C-contiguous array seen in a shape to which it broadcasts."""
-    probe = np.lib.stride_tricks.as_strided(np.empty(1, np.int8), shape, _element_strides(shape), writeable=False)
+    probe = np.lib.stride_tricks.as_strided(
+        np.empty(1, np.int8), shape, [math.prod(shape[k + 1 :]) for k in range(len(shape))], writeable=False
+    )
     return list(np.broadcast_to(probe, target).strides)
-
-
-def _element_strides(shape: tuple[int, ...]) -> list[int]:
-    return [math.prod(shape[k + 1 :]) for k in range(len(shape))]
 
 
 own_sum = StepKernel("own_sum", _sum_step, _sum_usable)

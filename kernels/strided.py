@@ -17,7 +17,7 @@ from megengine.core.dtype import QuantizedDType, storage_of
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.kernels import _core
-from megengine.kernels.kernel import MakeStep, StepKernel
+from megengine.kernels.kernel import StepKernel
 from megengine.kernels.problem import Problem
 
 BINARY = ("add", "sub", "mul", "div")  # in the order of the native enumeration
@@ -140,21 +140,17 @@ def _regions(n: int, before: int, after: int, *, mode: str) -> list[tuple[slice,
     return regions + ([(slice(before + n, before + n + after), last)] if after else [])
 
 
-def _mirrored_step(problem: Problem, strides: Strides) -> Any:
-    a, x, y, moves = problem.attrs, problem.inputs[0], problem.outputs[0], []
-    axes = [_regions(n, *ends, mode=a.mode) for n, ends in zip(x.shape, a.widths, strict=True)]
-    for parts in itertools.product(*axes):
-        to, of = (tuple(part[k] for part in parts) for k in (0, 1))
-        target = _place(1, y, strides, lambda v, to=to: v[to])
-        source = _place(0, x, strides, lambda v, of=of, shape=target.shape: np.broadcast_to(v[of], shape))
-        moves.append((source, target))
-    return _step(problem, moves)
-
-
 def _pad_step(problem: Problem, strides: Strides) -> Any:
     a, x = problem.attrs, problem.inputs[0]
     if a.mode != "constant":
-        return _mirrored_step(problem, strides)
+        y, moves = problem.outputs[0], []
+        axes = [_regions(n, *ends, mode=a.mode) for n, ends in zip(x.shape, a.widths, strict=True)]
+        for parts in itertools.product(*axes):
+            to, of = (tuple(part[k] for part in parts) for k in (0, 1))
+            target = _place(1, y, strides, lambda v, to=to: v[to])
+            source = _place(0, x, strides, lambda v, of=of, shape=target.shape: np.broadcast_to(v[of], shape))
+            moves.append((source, target))
+        return _step(problem, moves)
     inside = tuple(slice(before, before + n) for n, (before, _) in zip(x.shape, a.widths, strict=True))
     moves = [(_place(0, x, strides), _place(1, problem.outputs[0], strides, lambda y: y[inside]))]
     value, storage = a.value, storage_of(x.dtype)
@@ -234,10 +230,6 @@ MOVES: dict[str, tuple[Callable[[Problem], str | None], Callable[[Problem, Strid
 }
 
 
-def _in_plan(make: Callable[[Problem, Strides], Any]) -> MakeStep:
-    return lambda problem, constants, threads: make(problem, _planned)
-
-
 def flat_step(problem: Problem) -> Any:
     """The step of a move, or of arithmetic that broadcasts, on C-contiguous arrays."""
     return _broadcast_step(problem) if problem.op in BINARY else MOVES[problem.op][1](problem, _dense)
@@ -245,7 +237,7 @@ def flat_step(problem: Problem) -> Any:
 
 def _move(op: str) -> StepKernel:
     usable, make = MOVES[op]
-    return StepKernel(f"own_strided_{op}", _in_plan(make), usable)
+    return StepKernel(f"own_strided_{op}", lambda problem, constants, threads: make(problem, _planned), usable)
 
 
 own_strided_transpose = _move("transpose")

@@ -79,7 +79,11 @@ class Target:
     def attributes(self, expr: Any, names: Iterable[str], *, turned: bool = False) -> Mapping[str, Any]:
         """What a call has by these names, defaults too; with its first two operands exchanged if it is `turned`."""
         if self.module_class is not None:
-            return _attributes_of_module(expr.inputs[0].owner, names)
+            module = expr.inputs[0].owner
+            own = object.__getattribute__(module, "__dict__")
+            kind = type(module)
+            present = [n for n in names if n in own or not callable(inspect.getattr_static(kind, n, callable))]
+            return {name: own[name] if name in own else getattr(module, name) for name in present}
         operands = self.operands(expr)
         if operands is not None:  # by the names that the function has for them; constants stand for their values
             values = [_number(v) for v in (operands[::-1] if turned else operands)]
@@ -254,14 +258,6 @@ def _stored(function: FunctionType) -> frozenset[str]:
     return frozenset(i.argval for i in dis.get_instructions(function) if i.opname == "STORE_ATTR")
 
 
-def _attributes_of_module(module: Module, names: Iterable[str]) -> dict[str, Any]:
-    """Those of these attributes that a module has itself, or from its class."""
-    own = object.__getattribute__(module, "__dict__")
-    kind = type(module)
-    found = [n for n in names if n in own or not callable(inspect.getattr_static(kind, n, callable))]
-    return {name: own[name] if name in own else getattr(module, name) for name in found}
-
-
 # ---------------------------------------------------------------- values
 
 
@@ -274,19 +270,15 @@ def fits(name: str, value: Any, wanted: Any, rank: int) -> bool:
     if callable(wanted) and not isinstance(wanted, (type, Tensor)):
         return bool(wanted(value))
     if name == "dtype" or isinstance(wanted, (type, np.dtype)):
-        return _same_dtype(value, wanted)
+        try:
+            return as_dtype(value) == as_dtype(wanted)
+        except (MegEngineError, TypeError, ValueError):
+            return value == wanted
     if isinstance(wanted, bool) and (value is None or isinstance(value, Tensor)):
         return (value is not None) == wanted
     if "ax" in name or name == "perm":
         return _same(_from_the_front(value, rank), _from_the_front(wanted, rank))
     return _same(value, wanted)
-
-
-def _same_dtype(value: Any, wanted: Any) -> bool:
-    try:
-        return as_dtype(value) == as_dtype(wanted)
-    except (MegEngineError, TypeError, ValueError):
-        return value == wanted
 
 
 def _from_the_front(value: Any, rank: int) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import opcode
 import sys
 from collections.abc import Callable, Mapping
-from types import FrameType
 from typing import Any, NoReturn
 
 from megengine.core.errors import MissingImportError, MissingModuleError, MissingNameError, nearest
@@ -82,7 +81,9 @@ def missing(module: str, name: str, known: Callable[[], Any] | None = None) -> M
     known = known or (lambda: [n for n in dir(sys.modules[module]) if not n.startswith("_")])
     inside = module.startswith("megengine.core") and not name.startswith("__")
     why = reason(f"{module}.{name}") if inside or not name.startswith("_") else ""
-    if _importing(sys._getframe(2)):
+    # `from module import name` replaces an AttributeError by an error without this text
+    frame = sys._getframe(2)
+    if frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == _IMPORT_FROM:
         text = f"cannot import name {name!r} from {module!r}"
         return MissingImportError(f"{text}: {why}" if why else text + nearest(name, known()), name=name)
     text = f"module {module!r} has no attribute {name!r}"
@@ -94,11 +95,6 @@ def missing(module: str, name: str, known: Callable[[], Any] | None = None) -> M
 def refuse(module: str, name: str) -> NoReturn:
     """Raise the error of `missing`: a module sets `__getattr__ = partial(refuse, __name__)`."""
     raise missing(module, name)
-
-
-def _importing(frame: FrameType) -> bool:
-    """True inside `from module import name`, which replaces an AttributeError by an error without this text."""
-    return frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == _IMPORT_FROM
 
 
 _IMPORT_FROM = opcode.opmap["IMPORT_FROM"]

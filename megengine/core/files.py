@@ -73,7 +73,12 @@ def temporary_file(path: Path) -> Iterator[Path]:
     if not place.parent.is_dir():
         raise MissingFileError(f"{path}: there is no folder {str(place.parent)!r} to write it to; make it first")
     mark = f"-mge{zlib.crc32(os.uname().nodename.encode()):08x}-"
-    _remove_left(place.parent, mark)
+    # files that processes of this machine and user left there when they were killed
+    pattern = re.compile(rf"\..*{mark}[a-z0-9_]{{8}}(\.[^.]*)?", re.DOTALL)
+    with suppress(OSError), os.scandir(place.parent) as entries:
+        for entry in entries:
+            if pattern.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                _remove_unlocked(entry.path)
     names: list[str] = []  # added before the files exist: an interrupt may come at any moment
     try:
         name = _locked_file(place, mark, names)
@@ -154,15 +159,6 @@ def _locked_file(place: Path, mark: str, names: list[str]) -> str:
             if os.fstat(handle).st_nlink:
                 return name
     raise OSError(errno.EAGAIN, "other processes remove each new file", str(place.parent))
-
-
-def _remove_left(folder: Path, mark: str) -> None:
-    """Remove the temporary files that processes of this machine and user left there when they were killed."""
-    pattern = re.compile(rf"\..*{mark}[a-z0-9_]{{8}}(\.[^.]*)?", re.DOTALL)
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if pattern.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                _remove_unlocked(entry.path)
 
 
 def _remove_unlocked(name: str) -> None:

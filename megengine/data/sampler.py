@@ -35,13 +35,6 @@ def _positive(name: str, argument: str, value: Any) -> int:
     return int(value)
 
 
-def _part(name: str, world_size: int | None, rank: int | None) -> tuple[int, int]:
-    size, place = 1 if world_size is None else world_size, 0 if rank is None else rank
-    if not all(isinstance(n, numbers.Integral) for n in (size, place)) or not 0 <= place < size:
-        raise ArgumentError(f"{name}: world_size={world_size!r}, rank={rank!r}; expected 0 <= rank < world_size")
-    return int(size), int(place)
-
-
 class StreamSampler(Sampler):
     """Batches of `batch_size` consecutive numbers without end: the items of a StreamDataset that form a batch."""
 
@@ -87,7 +80,10 @@ class MapSampler(Sampler):
         if not isinstance(drop_last, (bool, np.bool_)):
             raise ArgumentError(f"{name}: drop_last is {drop_last!r}; expected True or False")
         self.num_samples = len(dataset) if num_samples is None else _positive(name, "num_samples", num_samples)
-        self.world_size, self.rank = _part(name, world_size, rank)
+        size, place = 1 if world_size is None else world_size, 0 if rank is None else rank
+        if not all(isinstance(n, numbers.Integral) for n in (size, place)) or not 0 <= place < size:
+            raise ArgumentError(f"{name}: world_size={world_size!r}, rank={rank!r}; expected 0 <= rank < world_size")
+        self.world_size, self.rank = int(size), int(place)
         self.dataset, self.drop_last = dataset, bool(drop_last)
         self.batch_size = _positive(name, "batch_size", batch_size)
         self.rng = None if seed is None else np.random.default_rng(seed)

@@ -61,12 +61,6 @@ def _named(record: PublicFunction, exc: Exception, args: tuple[Any, ...], kwargs
     return failure(record.name, record.function, exc, args, kwargs, record.signature)
 
 
-def _without_numpys(record: PublicFunction, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments without the `dtype=None` and `out=None` that NumPy passes, as in `np.prod(tensor)`."""
-    have = record.signature.parameters
-    return {k: v for k, v in kwargs.items() if v is not None or k in have or k not in ("dtype", "out")}
-
-
 def watched_function(record: PublicFunction) -> Exported:
     """The exported form of the function: a tracer records its calls, except those made by other public functions."""
     function = record.function
@@ -74,7 +68,8 @@ def watched_function(record: PublicFunction) -> Exported:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if "out" in kwargs:
-            kwargs = _without_numpys(record, kwargs)
+            have = record.signature.parameters  # NumPy passes dtype=None and out=None, as in np.prod(tensor)
+            kwargs = {k: v for k, v in kwargs.items() if v is not None or k in have or k not in ("dtype", "out")}
         watcher = hooks.active.get()
         if watcher is None:
             try:

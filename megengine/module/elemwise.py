@@ -81,10 +81,6 @@ def _fast_tanh_slope(x: Tensor) -> Tensor:
     return ((27 + 3 * square) * below - 18 * square * (27 + square)) / (below * below)
 
 
-def _gelu_slope(x: Tensor) -> Tensor:
-    return 0.5 * (1 + F.erf(x * math.sqrt(0.5))) + x * F.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
-
-
 def _silu_slope(x: Tensor) -> Tensor:
     y = F.sigmoid(x)
     return y * (1 + x * (1 - y))
@@ -97,7 +93,9 @@ _GRADIENTS: dict[str, Callable[..., Tensor]] = {
     "ASINH_GRAD": lambda x, dy: dy / F.sqrt(x * x + 1),
     "ATANH_GRAD": lambda x, dy: dy / (1 - x * x),
     "FAST_TANH_GRAD": lambda x, dy: _fast_tanh_slope(x) * dy,
-    "GELU_GRAD": lambda x, dy: _gelu_slope(x) * dy,
+    "GELU_GRAD": lambda x, dy: (
+        (0.5 * (1 + F.erf(x * math.sqrt(0.5))) + x * F.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))) * dy
+    ),
     "HSIGMOID_GRAD": lambda x, dy: F.where(abs(x) < 3, dy / 6, F.zeros_like(dy)),
     "H_SWISH_GRAD": lambda x, dy: F.where(abs(x) <= 3, (2 * x + 3) / 6, (x > 0).astype(x.dtype)) * dy,
     "PRELU_GRAD": lambda x, dy, slope: F.where(x < 0, dy * slope, dy),

@@ -20,12 +20,6 @@ from megengine.tensor import Parameter, Tensor
 _CellWeights = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # of the input, of the state, and their biases
 
 
-def _lstm_state(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    i, f, g, o = F.split(gates, 4, axis=-1)
-    c = F.sigmoid(f) * c + F.sigmoid(i) * F.tanh(g)
-    return F.sigmoid(o) * F.tanh(c), c
-
-
 def _gru_state(from_input: Tensor, from_hidden: Tensor, h: Tensor) -> Tensor:
     """Cho et al. 2014, with the reset gate after the product, as in cuDNN and PyTorch; gates r, z, n."""
     (xr, xz, xn), (hr, hz, hn) = F.split(from_input, 3, axis=-1), F.split(from_hidden, 3, axis=-1)
@@ -101,8 +95,9 @@ class LSTMCell(RNNCellBase):
         states = (self._zeros(input), self._zeros(input)) if hx is None else hx
         if not isinstance(states, (tuple, list)) or len(states) != 2:
             raise ArgumentError(f"LSTMCell: hx is {shown(hx)}; expected the states (h, c)")
-        h, c = states
-        return _lstm_state(self._gates(input, h), c)
+        i, f, g, o = F.split(self._gates(input, states[0]), 4, axis=-1)
+        c = F.sigmoid(f) * states[1] + F.sigmoid(i) * F.tanh(g)
+        return F.sigmoid(o) * F.tanh(c), c
 
 
 class GRUCell(RNNCellBase):

@@ -92,18 +92,6 @@ def _pool_infer(x: TensorSpec, rois: TensorSpec, *, size: Any, mode: str, scale:
     return TensorSpec(shape, x.dtype, x.device), TensorSpec((rois.shape[0], 4, max(size)), INT32, x.device)
 
 
-def _cells(rois: np.ndarray, size: tuple[int, int], scale: float, lengths: tuple[int, int]) -> np.ndarray:
-    """[R, 4, max(size)]: first and last+1 row of every cell, then first and last+1 column."""
-    cells = np.zeros((len(rois), 4, max(size)), np.int32)
-    for axis, (n, length) in enumerate(zip(size, lengths, strict=True)):
-        start, stop = (round_half_away(rois[:, column] * scale) for column in (2 - axis, 4 - axis))
-        step = np.maximum(stop - start + 1, 1)[:, None] / n
-        at = np.arange(n, dtype=rois.dtype)
-        cells[:, 2 * axis, :n] = np.clip(np.floor(at * step) + start[:, None], 0, length)
-        cells[:, 2 * axis + 1, :n] = np.clip(np.ceil((at + 1) * step) + start[:, None], 0, length)
-    return cells
-
-
 def _parts(rois: np.ndarray, cells: np.ndarray, size: tuple[int, int]) -> Iterator[tuple[tuple, tuple]]:
     """For each cell that is not empty: the index of its result, and of its region in the pictures."""
     for r, picture in enumerate(rois[:, 0].astype(np.int64)):
@@ -119,7 +107,13 @@ def _pool(x: np.ndarray, rois: np.ndarray, size: Any, mode: str, scale: Any) -> 
         raise IndexOutOfRangeError(
             f"roi_pooling: picture {pictures.max()} is out of range for {counted(len(x), 'picture')}"
         )
-    cells = _cells(rois, size, scale, (x.shape[2], x.shape[3]))
+    cells = np.zeros((len(rois), 4, max(size)), np.int32)  # first and last+1 row of every cell, then columns
+    for axis, (n, length) in enumerate(zip(size, x.shape[2:], strict=True)):
+        start, stop = (round_half_away(rois[:, column] * scale) for column in (2 - axis, 4 - axis))
+        step = np.maximum(stop - start + 1, 1)[:, None] / n
+        at = np.arange(n, dtype=rois.dtype)
+        cells[:, 2 * axis, :n] = np.clip(np.floor(at * step) + start[:, None], 0, length)
+        cells[:, 2 * axis + 1, :n] = np.clip(np.ceil((at + 1) * step) + start[:, None], 0, length)
     out = np.zeros((len(rois), x.shape[1], *size), x.dtype)
     for place, region in _parts(rois, cells, size):
         part = in_order(x[region])

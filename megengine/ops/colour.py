@@ -82,15 +82,6 @@ def _subsampled(x: Tensor, mode: str) -> Tensor:
     return _eight_bit(apply("concat", *[apply("reshape", p, shape=(n, h, w, 1)) for p in planes], axis=3))
 
 
-def _to_yuv(x: Tensor, middle: float) -> Tensor:
-    """Y and the weighted differences of the outer channels to it; of 8-bit pictures Y is rounded first."""
-    gray = Tensor(np.array(_GRAY[::-1], np.float32), device=x.device)
-    light = product(x, gray)
-    light = apply("round", light) if middle > 1 else light
-    u, v = (x[..., 0:1] - light) * 0.492 + middle, (x[..., 2:3] - light) * 0.877 + middle
-    return apply("concat", light, u, v, axis=3)
-
-
 @public(home="megengine.functional.vision")
 def cvt_color(inp: TensorLike, mode: str = "") -> Tensor:
     """Inp [N,H,W,C] (uint8, or float32 in 0..1) in another colour space, named like RGB2GRAY.
@@ -113,7 +104,10 @@ def cvt_color(inp: TensorLike, mode: str = "") -> Tensor:
         raise ShapeError(f"cvt_color: {mode} got {counted(x.shape[3], 'channel')}; expected {len(matrix)}")
     middle, y = 128.0 if x.dtype == np.uint8 else 0.5, cast(x, FLOAT32)
     if mode == "RGB2YUV":
-        y = _to_yuv(y, middle)
+        light = product(y, Tensor(np.array(_GRAY[::-1], np.float32), device=y.device))
+        light = apply("round", light) if middle > 1 else light  # Y of 8-bit pictures is rounded first
+        u, v = (y[..., 0:1] - light) * 0.492 + middle, (y[..., 2:3] - light) * 0.877 + middle
+        y = apply("concat", light, u, v, axis=3)
     else:
         if mode == "YUV2RGB":
             y = y - Tensor(np.array([0, middle, middle], np.float32), device=x.device)

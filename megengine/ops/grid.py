@@ -37,18 +37,14 @@ def _inside(at: Tensor, length: int, border: str, corners: bool) -> Tensor:
     return at
 
 
-def _even(at: Tensor) -> Tensor:
-    """The nearest integers; halves go to the even one."""
-    low = apply("floor", at)
-    fraction, odd = at - low, low - apply("floor", low * 0.5) * 2
-    up = apply("where", fraction == 0.5, odd, cast(fraction > 0.5, at.dtype))
-    return low + up
-
-
 def _taps(at: Tensor, interpolation: str) -> list[tuple[Tensor, Tensor | None]]:
     """Positions of neighbours along an axis, and their weights."""
     if interpolation == "nearest":
-        return [(_even(at), None)]
+        # halves go to the even integer
+        low = apply("floor", at)
+        fraction, odd = at - low, low - apply("floor", low * 0.5) * 2
+        up = apply("where", fraction == 0.5, odd, cast(fraction > 0.5, at.dtype))
+        return [(low + up, None)]
     base = apply("floor", at)
     t = at - base
     if interpolation == "linear":

@@ -318,7 +318,10 @@ def getitem(inp: TensorLike, key: Any) -> Tensor:
         out = apply("slice", x, starts=starts, stops=stops, steps=steps)
         return out if shape == out.shape else apply("reshape", out, shape=shape)
     if isinstance(key, Tensor) and key._dtype == BOOL and 0 < key.ndim <= x.ndim:
-        return _masked(x, key)
+        axes, shape = key.ndim, x.spec.shape
+        indices = _places(key.numpy(), shape[:axes], shape)
+        whole = ((None, None, None),) * (len(shape) - axes)
+        return apply("index", x, *indices, pattern=("i",) * axes + whole)
     truth = _as_truth(key)
     if truth is not None:
         return getitem(getitem(x, None), slice(int(truth)))
@@ -326,14 +329,6 @@ def getitem(inp: TensorLike, key: Any) -> Tensor:
     x, items = _with_new_axes(x, items, new)
     pattern, indices = _advanced(x, items)
     return apply("index", x, *indices, pattern=pattern)
-
-
-def _masked(x: Tensor, mask: Tensor) -> Tensor:
-    """Elements of x [*S, ...] where a mask [*S] holds."""
-    axes, shape = mask.ndim, x.spec.shape
-    indices = _places(mask.numpy(), shape[:axes], shape)
-    whole = ((None, None, None),) * (len(shape) - axes)
-    return apply("index", x, *indices, pattern=("i",) * axes + whole)
 
 
 def _places(mask: np.ndarray, shape: tuple[int, ...], axes: tuple[int, ...]) -> list[Tensor]:

@@ -127,20 +127,6 @@ define(
 )
 
 
-def _vector_matmul(a: Tensor, b: Tensor, ta: bool, tb: bool) -> Tensor:
-    """Products with one-axis operands, as NumPy has them."""
-    left, right = a.ndim == 1, b.ndim == 1
-    a2 = apply("reshape", a, shape=(1, a.size)) if left else a
-    b2 = apply("reshape", b, shape=(b.size, 1)) if right else b
-    out = product(a2, b2, ta and not left, tb and not right)
-    shape = list(out.shape)
-    if left:
-        shape.pop(-2)
-    if right:
-        shape.pop(-1)
-    return apply("reshape", out, shape=tuple(shape))
-
-
 def _factors(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
     """Both operands in the dtype of their product: int8 is multiplied as int32, as in MegEngine."""
     a, b = operands(op, x, y)
@@ -161,7 +147,16 @@ def matmul(
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError(f"matmul: shapes {a.shape} and {b.shape}; expected at least one axis each")
     if a.ndim == 1 or b.ndim == 1:
-        return _vector_matmul(a, b, bool(transpose_a), bool(transpose_b))
+        left, right = a.ndim == 1, b.ndim == 1  # as in NumPy
+        a2 = apply("reshape", a, shape=(1, a.size)) if left else a
+        b2 = apply("reshape", b, shape=(b.size, 1)) if right else b
+        out = product(a2, b2, bool(transpose_a) and not left, bool(transpose_b) and not right)
+        shape = list(out.shape)
+        if left:
+            shape.pop(-2)
+        if right:
+            shape.pop(-1)
+        return apply("reshape", out, shape=tuple(shape))
     return product(a, b, bool(transpose_a), bool(transpose_b))
 
 

@@ -182,10 +182,6 @@ def _geometry(ctx: Any) -> dict[str, Any]:
     return {name: ctx.attrs[name] for name in ("stride", "padding", "dilation")}
 
 
-def _kernel(ctx: Any) -> tuple[int, ...]:
-    return ctx.inputs[0].shape[2 + len(ctx.attrs["size"]) :]
-
-
 _PLAIN = {"dilation": (1, 1)}
 _FOLD = {"size": (7, 5), "stride": (2, 2), "padding": ((1, 1), (1, 1))}
 
@@ -202,7 +198,9 @@ define(
     "fold",
     _fold_infer,
     lambda x, **attrs: reference.fold(x, **attrs),
-    lambda ctx, ct: (apply("unfold", ct, kernel=_kernel(ctx), value=0.0, **_geometry(ctx)),),
+    lambda ctx, ct: (
+        apply("unfold", ct, kernel=ctx.inputs[0].shape[2 + len(ctx.attrs["size"]) :], value=0.0, **_geometry(ctx)),
+    ),
     no_onnx("adjoint of unfold"),
     lambda: [
         Sample((_x(1, 2, 4, 3, 3, 3),), {**_FOLD, **_PLAIN}),

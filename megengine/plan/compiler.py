@@ -199,7 +199,12 @@ class _Builder:
         elif moved and expr.op == "transpose" and expr.output.spec.ndim == 4:
             self._turn(expr, info)
         elif id(expr.inputs[0]) in self.planar:
-            self._quantize_picture(expr, info)
+            # an NCHW input that is only quantized goes to channels-last in the same pass
+            info.kernel = "int8_quantize_planes"
+            capsule = quantize_planes_step(expr.inputs[0].spec, expr.attrs["dtype"], self.threads)
+            target = self.new_buffer(expr.output.spec)
+            self.give(expr.output, target, rows=False)
+            self.steps.append(_Step(info, capsule, [self.planar[id(expr.inputs[0])]], [target]))
         else:
             self._compute(expr, info)
 
@@ -247,14 +252,6 @@ class _Builder:
         self.steps.append(_Step(info, capsule, reads, outputs, otherwise))
         for node, buffer in zip(expr.outputs, outputs, strict=True):
             self.give(node, buffer, rows=rows)
-
-    def _quantize_picture(self, expr: Apply, info: StepInfo) -> None:
-        """An NCHW input that is only quantized goes to channels-last in the same pass."""
-        info.kernel = "int8_quantize_planes"
-        capsule = quantize_planes_step(expr.inputs[0].spec, expr.attrs["dtype"], self.threads)
-        target = self.new_buffer(expr.output.spec)
-        self.give(expr.output, target, rows=False)
-        self.steps.append(_Step(info, capsule, [self.planar[id(expr.inputs[0])]], [target]))
 
     def _python(self, expr: Apply, info: StepInfo, *, rows: bool) -> None:
         problem = problem_of(expr, rows=False)

@@ -53,10 +53,6 @@ def _zero_bias(m: Found, channels: int) -> TensorNode:
     return m.constant(np.zeros(channels, np.float32), "no_bias", meta={})
 
 
-def _is_private(node: TensorNode) -> bool:
-    return only_user(node) is not None
-
-
 # ---------------------------------------------------------------- convolutions
 
 _X, _OTHER = any_(), any_()
@@ -69,7 +65,7 @@ def _takes_sum(conv: TensorNode) -> bool:
     """True for a convolution that only one op uses; of two convolutions that are added, for the later one."""
     user = only_user(conv)
     later = [] if user is None else [n for n in user.inputs if conv.expr.comes_before(n.expr)]
-    return user is not None and not any(_is_private(n) and match(_CONV, n) is not None for n in later)
+    return user is not None and not any(only_user(n) is not None and match(_CONV, n) is not None for n in later)
 
 
 _SUM = call("add", _CONV.where(_takes_sum), _OTHER).where(

@@ -60,11 +60,6 @@ def constants_of(expr: Apply, problem: Problem) -> dict[int, np.ndarray]:
     }
 
 
-def kernels_for(problem: Problem, constants: dict[int, np.ndarray], *, exact: bool) -> list[StepKernel]:
-    """The kernels that a plan may take, best first; `exact` leaves out those that add in an order of their own."""
-    return [k for k in family(problem.op).for_plan(problem, constants) if not (exact and k.free)]
-
-
 def choices(expr: Apply, *, rows: bool, exact: bool) -> tuple[Problem, dict[int, np.ndarray], list[StepKernel]] | None:
     """What kernels are asked on values in this layout, the constants for them, and the kernels; None without any."""
     flat = all(one_layout(n.spec) for n in (*expr.inputs, *expr.outputs))
@@ -72,7 +67,7 @@ def choices(expr: Apply, *, rows: bool, exact: bool) -> tuple[Problem, dict[int,
         problem = problem_of(expr, rows=lifted)
         if problem is not None:
             constants = constants_of(expr, problem)
-            found = kernels_for(problem, constants, exact=exact)
+            found = [k for k in family(problem.op).for_plan(problem, constants) if not (exact and k.free)]
             if lifted == rows:
                 found = [k for k in found if rows or flat or not k.in_rows]
             else:

@@ -157,7 +157,10 @@ def _read(f: IO[bytes], map_location: Location, allow: Sequence[type]) -> Any:
     records = read_records(content)
     if records == LEGACY_MAGIC:
         raise FileFormatError("load: PyTorch's old format; read it with megengine.serialization.read_pth(path)")
-    reader = _reader_of(records)
+    name = str(records.target) if isinstance(records, Record) else ""
+    if name and name not in ROOTS:
+        late.ensure(name)
+    reader = ROOTS.get(name)
     value = builder_of(allow, imported=True)(records) if reader is None else reader(records, allow=allow)
     return value if map_location is None else _moved(value, map_location)
 
@@ -186,13 +189,6 @@ WRITERS: dict[type, Callable[[Any], list[Buffer]]] = {}
 SUFFIXES: dict[str, Callable[[Any, Path], None]] = {}
 # and how they are read: name of an entry of a zip archive -> reader(file, path, allow=...)
 ARCHIVES: dict[str, Callable[..., Any]] = {}
-
-
-def _reader_of(records: Any) -> Callable[..., Any] | None:
-    name = str(records.target) if isinstance(records, Record) else ""
-    if name and name not in ROOTS:
-        late.ensure(name)
-    return ROOTS.get(name)
 
 
 def builder_of(allow: Sequence[type] = (), *, imported: bool = False) -> Thaw:

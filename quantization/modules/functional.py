@@ -40,12 +40,6 @@ def _run(
     return stored_result(product, inp, c, target, relu=relu)
 
 
-def _is_relu(name: str, nonlinear_mode: str) -> bool:
-    if nonlinear_mode.lower() not in ("identity", "relu"):
-        raise OptionError(f"{name}: nonlinear_mode is {nonlinear_mode!r}; expected 'identity' or 'relu'")
-    return nonlinear_mode.lower() == "relu"
-
-
 @public(home=_HOME)
 def conv_bias_activation(
     inp: Tensor,
@@ -67,7 +61,9 @@ def conv_bias_activation(
     """
     name = "conv_bias_activation"
     product = Product("conv2d", pair(stride), _both(padding), pair(dilation), groups)
-    return _run(name, product, inp, weight, bias, dtype, relu=_is_relu(name, nonlinear_mode))
+    if nonlinear_mode.lower() not in ("identity", "relu"):
+        raise OptionError(f"{name}: nonlinear_mode is {nonlinear_mode!r}; expected 'identity' or 'relu'")
+    return _run(name, product, inp, weight, bias, dtype, relu=nonlinear_mode.lower() == "relu")
 
 
 @public(home=_HOME)

@@ -309,7 +309,11 @@ class BnQAT(WeightedQAT):
     def _training_result(self, inp: Tensor, *, approx: bool = True) -> Tensor:
         inp = padded(self.layer, inp)
         if not approx or (self.bn.affine and np.any(self.bn.weight.numpy() == 0)):
-            return self._exact_statistics(inp)  # weights folded with a factor 0 tell nothing of the statistics
+            # weights folded with a factor 0 tell nothing of the statistics
+            y = apply(self.product.op, inp, flat_groups(self.layer.weight), **self.product.attrs)
+            weight, bias = self.fold_weight_bias(*self._batch_statistics(y + self._bias_or_zero()))
+            w = self.apply_quant_weight(flat_groups(weight))
+            return self.affine(inp, w, self.apply_quant_bias(bias, inp, w))
         running = self.bn.running_var.detach()
         factor = self._factor(running)
         w = self.apply_quant_weight(flat_groups(self._scaled_weight(factor)))
@@ -317,12 +321,6 @@ class BnQAT(WeightedQAT):
         mean, var = self._batch_statistics(y / factor + self._bias_or_zero())
         scale = F.sqrt(self._channels(running) + self.bn.eps) / F.sqrt(var + self.bn.eps)
         return y * scale + self._shifted_bias(mean, self._factor(var))
-
-    def _exact_statistics(self, inp: Tensor) -> Tensor:
-        y = apply(self.product.op, inp, flat_groups(self.layer.weight), **self.product.attrs)
-        weight, bias = self.fold_weight_bias(*self._batch_statistics(y + self._bias_or_zero()))
-        w = self.apply_quant_weight(flat_groups(weight))
-        return self.affine(inp, w, self.apply_quant_bias(bias, inp, w))
 
     def _bias_or_zero(self) -> Any:
         return 0.0 if self.layer.bias is None else self._channels(self.layer.bias)

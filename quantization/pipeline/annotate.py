@@ -8,9 +8,8 @@ import numpy as np
 from megengine.core.dtype import QuantizedDType, is_float
 from megengine.core.errors import OptionError
 from megengine.core.text import counted
-from megengine.dispatch import QuantRule
 from megengine.quantization.pipeline.config import Layer, QuantConfig, select
-from megengine.quantization.pipeline.groups import Group, groups_of, is_arithmetic
+from megengine.quantization.pipeline.groups import groups_of, is_arithmetic
 from megengine.quantization.pipeline.match import is_bias, mean_over_picture
 from megengine.quantization.pipeline.rules import clamp_of, rule_of
 from megengine.quantization.pipeline.spec import Fixed, Plain, QSpec, Shared, Weight
@@ -129,13 +128,32 @@ class _Annotator:
         if len(expr.outputs) != 1 or not is_float(expr.outputs[0].spec.dtype):
             return f"{expr.op} does not give one float tensor"
         if id(expr) in self.groups:
-            return _why_group_float(self.groups[id(expr)])
+            group = self.groups[id(expr)]
+            reader = group.inside[0] if group.inside else group.root
+            if any(not is_float(n.dtype) for n in group.data):
+                return f"{group.root.op} has operands that are not float"
+            if group.kind == "product":
+                depth = reader.inputs[0].shape[-2 if reader.attrs["transpose_a"] else -1]
+                if depth * 255 * 255 >= 2**31:
+                    return f"sums of {counted(depth, 'product')} may not fit int32"
+                return _why_constants_float(reader)
+            return None
         rule = rule_of(expr.op)
         if rule is None or rule.kind == "part":
             return f"no integer rule for {expr.op}"
         if (reason := rule.usable(expr.attrs)) is not None:
             return f"{expr.op} stays in float: {reason}"
-        return _why_operands_float(expr, rule)
+        constant = [isinstance(n.expr, Constant) for n in expr.inputs]
+        if rule.kind == "gather":
+            rows = constant[0] and is_float(expr.inputs[0].dtype)
+            return _why_constants_float(expr) if rows else f"{expr.op} of a computed value"
+        if any(not is_float(n.spec.dtype) for n in expr.inputs):
+            return f"{expr.op} has operands that are not float"
+        if rule.kind == "weighted":
+            return None if not constant[0] and all(constant[1:]) else f"{expr.op} has no constant weight"
+        if rule.kind in _WITH_CONSTANTS:
+            return None if is_bias(expr) else _why_constants_float(expr)
+        return f"{expr.op} has a constant operand" if any(constant) else None
 
     def _drop_leading_and_trailing(self) -> None:
         """Keep an op without weights in integers only if integers reach it (forward) or leave it (backward)."""
@@ -299,35 +317,8 @@ _CLAMPED = ("weighted", "product", "add", "pair", "shape")  # kinds whose op app
 _WITH_CONSTANTS = ("product", "add", "pair", "concat", "gather")
 
 
-def _why_group_float(group: Group) -> str | None:
-    """Why the ops of a group compute in float."""
-    reader = group.inside[0] if group.inside else group.root
-    if any(not is_float(n.dtype) for n in group.data):
-        return f"{group.root.op} has operands that are not float"
-    if group.kind == "product":
-        depth = reader.inputs[0].shape[-2 if reader.attrs["transpose_a"] else -1]
-        if depth * 255 * 255 >= 2**31:
-            return f"sums of {counted(depth, 'product')} may not fit int32"
-        return _why_constants_float(reader)
-    return None
-
-
 def _why_constants_float(expr: Apply) -> str | None:
     values = [constant_value(n) for n in expr.inputs if isinstance(n.expr, Constant)]
     if all(value is not None and np.isfinite(value).all() for value in values):
         return None
     return f"a constant of {expr.op} holds NaN or infinity"
-
-
-def _why_operands_float(expr: Apply, rule: QuantRule) -> str | None:
-    constant = [isinstance(n.expr, Constant) for n in expr.inputs]
-    if rule.kind == "gather":
-        rows = constant[0] and is_float(expr.inputs[0].dtype)
-        return _why_constants_float(expr) if rows else f"{expr.op} of a computed value"
-    if any(not is_float(n.spec.dtype) for n in expr.inputs):
-        return f"{expr.op} has operands that are not float"
-    if rule.kind == "weighted":
-        return None if not constant[0] and all(constant[1:]) else f"{expr.op} has no constant weight"
-    if rule.kind in _WITH_CONSTANTS:
-        return None if is_bias(expr) else _why_constants_float(expr)
-    return f"{expr.op} has a constant operand" if any(constant) else None

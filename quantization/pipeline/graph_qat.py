@@ -55,42 +55,31 @@ class QATGraph(Module):
 
     def _on_value(self, node: Any, value: Tensor) -> Tensor | None:
         if node.name in self.weights:
-            return self._weight(node.name)
+            value = self.weights[node.name]
+            if not self.fake_quantizing or node.name not in self._layer_of:
+                return value
+            spec = self._annotation.weights[self._layer_of[node.name]]
+            return apply("fake_quant", value, dtype=quantize_weight(node.name, value.numpy(), spec).dtype)
         if node.name in self._stats and self.observing and self.training:
             self._stats[node.name].update(value.numpy())
         if self.fake_quantizing and node.name in self._annotation.edges:
-            return self._rounded(node.name, value)
+            try:
+                dtype = edge_dtype(node.name, self._annotation, self._stats)
+            except CalibrationError:
+                if not self.training:
+                    raise
+                return None  # a shared scale whose source comes later in the first pass
+            return apply("fake_quant", value, dtype=dtype)
         return None
-
-    def _weight(self, name: str) -> Tensor:
-        value = self.weights[name]
-        if not self.fake_quantizing or name not in self._layer_of:
-            return value
-        spec = self._annotation.weights[self._layer_of[name]]
-        return apply("fake_quant", value, dtype=quantize_weight(name, value.numpy(), spec).dtype)
-
-    def _rounded(self, name: str, value: Tensor) -> Tensor | None:
-        try:
-            dtype = edge_dtype(name, self._annotation, self._stats)
-        except CalibrationError:
-            if not self.training:
-                raise
-            return None  # a shared scale whose source comes later in the first pass
-        return apply("fake_quant", value, dtype=dtype)
-
-    def trained_graph(self) -> InternalGraph:
-        """The float graph with the parameters as they are now."""
-        g = self._graph.clone()
-        for expr in g.exprs():
-            if isinstance(expr, Constant) and expr.name in self.weights:
-                name, value = expr.name, self.weights[expr.name].numpy().copy()
-                replace_all_uses(g, expr.outputs[0], g.constant(value, name=f"{name}_trained", before=expr))
-        remove_dead(g)
-        return g
 
     def convert(self) -> TracedModule:
         """The integer network. Raises CalibrationError if an observer saw nothing; its node is named."""
-        graph = self.trained_graph()
+        graph = self._graph.clone()
+        for expr in graph.exprs():
+            if isinstance(expr, Constant) and expr.name in self.weights:
+                name, value = expr.name, self.weights[expr.name].numpy().copy()
+                replace_all_uses(graph, expr.outputs[0], graph.constant(value, name=f"{name}_trained", before=expr))
+        remove_dead(graph)
         frozen = freeze(graph, self._annotation, self._stats)
         int_bias = self.config.target.bias == "int32"
         return TracedModule.from_graph(

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -128,7 +127,15 @@ def _emit_layer(site: Site, match: LayerMatch) -> TensorNode:
         inputs.append(match.residual.node)
         attrs["ratio"] = ratio(match.residual.dtype, dtype)
     if match.expr.record.rows:
-        return _emit_linear(site, inputs, attrs)
+        data = inputs[0]
+        if len(data.shape) != 4:
+            return site.emit("qlinear", *inputs, **attrs)
+        # four axes lie channels-last in memory, and kernels want the last axis in one piece
+        rows = math.prod(data.shape[:-1])
+        for i in (0, 5)[: len(inputs) - 4]:
+            inputs[i] = site.emit("reshape", inputs[i], label=f"rows{i}", shape=(rows, inputs[i].shape[-1]))
+        result = site.emit("qlinear", *inputs, label="rows", **attrs)
+        return site.emit("reshape", result, shape=(*data.shape[:-1], result.shape[-1]))
     window = {k: match.expr.attrs[k] for k in ("stride", "padding", "dilation", "groups")}
     if match.expr.record.transposed:
         steps, window["padding"] = transposed_steps(_product(match.expr), match.data.node.shape, w.shape[2:])
@@ -136,18 +143,6 @@ def _emit_layer(site: Site, match: LayerMatch) -> TensorNode:
         for i, (op, step) in enumerate(steps):
             inputs[0] = site.emit(op, inputs[0], label=f"spread{i}", **step)
     return site.emit("qconv2d", *inputs, **window, **attrs)
-
-
-def _emit_linear(site: Site, inputs: list[TensorNode], attrs: dict[str, Any]) -> TensorNode:
-    data = inputs[0]
-    if len(data.shape) != 4:
-        return site.emit("qlinear", *inputs, **attrs)
-    # four axes lie channels-last in memory, and kernels want the last axis in one piece
-    rows = math.prod(data.shape[:-1])
-    for i in (0, 5)[: len(inputs) - 4]:
-        inputs[i] = site.emit("reshape", inputs[i], label=f"rows{i}", shape=(rows, inputs[i].shape[-1]))
-    result = site.emit("qlinear", *inputs, label="rows", **attrs)
-    return site.emit("reshape", result, shape=(*data.shape[:-1], result.shape[-1]))
 
 
 def _product(expr: Apply) -> Product:

@@ -59,7 +59,12 @@ class Histogram:
             self._update(x, float(x.min()), float(x.max()))
 
     def _update(self, x: np.ndarray, lo: float, hi: float) -> None:
-        exponent = _finest_exponent(lo, hi, self.bins)
+        # the smallest power of two that covers [lo, hi] with all bins and keeps bin numbers exact in float32
+        magnitude = max(abs(lo), abs(hi))
+        exponent = math.frexp(magnitude)[1] - MANTISSA_BITS if magnitude else -MANTISSA_BITS
+        exponent = max(exponent, -149 + MANTISSA_BITS)
+        while _bin(hi, exponent) - _bin(lo, exponent) >= self.bins:
+            exponent += 1
         self._cover(*self._join(exponent, _bin(lo, exponent), _bin(hi, exponent)))
         index = np.floor(np.ldexp(x.reshape(-1), -self.exponent)).astype(np.intp)
         index -= self.first
@@ -106,16 +111,6 @@ class Histogram:
 
 def _bin(x: float, exponent: int) -> int:
     return math.floor(math.ldexp(x, -exponent))
-
-
-def _finest_exponent(lo: float, hi: float, bins: int) -> int:
-    """Smallest power of two that covers [lo, hi] with `bins` bins and keeps bin numbers exact in float32."""
-    magnitude = max(abs(lo), abs(hi))
-    exponent = math.frexp(magnitude)[1] - MANTISSA_BITS if magnitude else -MANTISSA_BITS
-    exponent = max(exponent, -149 + MANTISSA_BITS)
-    while _bin(hi, exponent) - _bin(lo, exponent) >= bins:
-        exponent += 1
-    return exponent
 
 
 @dataclass(slots=True)

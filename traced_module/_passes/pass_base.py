@@ -50,7 +50,9 @@ def register_pass(names: str | list[str]) -> Callable[[type[BasePass]], type[Bas
     def register(cls: type[BasePass]) -> type[BasePass]:
         for name in [names] if isinstance(names, str) else names:
             _pass_dict[name] = cls
-            pass_manager.register_pass(Pass(name, _run_of(cls), by_name_only=True), replace=True)
+            pass_manager.register_pass(
+                Pass(name, lambda graph: cls().as_pass().run(graph), by_name_only=True), replace=True
+            )
         return cls
 
     return register
@@ -181,7 +183,3 @@ class _OwnPass(BasePass):
 
     def visit_graph(self, graph: InternalGraph) -> bool:
         return self.own.run(graph)
-
-
-def _run_of(cls: type[BasePass]) -> Callable[[InternalGraph], bool]:
-    return lambda graph: cls().as_pass().run(graph)

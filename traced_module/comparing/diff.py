@@ -241,7 +241,9 @@ def _same_under_another_name(
         waiting.setdefault(_outline(right[name]), []).append(name)
     for name in list(gone):
         for other in waiting.get(_outline(left[name]), [])[:1]:
-            if not _differ(left[name], right[other]):
+            comparison = _Comparison()
+            comparison.modules(left[name], right[other])
+            if not comparison.changes:
                 waiting[_outline(left[name])].remove(other)
                 yield name, other
 
@@ -250,12 +252,6 @@ def _outline(child: Any) -> Any:
     if isinstance(child, Tensor):
         return (type(child), child.spec)
     return (type(child), tuple((name, t.spec) for name, t in child.named_tensors()))
-
-
-def _differ(a: Any, b: Any) -> bool:
-    found = _Comparison()
-    found.modules(a, b)
-    return bool(found.changes)
 
 
 def _element(child: Any) -> str:

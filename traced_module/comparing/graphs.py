@@ -44,7 +44,18 @@ def graph_changes(m: Matching, where: str, renamed: Renamed = str) -> Iterator[C
     for i in _moved(m):
         a, b = m.a.exprs[i], m.b.exprs[m.to_b[i]]
         yield Change(kind="moved", where=where, old=_name(a), new=_name(b), before=_behind(a), after=_behind(b))
-    yield from _result_changes(m, where)
+    old, new = m.a.graph.outputs, m.b.graph.outputs
+    for i, (x, y) in enumerate(zip(old, new, strict=False)):
+        if not m.same(x, y):
+            names: dict[str, Any] = {"old": f"{i}", "new": f"{i}", "before": x.name, "after": y.name}
+            yield Change(kind="rewired", element="output", where=where, **names)
+    for i in range(len(new), len(old)):
+        yield Change(kind="removed", element="output", where=where, old=f"{i}", before=old[i].name)
+    for i in range(len(old), len(new)):
+        yield Change(kind="added", element="output", where=where, new=f"{i}", after=new[i].name)
+    for what, before, after in _form_changes(m):
+        if before != after:
+            yield Change(kind="changed", element="graph", where=where, what=what, before=before, after=after)
 
 
 def _expr_changes(m: Matching, a: Expr, b: Expr, where: str, renamed: Renamed) -> Iterator[Change]:
@@ -142,22 +153,6 @@ def _name(expr: Expr) -> str:
 
 def _behind(expr: Expr) -> str:
     return f"behind {_name(expr.previous)}" if expr.previous is not None else "first"
-
-
-def _result_changes(m: Matching, where: str) -> Iterator[Change]:
-    """Changes of what the graph returns and takes."""
-    old, new = m.a.graph.outputs, m.b.graph.outputs
-    for i, (x, y) in enumerate(zip(old, new, strict=False)):
-        if not m.same(x, y):
-            names: dict[str, Any] = {"old": f"{i}", "new": f"{i}", "before": x.name, "after": y.name}
-            yield Change(kind="rewired", element="output", where=where, **names)
-    for i in range(len(new), len(old)):
-        yield Change(kind="removed", element="output", where=where, old=f"{i}", before=old[i].name)
-    for i in range(len(old), len(new)):
-        yield Change(kind="added", element="output", where=where, new=f"{i}", after=new[i].name)
-    for what, before, after in _form_changes(m):
-        if before != after:
-            yield Change(kind="changed", element="graph", where=where, what=what, before=before, after=after)
 
 
 def _form_changes(m: Matching) -> Iterator[tuple[str, str, str]]:

@@ -43,19 +43,14 @@ def lines(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
     for where in by_module:
         yield "", ""
         yield "", _clean(where) or "top"
-        yield from _of_module(by_module[where])
-
-
-def _of_module(changes: list[Change]) -> Iterator[tuple[str, str]]:
-    """Changes of one module; of the kinds that follow from others the first few only."""
-    count: Counter[str] = Counter()
-    for change in changes:
-        count[change.kind] += 1
-        if change.kind not in _FOLDED or count[change.kind] <= _MOST:
-            yield change.kind, f"  {_MARKS[change.kind]} {_clean(sentence(change))}"
-    for kind in _FOLDED:
-        if count[kind] > _MOST:
-            yield kind, f"  {_MARKS[kind]} {count[kind] - _MOST} more of kind {kind!r}"
+        count: Counter[str] = Counter()
+        for change in by_module[where]:
+            count[change.kind] += 1
+            if change.kind not in _FOLDED or count[change.kind] <= _MOST:
+                yield change.kind, f"  {_MARKS[change.kind]} {_clean(sentence(change))}"
+        for kind in _FOLDED:
+            if count[kind] > _MOST:
+                yield kind, f"  {_MARKS[kind]} {count[kind] - _MOST} more of kind {kind!r}"
 
 
 def _clean(text: str) -> str:

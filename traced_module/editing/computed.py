@@ -61,17 +61,13 @@ def _value_of(node: TensorNode) -> Tensor:
         return known
     values = [Tensor._wrap(v._storage(), v.dtype, v.device) for v in map(_value_of, expr.inputs)]
     if isinstance(expr, Apply):
-        return _applied(expr, values)
+        small = InternalGraph("constant")
+        inputs = [small.constant(value) for value in values]
+        set_outputs(small, [small.apply(expr.op, *inputs, attrs=expr.attrs)])
+        return interpret(small, [])[0]
     assert isinstance(expr, Call), expr
     made = result_leaves(run_call(expr, values), expr)[0]
     return next(value for value, n in zip(made, expr.outputs, strict=True) if n is node)
-
-
-def _applied(expr: Apply, values: list[Tensor]) -> Tensor:
-    small = InternalGraph("constant")
-    inputs = [small.constant(value) for value in values]
-    set_outputs(small, [small.apply(expr.op, *inputs, attrs=expr.attrs)])
-    return interpret(small, [])[0]
 
 
 def digest_of(weights: Iterable[tuple[str, np.ndarray]]) -> str:

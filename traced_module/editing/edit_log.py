@@ -88,7 +88,19 @@ class EditLog:
             reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
             raise FileFormatError(f"{path}: {reason}") from None
         try:
-            return cls(_steps(described, arrays))
+            if not isinstance(described, dict) or described.get("format") != FORMAT:
+                found = described.get("format") if isinstance(described, dict) else described
+                raise FileFormatError(f"format is {brief(found)}; expected {FORMAT!r}")
+            if described.get("version") not in VERSIONS:
+                known = " and ".join(map(str, VERSIONS))
+                raise FileFormatError(
+                    f"version is {brief(described.get('version'))}; this program reads versions {known}"
+                )
+            of_step: dict[str, dict[str, np.ndarray]] = {}
+            for name, array in arrays.items():
+                index, _, rest = name.partition("/")
+                of_step.setdefault(index, {})[rest] = array
+            return cls(tuple(_read_step(entry, of_step.get(str(i), {})) for i, entry in enumerate(described["steps"])))
         except (MegEngineError, *_MALFORMED) as error:
             raise FileFormatError(f"{path}: not a log of edits ({str(error)[:300]})") from error
 
@@ -174,20 +186,6 @@ def _top(model: Any) -> InternalGraph:
     if model.top is not model:
         raise GraphError(f"replay: {model.qualname} is called by another graph; give the outermost one")
     return model
-
-
-def _steps(described: Any, arrays: dict[str, np.ndarray]) -> tuple[EditStep, ...]:
-    if not isinstance(described, dict) or described.get("format") != FORMAT:
-        found = described.get("format") if isinstance(described, dict) else described
-        raise FileFormatError(f"format is {brief(found)}; expected {FORMAT!r}")
-    if described.get("version") not in VERSIONS:
-        known = " and ".join(map(str, VERSIONS))
-        raise FileFormatError(f"version is {brief(described.get('version'))}; this program reads versions {known}")
-    of_step: dict[str, dict[str, np.ndarray]] = {}
-    for name, array in arrays.items():
-        index, _, rest = name.partition("/")
-        of_step.setdefault(index, {})[rest] = array
-    return tuple(_read_step(entry, of_step.get(str(i), {})) for i, entry in enumerate(described["steps"]))
 
 
 def _read_step(entry: dict[str, Any], arrays: dict[str, np.ndarray]) -> EditStep:

@@ -248,7 +248,8 @@ class Recorder:
         old = None if was is None else class_path(was)
         edit = {"do": "module", **place, "was": old}
         if isinstance(value, TracedModule):
-            return {**edit, "traced": self._traced(value)}
+            writer = ModuleWriter(self.writer.values)
+            return {**edit, "traced": [json.loads(text) for text in writer.all(value)]}
         return {**edit, "value": self.writer.values.value(value, path)}
 
     def setting(self, graph: InternalGraph, node: ModuleNode, layer: Module, name: str, value: Any) -> dict[str, Any]:
@@ -279,11 +280,6 @@ class Recorder:
         _, origin = self.origins[id(value)]
         given = [self.writer.values.value(v, f"{where}.{i}") for i, v in enumerate(origin.given)]
         return {"computed": origin.function, "given": given, "index": origin.index}
-
-    def _traced(self, module: TracedModule) -> list[Any]:
-        """A traced module that becomes a part of the model, as it is then."""
-        writer = ModuleWriter(self.writer.values)
-        return [json.loads(text) for text in writer.all(module)]
 
     def owner(self, graph: InternalGraph) -> dict[str, Any]:
         return {"do": "owner", "graph": self._at(graph)}

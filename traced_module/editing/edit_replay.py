@@ -208,7 +208,14 @@ class _Changes:
                 raise FileFormatError(f"the result of {made[0].name} is not made of its values in order")
         link(graph, expr, inputs, before)
         if isinstance(expr, GetAttr):
-            _check_attribute_of(graph, expr)
+            node = expr.output
+            found = module_of(node)
+            if isinstance(node, TensorNode):
+                if not isinstance(found, Tensor) or found.spec != node.spec:
+                    kind = found.spec if isinstance(found, Tensor) else type(found).__name__
+                    raise GraphError(f"{node.name!r} reads {expr.name!r}, a {kind}; expected {node.spec}")
+            elif not isinstance(found, Module):
+                raise GraphError(f"{node.name!r} reads {expr.name!r}, a {type(found).__name__}; expected a module")
         self._touch(expr)
 
     def _made(self, graph: InternalGraph, expr: Expr, item: Mapping[str, Any]) -> Node:
@@ -396,18 +403,6 @@ class _Changes:
         made = ModuleReader(self.values, entries).all((0, 0))
         join(graph, graphs_of(made), self.shift)
         return made
-
-
-def _check_attribute_of(graph: InternalGraph, expr: GetAttr) -> None:
-    """What a new GetAttr reads must be there, and be what its node says."""
-    node = expr.output
-    found = module_of(node)
-    if isinstance(node, TensorNode):
-        if not isinstance(found, Tensor) or found.spec != node.spec:
-            kind = found.spec if isinstance(found, Tensor) else type(found).__name__
-            raise GraphError(f"{node.name!r} reads {expr.name!r}, a {kind}; expected {node.spec}")
-    elif not isinstance(found, Module):
-        raise GraphError(f"{node.name!r} reads {expr.name!r}, a {type(found).__name__}; expected a module")
 
 
 def _expect(what: str, found: Any, wanted: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from megengine.core.dtype import as_dtype
 from megengine.core.errors import GraphError, ShapeError
-from megengine.core.pytree import TreeDef, flatten, unflatten
+from megengine.core.pytree import flatten, unflatten
 from megengine.core.spec import TensorSpec
 from megengine.tensor import Tensor
 from megengine.traced_module.editing.checking import check_owned
@@ -75,7 +75,19 @@ def reset_inputs(graph: InternalGraph, args: Sequence[Any], kwargs: Mapping[str,
     if wrong := [leaf for leaf in leaves if not isinstance(leaf, Tensor)]:
         raise GraphError(f"reset_inputs: expected tensors, got {type(wrong[0]).__name__}")
     with graph.journal.transaction("reset_inputs"):
-        return _set_inputs(graph, [leaf.spec for leaf in leaves], structure)
+        specs = [leaf.spec for leaf in leaves]
+        names = [f"args_{i}" for i in range(len(specs))]
+        calls = callers(graph)
+        outer = _outer_inputs(calls, names, specs)
+        made = [add_input(graph, name, spec) for name, spec in zip(names, specs, strict=True)]
+        set_signature(graph, *unflatten(structure, made))
+
+        def arguments_of(call: Call) -> Arguments:
+            args, kwargs = unflatten(structure, outer[id(call.top_graph)])
+            return (call.args[0], *args), kwargs
+
+        _give(calls, arguments_of)
+        return made
 
 
 def _result(graph: InternalGraph) -> Any:
@@ -94,22 +106,6 @@ def _add_input(graph: InternalGraph, name: str, spec: TensorSpec) -> TensorNode:
         set_signature(graph, (*args, node), kwargs)
     _give(calls, lambda call: ((*call.args, *outer[id(call.top_graph)]), call.kwargs))
     return node
-
-
-def _set_inputs(graph: InternalGraph, specs: Sequence[TensorSpec], structure: TreeDef) -> list[TensorNode]:
-    """Let a graph take these inputs, so nested, in place of those that it has, which are unused; calls get them too."""
-    names = [f"args_{i}" for i in range(len(specs))]
-    calls = callers(graph)
-    outer = _outer_inputs(calls, names, specs)
-    made = [add_input(graph, name, spec) for name, spec in zip(names, specs, strict=True)]
-    set_signature(graph, *unflatten(structure, made))
-
-    def arguments_of(call: Call) -> Arguments:
-        args, kwargs = unflatten(structure, outer[id(call.top_graph)])
-        return (call.args[0], *args), kwargs
-
-    _give(calls, arguments_of)
-    return made
 
 
 def _outer_inputs(

@@ -53,10 +53,6 @@ class Label:
         return f"{self.prefix}_{self.name}" if self.prefix else self.name
 
 
-def has_graphs(module: Any) -> bool:
-    return bool(getattr(module, "_graphs", None))
-
-
 @dataclass(slots=True)
 class _Entered:
     """A graph whose expressions are copied."""
@@ -91,13 +87,6 @@ class _Inliner:
         names = self.graph.names
         for node in source.nodes(recursive=False):  # the outermost graph keeps its names, whatever comes before
             names.take(node.name, names.get(node.name))
-        self._body(source, mapping)
-        for name in [name for name in names if names.get(name) is None]:
-            names.free(name)
-        self.graph._outputs = tuple(mapping[id(n)] for n in source.outputs)
-
-    def _body(self, source: InternalGraph, mapping: dict[int, Any]) -> None:
-        """Copy the expressions of a graph and of those it enters, without recursion: modules may nest deeply."""
         entered = [_Entered(source, iter(source.exprs(recursive=False)), mapping)]
         while entered:
             at = entered[-1]
@@ -110,13 +99,25 @@ class _Inliner:
                 entered[-1].taken.update(label.name for label in at.outputs.values())
                 results = [at.mapping[id(n)] for n in at.source.outputs]
                 entered[-1].mapping.update(zip(map(id, at.call.outputs), results, strict=True))
+        for name in [name for name in names if names.get(name) is None]:
+            names.free(name)
+        self.graph._outputs = tuple(mapping[id(n)] for n in source.outputs)
 
     def _until_call(self, at: _Entered) -> _Entered | None:
         """Copy up to a call that enters a graph, which is given; None at the end."""
         for expr in at.todo:
             child = child_graph(expr) if isinstance(expr, Call) else None
             if isinstance(expr, Call) and child is not None:
-                return self._enter(expr, child, at)
+                module_node = expr.inputs[0]
+                attribute = module_node.expr.name if isinstance(module_node.expr, GetAttr) else ""
+                inner: dict[int, Node] = {id(child.inputs[0]): self.graph.inputs[0]}
+                for argument, node in zip(expr.inputs[1:], child.inputs[1:], strict=True):
+                    inner[id(node)] = at.mapping[id(argument)]
+                names = self._labels(expr, child, at)
+                below = ".".join(p for p in (at.path, attribute) if p)
+                other = at.other_shapes or any(inner[id(n)].spec != n.spec for n in child.inputs[1:])
+                prefix = self.prefixes[id(module_node)]
+                return _Entered(child, iter(child.exprs(recursive=False)), inner, prefix, below, names, other, expr)
             if not isinstance(expr, Input):
                 self.copied(expr, at)
         return None
@@ -140,7 +141,7 @@ class _Inliner:
             self.attributes[full] = new.output
         elif self.before is None and isinstance(node, ModuleNode):  # as in MegEngine, each copy of a read counts
             name = self.prefixes[id(node)] = self._name(_label(node, at.prefix, {}))
-            if has_graphs(node.owner):
+            if getattr(node.owner, "_graphs", None):
                 names.take(name, names.get(name))
         at.mapping[id(node)] = self.attributes[full]
         return self.attributes[full].expr
@@ -176,18 +177,6 @@ class _Inliner:
         here = f"{self.graph.qualname}.{at.path}" if at.path else self.graph.qualname
         own, text = at.source.qualname, node.qualname
         return here + text[len(own) :] if own != here and text.startswith(f"{own}.") else text
-
-    def _enter(self, expr: Call, child: InternalGraph, at: _Entered) -> _Entered:
-        module_node = expr.inputs[0]
-        attribute = module_node.expr.name if isinstance(module_node.expr, GetAttr) else ""
-        inner: dict[int, Node] = {id(child.inputs[0]): self.graph.inputs[0]}
-        for argument, node in zip(expr.inputs[1:], child.inputs[1:], strict=True):
-            inner[id(node)] = at.mapping[id(argument)]
-        names = self._labels(expr, child, at)
-        below = ".".join(p for p in (at.path, attribute) if p)
-        other = at.other_shapes or any(inner[id(n)].spec != n.spec for n in child.inputs[1:])
-        prefix = self.prefixes[id(module_node)]
-        return _Entered(child, iter(child.exprs(recursive=False)), inner, prefix, below, names, other, expr)
 
     def _labels(self, expr: Call, child: InternalGraph, at: _Entered) -> dict[int, Label]:
         """Names of the values that leave a graph: those of the call, or those under which the caller returns them.

@@ -60,7 +60,9 @@ def infer_in_order(graph: InternalGraph, changed: Sequence[Expr]) -> None:
         expr = waiting.pop(heapq.heappop(todo))
         note_entry(expr)
         try:
-            specs = possible_specs(expr)
+            specs = specs_of(expr, expr.inputs)
+            if specs is not None and len(specs) != len(expr.outputs):
+                raise ShapeError(f"{expr!r} would make {counted(len(specs), 'value')}; it makes {len(expr.outputs)}")
         except MegEngineError as error:
             graph.journal.postpone(expr, error)
             continue
@@ -76,13 +78,6 @@ def infer_in_order(graph: InternalGraph, changed: Sequence[Expr]) -> None:
                 if user.position not in waiting:
                     waiting[user.position] = user
                     heapq.heappush(todo, user.position)
-
-
-def possible_specs(expr: Expr) -> tuple[TensorSpec, ...] | None:
-    specs = specs_of(expr, expr.inputs)
-    if specs is not None and len(specs) != len(expr.outputs):
-        raise ShapeError(f"{expr!r} would make {counted(len(specs), 'value')}; it makes {len(expr.outputs)}")
-    return specs
 
 
 def retry(expr: Expr) -> None:

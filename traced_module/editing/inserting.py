@@ -183,14 +183,21 @@ class Inserter(Builder, hooks.TraceHooks):
         return self._make_read(node, path, value)
 
     def _known(self, path: str) -> Node | None:
-        known = self._attributes().get(path)
+        if not self.scope.attributes:
+            self.scope.attributes.update(
+                (e.name, e.output) for e in self.graph.exprs(recursive=False) if isinstance(e, GetAttr)
+            )
+        known = self.scope.attributes.get(path)
         return known if known is not None and known.expr.in_graph else None
 
     def _make_read(self, node: ModuleNode, path: str, value: Any) -> Node:
         self._place([node])
-        made = self.attribute_node(self.graph.inputs[0], path, value)
-        self.scope.attributes[path] = made
-        return made
+        name = self.graph.names.unique(path.replace(".", "_"))
+        read = self.make_attribute(self.graph.inputs[0], path, f"{self.graph.qualname}.{path}", value, name)
+        if isinstance(value, Tensor):
+            self.scope.bind(value, cast(TensorNode, read))
+        self.scope.attributes[path] = read
+        return read
 
     def was_set(self, node: ModuleNode, name: str, free: str) -> None:
         """An attribute was set under a name that was free: reading it by the name that was meant gives it."""
@@ -204,21 +211,6 @@ class Inserter(Builder, hooks.TraceHooks):
         while (name := f"{base}_{count}") in names or f"{name}_out" in names or name in known:
             count += 1
         return name
-
-    def _attributes(self) -> dict[str, Node]:
-        if not self.scope.attributes:
-            self.scope.attributes.update(
-                (e.name, e.output) for e in self.graph.exprs(recursive=False) if isinstance(e, GetAttr)
-            )
-        return self.scope.attributes
-
-    def attribute_node(self, owner: Node, path: str, value: Any) -> Node:
-        """The GetAttr of a path."""
-        name = self.graph.names.unique(path.replace(".", "_"))
-        node = self.make_attribute(owner, path, f"{self.graph.qualname}.{path}", value, name)
-        if isinstance(value, Tensor):
-            self.scope.bind(value, cast(TensorNode, node))
-        return node
 
     def call_module(self, node: ModuleNode, args: tuple, kwargs: dict) -> Any:
         """`module_node(...)`."""

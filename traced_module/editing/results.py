@@ -30,7 +30,16 @@ def set_results(graph: InternalGraph, leaves: Sequence[TensorNode], structure: T
     old = graph.outputs
     calls = callers(graph)
     for call in calls:
-        _check_unused(graph, call, _split(old, call, leaves)[1])
+        for node in _split(old, call, leaves)[1]:
+            users = [user.name for user in node.users]
+            if is_among(node, node.graph.outputs):
+                users.append("the outputs")
+            if users:
+                where = node_path(node)
+                raise GraphError(
+                    f"reset_outputs: {graph.qualname} would no longer return what {where!r} is, which is used by "
+                    f"{', '.join(users)}; replace its uses first"
+                )
     assign(graph, graph, "_outputs", tuple(leaves))
     assign(graph, graph, "out_def", structure)
     for call in calls:
@@ -53,19 +62,6 @@ def _split(old: Sequence[Node], call: Call, leaves: Sequence[Node]) -> tuple[lis
     return kept, [result for results in left.values() for result in results]
 
 
-def _check_unused(graph: InternalGraph, call: Call, dropped: Sequence[TensorNode]) -> None:
-    for node in dropped:
-        users = [user.name for user in node.users]
-        if is_among(node, node.graph.outputs):
-            users.append("the outputs")
-        if users:
-            where = node_path(node)
-            raise GraphError(
-                f"reset_outputs: {graph.qualname} would no longer return what {where!r} is, which is used by "
-                f"{', '.join(users)}; replace its uses first"
-            )
-
-
 def _adapt(call: Call, old: Sequence[Node], leaves: Sequence[TensorNode], structure: TreeDef) -> None:
     """Give a call the results that its graph has now."""
     graph, module = call.top_graph, call.inputs[0]
@@ -76,19 +72,15 @@ def _adapt(call: Call, old: Sequence[Node], leaves: Sequence[TensorNode], struct
     taken: set[str] = set()
     for kept, leaf, spec in zip(_split(old, call, leaves)[0], leaves, specs, strict=True):
         if kept is None:
-            name = _free_name(graph, f"{module.name}_{leaf.name}", taken)
+            wanted = f"{module.name}_{leaf.name}"
+            name, count = graph.names.unique(wanted), 0
+            while name in taken:
+                count += 1
+                name = graph.names.unique(f"{wanted}_{count}")
             taken.add(name)
             kept = graph._make_node(call, spec, name, f"{module.qualname}.[out]")
         nodes.append(kept)
     give_results(graph, call, tuple(nodes), structure if structure.kind is not None else None)
-
-
-def _free_name(graph: InternalGraph, wanted: str, taken: set[str]) -> str:
-    name, count = graph.names.unique(wanted), 0
-    while name in taken:
-        count += 1
-        name = graph.names.unique(f"{wanted}_{count}")
-    return name
 
 
 def value_in(graph: InternalGraph, node: Any, *, what: str, through: Expr | None = None) -> Any:
@@ -168,14 +160,9 @@ def _result_for(call: Call, node: TensorNode) -> TensorNode:
     if isinstance(node.expr, Input):
         return next(argument for argument, n in zip(call.inputs, graph.inputs, strict=True) if n is node)
     if not is_among(node, graph.outputs):
-        set_results(graph, (*graph.outputs, node), with_one_more(graph))
+        now = graph.out_def
+        if now is None or now.num_leaves != len(graph.outputs):
+            now = LEAF if len(graph.outputs) == 1 else TreeDef(tuple, None, (LEAF,) * len(graph.outputs))
+        parts = now.children if now.kind is tuple else (now,)
+        set_results(graph, (*graph.outputs, node), TreeDef(tuple, None, (*parts, LEAF)))
     return next(result for result, n in zip(call.outputs, graph.outputs, strict=True) if n is node)
-
-
-def with_one_more(graph: InternalGraph) -> TreeDef:
-    """How the results of a graph nest with one more behind them: (what they were, the value)."""
-    now = graph.out_def
-    if now is None or now.num_leaves != len(graph.outputs):
-        now = LEAF if len(graph.outputs) == 1 else TreeDef(tuple, None, (LEAF,) * len(graph.outputs))
-    parts = now.children if now.kind is tuple else (now,)
-    return TreeDef(tuple, None, (*parts, LEAF))

@@ -148,7 +148,13 @@ class _Reader:
         made.forward_signature = None if spec is None else self.signature(spec)
         for key, graph_record in state.get("argdef_graph_map", {}).items():
             graph = self.graph(graph_record, made)
-            graph.arguments = _without_self(self.structure(key))
+            # the first argument in MegEngine's files is the module
+            structure, constants = self.structure(key)
+            args, kwargs = structure.children
+            graph.arguments = (
+                TreeDef(structure.kind, structure.aux, (TreeDef(args.kind, args.aux, args.children[1:]), kwargs)),
+                tuple((i - 1, v) for i, v in constants),
+            )
             graph.out_def = self.structure(state["argdef_outdef_map"][key], of_results=True)[0]
             made._add_graph(graph)
         return made
@@ -247,7 +253,14 @@ class _Reader:
         expr._outputs = tuple(made)
         if isinstance(expr, Call):
             before, expr = expr, tm_loaders.loaded(expr, _stored_name(state), _text(state.get("version")))
-            _check_callee(expr)
+            # unknown functions and methods are refused: nothing is ever imported for a file
+            if isinstance(expr, CallFunction):
+                try:
+                    function_of(expr.qualified)
+                except MegEngineError as exc:
+                    raise FileFormatError(f"the file calls {exc!s}") from None
+            elif isinstance(expr, CallMethod) and expr.method != "__call__":
+                check_method(expr.method)
             self.renewed += [expr] if expr is not before else []
         link(graph, expr, expr.inputs, None)
 
@@ -385,17 +398,6 @@ _EXPRS: dict[str, Callable[[_Reader, InternalGraph, dict[str, Any]], Expr]] = {
 }
 
 
-def _check_callee(expr: Call) -> None:
-    """Refuse unknown functions and methods: nothing is ever imported for a file."""
-    if isinstance(expr, CallFunction):
-        try:
-            function_of(expr.qualified)
-        except MegEngineError as exc:
-            raise FileFormatError(f"the file calls {exc!s}") from None
-    elif isinstance(expr, CallMethod) and expr.method != "__call__":
-        check_method(expr.method)
-
-
 def _stored_name(state: dict[str, Any]) -> str:
     """The name of the called function in the file; "" for calls of methods and ops."""
     home, name = state.get("func", ("", ""))
@@ -416,16 +418,6 @@ def _word(value: Any) -> str:
     if not isinstance(value, str) or len(value) > tm_versions.LONGEST_NAME:
         raise FileFormatError(f"{brief(value)} where a name was expected")
     return value
-
-
-def _without_self(arguments: Arguments) -> Arguments:
-    """The nesting of the arguments of a call without the module, which is the first one in MegEngine's files."""
-    structure, constants = arguments
-    args, kwargs = structure.children
-    return (
-        TreeDef(structure.kind, structure.aux, (TreeDef(args.kind, args.aux, args.children[1:]), kwargs)),
-        tuple((i - 1, v) for i, v in constants),
-    )
 
 
 ROOTS[ROOT] = read_tm

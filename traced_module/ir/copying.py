@@ -46,7 +46,12 @@ class Copier:
         if issubclass(kind, Module) and not hasattr(kind, "__deepcopy__"):
             return self._layer(value)
         if kind in _CONTAINERS:
-            return self._container(value)
+            self.made[id(value)] = made = type(value)()
+            if isinstance(made, list):
+                made.extend(map(self.of, value))
+            else:
+                made.update((k, self.of(v)) for k, v in value.items())
+            return made
         if kind is tuple:
             return tuple(map(self.of, value))
         try:
@@ -66,14 +71,6 @@ class Copier:
                 state[name] = OrderedDict(value) if value else OrderedDict()
             elif kind is not tuple or not _FIXED.issuperset(map(type, value)):
                 state[name] = self.of(value)
-        return made
-
-    def _container(self, value: Any) -> Any:
-        self.made[id(value)] = made = type(value)()
-        if isinstance(made, list):
-            made.extend(map(self.of, value))
-        else:
-            made.update((k, self.of(v)) for k, v in value.items())
         return made
 
 

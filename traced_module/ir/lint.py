@@ -156,7 +156,12 @@ def _check_one(graph: InternalGraph) -> list[InternalGraph]:
     made: set[int] = set()
     children: dict[int, InternalGraph] = {}
     for expr in graph._order:
-        _check_uses(expr, made)
+        uses = Counter(map(id, expr._inputs))
+        for node in expr._inputs:
+            if id(node) not in made:
+                raise GraphError(f"lint: {expr!r} uses {node.name!r} before it is made")
+            if node._users.get(expr) != uses[id(node)]:
+                raise GraphError(f"lint: users of {node.name!r} do not agree with the inputs of {expr!r}")
         for n in expr._outputs:
             if graph._names.get(n._name) is not n or n._graph is not graph or n._expr is not expr:
                 raise GraphError(f"lint: {n.name!r} is not owned by graph {graph.name!r}")
@@ -166,29 +171,16 @@ def _check_one(graph: InternalGraph) -> list[InternalGraph]:
             children[id(child)] = child
         if child is None or not _enters_as_traced(expr, child):
             methods.check_same(expr, expr._inputs)
-    _check_left_over(graph, made)
-    return list(children.values())
-
-
-def _check_uses(expr: Expr, made: set[int]) -> None:
-    uses = Counter(map(id, expr._inputs))
-    for n in expr._inputs:
-        if id(n) not in made:
-            raise GraphError(f"lint: {expr!r} uses {n.name!r} before it is made")
-        if n._users.get(expr) != uses[id(n)]:
-            raise GraphError(f"lint: users of {n.name!r} do not agree with the inputs of {expr!r}")
-
-
-def _check_left_over(graph: InternalGraph, made: set[int]) -> None:
     alive = set(graph._order)
-    for n in graph._names.nodes().values():
-        if id(n) not in made:
-            raise GraphError(f"lint: name {n.name!r} is left over")
-        if not alive.issuperset(n._users):
-            raise GraphError(f"lint: {n.name!r} is used by an expression that is not in the graph")
-    for n in (*graph._inputs, *graph._outputs):
-        if id(n) not in made:
-            raise GraphError(f"lint: input or output {n.name!r} is not made in the graph")
+    for node in graph._names.nodes().values():
+        if id(node) not in made:
+            raise GraphError(f"lint: name {node.name!r} is left over")
+        if not alive.issuperset(node._users):
+            raise GraphError(f"lint: {node.name!r} is used by an expression that is not in the graph")
+    for node in (*graph._inputs, *graph._outputs):
+        if id(node) not in made:
+            raise GraphError(f"lint: input or output {node.name!r} is not made in the graph")
+    return list(children.values())
 
 
 def _enters_as_traced(expr: Expr, child: InternalGraph) -> bool:

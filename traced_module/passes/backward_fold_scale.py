@@ -116,7 +116,15 @@ def _fold_one_scale(places: Any, graph: InternalGraph) -> bool:
             continue
         with graph.journal.transaction("BackwardFoldScale"):
             for one in calls.values():
-                _scale(graph, one, factor)
+                layer = one.inputs[0].owner
+                by_node = isinstance(factor, TensorNode)
+                scaled = (
+                    graph.journal.computed(_scaled_by, layer, factor)
+                    if by_node
+                    else graph.journal.computed(scaled_layer, layer, factor, 0.0)
+                )
+                graph.replace_module(one.inputs[0], scaled)
+                assign(graph, one, "meta", marked(one.meta, "BackwardFoldScale"))
             graph.replace_node({expr.outputs[0]: affine.x})
             graph.erase(expr)
         return True
@@ -128,18 +136,6 @@ def _called_once(places: Any, one: CallMethod) -> bool:
     if not isinstance(read, GetAttr) or only_call(read) is not one or len(one.inputs) != 2:
         return False
     return places.get(place_of(one.inputs[0]), ()) == [read]
-
-
-def _scale(graph: InternalGraph, one: CallMethod, factor: float | TensorNode) -> None:
-    layer = one.inputs[0].owner
-    by_node = isinstance(factor, TensorNode)
-    made = (
-        graph.journal.computed(_scaled_by, layer, factor)
-        if by_node
-        else graph.journal.computed(scaled_layer, layer, factor, 0.0)
-    )
-    graph.replace_module(one.inputs[0], made)
-    assign(graph, one, "meta", marked(one.meta, "BackwardFoldScale"))
 
 
 BACKWARD_FOLD_SCALE = Pass("BackwardFoldScale", fold_scales)

@@ -25,7 +25,10 @@ def fix_input_shapes(graph: InternalGraph) -> bool:
     """
     changed = False
     for each in graphs_below(graph):
-        if not _has_one_shape(each):
+        # every call must enter the graph with the shapes that it was traced with
+        have = _specs(each.inputs)
+        calls = [e for g in all_graphs(each) for e in g.exprs(recursive=False) if child_graph(e) is each]
+        if not all(_specs(call.inputs) == have for call in calls):
             continue
         for expr in each.exprs(recursive=False):
             known = isinstance(expr, Apply) and expr.op == SHAPE_OF
@@ -33,13 +36,6 @@ def fix_input_shapes(graph: InternalGraph) -> bool:
                 become_constant(each, expr)
                 changed = True
     return changed
-
-
-def _has_one_shape(graph: InternalGraph) -> bool:
-    """True if every call enters a graph with the shapes that it was traced with."""
-    have = _specs(graph.inputs)
-    calls = [e for g in all_graphs(graph) for e in g.exprs(recursive=False) if child_graph(e) is graph]
-    return all(_specs(call.inputs) == have for call in calls)
 
 
 def _specs(nodes: Any) -> list[TensorSpec]:

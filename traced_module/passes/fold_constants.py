@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from megengine.dispatch.public import public_functions
-from megengine.tensor import Tensor
 from megengine.traced_module.editing.computed import constant_of
 from megengine.traced_module.ir.expr import Apply, CallFunction, CallMethod, Constant, Expr, GetAttr
 from megengine.traced_module.ir.functions import arguments_key
@@ -24,19 +23,15 @@ def become_constant(graph: InternalGraph, expr: Expr) -> None:
     """Put constants in the place of what an expression makes."""
     with graph.journal.transaction("constants"):
         values = [graph.journal.computed(constant_of, node) for node in expr.outputs]
-        _replace(graph, expr, values)
-
-
-def _replace(graph: InternalGraph, expr: Expr, values: list[Tensor]) -> None:
-    for node, value in zip(expr.outputs, values, strict=True):
-        made = graph.constant(value, node.name, after=expr, meta=expr.meta)
-        graph.replace_node({node: made})
-    names, made_by = [n.name for n in expr.outputs], expr.following
-    graph.erase(expr)
-    for name in reversed(names):  # constants stand behind each other, the last one first
-        assert made_by is not None
-        graph.rename(made_by.outputs[0], name)
-        made_by = made_by.following
+        for node, value in zip(expr.outputs, values, strict=True):
+            made = graph.constant(value, node.name, after=expr, meta=expr.meta)
+            graph.replace_node({node: made})
+        names, made_by = [n.name for n in expr.outputs], expr.following
+        graph.erase(expr)
+        for name in reversed(names):  # constants stand behind each other, the last one first
+            assert made_by is not None
+            graph.rename(made_by.outputs[0], name)
+            made_by = made_by.following
 
 
 @everywhere
@@ -72,18 +67,15 @@ def is_known(node: Any) -> bool:
 def call_key(expr: Expr) -> Any:
     """Equal for calls that give the same; None for those that may not."""
     inputs = tuple(id(n) for n in expr.inputs)
-    if isinstance(expr, CallFunction) and _repeats_itself(expr.qualified):
+    public = public_functions.get(expr.qualified) if isinstance(expr, CallFunction) else None
+    if public is not None and not public.random:  # nothing is known of a function that a user wrapped
+        assert isinstance(expr, CallFunction)
         return (expr.qualified, inputs, arguments_key(expr.arguments))
     if isinstance(expr, CallMethod) and expr.method not in ("__call__", "__setitem__"):
         return (expr.method, inputs, arguments_key(expr.arguments))
     if isinstance(expr, Apply) and not expr.record.random:
         return (expr.op, inputs, tuple(expr.attrs.items()))
     return None
-
-
-def _repeats_itself(qualified: str) -> bool:
-    """True for public functions that draw nothing; of a user's wrapped function nothing is known."""
-    return qualified in public_functions and not public_functions[qualified].random
 
 
 FOLD_CONSTANTS = Pass("FoldConstants", fold_constants)

@@ -98,12 +98,6 @@ class Found:
         nodes = [n for e in inside for n in e.outputs if n is not self.root]
         return not any(is_among(n, self.graph.outputs) or not all(u in inside for u in n.users) for n in nodes)
 
-    def remove_unused(self) -> None:
-        """Remove the expressions of the match whose values nothing uses any more."""
-        for expr in self.match.exprs:
-            if expr.in_graph and is_dead(expr):  # a part that occurs twice is there twice
-                unlink(self.graph, expr)
-
 
 def find(graph: InternalGraph, pattern: Pattern, *, recursive: bool = True) -> list[Match]:
     """All matches, by the expression at their root, in execution order."""
@@ -182,7 +176,9 @@ def _try(graph: InternalGraph, node: Node, rule: Rule, names: Renaming) -> bool:
     for expr in made[known:]:
         assign(graph, expr, "meta", marked({**expr.meta, **found.origin.meta}, rule.name))
     graph.replace_node({node: new})
-    found.remove_unused()
+    for expr in found.match.exprs:
+        if expr.in_graph and is_dead(expr):  # a part that occurs twice is there twice
+            unlink(found.graph, expr)
     names += found.names
     return True
 

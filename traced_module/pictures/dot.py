@@ -141,7 +141,11 @@ class _Writer:
                 continue  # its box stands in another cluster
             name = f"{prefix}_{number}"
             if item.inside is None or level >= self.depth:
-                self._box(item, name, made)
+                self.picture.node(name, _label(item, 2), fillcolor=COLOURS[kind(item)][0])
+                here = {id(node) for expr in item.made for node in expr.outputs}
+                operands = [node for expr in item.made for node in expr.inputs if id(node) not in here]
+                self.edges.update(dict.fromkeys((made[id(node)], name) for node in operands if id(node) in made))
+                made.update(dict.fromkeys(here, name))
                 continue
             self.picture.body.append(f"\tsubgraph cluster_{name} {{\n")
             self.picture.attr(label=_label(item, 1))
@@ -150,13 +154,6 @@ class _Writer:
             else:
                 self._call(item, item.inside, made, name, level)
             self.picture.body.append("\t}\n")
-
-    def _box(self, item: Item, name: str, made: dict[int, str]) -> None:
-        self.picture.node(name, _label(item, 2), fillcolor=COLOURS[kind(item)][0])
-        here = {id(node) for expr in item.made for node in expr.outputs}
-        operands = [node for expr in item.made for node in expr.inputs if id(node) not in here]
-        self.edges.update(dict.fromkeys((made[id(node)], name) for node in operands if id(node) in made))
-        made.update(dict.fromkeys(here, name))
 
     def _call(self, item: Item, inside: Sheet, made: dict[int, str], name: str, level: int) -> None:
         """The call of a submodule: operands lead to the inputs of its graph, results come from its outputs."""

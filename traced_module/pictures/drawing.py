@@ -91,10 +91,6 @@ def to_png(graph: InternalGraph, *, depth: int | None = None, scale: float = 2.0
             f"{LONGEST_SIDE:,} each way and {MOST_PIXELS:,} in all; open fewer levels (depth=1), take a smaller scale, "
             "or write SVG"
         )
-    return rasterized(text, scale)
-
-
-def rasterized(text: str, scale: float) -> bytes:
     try:
         import resvg_py
     except ImportError:
@@ -205,7 +201,15 @@ def _parts(made: Layout) -> Iterator[str]:
         if cell.inner is None:
             yield _closed(cell, stroke)
         else:
-            yield from _frame(cell, cell.inner, stroke)
+            head = escape(shortened(texts(cell.item)[0], round(cell.width / 7.5)))
+            yield (
+                f'<g transform="translate({cell.x:g},{cell.y:g})"><g>{title_svg(_notes(cell.item))}'
+                f'<rect width="{cell.width:g}" height="{cell.height:g}" rx="6" fill="{OPEN}" stroke="{stroke}"/>'
+                f'<text x="10" y="18" font-weight="600" fill="#1c2330">{head}</text></g>'
+                f'<g transform="translate(0,{HEAD})">'
+            )
+            yield from _parts(cell.inner)
+            yield "</g></g>"
 
 
 def rows_of_columns(made: Layout) -> list[set[int]]:
@@ -236,18 +240,6 @@ def _closed(cell: _Cell, stroke: str) -> str:
     extra = ' stroke-dasharray="4 3"' if item.source is not None else ' stroke-width="2"' if item.inside else ""
     fill, _ = COLOURS[kind(item)]
     return text_box(cell.x, cell.y, texts(item), _notes(item), fill=fill, stroke=stroke, extra=extra)
-
-
-def _frame(cell: _Cell, inner: Layout, stroke: str) -> Iterator[str]:
-    head = escape(shortened(texts(cell.item)[0], round(cell.width / 7.5)))
-    yield (
-        f'<g transform="translate({cell.x:g},{cell.y:g})"><g>{title_svg(_notes(cell.item))}'
-        f'<rect width="{cell.width:g}" height="{cell.height:g}" rx="6" fill="{OPEN}" stroke="{stroke}"/>'
-        f'<text x="10" y="18" font-weight="600" fill="#1c2330">{head}</text></g>'
-        f'<g transform="translate(0,{HEAD})">'
-    )
-    yield from _parts(inner)
-    yield "</g></g>"
 
 
 def kind(item: Item) -> str:

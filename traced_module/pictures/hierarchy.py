@@ -136,7 +136,12 @@ class _Folding:
                 common = [a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], ends)]
                 inside = self._folded(run, paths, len(common), level + 1, graph)
                 items.append(self._fold(".".join(common), inside, graph))
-        return self._parts(items, graph)
+        while len(items) > MOST:  # too many for one sheet
+            size = max(PART, -(-len(items) // MOST))
+            parts = [items[i : i + size] for i in range(0, len(items), size)]
+            names = ([i.title if i.expr is None else i.expr.name for i in (part[0], part[-1])] for part in parts)
+            items = [self._fold(" … ".join(ends), part, graph) for ends, part in zip(names, parts, strict=True)]
+        return items
 
     def _single(self, expr: Expr) -> Item:
         child = child_graph(expr)
@@ -154,15 +159,6 @@ class _Folding:
         }
         self._fill(sheet, [*(Item(source=expr) for expr in outside.values()), *items])
         return Item(None, made, title=title, inside=sheet)
-
-    def _parts(self, items: list[Item], graph: InternalGraph) -> list[Item]:
-        """The items, or folds of them if they are too many for one sheet."""
-        while len(items) > MOST:
-            size = max(PART, -(-len(items) // MOST))
-            parts = [items[i : i + size] for i in range(0, len(items), size)]
-            names = ([i.title if i.expr is None else i.expr.name for i in (part[0], part[-1])] for part in parts)
-            items = [self._fold(" … ".join(ends), part, graph) for ends, part in zip(names, parts, strict=True)]
-        return items
 
     def _fill(self, sheet: Sheet, items: list[Item]) -> None:
         where = {id(expr): i for i, item in enumerate(items) for expr in (item.made or (item.source,))}

@@ -26,7 +26,7 @@ from megengine.traced_module.ir.queries import child_graph
 from megengine.traced_module.nesting import nests
 from megengine.traced_module.pictures.boxes import called_name, spec_text
 from megengine.traced_module.pictures.drawing import kind
-from megengine.traced_module.pictures.hierarchy import Item, Sheet, results, sheet_of
+from megengine.traced_module.pictures.hierarchy import Item, results, sheet_of
 from megengine.traced_module.pictures.summary import Costs, Weights, sizes
 from megengine.traced_module.pictures.texts import shortened
 from megengine.traced_module.traced import TracedModule
@@ -82,7 +82,13 @@ def page_data(roots: Sequence[InternalGraph]) -> dict[str, Any]:
             if item.inside is not None and id(item.inside) not in index:
                 index[id(item.inside)] = len(index)
                 todo.append((item.inside, costs))
-        graphs.append(_sheet(sheet, costs, index))
+        returned = sheet.returned()
+        nodes = []
+        for number, item in enumerate(sheet.items):
+            place = {"row": item.row, "column": item.column, "output": number in returned}
+            opened = None if item.inside is None else index[id(item.inside)]
+            nodes.append({**_box(item, costs), **place, "graph": opened})
+        graphs.append({"name": _text(sheet.name), "nodes": nodes, "edges": sheet.edges})
     elements, stored = sizes(weights)
     totals = f"{counted(elements, 'parameter', spec=',')} ({stored / 1e6:.2f} MB), {macs:,} MACs"
     details = [("inputs", _interface(roots[0].inputs)), ("outputs", _interface(roots[0].outputs))]
@@ -98,16 +104,6 @@ def _interface(nodes: Sequence[Any]) -> str:
 
 def _lines(nodes: Iterable[TensorNode]) -> str:
     return "\n".join(f"{n.name}: {spec_text(n)}" for n in nodes)
-
-
-def _sheet(sheet: Sheet, costs: Costs, index: dict[int, int]) -> dict[str, Any]:
-    returned = sheet.returned()
-    nodes = []
-    for number, item in enumerate(sheet.items):
-        place = {"row": item.row, "column": item.column, "output": number in returned}
-        opened = None if item.inside is None else index[id(item.inside)]
-        nodes.append({**_box(item, costs), **place, "graph": opened})
-    return {"name": _text(sheet.name), "nodes": nodes, "edges": sheet.edges}
 
 
 def _box(item: Item, costs: Costs) -> dict[str, Any]:

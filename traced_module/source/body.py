@@ -202,31 +202,25 @@ class Body:
         if isinstance(expr, Constant):
             self.codes[id(expr.output)] = f"self.{self.part.constants[id(expr.value)]}"
         elif isinstance(expr, GetAttr):
-            self._attribute(expr)
+            node = expr.output
+            path = tuple(expr.name.split("."))
+            at: Any = expr.inputs[0]
+            while isinstance(at.expr, GetAttr):
+                path, at = (*at.expr.name.split("."), *path), at.expr.inputs[0]
+            self.codes[id(node)] = read(self.part, "self", path)
         elif isinstance(expr, CallMethod) and expr.method == "__setitem__":
-            self._set_item(expr)
+            target, key, value = expr.args
+            # items are written to a copy, or to the value itself if that is a copy without other users
+            copied = is_call_function(target.expr, F.copy) or is_call_tensor_method(target.expr, "__setitem__")
+            if copied and all(u.position <= expr.position for u in target.users) and target not in self.graph.outputs:
+                name = self.codes[id(expr.output)] = self.codes[id(target)]
+            else:
+                source = flat(self.code(target))
+                name = self._local(expr.output)
+                self._put(f"{name} = F.copy({source})")
+            self._put(self.code(value), f"{name}[{self._index(key)}] = ")
         else:
             self._assign(expr, self._expression(expr))
-
-    def _set_item(self, expr: CallMethod) -> None:
-        """Write items of a copy, or of the value itself if that is a copy without other users."""
-        target, key, value = expr.args
-        copied = is_call_function(target.expr, F.copy) or is_call_tensor_method(target.expr, "__setitem__")
-        if copied and all(u.position <= expr.position for u in target.users) and target not in self.graph.outputs:
-            name = self.codes[id(expr.output)] = self.codes[id(target)]
-        else:
-            source = flat(self.code(target))
-            name = self._local(expr.output)
-            self._put(f"{name} = F.copy({source})")
-        self._put(self.code(value), f"{name}[{self._index(key)}] = ")
-
-    def _attribute(self, expr: GetAttr) -> None:
-        node = expr.output
-        path = tuple(expr.name.split("."))
-        at: Any = expr.inputs[0]
-        while isinstance(at.expr, GetAttr):
-            path, at = (*at.expr.name.split("."), *path), at.expr.inputs[0]
-        self.codes[id(node)] = read(self.part, "self", path)
 
     def _assign(self, expr: Expr, code: Code) -> None:
         structure: TreeDef | None = getattr(expr, "out_def", None)
@@ -261,20 +255,17 @@ class Body:
             return called(self.imports.function(expr.qualified), self._arguments(expr))
         assert isinstance(expr, CallMethod)
         if expr.method == "__call__":
-            return self._module_call(expr)
+            owner, *args = expr.args
+            callee = flat(self.code(owner))
+            part: Part | None = self.parts.made.get(id(expr.inputs[0].owner))
+            if isinstance(part, ModulePart):
+                child = part.value.graph_of_call(expr)
+                target = part.written[[g is child for g in part.graphs].index(True)]
+                signature = part.value.forward_signature
+                labelled = arguments_of_call(signature, target, args, expr.kwargs, whole=len(part.graphs) > 1)
+                return called(callee, [self._passed(label, value) for label, value in labelled])
+            return called(callee, self._arguments(expr, skip=1))
         return self._method(expr)
-
-    def _module_call(self, expr: CallMethod) -> Code:
-        owner, *args = expr.args
-        callee = flat(self.code(owner))
-        part: Part | None = self.parts.made.get(id(expr.inputs[0].owner))
-        if isinstance(part, ModulePart):
-            child = part.value.graph_of_call(expr)
-            target = part.written[[g is child for g in part.graphs].index(True)]
-            signature = part.value.forward_signature
-            found = arguments_of_call(signature, target, args, expr.kwargs, whole=len(part.graphs) > 1)
-            return called(callee, [self._passed(label, value) for label, value in found])
-        return called(callee, self._arguments(expr, skip=1))
 
     def _passed(self, label: str, value: Any) -> Code:
         if label and not plain(label):

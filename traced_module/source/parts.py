@@ -173,18 +173,15 @@ class Parts:
         if graphs is None:
             return HolderPart(path, value, children)
         made = ModulePart(path, value, children, graphs)
-        self._check_names(made, where)
-        made.sequential = _is_chain(made, value)
-        self._constants(made)
-        return made
-
-    def _check_names(self, part: ModulePart, where: str) -> None:
-        for name in part.entries:
+        for name in made.entries:
             if hasattr(Module, name) or name in Module().__dict__ or name.startswith(("_forward_", "__")):
                 raise GraphError(
                     f"{where} has an attribute {name!r}, which modules use themselves; rename it to write the module "
                     "as Python"
                 )
+        made.sequential = _is_chain(made, value)
+        self._constants(made)
+        return made
 
     def _constants(self, part: ModulePart) -> None:
         """Constants of the graphs become buffers of the module."""

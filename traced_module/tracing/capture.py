@@ -353,7 +353,8 @@ def capture(module: Module, args: tuple, kwargs: dict, source: str) -> tuple[Mod
             f"trace_module: {error}; expected the arguments of {type(module).__name__}{signature}"
         ) from None
     leaves, structure = flatten((args, kwargs))
-    deferred = [_as_input(v) if isinstance(v, Tensor) else v for v in leaves]
+    # values are put off, so that nothing is computed on them without need
+    deferred = [Tensor._deferred(v.spec, v._storage) if isinstance(v, Tensor) else v for v in leaves]
     args, kwargs = unflatten(structure, deferred)
     tracer = ModuleTracer()
     path = place_of(module).path or type(module).__name__
@@ -363,8 +364,3 @@ def capture(module: Module, args: tuple, kwargs: dict, source: str) -> tuple[Mod
     finally:
         tracer.restore()
     return tracer, graph
-
-
-def _as_input(tensor: Tensor) -> Tensor:
-    """The tensor with its value put off, so that nothing is computed on it without need."""
-    return Tensor._deferred(tensor.spec, tensor._storage)

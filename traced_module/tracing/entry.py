@@ -47,11 +47,15 @@ def trace_module(mod: Module, *args: Any, **kwargs: Any) -> TracedModule:
     """
     if not isinstance(mod, Module):
         raise GraphError(f"trace_module: expected a Module, got {type(mod).__name__}; wrap a function in a Module")
-    args, kwargs = _with_tensors(args, kwargs)
+    leaves, structure = flatten((args, kwargs))
+    args, kwargs = unflatten(structure, [Tensor(v) if type(v).__module__ == "numpy" else v for v in leaves])
     with collection_paused():
         traced = _captured(mod, args, kwargs, user_line())
     if SETTINGS.check:
-        _compare(mod, traced, args, kwargs)
+        want, got = flatten(mod(*args, **kwargs))[0], flatten(traced(*args, **kwargs))[0]
+        for i, (a, b) in enumerate(zip(want, got, strict=True)):
+            if isinstance(a, Tensor) and not np.allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-5):
+                raise GraphError(f"trace_module: result {i} of the graph differs from that of {type(mod).__name__}")
     return traced
 
 
@@ -63,19 +67,6 @@ def _captured(mod: Module, args: tuple, kwargs: dict, source: str) -> TracedModu
     number([graph])
     graph.journal.recording = True
     return traced
-
-
-def _compare(mod: Module, traced: TracedModule, args: tuple, kwargs: dict) -> None:
-    """Run both on the same arguments. Raises GraphError at the first result that differs."""
-    want, got = flatten(mod(*args, **kwargs))[0], flatten(traced(*args, **kwargs))[0]
-    for i, (a, b) in enumerate(zip(want, got, strict=True)):
-        if isinstance(a, Tensor) and not np.allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-5):
-            raise GraphError(f"trace_module: result {i} of the graph differs from that of {type(mod).__name__}")
-
-
-def _with_tensors(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    leaves, structure = flatten((args, kwargs))
-    return unflatten(structure, [Tensor(v) if type(v).__module__ == "numpy" else v for v in leaves])
 
 
 def lower(traced: TracedModule | InternalGraph) -> TracedModule:

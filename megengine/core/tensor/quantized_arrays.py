@@ -56,20 +56,17 @@ def _of_kind(what: str, dtype: Any, name: str) -> QuantizedDType:
 _KINDS = ("quint8", "qint8", "qint32", "quint4", "qint4", "qint1")
 
 
-def _with_metadata(values: np.ndarray, dtype: QuantizedDType) -> np.ndarray:
-    named = {"name": _CNAMES[dtype.name], "scale": dtype.only_scale}
-    if dtype.name.startswith("quint"):
-        named["zero_point"] = dtype.zero_point
-    return values.view(np.dtype(dtype.storage, metadata={"mgb_dtype": named}))
-
-
 def _to(name: str) -> Callable[[np.ndarray, Any], np.ndarray]:
     def convert(arr: np.ndarray, q: Any) -> np.ndarray:
         dtype = _of_kind(f"convert_to_{name}: q", q, name)
         if not isinstance(arr, np.ndarray):
             raise DTypeError(f"convert_to_{name}: arr is {brief(arr)}; expected a NumPy array of real values")
         stored = np.round(arr / dtype.only_scale) + dtype.zero_point
-        return _with_metadata(np.clip(stored, dtype.qmin, dtype.qmax).astype(dtype.storage), dtype)
+        values = np.clip(stored, dtype.qmin, dtype.qmax).astype(dtype.storage)
+        named = {"name": _CNAMES[dtype.name], "scale": dtype.only_scale}
+        if dtype.name.startswith("quint"):
+            named["zero_point"] = dtype.zero_point
+        return values.view(np.dtype(dtype.storage, metadata={"mgb_dtype": named}))
 
     convert.__name__ = convert.__qualname__ = f"convert_to_{name}"
     convert.__doc__ = f"Real values as integers of {name}, ties to even. Raises DTypeError unless `q` is of that type."
