@@ -125,7 +125,7 @@ nb::object small_matmul_step(std::int64_t rows, std::int64_t depth, std::int64_t
     return capsule(std::make_unique<MatmulStep>(shape, std::move(places)));
 }
 
-// max(x, 0), where NaN stays and a zero is positive, as NumPy has it; or the gradient of that: of two inputs,
+// max(x, 0), where NaN stays and a zero is positive, as in NumPy; or the gradient of that: of two inputs,
 // the first where the second is above 0.
 class ReluStep final : public Step {
   public:

@@ -1,5 +1,5 @@
-// Python face of the 8-bit kernels: makers of plan steps, and two direct calls. Shapes are checked by the
-// Python side (kernels/int8.py), which knows the op.
+// Python interface of the 8-bit kernels: makers of plan steps, and two direct calls. Shapes are checked by
+// the Python side (kernels/int8.py), which knows the op.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>

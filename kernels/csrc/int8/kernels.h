@@ -1,4 +1,4 @@
-// Exact 8-bit integer kernels: what they are given, and one table of entry points per instruction set.
+// Exact 8-bit integer kernels: their arguments, and one table of entry points per instruction set.
 // The arithmetic is docs/integer-arithmetic.md. Activations are dense NHWC. A signed source is read with its
 // top bit flipped, which turns it into u8 with a zero point larger by 128 (`flip` is 0x80 then, else 0).
 #pragma once

@@ -100,7 +100,7 @@ class ConvStep final : public Step {
     }
 
   private:
-    // Kernels that sum x * w with the zero point still in x take it out of the integer bias.
+    // Kernels that sum x * w with the zero point still in x correct the integer bias for it.
     std::int32_t compensation(const std::int8_t* w, int channel) const {
         if (!options_.depthwise && table_.unit == 2) return 0;
         const int depth = options_.shape.depth();

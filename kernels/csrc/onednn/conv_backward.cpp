@@ -115,8 +115,7 @@ class BackwardStep final : public Step {
             if (reorder_ && !of_weights_) change(theirs, mine);
             primitive_.execute(stream, arguments(buffers, mine, scratch));
             if (reorder_ && of_weights_) change(mine, theirs);
-        } catch (const dnnl::error&
-                     e) {  // cannot happen for a primitive that was made; say so rather than hide it
+        } catch (const dnnl::error& e) {  // does not happen for a primitive that was created
             std::fprintf(stderr, "megengine: oneDNN step failed: %s\n", e.what());
         }
     }

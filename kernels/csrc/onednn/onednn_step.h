@@ -42,13 +42,13 @@ struct Epilogue {
 };
 dnnl::primitive_attr make_attr(const Epilogue& e, int scale_mask);
 
-// What Python gives for `PartsStep::after`: a capsule or None.
+// What Python passes as `PartsStep::after`: a capsule or None.
 FloatFunction function_in(const nanobind::object& capsule);
 
 dnnl::memory packed(const dnnl::memory::desc& plain, const void* data, const dnnl::memory::desc& wanted);
 dnnl::memory copied(const F32& values);
 
-// A primitive that was made cannot fail when it runs; if it does, it is said rather than hidden.
+// A primitive that was created does not fail when it runs; if it does, the error is printed.
 void report(const dnnl::error& e) noexcept;
 
 template <typename F>

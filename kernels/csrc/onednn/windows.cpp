@@ -1,5 +1,5 @@
 // Convolutions over three axes and transposed ones over two or three, with packed weights, and pooling.
-// Values with five axes lie in rows; the primitive may want them otherwise, and they are moved to and fro.
+// Values with five axes lie in rows; the primitive may need another layout: they are reordered.
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -26,12 +26,12 @@ desc in_rows(const dims& shape) {
     return {shape, kFloat, shape.size() == 4 ? tag::abcd : shape.size() == 5 ? tag::abcde : tag::abcdef};
 }
 
-// As plans have it.
+// The layout in plans.
 desc as_given(const dims& shape) {
     return shape.size() == 4 ? desc(shape, kFloat, tag::nhwc) : in_rows(shape);
 }
 
-// As the primitive works on it.
+// The layout of the primitive.
 desc wanted(const dims& shape) { return {shape, kFloat, shape.size() == 4 ? tag::nhwc : tag::any}; }
 
 // A reorder that runs if the two differ.
