@@ -1,4 +1,4 @@
-"""Own float kernels: pooling, functions, concatenation. Results are the same at every instruction set."""
+"""Own float kernels: pooling, functions, concatenation, resizing. All instruction sets give the same results."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def _function_step(problem: Problem, constants: dict[int, np.ndarray], threads: 
 def _resize_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
     x, a = problem.inputs[0], problem.attrs
     n, c, *lengths = x.shape
-    found = [taps(length, out, a.mode, a.corners) for length, out in zip(lengths, a.size, strict=True)]
+    axis_taps = [taps(length, out, a.mode, a.corners) for length, out in zip(lengths, a.size, strict=True)]
     channels_last = x.ndim == 4
     return _core.resize_step(
         outer=n if channels_last else n * c,
         inner=c if channels_last else 1,
         lengths=lengths,
-        taps=[index.shape[1] for index, _ in found],
-        indices=[index.ravel().tolist() for index, _ in found],
-        weights=[weight.astype(np.float32).ravel().tolist() for _, weight in found],
+        taps=[index.shape[1] for index, _ in axis_taps],
+        indices=[index.ravel().tolist() for index, _ in axis_taps],
+        weights=[weight.astype(np.float32).ravel().tolist() for _, weight in axis_taps],
         threads=threads,
     )
 

@@ -1,7 +1,7 @@
-"""The three kinds of kernels that `lists.py` orders: functions of arrays, steps of small calls, steps of plans.
+"""The three kinds of kernels in `lists.py`: functions of arrays, steps of small calls, steps of plans.
 
-Every kernel has a name, `usable(problem)`, which is None or the reason why not, and `run(problem, *arrays)` for eager
-calls, which is None where only plans use it.
+Every kernel has a name; `usable(problem)`, which returns None or the reason against it; and `run(problem, *arrays)` for
+eager calls, which is None for kernels of plans only.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class EagerKernel:
 class FlatKernel:
     """A native step for eager calls of small tensors, where Python would take longer than the work.
 
-    `make_flat(problem)` gives the step. It packs nothing and takes every array C-contiguous; `apply` runs it without
+    `make_flat(problem)` returns the step. It packs nothing and takes C-contiguous arrays; `apply` runs it without
     Python, and `run` does the same from Python (`native.flat_kernel` makes both).
     """
 
@@ -60,13 +60,13 @@ class FlatKernel:
 class StepKernel:
     """A native step for plans, where 4-D activations are dense channels-last.
 
-    `make_step(problem, constants, threads)` gives the step. It takes the inputs `packs` from the constants when it is
-    made; constants elsewhere are given as buffers, like any input. `accepts(problem, constants)` is asked like
-    `usable`, with the values of the constants. `inplace_input` is the input whose memory the output must share (a
-    residual that is summed in place). `run` is the eager form, if any; `native.step_kernel` makes it from the step. A
-    kernel that is `free` adds in an order of its own, so its results differ from the reference's in the last bits; no
-    plan with integers takes it, as a value behind could round otherwise. One `in_rows` takes and gives values with four
-    axes in rows, as NumPy has them. The step of one that `refuses` may refuse inputs; the reference raises then.
+    `make_step(problem, constants, threads)` returns the step. It takes the inputs `packs` from the constants when it is
+    made; other constants are buffers, like any input. `accepts(problem, constants)` is a second `usable` that sees the
+    values of the constants. `inplace_input` is the input whose memory the output must share (a residual that is summed
+    in place). `run` is the eager form, if any; `native.step_kernel` makes it from the step. A `free` kernel adds in an
+    order of its own, so its results differ from the reference's in the last bits; plans with integers leave it out,
+    because a later value could round differently. A kernel `in_rows` reads and writes values with four axes in rows, as
+    NumPy has them. The step of a kernel that `refuses` may refuse inputs; then the reference raises.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """The list of every op that has kernels, best first: the first usable one runs.
 
-The NumPy reference of the op's record stands behind the last entry.
+If none is usable, the NumPy reference of the op's record runs.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ LISTS: dict[str, tuple[Kernel, ...]] = {
     "set_index": (strided.own_strided_set_index, small.own_small_set_index),
     # ---------------------------------------------------------------- integers
     "qconv2d": (
-        int8.int8_depthwise_full,  # the two that were measured to be faster than oneDNN's come first
+        int8.int8_depthwise_full,  # the first two were measured to be faster than oneDNN's kernel
         int8.int8_conv_full,
         onednn.onednn_qconv2d,
         int8.int8_depthwise,

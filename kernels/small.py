@@ -15,14 +15,14 @@ from megengine.kernels.problem import Problem, float32_only
 from megengine.kernels.reference.order import too_much
 from megengine.kernels.strided import MOVES, flat_step
 
-_MOST_ELEMENTS = 1 << 14  # of a result, or a sum: beyond, the work takes longer than NumPy's call
+_MOST_ELEMENTS = 1 << 14  # of the first input and the result: beyond, the work takes longer than NumPy's call
 _MOST_PRODUCTS = 1 << 16  # of a convolution: beyond, oneDNN's conversions are worth it
 _MOST_STRIDE = 8
 _MOST_PARTS = 24  # joined or split; the limit of the native call
 
 
 def _few(problem: Problem) -> str | None:
-    size = problem.outputs[0].size
+    size = max(problem.inputs[0].size, problem.outputs[0].size)
     return counted(size, "element") if size > _MOST_ELEMENTS else float32_only(problem)
 
 
@@ -46,11 +46,6 @@ def _conv_step(problem: Problem) -> Any:
 
 def _relu_step(problem: Problem) -> Any:
     return _core.small_relu_step(problem.outputs[0].size, backward=problem.op == "relu_backward")
-
-
-def _few_summed(problem: Problem) -> str | None:
-    size = problem.inputs[0].size
-    return counted(size, "element") if size > _MOST_ELEMENTS else float32_only(problem)
 
 
 def _sum_step(problem: Problem, *, averaged: bool = False) -> Any:
@@ -82,7 +77,7 @@ def _small_matmul(problem: Problem) -> str | None:
 def _matmul_step(problem: Problem) -> Any:
     (a, b), out, attrs = problem.inputs, problem.outputs[0], problem.attrs
     leading = out.shape[:-2]
-    # of each matrix of the result, where its factors begin
+    # where the factors of each matrix of the result begin
     places = [
         np.broadcast_to(np.arange(s.size, step=s.shape[-1] * s.shape[-2]).reshape(s.shape[:-2]), leading).ravel()
         for s in (a, b)
@@ -107,8 +102,8 @@ def _few_moved(problem: Problem) -> str | None:
 
 own_small_conv2d = flat_kernel("own_small_conv2d", _conv_step, _small_conv)
 own_small_matmul = flat_kernel("own_small_matmul", _matmul_step, _small_matmul)
-own_small_sum = flat_kernel("own_small_sum", _sum_step, _few_summed)
-own_small_mean = flat_kernel("own_small_mean", partial(_sum_step, averaged=True), _few_summed)
+own_small_sum = flat_kernel("own_small_sum", _sum_step, _few)
+own_small_mean = flat_kernel("own_small_mean", partial(_sum_step, averaged=True), _few)
 own_small_relu = flat_kernel("own_small_relu", _relu_step, _few)
 own_small_relu_backward = flat_kernel("own_small_relu_backward", _relu_step, _few)
 # none for maximum and minimum: the sign of a zero may differ from NumPy's

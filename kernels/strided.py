@@ -21,7 +21,7 @@ from megengine.kernels.kernel import StepKernel
 from megengine.kernels.problem import Problem
 
 BINARY = ("add", "sub", "mul", "div")  # in the order of the native enumeration
-_MOST_MOVES = 4096  # beyond them the walk over the moves is what takes the time
+_MOST_MOVES = 4096  # beyond, the walk over the moves dominates
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def planned_strides(spec: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]
 
 
 def _dense(spec: TensorSpec) -> tuple[int, ...]:
-    """Strides of a value C-contiguous, as small eager calls have it."""
+    """Strides of a C-contiguous value, as in small eager calls."""
     strides = [storage_of(spec.dtype).itemsize]
     for n in reversed(spec.shape[1:]):
         strides.append(strides[-1] * n)
@@ -64,10 +64,10 @@ def _place(
     """Where `view` of a value lies in its buffer; no memory of the value's size is taken."""
     storage = storage_of(spec.dtype)
     probe = np.lib.stride_tricks.as_strided(np.empty(1, storage), spec.shape, strides(spec), writeable=False)
-    found = view(probe)
-    assert isinstance(found, np.ndarray)  # a number would lie elsewhere
-    offset = found.__array_interface__["data"][0] - probe.__array_interface__["data"][0]
-    return _Place(buffer, found.shape, offset, found.strides)
+    part = view(probe)
+    assert isinstance(part, np.ndarray)  # a number would lie elsewhere
+    offset = part.__array_interface__["data"][0] - probe.__array_interface__["data"][0]
+    return _Place(buffer, part.shape, offset, part.strides)
 
 
 def _step(problem: Problem, moves: Sequence[tuple[_Place, _Place]], filled: int = 0, value: int | None = None) -> Any:
@@ -175,24 +175,17 @@ def _set_step(problem: Problem, strides: Strides) -> Any:
     )
 
 
-def _sizes(problem: Problem) -> str | None:
-    for spec in (*problem.inputs, *problem.outputs):
-        if spec.size == 0:
-            return "no elements"
-        if storage_of(spec.dtype).itemsize not in (1, 2, 4, 8):
-            return f"elements of {counted(storage_of(spec.dtype).itemsize, 'byte')}"
-    return None
-
-
-def _few(problem: Problem) -> str | None:
-    parts = max(len(problem.inputs), len(problem.outputs))
-    return _sizes(problem) if parts <= _MOST_MOVES else counted(parts, "part")
-
-
 def _same_types(problem: Problem) -> str | None:
     """Values are moved, never converted."""
-    kinds = {storage_of(s.dtype) for s in (*problem.inputs, *problem.outputs)}
-    return _few(problem) if len(kinds) == 1 else f"types {sorted(map(str, kinds))} differ"
+    specs = (*problem.inputs, *problem.outputs)
+    kind, *others = {storage_of(s.dtype) for s in specs}
+    if others:
+        return f"types {sorted(map(str, (kind, *others)))} differ"
+    if (parts := max(len(problem.inputs), len(problem.outputs))) > _MOST_MOVES:
+        return counted(parts, "part")
+    if any(spec.size == 0 for spec in specs):
+        return "no elements"
+    return None if kind.itemsize in (1, 2, 4, 8) else f"elements of {counted(kind.itemsize, 'byte')}"
 
 
 def _padding(problem: Problem) -> str | None:
@@ -211,16 +204,6 @@ def _set_ranges(problem: Problem) -> str | None:
     return _same_types(problem) if all(range(*slice(*part).indices(n)) for part, n in ranges) else "nothing is set"
 
 
-# ---------------------------------------------------------------- arithmetic that broadcasts
-
-
-def _broadcast_step(problem: Problem) -> Any:
-    out = problem.outputs[0]
-    a, b = (_place(i, s, _dense, lambda x: np.broadcast_to(x, out.shape)) for i, s in enumerate(problem.inputs))
-    kind = BINARY.index(problem.op)
-    return _core.broadcast_step(kind, list(out.shape), list(_dense(out)), list(a.strides), list(b.strides))
-
-
 MOVES: dict[str, tuple[Callable[[Problem], str | None], Callable[[Problem, Strides], Any]]] = {
     **dict.fromkeys(_VIEWS, (_same_types, _view_step)),
     "concat": (_same_types, _concat_step),
@@ -232,7 +215,12 @@ MOVES: dict[str, tuple[Callable[[Problem], str | None], Callable[[Problem, Strid
 
 def flat_step(problem: Problem) -> Any:
     """The step of a move, or of arithmetic that broadcasts, on C-contiguous arrays."""
-    return _broadcast_step(problem) if problem.op in BINARY else MOVES[problem.op][1](problem, _dense)
+    if problem.op in MOVES:
+        return MOVES[problem.op][1](problem, _dense)
+    out = problem.outputs[0]
+    a, b = (_place(i, s, _dense, lambda x: np.broadcast_to(x, out.shape)) for i, s in enumerate(problem.inputs))
+    kind = BINARY.index(problem.op)
+    return _core.broadcast_step(kind, list(out.shape), list(_dense(out)), list(a.strides), list(b.strides))
 
 
 def _move(op: str) -> StepKernel:

@@ -119,18 +119,6 @@ def _product_dtype(w: np.ndarray, x: np.ndarray) -> type:
     return np.float32 if largest < _EXACT_F32 else np.float64
 
 
-def _depthwise(x: np.ndarray, w: np.ndarray, size: tuple[int, ...], stride: Any, dilation: Any) -> np.ndarray:
-    oh, ow = size
-    acc = np.zeros((x.shape[0], w.shape[0], oh, ow), np.int32)
-    for i in range(w.shape[2]):
-        for j in range(w.shape[3]):
-            top, left = i * dilation[0], j * dilation[1]
-            tap = x[:, :, top : top + stride[0] * (oh - 1) + 1 : stride[0]]
-            tap = tap[..., left : left + stride[1] * (ow - 1) + 1 : stride[1]]
-            acc += tap * w[None, :, :1, i, j, None].astype(np.int32)
-    return acc
-
-
 def conv_acc(
     x: np.ndarray,
     w: np.ndarray,
@@ -147,7 +135,15 @@ def conv_acc(
     size = tuple(out_length(x.shape[2 + i], w.shape[2 + i], stride[i], padding[i], dilation[i]) for i in range(2))
     centred = np.pad(x.astype(np.int32) - z_x, ((0, 0), (0, 0), *padding))
     if ci == 1 and o == groups:
-        return _depthwise(centred, w, size, stride, dilation)
+        oh, ow = size
+        acc = np.zeros((centred.shape[0], w.shape[0], oh, ow), np.int32)
+        for i in range(w.shape[2]):
+            for j in range(w.shape[3]):
+                top, left = i * dilation[0], j * dilation[1]
+                tap = centred[:, :, top : top + stride[0] * (oh - 1) + 1 : stride[0]]
+                tap = tap[..., left : left + stride[1] * (ow - 1) + 1 : stride[1]]
+                acc += tap * w[None, :, :1, i, j, None].astype(np.int32)
+        return acc
     rows = w.reshape(groups, o // groups, ci * kh * kw)
     dtype = _product_dtype(rows, centred)
     acc = np.empty((n, o, *size), np.int32)

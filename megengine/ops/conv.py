@@ -33,7 +33,7 @@ GEOMETRY = ("stride", "padding", "dilation", "groups")
 
 
 def check_window(op: str, size: Any, kernel: Any, stride: Any, padding: Any, dilation: Any) -> tuple[int, ...]:
-    """Lengths of the result of moving a window over axes of these sizes, checked."""
+    """Check a window that moves over axes of these sizes; returns the lengths of the result."""
     axes, numbers = len(size), (*kernel, *stride, *dilation, *(n for pair in padding for n in pair))
     if (
         {len(kernel), len(stride), len(dilation), len(padding)} != {axes}
@@ -68,7 +68,7 @@ SPACE = {2: ("H,W", "kh,kw"), 3: ("D,H,W", "kd,kh,kw")}  # spatial axes -> their
 
 
 def check_conv(op: str, x: TensorSpec, w: TensorSpec, groups: int, axes: int = 2) -> None:
-    """Axes, channels and groups of a convolution, checked."""
+    """Check the axes, channels and groups of a convolution."""
     if x.ndim != axes + 2 or w.ndim != axes + 2:
         space, kernel = SPACE[axes]
         raise ShapeError(
@@ -142,7 +142,7 @@ def _conv_errors() -> Iterator[ErrorSample]:
 
 
 def window_macs(inputs: Sequence[TensorSpec], result: TensorSpec, attrs: Mapping[str, Any]) -> int:
-    """Multiply-accumulates of a convolution: places of the result x elements of the weight, with groups or without."""
+    """Multiply-accumulates of a convolution: positions of the result times elements of the weight."""
     return result.shape[0] * math.prod(result.shape[2:]) * math.prod(inputs[1].shape)
 
 
@@ -156,7 +156,7 @@ def _geometry(attrs: Any) -> dict[str, Any]:
 
 
 def _bias_gradient(ctx: Any, ct: Tensor) -> list[Tensor | None]:
-    """The gradient of the bias, if there is one, in a list."""
+    """A list with the gradient of the bias; empty without a bias."""
     axes = (0, *range(2, ct.ndim))
     return [apply("sum", ct, axis=axes, keepdims=False) if need else None for need in ctx.needs[2:]]
 
@@ -220,7 +220,7 @@ class _Convolutions:
         )
 
     def gradients(self, ctx: Any, x: Tensor, ct: Tensor, w: Tensor) -> tuple[Any, Any]:
-        """Gradients of (w * x) . ct for x and w, those that are needed."""
+        """Gradients of (w * x) . ct with respect to x and w; None for one that is not needed."""
         attrs = _geometry(ctx.attrs)
         dx = apply(self.of_data, ct, w, size=x.shape[2:], **attrs) if ctx.needs[0] else None
         return dx, apply(self.of_weight, x, ct, kernel=w.shape[2:], **attrs) if ctx.needs[1] else None
@@ -335,7 +335,7 @@ def one_dtype(op: str, *tensors: Any) -> list[Tensor]:
 
 
 def plain_weight(op: str, w: Tensor, groups: int, axes: int) -> Tensor:
-    """MegEngine's grouped weight (groups, O/groups, ...) as [O, ...] of `axes` axes; another weight as it is."""
+    """MegEngine's grouped weight (groups, O/groups, ...) as [O, ...] with `axes` axes; other weights unchanged."""
     if w.ndim != axes + 1:
         return w
     if w.shape[0] != groups:
@@ -403,7 +403,7 @@ def conv_transpose2d(
     name = "conv_transpose2d"
     check_modes(name, conv_mode, compute_mode)
     tensors = one_dtype(name, inp, weight, bias)
-    if tensors[0].dtype == np.int8:  # sums of products do not fit
+    if tensors[0].dtype == np.int8:  # sums of products do not fit int8
         tensors = [apply("cast", t, dtype=np.dtype(np.int32)) for t in tensors]
     extra = pair(name, "output_padding", output_padding)
     return convolved(name, tensors, stride, padding, dilation, groups, output_padding=extra)

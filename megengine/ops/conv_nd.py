@@ -104,7 +104,7 @@ def _unfold(op: str, x: Tensor, kernel: Any, padding: Any, stride: Any, dilation
 def sliding_window(
     inp: TensorLike, kernel_size: Integers, padding: Integers = 0, stride: Integers = 1, dilation: Integers = 1
 ) -> Tensor:
-    """The windows of inp [N,C,H,W], zero-padded: [N,C,oh,ow,kh,kw]."""
+    """The windows of the zero-padded inp [N,C,H,W]: [N,C,oh,ow,kh,kw]."""
     op = "sliding_window"
     return _unfold(op, as_tensor(inp), pair(op, "kernel_size", kernel_size), padding, stride, dilation)
 
@@ -118,7 +118,7 @@ def sliding_window_transpose(
     stride: Integers = 1,
     dilation: Integers = 1,
 ) -> Tensor:
-    """The adjoint of sliding_window: windows [N,C,oh,ow,kh,kw] added where they come from, [N,C,*output_size]."""
+    """The adjoint of sliding_window: sums of the windows [N,C,oh,ow,kh,kw] at their positions, [N,C,*output_size]."""
     op = "sliding_window_transpose"
     x, kernel = as_tensor(inp), pair(op, "kernel_size", kernel_size)
     if x.ndim != 6 or x.shape[4:] != kernel:
@@ -223,7 +223,7 @@ def local_response_norm(
     if n < 1 or n % 2 == 0:
         raise OptionError(f"{op}: kernel_size is {n}; expected an odd number of at least 1")
     c = x.shape[1]
-    half = min(n // 2, max(c - 1, 0))  # channels further away do not exist
+    half = min(n // 2, max(c - 1, 0))  # there are no channels further away
     squares = apply("pad", x * x, widths=((0, 0), (half, half), (0, 0), (0, 0)), mode="constant", value=0.0)
     total = squares[:, :c]
     for shift in range(1, 2 * half + 1):

@@ -56,7 +56,7 @@ def _infer(name: str):
 def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
     x = in_order(x)
     e = functions.exp(x - np.maximum.reduce(x, axis, keepdims=True)) if x.size else x
-    return e / np.add.reduce(e, axis, keepdims=True)  # x.sum() takes longer to come to this
+    return e / np.add.reduce(e, axis, keepdims=True)  # x.sum() does the same with more overhead
 
 
 def _log_softmax(x: np.ndarray, axis: int) -> np.ndarray:
@@ -136,7 +136,7 @@ def logsumexp(inp: TensorLike, axis: Axes, keepdims: bool = False) -> Tensor:
 
 
 def check_channels(op: str, x: TensorSpec, **vectors: TensorSpec) -> None:
-    """X is [N,C,...] and every vector has C elements, none of them quantized."""
+    """Check that x is [N,C,...], that every vector has C elements, and that none of them is quantized."""
     refuse_quantized(op, x, *vectors.values())
     if x.ndim < 2:
         raise ShapeError(f"{op}: input has shape {x.shape}; expected [N,C,...]")
@@ -158,7 +158,7 @@ def _bn_infer(
 
 
 def norm_factor(scale: np.ndarray, var: np.ndarray, eps: float) -> np.ndarray:
-    """What a batch norm multiplies each channel by, in the dtype of the variances."""
+    """The factor of each channel in a batch norm, in the dtype of the variances."""
     return scale / np.sqrt(var + var.dtype.type(eps))
 
 

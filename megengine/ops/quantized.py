@@ -72,6 +72,11 @@ def check_ratio(op: str, name: str, ratio: float) -> None:
         raise OptionError(f"{op}: {name} {ratio!r} has more than 16 significant bits; round it with cut16")
 
 
+def check_factor(op: str, m: float) -> None:
+    if not 0 < m < np.inf or np.float32(m) != m:
+        raise OptionError(f"{op}: m is {m!r}; expected a positive float32, multiplier(s_a, s_r, s_y)")
+
+
 def _check_residual(op: str, shape: tuple[int, ...], r: tuple[TensorSpec, ...], dtype: Any, ratio: float) -> None:
     if not r:
         return
@@ -100,7 +105,7 @@ def output_of(dtype: Any, lo: int | None = None, hi: int | None = None) -> Outpu
 
 
 def rounding_infer(op: str, *, fake: bool) -> Callable[..., TensorSpec]:
-    """`infer` of an op that rounds float32 to the integers of a dtype; `fake`: its result is float32 again."""
+    """The `infer` of an op that rounds float32 to the integers of a dtype; with `fake` the result is float32 again."""
 
     def infer(x: TensorSpec, *, dtype: QuantizedDType) -> TensorSpec:
         if x.dtype != FLOAT32:
@@ -135,9 +140,9 @@ def _fake_quant(x: np.ndarray, dtype: QuantizedDType, **_: Any) -> np.ndarray:
 
 
 def straight_through(ctx: Any, ct: Tensor, above: str, below: str, beyond: float = 0.0) -> tuple[Tensor]:
-    """The cotangent where x in steps of the scale lies in the range of the dtype, or `beyond` it; else zero.
+    """The cotangent where x / scale lies in the range of the dtype, widened by `beyond` on both sides; else zero.
 
-    `above` and `below` are the comparisons with the ends of the range.
+    `above` and `below` name the comparisons with the ends of the range.
     """
     (x,), d = ctx.inputs, ctx.attrs["dtype"]
     t = apply("div", x, Tensor(integer.along(d.scale, d.axis, x.ndim)))
@@ -215,28 +220,37 @@ def _qlinear(x: Any, w: Any, b: Any, M: Any, B: Any, *r: Any, in_specs: Any, out
 # ---------------------------------------------------------------- elementwise
 
 
-def _qadd_infer(
-    a: TensorSpec, r: TensorSpec, *, ra: float, rb: float, lo: int, hi: int, dtype: QuantizedDType
-) -> TensorSpec:
-    eight_bits("qadd", "a", a)
-    eight_bits("qadd", "r", r)
-    check_clamp("qadd", lo, hi, target_dtype("qadd", dtype))
-    check_ratio("qadd", "ra", ra)
-    check_ratio("qadd", "rb", rb)
-    return TensorSpec(broadcast_shapes("qadd", a.shape, r.shape), dtype, a.device)
+def pair_infer(op: str) -> Callable[..., TensorSpec]:
+    """The `infer` of an op on two operands that brings both to the scale of the result."""
+
+    def infer(
+        a: TensorSpec, r: TensorSpec, *, ra: float, rb: float, lo: int, hi: int, dtype: QuantizedDType
+    ) -> TensorSpec:
+        eight_bits(op, "a", a)
+        eight_bits(op, "r", r)
+        check_clamp(op, lo, hi, target_dtype(op, dtype))
+        check_ratio(op, "ra", ra)
+        check_ratio(op, "rb", rb)
+        return TensorSpec(broadcast_shapes(op, a.shape, r.shape), dtype, a.device)
+
+    return infer
 
 
-def _qadd(a: Any, r: Any, ra: float, rb: float, lo: int, hi: int, dtype: Any, in_specs: Any, **_: Any) -> np.ndarray:
-    z_a, z_r = (s.dtype.zero_point for s in in_specs)
-    return integer.add(a, r, output_of(dtype, lo, hi), ra=ra, rb=rb, z_a=z_a, z_r=z_r)
+def pair_reference(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """The reference of such an op, from its function in the specification."""
+
+    def reference(a: Any, r: Any, ra: float, rb: float, lo: int, hi: int, dtype: Any, in_specs: Any, **_: Any) -> Any:
+        z_a, z_r = (s.dtype.zero_point for s in in_specs)
+        return function(a, r, output_of(dtype, lo, hi), ra=ra, rb=rb, z_a=z_a, z_r=z_r)
+
+    return reference
 
 
 def _qmul_infer(a: TensorSpec, r: TensorSpec, *, m: float, lo: int, hi: int, dtype: QuantizedDType) -> TensorSpec:
     eight_bits("qmul", "a", a)
     eight_bits("qmul", "r", r)
     check_clamp("qmul", lo, hi, target_dtype("qmul", dtype))
-    if not 0 < m < np.inf or np.float32(m) != m:
-        raise OptionError(f"qmul: m is {m!r}; expected a positive float32, multiplier(s_a, s_r, s_y)")
+    check_factor("qmul", m)
     return TensorSpec(broadcast_shapes("qmul", a.shape, r.shape), dtype, a.device)
 
 
@@ -415,8 +429,8 @@ record(
 )
 record(
     "qadd",
-    _qadd_infer,
-    _qadd,
+    pair_infer("qadd"),
+    pair_reference(integer.add),
     lambda: [
         Sample(
             (stored(U8, 2, 3, 4, 4), stored(S8, 2, 3, 4, 4)),

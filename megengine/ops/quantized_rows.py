@@ -5,8 +5,8 @@ docs/integer-arithmetic.md as records, as in `quantized.py`.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,18 +17,19 @@ from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
 from megengine.dispatch import ErrorSample, Sample
 from megengine.kernels.reference import integer
-from megengine.ops.common import FLOAT32, INT32, broadcast_shapes, lift_axes, lift_plain, normalize_axis
+from megengine.ops.common import FLOAT32, INT32, lift_axes, lift_plain, normalize_axis
 from megengine.ops.matmul import product_macs, product_shape
 from megengine.ops.quantized import (
     PLAIN,
     S8,
     U8,
-    check_clamp,
-    check_ratio,
+    check_factor,
     eight_bits,
     one_error,
     output_dtype,
     output_of,
+    pair_infer,
+    pair_reference,
     record,
     stored,
     target_dtype,
@@ -51,13 +52,8 @@ def _qmatmul_infer(
         raise ShapeError(
             f"qmatmul: sums of {counted(depth, 'product')} may not fit int32; expected at most {2**31 // 255**2}"
         )
-    _check_factor("qmatmul", m)
+    check_factor("qmatmul", m)
     return TensorSpec(shape, output_dtype("qmatmul", dtype, lo, hi), a.device)
-
-
-def _check_factor(op: str, m: float) -> None:
-    if not 0 < m < np.inf or np.float32(m) != m:
-        raise OptionError(f"{op}: m is {m!r}; expected a positive float32, multiplier(s_a, s_r, s_y)")
 
 
 def _qmatmul(
@@ -75,31 +71,6 @@ def _qmatmul(
     z_a, z_r = (s.dtype.zero_point for s in in_specs)
     a, r = (np.swapaxes(x, -1, -2) if turned else x for x, turned in ((a, transpose_a), (r, transpose_b)))
     return integer.matmul(a, r, output_of(dtype, lo, hi), m=m, z_a=z_a, z_r=z_r)
-
-
-# ---------------------------------------------------------------- maximum, minimum
-
-
-def _extremum_infer(op: str) -> Callable[..., TensorSpec]:
-    def infer(
-        a: TensorSpec, r: TensorSpec, *, ra: float, rb: float, lo: int, hi: int, dtype: QuantizedDType
-    ) -> TensorSpec:
-        eight_bits(op, "a", a)
-        eight_bits(op, "r", r)
-        check_clamp(op, lo, hi, target_dtype(op, dtype))
-        check_ratio(op, "ra", ra)
-        check_ratio(op, "rb", rb)
-        return TensorSpec(broadcast_shapes(op, a.shape, r.shape), dtype, a.device)
-
-    return infer
-
-
-def _extremum(choose: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    def reference(a: Any, r: Any, ra: float, rb: float, lo: int, hi: int, dtype: Any, in_specs: Any, **_: Any) -> Any:
-        z_a, z_r = (s.dtype.zero_point for s in in_specs)
-        return integer.extremum(choose, a, r, output_of(dtype, lo, hi), ra=ra, rb=rb, z_a=z_a, z_r=z_r)
-
-    return reference
 
 
 # ---------------------------------------------------------------- softmax, normalization
@@ -166,8 +137,8 @@ record(
 for _name, _choose in (("qmaximum", np.maximum), ("qminimum", np.minimum)):
     record(
         _name,
-        _extremum_infer(_name),
-        _extremum(_choose),
+        pair_infer(_name),
+        pair_reference(functools.partial(integer.extremum, _choose)),
         lambda: [
             Sample(
                 (stored(U8, 2, 3, 4, 4), stored(S8, 3, 1, 4)),

@@ -87,9 +87,9 @@ def unary(
 ) -> None:
     """Define an elementwise op of one operand, and its public function in the module `home`, unless that is empty.
 
-    `domain` is where samples lie; `method` is a name of Tensor; `integers` are computed as such, else as float32;
-    `quantized` is the rule of the function for quantized tensors, and `quant` that of the op in integer networks: by
-    default it is computed in integers as a part of longer functions.
+    `domain` is the interval of the samples; `method` names the method of Tensor; with `integers`, integer operands stay
+    integers, otherwise they become float32. `quantized` is the rule of the function for quantized tensors; `quant` is
+    that of the op in integer networks: by default the op is computed in integers only as a part of longer functions.
     """
     define(
         name,
@@ -118,7 +118,7 @@ def unary(
 
 
 def round_half_away(x: np.ndarray) -> np.ndarray:
-    """The nearest whole numbers, as MegEngine rounds."""
+    """The nearest integers; halves are rounded away from zero, as in MegEngine."""
     return np.copysign(np.floor(np.abs(x) + 0.5), x)
 
 
@@ -349,7 +349,7 @@ def _held(bound: Any, dtype: Any) -> Any:
 def clip(x: TensorLike, lower: float | None = None, upper: float | None = None) -> Tensor:
     """X limited to [lower, upper]; either may be None, or a tensor. Any shape.
 
-    Bool becomes float32, and so do integers where a bound is a float.
+    Bool becomes float32; so do integers if a bound is a float.
     """
     x = as_tensor(x)
     x = cast(x, FLOAT32) if x.dtype == BOOL else x
@@ -372,6 +372,6 @@ def leaky_relu(inp: TensorLike, negative_slope: float = 0.01) -> Tensor:
 
 @public(home=_HOME, by_spec=True)
 def atan(x: TensorLike) -> Tensor:
-    """Angle whose tangent is x, elementwise; of float16 a float32, as in MegEngine."""
+    """Angle whose tangent is x, elementwise; float16 gives float32, as in MegEngine."""
     x = floating(x)
     return apply("atan", cast(x, FLOAT32) if x.dtype == np.float16 else x)
