@@ -123,10 +123,10 @@ class Analysis:
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists and numbers; infinities become None."""
-        found = asdict(self)
-        for described, edge in zip(found["edges"], self.edges, strict=True):
+        report = asdict(self)
+        for described, edge in zip(report["edges"], self.edges, strict=True):
             described["noise_from"] = edge.noise_from
-        return _finite(found)
+        return _finite(report)
 
 
 def _finite(value: Any) -> Any:

@@ -38,9 +38,9 @@ _FORMS = {
 
 def require_float_modules(model: TracedModule) -> None:
     """Raises QuantizationError if fake quantizers of a traced module are on (the learnt ones are ordinary ops)."""
-    found = [path for path, m in model.named_modules() if isinstance(m, _FakeQuantize) and m.enabled]
-    if found:
-        raise _quantized_already(model.graphs[0].name if model.graphs else "", "qat", found)
+    quantizers = [path for path, m in model.named_modules() if isinstance(m, _FakeQuantize) and m.enabled]
+    if quantizers:
+        raise _quantized_already(model.graphs[0].name if model.graphs else "", "qat", quantizers)
 
 
 def require_float(graph: InternalGraph) -> None:

@@ -1,4 +1,4 @@
-"""verify: the specification, the eager integer run and the plan agree to zero steps, or the guilty node is named."""
+"""verify: the specification, the eager integer run and the plans agree exactly, or the first wrong node is named."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -126,14 +126,14 @@ def verify(
     remedies = "quantize_model(network, data)", "verify the model that quantize_model gives"
     require_integers(graph, f"verify: network {graph.name!r}", remedies)
     plans = {f"plan, {n} thread{'s' * (n > 1)}": _PlanRun(graph, n) for n in threads}
-    found = {name: Difference(name) for name in ("eager", *plans)}
+    differences = {name: Difference(name) for name in ("eager", *plans)}
     float_steps: dict[str, float] = {}
     done = 0
     for batch, arrays in enumerate(as_batches(inputs, graph)):
         wanted = specification(graph, arrays)
-        found["eager"] = _join(found["eager"], compare(graph, "eager", batch, wanted, eager(graph, arrays)))
+        differences["eager"] = _join(differences["eager"], compare(graph, "eager", batch, wanted, eager(graph, arrays)))
         for name, plan in plans.items():
-            found[name] = _join(found[name], plan.compare(name, batch, wanted, arrays))
+            differences[name] = _join(differences[name], plan.compare(name, batch, wanted, arrays))
         if with_float:
             for node, steps in simulate(graph, wanted).items():
                 float_steps[node] = max(float_steps.get(node, 0.0), steps)
@@ -142,7 +142,7 @@ def verify(
             progress("verify", done, None)
     if not done:
         raise OptionError("verify: no inputs; expected at least one input of the model")
-    return VerifyResult(tuple(found.values()), float_steps, done)
+    return VerifyResult(tuple(differences.values()), float_steps, done)
 
 
 def specification(graph: InternalGraph, inputs: Sequence[np.ndarray]) -> Values:
@@ -156,8 +156,8 @@ def specification(graph: InternalGraph, inputs: Sequence[np.ndarray]) -> Values:
             values[expr.outputs[0].name] = expr.value.numpy()
         elif isinstance(expr, Apply):
             single = len(expr.outputs) == 1
-            given_specs, made = ([n.spec for n in nodes] for nodes in (expr.inputs, expr.outputs))
-            run = reference_runner(expr.record, Problem(expr.op, given_specs, made, expr.attrs), single)
+            input_specs, output_specs = ([n.spec for n in nodes] for nodes in (expr.inputs, expr.outputs))
+            run = reference_runner(expr.record, Problem(expr.op, input_specs, output_specs, expr.attrs), single)
             result = run(*[values[n.name] for n in expr.inputs])
             for node, value in zip(expr.outputs, (result,) if single else result, strict=True):
                 values[node.name] = value

@@ -97,13 +97,13 @@ def _fitted(number: int, node: Any, array: np.ndarray) -> np.ndarray:
             f"data: batch {number}, input {node.name!r}: expected shape {tuple(node.spec.shape)}, "
             f"got {array.shape}; {shape_remedy(array.shape, tuple(node.spec.shape))}"
         )
-    made = converted(array, node.spec.dtype)
-    if made is None:
+    exact = converted(array, node.spec.dtype)
+    if exact is None:
         raise CalibrationError(
             f"data: batch {number}, input {node.name!r}: expected {node.spec.dtype}, got {array.dtype} with values "
             f"such as {first_changed(array, node.spec.dtype)}, which cannot be converted exactly"
         )
-    return made
+    return exact
 
 
 def as_tensors(arrays: Iterable[np.ndarray], graph: InternalGraph) -> list[Tensor]:

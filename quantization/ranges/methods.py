@@ -145,18 +145,15 @@ def weight_reach(w: np.ndarray, axis: int | None, method: str, how: Scheme) -> n
     rows = w.reshape(1, -1) if axis is None else np.moveaxis(w, axis, 0).reshape(w.shape[axis], -1)
     reach = np.abs(rows).max(axis=1, initial=0.0).astype(np.float64)
     if method == "mse":
-        reach = _best_reach(rows.astype(np.float32), reach, how)
+        real = rows.astype(np.float32)
+        best, best_error = reach, np.full(reach.shape, np.inf)
+        for factor in np.linspace(1.0, 0.62, 20):
+            scale, _ = scale_and_zero(-reach * factor, reach * factor, how)
+            back = np.clip(np.rint(real / scale[:, None]), how.qmin, how.qmax) * scale[:, None]
+            error = np.square(back - real, out=back).sum(axis=1, dtype=np.float64)
+            best = np.where(error < best_error, reach * factor, best)
+            best_error = np.minimum(error, best_error)
+        reach = best
     elif method != "minmax":
         raise OptionError(f"weights: unknown observer {method!r}; expected minmax or mse{nearest(method, METHODS)}")
     return reach if axis is not None else reach[0]
-
-
-def _best_reach(rows: np.ndarray, reach: np.ndarray, how: Scheme) -> np.ndarray:
-    best, best_error = reach, np.full(reach.shape, np.inf)
-    for factor in np.linspace(1.0, 0.62, 20):
-        scale, _ = scale_and_zero(-reach * factor, reach * factor, how)
-        back = np.clip(np.rint(rows / scale[:, None]), how.qmin, how.qmax) * scale[:, None]
-        error = np.square(back - rows, out=back).sum(axis=1, dtype=np.float64)
-        best = np.where(error < best_error, reach * factor, best)
-        best_error = np.minimum(error, best_error)
-    return best

@@ -1,4 +1,4 @@
-"""Observers: modules that look at values and give quantization parameters. MegEngine's names and state."""
+"""Observers: modules that watch values and compute quantization parameters. MegEngine's names and state."""
 
 from abc import abstractmethod
 from typing import Any
@@ -20,10 +20,10 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @at(_HOME)
 class Observer(Module, QParamsModuleMixin):
-    """Base of the observers: gives its input back, and looks at it while enabled.
+    """Base of the observers: returns its input, and observes it while enabled.
 
-    `eval()` disables it, so evaluation never moves a scale; `enable()` after that observes all the same, which
-    is how a network is calibrated with its batch norms in evaluation mode. `train()` restores what `eval()` found.
+    `eval()` disables it, so evaluation never changes a scale; `enable()` after that observes in evaluation mode too,
+    which calibrates a network with its batch norms in evaluation mode. `train()` restores the setting before `eval()`.
     `dtype` is the integer type, by name or as `QuantDtypeMeta`.
     """
 
@@ -48,7 +48,7 @@ class Observer(Module, QParamsModuleMixin):
             self.enabled = self.__dict__.get("_enabled_in_training", True)
 
     def enable(self) -> None:
-        """Look at values from now on."""
+        """Observe values from now on."""
         self.enabled = True
 
     def disable(self) -> None:

@@ -37,7 +37,7 @@ def write_archive(path: Path, name: str, text: str, arrays: Mapping[str, np.ndar
             archive.writestr(_entry(name, _loadable(packing, text)), text)
             _write_arrays(archive, arrays)
     except UnicodeEncodeError as error:
-        raise FileFormatError(f"{path}: the name {brief(error.object)} holds no whole characters; rename it") from error
+        raise FileFormatError(f"{path}: the name {brief(error.object)} is not valid Unicode; rename it") from error
 
 
 def _write_arrays(archive: zipfile.ZipFile, arrays: Mapping[str, np.ndarray]) -> None:
@@ -57,7 +57,7 @@ def _chunks(memory: memoryview) -> Iterator[memoryview]:
 
 
 def _loadable(packing: int, text: str) -> int:
-    """The packing of a text: none if reading would refuse how well it packs, as it does long or equal names."""
+    """The packing of a text: stored if reading would refuse its ratio, as it does for long or repeated names."""
     if packing == zipfile.ZIP_STORED:
         return packing
     data = text.encode()

@@ -66,10 +66,10 @@ def check_multipliers(expr: Apply) -> None:
 
 def tensor_nodes(nodes: Sequence[Node], graph: InternalGraph) -> tuple[TensorNode, ...]:
     """Nodes that a graph returns. Raises FileFormatError for a module among them."""
-    found = tuple(node for node in nodes if isinstance(node, TensorNode))
-    if len(found) != len(nodes):
+    tensors = tuple(node for node in nodes if isinstance(node, TensorNode))
+    if len(tensors) != len(nodes):
         raise FileFormatError(f"{graph.qualname} returns a module; expected tensors")
-    return found
+    return tensors
 
 
 def check_attribute(name: Any) -> None:
@@ -94,7 +94,7 @@ def check_method(method: str) -> None:
 
 
 def check_called(graph: InternalGraph) -> None:
-    """Raises FileFormatError if an attribute that is no layer is called, or a layer with arguments that do not fit."""
+    """Raises FileFormatError for a call of something that is not a layer, or of a layer with wrong arguments."""
     owners: dict[int, Any] = {id(node): graph.owner for node in graph.inputs if isinstance(node, ModuleNode)}
     for expr in graph.exprs(recursive=False):
         if isinstance(expr, GetAttr) and id(expr.inputs[0]) in owners:

@@ -1,4 +1,4 @@
-"""Reads the description of a traced module (`module_writing`); names in it are only looked up.
+"""Reads the description of a traced module (`module_writing`). Names in it are looked up, never imported.
 
 Ops are inferred again. Shapes of calls are taken from the file; `graph.lint()` compares them with those of the calls.
 """
@@ -69,10 +69,10 @@ class ModuleReader:
         """The outermost module, whose graphs share one journal and one count of ids."""
         if not self.modules:
             raise FileFormatError("the file holds no module")
-        for made, entry in zip(self.modules, self.entries, strict=True):
-            self.state(made, entry)
-        for made, entry in zip(self.modules, self.entries, strict=True):
-            self.fill(made, entry)
+        for module, entry in zip(self.modules, self.entries, strict=True):
+            self.state(module, entry)
+        for module, entry in zip(self.modules, self.entries, strict=True):
+            self.fill(module, entry)
         if not self.modules[0].graphs:
             raise FileFormatError("the outermost module has no graph")
         top = self.modules[0].graphs[0]
@@ -84,8 +84,8 @@ class ModuleReader:
         top.journal.recording = True
         return self.modules[0]
 
-    def state(self, made: TracedModule, entry: dict[str, Any]) -> None:
-        own = object.__getattribute__(made, "__dict__")
+    def state(self, module: TracedModule, entry: dict[str, Any]) -> None:
+        own = object.__getattribute__(module, "__dict__")
         before = dict(own)
         own.clear()
         for name, described in entry["state"].items():
@@ -94,32 +94,32 @@ class ModuleReader:
             if name not in before or name in OWN_STATE:
                 check_attribute(name)
             elif not isinstance(value, (bool,) if type(before[name]) is bool else (str, type(None))):
-                raise FileFormatError(f"{name!r} of a module is {brief(value)}, which it cannot be")
+                raise FileFormatError(f"{name!r} of a module is {brief(value)}, which is not valid there")
             own[name] = value
         own.update({name: value for name, value in before.items() if name not in own})
 
-    def fill(self, made: TracedModule, entry: dict[str, Any]) -> None:
+    def fill(self, module: TracedModule, entry: dict[str, Any]) -> None:
         if "signature" in entry:
-            made.forward_signature = self.signature(entry["signature"])
-        made.specializations = tuple(Specialization(*map(str, item)) for item in entry.get("specializations", ()))
+            module.forward_signature = self.signature(entry["signature"])
+        module.specializations = tuple(Specialization(*map(str, item)) for item in entry.get("specializations", ()))
         for described in entry.get("graphs", ()):
-            before = len(made.graphs)
-            made._add_graph(self.graph(described, made))
-            if len(made.graphs) == before:
+            before = len(module.graphs)
+            module._add_graph(self.graph(described, module))
+            if len(module.graphs) == before:
                 raise FileFormatError("two graphs of a module take the same arguments")
         for key in ("watch_points", "end_points"):
-            points = [own_node(made.graphs[count_in(i)], name) for i, name in entry.get(key, ())]
+            points = [own_node(module.graphs[count_in(i)], name) for i, name in entry.get(key, ())]
             if not all(isinstance(n, TensorNode) for n in points):
                 raise FileFormatError(f"{key} of a module hold a node that is no tensor")
-            setattr(made, key, points)
+            setattr(module, key, points)
 
     def signature(self, described: list[Any]) -> inspect.Signature:
         kinds = {kind.name: kind for kind in type(inspect.Parameter.POSITIONAL_ONLY)}
-        made = [
+        parameters = [
             inspect.Parameter(name, kinds[kind], **({"default": self.values.value(default[0])} if default else {}))
             for name, kind, *default in described
         ]
-        return inspect.Signature(made)
+        return inspect.Signature(parameters)
 
     # ------------------------------------------------------------ graphs
 
@@ -134,11 +134,11 @@ class ModuleReader:
         graph._outputs = tensor_nodes([nodes[name] for name in described["outputs"]], graph)
         for name in described.get("reserved", ()):
             if name != identifier(name) or name in nodes:
-                raise FileFormatError(f"{brief(name)} is no name to be reserved")
+                raise FileFormatError(f"{brief(name)} is not a name that can be reserved")
             graph.names.take(name, None)
-        made = [n for e in graph.exprs(recursive=False) if isinstance(e, Input) for n in e.outputs]
+        declared = [n for e in graph.exprs(recursive=False) if isinstance(e, Input) for n in e.outputs]
         late_self = any(isinstance(n, ModuleNode) for n in graph.inputs[1:])
-        if set(map(id, made)) != set(map(id, graph.inputs)) or len(made) != len(graph.inputs) or late_self:
+        if set(map(id, declared)) != set(map(id, graph.inputs)) or len(declared) != len(graph.inputs) or late_self:
             raise FileFormatError(f"the inputs of {graph.qualname} are not those of its expressions")
         if not graph.outputs:
             raise FileFormatError(f"{graph.qualname} returns nothing")
@@ -176,26 +176,26 @@ class ModuleReader:
         ident = count_in(entry["id"])
         expr, inputs = EXPRS[kind](self, graph, ident, meta, entry)
         expr._disable_remove = entry.get("keep") is True
-        made = [self.node(graph, expr, item) for item in entry["outputs"]]
-        if not made:
-            raise FileFormatError(f"expression {ident} makes no value")
-        for node in made:
+        outputs = [self.node(graph, expr, item) for item in entry["outputs"]]
+        if not outputs:
+            raise FileFormatError(f"expression {ident} has no result")
+        for node in outputs:
             nodes[node.name] = node
-        expr._outputs = tuple(made)
+        expr._outputs = tuple(outputs)
         link(graph, expr, inputs, None)
         if isinstance(expr, (Input, GetAttr)):
             self.target(graph, expr)
-        elif not all(isinstance(n, TensorNode) for n in made):
+        elif not all(isinstance(n, TensorNode) for n in outputs):
             raise FileFormatError(f"{expr.name!r} is a module; only attributes and the first input are")
         if isinstance(expr, Call) and "result" in entry:
             results, expr._out_def = self.result(entry["result"])
-            if not _same(results, made):
+            if not _same(results, outputs):
                 raise FileFormatError(f"the result of {expr.name} is not made of its values")
             expr._outputs = tuple(results)
         elif isinstance(expr, Apply):
-            specs, have = specs_of(expr, expr.inputs) or (), [n.spec for n in made if isinstance(n, TensorNode)]
+            specs, have = specs_of(expr, expr.inputs) or (), [n.spec for n in outputs if isinstance(n, TensorNode)]
             if list(specs) != have:
-                texts = (", ".join(map(str, found)) for found in (specs, have))
+                texts = (", ".join(map(str, several)) for several in (specs, have))
                 raise FileFormatError(f"{expr.name!r} is {next(texts)}; the file states {next(texts)}")
             check_multipliers(expr)
 
@@ -217,7 +217,7 @@ class ModuleReader:
         """Check the node of an input, or of an attribute that is read."""
         (node,) = expr.outputs
         if isinstance(expr, Input):
-            found, depth = graph.owner, 0
+            value, depth = graph.owner, 0
             if isinstance(node, TensorNode):
                 return
             if len(graph.exprs(recursive=False)) > 1:
@@ -225,13 +225,13 @@ class ModuleReader:
         else:
             (base,) = expr.inputs
             at, depth = self.targets[id(base)]
-            found = get_subattr(at, expr.name)
-            if isinstance(node, TensorNode) and (not isinstance(found, Tensor) or found.spec != node.spec):
-                kind = found.spec if isinstance(found, Tensor) else type(found).__name__
+            value = get_subattr(at, expr.name)
+            if isinstance(node, TensorNode) and (not isinstance(value, Tensor) or value.spec != node.spec):
+                kind = value.spec if isinstance(value, Tensor) else type(value).__name__
                 raise FileFormatError(f"{node.name!r} reads {expr.name!r}, a {kind}; the file states {node.spec}")
         if depth > _MAX_DEPTH:
             raise FileFormatError(f"{node.name!r} is read through more than {_MAX_DEPTH} other modules")
-        self.targets[id(node)] = found, depth + 1
+        self.targets[id(node)] = value, depth + 1
 
     # ------------------------------------------------------------ expressions
 
@@ -293,6 +293,6 @@ def node_or_none(value: Any) -> Node | None:
     return value if isinstance(value, Node) else None
 
 
-def _same(found: Sequence[Any], stated: Sequence[Any]) -> bool:
-    """True for the same nodes in any order: older files have those of a dict in another one than its nesting."""
-    return sorted(map(id, found)) == sorted(map(id, stated))
+def _same(nodes: Sequence[Any], stated: Sequence[Any]) -> bool:
+    """True for the same nodes in any order: older files order the entries of a dict differently."""
+    return sorted(map(id, nodes)) == sorted(map(id, stated))

@@ -63,10 +63,10 @@ class ModuleWriter:
     def all(self, module: TracedModule) -> list[str]:
         """The texts of a traced module and of all modules in it."""
         self.place(module, "")
-        found = []
+        modules = []
         while self.waiting:
-            found.append(self.module(*self.waiting.popleft()))
-        return found
+            modules.append(self.module(*self.waiting.popleft()))
+        return modules
 
     def place(self, module: TracedModule, where: str) -> int:
         if id(module) not in self.places:
@@ -99,7 +99,7 @@ class ModuleWriter:
         for i, graph in enumerate(module.graphs):
             if graph.names.get(node.name) is node:
                 return [i, node.name]
-        raise FileFormatError(f"the watch or end point {node.name!r} is no node of the module any more; clear it")
+        raise FileFormatError(f"the watch or end point {node.name!r} is not a node of the module any more; clear it")
 
     def signature(self, signature: inspect.Signature, where: str) -> list[Any]:
         """Name, kind and default of each parameter; annotations are left out."""
@@ -128,36 +128,36 @@ class ModuleWriter:
         return _dumps(head)[:-1] + ', "exprs": [\n' + ",\n".join(lines) + "\n]}"
 
     def expr(self, expr: Expr, where: str) -> dict[str, Any]:
-        found = self.without_meta(expr, where)
+        described = self.without_meta(expr, where)
         if expr.meta:
-            found["meta"] = self.meta(expr.meta, f"{where}.{expr.outputs[0].name}" if expr.outputs else where)
-        return found
+            described["meta"] = self.meta(expr.meta, f"{where}.{expr.outputs[0].name}" if expr.outputs else where)
+        return described
 
     def meta(self, meta: Mapping[str, Any], at: str) -> dict[str, Any]:
         return {k: self.values.value(v, f"{at}.{k}") for k, v in meta.items()}
 
     def without_meta(self, expr: Expr, where: str) -> dict[str, Any]:
         at = f"{where}.{expr.outputs[0].name}" if expr.outputs else where
-        found: dict[str, Any] = {"kind": expr.kind, "id": expr.id, "outputs": [node_out(n) for n in expr.outputs]}
+        described: dict[str, Any] = {"kind": expr.kind, "id": expr.id, "outputs": [node_out(n) for n in expr.outputs]}
         if isinstance(expr, Call):
             args, kwargs = expr.unflatten_args(expr.inputs)
-            found |= {"function": expr.qualified} if isinstance(expr, CallFunction) else {}
-            found |= {"method": expr.method} if isinstance(expr, CallMethod) else {}
-            found["args"] = [self.values.value(v, at) for v in args]
+            described |= {"function": expr.qualified} if isinstance(expr, CallFunction) else {}
+            described |= {"method": expr.method} if isinstance(expr, CallMethod) else {}
+            described["args"] = [self.values.value(v, at) for v in args]
             if kwargs:
-                found["kwargs"] = {k: self.values.value(v, f"{at}.{k}") for k, v in kwargs.items()}
+                described["kwargs"] = {k: self.values.value(v, f"{at}.{k}") for k, v in kwargs.items()}
             if expr.out_def is not None:
-                found["result"] = self.values.value(expr.return_val, at)
+                described["result"] = self.values.value(expr.return_val, at)
         elif isinstance(expr, Apply):
-            found |= {"op": expr.op, "inputs": [n.name for n in expr.inputs]}
-            found["attrs"] = {k: self.values.value(v, f"{at}.{k}") for k, v in expr.attrs.items()}
+            described |= {"op": expr.op, "inputs": [n.name for n in expr.inputs]}
+            described["attrs"] = {k: self.values.value(v, f"{at}.{k}") for k, v in expr.attrs.items()}
         elif isinstance(expr, GetAttr):
-            found |= {"inputs": [n.name for n in expr.inputs], "attribute": expr.name}
+            described |= {"inputs": [n.name for n in expr.inputs], "attribute": expr.name}
         elif isinstance(expr, Constant):
-            found["value"] = self.values.tensor(expr.value, at)
+            described["value"] = self.values.tensor(expr.value, at)
         if expr.kept:
-            found["keep"] = True
-        return found
+            described["keep"] = True
+        return described
 
 
 def texts(metadata: Mapping[str, str]) -> dict[str, str]:
@@ -170,10 +170,10 @@ def texts(metadata: Mapping[str, str]) -> dict[str, str]:
 
 def node_out(node: Node) -> dict[str, Any]:
     """Name, id, qualname and spec of a node."""
-    found: dict[str, Any] = {"name": node.name, "id": node.id, "qualname": node.qualname}
+    described: dict[str, Any] = {"name": node.name, "id": node.id, "qualname": node.qualname}
     if isinstance(node, TensorNode):
         spec = node.spec
-        found |= {"shape": list(spec.shape), "dtype": dtype_out(spec.dtype)}
+        described |= {"shape": list(spec.shape), "dtype": dtype_out(spec.dtype)}
         if spec.device != _DEVICE:
-            found["device"] = spec.device
-    return found
+            described["device"] = spec.device
+    return described

@@ -108,8 +108,8 @@ def read(file: IO[bytes], path: str, *, allow: Sequence[type] = ()) -> TracedMod
 
 def _version(described: Any) -> int:
     if not isinstance(described, dict) or described.get("format") != FORMAT:
-        found = described.get("format") if isinstance(described, dict) else described
-        raise FileFormatError(f"format is {brief(found)}; expected {FORMAT!r}")
+        stated = described.get("format") if isinstance(described, dict) else described
+        raise FileFormatError(f"format is {brief(stated)}; expected {FORMAT!r}")
     version = described.get("version")
     if version not in (OPS_VERSION, MODULE_VERSION):
         known = f"this program reads versions {OPS_VERSION} and {MODULE_VERSION}"
@@ -136,15 +136,15 @@ def _graph_text(graph: InternalGraph) -> str:
 
 
 def _describe(expr: Expr) -> dict[str, Any]:
-    made = [{"name": n.name, "shape": list(n.shape), "dtype": dtype_out(n.spec.dtype)} for n in expr.outputs]
-    found: dict[str, Any] = {"kind": expr.kind, "outputs": made}
+    outputs = [{"name": n.name, "shape": list(n.shape), "dtype": dtype_out(n.spec.dtype)} for n in expr.outputs]
+    described: dict[str, Any] = {"kind": expr.kind, "outputs": outputs}
     if isinstance(expr, Apply):
-        found["op"] = expr.op
-        found["inputs"] = [n.name for n in expr.inputs]
-        found["attrs"] = {key: _value_out(expr, key, value) for key, value in expr.attrs.items()}
+        described["op"] = expr.op
+        described["inputs"] = [n.name for n in expr.inputs]
+        described["attrs"] = {key: _value_out(expr, key, value) for key, value in expr.attrs.items()}
     if meta := {key: value for key, value in expr.meta.items() if _is_text(value)}:
-        found["meta"] = meta
-    return found
+        described["meta"] = meta
+    return described
 
 
 def _is_text(value: Any) -> bool:

@@ -35,29 +35,29 @@ class Below:
 
 def pieces(module: TracedModule) -> tuple[list[Any], list[Any]]:
     """(attributes, graphs) of a module and of the modules below it, as plain values, layers and tensors."""
-    found: dict[int, TracedModule] = {}
+    modules: dict[int, TracedModule] = {}
     todo = [module]
     while todo:
         at = todo.pop()
-        if id(at) not in found:
-            found[id(at)] = at
+        if id(at) not in modules:
+            modules[id(at)] = at
             todo += [v for v in reversed(_state(at).values()) if isinstance(v, TracedModule)]
-    index = {key: i for i, key in enumerate(found)}
+    index = {key: i for i, key in enumerate(modules)}
     states = []
-    for at in found.values():
+    for at in modules.values():
         own = {name: value for name, value in _state(at).items() if name not in _DROPPED}
         states.append({k: Below(index[id(v)]) if isinstance(v, TracedModule) else v for k, v in own.items()})
-    return states, [[_graph(graph) for graph in _state(at)["_graphs"].values()] for at in found.values()]
+    return states, [[_graph(graph) for graph in _state(at)["_graphs"].values()] for at in modules.values()]
 
 
 def rebuilt(states: list[Any], graphs: list[Any]) -> TracedModule:
     """The module of these `pieces`; its graphs have a history of their own."""
-    made = [TracedModule() for _ in states]
-    for module, state in zip(made, states, strict=True):
-        own = {name: made[v.index] if isinstance(v, Below) else v for name, v in state.items()}
+    modules = [TracedModule() for _ in states]
+    for module, state in zip(modules, states, strict=True):
+        own = {name: modules[v.index] if isinstance(v, Below) else v for name, v in state.items()}
         _state(module).update(own)
     rebuilt_graphs = []
-    for module, described in zip(made, graphs, strict=True):
+    for module, described in zip(modules, graphs, strict=True):
         for one in described:
             graph = _rebuilt_graph(one, module)
             TracedModule._add_graph(module, graph)
@@ -67,7 +67,7 @@ def rebuilt(states: list[Any], graphs: list[Any]) -> TracedModule:
     if rebuilt_graphs:
         nodes, exprs = zip(*counts, strict=True)
         rebuilt_graphs[0].journal.counts = max(nodes), max(exprs)
-    return made[0]
+    return modules[0]
 
 
 def _state(module: TracedModule) -> dict[str, Any]:
@@ -91,22 +91,22 @@ def _graph(graph: InternalGraph) -> dict[str, Any]:
 
 
 def _expr(expr: Expr, place: dict[int, tuple[int, int]]) -> tuple[Any, ...]:
-    made = [(n.id, n.name, n.qualname, n.spec if isinstance(n, TensorNode) else None) for n in expr.outputs]
+    outputs = [(n.id, n.name, n.qualname, n.spec if isinstance(n, TensorNode) else None) for n in expr.outputs]
     results = expr.out_def if isinstance(expr, Call) else None
     head = (expr.kind, expr.id, dict(expr.meta), expr.kept, results)
-    return (*head, _PARTS[type(expr)](expr), [place[id(n)] for n in expr.inputs], made)
+    return (*head, _PARTS[type(expr)](expr), [place[id(n)] for n in expr.inputs], outputs)
 
 
 def _rebuilt_graph(described: dict[str, Any], owner: TracedModule) -> InternalGraph:
     graph = InternalGraph(*described["name"], owner=owner if described["owned"] else None)
     nodes: list[list[Node]] = []
-    for kind, ident, meta, disable_remove, results, parts, inputs, made in described["exprs"]:
+    for kind, ident, meta, disable_remove, results, parts, inputs, outputs in described["exprs"]:
         expr = _KINDS[kind](graph, ident, meta, *parts)
         expr._disable_remove = disable_remove
         if isinstance(expr, Call):
             expr._out_def = results
         nodes.append([])
-        for number, name, qualname, spec in made:
+        for number, name, qualname, spec in outputs:
             node = graph._make_node(expr, spec, name, qualname)
             node._id = number
             nodes[-1].append(node)

@@ -35,19 +35,19 @@ def layout(arrays: Mapping[str, np.ndarray]) -> tuple[bytes, list[np.ndarray]]:
     Raises:
         FileFormatError: the layout does not know the dtype of an array.
     """
-    found = []
+    ranked = []
     for name, array in arrays.items():
         if array.dtype not in _NAMES:
             raise FileFormatError(f"{brief(name)} has elements of {array.dtype}, which safetensors files do not hold")
-        found.append((_RANKS[_NAMES[array.dtype]], name, array))
-    found.sort(key=lambda each: each[:2])
+        ranked.append((_RANKS[_NAMES[array.dtype]], name, array))
+    ranked.sort(key=lambda each: each[:2])
     header, end = {}, 0
-    for _, name, array in found:
+    for _, name, array in ranked:
         start, end = end, end + array.nbytes
         header[name] = {"dtype": _NAMES[array.dtype], "shape": array.shape, "data_offsets": (start, end)}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text, [array for *_, array in found]
+    return len(text).to_bytes(8, "little") + text, [array for *_, array in ranked]
 
 
 def bytes_of(array: np.ndarray) -> memoryview:
@@ -66,9 +66,9 @@ def read_arrays(fill: Callable[[memoryview], None], size: int) -> dict[str, np.n
     """
 
     def read(count: int) -> bytes:
-        found = bytearray(count)
-        fill(memoryview(found))
-        return bytes(found)
+        content = bytearray(count)
+        fill(memoryview(content))
+        return bytes(content)
 
     length = int.from_bytes(read(8), "little") if size >= 8 else size
     if length > min(_MAX_HEADER, size - 8):
@@ -85,11 +85,11 @@ def read_arrays(fill: Callable[[memoryview], None], size: int) -> dict[str, np.n
         end = stop
     if end != size - 8 - length:
         raise _damaged(f"its arrays take {counted(end, 'byte')} of {size - 8 - length}")
-    made = {}
+    arrays = {}
     for *_, name, kind, shape in places:
-        array = made[name] = np.empty(shape, _TYPES[kind])
+        array = arrays[name] = np.empty(shape, _TYPES[kind])
         fill(array.reshape(-1).view(np.uint8).data)
-    return {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in made.items()}
+    return {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in arrays.items()}
 
 
 def _place(name: str, entry: Any) -> tuple[int, int, str, str, list[int]]:

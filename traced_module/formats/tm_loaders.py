@@ -199,12 +199,12 @@ def loaded(call: Call, qualified: str, version: str | None) -> Call:
 
 
 def _with_class(call: Call, kind: type[Call]) -> Any:
-    made = object.__new__(kind)
+    changed = object.__new__(kind)
     for name in (*Expr.__slots__, *kind._own):
-        setattr(made, name, getattr(call, name))
-    for node in made.outputs:
-        node._expr = made
-    return made
+        setattr(changed, name, getattr(call, name))
+    for node in changed.outputs:
+        node._expr = changed
+    return changed
 
 
 def loaded_op(name: str, state: dict[str, Any], inputs: Sequence[Node], version: str | None) -> dict[str, Any]:

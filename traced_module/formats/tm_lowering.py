@@ -34,14 +34,14 @@ def for_megengine(traced: TracedModule) -> TracedModule:
     """
     if not any(_change_of(e) for g in graphs_of(traced) for e in g.exprs(recursive=False)):
         return traced
-    made = traced.clone()
-    for graph in graphs_of(made):
+    copy = traced.clone()
+    for graph in graphs_of(copy):
         for expr in graph.exprs(recursive=False):
             change = _change_of(expr)
             if change is not None:
                 change(graph, expr)
-    _drop_layers(made)
-    return made
+    _drop_layers(copy)
+    return copy
 
 
 def results_without_tensor(traced: TracedModule) -> list[str]:
@@ -63,12 +63,12 @@ def _change_of(expr: Expr) -> Callable[[InternalGraph, Any], None] | None:
 def _call_function(graph: InternalGraph, expr: Call) -> None:
     node, x = expr.inputs
     with graph.insert_exprs(expr):
-        made = FUNCTIONS[type(node.owner)](x)
+        result = FUNCTIONS[type(node.owner)](x)
     name = expr.outputs[0].name
-    graph.replace_node({expr.outputs[0]: made})
+    graph.replace_node({expr.outputs[0]: result})
     graph.erase(expr)
-    graph.rename(made, name)
-    assign(graph, made.expr, "meta", dict(expr.meta))
+    graph.rename(result, name)
+    assign(graph, result.expr, "meta", dict(expr.meta))
     if not node.users:
         graph.erase(node.expr)
 
@@ -85,12 +85,11 @@ def _split_shapes(graph: InternalGraph, expr: Call) -> None:
         expr.set_arg(name, lengths)
 
 
-def _drop_layers(made: TracedModule) -> None:
+def _drop_layers(module: TracedModule) -> None:
     """Remove the replaced layers that nothing reads any more."""
-    read = {
-        id(n.owner) for g in graphs_of(made) for n in g.nodes(recursive=False) if isinstance(n, ModuleNode) and n.users
-    }
-    todo, seen = [made], set()
+    nodes = [n for g in graphs_of(module) for n in g.nodes(recursive=False)]
+    read = {id(n.owner) for n in nodes if isinstance(n, ModuleNode) and n.users}
+    todo, seen = [module], set()
     while todo:
         at = todo.pop()
         if id(at) in seen:

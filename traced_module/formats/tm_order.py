@@ -43,4 +43,4 @@ def _sorted(at: TreeDef, leaves: list[Any]) -> tuple[TreeDef, list[Any]]:
                 f".tm: the keys {list(aux)} of a dict have no order; MegEngine keeps dicts in sorted order only"
             ) from None
         aux, parts = tuple(aux[i] for i in order), [parts[i] for i in order]
-    return TreeDef(at.kind, aux, tuple(d for d, _ in parts)), [leaf for _, found in parts for leaf in found]
+    return TreeDef(at.kind, aux, tuple(d for d, _ in parts)), [leaf for _, part_leaves in parts for leaf in part_leaves]

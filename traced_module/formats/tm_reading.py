@@ -135,19 +135,19 @@ class _Reader:
             return self.made[id(record)]
         state = _state(record)
         self.spend(len(state))
-        made = self.made[id(record)] = TracedModule(name=_text(state.get("name")))
-        made.training = bool(state.get("training", True))
-        made.is_qat = bool(state.get("is_qat", False))
-        made.quantize_disabled = bool(state.get("quantize_disabled", False))
+        module = self.made[id(record)] = TracedModule(name=_text(state.get("name")))
+        module.training = bool(state.get("training", True))
+        module.is_qat = bool(state.get("is_qat", False))
+        module.quantize_disabled = bool(state.get("quantize_disabled", False))
         for name, value in state.items():
             kept_by_old_versions = name == "nodes" and isinstance(value, dict)
             if name not in BOOKKEEPING and not kept_by_old_versions:
                 check_attribute(name)
-                object.__setattr__(made, name, self.value(value, name))
+                object.__setattr__(module, name, self.value(value, name))
         spec = state.get("argspec")
-        made.forward_signature = None if spec is None else self.signature(spec)
+        module.forward_signature = None if spec is None else self.signature(spec)
         for key, graph_record in state.get("argdef_graph_map", {}).items():
-            graph = self.graph(graph_record, made)
+            graph = self.graph(graph_record, module)
             # the first argument in MegEngine's files is the module
             structure, constants = self.structure(key)
             args, kwargs = structure.children
@@ -156,8 +156,8 @@ class _Reader:
                 tuple((i - 1, v) for i, v in constants),
             )
             graph.out_def = self.structure(state["argdef_outdef_map"][key], of_results=True)[0]
-            made._add_graph(graph)
-        return made
+            module._add_graph(graph)
+        return module
 
     def value(self, value: Any, what: str) -> Any:
         """A submodule, a layer, a tensor or a plain constant."""
@@ -165,10 +165,10 @@ class _Reader:
             return self.module(value)
         if id(value) not in self.made:
             is_layer = _kind(value) == f"{_HOME}.serialization._ModuleState"
-            made = self.layer(_state(value)) if is_layer else self.build(value)
-            if isinstance(value, Record) and not isinstance(made, (Tensor, Module)):
-                raise FileFormatError(f"{what[:60]!r} is a {type(made).__name__}; expected a module or a tensor")
-            self.made[id(value)] = made
+            part = self.layer(_state(value)) if is_layer else self.build(value)
+            if isinstance(value, Record) and not isinstance(part, (Tensor, Module)):
+                raise FileFormatError(f"{what[:60]!r} is a {type(part).__name__}; expected a module or a tensor")
+            self.made[id(value)] = part
         return self.made[id(value)]
 
     def layer(self, state: dict[str, Any]) -> Module:
@@ -188,16 +188,16 @@ class _Reader:
         kwdefaults = {k: self.constant(v) for k, v in (kwdefaults or {}).items()}
         first = len(args) - len(defaults)
         kinds = inspect.Parameter
-        made = [
+        parameters = [
             kinds(a, kinds.POSITIONAL_OR_KEYWORD, default=defaults[i - first] if i >= first else kinds.empty)
             for i, a in enumerate(args)
         ]
         if varargs:
-            made.append(kinds(varargs, kinds.VAR_POSITIONAL))
-        made += [kinds(a, kinds.KEYWORD_ONLY, default=kwdefaults.get(a, kinds.empty)) for a in kwonly]
+            parameters.append(kinds(varargs, kinds.VAR_POSITIONAL))
+        parameters += [kinds(a, kinds.KEYWORD_ONLY, default=kwdefaults.get(a, kinds.empty)) for a in kwonly]
         if varkw:
-            made.append(kinds(varkw, kinds.VAR_KEYWORD))
-        return inspect.Signature(made)
+            parameters.append(kinds(varkw, kinds.VAR_KEYWORD))
+        return inspect.Signature(parameters)
 
     # ------------------------------------------------------------ graphs
 
@@ -245,12 +245,12 @@ class _Reader:
         expr = make(self, graph, state)
         expr._disable_remove = bool(state.get("_disable_remove", False))
         expr._inputs = tuple(state["inputs"])
-        made = []
+        outputs = []
         for node in state["outputs"]:
             nodes[id(node)] = new = self.node(graph, expr, node)
             graph.names.take(new._name, new)
-            made.append(new)
-        expr._outputs = tuple(made)
+            outputs.append(new)
+        expr._outputs = tuple(outputs)
         if isinstance(expr, Call):
             before, expr = expr, tm_loaders.loaded(expr, _stored_name(state), _text(state.get("version")))
             # unknown functions and methods are refused: nothing is ever imported for a file

@@ -30,7 +30,7 @@ BOOKKEEPING = frozenset(
 )
 # ops of files that are applied here too -> the fields that they are written with; 7 stands for the shape of all axes
 OPS = {"GetVarShape": {"axis": 7}}
-# functions that have another place since an older version
+# functions that moved since an older version
 _MOVED = {"megengine.functional.elemwise.square": "megengine.functional.math.square"}
 
 
@@ -47,7 +47,7 @@ def current_name(qualified: str) -> str:
     return candidates[0] if same_family and len(candidates) == 1 else qualified
 
 
-_SAYS_NOTHING = (None, "default", "cross_correlation")
+_WITHOUT_EFFECT = (None, "default", "cross_correlation")
 
 
 def upgrade_call(qualified: str, arguments: Arguments, version: str) -> Arguments:
@@ -63,7 +63,7 @@ def upgrade_call(qualified: str, arguments: Arguments, version: str) -> Argument
     positional = sum(k in (0, 1) for k in kinds)
     values = dict(constants)
     keep = list(args.children)
-    while len(keep) > positional and values.get(sum(c.num_leaves for c in keep) - 1, ...) in _SAYS_NOTHING:
+    while len(keep) > positional and values.get(sum(c.num_leaves for c in keep) - 1, ...) in _WITHOUT_EFFECT:
         keep.pop()
     dropped = sum(c.num_leaves for c in args.children) - sum(c.num_leaves for c in keep)
     if not dropped:

@@ -203,7 +203,7 @@ class _Description:
         if is_top:
             registered = ("register_type", "register_container_type", "register_mdule", "register_function")
             stub.state["dump_info"] = {"version": VERSION, **{name: [] for name in registered}}
-        self.built.append(stub)  # behind its submodules: MegEngine looks at them while it takes the state
+        self.built.append(stub)  # after its submodules: MegEngine reads them while it restores the state
         return stub
 
     def child(self, value: Any, name: str) -> Any:
@@ -298,18 +298,18 @@ class _Description:
         arguments, inputs = in_file_order(ordered, inputs)
         result, outputs = in_file_order((expr.out_def or TreeDef(None), ()), outputs)
         if isinstance(expr, CallMethod):
-            called: dict[str, Any] = {"method": expr.method}
+            callee: dict[str, Any] = {"method": expr.method}
         elif makes_tensor(expr):
-            called = {"method": METHOD}
+            callee = {"method": METHOD}
         else:
             assert isinstance(expr, CallFunction)
             home, _, name = expr.qualified.rpartition(".")
-            called = {"func": (home, name)}
+            callee = {"func": (home, name)}
         leading = isinstance(expr, CallMethod) and expr.method == "__call__"
         return {
             "inputs": inputs,
             "const_val": list(arguments[1]),
-            **called,
+            **callee,
             "outputs": outputs,
             "arg_def": self.structure(arguments, leading_module=leading),
             "out_def": self.structure(result),
@@ -358,7 +358,7 @@ def _place(module: TracedModule) -> str:
 def _layer_state(layer: Any) -> tuple[str, dict[str, Any]]:
     """Name of the class of a layer, and its attributes in MegEngine's form."""
     path, state = module_state(layer)
-    state |= {"_name": None, "_short_name": None}  # MegEngine takes them from the paths of reads
+    state |= {"_name": None, "_short_name": None}  # MegEngine derives them from the paths of reads
     if hasattr(layer, "linear"):
         state |= {"in_features": layer.linear.in_features, "out_features": layer.linear.out_features}
     return path, state
@@ -442,12 +442,12 @@ def _with_self(arguments: Arguments) -> Arguments:
 def _argspec(signature: inspect.Signature | None) -> Stub | None:
     if signature is None:
         return None
-    kinds, found = inspect.Parameter, signature.parameters.values()
-    plain = [p for p in found if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
-    named = [p for p in found if p.kind is kinds.KEYWORD_ONLY]
+    kinds, parameters = inspect.Parameter, signature.parameters.values()
+    plain = [p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+    named = [p for p in parameters if p.kind is kinds.KEYWORD_ONLY]
     defaults = tuple(p.default for p in plain if p.default is not kinds.empty) or None
     named_defaults = {p.name: p.default for p in named if p.default is not kinds.empty} or None
-    stars = (next((p.name for p in found if p.kind is k), None) for k in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD))
+    stars = (next((p.name for p in parameters if p.kind is k), None) for k in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD))
     args = ([p.name for p in plain], *stars, defaults, [p.name for p in named], named_defaults, {})
     return Stub("inspect.FullArgSpec", None, args)
 

@@ -284,19 +284,19 @@ class ValueReader:
         kind = Parameter if entry.get("parameter") else Tensor
         array = self.array(entry["array"], dtype)
         check_dtype(entry["array"], array.shape, dtype)
-        made = kind._wrap(array, dtype)
+        tensor = kind._wrap(array, dtype)
         if "name" in entry:
-            made.name = str(entry["name"])
+            tensor.name = str(entry["name"])
         if "qparams" in entry:
-            made.qparams = self.value(entry["qparams"])
-        self.tensors.append(made)
+            tensor.qparams = self.value(entry["qparams"])
+        self.tensors.append(tensor)
 
     def add_layer(self, entry: Mapping[str, Any]) -> None:
         """The next entry of the list of layers, with its attributes in the order of the file."""
-        made = self.object(entry["type"], [], {k: self.value(v) for k, v in entry["state"].items()})
-        if not isinstance(made, Module):
+        layer = self.object(entry["type"], [], {k: self.value(v) for k, v in entry["state"].items()})
+        if not isinstance(layer, Module):
             raise FileFormatError(f"{brief(entry['type'])} is not a layer")
-        own = object.__getattribute__(made, "__dict__")
+        own = object.__getattribute__(layer, "__dict__")
         have = dict(own)
         order = [k for k in entry["state"] if k in have]
         before = None
@@ -306,7 +306,7 @@ class ValueReader:
             before = name
         own.clear()
         own.update({k: have[k] for k in order})
-        self.layers.append(made)
+        self.layers.append(layer)
 
     def object(self, path: Any, args: Any, state: Any) -> Any:
         builder = self.table.get(path) if isinstance(path, str) else None

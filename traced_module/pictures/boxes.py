@@ -79,12 +79,12 @@ def kind_of(expr: Expr) -> str:
     tensors = [n for n in (*expr.outputs, *expr.inputs) if isinstance(n, TensorNode)]
     if any(isinstance(n.spec.dtype, QuantizedDType) for n in tensors):
         return "integer"
-    called = called_name(expr)
-    record = registry.get(called)
-    if called in LAYERS or (record is not None and record.macs is not no_macs):
+    callee = called_name(expr)
+    record = registry.get(callee)
+    if callee in LAYERS or (record is not None and record.macs is not no_macs):
         return "weighted"
-    moves = record is not None and record.moves and called != "max_pool2d"  # it compares values
-    return "move" if moves or called == "concat" else "other"
+    moves = record is not None and record.moves and callee != "max_pool2d"  # it compares values
+    return "move" if moves or callee == "concat" else "other"
 
 
 def called_name(expr: Expr) -> str:

@@ -37,8 +37,8 @@ class GraphPicture(graphviz.Digraph):
         try:
             return super().pipe(format, *args, encoding=encoding, **kwargs)
         except graphviz.ExecutableNotFound:
-            made = self._own(format or self.format)
-            return made if encoding is None else made.decode(encoding)
+            picture = self._own(format or self.format)
+            return picture if encoding is None else picture.decode(encoding)
 
     def render(
         self, filename: Any = None, directory: Any = None, *args: Any, format: str | None = None, **kwargs: Any
@@ -49,9 +49,9 @@ class GraphPicture(graphviz.Digraph):
         except graphviz.ExecutableNotFound:
             outfile = kwargs.get("outfile")
             kind = format or (Path(outfile).suffix.removeprefix(".") if outfile else self.format)
-            made = self._own(kind)
+            picture = self._own(kind)
             path = Path(outfile) if outfile else Path(f"{self.save(filename, directory=directory)}.{kind}")
-            write_atomically(path, made)
+            write_atomically(path, picture)
             return str(path)
 
     def _own(self, kind: str) -> bytes:
@@ -80,13 +80,13 @@ def to_graphviz(graph: InternalGraph, *, depth: int | None = None) -> GraphPictu
         GraphError: `depth` is no count of levels.
     """
     sheet = sheet_of(graph)
-    made = GraphPicture(name=_plain(graph.name), format="svg", node_attr=_NODES, graph_attr=_CLUSTERS)
-    made.drawn, made.depth = graph, depth
-    writer = _Writer(made, levels(depth))
+    picture = GraphPicture(name=_plain(graph.name), format="svg", node_attr=_NODES, graph_attr=_CLUSTERS)
+    picture.drawn, picture.depth = graph, depth
+    writer = _Writer(picture, levels(depth))
     writer.sheet(sheet, {}, "n", 0)
     for start, end in writer.edges:
-        made.edge(start, end)
-    return made
+        picture.edge(start, end)
+    return picture
 
 
 def rendered(graph: InternalGraph, kind: str, *, engine: str = "dot", depth: int | None = None) -> bytes:
@@ -102,8 +102,8 @@ def rendered(graph: InternalGraph, kind: str, *, engine: str = "dot", depth: int
     except graphviz.ExecutableNotFound:
         raise GraphError(_missing(engine, kind)) from None
     except (ValueError, subprocess.CalledProcessError) as exc:
-        said = exc.stderr if isinstance(exc, subprocess.CalledProcessError) else str(exc).encode()
-        last = printable((said or b"").decode(errors="replace").strip().rpartition("\n")[2])
+        output = exc.stderr if isinstance(exc, subprocess.CalledProcessError) else str(exc).encode()
+        last = printable((output or b"").decode(errors="replace").strip().rpartition("\n")[2])
         raise GraphError(f"the program {engine} of Graphviz does not draw the {kind}: {last}") from exc
 
 
@@ -134,7 +134,7 @@ class _Writer:
         self.depth = depth
         self.edges: dict[tuple[str, str], None] = {}
 
-    def sheet(self, sheet: Sheet, made: dict[int, str], prefix: str, level: int) -> None:
+    def sheet(self, sheet: Sheet, boxes: dict[int, str], prefix: str, level: int) -> None:
         """Write the boxes of a sheet; `made` (identity of a node -> the box that makes it) is extended."""
         for number, item in enumerate(sheet.items):
             if item.source is not None:
@@ -144,29 +144,29 @@ class _Writer:
                 self.picture.node(name, _label(item, 2), fillcolor=COLOURS[kind(item)][0])
                 here = {id(node) for expr in item.made for node in expr.outputs}
                 operands = [node for expr in item.made for node in expr.inputs if id(node) not in here]
-                self.edges.update(dict.fromkeys((made[id(node)], name) for node in operands if id(node) in made))
-                made.update(dict.fromkeys(here, name))
+                self.edges.update(dict.fromkeys((boxes[id(node)], name) for node in operands if id(node) in boxes))
+                boxes.update(dict.fromkeys(here, name))
                 continue
             self.picture.body.append(f"\tsubgraph cluster_{name} {{\n")
             self.picture.attr(label=_label(item, 1))
             if item.expr is None:
-                self.sheet(item.inside, made, name, level + 1)
+                self.sheet(item.inside, boxes, name, level + 1)
             else:
-                self._call(item, item.inside, made, name, level)
+                self._call(item, item.inside, boxes, name, level)
             self.picture.body.append("\t}\n")
 
-    def _call(self, item: Item, inside: Sheet, made: dict[int, str], name: str, level: int) -> None:
+    def _call(self, item: Item, inside: Sheet, boxes: dict[int, str], name: str, level: int) -> None:
         """The call of a submodule: operands lead to the inputs of its graph, results come from its outputs."""
         expr = item.expr
         assert expr is not None
         inner: dict[int, str] = {}
         self.sheet(inside, inner, name, level + 1)
         for operand, node in zip(expr.inputs[1:], inside.graph.inputs[1:], strict=True):
-            if id(operand) in made and id(node) in inner:
-                self.edges[made[id(operand)], inner[id(node)]] = None
+            if id(operand) in boxes and id(node) in inner:
+                self.edges[boxes[id(operand)], inner[id(node)]] = None
         for node, result in zip(expr.outputs, inside.graph.outputs, strict=True):
             if id(result) in inner:
-                made[id(node)] = inner[id(result)]
+                boxes[id(node)] = inner[id(result)]
 
 
 def _label(item: Item, count: int) -> str:

@@ -151,52 +151,52 @@ class Layout:
 @nests()
 def _drawn(graph: InternalGraph, depth: int | None) -> tuple[int, int, str]:
     sheet = sheet_of(graph)
-    made = measured(sheet, levels(depth))
-    entries = [(colour, INK, meaning) for kind, (colour, meaning) in COLOURS.items() if kind in _kinds(made)]
+    layout = measured(sheet, levels(depth))
+    entries = [(colour, INK, meaning) for kind, (colour, meaning) in COLOURS.items() if kind in _kinds(layout)]
     entries.append(("#ffffff", RESULT, "output"))
-    width, height = round(max(made.width, legend_width(entries) + MARGIN)), round(made.height + LEGEND)
-    return width, height, svg(width, height, [*_parts(made), legend_svg(MARGIN, made.height + 8, entries)])
+    width, height = round(max(layout.width, legend_width(entries) + MARGIN)), round(layout.height + LEGEND)
+    return width, height, svg(width, height, [*_parts(layout), legend_svg(MARGIN, layout.height + 8, entries)])
 
 
-def _kinds(made: Layout) -> set[str]:
-    found = {kind(cell.item) for cell in made.cells if cell.inner is None}
-    return found.union(*(_kinds(cell.inner) for cell in made.cells if cell.inner is not None))
+def _kinds(layout: Layout) -> set[str]:
+    kinds = {kind(cell.item) for cell in layout.cells if cell.inner is None}
+    return kinds.union(*(_kinds(cell.inner) for cell in layout.cells if cell.inner is not None))
 
 
 def measured(sheet: Sheet, depth: float) -> Layout:
     """The places of the boxes of a sheet, of which `depth` levels are opened."""
-    made = Layout(sheet, [])
+    layout = Layout(sheet, [])
     for item in sheet.items:
         cell = _Cell(item, measured(item.inside, depth - 1) if item.inside is not None and depth > 0 else None)
         if cell.inner is not None:
             cell.width, cell.height = max(BOX_WIDTH, cell.inner.width), HEAD + cell.inner.height
-        made.cells.append(cell)
+        layout.cells.append(cell)
     widths, heights = ([0.0] * (1 + max((getattr(i, at) for i in sheet.items), default=0)) for at in ("column", "row"))
-    for cell in made.cells:
+    for cell in layout.cells:
         row, column = cell.item.row, cell.item.column
         widths[column], heights[row] = max(widths[column], cell.width), max(heights[row], cell.height)
     x, y = float(MARGIN), float(MARGIN)
     for width in widths:
         x += width + GAP_X
-        made.rights.append(x - GAP_X)
+        layout.rights.append(x - GAP_X)
     for height in heights:
-        made.tops.append(y)
+        layout.tops.append(y)
         y += height + GAP_Y
-        made.bottoms.append(y - GAP_Y)
-    for cell in made.cells:
+        layout.bottoms.append(y - GAP_Y)
+    for cell in layout.cells:
         column = cell.item.column
-        cell.x = made.rights[column] - widths[column] / 2 - cell.width / 2
-        cell.y = made.tops[cell.item.row]
-    made.width, made.height = x - GAP_X + MARGIN + 10, y - GAP_Y + MARGIN
-    return made
+        cell.x = layout.rights[column] - widths[column] / 2 - cell.width / 2
+        cell.y = layout.tops[cell.item.row]
+    layout.width, layout.height = x - GAP_X + MARGIN + 10, y - GAP_Y + MARGIN
+    return layout
 
 
-def _parts(made: Layout) -> Iterator[str]:
+def _parts(layout: Layout) -> Iterator[str]:
     """Elements of a sheet: edges, boxes above them, frames with their sheets."""
-    busy = rows_of_columns(made)
-    yield from (edge_svg(made, busy, number) for number in range(len(made.sheet.edges)))
-    returned = made.sheet.returned()
-    for number, cell in enumerate(made.cells):
+    busy = rows_of_columns(layout)
+    yield from (edge_svg(layout, busy, number) for number in range(len(layout.sheet.edges)))
+    returned = layout.sheet.returned()
+    for number, cell in enumerate(layout.cells):
         stroke = RESULT if number in returned else INK
         if cell.inner is None:
             yield _closed(cell, stroke)
@@ -212,23 +212,23 @@ def _parts(made: Layout) -> Iterator[str]:
             yield "</g></g>"
 
 
-def rows_of_columns(made: Layout) -> list[set[int]]:
+def rows_of_columns(layout: Layout) -> list[set[int]]:
     """The rows of each column in which there are boxes."""
-    busy: list[set[int]] = [set() for _ in made.rights]
-    for cell in made.cells:
+    busy: list[set[int]] = [set() for _ in layout.rights]
+    for cell in layout.cells:
         busy[cell.item.column].add(cell.item.row)
     return busy
 
 
-def edge_svg(made: Layout, busy: Sequence[set[int]], number: int, *, colour: str = EDGE, dashed: bool = False) -> str:
+def edge_svg(layout: Layout, busy: Sequence[set[int]], number: int, *, colour: str = EDGE, dashed: bool = False) -> str:
     """The line of an edge: down in its own column or, past other boxes, in the lane beside it; over in the last gap."""
-    start, end = (made.cells[index] for index in made.sheet.edges[number])
+    start, end = (layout.cells[index] for index in layout.sheet.edges[number])
     x0, y0, x1, y1 = start.x + start.width / 2, start.y + start.height, end.x + end.width / 2, end.y
-    turn, half = made.tops[end.item.row] - GAP_Y, GAP_Y / 2
+    turn, half = layout.tops[end.item.row] - GAP_Y, GAP_Y / 2
     between = range(start.item.row + 1, end.item.row)
     x, aside = x0, ""
     if any(row in busy[start.item.column] for row in between):
-        x, leave = made.rights[start.item.column] + 6 + number % 4 * 5, made.bottoms[start.item.row]
+        x, leave = layout.rights[start.item.column] + 6 + number % 4 * 5, layout.bottoms[start.item.row]
         aside = f"V{leave:g} C{x0:g},{leave + half:g} {x:g},{leave + half / 2:g} {x:g},{leave + GAP_Y:g} "
     path = f"M{x0:g},{y0:g} {aside}V{turn:g} C{x:g},{turn + half:g} {x1:g},{y1 - half:g} {x1:g},{y1:g}"
     style = ' stroke-dasharray="4 3"' if dashed else ""

@@ -97,18 +97,18 @@ def cells(items: Iterable[tuple[K, Sequence[K]]]) -> dict[K, tuple[int, int]]:
 
     The row is the length of the longest way from an input; the column is that of the first operand, if it is free.
     """
-    found: dict[K, tuple[int, int]] = {}
+    places: dict[K, tuple[int, int]] = {}
     free: dict[tuple[int, int], int] = {}  # a taken cell -> the next column to try in its row
     for key, operands in items:
-        before = [found[operand] for operand in operands if operand in found]
+        before = [places[operand] for operand in operands if operand in places]
         row = 1 + max((at[0] for at in before), default=-1)
         column = first = before[0][1] if before else 0
         while (row, column) in free:
             column = free[row, column]
         free[row, column] = column + 1
         free[row, first] = column + 1  # the next search that begins here starts behind this one
-        found[key] = (row, column)
-    return found
+        places[key] = (row, column)
+    return places
 
 
 class _Folding:
@@ -131,8 +131,8 @@ class _Folding:
             if len(run) < FEWEST or len(paths[id(run[0])]) == depth or level == DEEPEST:
                 items += map(self._single, run)
             else:
-                found = [paths[id(expr)] for expr in run]
-                ends = zip(min(found), max(found), strict=False)  # the parts that these two share are those of all
+                run_paths = [paths[id(expr)] for expr in run]
+                ends = zip(min(run_paths), max(run_paths), strict=False)  # all share the parts that these two share
                 common = [a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], ends)]
                 inside = self._folded(run, paths, len(common), level + 1, graph)
                 items.append(self._fold(".".join(common), inside, graph))
@@ -148,17 +148,17 @@ class _Folding:
         return Item(expr, (expr,), inside=None if child is None else self.graph(child))
 
     def _fold(self, title: str, items: list[Item], graph: InternalGraph) -> Item:
-        made = tuple(expr for item in items for expr in item.made)
+        exprs = tuple(expr for item in items for expr in item.made)
         sheet = Sheet(title, graph)
-        here = {id(expr) for expr in made}
+        here = {id(expr) for expr in exprs}
         outside = {
             id(node.expr): node.expr
-            for expr in made
+            for expr in exprs
             for node in expr.inputs
             if id(node.expr) not in here and not _is_part(node.expr)
         }
         self._fill(sheet, [*(Item(source=expr) for expr in outside.values()), *items])
-        return Item(None, made, title=title, inside=sheet)
+        return Item(None, exprs, title=title, inside=sheet)
 
     def _fill(self, sheet: Sheet, items: list[Item]) -> None:
         where = {id(expr): i for i, item in enumerate(items) for expr in (item.made or (item.source,))}

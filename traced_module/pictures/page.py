@@ -130,10 +130,10 @@ def _box(item: Item, costs: Costs) -> dict[str, Any]:
 
 
 def _fold_details(item: Item, macs: int | None, weights: Weights) -> Details:
-    called = Counter(map(called_name, item.made)).most_common()
+    counts = Counter(map(called_name, item.made)).most_common()
     return [
         ("results", _lines(results(item))),
-        ("holds", f"{len(item.made):,}: " + ", ".join(f"{count} {name}" for name, count in called)),
+        ("holds", f"{len(item.made):,}: " + ", ".join(f"{count} {name}" for name, count in counts)),
         *_cost_lines(macs, weights),
     ]
 
@@ -150,7 +150,7 @@ def _cost_lines(macs: int | None, weights: Weights) -> Details:
 def _details(expr: Expr, macs: int | None, weights: Weights) -> Details:
     tensors = [n for n in expr.inputs if isinstance(n, TensorNode)]
     path, source, passes = provenance(expr)
-    found: Details = [
+    details: Details = [
         ("results", _lines(expr.outputs)),
         ("inputs", _lines(n for n in tensors if not isinstance(n.expr, (Constant, GetAttr)))),
         ("weights", _weights(expr, tensors)),
@@ -162,8 +162,8 @@ def _details(expr: Expr, macs: int | None, weights: Weights) -> Details:
         ("expression", repr(expr).replace("\t", " ")),
     ]
     quantized = [(n.name, n.spec.dtype) for n in (*tensors, *expr.outputs)]
-    found[6:6] = [(f"quantized {name}", _quantization(d)) for name, d in quantized if isinstance(d, QuantizedDType)]
-    return found
+    details[6:6] = [(f"quantized {name}", _quantization(d)) for name, d in quantized if isinstance(d, QuantizedDType)]
+    return details
 
 
 def _weights(expr: Expr, tensors: Sequence[TensorNode]) -> str:

@@ -39,10 +39,10 @@ class _Counting(Deferring):
     macs = 0
 
     def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any], proceed: Callable[..., Any]) -> Any:
-        made = super().apply(op, tensors, attrs, proceed)
-        if not isinstance(made, tuple):
-            self.macs += op.macs([t.spec for t in tensors], made.spec, attrs)
-        return made
+        results = super().apply(op, tensors, attrs, proceed)
+        if not isinstance(results, tuple):
+            self.macs += op.macs([t.spec for t in tensors], results.spec, attrs)
+        return results
 
 
 class Costs:
@@ -87,16 +87,16 @@ class Costs:
         child = child_graph(expr)
         if child is not None:
             return self.total(child)[1]
-        found: Weights = {}
+        weights: Weights = {}
         for node in expr.inputs:
             if isinstance(node.expr, Constant) and not self.graph.of_calls:
-                found[id(node)] = _size(node.spec)
+                weights[id(node)] = _size(node.spec)
             elif isinstance(node, TensorNode) and isinstance(node.expr, GetAttr):
                 value = get_subattr(node.expr.inputs[0].owner, node.expr.name)
-                found |= _sizes([value])
+                weights |= _sizes([value])
         if is_call_module(expr):
-            found |= _sizes(expr.inputs[0].owner.parameters())
-        return found
+            weights |= _sizes(expr.inputs[0].owner.parameters())
+        return weights
 
     def total(self, graph: InternalGraph) -> tuple[int, Weights]:
         """Known multiply-accumulates of a run of a graph, and all parameters that it uses, each once."""
@@ -216,16 +216,16 @@ def _rows(graph: InternalGraph, costs: Costs, deepest: float, depth: int) -> Ite
 HEADINGS = ("call", "of", "module", "shape", "dtype", "parameters", "MACs")
 
 
-def _notes(found: Summary) -> list[str]:
+def _notes(summary: Summary) -> list[str]:
     notes = [
-        f"{shortened(clean(found.name), LONGEST_CELL)}: "
-        f"{counted(len(found.rows), 'call')}, {counted(found.parameters, 'parameter', spec=',')} "
-        f"({found.weight_bytes / 1e6:.2f} MB), {found.macs:,} multiply-accumulates ({2 * found.macs:,} FLOPs)"
+        f"{shortened(clean(summary.name), LONGEST_CELL)}: "
+        f"{counted(len(summary.rows), 'call')}, {counted(summary.parameters, 'parameter', spec=',')} "
+        f"({summary.weight_bytes / 1e6:.2f} MB), {summary.macs:,} multiply-accumulates ({2 * summary.macs:,} FLOPs)"
     ]
-    if found.unknown:
-        names = shortened(", ".join(map(clean, found.unknown)), 3 * LONGEST_CELL)
+    if summary.unknown:
+        names = shortened(", ".join(map(clean, summary.unknown)), 3 * LONGEST_CELL)
         notes.append(
-            f"without {counted(len(found.unknown), 'call')} whose multiply-accumulates need real values: {names}"
+            f"without {counted(len(summary.unknown), 'call')} whose multiply-accumulates need real values: {names}"
         )
     return notes
 

@@ -37,7 +37,11 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: int, 
     cells.insert(0, list(headings))
     widths = [max(len(row[i]) for row in cells) for i in range(len(headings))]
     if width is not None:
-        _narrow(widths, texts, width - len(_GAP) * (len(widths) - 1))
+        while sum(widths) + len(_GAP) * (len(widths) - 1) > width:
+            widest = max(range(texts), key=widths.__getitem__)
+            if widths[widest] <= _LEAST:
+                break
+            widths[widest] -= 1
     lines = [
         _GAP.join(
             shortened(cell, size).ljust(size) if i < texts else cell.rjust(size)
@@ -47,12 +51,3 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: int, 
     ]
     lines.insert(1, _GAP.join("-" * size for size in widths))
     return lines
-
-
-def _narrow(widths: list[int], texts: int, room: int) -> None:
-    """Narrow the widest columns of text until all fit, or the widest has `_LEAST` characters."""
-    while sum(widths) > room:
-        widest = max(range(texts), key=widths.__getitem__)
-        if widths[widest] <= _LEAST:
-            return
-        widths[widest] -= 1

@@ -25,6 +25,6 @@ def shape_text(shape: Sequence[int]) -> str:
 
 def fitted(text: str, limit: int) -> str:
     """A callee and a name, cut to a length; of the name the end is kept, in which names of one module differ."""
-    called, gap, name = printable(text).partition("  ")
-    room = max(limit - len(called) - 3, 6)
-    return shortened(f"{called}{gap}{name if len(name) <= room + 1 else '…' + name[-room:]}", limit)
+    callee, gap, name = printable(text).partition("  ")
+    room = max(limit - len(callee) - 3, 6)
+    return shortened(f"{callee}{gap}{name if len(name) <= room + 1 else '…' + name[-room:]}", limit)

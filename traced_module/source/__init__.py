@@ -113,7 +113,14 @@ class _File:
         blocks = [classes.text(plan) for plan in classes.plans]
         blocks.append(self._load(classes.of[id(parts.top)].name))
         body = "\n\n\n".join("\n".join(block) for block in blocks)
-        self.text = f"{self._head()}\n{_imports(body, imports)}\n\n\n{body}\n"
+        used = set(re.findall(r"(?<![\w.\"'])([A-Za-z]\w*)(?=[.(,)])", body))
+        ours = [line for name, line in _USED.items() if name in used]
+        for line in ours:
+            if line.startswith("from "):
+                _, home, _, imported = line.split(" ")
+                imports.of(home, imported)
+        lines = [line for line in ours if line.startswith("import ")] + imports.lines()
+        self.text = "\n".join([self._head(), *lines, "", "", body, ""])
         try:
             compile(self.text, "<source>", "exec", dont_inherit=True)
         except (SyntaxError, RecursionError, MemoryError) as exc:  # nested deeper than Python reads
@@ -133,15 +140,15 @@ class _File:
         if len(set(map(len, module.written))) > 1:
             raise GraphError(
                 f"{'.'.join(module.path) or 'the module'} has graphs for different numbers of arguments, and no "
-                "signature that tells their names"
+                "signature that names them"
             )
 
     # ------------------------------------------------------------ parts of the file
 
     def _head(self) -> str:
         inputs = [n for g in self.top.graphs for n in g.inputs if hasattr(n, "spec")]
-        shown = ", ".join(f"{n.name}: {n.spec.dtype}{list(n.spec.shape)}" for n in inputs)
-        text = f"with inputs {harmless(shown)}"
+        listed = ", ".join(f"{n.name}: {n.spec.dtype}{list(n.spec.shape)}" for n in inputs)
+        text = f"with inputs {harmless(listed)}"
         notes = textwrap.wrap(text, 111, break_long_words=False, break_on_hyphens=False)
         lines = [
             '"""A network, written as Python by megengine.traced_module.source from its graph.',
@@ -188,20 +195,20 @@ class _File:
 
     @property
     def state(self) -> OrderedDict[str, Any]:
-        found: OrderedDict[str, Any] = OrderedDict()
-        _collect(self.top, "", found)
-        return found
+        entries: OrderedDict[str, Any] = OrderedDict()
+        _collect(self.top, "", entries)
+        return entries
 
 
-def _collect(part: Part, prefix: str, found: OrderedDict[str, Any]) -> None:
+def _collect(part: Part, prefix: str, entries: OrderedDict[str, Any]) -> None:
     """Add the entries of `Module.state_dict` of the generated object; a tensor that a module holds twice has one."""
     for name, child in _held(part, prefix, set()):
         if isinstance(child, TensorPart):
-            found[name] = Module()._saved(child.value)
+            entries[name] = Module()._saved(child.value)
         elif isinstance(child, LayerPart):
-            child.value.state_dict(found, f"{name}.")
+            child.value.state_dict(entries, f"{name}.")
         else:
-            _collect(child, f"{name}.", found)
+            _collect(child, f"{name}.", entries)
 
 
 def _held(part: Part, prefix: str, seen: set[int]) -> Iterator[tuple[str, Part]]:
@@ -213,13 +220,3 @@ def _held(part: Part, prefix: str, seen: set[int]) -> Iterator[tuple[str, Part]]
         elif id(child.value) not in seen:
             seen.add(id(child.value))
             yield prefix + name, child
-
-
-def _imports(body: str, imports: Imports) -> str:
-    used = set(re.findall(r"(?<![\w.\"'])([A-Za-z]\w*)(?=[.(,)])", body))
-    ours = [line for name, line in _USED.items() if name in used]
-    for line in ours:
-        if line.startswith("from "):
-            _, module, _, name = line.split(" ")
-            imports.of(module, name)
-    return "\n".join([line for line in ours if line.startswith("import ")] + imports.lines())

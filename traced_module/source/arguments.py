@@ -42,12 +42,12 @@ def varying(entries: Entries) -> list[Entry]:
 
 def _bound(signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Entry]:
     if signature is not None:
-        plainly = without_self(signature)
+        plain_signature = without_self(signature)
         with suppress(TypeError):  # the call was edited since: its arguments are taken by position
-            bound = plainly.bind(*args, **kwargs)
+            bound = plain_signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            found = plainly.parameters
-            return [Entry(n, found[n].kind, v, found[n].default) for n, v in bound.arguments.items()]
+            parameters = plain_signature.parameters
+            return [Entry(n, parameters[n].kind, v, parameters[n].default) for n, v in bound.arguments.items()]
     names = [value.name if isinstance(value, Node) else f"args_{i}" for i, value in enumerate(args)]
     places = [Entry(name, KINDS.POSITIONAL_OR_KEYWORD, v) for name, v in zip(names, args, strict=True)]
     return [*places, *(Entry(k, KINDS.KEYWORD_ONLY, v) for k, v in kwargs.items())]

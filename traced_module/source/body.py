@@ -56,7 +56,7 @@ class Imports:
 
     def __init__(self) -> None:
         self.names = Names()
-        self._given: dict[tuple[str, str], str] = {}
+        self._known: dict[tuple[str, str], str] = {}
 
     def of(self, module: str, name: str) -> str:
         """The name under which `name` of a module is known. Raises GraphError if it cannot be imported."""
@@ -66,18 +66,18 @@ class Imports:
                 f"{module}.{name} cannot be imported by a generated file; define it at the top level of a module "
                 "that can be imported"
             )
-        if (module, outer) not in self._given:
+        if (module, outer) not in self._known:
             ours = outer in RESERVED and module.startswith("megengine")  # reserved for this import
-            self._given[module, outer] = outer if ours else self.names.give(outer)
-        known = self._given[module, outer]
+            self._known[module, outer] = outer if ours else self.names.give(outer)
+        known = self._known[module, outer]
         return f"{known}.{inner}" if inner else known
 
     def lines(self) -> list[str]:
-        found: dict[str, list[str]] = {}
-        for (module, name), known in sorted(self._given.items()):
-            found.setdefault(module, []).append(name if known == name else f"{name} as {known}")
+        of_module: dict[str, list[str]] = {}
+        for (module, name), known in sorted(self._known.items()):
+            of_module.setdefault(module, []).append(name if known == name else f"{name} as {known}")
         lines = []
-        for module, names in found.items():
+        for module, names in of_module.items():
             line = f"from {module} import {', '.join(names)}"
             broken = [f"from {module} import (", *(f"{INDENT}{n}," for n in names), ")"]
             lines += [line] if len(line) <= WIDTH else broken
@@ -275,10 +275,10 @@ class Body:
     def _arguments(self, expr: Call, *, skip: int = 0) -> Iterator[Code]:
         """Arguments behind the first `skip` ones, without those equal to their defaults."""
         try:
-            found = list(written_of(expr.signature, expr.signature.bind(*expr.args, **expr.kwargs).arguments))
+            labelled = list(written_of(expr.signature, expr.signature.bind(*expr.args, **expr.kwargs).arguments))
         except TypeError:
-            found = [*(("", v) for v in expr.args), *expr.kwargs.items()]
-        return (self._passed(label, value) for label, value in found[skip:])
+            labelled = [*(("", v) for v in expr.args), *expr.kwargs.items()]
+        return (self._passed(label, value) for label, value in labelled[skip:])
 
     def _index(self, key: Any) -> str:
         items = key if type(key) is tuple and key else (key,)
@@ -320,8 +320,8 @@ def _symbol(name: str) -> tuple[str, bool]:
         return COMPARED[name], False
     if name in BINARY:
         return BINARY[name], False
-    found = BINARY.get(name[1:], "")
-    return found, bool(found) and name[0] == "r"
+    symbol = BINARY.get(name[1:], "")
+    return symbol, bool(symbol) and name[0] == "r"
 
 
 def written_of(signature: inspect.Signature, arguments: dict[str, Any]) -> Iterator[tuple[str, Any]]:

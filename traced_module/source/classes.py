@@ -113,7 +113,7 @@ class Classes:
 
     def _plan(self, members: list[ModulePart]) -> None:
         plan = ClassPlan(self.names.give(self._wanted_name(members[0])), members)
-        rows = [[(n, *found) for n, c in m.entries.items() for found in self._slots(c)] for m in members]
+        rows = [[(n, *slot_of) for n, c in m.entries.items() for slot_of in self._slots(c)] for m in members]
         known: dict[tuple[str, ...], str] = {}
         names = Names()
         for column in zip(*rows, strict=True):
@@ -155,13 +155,13 @@ class Classes:
             slots = self.of[id(part)].values[id(part)]
             arguments = [_argument(s.hint, s.value, sources[id(part), s.hint], s.positional) for s in slots]
             return called(self.of[id(part)].name, arguments)
-        made = {n: self.make(c, sources) for n, c in part.entries.items()}
+        entries = {n: self.make(c, sources) for n, c in part.entries.items()}
         if isinstance(part, ModulePart):
-            return called("M.Sequential", made.values() if part.numbered else [mapping(made)])
+            return called("M.Sequential", entries.values() if part.numbered else [mapping(entries)])
         assert isinstance(part, HolderPart)
         if part.kind is list:
-            return Group("", "[", tuple(made.values()), "]")
-        return "M.Module()" if part.kind is not dict else mapping(made)
+            return Group("", "[", tuple(entries.values()), "]")
+        return "M.Module()" if part.kind is not dict else mapping(entries)
 
     def _constructed(self, made: Made, part: Part, sources: Sources) -> Code:
         """The call that makes a layer, which is a part or inside of one."""
@@ -267,14 +267,14 @@ def _text(slot: Slot, module: ModulePart) -> str:
 
 def modules_of(top: Part) -> list[ModulePart]:
     """The modules of a part, each once, outermost first."""
-    found: dict[int, Part] = {}
+    parts: dict[int, Part] = {}
     todo = [top]
     while todo:
         at = todo.pop()
-        if id(at) not in found:
-            found[id(at)] = at
+        if id(at) not in parts:
+            parts[id(at)] = at
             todo += reversed(at.entries.values())
-    return [part for part in found.values() if isinstance(part, ModulePart)]
+    return [part for part in parts.values() if isinstance(part, ModulePart)]
 
 
 def _by_height(modules: list[ModulePart]) -> list[list[ModulePart]]:
@@ -287,10 +287,10 @@ def _by_height(modules: list[ModulePart]) -> list[list[ModulePart]]:
             heights[id(part)] = below + isinstance(part, ModulePart)
         return heights[id(part)]
 
-    found: dict[int, list[ModulePart]] = {}
+    levels: dict[int, list[ModulePart]] = {}
     for module in modules:
-        found.setdefault(height(module), []).append(module)
-    return [found[level] for level in sorted(found)]
+        levels.setdefault(height(module), []).append(module)
+    return [levels[level] for level in sorted(levels)]
 
 
 def _paths(members: list[ModulePart]) -> str:

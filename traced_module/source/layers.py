@@ -1,4 +1,4 @@
-"""Layers as calls of their constructors: the arguments come from attributes, and the layer is made again as a test."""
+"""Layers as calls of their constructors: the arguments come from attributes; making the layer again tests them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Made:
 
 def _constructor_parameters(kind: type) -> dict[str, inspect.Parameter]:
     """Parameters of a constructor; those that it passes on as *args come from its base classes."""
-    found: dict[str, inspect.Parameter] = {}
+    parameters: dict[str, inspect.Parameter] = {}
     for cls in kind.__mro__:
         if cls is Module or "__init__" not in vars(cls):
             continue
@@ -49,11 +49,11 @@ def _constructor_parameters(kind: type) -> dict[str, inspect.Parameter]:
             if parameter.kind is parameter.VAR_POSITIONAL:
                 passes_on = True
             elif parameter.kind is not parameter.VAR_KEYWORD:
-                found.setdefault(parameter.name, parameter)
+                parameters.setdefault(parameter.name, parameter)
         if not passes_on:
             break
-    found.pop("name", None)
-    return found
+    parameters.pop("name", None)
+    return parameters
 
 
 def _value_of(layer: Any, parameter: inspect.Parameter) -> Any:
@@ -73,19 +73,19 @@ def _arguments(layer: Any, parameters: Mapping[str, inspect.Parameter], where: s
     inner = [v for v in object.__getattribute__(layer, "__dict__").values() if isinstance(v, Module)]
     # of its own layers first those with more of the parameters (in ConvBn2d, the convolution)
     inner.sort(key=lambda m: -len(parameters.keys() & object.__getattribute__(m, "__dict__").keys()))
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name, parameter in parameters.items():
         known = [v for part in (layer, *inner) if (v := _value_of(part, parameter)) is not _MISSING]
         if known:
-            found[name] = known[0]
+            arguments[name] = known[0]
         elif parameter.default is not parameter.empty:
-            found[name] = parameter.default
+            arguments[name] = parameter.default
         else:
             raise GraphError(
                 f"{where}: a {type(layer).__name__} cannot be written as Python: nothing tells what its constructor "
                 f"was given for {name!r}; keep it as an attribute of that name"
             )
-    return found
+    return arguments
 
 
 def _shorter(value: Any, default: Any) -> Any:
@@ -136,9 +136,9 @@ class Layers:
         self, layer: Any, fresh: Any, path: tuple[str, ...], where: str
     ) -> Iterator[tuple[tuple[str, ...], Any]]:
         """What has to be set on a newly made layer. Attributes that its class does not set are left out."""
-        made = entries(fresh)
+        fresh_entries = entries(fresh)
         for name, value in entries(layer).items():
-            here, new = (*path, name), made.get(name, _MISSING)
+            here, new = (*path, name), fresh_entries.get(name, _MISSING)
             if isinstance(value, Tensor):
                 if not _alike(value, new):
                     yield here, value

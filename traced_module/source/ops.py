@@ -73,13 +73,13 @@ def _does_the_same(expr: Apply, function: Callable[..., Tensor]) -> bool:
         graph = record(function, [n.spec for n in expr.inputs])
     except (MegEngineError, TypeError, ValueError, AttributeError):
         return False
-    made = [e for e in graph.exprs() if not isinstance(e, Input)]
+    ops = [e for e in graph.exprs() if not isinstance(e, Input)]
     return (
-        len(made) == 1
-        and isinstance(made[0], Apply)
-        and made[0].op == expr.op
-        and dict(made[0].attrs) == dict(expr.attrs)
-        and list(map(id, made[0].inputs)) == list(map(id, graph.inputs))
-        and [n.spec for n in made[0].outputs] == [n.spec for n in expr.outputs]
-        and list(map(id, graph.outputs)) == list(map(id, made[0].outputs))
+        len(ops) == 1
+        and isinstance(ops[0], Apply)
+        and ops[0].op == expr.op
+        and dict(ops[0].attrs) == dict(expr.attrs)
+        and list(map(id, ops[0].inputs)) == list(map(id, graph.inputs))
+        and [n.spec for n in ops[0].outputs] == [n.spec for n in expr.outputs]
+        and list(map(id, graph.outputs)) == list(map(id, ops[0].outputs))
     )

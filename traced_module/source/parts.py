@@ -112,9 +112,9 @@ class Parts:
         self._first: dict[int, Path] = {}  # module or tensor -> its first path
         for graph in top.graphs:
             self._enter(top, graph)
-        made = self.part(top, ())
-        assert isinstance(made, ModulePart)
-        self.top: ModulePart = made
+        part = self.part(top, ())
+        assert isinstance(part, ModulePart)
+        self.top: ModulePart = part
         self._share(self.top, ())
 
     # ------------------------------------------------------------ what is used
@@ -150,8 +150,8 @@ class Parts:
         if id(value) in self._open:
             raise GraphError(f"{'.'.join(path)}: a module that holds itself cannot be written as Python")
         self._open.add(id(value))
-        made = self.made[id(value)] = self._part(value, path)
-        return made
+        part = self.made[id(value)] = self._part(value, path)
+        return part
 
     def _part(self, value: Any, path: Path) -> Part:
         where = ".".join(path) or "the module"
@@ -172,16 +172,16 @@ class Parts:
         graphs = self.entered.get(id(value))
         if graphs is None:
             return HolderPart(path, value, children)
-        made = ModulePart(path, value, children, graphs)
-        for name in made.entries:
+        part = ModulePart(path, value, children, graphs)
+        for name in part.entries:
             if hasattr(Module, name) or name in Module().__dict__ or name.startswith(("_forward_", "__")):
                 raise GraphError(
                     f"{where} has an attribute {name!r}, which modules use themselves; rename it to write the module "
                     "as Python"
                 )
-        made.sequential = _is_chain(made, value)
-        self._constants(made)
-        return made
+        part.sequential = _is_chain(part, value)
+        self._constants(part)
+        return part
 
     def _constants(self, part: ModulePart) -> None:
         """Constants of the graphs become buffers of the module."""
@@ -225,9 +225,9 @@ class Parts:
             at = at.entries[a]
             if isinstance(at, ModulePart) and not at.sequential:
                 owner, depth = at, i + 1
-        found = (path[depth:], first[depth:])
-        if found not in owner.aliases:
-            owner.aliases.append(found)
+        alias = (path[depth:], first[depth:])
+        if alias not in owner.aliases:
+            owner.aliases.append(alias)
         return True
 
 

@@ -134,8 +134,8 @@ def quoted(text: str) -> str:
     """A string literal; what is not printable is escaped."""
     mark = "'" if '"' in text and "'" not in text else '"'
     escaped = text.replace("\\", "\\\\").replace(mark, f"\\{mark}")
-    shown = (c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in escaped)
-    return f"{mark}{''.join(shown)}{mark}"
+    characters = (c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in escaped)
+    return f"{mark}{''.join(characters)}{mark}"
 
 
 def _number(value: Any) -> str:
@@ -170,10 +170,10 @@ def literal(value: Any, special: Callable[[Any], Code | None] = lambda value: No
 
     Raises GraphError for a value of a kind that has no literal.
     """
-    found = special(value)
-    found = _simple(value) if found is None else found
-    if found is not None:
-        return found
+    code = special(value)
+    code = _simple(value) if code is None else code
+    if code is not None:
+        return code
     if type(value) in (tuple, list):
         opener, closer = "()" if type(value) is tuple else "[]"
         return Group("", opener, tuple(literal(v, special) for v in value), closer)
