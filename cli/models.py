@@ -105,7 +105,16 @@ def load_calls(source: str, shapes: tuple[tuple[str, tuple], ...] = ()) -> Trace
     if not path.is_file():
         raise FileFormatError(f"model {source!r}: no such file{nearest(path.name, _models_beside(path))}")
     if path.suffix == ".onnx":
-        return _from_onnx(path, by_name)
+        try:
+            return onnx.load(path, by_name[""] if list(by_name) == [""] else by_name or None)
+        except OpenShapeError as error:
+            sizes = error.shape.replace(" ", "").replace("?", "224") or "1,3,224,224"
+            raise FileFormatError(
+                f"the input {error.name!r} has the open shape ({error.shape}); give it, for example with "
+                f"--input-shape {shlex.quote(f'{error.name}={sizes}')}"
+            ) from error
+        except (OptionError, ShapeError) as error:
+            raise type(error)(str(error).replace("input_shapes:", "--input-shape:", 1)) from error
     if path.suffix == ".tm":
         return load_tm(path)
     return files.load(path)
@@ -117,20 +126,6 @@ def _models_beside(path: Path) -> list[str]:
         return [one.name for one in path.parent.iterdir() if one.suffix in SUFFIXES]
     except OSError:
         return []
-
-
-def _from_onnx(path: Path, shapes: Shapes) -> TracedModule:
-    """The model; errors about its shapes name the options of the command line."""
-    try:
-        return onnx.load(path, shapes[""] if list(shapes) == [""] else shapes or None)
-    except OpenShapeError as error:
-        sizes = error.shape.replace(" ", "").replace("?", "224") or "1,3,224,224"
-        raise FileFormatError(
-            f"the input {error.name!r} has the open shape ({error.shape}); give it, for example with "
-            f"--input-shape {shlex.quote(f'{error.name}={sizes}')}"
-        ) from error
-    except (OptionError, ShapeError) as error:
-        raise type(error)(str(error).replace("input_shapes:", "--input-shape:", 1)) from error
 
 
 def _from_function(source: str, shapes: Shapes) -> TracedModule:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -226,15 +225,6 @@ def load_function(source: str) -> Callable[..., Any]:
     path = Path(file)
     if not path.is_file():
         raise OptionError(f"{source!r}: no such file {file!r}")
-    module = _module(path)
-    function = getattr(module, name, None)
-    if not callable(function):
-        candidates = [key for key, value in vars(module).items() if callable(value)]
-        raise OptionError(f"{source!r}: {path.name} has no function {name!r}{nearest(name, candidates)}")
-    return function
-
-
-def _module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"mge_user_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise OptionError(f"{path}: not a Python file")
@@ -247,4 +237,8 @@ def _module(path: Path) -> ModuleType:
         raise OptionError(f"{path}: {type(error).__name__} while loading it: {error}") from error
     finally:
         sys.path.pop(0)
-    return module
+    function = getattr(module, name, None)
+    if not callable(function):
+        candidates = [key for key, value in vars(module).items() if callable(value)]
+        raise OptionError(f"{source!r}: {path.name} has no function {name!r}{nearest(name, candidates)}")
+    return function

@@ -84,10 +84,10 @@ class _Running:
     left: dict[int, int]  # uses of each value that are still to come
     at: Expr | None = None
 
-    def keep(self, expr: Expr, made: Iterable[Any]) -> None:
+    def keep(self, expr: Expr, results: Iterable[Any]) -> None:
         """An expression has given its values; those that nothing needs any more are dropped."""
         values, left = self.values, self.left
-        for node, x in zip(expr.outputs, made, strict=False):
+        for node, x in zip(expr.outputs, results, strict=False):
             values[id(node)] = x
         for n in expr.inputs:
             left[id(n)] -= 1
@@ -170,10 +170,10 @@ class _Interpreter:
             return ()
         return [leaf for leaf in flatten(run_call(expr, inputs))[0] if isinstance(leaf, Tensor)]
 
-    def _all_seen(self, expr: Expr, made: Sequence[Any]) -> Sequence[Any]:
+    def _all_seen(self, expr: Expr, results: Sequence[Any]) -> Sequence[Any]:
         if self.on_value is None:
-            return made
-        both = zip(expr.outputs, made, strict=False)
+            return results
+        both = zip(expr.outputs, results, strict=False)
         return [x if isinstance(node, ModuleNode) else self._seen(node, x) for node, x in both]
 
     def _seen(self, node: TensorNode, x: Tensor) -> Tensor:

@@ -98,7 +98,20 @@ class Target:
     def known_attributes(self) -> set[str] | None:
         """Names that `attributes` may have; None for what is not known."""
         if self.module_class is not None:
-            return _attributes_of_class(self.module_class)
+            # derived classes count too; one that computes names has to be asked for by its own name
+            names_of_class: set[str] = set()
+            todo = [self.module_class]
+            while todo:
+                at = todo.pop()
+                todo += at.__subclasses__()
+                for base in at.__mro__[:-1]:
+                    own = {name: inspect.unwrap(v) if callable(v) else v for name, v in vars(base).items()}
+                    functions = [v for v in own.values() if isinstance(v, FunctionType)]
+                    if at is self.module_class and base is not Module and any(map(_sets_freely, functions)):
+                        return None
+                    names_of_class.update(*map(_stored, functions), own.get("__annotations__", ()))
+                    names_of_class |= {name for name, v in own.items() if not callable(v)}
+            return {name for name in names_of_class if not name.startswith("__")}
         known = set(self._operation.operands)
         for kind, name in self._operation.spellings:
             names = (
@@ -152,8 +165,8 @@ def _operations() -> dict[str, _Operation]:
             bases.setdefault(base, []).append(record)
     signs = {**BINARY, **COMPARED, "invert": "~"}  # not the minus and plus of one operand, which share their signs
     operators = {base for base in bases if f"r{base}" in bases or base in signs or base in registry}
-    made = [_operator(base, bases) for base in operators]
-    in_operators = {key for operation in made for key in operation.spellings}
+    operations = [_operator(base, bases) for base in operators]
+    in_operators = {key for operation in operations for key in operation.spellings}
     groups: dict[str, dict[Callee, bool]] = {}
     for qualified, record in public_functions.items():
         keys = [("function", qualified), *(("method", name) for name in record.methods)]
@@ -163,8 +176,8 @@ def _operations() -> dict[str, _Operation]:
     for name, spellings in groups.items():
         if name in registry and name not in OTHER_ORDER:
             spellings["op", name] = False
-        made.append(_Operation(name, spellings))
-    return {name: operation for operation in made for name in _names(operation, signs)}
+        operations.append(_Operation(name, spellings))
+    return {name: operation for operation in operations for name in _names(operation, signs)}
 
 
 def _names(operation: _Operation, signs: Mapping[str, str]) -> Iterable[str]:
@@ -223,29 +236,9 @@ def _parameters(kind: str, name: str) -> tuple[str, ...] | None:
     """Names of a function's or method's parameters; None where any name will do."""
     record = public_functions.get(name)
     function = getattr(Tensor, name) if kind == "method" else record.function if record else wrapped_functions.get(name)
-    found = {} if function is None else signature_of(function).parameters
-    known = function is not None and not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in found.values())
-    return tuple(found) if known else None
-
-
-def _attributes_of_class(kind: type) -> set[str] | None:
-    """Attributes that a class of modules, or one derived from it, has; None where that is not known.
-
-    A derived class that computes names has to be asked for by its own name.
-    """
-    found: set[str] = set()
-    todo = [kind]
-    while todo:
-        at = todo.pop()
-        todo += at.__subclasses__()
-        for base in at.__mro__[:-1]:
-            own = {name: inspect.unwrap(v) if callable(v) else v for name, v in vars(base).items()}
-            functions = [v for v in own.values() if isinstance(v, FunctionType)]
-            if at is kind and base is not Module and any(map(_sets_freely, functions)):
-                return None
-            found.update(*map(_stored, functions), own.get("__annotations__", ()))
-            found |= {name for name, v in own.items() if not callable(v)}
-    return {name for name in found if not name.startswith("__")}
+    parameters = {} if function is None else signature_of(function).parameters
+    known = function is not None and not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    return tuple(parameters) if known else None
 
 
 def _sets_freely(function: FunctionType) -> bool:

@@ -103,32 +103,29 @@ class TracedModule(GraphOwner):
         """
         if not self.watch_points and not self.end_points:
             return self.run(inputs, kwargs=kwargs)
-        return self._watched_run(inputs, kwargs)
-
-    def _only_runs_its_graph(self) -> bool:
-        """True if a call does nothing but run a graph: no points, no hooks, no forward of a subclass."""
-        plain = not (self.watch_points or self.end_points or self._forward_hooks or self._forward_pre_hooks)
-        return plain and type(self).forward is TracedModule.forward
-
-    def _watched_run(self, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         self.watch_node_value = {}
         wanted = {id(n): n for n in self.end_points}
-        found: dict[int, Tensor] = {}
+        ends: dict[int, Tensor] = {}
         watched = {id(n) for n in self.watch_points}
 
         def on_value(node: Any, value: Tensor) -> None:
             if id(node) in watched:
                 self.watch_node_value[node] = value
             if id(node) in wanted:
-                found[id(node)] = value
-                if len(found) == len(wanted):
+                ends[id(node)] = value
+                if len(ends) == len(wanted):
                     raise _EndReached
 
         try:
             result = self.run(inputs, on_value, kwargs=kwargs)
         except _EndReached:
-            return [found[id(n)] for n in self.end_points]
+            return [ends[id(n)] for n in self.end_points]
         return result
+
+    def _only_runs_its_graph(self) -> bool:
+        """True if a call does nothing but run a graph: no points, no hooks, no forward of a subclass."""
+        plain = not (self.watch_points or self.end_points or self._forward_hooks or self._forward_pre_hooks)
+        return plain and type(self).forward is TracedModule.forward
 
     def set_watch_points(self, nodes: Any) -> None:
         """Keep the values of these nodes in `watch_node_value` at each run.
@@ -223,9 +220,9 @@ class TracedModule(GraphOwner):
     def _cloned(self, copier: Copier | None) -> TracedModule:
         """A clone with the layers and tensors that a copier makes; without one they are shared."""
         with collection_paused():
-            made = self._copies(copier)
-            own_history([g for m in made.values() for g in m._graphs.values()])
-        return made[id(self)]
+            copies = self._copies(copier)
+            own_history([g for m in copies.values() for g in m._graphs.values()])
+        return copies[id(self)]
 
     def _copies(self, copier: Copier | None, *, graphs: bool = True) -> dict[int, TracedModule]:
         """Copies of the module and of those below it, by their ids, the module's own first.
@@ -233,28 +230,32 @@ class TracedModule(GraphOwner):
         Layers and tensors are copied by the copier, or shared. `graphs` says whether its own graphs are copied; those
         of the others always are.
         """
-        found: dict[int, TracedModule] = {}
+        modules: dict[int, TracedModule] = {}
         todo = [self]
         while todo:
             at = todo.pop()
-            if id(at) not in found:
-                found[id(at)] = at
+            if id(at) not in modules:
+                modules[id(at)] = at
                 below = object.__getattribute__(at, "__dict__").values()
                 todo += [v for v in reversed(below) if isinstance(v, TracedModule)]
-        made: dict[int, TracedModule] = {key: object.__new__(TracedModule) for key in found}
-        for key, new in made.items():
-            state = object.__getattribute__(found[key], "__dict__")
+        copies: dict[int, TracedModule] = {key: object.__new__(TracedModule) for key in modules}
+        for key, new in copies.items():
+            state = object.__getattribute__(modules[key], "__dict__")
             own: dict[str, Any] = {
-                name: made[id(value)] if id(value) in made else copier.of(value) if copier and holds(value) else value
+                name: copies[id(value)]
+                if id(value) in copies
+                else copier.of(value)
+                if copier and holds(value)
+                else value
                 for name, value in state.items()
             }
             own.update(_graphs={}, watch_points=[], end_points=[], watch_node_value={})
             own.update({name: state[name].copy() for name in ("_forward_hooks", "_forward_pre_hooks")})
             object.__getattribute__(new, "__dict__").update(own)
-            for arguments, graph in state["_graphs"].items() if graphs or new is not made[id(self)] else ():
+            for arguments, graph in state["_graphs"].items() if graphs or new is not copies[id(self)] else ():
                 own["_graphs"][arguments] = other = copied(graph, copier)
                 other._owner = new if graph.owner is not None else None
-        return made
+        return copies
 
     def flatten(self) -> TracedModule:
         """A traced module of one graph in which every call of a submodule that has a graph is replaced by its body.

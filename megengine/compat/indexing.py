@@ -133,18 +133,10 @@ _WRITES: dict[str, tuple[str, Callable[..., Key], Callable[[Tensor, Key, Tensor]
 }
 
 
-def _reading(key: Callable[..., Key], read: Callable[[Tensor, Key], Tensor]) -> Callable[..., Tensor]:
-    return lambda op, x, *positions: read(x, key(op, x, positions))
-
-
-def _writing(key: Callable[..., Key], write: Callable[[Tensor, Key, Tensor], Tensor]) -> Callable[..., Tensor]:
-    return lambda op, x, value, *positions: write(x, key(op, x, positions), value)
-
-
 for _name, (_doc, _place, _read) in _READS.items():
-    declare(_name, _doc, _reading(_place, _read), {"items": ()})
+    declare(_name, _doc, lambda op, x, *at, key=_place, read=_read: read(x, key(op, x, at)), {"items": ()})
 for _name, (_doc, _place, _write) in _WRITES.items():
-    declare(_name, _doc, _writing(_place, _write), {"items": ()})
+    declare(_name, _doc, lambda op, x, v, *at, key=_place, write=_write: write(x, key(op, x, at), v), {"items": ()})
 
 
 @op_class(axis=0, ndim=0)

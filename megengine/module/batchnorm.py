@@ -65,10 +65,6 @@ class _BatchNorm(Module):
         picture = inp
         while picture.ndim < 4:
             picture = F.expand_dims(picture, -1)
-        out = self._normalize(picture)
-        return out if ndim == 4 else F.squeeze(out, tuple(range(ndim, 4)))
-
-    def _normalize(self, picture: Tensor) -> Tensor:
         if self.track_running_stats and not self._track_running_stats_saved:
             raise OptionError(
                 f"{type(self).__name__}: track_running_stats was False when the layer was made, so it has no running "
@@ -79,7 +75,7 @@ class _BatchNorm(Module):
         weight, bias = self.weight, self.bias
         if self.freeze and weight is not None and bias is not None:  # frozen layers get no gradients
             weight, bias = weight.detach(), bias.detach()
-        return F.batch_norm(
+        out = F.batch_norm(
             picture,
             *running,
             weight,
@@ -88,6 +84,7 @@ class _BatchNorm(Module):
             momentum=self.momentum,
             eps=self.eps,
         )
+        return out if ndim == 4 else F.squeeze(out, tuple(range(ndim, 4)))
 
     def _saved(self, tensor: Tensor) -> np.ndarray:
         # NOTE: MegEngine's state dicts hold vectors here, although the tensors are (1,C,1,1).

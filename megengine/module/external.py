@@ -10,6 +10,8 @@ from megengine.module.module import Module
 
 
 class _Refused(Module):
+    """Refused: raises OptionError."""
+
     _engine = ""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -20,34 +22,13 @@ class _Refused(Module):
         refuse(self._engine)
 
 
-class TensorrtRuntimeSubgraph(_Refused):
-    """Refused: raises OptionError."""
-
-    _engine = "TensorRT"
+def _refused(name: str, engine: str) -> type[Module]:
+    return type(name, (_Refused,), {"__doc__": _Refused.__doc__, "__module__": __name__, "_engine": engine})
 
 
-class CambriconRuntimeSubgraph(_Refused):
-    """Refused: raises OptionError."""
-
-    _engine = "Cambricon"
-
-
-class AtlasRuntimeSubgraph(_Refused):
-    """Refused: raises OptionError."""
-
-    _engine = "Atlas"
-
-
-class MagicMindRuntimeSubgraph(_Refused):
-    """Refused: raises OptionError."""
-
-    _engine = "MagicMind"
-
-
-class ExternOprSubgraph(_Refused):
-    """Refused: raises OptionError."""
-
-    _engine = "external loader"
-
-
+TensorrtRuntimeSubgraph = _refused("TensorrtRuntimeSubgraph", "TensorRT")
+CambriconRuntimeSubgraph = _refused("CambriconRuntimeSubgraph", "Cambricon")
+AtlasRuntimeSubgraph = _refused("AtlasRuntimeSubgraph", "Atlas")
+MagicMindRuntimeSubgraph = _refused("MagicMindRuntimeSubgraph", "MagicMind")
+ExternOprSubgraph = _refused("ExternOprSubgraph", "external loader")
 __all__ = own_names(globals())

@@ -20,13 +20,6 @@ from megengine.tensor import Parameter, Tensor
 _CellWeights = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # of the input, of the state, and their biases
 
 
-def _gru_state(from_input: Tensor, from_hidden: Tensor, h: Tensor) -> Tensor:
-    """Cho et al. 2014, with the reset gate after the product, as in cuDNN and PyTorch; gates r, z, n."""
-    (xr, xz, xn), (hr, hz, hn) = F.split(from_input, 3, axis=-1), F.split(from_hidden, 3, axis=-1)
-    z, n = F.sigmoid(xz + hz), F.tanh(xn + F.sigmoid(xr + hr) * hn)
-    return n + z * (h - n)
-
-
 def _reset(layer: Module, hidden_size: int) -> None:
     limit = 1 / math.sqrt(max(hidden_size, 1))
     for parameter in layer.parameters():
@@ -101,7 +94,10 @@ class LSTMCell(RNNCellBase):
 
 
 class GRUCell(RNNCellBase):
-    """One step of a gated recurrent unit (Cho et al. 2014); gates in the order r, z, n."""
+    """One step of a gated recurrent unit (Cho et al. 2014); gates in the order r, z, n.
+
+    The reset gate comes after the product, as in cuDNN and PyTorch.
+    """
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
         super().__init__(input_size, hidden_size, bias, num_chunks=3)
@@ -109,7 +105,9 @@ class GRUCell(RNNCellBase):
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """[N, input] and the state [N, hidden] (zeros without it) -> the new state."""
         h = self._zeros(input) if hx is None else hx
-        return _gru_state(*self._shares(input, h), h)
+        (xr, xz, xn), (hr, hz, hn) = (F.split(share, 3, axis=-1) for share in self._shares(input, h))
+        z, n = F.sigmoid(xz + hz), F.tanh(xn + F.sigmoid(xr + hr) * hn)
+        return n + z * (h - n)
 
 
 class RNNBase(Module):

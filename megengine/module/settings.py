@@ -30,7 +30,7 @@ def is_handled(module: Any, name: str, value: Any, of_all: frozenset[str], layer
 
 
 def set_as_edit(module: Any, name: str, value: Any, layers: type) -> bool:
-    """As `is_heard`, for a method that stands for a change from outside: `sequential[0] = layer`."""
+    """As `is_handled`, for a method that stands for a change from outside: `sequential[0] = layer`."""
     return _is_change(module, name, value, layers) and any(listener(module, name, value) for listener in _listeners)
 
 

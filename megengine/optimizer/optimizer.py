@@ -182,7 +182,13 @@ class Optimizer:
         trained = [(p, p.grad) for p in param_group["params"] if p.grad is not None]
         param_group = {**param_group, "lr": _number(param_group["lr"])}
         for p, gradient in self._step_together(trained, param_group):
-            self._step_alone(p, gradient, param_group)
+            out = self._place(p) if p.dtype == np.float32 else None
+            w, g = p.numpy(), gradient.numpy()
+            single = _single(w)  # the arithmetic is in float32 also for half precision
+            if out is None:
+                out = np.empty(w.shape, single.dtype)
+            new = self._write_new(out, single, _single(g), self._state[p], param_group)
+            p._reset(Tensor._wrap(new.astype(w.dtype, copy=False), p.dtype, p.device))
 
     def _step_together(self, params: list[_Trained], group: Group) -> list[_Trained]:
         """Update parameters by one native call for each count of past steps. Returns those it cannot update."""
@@ -212,15 +218,6 @@ class Optimizer:
         for p, out in done:
             p._value = out
         return others
-
-    def _step_alone(self, p: Parameter, gradient: Tensor, group: Group) -> None:
-        out = self._place(p) if p.dtype == np.float32 else None
-        w, g = p.numpy(), gradient.numpy()
-        single = _single(w)  # the arithmetic is in float32 also for half precision
-        if out is None:
-            out = np.empty(w.shape, single.dtype)
-        new = self._write_new(out, single, _single(g), self._state[p], group)
-        p._reset(Tensor._wrap(new.astype(w.dtype, copy=False), p.dtype, p.device))
 
     def clear_grad(self) -> Optimizer:
         """Forget the gradients of all parameters."""
@@ -265,7 +262,15 @@ class Optimizer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take hyperparameters and state from `state_dict()`, ours or MegEngine's. On an error nothing changes."""
         name = type(self).__name__
-        theirs, arrays = _parts_of(state, f"{name}.load_state_dict")
+        call = f"{name}.load_state_dict"
+        if not isinstance(state, Mapping) or not {"param_groups", "state"} <= state.keys():
+            kind = StateDictError if isinstance(state, Mapping) else ArgumentError
+            raise kind(f"{call}: state is {shown(state)}; expected what state_dict() gave")
+        theirs, arrays = state["param_groups"], state["state"]
+        if not isinstance(theirs, (list, tuple)) or not all(isinstance(g, Mapping) and _numbered(g) for g in theirs):
+            raise ArgumentError(f"{call}: param_groups is {shown(theirs)}; expected dicts with numbered params")
+        if not isinstance(arrays, Mapping) or not all(isinstance(s, Mapping) for s in arrays.values()):
+            raise ArgumentError(f"{call}: state is {shown(arrays)}; expected a dict for each parameter")
         have, got = [len(g["params"]) for g in self.param_groups], [len(g["params"]) for g in theirs]
         if have != got:
             raise OptionError(f"{name}: the numbers of parameters in the groups are {got}; this optimizer has {have}")
@@ -296,19 +301,6 @@ class Optimizer:
                 raise ShapeError(f"{what} has shape {value.shape}; expected {shape}")
             out[name] = value.reshape(shape)
         return out
-
-
-def _parts_of(state: Any, call: str) -> tuple[Any, Any]:
-    """The groups and the arrays by number of a state dict. Raises ArgumentError or StateDictError."""
-    if not isinstance(state, Mapping) or not {"param_groups", "state"} <= state.keys():
-        kind = StateDictError if isinstance(state, Mapping) else ArgumentError
-        raise kind(f"{call}: state is {shown(state)}; expected what state_dict() gave")
-    groups, arrays = state["param_groups"], state["state"]
-    if not isinstance(groups, (list, tuple)) or not all(isinstance(g, Mapping) and _numbered(g) for g in groups):
-        raise ArgumentError(f"{call}: param_groups is {shown(groups)}; expected dicts with numbered params")
-    if not isinstance(arrays, Mapping) or not all(isinstance(s, Mapping) for s in arrays.values()):
-        raise ArgumentError(f"{call}: state is {shown(arrays)}; expected a dict for each parameter")
-    return groups, arrays
 
 
 def _numbered(group: Mapping[str, Any]) -> bool:

@@ -228,11 +228,23 @@ class _Builder:
 
     def _compute(self, expr: Apply, info: StepInfo) -> None:
         rows = self.layouts.in_rows(expr)
-        found = choices(expr, rows=rows, exact=self.exact)
-        if found is None:
-            self._python(expr, info, rows=rows)
+        choice = choices(expr, rows=rows, exact=self.exact)
+        if choice is None:
+            # the reference, or an eager kernel, called from Python
+            problem = problem_of(expr, rows=False)
+            assert problem is not None
+            constants = constants_of(expr, problem)
+            eager = family(expr.op).select(problem, constants)
+            info.kernel = "reference" if eager is None else f"python:{eager.name}"
+            info.rejected = [row for row in family(expr.op).explain(problem, step=True) if row[1] != "usable"]
+            moving = [i for i in range(len(expr.inputs)) if i not in constants]
+            reads = [self.buffer(expr.inputs[i], rows=rows) for i in moving]
+            outputs = [self.new_buffer(n.spec) for n in expr.outputs]
+            self.steps.append(_Step(info, None, reads, outputs, self._reference(expr, moving, rows=rows)))
+            for node, buffer in zip(expr.outputs, outputs, strict=True):
+                self.give(node, buffer, rows=rows)
             return
-        problem, constants, usable = found
+        problem, constants, usable = choice
         kernel = (self.tune and _fastest(usable, problem, constants)) or usable[0]
         info.rejected = [row for row in family(expr.op).explain(problem, step=True) if row[1] != "usable"]
         info.kernel = kernel.name
@@ -250,20 +262,6 @@ class _Builder:
             reads.append(outputs[0] if i == kernel.inplace_input else source)
         otherwise = self._reference(expr, range(len(expr.inputs)), rows=rows) if kernel.refuses else None
         self.steps.append(_Step(info, capsule, reads, outputs, otherwise))
-        for node, buffer in zip(expr.outputs, outputs, strict=True):
-            self.give(node, buffer, rows=rows)
-
-    def _python(self, expr: Apply, info: StepInfo, *, rows: bool) -> None:
-        problem = problem_of(expr, rows=False)
-        assert problem is not None
-        constants = constants_of(expr, problem)
-        eager = family(expr.op).select(problem, constants)
-        info.kernel = "reference" if eager is None else f"python:{eager.name}"
-        info.rejected = [row for row in family(expr.op).explain(problem, step=True) if row[1] != "usable"]
-        moving = [i for i in range(len(expr.inputs)) if i not in constants]
-        reads = [self.buffer(expr.inputs[i], rows=rows) for i in moving]
-        outputs = [self.new_buffer(n.spec) for n in expr.outputs]
-        self.steps.append(_Step(info, None, reads, outputs, self._reference(expr, moving, rows=rows)))
         for node, buffer in zip(expr.outputs, outputs, strict=True):
             self.give(node, buffer, rows=rows)
 
@@ -376,8 +374,8 @@ class Plan:
             if array.shape != node.shape:
                 raise ShapeError(f"plan: input {node.name!r} has shape {array.shape}; expected {node.shape}")
             if array.dtype != dtype and array.dtype.kind in "iu" and dtype.kind in "iu":
-                made = converted(array, dtype)  # integers of another width, where all values fit
-                array = array if made is None else made
+                exact = converted(array, dtype)  # integers of another width, where all values fit
+                array = array if exact is None else exact
             if array.dtype != dtype:
                 raise DTypeError(f"plan: input {node.name!r} is {array.dtype}; expected {dtype}; use .astype")
             arrays.append(np.ascontiguousarray(array))

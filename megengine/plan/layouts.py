@@ -67,13 +67,13 @@ def choices(expr: Apply, *, rows: bool, exact: bool) -> tuple[Problem, dict[int,
         problem = problem_of(expr, rows=lifted)
         if problem is not None:
             constants = constants_of(expr, problem)
-            found = [k for k in family(problem.op).for_plan(problem, constants) if not (exact and k.free)]
+            usable = [k for k in family(problem.op).for_plan(problem, constants) if not (exact and k.free)]
             if lifted == rows:
-                found = [k for k in found if rows or flat or not k.in_rows]
+                usable = [k for k in usable if rows or flat or not k.in_rows]
             else:
-                found = [k for k in found if k.in_rows]
-            if found:
-                return problem, constants, found
+                usable = [k for k in usable if k.in_rows]
+            if usable:
+                return problem, constants, usable
     return None
 
 

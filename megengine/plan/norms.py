@@ -50,10 +50,10 @@ def _rule(value: Pattern) -> Rule:
         x, axis = m[_X], m[variance].expr.attrs["axis"]
         axes = len(normalize_axes("norm", axis, x.spec.ndim))
         tail = x.shape[x.spec.ndim - axes :]
-        given = [f if f.shape == tail else m.constant(f.expr.value.numpy().reshape(tail), f.name) for f in factors(m)]
+        shaped = [f if f.shape == tail else m.constant(f.expr.value.numpy().reshape(tail), f.name) for f in factors(m)]
         attrs = {"axes": axes, "eps": float(m[_EPS].expr.value.numpy().item())}
         attrs |= {"centred": value is _CENTRED, "reciprocal": multiplied in m}
-        return m.apply("fused_norm", x, *given, attrs=attrs, name=m.root.name)
+        return m.apply("fused_norm", x, *shaped, attrs=attrs, name=m.root.name)
 
     return Rule("norm", pattern, build, when=fits)
 

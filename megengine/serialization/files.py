@@ -143,26 +143,22 @@ def _loaded(f: IO[bytes], map_location: Location, allow: Sequence[type], unsafe:
         return pickle.load(f)
     collect_recent()
     with collection_paused():
-        return _read(f, map_location, allow)
-
-
-def _read(f: IO[bytes], map_location: Location, allow: Sequence[type]) -> Any:
-    content = f if isinstance(f, io.BufferedReader) and f.seekable() else io.BytesIO(f.read())
-    at = content.tell()
-    head = content.read(HEAD)
-    if head.startswith(b"PK\x03\x04"):
-        return _read_archive(content, allow)
-    refuse_mge(head)
-    content.seek(at)
-    records = read_records(content)
-    if records == LEGACY_MAGIC:
-        raise FileFormatError("load: PyTorch's old format; read it with megengine.serialization.read_pth(path)")
-    name = str(records.target) if isinstance(records, Record) else ""
-    if name and name not in ROOTS:
-        late.ensure(name)
-    reader = ROOTS.get(name)
-    value = builder_of(allow, imported=True)(records) if reader is None else reader(records, allow=allow)
-    return value if map_location is None else _moved(value, map_location)
+        content = f if isinstance(f, io.BufferedReader) and f.seekable() else io.BytesIO(f.read())
+        at = content.tell()
+        head = content.read(HEAD)
+        if head.startswith(b"PK\x03\x04"):
+            return _read_archive(content, allow)
+        refuse_mge(head)
+        content.seek(at)
+        records = read_records(content)
+        if records == LEGACY_MAGIC:
+            raise FileFormatError("load: PyTorch's old format; read it with megengine.serialization.read_pth(path)")
+        name = str(records.target) if isinstance(records, Record) else ""
+        if name and name not in ROOTS:
+            late.ensure(name)
+        reader = ROOTS.get(name)
+        value = builder_of(allow, imported=True)(records) if reader is None else reader(records, allow=allow)
+        return value if map_location is None else _moved(value, map_location)
 
 
 def _read_archive(file: Any, allow: Sequence[type]) -> Any:

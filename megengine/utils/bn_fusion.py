@@ -47,7 +47,7 @@ def fold_weight_bias(
     return weight * factor.reshape(*shape), folded if beta is None else folded + beta.reshape(bn_mean.shape)
 
 
-def _fused_class(layer: Any, bn: Any, relu: Any) -> type:
+def _fused(layer: Any, bn: Any, relu: Any) -> Any:
     if type(layer) not in _FORMS or (bn is None and relu is None):
         raise OptionError(
             f"bn_fusion: no layer computes {type(layer).__name__} with bn {type(bn).__name__} and relu "
@@ -57,13 +57,16 @@ def _fused_class(layer: Any, bn: Any, relu: Any) -> type:
         if part is not None and not isinstance(part, kinds):
             raise OptionError(f"bn_fusion: got {part!r}; expected {' or '.join(k.__name__ for k in kinds)} or None")
     forms = _FORMS[type(layer)]
-    return forms[2] if bn is not None and relu is not None else forms[1] if bn is not None else forms[0]
-
-
-def _fused(layer: Any, bn: Any, relu: Any) -> Any:
-    kind = _fused_class(layer, bn, relu)
+    kind = forms[2] if bn is not None and relu is not None else forms[1] if bn is not None else forms[0]
     if bn is not None and layer.training:
-        return _with_parts(kind, layer, bn)
+        # the batch norm is still trained, so the layer keeps it
+        fused: Any = object.__new__(kind)
+        M.Module.__init__(fused)
+        name = "linear" if isinstance(layer, M.Linear) else "conv" if type(layer) is M.Conv2d else "conv_transpose2d"
+        setattr(fused, name, copy.deepcopy(layer))
+        fused.bn = copy.deepcopy(bn)
+        fused.train(layer.training)
+        return fused
     fused = copy.deepcopy(layer)
     fused.__class__ = _FORMS[type(layer)][0] if relu is not None else type(layer)
     if bn is not None:
@@ -73,17 +76,6 @@ def _fused(layer: Any, bn: Any, relu: Any) -> Any:
         )
         fused.weight = Parameter(weight)
         fused.bias = Parameter(bias.reshape(-1) if isinstance(layer, M.Linear) else bias)
-    return fused
-
-
-def _with_parts(kind: type, layer: Any, bn: Any) -> Any:
-    """The layer that keeps its batch norm, because that is still trained."""
-    fused: Any = object.__new__(kind)
-    M.Module.__init__(fused)
-    name = "linear" if isinstance(layer, M.Linear) else "conv" if type(layer) is M.Conv2d else "conv_transpose2d"
-    setattr(fused, name, copy.deepcopy(layer))
-    fused.bn = copy.deepcopy(bn)
-    fused.train(layer.training)
     return fused
 
 

@@ -68,8 +68,8 @@ class Change:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; empty fields are left out."""
-        found = {name: getattr(self, name) for name in self.__slots__}
-        kept = {name: value for name, value in found.items() if value not in (None, "", ())}
+        described = {name: getattr(self, name) for name in self.__slots__}
+        kept = {name: value for name, value in described.items() if value not in (None, "", ())}
         infinite = {k: str(v) for k, v in kept.items() if isinstance(v, float) and not math.isfinite(v)}
         return {**kept, **infinite, **({"parts": list(self.parts)} if self.parts else {})}
 

@@ -127,15 +127,15 @@ def diff(a: Model, b: Model) -> GraphDiff:
     levels = [_level(model) for model in (a, b)]
     if levels[0] != levels[1] and None not in levels:
         raise GraphError(f"diff: one is a graph of {levels[0]}, the other of {levels[1]}; `lower` the one of calls")
-    found = _Comparison()
+    comparison = _Comparison()
     with collection_paused():
         if isinstance(a, TracedModule) or isinstance(b, TracedModule):
-            found.modules(a, b)
+            comparison.modules(a, b)
         elif isinstance(a.owner, TracedModule) and isinstance(b.owner, TracedModule):
-            found.modules(a.owner, b.owner, graphs=[(a, b)])
+            comparison.modules(a.owner, b.owner, graphs=[(a, b)])
         else:
-            found.graphs("", "", [(a, b)])
-        return GraphDiff(tuple(folded(found.changes, found.matchings)), tuple(found.matchings))
+            comparison.graphs("", "", [(a, b)])
+        return GraphDiff(tuple(folded(comparison.changes, comparison.matchings)), tuple(comparison.matchings))
 
 
 def _level(model: Model) -> str | None:
@@ -164,24 +164,21 @@ class _Comparison:
             self.seen.add((id(a), id(b)))
             if a is b and graphs is None:
                 continue
-            if isinstance(a, Tensor) or isinstance(b, Tensor):
-                self._tensors(a, b, path, other)
-                continue
             parent, _, name = path.rpartition(".")
-            self.changes += module_changes(a, b, parent, name, other.rpartition(".")[2])
+            new = other.rpartition(".")[2]
+            if isinstance(a, Tensor) or isinstance(b, Tensor):
+                place: dict[str, Any] = {"element": "parameter", "where": parent, "old": name, "new": new}
+                if type(a) is not type(b):
+                    before, after = type(a).__name__, type(b).__name__
+                    self.changes.append(Change(kind="changed", what="class", **place, before=before, after=after))
+                if isinstance(a, Tensor) and isinstance(b, Tensor):
+                    self.changes += [Change(kind="changed", **place, **change) for change in tensor_changes(a, b)]
+                continue
+            self.changes += module_changes(a, b, parent, name, new)
             below = self._children(a, b, path, other)
             if isinstance(a, TracedModule) and isinstance(b, TracedModule):
                 self.graphs(path, other, self._graph_pairs(a, b, path) if graphs is None else graphs)
             todo += [(*names, x, y, None) for names, x, y in reversed(below)]
-
-    def _tensors(self, a: Any, b: Any, path: str, other: str) -> None:
-        parent, _, name = path.rpartition(".")
-        place: dict[str, Any] = {"element": "parameter", "where": parent, "old": name, "new": other.rpartition(".")[2]}
-        if type(a) is not type(b):
-            before, after = type(a).__name__, type(b).__name__
-            self.changes.append(Change(kind="changed", what="class", **place, before=before, after=after))
-        if isinstance(a, Tensor) and isinstance(b, Tensor):
-            self.changes += [Change(kind="changed", **place, **change) for change in tensor_changes(a, b)]
 
     def _children(self, a: Any, b: Any, path: str, other: str) -> list[tuple[tuple[str, str], Any, Any]]:
         """Submodules and tensors of both, by name; those of one side only are reported."""

@@ -78,8 +78,8 @@ class _Picture:
     def edges(self) -> dict[tuple[_Key, _Key], tuple[str, bool]]:
         """(from, to) -> (colour, dashed): kept, new, and gone ones."""
         was, now = (self._edges(side) for side in "ab")
-        found = {pair: (FAINT if pair in was else _GREEN.stroke, False) for pair in now}
-        return found | {pair: (_RED.stroke, True) for pair in was if pair not in now}
+        kept = {pair: (FAINT if pair in was else _GREEN.stroke, False) for pair in now}
+        return kept | {pair: (_RED.stroke, True) for pair in was if pair not in now}
 
     def _edges(self, side: str) -> dict[tuple[_Key, _Key], None]:
         exprs = shown((self.m.b if side == "b" else self.m.a).graph)
@@ -88,20 +88,17 @@ class _Picture:
 
     def look(self, side: str, expr: Expr) -> tuple[Colour, list[str]]:
         """The colour of the most important change of an expression, and a line for each of its changes."""
-        changes = self._changes(side, expr)
+        # changes of the expression, of the constants it uses, and of the layer it calls
+        notes = [c for n in expr.outputs for c in self.notes.get((side, n.name), ())]
+        for node in expr.inputs:
+            if isinstance(node.expr, (Constant, GetAttr)):
+                of_node = self.notes.get((side, node.name), ())
+                # a constant that is added or removed changes the call that uses it
+                notes += [replace(c, kind="changed") if c.kind in ("added", "removed") else c for c in of_node]
+        if is_call_module(expr) and isinstance(expr.inputs[0].expr, GetAttr):
+            full = joined(self.where, expr.inputs[0].expr.name)
+            notes += [c for at, c in self.paths if at == full or at.startswith(full + ".")]
+        changes = list(dict.fromkeys(notes))
         kinds = {change.kind for change in changes}
         colour = next((colour for kind, colour in COLOURS.items() if kind in kinds), _PLAIN)
         return colour, [f"{change.kind}: {sentence(change)}" for change in changes]
-
-    def _changes(self, side: str, expr: Expr) -> list[Change]:
-        """Changes of an expression, of the constants it uses, and of the layer it calls."""
-        found = [c for n in expr.outputs for c in self.notes.get((side, n.name), ())]
-        for node in expr.inputs:
-            if isinstance(node.expr, (Constant, GetAttr)):
-                changes = self.notes.get((side, node.name), ())
-                # a constant that is added or removed changes the call that uses it
-                found += [replace(c, kind="changed") if c.kind in ("added", "removed") else c for c in changes]
-        if is_call_module(expr) and isinstance(expr.inputs[0].expr, GetAttr):
-            full = joined(self.where, expr.inputs[0].expr.name)
-            found += [c for at, c in self.paths if at == full or at.startswith(full + ".")]
-        return list(dict.fromkeys(found))

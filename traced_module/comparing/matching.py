@@ -61,10 +61,10 @@ class Side:
     def numbers(self, table: Table, *, strict: bool) -> list[tuple[int, int]]:
         """(from what, for what) each expression is computed, as numbers that two graphs share through `table`."""
         labels = [self.label(i, strict=strict) for i in range(len(self.exprs))]
-        made: list[int] = []
+        numbers: list[int] = []
         for label, expr, makers in zip(labels, self.exprs, self.makers, strict=True):
-            operands = tuple((made[m], result_index(n)) for m, n in zip(makers, expr.inputs, strict=True))
-            made.append(table.setdefault(("made", label, operands), len(table)))
+            operands = tuple((numbers[m], result_index(n)) for m, n in zip(makers, expr.inputs, strict=True))
+            numbers.append(table.setdefault(("made", label, operands), len(table)))
         returned: dict[int, list[int]] = {}
         for place, node in enumerate(self.graph.outputs):
             returned.setdefault(self.index[id(node.expr)], []).append(place)
@@ -72,7 +72,7 @@ class Side:
         for i in reversed(range(len(self.exprs))):
             users = tuple(sorted((used[user], place, which) for user, place, which in self.users[i]))
             used[i] = table.setdefault(("used", labels[i], users, tuple(returned.get(i, ()))), len(table))
-        return list(zip(made, used, strict=True))
+        return list(zip(numbers, used, strict=True))
 
 
 def result_index(node: Any) -> int:
@@ -165,8 +165,8 @@ class Matching:
             if self.to_a[j] < 0:
                 waiting.setdefault(key_b(j), deque()).append(j)
         for i in left:
-            if self.to_b[i] < 0 and (found := waiting.get(key_a(i))):
-                self.pair(i, found.popleft())
+            if self.to_b[i] < 0 and (partners := waiting.get(key_a(i))):
+                self.pair(i, partners.popleft())
 
     def by_name(self) -> None:
         """Pair expressions of equal name and callee."""
@@ -194,15 +194,15 @@ class Matching:
         for user, place, which in self.b.users[j]:
             if self.to_a[user] < 0 and not isinstance(self.b.exprs[user], GetAttr):  # these are paired by their paths
                 waiting.setdefault((place, which, self.b.callees[user]), deque()).append(user)
-        made = []
+        pairs = []
         for user, place, which in self.a.users[i] if waiting else ():
-            found = waiting.get((place, which, self.a.callees[user]))
-            while self.to_b[user] < 0 and found:
-                other = found.popleft()
+            candidates = waiting.get((place, which, self.a.callees[user]))
+            while self.to_b[user] < 0 and candidates:
+                other = candidates.popleft()
                 if self.to_a[other] < 0:
                     self.pair(user, other)
-                    made.append((user, other))
-        return made
+                    pairs.append((user, other))
+        return pairs
 
 
 ORDERS = (
@@ -225,20 +225,20 @@ def best_matching(a: InternalGraph, b: InternalGraph, cost: Callable[[Matching],
     loose = [side.numbers(table, strict=False) for side in (left, right)]
     best, least = first, float("inf")
     for order in ORDERS:
-        found = _matched(Matching(left, right), order, strict, loose)
-        spent = cost(found)
+        matching = _matched(Matching(left, right), order, strict, loose)
+        spent = cost(matching)
         if spent < least:
-            best, least = found, spent
+            best, least = matching, spent
     return best
 
 
 def _matched(matching: Matching, order: Sequence[str], strict: Any, loose: Any) -> Matching:
-    made, used = ([[numbers[k] for numbers in side] for side in loose] for k in (0, 1))
+    outputs, used = ([[numbers[k] for numbers in side] for side in loose] for k in (0, 1))
     steps: dict[str, Callable[[], None]] = {
         "names": matching.by_name,
         "strict": lambda: matching.by_key(*strict),
         "loose": lambda: matching.by_key(*loose),
-        "made": lambda: matching.by_key(*made),
+        "made": lambda: matching.by_key(*outputs),
         "used": lambda: matching.by_key(*used, near="users"),
     }
     for step in order:

@@ -26,8 +26,8 @@ _STYLE = (
 
 
 def counts(changes: Sequence[Change]) -> dict[str, int]:
-    found = Counter(change.kind for change in changes)
-    return {kind: found[kind] for kind in KINDS if found[kind]}
+    by_kind = Counter(change.kind for change in changes)
+    return {kind: by_kind[kind] for kind in KINDS if by_kind[kind]}
 
 
 def lines(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:

@@ -67,14 +67,14 @@ def _plain(tensor: Tensor) -> np.ndarray:
 
 
 def attributes_of(module: Any) -> dict[str, str]:
-    found = {"class": type(module).__name__}
+    attributes = {"class": type(module).__name__}
     for name, value in entries_of(module).items():
         if not name.startswith("_") and (text := _attribute(value)) is not None:
-            found[name] = text
+            attributes[name] = text
     signature = getattr(module, "forward_signature", None)
     if hasattr(module, "_graphs") and signature is not None:
-        found["arguments of forward"] = ", ".join(signature.parameters)
-    return found
+        attributes["arguments of forward"] = ", ".join(signature.parameters)
+    return attributes
 
 
 def _attribute(value: Any) -> str | None:
@@ -101,7 +101,7 @@ def module_changes(a: Any, b: Any, where: str, old: str, new: str) -> Iterator[C
     left, right = attributes_of(a), attributes_of(b)
     held = {*children_of(a), *children_of(b)}  # compared on their own; a bias of None counts as missing
     for what in dict.fromkeys((*left, *right)):
-        before, after = (short(found.get(what, "(not there)")) for found in (left, right))
+        before, after = (short(attributes.get(what, "(not there)")) for attributes in (left, right))
         if left.get(what) != right.get(what) and what not in held:
             place: dict[str, Any] = {"element": "module", "where": where, "old": old, "new": new}
             yield Change(kind="changed", **place, what=what, before=before, after=after)

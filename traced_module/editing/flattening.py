@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -188,7 +188,10 @@ class _Inliner:
         for node in expr.outputs:
             label = at.outputs.get(id(node))
             if label is not None:
-                free = _free(label.name, at.source.names, at.taken)
+                base, count, free = without_count(label.name), 0, label.name
+                while free in at.source.names or free in at.taken:
+                    count += 1
+                    free = f"{base}_{count}"
                 if free != label.name:
                     label = at.outputs[id(node)] = Label(label.prefix, free)
                 at.taken.add(free)
@@ -221,15 +224,6 @@ def inlined(call: Call) -> dict[int, Node]:
             if graph.names.get(name) is None:
                 graph.rename(node, name)
     return {**mapping, **{id(old): new for old, new in pairs}}
-
-
-def _free(name: str, *taken: Container[str]) -> str:
-    """The name, or the first of `base_1`, `base_2`, ... that is in none of these."""
-    base, count, free = without_count(name), 0, name
-    while any(free in names for names in taken):
-        count += 1
-        free = f"{base}_{count}"
-    return free
 
 
 def _label(node: Node, prefix: str, outputs: dict[int, Label]) -> Label:

@@ -83,21 +83,18 @@ class Inserter(Builder, hooks.TraceHooks):
         """Without a given place, expressions go behind the last node they use."""
         if not self.placed:
             latest = nodes[0] if len(nodes) == 1 else max(nodes, key=lambda n: n.expr.position)
-            self.anchor = self._behind(latest.expr)
-
-    def _behind(self, expr: Expr) -> Expr | None:
-        """What comes behind an expression, the inputs, and what was inserted there before."""
-        first = self.graph.first_call
-        at = self.ends.get(id(expr), expr)
-        if not at.in_graph:
-            at = expr  # what was inserted was erased since
-        following = at.following
-        if following is not None and first is not None and following.comes_before(first):
-            following = first
-        while following is not None and (following.kind == "Input" or following.id >= self.first_id):
-            at = self.ends[id(expr)] = following
+            expr = latest.expr  # the place is after it, the inputs, and what was inserted there before
+            first = self.graph.first_call
+            at = self.ends.get(id(expr), expr)
+            if not at.in_graph:
+                at = expr  # what was inserted was erased since
             following = at.following
-        return following
+            if following is not None and first is not None and following.comes_before(first):
+                following = first
+            while following is not None and (following.kind == "Input" or following.id >= self.first_id):
+                at = self.ends[id(expr)] = following
+                following = at.following
+            self.anchor = following
 
     def function(self, record: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
         plain = named_only(record.signature, args, kwargs)
@@ -175,7 +172,13 @@ class Inserter(Builder, hooks.TraceHooks):
             self.unbuilt[path] = Unbuilt(self, node, name, value)
         known = self._known(path)
         if isinstance(known, ModuleNode):
-            self.read_as[id(known)] = self._counted(path)
+            # MegEngine counts the reads of a module
+            numbered = identifier(path.replace(".", "_"))
+            base, count, read_names = without_count(numbered), 1, self.read_as.values()
+            names = self.graph.names
+            while (numbered := f"{base}_{count}") in names or f"{numbered}_out" in names or numbered in read_names:
+                count += 1
+            self.read_as[id(known)] = numbered
         if path in self.unbuilt:
             return self.unbuilt[path]
         if known is not None or not isinstance(value, (Module, Tensor)):
@@ -202,15 +205,6 @@ class Inserter(Builder, hooks.TraceHooks):
     def was_set(self, node: ModuleNode, name: str, free: str) -> None:
         """An attribute was set under a name that was free: reading it by the name that was meant gives it."""
         self.set_as[_below(node, name)] = _below(node, free)
-
-    def _counted(self, path: str) -> str:
-        """The name of a module that is read again: MegEngine counts reads."""
-        name = identifier(path.replace(".", "_"))
-        base, count, known = without_count(name), 1, self.read_as.values()
-        names = self.graph.names
-        while (name := f"{base}_{count}") in names or f"{name}_out" in names or name in known:
-            count += 1
-        return name
 
     def call_module(self, node: ModuleNode, args: tuple, kwargs: dict) -> Any:
         """`module_node(...)`."""
@@ -313,21 +307,16 @@ def _result(module: Module, args: tuple, kwargs: dict) -> Any:
     try:
         with untouched(module):
             return module(*args, **kwargs)
-    except DeferredValueError:  # observers look at values
-        return _on_zeros(module, args, kwargs)
+    except DeferredValueError:  # observers look at values: a copy gets zeros
 
+        def zeros(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor) or leaf._value is not None:
+                return leaf
+            return Tensor._wrap(np.zeros(leaf.spec.shape, storage_of(leaf.dtype)), leaf.dtype, leaf.device)
 
-def _on_zeros(module: Module, args: tuple, kwargs: dict) -> Any:
-    """The result of a layer that needs values, without values: what a copy of it gives for zeros."""
-
-    def zeros(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or leaf._value is not None:
-            return leaf
-        return Tensor._wrap(np.zeros(leaf.spec.shape, storage_of(leaf.dtype)), leaf.dtype, leaf.device)
-
-    call_arguments = [tree_map(zeros, list(args)), tree_map(zeros, dict(kwargs))]
-    result = copy.deepcopy(module)(*call_arguments[0], **call_arguments[1])
-    return tree_map(lambda leaf: Tensor._deferred(leaf.spec) if isinstance(leaf, Tensor) else leaf, result)
+        call_arguments = [tree_map(zeros, list(args)), tree_map(zeros, dict(kwargs))]
+        result = copy.deepcopy(module)(*call_arguments[0], **call_arguments[1])
+        return tree_map(lambda leaf: Tensor._deferred(leaf.spec) if isinstance(leaf, Tensor) else leaf, result)
 
 
 class Insertion:

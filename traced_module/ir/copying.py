@@ -44,7 +44,18 @@ class Copier:
             self.made[id(value)] = made = copied_tensor(value)
             return made
         if issubclass(kind, Module) and not hasattr(kind, "__deepcopy__"):
-            return self._layer(value)
+            self.made[id(value)] = made = object.__new__(type(value))
+            state = object.__getattribute__(made, "__dict__")
+            state.update(object.__getattribute__(value, "__dict__"))
+            for name, entry in state.items():
+                entry_kind = type(entry)
+                if entry_kind in _FIXED:
+                    continue
+                if entry_kind is OrderedDict and name in _HOOKS:
+                    state[name] = OrderedDict(entry) if entry else OrderedDict()
+                elif entry_kind is not tuple or not _FIXED.issuperset(map(type, entry)):
+                    state[name] = self.of(entry)
+            return made
         if kind in _CONTAINERS:
             self.made[id(value)] = made = type(value)()
             if isinstance(made, list):
@@ -58,20 +69,6 @@ class Copier:
             return copy.deepcopy(value, self.made)
         except Exception:
             return value
-
-    def _layer(self, layer: Module) -> Module:
-        self.made[id(layer)] = made = object.__new__(type(layer))
-        state = object.__getattribute__(made, "__dict__")
-        state.update(object.__getattribute__(layer, "__dict__"))
-        for name, value in state.items():
-            kind = type(value)
-            if kind in _FIXED:
-                continue
-            if kind is OrderedDict and name in _HOOKS:
-                state[name] = OrderedDict(value) if value else OrderedDict()
-            elif kind is not tuple or not _FIXED.issuperset(map(type, value)):
-                state[name] = self.of(value)
-        return made
 
 
 def copied_tensor(tensor: Tensor) -> Tensor:

@@ -15,8 +15,12 @@ def _number(value: float) -> Pattern:
     """A constant of one element that is float32's nearest to `value`, or its neighbour."""
 
     def equal(node: Any) -> bool:
-        found = fixed_value(node)
-        return found is not None and found.size == 1 and abs(float(found.reshape(())) - value) <= 2e-7 * abs(value)
+        constant = fixed_value(node)
+        return (
+            constant is not None
+            and constant.size == 1
+            and abs(float(constant.reshape(())) - value) <= 2e-7 * abs(value)
+        )
 
     return const().where(equal)
 

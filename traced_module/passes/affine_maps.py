@@ -71,9 +71,9 @@ class Form:
 def form_of(expr: Expr) -> Form | None:
     """The map that a call or an op is, with a number or a fixed tensor beside a value; None for anything else."""
     for kind in _KINDS.get(expr.callee, ()):
-        found = match(_FORMS[kind], expr.outputs[0])
-        if found is not None:
-            return Form(expr, kind, found[X], (found[BY],) if BY in found else ())
+        matched = match(_FORMS[kind], expr.outputs[0])
+        if matched is not None:
+            return Form(expr, kind, matched[X], (matched[BY],) if BY in matched else ())
     if isinstance(expr, Apply) and expr.op == NORM:
         x, *beside = expr.inputs
         if len(beside) == 4 and all(isinstance(n.expr, Constant) for n in beside):

@@ -59,7 +59,7 @@ def _scales_along(expr: Expr, factor: float) -> bool:
 
 def _targets(node: TensorNode, user: Expr, factor: float) -> dict[int, CallMethod] | None:
     """Calls of the layers that, all scaled, scale a value of which `user` is the only one; None if some are none."""
-    found: dict[int, CallMethod] = {}
+    calls: dict[int, CallMethod] = {}
     todo: list[tuple[Any, Expr]] = [(node, user)]
     while todo:
         at, by = todo.pop()
@@ -67,14 +67,14 @@ def _targets(node: TensorNode, user: Expr, factor: float) -> dict[int, CallMetho
         if users != {id(by)} or any(at is n for n in at.graph.outputs) or len(expr.outputs) != 1:
             return None
         if is_call_module(expr) and layer_kind(expr.inputs[0].module_type):
-            found[id(expr)] = expr
+            calls[id(expr)] = expr
             continue
         values = [n for n in expr.inputs if isinstance(n, TensorNode)]
         adds_number = expr.callee in _SUMS and len(expr.inputs) != 2
         if not values or adds_number or not _scales_along(expr, factor) or any(not is_float(n.dtype) for n in values):
             return None
         todo += [(n, expr) for n in values]
-    return found
+    return calls
 
 
 @computed_again
@@ -99,9 +99,9 @@ def fold_scales(graph: InternalGraph) -> bool:
 
 def _factor_of(expr: Expr) -> tuple[Affine, float | TensorNode] | None:
     """A multiplication by a number, or by a tensor of one element that the module has: the map, and the factor."""
-    found = match(_SCALED, expr.outputs[0]) if expr.outputs else None
-    if found is not None:
-        return Affine(found[_X], constant_of(found[_FACTOR]).item(), 0), found[_FACTOR]
+    matched = match(_SCALED, expr.outputs[0]) if expr.outputs else None
+    if matched is not None:
+        return Affine(matched[_X], constant_of(matched[_FACTOR]).item(), 0), matched[_FACTOR]
     affine = affine_of(expr)
     return None if affine is None or not affine.scaling or affine.additive else (affine, affine.scale)
 

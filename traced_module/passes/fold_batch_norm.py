@@ -19,9 +19,9 @@ _NORM = call("batch_norm", _CONV, *[const() for _ in range(4)])
 def _fold(m: Found) -> TensorNode:
     conv, norm, m.origin = m.expr(_CONV), m.root.expr, m[_CONV]
     fixed = [*conv.inputs[1:], *norm.inputs[1:]]
-    made = m.graph.journal.computed(folded_constants, conv.op, conv.attrs["groups"], norm.attrs["eps"], fixed)
-    weight = m.constant(made[0], fixed[0].name, meta=fixed[0].meta)
-    bias = m.constant(made[1], f"{conv.name}_bias", meta={})
+    folded = m.graph.journal.computed(folded_constants, conv.op, conv.attrs["groups"], norm.attrs["eps"], fixed)
+    weight = m.constant(folded[0], fixed[0].name, meta=fixed[0].meta)
+    bias = m.constant(folded[1], f"{conv.name}_bias", meta={})
     new = m.apply(conv.op, conv.inputs[0], weight, bias, attrs=conv.attrs, name=conv.name)
     m.names += [(weight, fixed[0].name), (new, conv.name)]
     return new

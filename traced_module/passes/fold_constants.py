@@ -24,8 +24,8 @@ def become_constant(graph: InternalGraph, expr: Expr) -> None:
     with graph.journal.transaction("constants"):
         values = [graph.journal.computed(constant_of, node) for node in expr.outputs]
         for node, value in zip(expr.outputs, values, strict=True):
-            made = graph.constant(value, node.name, after=expr, meta=expr.meta)
-            graph.replace_node({node: made})
+            constant = graph.constant(value, node.name, after=expr, meta=expr.meta)
+            graph.replace_node({node: constant})
         names, made_by = [n.name for n in expr.outputs], expr.following
         graph.erase(expr)
         for name in reversed(names):  # constants stand behind each other, the last one first

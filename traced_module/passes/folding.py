@@ -82,11 +82,11 @@ def _with_map(layer: Any, affine: tuple[Any, Any], *, in_front: bool = False) ->
     bias = None if layer.bias is None else layer.bias.numpy()
     settings = {"groups": getattr(layer, "groups", 1), "output_first": LAYERS[kind], "in_front": in_front}
     weight, bias = absorbed(layer.weight.numpy(), bias, affine, **settings, fast=True)
-    made = object.__new__(type(layer))
-    made.__dict__.update(object.__getattribute__(layer, "__dict__"))
-    made.weight = Parameter._wrap(weight)
-    made.bias = Parameter._wrap(bias if kind is M.Linear else bias.reshape(1, -1, 1, 1))
-    return made
+    mapped = object.__new__(type(layer))
+    mapped.__dict__.update(object.__getattribute__(layer, "__dict__"))
+    mapped.weight = Parameter._wrap(weight)
+    mapped.bias = Parameter._wrap(bias if kind is M.Linear else bias.reshape(1, -1, 1, 1))
+    return mapped
 
 
 def _norm_of(norm: Any) -> tuple[Any, Any]:

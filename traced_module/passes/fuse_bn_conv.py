@@ -30,8 +30,8 @@ _IN_FRONT = (call(M.Conv2d, _BEFORE).where(_sees_no_border) | call(M.Linear, _BE
 
 def _norm_before(layer: CallMethod) -> CallMethod | None:
     """The batch norm whose result the layer alone uses."""
-    found = match(_IN_FRONT, layer.output)
-    return None if found is None or only_user(found[_BEFORE]) is not layer else found.expr(_BEFORE)
+    matched = match(_IN_FRONT, layer.output)
+    return None if matched is None or only_user(matched[_BEFORE]) is not layer else matched.expr(_BEFORE)
 
 
 def _without_norm(layer_call: CallMethod, norm_call: CallMethod) -> None:

@@ -20,8 +20,8 @@ _BEHIND = norm(_LAYER)
 def _norm_behind(layer: CallMethod) -> CallMethod | None:
     """The batch norm that alone uses what a layer gives."""
     user = only_user(layer.output)
-    found = None if user is None else match(_BEHIND, user.outputs[0])
-    return user if found is not None and found.expr(_LAYER) is layer else None
+    matched = None if user is None else match(_BEHIND, user.outputs[0])
+    return user if matched is not None and matched.expr(_LAYER) is layer else None
 
 
 def _without_norm(layer_call: CallMethod, norm_call: CallMethod) -> None:
@@ -29,12 +29,12 @@ def _without_norm(layer_call: CallMethod, norm_call: CallMethod) -> None:
     layer_node, *values = layer_call.inputs
     name = layer_call.output.name
     with graph.insert_exprs():  # a new call, right behind what it needs: where MegEngine puts it
-        made = layer_node(*values)
-    graph.replace_node({norm_call.output: made})
+        result = layer_node(*values)
+    graph.replace_node({norm_call.output: result})
     graph.erase(norm_call)
     graph.erase(layer_call)
-    graph.rename(made, name)
-    assign(graph, made.expr, "meta", marked(layer_call.meta, "FuseConvBn"))
+    graph.rename(result, name)
+    assign(graph, result.expr, "meta", marked(layer_call.meta, "FuseConvBn"))
 
 
 def fuse_conv_bn(graph: InternalGraph) -> bool:

@@ -36,13 +36,13 @@ def copy_of(graph: InternalGraph) -> InternalGraph:
     owner = top.owner
     if not isinstance(owner, TracedModule) or not any(top is g for g in owner.graphs):
         return graph.clone()
-    places = {id(found): tuple(place) for place, found in addresses_of(top).values()}
+    places = {id(below): tuple(place) for place, below in addresses_of(top).values()}
     copy = next(iter(owner.clone().graphs)).top
     return _graphs_of(copy)[places[id(graph)]]
 
 
 def _graphs_of(graph: InternalGraph) -> dict[tuple[str, int], InternalGraph]:
-    return {(path, index): found for (path, index), found in addresses_of(graph.top).values()}
+    return {(path, index): below for (path, index), below in addresses_of(graph.top).values()}
 
 
 def run_of(graph: InternalGraph, inputs: Sequence[Any]) -> Run:
@@ -77,10 +77,10 @@ def difference(want: Tensor, got: Tensor) -> float:
 def first_difference(before: Run, after: Run, tolerance: float) -> Key | None:
     """The earliest value before a pass that has another value under the same name behind it."""
     for key, wanted in before.values.items():
-        found = after.values.get(key)
-        if found is None or len(found) != len(wanted):
+        value = after.values.get(key)
+        if value is None or len(value) != len(wanted):
             continue
-        if any(difference(a, b) > tolerance for a, b in zip(wanted, found, strict=True)):
+        if any(difference(a, b) > tolerance for a, b in zip(wanted, value, strict=True)):
             return key
     return None
 

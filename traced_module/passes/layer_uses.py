@@ -33,14 +33,14 @@ def all_graphs(graph: InternalGraph) -> list[InternalGraph]:
 
 def graphs_below(*graphs: InternalGraph) -> list[InternalGraph]:
     """Graphs and all that their calls enter, each once."""
-    found = {id(g): g for g in graphs}
-    todo = list(found.values())
+    below = {id(g): g for g in graphs}
+    todo = list(below.values())
     while todo:
         for child in child_graphs(todo.pop()):
-            if id(child) not in found:
-                found[id(child)] = child
+            if id(child) not in below:
+                below[id(child)] = child
                 todo.append(child)
-    return list(found.values())
+    return list(below.values())
 
 
 def everywhere(run: Callable[[InternalGraph], bool]) -> Callable[[InternalGraph], bool]:
@@ -60,13 +60,13 @@ def everywhere(run: Callable[[InternalGraph], bool]) -> Callable[[InternalGraph]
 
 def reads_of_places(graph: InternalGraph) -> dict[Place, list[GetAttr]]:
     """All reads of each place that is on the way to a layer or tensor, in every graph of the traced module."""
-    found: dict[Place, list[GetAttr]] = {}
+    reads: dict[Place, list[GetAttr]] = {}
     for each in all_graphs(graph):
         for expr in each.exprs(recursive=False):
             if isinstance(expr, GetAttr):
                 for place in _places(each, expr):
-                    found.setdefault(place, []).append(expr)
-    return found
+                    reads.setdefault(place, []).append(expr)
+    return reads
 
 
 def _places(graph: InternalGraph, expr: GetAttr) -> Iterator[Place]:
@@ -113,8 +113,8 @@ def only_user(node: Node) -> Any:
 Renaming = list[tuple[TensorNode, str]]  # new values, and the names of those whose places they take
 
 
-def take_names(graph: InternalGraph, made: Renaming) -> None:
+def take_names(graph: InternalGraph, renaming: Renaming) -> None:
     """Let new values be called as those that they replaced, where these are gone now and the new ones are not."""
-    for node, name in made:
+    for node, name in renaming:
         if graph.names.get(name) is None and graph.names.get(node.name) is node:
             graph.rename(node, name)

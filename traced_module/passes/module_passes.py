@@ -83,10 +83,10 @@ def optimize(
     checked, inputs = (None, None) if check_with is None else graph_entered(module, check_with)
     collect_recent()
     with collection_paused():
-        made = module.clone()
-        for graph, before in zip(made.graphs, module.graphs, strict=True):
+        optimized = module.clone()
+        for graph, before in zip(optimized.graphs, module.graphs, strict=True):
             PassManager(chosen, inputs if before is checked else None).run(graph)
-    return made
+    return optimized
 
 
 def _level(module: TracedModule) -> str:

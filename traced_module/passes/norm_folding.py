@@ -51,14 +51,14 @@ def fold_norms(graph: InternalGraph, norm_of: Any, folded: Any, rewire: Any) -> 
             if not expr.in_graph or not isinstance(expr, GetAttr) or only_call(expr) is None:
                 continue
             place = place_of(expr.output)
-            found = _folds_everywhere(places, place, norm_of)
-            if not found:
+            pairs = _folds_everywhere(places, place, norm_of)
+            if not pairs:
                 continue
             del places[place]  # its layer is another one now
-            layer, norm = (call.inputs[0].owner for call in found[0])
+            layer, norm = (call.inputs[0].owner for call in pairs[0])
             with graph.journal.transaction():
                 each.replace_module(expr.output, each.journal.computed(folded, layer, norm))
-                for layer_call, norm_call in found:
+                for layer_call, norm_call in pairs:
                     rewire(layer_call, norm_call)
             changed = True
     for each in own:
@@ -70,11 +70,11 @@ def _folds_everywhere(
     places: dict[Place, list[GetAttr]], place: Place, norm_of: Any
 ) -> list[tuple[CallMethod, CallMethod]]:
     """(layer's call, batch norm's call) of each graph that reads a place; empty if they are not all alike."""
-    found = []
+    pairs = []
     for read in places.get(place, ()):
         call = only_call(read)
         norm = None if call is None or len(call.outputs) != 1 else norm_of(call)
         if norm is None:
             return []
-        found.append((call, norm))
-    return found if len({id(norm.inputs[0].owner) for _, norm in found}) == 1 else []
+        pairs.append((call, norm))
+    return pairs if len({id(norm.inputs[0].owner) for _, norm in pairs}) == 1 else []

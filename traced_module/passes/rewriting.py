@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,9 +60,9 @@ class Rule:
 class Found:
     """A match in a graph, and the place where its replacement goes."""
 
-    def __init__(self, graph: InternalGraph, found: Match) -> None:
-        self.graph, self.match = graph, found
-        self.root = self.origin = found.root
+    def __init__(self, graph: InternalGraph, matched: Match) -> None:
+        self.graph, self.match = graph, matched
+        self.root = self.origin = matched.root
         self.names: Renaming = []  # names that new values take when those that have them are gone
 
     def __getitem__(self, pattern: Pattern) -> Any:
@@ -169,7 +170,9 @@ def _try(graph: InternalGraph, node: Node, rule: Rule, names: Renaming) -> bool:
         return False
     made = graph.journal.made
     known = len(made)
-    new = _built(graph, rule, found)
+    inserting = graph.insert_exprs(found.root.expr.previous) if graph.of_calls else nullcontext()
+    with graph.journal.runs(rule.name), inserting:
+        new = rule.build(found)
     if new is None or new is node:
         return False
     check_owned(graph, f"what rule {rule.name!r} builds", [new])
@@ -181,11 +184,3 @@ def _try(graph: InternalGraph, node: Node, rule: Rule, names: Renaming) -> bool:
             unlink(found.graph, expr)
     names += found.names
     return True
-
-
-def _built(graph: InternalGraph, rule: Rule, found: Found) -> Any:
-    with graph.journal.runs(rule.name):
-        if not graph.of_calls:
-            return rule.build(found)
-        with graph.insert_exprs(found.root.expr.previous):
-            return rule.build(found)

@@ -126,7 +126,11 @@ class Builder:
     def make_recorded(self, function: Any, leaves: list[Any], structure: TreeDef, result: Any) -> Any:
         """The call of a public function or tensor method, whose result is known; its arguments in normal form, flat."""
         if function.is_method and function.name == "to":
-            function, leaves, structure = _copy_of(*leaves)
+            copy = opdefs.find(opdefs.COPY)  # MegEngine records its op
+            assert copy is not None
+            value, device = leaves
+            leaves, structure = flatten(((value,), {"comp_node": str(device)} if device else {}))
+            function = copy.__public__
         inputs, arguments = arguments_of(leaves, structure, self.node_of)
         graph, name = self.graph, function.name
         if not function.is_method:
@@ -140,14 +144,6 @@ class Builder:
             expr = CallMethod(graph, graph.journal.new_expr_id(), self.meta(), arguments, name)
         short = (function.recorded_as or name).strip("_")
         return self.make_call(expr, inputs, result, f"{short}_out", f"{graph.qualname}.[method_{short}]")
-
-
-def _copy_of(value: Any, device: str | None) -> tuple[Any, list[Any], TreeDef]:
-    """`value.to(device)` as the call of MegEngine's op: the function, and its arguments in normal form, flat."""
-    copy = opdefs.find(opdefs.COPY)
-    assert copy is not None
-    named = {"comp_node": str(device)} if device else {}
-    return copy.__public__, *flatten(((value,), named))
 
 
 def shape_of(builder: Builder, tensor: Tensor, node: TensorNode) -> Tensor:

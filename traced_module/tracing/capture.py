@@ -265,7 +265,9 @@ class ModuleTracer(hooks.TraceHooks):
         self.scopes.append(builder)
         try:
             result = module._run(inner_args, inner_kwargs)
-            self._finish(builder, module, result)
+            leaves, structure = result_leaves(result, f"{type(module).__name__} ({graph.qualname})")
+            graph._outputs = tuple(builder.tensor_node(t) for t in leaves)
+            graph.out_def = structure
         finally:
             self.scopes.pop()
             self.ended.append(scope)
@@ -274,12 +276,6 @@ class ModuleTracer(hooks.TraceHooks):
                 self.current.scope.changed[id(argument)] = f"{graph.qualname}.{node.name}"
         graph.arguments = arguments
         return self._remember(module, arguments, graph), result
-
-    def _finish(self, builder: Builder, module: Module, result: Any) -> None:
-        graph = builder.graph
-        leaves, structure = result_leaves(result, f"{type(module).__name__} ({graph.qualname})")
-        graph._outputs = tuple(builder.tensor_node(t) for t in leaves)
-        graph.out_def = structure
 
     def _remember(self, module: Module, arguments: Arguments, graph: InternalGraph) -> InternalGraph:
         """Keep the graph of a call; a later call with the same nesting and constants must look the same."""

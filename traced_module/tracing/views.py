@@ -20,16 +20,14 @@ def holds_modules(value: Any) -> bool:
 
 def check_name(name: str, holder: str, value: Any) -> None:
     """Refuse a module or tensor whose name cannot be a part of a path. Raises GraphError."""
-    if ("." in name or not name) and (isinstance(value, (Module, Tensor)) or _is_holder(value)):
+    if ("." in name or not name) and (
+        isinstance(value, (Module, Tensor)) or (isinstance(value, (list, tuple, dict)) and holds_modules(value))
+    ):
         why = "without dots, which stand between the names of a path in graphs" if name else "that is not empty"
         raise GraphError(
             f"{holder or 'the module'} has a submodule or tensor called {name!r}; expected a name {why}; "
             "give it another name"
         )
-
-
-def _is_holder(value: Any) -> bool:
-    return isinstance(value, (list, tuple, dict)) and holds_modules(value)
 
 
 def _class_of_items(view: Any) -> type:

@@ -21,7 +21,13 @@ def clip(node: OnnxNode, x: Value) -> Value:
     )
     if is_float(spec_of(x).dtype) and not any(isinstance(bound, TensorNode) for bound in bounds):
         low, high = (None if bound is None else _number(node, bound) for bound in bounds)
-        return _clipped(node, x, low, high)
+        if low == 0.0 and high == 6.0:
+            return node.apply("relu6", x)
+        if low is None and high is None:
+            return x
+        if low == 0.0 and (high is None or high >= np.finfo(np.float32).max):
+            return node.apply("relu", x)
+        return node.apply("clip", x, lo=-math.inf if low is None else low, hi=math.inf if high is None else high)
     for op, bound in zip(("maximum", "minimum"), bounds, strict=True):
         x = x if bound is None else node.apply(op, x, bound)
     return x
@@ -31,16 +37,6 @@ def _number(node: OnnxNode, bound: np.ndarray | float) -> float:
     if np.size(bound) != 1:
         raise node.fail(f"a bound has shape {np.shape(bound)}; expected one number")
     return float(np.reshape(bound, -1)[0])
-
-
-def _clipped(node: OnnxNode, x: Value, low: float | None, high: float | None) -> Value:
-    if low == 0.0 and high == 6.0:
-        return node.apply("relu6", x)
-    if low is None and high is None:
-        return x
-    if low == 0.0 and (high is None or high >= np.finfo(np.float32).max):
-        return node.apply("relu", x)
-    return node.apply("clip", x, lo=-math.inf if low is None else low, hi=math.inf if high is None else high)
 
 
 @rule("HardSigmoid")

@@ -40,17 +40,7 @@ def made_of(node: OnnxNode) -> Any:
     """The outputs of a node by the rule of its operator."""
     if (rule := RULES.get(node.op_type)) is not None:
         return rule(node)
-    return _from_record(node)
-
-
-def like(node: OnnxNode, op_type: str, *inputs: Value | None, **attrs: Any) -> Value:
-    """What another operator makes of inputs, with this node's attributes."""
-    return made_of(replace(node, op_type=op_type, inputs=list(inputs), attrs={**node.attrs, **attrs}))
-
-
-def _from_record(node: OnnxNode) -> Any:
-    """An operator whose rule is in the op's record: same inputs, renamed attributes, ONNX's defaults."""
-    op = record_of(node.op_type)
+    op = record_of(node.op_type)  # its rule takes the same inputs, renamed attributes and ONNX's defaults
     if op is None:  # it could not be computed while importing, and has no definition for these inputs
         raise node.fail(_reason(node.op_type))
     assert isinstance(op.onnx, OnnxRule)  # record_of
@@ -64,6 +54,11 @@ def _from_record(node: OnnxNode) -> Any:
         raise node.fail(
             f"{counted(len(inputs), 'input')} and attributes {sorted(node.attrs)} do not fit ({error})"
         ) from error
+
+
+def like(node: OnnxNode, op_type: str, *inputs: Value | None, **attrs: Any) -> Value:
+    """What another operator makes of inputs, with this node's attributes."""
+    return made_of(replace(node, op_type=op_type, inputs=list(inputs), attrs={**node.attrs, **attrs}))
 
 
 def _defaults(op_type: str, opset: int) -> dict[str, Any]:

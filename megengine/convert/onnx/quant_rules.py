@@ -54,7 +54,21 @@ def _dequantize(node: OnnxNode, x: Value, scale: Value, zero: Value | None, axis
     """The floats that integers stand for; stored 8-bit weights stay integers."""
     if isinstance(x, np.ndarray):
         if not isinstance(scale, TensorNode) and not isinstance(zero, TensorNode):
-            return _stored_integers(node, x, scale, zero, axis)
+            flat = _checked(node, scale)
+            offset = np.zeros(scale.shape, np.int32) if zero is None else zero.astype(np.int32)
+            per_axis = (
+                flat.size > 1 and scale.ndim == 1 and axis is not None and x.shape[node.axis(axis, x.ndim)] == flat.size
+            )
+            is_plain = scale.dtype == np.float32 and np.unique(offset).size == 1 and (per_axis or flat.size == 1)
+            if is_plain and x.dtype in (np.int8, np.uint8):
+                scales, along = (flat, node.axis(axis or 0, x.ndim)) if per_axis else (float(flat[0]), None)
+                dtype = quantized(_name(x.dtype), scales, int(offset.reshape(-1)[0]), along)
+                return node.apply("dequantize", node.integers(x, dtype))
+            wide = x.astype(np.int64 if x.dtype.kind in "iu" or "int" in x.dtype.name else np.float32)
+            shift, factor = (
+                _spread(node, Tensor._wrap(v), x.shape, axis).numpy() for v in (offset, scale.astype(np.float32))
+            )
+            return ((wide - shift).astype(np.float32) * factor).astype(scale.dtype)
     elif isinstance(own := x.dtype, QuantizedDType):
         if _constant_pair(node, scale, zero) == (own.scale, own.zero_point):
             return node.cast(node.apply("dequantize", x), storage_of(spec_of(scale).dtype))
@@ -117,23 +131,6 @@ def _spread(node: OnnxNode, values: Tensor, shape: tuple[int, ...], axis: int | 
     if values.ndim != len(shape) or -(-shape[axis] // block) != values.shape[axis]:
         raise node.fail(f"scales {values.shape} for blocks of {block} of axis {axis} of {shape}")
     return F.repeat(values, block, axis)[(*[slice(None)] * axis, slice(0, shape[axis]))]
-
-
-def _stored_integers(
-    node: OnnxNode, x: np.ndarray, scale: np.ndarray, zero: np.ndarray | None, axis: int | None
-) -> Value:
-    """Stored 8-bit weights stay integers with their scales; others (biases) become the floats they stand for."""
-    flat = _checked(node, scale)
-    offset = np.zeros(scale.shape, np.int32) if zero is None else zero.astype(np.int32)
-    per_axis = flat.size > 1 and scale.ndim == 1 and axis is not None and x.shape[node.axis(axis, x.ndim)] == flat.size
-    is_plain = scale.dtype == np.float32 and np.unique(offset).size == 1 and (per_axis or flat.size == 1)
-    if is_plain and x.dtype in (np.int8, np.uint8):
-        scales, along = (flat, node.axis(axis or 0, x.ndim)) if per_axis else (float(flat[0]), None)
-        dtype = quantized(_name(x.dtype), scales, int(offset.reshape(-1)[0]), along)
-        return node.apply("dequantize", node.integers(x, dtype))
-    wide = x.astype(np.int64 if x.dtype.kind in "iu" or "int" in x.dtype.name else np.float32)
-    shift, factor = (_spread(node, Tensor._wrap(v), x.shape, axis).numpy() for v in (offset, scale.astype(np.float32)))
-    return ((wide - shift).astype(np.float32) * factor).astype(scale.dtype)
 
 
 def _operand(node: OnnxNode, place: int, axis: int | None) -> Value:

@@ -48,7 +48,11 @@ def read_model(source: "str | Path | bytes | onnx.ModelProto") -> tuple["onnx.Mo
         ) from None
     if not model.graph.node or not model.graph.output:
         raise FileFormatError(f"{name}: not an ONNX model; expected a graph with at least one node and one output")
-    _check_names(model, name)
+    graph = model.graph  # the parser gives damaged text as bytes
+    values = [item.name for item in (*graph.input, *graph.output, *graph.initializer)]
+    parts = [text for node in graph.node for text in (node.name, node.op_type, node.domain, *node.input, *node.output)]
+    if not all(isinstance(text, str) for text in (graph.name, *values, *parts)):
+        raise FileFormatError(f"{name}: a name in it is not valid text; the file is damaged")
     _check_opset(model, name)
     if model.functions:
         model = _inlined(model, name)
@@ -89,15 +93,6 @@ def _content(path: Path) -> bytes:
         raise FileFormatError(f"{path}: no such file") from None
     except OSError as error:
         raise FileFormatError(f"{path}: cannot be read ({error.strerror})") from error
-
-
-def _check_names(model: "onnx.ModelProto", name: str) -> None:
-    """Damaged text comes out of the parser as bytes."""
-    graph = model.graph
-    values = [item.name for item in (*graph.input, *graph.output, *graph.initializer)]
-    parts = [text for node in graph.node for text in (node.name, node.op_type, node.domain, *node.input, *node.output)]
-    if not all(isinstance(text, str) for text in (graph.name, *values, *parts)):
-        raise FileFormatError(f"{name}: a name in it is not valid text; the file is damaged")
 
 
 def _check_opset(model: "onnx.ModelProto", name: str) -> None:

@@ -30,7 +30,16 @@ def reduce(node: OnnxNode, x: Tensor) -> Tensor:
         axes = tuple(sorted({node.axis(axis, x.ndim) for axis in stated or range(x.ndim)}))
     keep = bool(node.attr("keepdims", 1))
     if op == "logsumexp":
-        return _log_sum_exp(x, axes, keep)
+        values = x if is_float(x.dtype) else x.astype("float32")
+        if not axes:
+            return x
+        if not all(x.shape[axis] for axis in axes):
+            total = F.log(apply("sum", F.exp(values), axis=axes, keepdims=keep))
+        else:
+            largest = apply("max", values, axis=axes, keepdims=True)  # taken out, so that nothing overflows
+            total = F.log(apply("sum", F.exp(values - largest), axis=axes, keepdims=True)) + largest
+            total = total if keep else apply("sum", total, axis=axes, keepdims=False)  # one element each
+        return total if total.dtype == x.dtype else total.astype(x.dtype)
     made = x if before is None else before(x)
     # the mean of integers and the root of a sum are computed as floats, and given as what the input is
     made = made.astype("float32") if op == "mean" and not is_float(made.dtype) else made
@@ -48,17 +57,3 @@ def _reduced(op: str, x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
         return Tensor._wrap(np.full(shape, EMPTY[op], dtype))
     low, high = (False, True) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     return Tensor._wrap(np.full(shape, low if op == "max" else high, dtype))
-
-
-def _log_sum_exp(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
-    """log(sum(exp(x))), the largest element taken out first."""
-    values = x if is_float(x.dtype) else x.astype("float32")
-    if not axes:
-        return x
-    if not all(x.shape[axis] for axis in axes):
-        total = F.log(apply("sum", F.exp(values), axis=axes, keepdims=keep))
-    else:
-        largest = apply("max", values, axis=axes, keepdims=True)
-        total = F.log(apply("sum", F.exp(values - largest), axis=axes, keepdims=True)) + largest
-        total = total if keep else apply("sum", total, axis=axes, keepdims=False)  # one element each
-    return total if total.dtype == x.dtype else total.astype(x.dtype)

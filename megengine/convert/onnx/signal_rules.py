@@ -37,15 +37,6 @@ def _transformed(x: Tensor, length: int, kept: int, *, inverse: bool) -> Tensor:
     return F.stack(parts, axis=-1)
 
 
-def _from_one_side(x: Tensor, length: int) -> Tensor:
-    """[..., length // 2 + 1, 2] as [..., length, 1]: the real numbers that have these first frequencies."""
-    kept = length // 2 + 1
-    angle = 2 * np.pi / length * (np.outer(np.arange(kept), np.arange(length)) % length)
-    twice = np.where((np.arange(kept) == 0) | (2 * np.arange(kept) == length), 1, 2)[:, None] / length
-    cos, sin = (Tensor._wrap((twice * p).astype(storage_of(x.dtype))) for p in (np.cos(angle), np.sin(angle)))
-    return F.expand_dims(F.matmul(x[..., 0], cos) - F.matmul(x[..., 1], sin), -1)
-
-
 @composition("DFT")
 def dft(node: OnnxNode, x: Tensor) -> Tensor:
     """Along one axis, of real or complex numbers; one-sided ones have the first half of the frequencies."""
@@ -60,7 +51,11 @@ def dft(node: OnnxNode, x: Tensor) -> Tensor:
     turned = _of_length(turned, length // 2 + 1 if half else length)
     moved = F.swapaxes(F.swapaxes(turned, axis, x.ndim - 1), axis, x.ndim - 2)
     if half:
-        made = _from_one_side(moved, length)
+        kept = length // 2 + 1
+        angle = 2 * np.pi / length * (np.outer(np.arange(kept), np.arange(length)) % length)
+        twice = np.where((np.arange(kept) == 0) | (2 * np.arange(kept) == length), 1, 2)[:, None] / length
+        cos, sin = (Tensor._wrap((twice * p).astype(storage_of(moved.dtype))) for p in (np.cos(angle), np.sin(angle)))
+        made = F.expand_dims(F.matmul(moved[..., 0], cos) - F.matmul(moved[..., 1], sin), -1)
     else:
         made = _transformed(moved, length, length // 2 + 1 if one_sided else length, inverse=inverse)
     return F.swapaxes(made, axis, x.ndim - 2)
