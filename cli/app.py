@@ -32,6 +32,7 @@ COMMANDS = {
     "diff": ("megengine.cli.comparing", "diff", "Tell what is different in a second model."),
     "edit": ("megengine.cli.editing", "edit", "Replay edits, run passes, rename and cut a model."),
     "ptq": ("megengine.cli.ptq", "ptq", "Quantize a float model with calibration data."),
+    "convert": ("megengine.cli.converting", "convert", "Write a float model in bfloat16 or float16, and compare."),
     "verify": ("megengine.cli.verifying", "verify", "Check that specification, integer run and plan agree."),
     "bench": ("megengine.cli.benching", "bench", "Time models' compiled plans side by side."),
     "demo": ("megengine.cli.demo", "demo", "Quantize three published networks and report."),

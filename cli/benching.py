@@ -13,6 +13,7 @@ from megengine.cli.models import load_model, shape_option
 from megengine.cli.output import Output
 from megengine.cli.ptq import data_of, data_option, preprocess_option
 from megengine.cli.readers import Reader
+from megengine.core.dtype import is_float
 from megengine.core.errors import OptionError
 from megengine.core.text import counted
 from megengine.traced_module import TracedModule
@@ -84,6 +85,6 @@ def random_inputs(model: TracedModule) -> list[np.ndarray]:
     arrays = []
     for node in model.graph.inputs:
         dtype = np.dtype(node.spec.dtype)
-        array = rng.standard_normal(node.shape) if dtype.kind == "f" else rng.integers(0, 2, node.shape)
+        array = rng.standard_normal(node.shape) if is_float(dtype) else rng.integers(0, 2, node.shape)
         arrays.append(array.astype(dtype))
     return arrays

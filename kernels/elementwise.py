@@ -36,14 +36,12 @@ def _rows(program: tuple[Instruction, ...], inputs: tuple[TensorSpec, ...]) -> l
     types, rows = [str(s.dtype) for s in inputs], []
     for op, items, sources in program:
         attrs, of = dict(items), types[sources[-1]]
-        if not _core.has_elementwise(op, of):
-            return f"{op} of {of}"
+        to = str(attrs["dtype"]) if op == "cast" else "bool" if op in _TRUTHS else of
+        if not _core.has_elementwise(op, of, to):
+            return f"{op} of {of}" + f" to {to}" * (op == "cast")
         low, high = attrs.get("lo", attrs.get("slope", 0.0)), attrs.get("hi", 0.0)
         if of[0] in "iu" and not math.isfinite(low + high):
             return f"{op} of {of} without bounds"
-        to = str(attrs["dtype"]) if op == "cast" else "bool" if op in _TRUTHS else of
-        if not _core.has_elementwise("equal", to):
-            return f"cast to {to}"
         types.append(to)
         rows.append((op, of, to, low, high, sources))
     return rows

@@ -9,8 +9,15 @@ from contextlib import contextmanager
 from megengine.core.errors import OptionError, nearest
 from megengine.kernels import _core
 
-LEVELS = ("base", "sse41", "avx2", "avx512", "vnni", "amx")
-_ONEDNN = {"base": "SSE41", "sse41": "SSE41", "avx2": "AVX2", "avx512": "AVX512_CORE", "vnni": "AVX512_CORE_VNNI"}
+LEVELS = ("base", "sse41", "avx2", "avx512", "vnni", "bf16", "amx")
+_ONEDNN = {
+    "base": "SSE41",
+    "sse41": "SSE41",
+    "avx2": "AVX2",
+    "avx512": "AVX512_CORE",
+    "vnni": "AVX512_CORE_VNNI",
+    "bf16": "AVX512_CORE_BF16",
+}
 _listeners: list[Callable[[], None]] = []
 
 

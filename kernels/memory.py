@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from megengine.core.dtype import bfloat16
 from megengine.kernels import _core
 
 LARGE = 1 << 20  # bytes; smaller arrays come from NumPy, whose allocator reuses them
@@ -26,6 +27,11 @@ def empty_like(array: np.ndarray) -> np.ndarray:
         return np.empty_like(array)
     order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
     return empty(tuple(array.shape[axis] for axis in order), array.dtype).transpose(np.argsort(order))
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    """The array as native code takes it: bfloat16, which is no type of NumPy's, as integers of its bits."""
+    return array.view(np.uint16) if array.dtype == bfloat16 else array
 
 
 def release() -> int:

@@ -117,7 +117,7 @@ def eager(make: MakeStep, packs: tuple[int, ...] = (), *, inplace_input: int | N
             else:
                 moving.append(to_step(a))
         if out.size:
-            _core.run_step(step, [*moving, out])
+            _core.run_step(step, [*map(memory.bits, moving), memory.bits(out)])
         return from_step(out)
 
     return run
@@ -144,7 +144,7 @@ def flat_kernel(name: str, make: MakeFlat, usable: Usable) -> FlatKernel:
 
     def run(problem: Problem, *arrays: np.ndarray) -> Any:
         outs = tuple(np.empty(spec.shape, storage_of(spec.dtype)) for spec in problem.outputs)
-        _core.run_step(cache.get(problem, {}), [*map(_c_contiguous, arrays), *outs])
+        _core.run_step(cache.get(problem, {}), [memory.bits(_c_contiguous(a)) for a in (*arrays, *outs)])
         return outs[0] if len(outs) == 1 else outs
 
     return FlatKernel(name, make, usable, run)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from megengine.core.dtype import QuantizedDType
+from megengine.core.dtype import QuantizedDType, bfloat16
 from megengine.kernels import _core, isa, memory
 from megengine.kernels.kernel import EagerKernel, StepKernel
 from megengine.kernels.native import empty_for_step, from_step, linear_rank, long_steps, step_kernel, to_step
@@ -68,6 +68,16 @@ def _missing(problem: Problem) -> str | None:
     return long_steps(problem)
 
 
+def _layer_usable(problem: Problem) -> str | None:
+    """As `_float_usable`, of float32 and of bfloat16 where the CPU multiplies it."""
+    if any(s.dtype != bfloat16 for s in problem.inputs) or _module is None:
+        return _float_usable(problem)
+    if not (isa.has("bf16") and _module.bfloat16_is_native()):
+        return f"no instructions for bfloat16, active is {isa.active()}"
+    activation = problem.attrs.get("activation", "none")
+    return _missing(problem) if _module.has_activation(activation) else f"{activation} of bfloat16"
+
+
 def _float_usable(problem: Problem) -> str | None:
     if any(s.dtype != _F32 for s in problem.inputs):
         return f"float32 only, got {', '.join(str(s.dtype) for s in problem.inputs)}"
@@ -97,28 +107,35 @@ def _dense(array: np.ndarray) -> np.ndarray:
 def _conv_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
     assert _module is not None
     shape, geometry = _conv_lengths(problem)
-    bias = _dense(constants[2]) if 2 in constants else np.zeros(shape[4], np.float32)
-    residual = "float32" if len(problem.inputs) == 4 else ""
+    dtype = problem.inputs[0].dtype.name
+    residual = dtype if len(problem.inputs) == 4 else ""
     activation, after = _activation(problem)
-    weights = _dense(constants[1])
+    weights, bias = memory.bits(_dense(constants[1])), _bias(constants, shape[4])
     return _module.conv_step(
-        shape, geometry, "float32", "float32", weights, None, bias, activation, 0.0, 0.0, residual, 1.0, threads, after
+        shape, geometry, dtype, dtype, weights, None, bias, activation, 0.0, 0.0, residual, 1.0, threads, after
     )
+
+
+def _bias(constants: dict[int, np.ndarray], channels: int) -> np.ndarray:
+    """The bias in float32, in which it is added."""
+    return _dense(constants[2].astype(_F32, copy=False)) if 2 in constants else np.zeros(channels, np.float32)
 
 
 def _activation(problem: Problem) -> tuple[str, Any]:
     """The library's activation, and the own function that the step applies to its results, or None."""
     name = problem.attrs.get("activation", "none")
-    return (name, None) if name in _OF_THE_LIBRARY else ("none", _core.float_function(name, 0.0))
+    if name in _OF_THE_LIBRARY or problem.inputs[0].dtype == bfloat16:
+        return name, None
+    return "none", _core.float_function(name, 0.0)
 
 
 def _linear_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
     assert _module is not None
     n, k = problem.inputs[1].shape
     m = problem.inputs[0].size // k
-    weights, bias = _dense(constants[1]), _dense(constants[2])
+    weights, bias, dtype = memory.bits(_dense(constants[1])), _bias(constants, n), problem.inputs[0].dtype.name
     activation, after = _activation(problem)
-    return _module.linear_step(m, k, n, "float32", "float32", weights, None, bias, activation, 0.0, 0.0, "", 1.0, after)
+    return _module.linear_step(m, k, n, dtype, dtype, weights, None, bias, activation, 0.0, 0.0, "", 1.0, after)
 
 
 def _rows_usable(problem: Problem) -> str | None:
@@ -126,7 +143,7 @@ def _rows_usable(problem: Problem) -> str | None:
     if w.ndim != 2 or x.ndim == 1 or problem.attrs.transpose_a:
         turned = ", transposed" * problem.attrs.transpose_a
         return f"operands of shapes {x.shape}{turned} and {w.shape}; only rows with a matrix"
-    return linear_rank(problem) or _float_usable(problem)
+    return linear_rank(problem) or _layer_usable(problem)
 
 
 def _constant_matrix(problem: Problem, constants: dict[int, np.ndarray]) -> str | None:
@@ -137,16 +154,16 @@ def _rows_step(problem: Problem, constants: dict[int, np.ndarray], threads: int)
     """A product with a constant matrix, which is packed: a linear layer over the rows of all stacks."""
     assert _module is not None
     x, w = problem.inputs[0], constants[1]
-    weights = _dense(w if problem.attrs.transpose_b else w.T)
+    weights, dtype = memory.bits(_dense(w if problem.attrs.transpose_b else w.T)), x.dtype.name
     (n, k), bias = weights.shape, np.zeros(weights.shape[0], np.float32)
-    return _module.linear_step(x.size // k, k, n, "float32", "float32", weights, None, bias, "none", 0.0, 0.0, "", 1.0)
+    return _module.linear_step(x.size // k, k, n, dtype, dtype, weights, None, bias, "none", 0.0, 0.0, "", 1.0)
 
 
 def _matmul_usable(problem: Problem) -> str | None:
     specs = (*problem.inputs, *problem.outputs)
     if any(s.ndim == 4 for s in specs):
         return "tensors of 4 axes lie channels-last"
-    return _float_usable(problem)
+    return _layer_usable(problem)
 
 
 def _matmul_step(problem: Problem, constants: dict[int, np.ndarray], threads: int) -> Any:
@@ -160,7 +177,7 @@ def _matmul_step(problem: Problem, constants: dict[int, np.ndarray], threads: in
         if turned:
             shape[-2:], strides[-2:] = shape[:-3:-1], strides[:-3:-1]
         lengths += [shape, strides]
-    return _module.matmul_step(*lengths, threads)
+    return _module.matmul_step(*lengths, problem.inputs[0].dtype.name, threads)
 
 
 def _pool_usable(problem: Problem) -> str | None:
@@ -297,16 +314,16 @@ def _qlinear_step(problem: Problem, constants: dict[int, np.ndarray], threads: i
     return _module.linear_step(problem.inputs[0].size // k, k, n, *types, *_integer_arguments(problem, constants))
 
 
-onednn_conv2d = step_kernel("onednn_conv2d", _conv_step, _float_usable, packs=_WEIGHTS)
+onednn_conv2d = step_kernel("onednn_conv2d", _conv_step, _layer_usable, packs=_WEIGHTS)
 onednn_backward_weight = EagerKernel("onednn_backward_weight", _weight_gradient, _float_usable)
 onednn_backward_data = EagerKernel("onednn_backward_data", _data_gradient, _float_usable)
 onednn_windows = step_kernel("onednn_windows", _window_step, _windows_usable, packs=_WEIGHTS)
 onednn_pool = StepKernel("onednn_pool", _pool_step, _pool_usable, free=True)
-onednn_fused_conv2d = step_kernel("onednn_fused_conv2d", _conv_step, _float_usable, packs=_WEIGHTS, inplace_input=3)
+onednn_fused_conv2d = step_kernel("onednn_fused_conv2d", _conv_step, _layer_usable, packs=_WEIGHTS, inplace_input=3)
 onednn_fused_linear = step_kernel(
     "onednn_fused_linear",
     _linear_step,
-    lambda problem: linear_rank(problem) or _float_usable(problem),
+    lambda problem: linear_rank(problem) or _layer_usable(problem),
     packs=_WEIGHTS,
 )
 onednn_matmul_rows = StepKernel(

@@ -24,6 +24,7 @@ from megengine.quantization.observer import (
 from megengine.quantization.pipeline.annotate import Annotation, annotate
 from megengine.quantization.pipeline.config import QuantConfig, select
 from megengine.quantization.pipeline.graph_qat import QATGraph, prepare_qat
+from megengine.quantization.pipeline.halves import Likeness, likeness, to_half
 from megengine.quantization.pipeline.profiles import PROFILES, Profile
 from megengine.quantization.pipeline.quantize import QuantizedModel, QuantReport, quantize_model, requantize
 from megengine.quantization.pipeline.remaining import FloatOp

@@ -16,6 +16,7 @@ from megengine.core.errors import DeviceError, MegEngineError
 from megengine.core.limits import refuse_oversized
 from megengine.core.spec import TensorSpec, interned
 from megengine.dispatch.record import Op, get_op, registry
+from megengine.kernels.halves import converted, wide, widened
 from megengine.kernels.kernel import EagerKernel, FlatKernel
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import depends_on_values, family, on_change
@@ -199,11 +200,11 @@ def _prepare(op: Op, tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> tupl
 
 
 def _kernel_runner(op: Op, problem: Problem, single: bool) -> Callable[..., Any] | None:
-    """The selected kernel as a function of storage arrays; None where none is usable."""
+    """The selected kernel as a function of storage arrays; None where the reference computes it."""
     kernels = family(op.name)
     usable = kernels.candidates(problem)
     if not usable:
-        return None
+        return _widened_runner(op, problem, single) if op.widens(problem.inputs) else None
     if not depends_on_values(usable[0]):
         assert usable[0].run is not None
         return functools.partial(usable[0].run, problem)
@@ -216,6 +217,23 @@ def _kernel_runner(op: Op, problem: Problem, single: bool) -> Callable[..., Any]
         return fallback(*arrays) if kernel is None or kernel.run is None else kernel.run(problem, *arrays)
 
     return run
+
+
+def _widened_runner(op: Op, problem: Problem, single: bool) -> Callable[..., Any]:
+    """Float32 arithmetic on float16 and bfloat16 arrays, each result rounded once."""
+    run = runner(op, widened(problem), single)
+    taken = [storage_of(wide(s).dtype) for s in problem.inputs]
+    given = [storage_of(s.dtype) for s in problem.outputs]
+
+    def call(*arrays: np.ndarray) -> Any:
+        out = run(
+            *(converted(a, t) if s.dtype != t else a for a, s, t in zip(arrays, problem.inputs, taken, strict=True))
+        )
+        if single:
+            return converted(out, given[0])
+        return tuple(converted(a, d) for a, d in zip(out, given, strict=True))
+
+    return call
 
 
 def runner(op: Op, problem: Problem, single: bool) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ from typing import Any, ParamSpec
 from megengine.core.dtype import QuantizedDType
 from megengine.core.errors import OptionError, nearest
 from megengine.core.spec import TensorSpec
+from megengine.kernels.halves import HALVES
 
 Attrs = Mapping[str, Any]
 P = ParamSpec("P")
@@ -146,7 +147,9 @@ class Op:
     the multiply-accumulates of a convolution or matrix product from specs. Plans fuse an `activation` into the layer
     before it. `lift(attrs)` returns the attributes with which the op computes the same on operands with an axis of
     length 1 in front (of operands that broadcast, those with the most axes); None if there are none. An op that
-    `quantizes` makes integers of real values, one that `dequantizes` real values of integers.
+    `quantizes` makes integers of real values, one that `dequantizes` real values of integers. Of float16 and bfloat16
+    every op computes the float32 result of the same numbers and rounds it once; ops `by_type`, which move or convert
+    numbers, take them as they are.
     """
 
     name: str
@@ -162,6 +165,7 @@ class Op:
     macs: Macs = no_macs
     random: bool = False
     activation: bool = False
+    by_type: bool = False
     lift: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     quantizes: bool = False
     dequantizes: bool = False
@@ -170,6 +174,10 @@ class Op:
     def weighted(self) -> bool:
         """True for layers with weights: convolutions and matrix products."""
         return isinstance(self.quant, QuantRule) and self.quant.kind == "weighted"
+
+    def widens(self, specs: Sequence[TensorSpec]) -> bool:
+        """True if some operands are float16 or bfloat16, and float32 computes their results."""
+        return not self.by_type and any(s.dtype in HALVES for s in specs)
 
     @property
     def transposed(self) -> bool:

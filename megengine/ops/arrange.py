@@ -26,6 +26,7 @@ define(
     lambda ctx, ct: (apply("copy", ct, device=ctx.inputs[0].device),),
     OnnxRule("Identity", read=False),
     lambda: (Sample((np.arange(6.0).reshape(shape),), {"device": "test0"}) for shape in ((2, 3), (6,))),
+    by_type=True,
 )
 
 

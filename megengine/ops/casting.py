@@ -37,6 +37,7 @@ define(
         Sample((sample_values(0, 4),), {"dtype": FLOAT32}, False),
     ],
     moves=True,
+    by_type=True,
     lift=lift_plain,
 )
 
@@ -55,6 +56,7 @@ define(
     ONNX_WRITER,
     lambda: [Sample((np.arange(6, dtype=np.int32).reshape(2, 3),), {"dtype": FLOAT32}, False)],
     lambda: [ErrorSample((np.zeros(2, np.int8),), {"dtype": FLOAT32}, DTypeError, "expected plain dtypes of as many")],
+    by_type=True,
     lift=lift_plain,
 )
 

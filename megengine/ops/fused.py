@@ -104,6 +104,7 @@ define(
     _MADE_BY_PASSES,
     no_onnx("exported before fusion"),
     lambda: [Sample((noise(2, 3, 4, 5), noise(3, 1, 1)), {"program": _CENTRED}, False)],
+    by_type=True,
     lift=lift_plain,
 )
 

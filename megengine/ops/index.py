@@ -110,6 +110,7 @@ define(
         Sample((noise(3, 4, 5), _I, np.array([0, 3], np.int32)), {"pattern": ("i", (0, 2, 1), "i")}),
     ],
     quant=QuantRule("gather"),
+    by_type=True,
 )
 define(
     "index_backward",
@@ -157,6 +158,7 @@ define(
     _set_vjp,
     ONNX_WRITER,
     lambda: [Sample((noise(3, 4), noise(2, 1), np.array([2, 0], np.int32)), {"pattern": ("i", (0, 2, 1))})],
+    by_type=True,
 )
 
 

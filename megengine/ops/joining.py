@@ -60,6 +60,7 @@ define(
     ],
     lambda: [ErrorSample((np.zeros((2, 3)), np.zeros((3, 3))), {"axis": 1}, ShapeError, "concat: input 1 has shape")],
     quant=QuantRule("concat", non_negative="inherit"),
+    by_type=True,
     lift=lift_axes,
 )
 
@@ -85,6 +86,7 @@ define(
     lambda: [Sample((sample_values(2, 5),), {"sections": (2, 0, 3), "axis": 1})],
     lambda: [ErrorSample((np.zeros((2, 5)),), {"sections": (2, 2), "axis": 1}, ShapeError, "do not add up")],
     moves=True,
+    by_type=True,
     lift=lift_axes,
 )
 

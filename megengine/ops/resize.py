@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from megengine.core.calls import shown
-from megengine.core.dtype import storage_of
+from megengine.core.dtype import is_float
 from megengine.core.errors import ArgumentError, DTypeError, OptionError, ShapeError
 from megengine.core.spec import TensorSpec
 from megengine.core.text import counted
@@ -27,7 +27,7 @@ _MODES = ("linear", "nearest", "cubic")
 def _infer(x: TensorSpec, *, size: tuple[int, ...], mode: str, corners: bool) -> TensorSpec:
     refuse_quantized("resize", x)
     choice("resize", "mode", mode, _MODES)
-    if storage_of(x.dtype).kind != "f":
+    if not is_float(x.dtype):
         raise DTypeError(f"resize: the input is {x.dtype}; expected floats; use .astype")
     if x.ndim != len(size) + 2 or min(x.shape[2:], default=0) < 1 or min(size) < 1:
         raise ShapeError(f"resize: input {x.shape} to size {size}; expected N, C and as many axes, none of them empty")

@@ -72,6 +72,7 @@ define(
         ErrorSample((noise(3, 4), _I[0]), {"axis": 0}, ShapeError, "the index has shape .* expected 2 axes"),
         ErrorSample((noise(3, 4), noise(3, 4)), {"axis": 0}, DTypeError, "the index is float.* expected integers"),
     ],
+    by_type=True,
 )
 
 

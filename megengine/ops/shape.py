@@ -53,6 +53,7 @@ define(
         Sample((sample_values(3, 4),), differentiable=False),
         Sample((sample_values(2, 0, 1),), differentiable=False),
     ],
+    by_type=True,
 )
 
 
@@ -86,6 +87,7 @@ define(
     lambda: [ErrorSample((np.zeros(6, np.float32),), {"shape": (4,)}, ShapeError, "reshape: shape .* holds 4")],
     quant=MOVES_INTEGERS,
     moves=True,
+    by_type=True,
 )
 
 
@@ -170,6 +172,7 @@ define(
     lambda: [ErrorSample((np.zeros((2, 3), np.float32),), {"perm": (0, 0)}, ShapeError, "not a permutation")],
     quant=MOVES_INTEGERS,
     moves=True,
+    by_type=True,
     lift=lambda attrs: {"perm": (0, *(p + 1 for p in attrs["perm"]))},
 )
 
@@ -217,6 +220,7 @@ define(
     ONNX_WRITER,
     lambda: [Sample((sample_values(3, 1),), {"shape": (2, 3, 4)}), Sample((sample_values(1),), {"shape": (0,)})],
     moves=True,
+    by_type=True,
     quant=MOVES_INTEGERS,
     lift=lambda attrs: {"shape": (1, *attrs["shape"])},
 )

@@ -47,6 +47,7 @@ define(
     ],
     quant=MOVES_INTEGERS,
     moves=True,
+    by_type=True,
     lift=lambda attrs: {name: (new, *attrs[name]) for name, new in (("starts", None), ("stops", None), ("steps", 1))},
 )
 
@@ -124,6 +125,7 @@ define(
     needs_specs=True,
     quant=QuantRule("shape", non_negative="inherit", usable=_pads_with_zero),
     moves=True,
+    by_type=True,
     lift=lambda attrs: {**attrs, "widths": ((0, 0), *attrs["widths"])},
 )
 

@@ -17,11 +17,13 @@ from megengine.dispatch import runner
 from megengine.kernels import _core
 from megengine.kernels.int8 import quantize_planes_step
 from megengine.kernels.kernel import StepKernel
+from megengine.kernels.memory import bits
 from megengine.kernels.native import empty_for_step, to_step
 from megengine.kernels.problem import Problem
 from megengine.kernels.registry import family
 from megengine.plan.chains import fuse_chains
 from megengine.plan.fuse import fuse
+from megengine.plan.halves import widen_halves
 from megengine.plan.layouts import Layouts, choices, constants_of, one_layout, problem_of, turned
 from megengine.plan.memory import Lifetime, place
 from megengine.plan.norms import name_norms
@@ -93,7 +95,7 @@ def _fastest(kernels: Sequence[StepKernel], problem: Problem, constants: dict[in
             for array in moving:
                 array[...] = 0
             begin = time.process_time()
-            _core.run_step(capsule, [*moving, *out])
+            _core.run_step(capsule, [*map(bits, (*moving, *out))])
             taken.append(time.process_time() - begin)
     medians = [float(np.median(taken[1:])) for taken in times]
     return kernels[int(np.argmin(medians))]
@@ -325,7 +327,7 @@ class _Builder:
         native = _core.Plan(total, self.threads)
         ids: dict[int, int] = {b: native.add_input(_nbytes(self.specs[b])) for b in self.inputs}
         ids.update({b: native.add_output(_nbytes(self.specs[b])) for b in self.outputs})
-        ids.update({b: native.add_constant(a) for b, a in self.constants.items()})
+        ids.update({b: native.add_constant(bits(a)) for b, a in self.constants.items()})
         ids.update({b: native.add_arena(offset) for b, offset in offsets.items()})
         for s in self.steps:
             buffers = [ids[root(b)] for b in (*s.reads, *s.writes)]
@@ -351,6 +353,7 @@ class Plan:
         exact = _is_exact(graph)
         if not exact:
             name_activations(graph)
+        widen_halves(graph, exact=exact)
         name_norms(graph)
         fuse(graph, exact=exact)
         fuse_chains(graph)
@@ -378,18 +381,19 @@ class Plan:
                 array = array if exact is None else exact
             if array.dtype != dtype:
                 raise DTypeError(f"plan: input {node.name!r} is {array.dtype}; expected {dtype}; use .astype")
-            arrays.append(np.ascontiguousarray(array))
+            arrays.append(bits(np.ascontiguousarray(array)))
         return arrays, [np.empty(n.shape, storage_of(n.dtype)) for n in self.graph.outputs]
 
     def __call__(self, *inputs: Any) -> list[np.ndarray]:
         """Run on arrays (4-D: NCHW); returns the outputs."""
         arrays, outputs = self._arrays(inputs)
-        self._native.run(arrays, outputs)
+        self._native.run(arrays, [*map(bits, outputs)])
         return outputs
 
     def profile(self, *inputs: Any, repeat: int = 20) -> list[tuple[StepInfo, float]]:
         """Median CPU seconds of every step over `repeat` runs."""
         arrays, outputs = self._arrays(inputs)
+        outputs = [*map(bits, outputs)]
         times = np.array([self._native.profile(arrays, outputs) for _ in range(repeat)])
         return list(zip(self.steps, np.median(times, axis=0).tolist(), strict=True))
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from megengine.dispatch import QuantRule, get_op
+from megengine.kernels.halves import HALVES
 from megengine.ops.fused import ACTIVATIONS
 from megengine.traced_module.ir.expr import Constant
 from megengine.traced_module.ir.graph import InternalGraph
@@ -49,15 +50,16 @@ def _activation(root: Any, last: TensorNode) -> str | None:
     return "none" if root is last else _fused_name(root)
 
 
-def _zero_bias(m: Found, channels: int) -> TensorNode:
-    return m.constant(np.zeros(channels, np.float32), "no_bias", meta={})
+def _zero_bias(m: Found, layer: TensorNode, channels: int) -> TensorNode:
+    return m.constant(np.zeros(channels, layer.dtype), "no_bias", meta={})
 
 
 # ---------------------------------------------------------------- convolutions
 
+_FLOATS = HALVES | {np.dtype(np.float32)}
 _X, _OTHER = any_(), any_()
 _CONV = (call("conv2d", _X, const(), const()) | call("conv2d", _X, const())).where(
-    lambda node: node.expr.inputs[0].dtype == np.float32
+    lambda node: node.expr.inputs[0].dtype in _FLOATS
 )
 
 
@@ -77,7 +79,7 @@ def _fused_conv(m: Found) -> TensorNode:
     m.origin = conv = m[_CONV]
     inputs = [*conv.expr.inputs]
     if len(inputs) == 2:
-        inputs.append(_zero_bias(m, conv.shape[1]))
+        inputs.append(_zero_bias(m, conv, conv.shape[1]))
     if _SUM in m:
         inputs.append(m[_OTHER])
     attrs = {**conv.expr.attrs, "activation": _activation(m.root, m[_SUM if _SUM in m else _CONV])}
@@ -94,15 +96,19 @@ def _fused_linear(m: Found) -> TensorNode:
         turned = np.ascontiguousarray(weight.expr.value.numpy().T)
         weight = m.constant(turned, weight.name, meta=weight.meta)
     columns = product.shape[-1]
-    bias = m.constant(m[BIAS].expr.value.numpy().reshape(-1), "bias", meta={}) if BIAS in m else _zero_bias(m, columns)
+    bias = (
+        m.constant(m[BIAS].expr.value.numpy().reshape(-1), "bias", meta={})
+        if BIAS in m
+        else _zero_bias(m, product, columns)
+    )
     attrs = {"activation": _activation(m.root, last)}
     return m.apply("fused_linear", product.expr.inputs[0], weight, bias, attrs=attrs, name=m.root.name)
 
 
 def _is_linear(m: Found) -> bool:
-    """True for products of float32 rows with a constant matrix, and at most one value a column added to them."""
+    """True for products of float rows with a constant matrix, and at most one value a column added to them."""
     product = m.expr(PRODUCT)
-    if product.inputs[1].spec.ndim != 2 or product.inputs[0].dtype != np.float32:
+    if product.inputs[1].spec.ndim != 2 or product.inputs[0].dtype not in _FLOATS:
         return False
     if not isinstance(m[WEIGHT].expr, Constant) or m[WEIGHT] is not product.inputs[1] or product.attrs["transpose_a"]:
         return False

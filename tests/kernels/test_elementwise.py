@@ -122,7 +122,8 @@ def test_programs(shape):
         ("add", "f2", {}, "add of float16"),
         ("round", "i4", {}, "round of int32"),
         ("clip", "i4", {"lo": 0.0, "hi": np.inf}, "clip of int32 without bounds"),
-        ("cast", "f4", {"dtype": np.dtype("f2")}, "cast to float16"),
+        ("cast", "f8", {"dtype": np.dtype("f2")}, "cast of float64 to float16"),
+        ("cast", "f4", {"dtype": np.dtype("c8")}, "cast of float32 to complex64"),
     ],
 )
 def test_what_is_left_to_the_reference(op, dtype, attrs, reason):

@@ -80,7 +80,7 @@ def test_native_steps_refuse_wrong_arguments():
     from megengine.kernels import _onednn
 
     with pytest.raises(ValueError, match="shapes and strides of one length"):
-        _onednn.matmul_step([2, 3], [3, 1], [1, 3, 4], [12, 4, 1], [2, 4], [4, 1], 1)
+        _onednn.matmul_step([2, 3], [3, 1], [1, 3, 4], [12, 4, 1], [2, 4], [4, 1], "float32", 1)
     with pytest.raises(ValueError, match="no function cosh"):
         _core.float_function("cosh", 0.0)
     wrong = _core.function_step(4, "erf", 0.0, 1)  # a capsule of another kind

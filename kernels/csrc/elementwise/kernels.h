@@ -6,11 +6,23 @@
 
 namespace mge {
 
-// In the order of kTypeNames, which are NumPy's.
-enum class Type { kBool, kInt8, kUint8, kInt16, kUint16, kInt32, kInt64, kFloat32, kFloat64 };
-inline constexpr std::array kTypeNames{"bool",  "int8",  "uint8",   "int16",  "uint16",
-                                       "int32", "int64", "float32", "float64"};
-inline constexpr std::array<std::int64_t, 9> kTypeSizes{1, 1, 1, 2, 2, 4, 8, 4, 8};
+// In the order of kTypeNames, which are NumPy's. The two of 16 bits are only converted.
+enum class Type {
+    kBool,
+    kInt8,
+    kUint8,
+    kInt16,
+    kUint16,
+    kInt32,
+    kInt64,
+    kFloat32,
+    kFloat64,
+    kFloat16,
+    kBfloat16
+};
+inline constexpr std::array kTypeNames{"bool",  "int8",    "uint8",   "int16",   "uint16",  "int32",
+                                       "int64", "float32", "float64", "float16", "bfloat16"};
+inline constexpr std::array<std::int64_t, 11> kTypeSizes{1, 1, 1, 2, 2, 4, 8, 4, 8, 2, 2};
 
 // In the order of kOperationNames: ops, by their names.
 enum class Operation {

@@ -1,6 +1,7 @@
 // A step that runs a program of elementwise operations over broadcast operands, a block that stays in the
 // cache at a time.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -198,11 +199,13 @@ Instruction instruction(const Row& row) {
     return made;
 }
 
-bool has_elementwise(const std::string& op, const std::string& type) {
+// `to`: the type of the result of a cast.
+bool has_elementwise(const std::string& op, const std::string& type, const std::string& to) {
     const int operation = place_of(kOperationNames, op), known = place_of(kTypeNames, type);
-    if (known < 0) return false;
-    const auto of = static_cast<Type>(known);
-    return (operation >= 0 && block_function_base(static_cast<Operation>(operation), of, of) != nullptr) ||
+    const int target = place_of(kTypeNames, to);
+    if (known < 0 || target < 0) return false;
+    const auto of = static_cast<Type>(known), into = static_cast<Type>(target);
+    return (operation >= 0 && block_function_base(static_cast<Operation>(operation), of, into) != nullptr) ||
            (type == "float32" && place_of(kFunctionNames, op) >= 0);
 }
 
@@ -223,12 +226,30 @@ nb::object elementwise_step(const Lengths& shape, const std::vector<Lengths>& st
     return capsule(std::make_unique<ElementwiseStep>(Nest(shape, strides), items, program, threads));
 }
 
+// The numbers of one array in the type of another of as many.
+void convert(const nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>& src, const std::string& from,
+             const nb::ndarray<nb::c_contig, nb::device::cpu>& dst, const std::string& to) {
+    const auto size = static_cast<std::int64_t>(src.size());
+    const Type type = type_of(from), target = type_of(to);
+    const auto bytes = [](Type t) {
+        return static_cast<std::size_t>(kTypeSizes[static_cast<std::size_t>(t)]);
+    };
+    if (dst.size() != src.size() || src.itemsize() != bytes(type) || dst.itemsize() != bytes(target))
+        throw nb::value_error("convert: arrays of one size and of the types' items expected");
+    const BlockFunction block = active_block_function(Operation::kCast, type, target);
+    if (block == nullptr) throw nb::value_error(("convert: no cast of " + from + " to " + to).c_str());
+    const void* operands[] = {src.data()};
+    const nb::gil_scoped_release released;
+    block(operands, dst.data(), size, 0, 0);
+}
+
 }  // namespace
 
 void bind_elementwise(nb::module_& m) {
+    m.def("convert", &convert, nb::arg("src"), nb::arg("from"), nb::arg("dst"), nb::arg("to"));
     m.def("elementwise_step", &elementwise_step, nb::arg("shape"), nb::arg("strides"), nb::arg("types"),
           nb::arg("rows"), nb::arg("threads"));
-    m.def("has_elementwise", &has_elementwise, nb::arg("op"), nb::arg("type"));
+    m.def("has_elementwise", &has_elementwise, nb::arg("op"), nb::arg("type"), nb::arg("to"));
 }
 
 }  // namespace mge

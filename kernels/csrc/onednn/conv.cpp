@@ -144,7 +144,7 @@ nb::object conv_step(std::vector<dim> shape, std::vector<dim> geometry, std::str
     ConvArguments a;
     a.src = data_type(src);
     a.dst = data_type(dst);
-    a.wei = a.src == dnnl::memory::data_type::f32 ? a.src : dnnl::memory::data_type::s8;
+    a.wei = weight_type(a.src);
     a.has_scales = scales.has_value();
     a.attr = make_attr({activation, lo, hi, sum_type, sum_scale}, a.has_scales ? (s.groups > 1 ? 3 : 1) : -1);
     a.bias = copied(bias);
@@ -165,7 +165,7 @@ nb::object linear_step(dim m, dim k, dim n, std::string src, std::string dst, An
                        std::string sum_type, float sum_scale, const nb::object& after) {
     OneOmpThread one;
     const auto st = data_type(src), dt = data_type(dst);
-    const auto wt = st == dnnl::memory::data_type::f32 ? st : dnnl::memory::data_type::s8;
+    const auto wt = weight_type(st);
     auto attr = make_attr({activation, lo, hi, sum_type, sum_scale}, scales ? 1 : -1);
     auto step = std::make_unique<PartsStep>();
     step->dst_index = sum_type.empty() ? 1 : 2;

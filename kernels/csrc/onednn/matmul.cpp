@@ -1,4 +1,5 @@
 // Products of two computed tensors: matrices in any number of stacks, of which one may be repeated.
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -20,8 +21,9 @@ using dim = dnnl::memory::dim;
 // repeated axis has length 1.
 struct Operand {
     dims shape, strides;
+    dnnl::memory::data_type type;
 
-    dnnl::memory::desc desc() const { return {shape, dnnl::memory::data_type::f32, strides}; }
+    dnnl::memory::desc desc() const { return {shape, type, strides}; }
 };
 
 // The indices [from, to) along an axis; all of it where the operand is repeated.
@@ -31,7 +33,7 @@ Operand slice(Operand x, std::size_t axis, dim from, dim to) {
 }
 
 std::size_t offset(const Operand& x, std::size_t axis, dim from) {
-    return x.shape[axis] == 1 ? 0 : static_cast<std::size_t>(from * x.strides[axis]) * sizeof(float);
+    return x.shape[axis] == 1 ? 0 : static_cast<std::size_t>(from * x.strides[axis]) * size_of(x.type);
 }
 
 struct Product {
@@ -83,9 +85,11 @@ Product product(const Operand& a, const Operand& b, const Operand& dst) {
 
 // Parts are pieces of the first axis that has something to divide: a stack, or the rows.
 nb::object matmul_step(dims a_shape, dims a_strides, dims b_shape, dims b_strides, dims shape, dims strides,
-                       int threads) {
-    const Operand a{std::move(a_shape), std::move(a_strides)}, b{std::move(b_shape), std::move(b_strides)};
-    const Operand dst{std::move(shape), std::move(strides)};
+                       const std::string& type_name, int threads) {
+    const auto type = data_type(type_name);
+    const Operand a{std::move(a_shape), std::move(a_strides), type};
+    const Operand b{std::move(b_shape), std::move(b_strides), type};
+    const Operand dst{std::move(shape), std::move(strides), type};
     const std::size_t rank = dst.shape.size();
     for (const Operand* x : {&a, &b, &dst})
         if (rank < 2 || x->shape.size() != rank || x->strides.size() != rank)
@@ -117,7 +121,7 @@ nb::object matmul_step(dims a_shape, dims a_strides, dims b_shape, dims b_stride
 void bind_matmul(nb::module_& m) {
     using nb::arg;
     m.def("matmul_step", &matmul_step, arg("a_shape"), arg("a_strides"), arg("b_shape"), arg("b_strides"),
-          arg("shape"), arg("strides"), arg("threads"));
+          arg("shape"), arg("strides"), arg("type"), arg("threads"));
 }
 
 }  // namespace mge

@@ -5,6 +5,7 @@
 #include <string>
 
 namespace mge {
+bool has_activation(const std::string& name);
 void bind_conv(nanobind::module_& m);
 void bind_conv_backward(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);
@@ -19,6 +20,12 @@ bool int8_is_exact() {
     return level != isa::sse41 && level != isa::avx && level != isa::avx2 && level != isa::avx512_core;
 }
 
+// Elsewhere the library computes bfloat16 by conversions.
+bool bfloat16_is_native() {
+    const auto wanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+    return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
+}
+
 }  // namespace
 }  // namespace mge
 
@@ -29,6 +36,8 @@ NB_MODULE(_onednn, m) {
     mge::bind_matmul(m);
     mge::bind_windows(m);
     m.def("int8_is_exact", &mge::int8_is_exact);
+    m.def("has_activation", &mge::has_activation);
+    m.def("bfloat16_is_native", &mge::bfloat16_is_native);
     m.def("version", [] {
         const auto* v = dnnl::version();
         return std::to_string(v->major) + "." + std::to_string(v->minor) + "." + std::to_string(v->patch);

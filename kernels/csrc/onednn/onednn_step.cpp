@@ -2,8 +2,10 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 
 namespace mge {
@@ -47,18 +49,46 @@ dnnl::memory::data_type data_type(const std::string& name) {
     if (name == "float32") return dt::f32;
     if (name == "uint8") return dt::u8;
     if (name == "int8") return dt::s8;
+    if (name == "bfloat16") return dt::bf16;
     throw std::invalid_argument("oneDNN step: no data type " + name);
 }
 
-std::size_t size_of(dnnl::memory::data_type type) { return type == dnnl::memory::data_type::f32 ? 4 : 1; }
+std::size_t size_of(dnnl::memory::data_type type) { return dnnl::memory::data_type_size(type); }
+
+dnnl::memory::data_type weight_type(dnnl::memory::data_type source) {
+    using dt = dnnl::memory::data_type;
+    return source == dt::f32 || source == dt::bf16 ? source : dt::s8;
+}
+
+// Name of the op, the library's function and its two parameters. ReLU and ReLU6 are exact.
+struct Activation {
+    const char* name;
+    dnnl::algorithm algorithm;
+    float alpha, beta;
+};
+constexpr Activation kActivations[] = {
+    {"relu", dnnl::algorithm::eltwise_relu, 0.f, 0.f},
+    {"relu6", dnnl::algorithm::eltwise_clip, 0.f, 6.f},
+    {"sigmoid", dnnl::algorithm::eltwise_logistic, 0.f, 0.f},
+    {"silu", dnnl::algorithm::eltwise_swish, 1.f, 0.f},
+    {"hsigmoid", dnnl::algorithm::eltwise_hardsigmoid, 1.f / 6.f, 0.5f},
+    {"hswish", dnnl::algorithm::eltwise_hardswish, 1.f / 6.f, 0.5f},
+    {"tanh", dnnl::algorithm::eltwise_tanh, 0.f, 0.f},
+    {"gelu", dnnl::algorithm::eltwise_gelu_erf, 0.f, 0.f},
+};
+
+bool has_activation(const std::string& name) {
+    return name == "none" || std::any_of(std::begin(kActivations), std::end(kActivations),
+                                         [&](const Activation& a) { return name == a.name; });
+}
 
 dnnl::primitive_attr make_attr(const Epilogue& e, int scale_mask) {
     using alg = dnnl::algorithm;
     dnnl::primitive_attr attr;
     dnnl::post_ops ops;
     if (!e.sum_type.empty()) ops.append_sum(e.sum_scale, 0, data_type(e.sum_type));
-    if (e.activation == "relu") ops.append_eltwise(alg::eltwise_relu, 0.f, 0.f);
-    if (e.activation == "relu6") ops.append_eltwise(alg::eltwise_clip, 0.f, 6.f);
+    for (const auto& [name, algorithm, alpha, beta] : kActivations)
+        if (e.activation == name) ops.append_eltwise(algorithm, alpha, beta);
     if (e.activation == "clip") ops.append_eltwise(alg::eltwise_clip, e.lo, e.hi);
     attr.set_post_ops(ops);
     attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);

@@ -32,6 +32,8 @@ using AnyWeights = nanobind::ndarray<nanobind::ro, nanobind::c_contig, nanobind:
 
 dnnl::memory::data_type data_type(const std::string& name);
 std::size_t size_of(dnnl::memory::data_type type);
+// Of layers that take values of a type: theirs, or 8-bit integers.
+dnnl::memory::data_type weight_type(dnnl::memory::data_type source);
 
 // Post-ops and scales of an epilogue: residual sum, activation, multiplier per channel.
 struct Epilogue {
@@ -41,6 +43,7 @@ struct Epilogue {
     float sum_scale = 1;
 };
 dnnl::primitive_attr make_attr(const Epilogue& e, int scale_mask);
+bool has_activation(const std::string& name);  // of an op, or "none"
 
 // What Python passes as `PartsStep::after`: a capsule or None.
 FloatFunction function_in(const nanobind::object& capsule);

@@ -22,6 +22,7 @@ Isa detect() {
         !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))
         return Isa::kAvx2;
     if (!__builtin_cpu_supports("avx512vnni")) return Isa::kAvx512;
+    if (!__builtin_cpu_supports("avx512bf16")) return Isa::kVnni;
 #if defined(__linux__)
     unsigned eax = 7, ebx = 0, ecx = 0, edx = 0;
     __asm__ __volatile__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
@@ -29,7 +30,7 @@ Isa detect() {
     constexpr long kReqXcompPerm = 0x1023, kTileData = 18;
     if (amx && syscall(SYS_arch_prctl, kReqXcompPerm, kTileData) == 0) return Isa::kAmx;
 #endif
-    return Isa::kVnni;
+    return Isa::kBf16;
 #else
     return Isa::kBase;
 #endif
@@ -38,8 +39,8 @@ Isa detect() {
 Isa cap_from_environment() {
     const char* text = std::getenv("MEGENGINE_MAX_ISA");
     if (!text) return Isa::kAmx;
-    const char* names[] = {"base", "sse41", "avx2", "avx512", "vnni", "amx"};
-    for (int i = 0; i < 6; ++i)
+    const char* names[] = {"base", "sse41", "avx2", "avx512", "vnni", "bf16", "amx"};
+    for (int i = 0; i < 7; ++i)
         if (std::strcmp(text, names[i]) == 0) return static_cast<Isa>(i);
     return Isa::kAmx;  // unknown names are refused in Python, with a message
 }

@@ -2,7 +2,7 @@
 #pragma once
 namespace mge {
 
-enum class Isa : int { kBase = 0, kSse41 = 1, kAvx2 = 2, kAvx512 = 3, kVnni = 4, kAmx = 5 };
+enum class Isa : int { kBase = 0, kSse41 = 1, kAvx2 = 2, kAvx512 = 3, kVnni = 4, kBf16 = 5, kAmx = 6 };
 
 Isa detected_isa();         // of this machine, as far as the operating system permits
 Isa active_isa();           // min(detected, cap)

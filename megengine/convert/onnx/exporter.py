@@ -55,7 +55,7 @@ def to_model(model: Any, *, opset: int = OPSET) -> "onnx.ModelProto":
     """The ONNX model of an op-level graph, checked by ONNX's own checker."""
     import onnx
 
-    newest = onnx.defs.onnx_opset_version()
+    newest = newest_opset()
     if not OLDEST <= opset <= newest:
         raise OptionError(f"ONNX export: opset {opset}; expected {OLDEST} to {newest}")
     graph = lower(model).graph
@@ -82,6 +82,13 @@ def to_model(model: Any, *, opset: int = OPSET) -> "onnx.ModelProto":
     onnx.helper.set_model_props(proto, {utf8(key): utf8(value) for key, value in texts(graph.metadata).items()})
     _check(proto, opset)
     return proto
+
+
+def newest_opset() -> int:
+    """The newest opset that the installed onnx package knows."""
+    import onnx
+
+    return onnx.defs.onnx_opset_version()
 
 
 def _check(proto: "onnx.ModelProto", opset: int) -> None:

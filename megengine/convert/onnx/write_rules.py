@@ -149,12 +149,10 @@ def gelu(w: Writer, expr: Apply) -> None:
     if w.opset >= 20:
         w.emit("Gelu", expr)
         return
-    x, name = w.value(expr.inputs[0]), expr.outputs[0].name
-    scaled = w.add("Mul", [x, w.constant(math.sqrt(0.5), f"{name}_factor", np.float32)], f"{name}_scaled")
-    wide = w.add(
-        "Add", [w.add("Erf", [scaled], f"{name}_erf"), w.constant(1.0, f"{name}_one", np.float32)], f"{name}_wide"
-    )
-    half = w.add("Mul", [x, w.constant(0.5, f"{name}_half", np.float32)], f"{name}_product")
+    x, name, dtype = w.value(expr.inputs[0]), expr.outputs[0].name, expr.outputs[0].dtype
+    scaled = w.add("Mul", [x, w.constant(math.sqrt(0.5), f"{name}_factor", dtype)], f"{name}_scaled")
+    wide = w.add("Add", [w.add("Erf", [scaled], f"{name}_erf"), w.constant(1.0, f"{name}_one", dtype)], f"{name}_wide")
+    half = w.add("Mul", [x, w.constant(0.5, f"{name}_half", dtype)], f"{name}_product")
     w.emit("Mul", expr, [half, wide])
 
 

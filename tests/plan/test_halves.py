@@ -1,0 +1,95 @@
+"""Plans of float16 and bfloat16 networks: native steps alone, and the results of the eager run."""
+
+import numpy as np
+import pytest
+from zoo import ZOO
+
+import megengine.functional as F
+import megengine.module as M
+from megengine import plan
+from megengine.core.dtype import bfloat16
+from megengine.kernels import isa
+from megengine.quantization import to_half
+from megengine.tensor import tensor
+from megengine.traced_module import lower, trace_module
+
+TYPES = [np.dtype(np.float16), bfloat16]
+
+
+class Net(M.Module):
+    """Convolutions with a batch norm, an activation and a residual, pooling, and a tail of functions."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = M.Conv2d(3, 16, 3, padding=1), M.BatchNorm2d(16)
+        self.deep, self.last = M.Conv2d(16, 16, 3, padding=1, groups=16), M.Linear(16, 10)
+
+    def forward(self, x):
+        x = F.relu(self.norm(self.first(x)))
+        y = F.max_pool2d(F.silu(self.deep(x)) + x, 2)
+        y = F.gelu(self.last(F.flatten(F.avg_pool2d(y, 4), 1)))
+        return F.softmax(y) * 2 - 1
+
+
+def halved(dtype):
+    net = Net().eval()
+    for one in net.tensors():
+        one.set_value(one.astype(dtype))
+    x = np.random.default_rng(0).normal(0, 1, (1, 3, 8, 8)).astype(dtype)
+    return trace_module(net, tensor(x)), x
+
+
+@pytest.mark.parametrize("level", isa.available())
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_a_network_of_halves(dtype, level):
+    net, x = halved(dtype)
+    with isa.capped(level):
+        made = plan.compile(net)
+        assert {s.kernel for s in made.steps} & {"reference"} == set()
+        got = made(x)[0]
+    assert got.dtype == dtype
+    eager = net(tensor(x)).numpy().astype(np.float32)
+    np.testing.assert_allclose(got.astype(np.float32), eager, atol=8 * 2.0 ** (-8 if dtype == bfloat16 else -11))
+
+
+class Chain(M.Module):
+    def forward(self, x, y):
+        return F.relu(x * y + x) / 3 - F.sigmoid(y)
+
+
+@pytest.mark.parametrize("level", isa.available())
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_a_chain_is_one_pass_with_the_bits_of_the_ops(dtype, level):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(0, 2, (3, 40)).astype(dtype), rng.normal(0, 2, (3, 40)).astype(dtype)
+    net = trace_module(Chain(), tensor(x), tensor(y))
+    with isa.capped(level):
+        made = plan.compile(net)
+        assert [s.op for s in made.steps] == ["elementwise", "to_result"]
+        np.testing.assert_array_equal(made(x, y)[0].view(np.uint16), net(tensor(x), tensor(y)).numpy().view(np.uint16))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", [name for name in ZOO if name != "autoencoder"])  # takes an argument by name
+def test_every_step_of_the_zoo_is_native(name, dtype):
+    net, arguments = ZOO[name]()
+    made = plan.compile(to_half(trace_module(net, *arguments), dtype))
+    assert sorted({s.op for s in made.steps if s.kernel == "reference" or s.kernel.startswith("python:")}) == []
+
+
+def test_a_batch_norm_rounds_once():
+    norm = M.BatchNorm2d(3).eval()
+    for seed, one in enumerate((norm.weight, norm.bias, norm.running_mean, norm.running_var)):
+        one.set_value(tensor(np.random.default_rng(seed).uniform(0.5, 2, one.shape).astype(bfloat16)))
+    x = np.random.default_rng(1).normal(0, 1, (2, 3, 4, 4)).astype(bfloat16)
+    net = trace_module(norm, tensor(x))
+    np.testing.assert_allclose(
+        plan.compile(net)(x)[0].astype(np.float32), net(tensor(x)).numpy().astype(np.float32), rtol=2.0**-8
+    )
+
+
+def test_tuned_plans_and_profiles_take_bfloat16():
+    net, x = halved(bfloat16)
+    made = plan.compile(lower(net), tune=True)
+    assert len(made.profile(x, repeat=1)) == len(made.steps)
+    assert made(x)[0].dtype == bfloat16

@@ -1,0 +1,106 @@
+"""`to_half`: which values become halves, the ends, and constants at the limits; `likeness` of the results."""
+
+import numpy as np
+import pytest
+
+import megengine.functional as F
+import megengine.module as M
+from megengine.core.dtype import bfloat16
+from megengine.core.errors import OptionError, QuantizationError
+from megengine.quantization import likeness, quantize_model, to_half
+from megengine.tensor import tensor
+from megengine.traced_module import lower, trace_module
+from megengine.traced_module.ir.expr import Apply, Constant
+
+X = np.random.default_rng(0).normal(0, 1, (2, 3, 6, 6)).astype(np.float32)
+
+
+class Net(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.fc = M.Conv2d(3, 8, 3), M.BatchNorm2d(8), M.Linear(8, 5)
+
+    def forward(self, x):
+        return self.fc(F.relu(self.norm(self.conv(x))).mean(axis=(2, 3)))
+
+
+def traced(module=None, *arguments):
+    return trace_module((module or Net()).eval(), *map(tensor, arguments or (X,)))
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("bf16", bfloat16), ("bfloat16", bfloat16), ("fp16", np.float16), (np.float16, np.float16)]
+)
+def test_weights_and_values_between_ops(name, dtype):
+    net = traced()
+    half = to_half(net, name)
+    constants = [e.outputs[0].dtype for e in half.graph.exprs() if isinstance(e, Constant)]
+    assert constants and set(constants) == {np.dtype(dtype)}
+    ops = [e for e in half.graph.exprs() if isinstance(e, Apply) and e.op != "cast"]
+    assert {n.dtype for e in ops for n in e.outputs} == {np.dtype(dtype)}
+    assert {e.op for e in ops} == {"conv2d", "relu", "mean", "matmul", "add"}  # the batch norm was folded in float32
+
+
+def test_ends_stay_float32_under_their_names():
+    before = lower(traced()).graph
+    graph = to_half(traced()).graph
+    assert [(n.name, n.spec) for n in graph.outputs] == [(n.name, n.spec) for n in before.outputs]
+    assert [(n.name, n.spec) for n in graph.inputs] == [(n.name, n.spec) for n in before.inputs]
+
+
+def test_ends_may_be_halves_too():
+    graph = to_half(traced(), float_ends=False).graph
+    assert [n.dtype for n in (*graph.inputs, *graph.outputs)] == [bfloat16, bfloat16]
+    assert all(e.op != "cast" for e in graph.exprs() if isinstance(e, Apply))
+
+
+def test_the_network_that_was_given_stays():
+    net = traced()
+    want = net(tensor(X)).numpy()
+    to_half(net)
+    np.testing.assert_array_equal(net(tensor(X)).numpy(), want)
+
+
+class Positions(M.Module):
+    def forward(self, x, k):
+        return x * (k.astype("float32") * 0.5 + 1000.25)
+
+
+def test_what_comes_from_integers_stays_exact():
+    k = np.array([301, 302], np.int32)
+    graph = to_half(traced(Positions(), X[:1, :1, 0, :2], k)).graph
+    kept = [e.op for e in graph.exprs() if isinstance(e, Apply) and e.output.dtype == np.float32]
+    assert kept == ["cast", "mul", "add", "cast"]
+
+
+class Limits(M.Module):
+    def forward(self, x):
+        return (x - tensor([[-3e38, 1.0]])) / (F.sqrt(x * x) + 1e-12)
+
+
+def test_constants_keep_within_the_type():
+    graph = to_half(traced(Limits(), X[:1, 0, 0, :2]), "fp16").graph
+    values = [e.value.numpy().astype(np.float32).ravel().tolist() for e in graph.exprs() if isinstance(e, Constant)]
+    assert [-65504.0, 1.0] in values and [2.0**-24] in values
+
+
+def test_refusals():
+    with pytest.raises(OptionError, match=r"to_half: dtype is 'bf17'; expected one of \['bf16', .*did you mean"):
+        to_half(traced(), "bf17")
+    with pytest.raises(OptionError, match="to_half: dtype is int8; expected bfloat16 or float16"):
+        to_half(traced(), np.int8)
+    integer = quantize_model(traced(), [X]).traced()
+    with pytest.raises(QuantizationError, match="is quantized already"):
+        to_half(integer)
+    with pytest.raises(QuantizationError, match="has no float32 value; give a float32 network"):
+        to_half(to_half(traced(), float_ends=False))
+
+
+def test_likeness():
+    net = traced()
+    assert likeness(net, net, [X]).to_json()["sqnr_db"] is None
+    seen = []
+    result = likeness(net, to_half(net), [X, 2 * X], progress=lambda *counts: seen.append(counts))
+    assert 30 < result.sqnr_db < 70 and result.agreement == 1 and result.batches == 2
+    assert seen == [("compare", 1, None), ("compare", 2, None)]
+    assert likeness(net, to_half(net, "fp16"), [X]).sqnr_db > result.sqnr_db
