@@ -231,39 +231,33 @@ class _Builder:
     def _compute(self, expr: Apply, info: StepInfo) -> None:
         rows = self.layouts.in_rows(expr)
         choice = choices(expr, rows=rows, exact=self.exact)
-        if choice is None:
-            # the reference, or an eager kernel, called from Python
+        outputs = [self.new_buffer(n.spec) for n in expr.outputs]
+        if choice is None:  # the reference, or an eager kernel, called from Python
             problem = problem_of(expr, rows=False)
             assert problem is not None
             constants = constants_of(expr, problem)
             eager = family(expr.op).select(problem, constants)
             info.kernel = "reference" if eager is None else f"python:{eager.name}"
-            info.rejected = [row for row in family(expr.op).explain(problem, step=True) if row[1] != "usable"]
             moving = [i for i in range(len(expr.inputs)) if i not in constants]
-            reads = [self.buffer(expr.inputs[i], rows=rows) for i in moving]
-            outputs = [self.new_buffer(n.spec) for n in expr.outputs]
-            self.steps.append(_Step(info, None, reads, outputs, self._reference(expr, moving, rows=rows)))
-            for node, buffer in zip(expr.outputs, outputs, strict=True):
-                self.give(node, buffer, rows=rows)
-            return
-        problem, constants, usable = choice
-        kernel = (self.tune and _fastest(usable, problem, constants)) or usable[0]
+            capsule, reads = None, [self.buffer(expr.inputs[i], rows=rows) for i in moving]
+            function = self._reference(expr, moving, rows=rows)
+        else:
+            problem, constants, usable = choice
+            kernel = (self.tune and _fastest(usable, problem, constants)) or usable[0]
+            info.kernel = kernel.name
+            capsule, reads = kernel.make_step(problem, constants, self.threads), []
+            for i, node in enumerate(expr.inputs):
+                if i in kernel.packs:
+                    continue
+                source = self.buffer(node, rows=rows)
+                if i == kernel.inplace_input:
+                    # bring a residual into the output's memory; left out later where both may share memory
+                    copy, step = StepInfo("copy", node.name, "own_copy", ""), _core.copy_step(_nbytes(node.spec))
+                    self.steps.append(_Step(copy, step, [source], [outputs[0]]))
+                reads.append(outputs[0] if i == kernel.inplace_input else source)
+            function = self._reference(expr, range(len(expr.inputs)), rows=rows) if kernel.refuses else None
         info.rejected = [row for row in family(expr.op).explain(problem, step=True) if row[1] != "usable"]
-        info.kernel = kernel.name
-        capsule = kernel.make_step(problem, constants, self.threads)
-        outputs = [self.new_buffer(n.spec) for n in expr.outputs]
-        reads = []
-        for i, node in enumerate(expr.inputs):
-            if i in kernel.packs:
-                continue
-            source = self.buffer(node, rows=rows)
-            if i == kernel.inplace_input:
-                # bring a residual into the output's memory; left out later where source and target may share memory
-                copy, step = StepInfo("copy", node.name, "own_copy", ""), _core.copy_step(_nbytes(node.spec))
-                self.steps.append(_Step(copy, step, [source], [outputs[0]]))
-            reads.append(outputs[0] if i == kernel.inplace_input else source)
-        otherwise = self._reference(expr, range(len(expr.inputs)), rows=rows) if kernel.refuses else None
-        self.steps.append(_Step(info, capsule, reads, outputs, otherwise))
+        self.steps.append(_Step(info, capsule, reads, outputs, function))
         for node, buffer in zip(expr.outputs, outputs, strict=True):
             self.give(node, buffer, rows=rows)
 
