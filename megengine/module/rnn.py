@@ -118,6 +118,7 @@ class RNNBase(Module):
     """
 
     _cell: ClassVar[str] = "rnn"
+    _states: ClassVar[tuple[str, ...]] = ("h",)
     _order: ClassVar[tuple[int, ...]] = (0,)  # our gates in the order of ONNX's
 
     def __init__(
@@ -205,7 +206,7 @@ class RNNBase(Module):
         """One layer over [T,N,I]: outputs [T,directions,N,H] and the last states, each [directions,N,H]."""
         w, r, *biases = ([self._in_order(p) for p in parts if p is not None] for parts in zip(*cells, strict=True))
         optional = {"bias": F.stack([F.concat(pair) for pair in zip(*biases, strict=True)])} if self.bias else {}
-        optional |= zip(("h", "c"), states, strict=False)
+        optional |= zip(self._states, states, strict=True)
         direction = "bidirectional" if self.bidirectional else "forward"
         return recurrent_layer(type(self)._cell, x, F.stack(w), F.stack(r), optional, direction, **self._options())
 
@@ -213,8 +214,15 @@ class RNNBase(Module):
         return {}
 
     def apply_op(self, input: Tensor, hx: Any) -> tuple[Tensor, Any]:
-        """The layers over [T,N,input] from given states: output [T,N,directions * hidden] and the last states."""
-        first = hx if isinstance(hx, tuple) else (hx,)
+        """The layers over [T,N,input] from given states: output [T,N,directions * hidden] and the last states.
+
+        Raises ArgumentError unless an LSTM gets the two states (h, c), and another layer one tensor.
+        """
+        pair = len(self._states) == 2
+        if isinstance(hx, (tuple, list)) != pair or (pair and len(hx) != 2):
+            expected = "the states (h, c)" if pair else "one tensor, the state"
+            raise ArgumentError(f"{type(self).__name__}: hx is {shown(hx)}; expected {expected}")
+        first = tuple(hx) if pair else (hx,)
         weights, last, x = self._weights(), [], input
         for layer in range(self.num_layers):
             here = slice(layer * self.num_directions, (layer + 1) * self.num_directions)
@@ -224,7 +232,7 @@ class RNNBase(Module):
             if self.training and self.dropout and layer + 1 < self.num_layers:
                 x = F.dropout(x, self.dropout, True)
         states = tuple(F.concat(parts) for parts in zip(*last, strict=True))
-        return x, states if isinstance(hx, tuple) else states[0]
+        return x, states if pair else states[0]
 
     def forward(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
         """[T,N,input] (or [N,T,input] with batch_first) -> outputs [T,N,directions * hidden] and the last states.
@@ -261,6 +269,7 @@ class LSTM(RNNBase):
     """Long short-term memory of several layers; states are pairs (h, c)."""
 
     _cell = "lstm"
+    _states = ("h", "c")
     _order = (0, 3, 1, 2)
 
     def create_cell(self, layer: int) -> LSTMCell:

@@ -64,6 +64,12 @@ NO_TAPS = ones(3, 3, 0, 3, 3)
         (lambda: F.conv3d(ones(1, 3, 4, 4, 5), NO_TAPS), ShapeError, "conv3d: the window .* has no taps"),
         (lambda: F.conv_transpose3d(ones(1, 3, 4, 4, 5), NO_TAPS), ShapeError, "conv_transpose3d: .* has no taps"),
         (lambda: M.LSTMCell(3, 2)(ones(1, 3), ones(1, 2)), ArgumentError, r"hx is tensor .*; expected the states"),
+        (
+            lambda: M.LSTM(3, 2)(ones(1, 1, 3), ones(1, 1, 2)),
+            ArgumentError,
+            r"LSTM: hx is tensor .*; expected the states",
+        ),
+        (lambda: M.GRU(3, 2)(ones(1, 1, 3), (ones(1, 1, 2),)), ArgumentError, r"GRU: hx is .*; expected one tensor"),
         (lambda: ones(2)[ones(1).astype(qint8(0.5))], DTypeError, "getitem: an index is qint8.*; expected integers"),
         (lambda: F.roll(ones(2), 1, ones(1, 0)), OptionError, "roll: axis is a Tensor; expected an integer"),
         (lambda: quantized_dtype([], 0.5), DTypeError, r"unknown quantized dtype \[\]"),

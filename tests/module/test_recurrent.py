@@ -147,3 +147,10 @@ def test_wrong_arguments():
         M.BatchMatMulActivation(1, 1, 1, nonlinear_mode="tanh")
     with pytest.raises(NotImplementedError, match="use RNN, LSTM or GRU"):
         M.rnn.RNNBase(3, 4)
+
+
+def test_the_states_of_an_lstm_may_be_a_list():
+    layer, x, states = M.LSTM(3, 4), tensor(numbers(2, 1, 3)), [tensor(numbers(1, 1, 4)) for _ in range(2)]
+    (y, last), (wanted, _) = layer(x, states), layer(x, tuple(states))
+    np.testing.assert_array_equal(y.numpy(), wanted.numpy())
+    assert [t.shape for t in last] == [(1, 1, 4), (1, 1, 4)]
