@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 
@@ -35,8 +36,8 @@ class RangeMethod:
                 f"observer: unknown method {self.name!r}; expected one of {', '.join(METHODS)}"
                 f"{nearest(self.name, METHODS)}"
             )
-        if not 50 < self.percentile <= 100:
-            raise OptionError(f"observer: percentile is {self.percentile}; expected a value in (50, 100]")
+        if not isinstance(self.percentile, Real) or not 50 < self.percentile <= 100:
+            raise OptionError(f"observer: percentile is {self.percentile!r}; expected a value in (50, 100]")
 
 
 def choose_range(stats: TensorStatistics, method: RangeMethod, how: Scheme) -> Range:

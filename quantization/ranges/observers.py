@@ -198,6 +198,8 @@ class HistogramObserver(MinMaxObserver):
         dtype: str | QuantDtypeMeta = "qint8",
         **kwargs: Any,
     ) -> None:
+        if kwargs.get("channel_axis") is not None:
+            raise OptionError("HistogramObserver: it has one scale; leave channel_axis out, or use MinMaxObserver")
         super().__init__(mode, eps, dtype, **kwargs)
         self.bins, self.upsample_rate = bins, upsample_rate
         self.dst_nbins = self.qmax - self.qmin + 1
@@ -279,7 +281,7 @@ class PassiveObserver(Observer):
     @scale.setter
     def scale(self, value: Any) -> None:
         values = np.asarray(value.numpy() if isinstance(value, Tensor) else value)
-        if not np.all(values > 0):
+        if not np.all((values > 0) & np.isfinite(values)):
             raise OptionError(f"PassiveObserver: scale is {values}; expected a positive number")
         self.get_qparams().scale = Tensor(values.astype(np.float32))
 

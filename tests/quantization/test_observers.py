@@ -105,6 +105,8 @@ def test_scales_per_channel():
     assert dtype.axis == 0
     with pytest.raises(OptionError, match="channel_axis needs QuantMode.SYMMERTIC"):
         Q.MinMaxObserver(mode=Q.QuantMode.ASYMMERTIC, channel_axis=0)
+    with pytest.raises(OptionError, match="HistogramObserver: it has one scale; leave channel_axis out"):
+        Q.HistogramObserver(channel_axis=0)
 
 
 def test_momentum():
@@ -126,8 +128,9 @@ def test_passive():
     observer.scale = 0.25
     assert observer.get_quantized_dtype() == D.qint8(0.25)
     assert observer.orig_scale.item() == 0.5
-    with pytest.raises(OptionError, match="expected a positive number"):
-        observer.scale = 0.0
+    for scale in (0.0, float("inf"), float("nan")):
+        with pytest.raises(OptionError, match="expected a positive number"):
+            observer.scale = scale
     with pytest.raises(OptionError, match="expected qint8 with a scale"):
         observer.set_qparams(U.create_qparams(dtype_meta="qint8_narrow", scale=Tensor(0.5)))
 

@@ -174,6 +174,7 @@ def test_asymmetric_covers_the_range():
     [
         (lambda: RangeMethod("mes"), "did you mean 'mse'"),
         (lambda: RangeMethod("percentile", percentile=3), r"expected a value in \(50, 100\]"),
+        (lambda: RangeMethod("percentile", percentile="99"), r"percentile is '99'; expected a value in \(50, 100\]"),
         (lambda: scales.scheme("u9"), "unknown 'u9'"),
         (lambda: weight_reach(np.ones((2, 2)), 0, "kl", scales.WEIGHT), "expected minmax or mse"),
         (lambda: scales.quantized_dtype(-np.ones(2), np.ones(2), scales.ASYMMETRIC, axis=0), "symmetric"),
