@@ -7,7 +7,7 @@ from megengine.core.text import counted
 from megengine.traced_module import InternalGraph
 from megengine.traced_module.editing.extracting import extract
 from megengine.traced_module.editing.flattening import flattened
-from megengine.traced_module.ir.expr import Constant, Expr, GetAttr, Input
+from megengine.traced_module.ir.expr import Constant, GetAttr, Input
 from megengine.traced_module.ir.lookup import graphs_at, known_as, node_path
 from megengine.traced_module.ir.node import TensorNode
 from megengine.traced_module.ir.provenance import module_path
@@ -42,21 +42,17 @@ def part_at(graph: InternalGraph, path: str) -> InternalGraph:
         raise OptionError(
             f"--module {path!r}: {graph.name} has no module and no value there{nearest(path, dict.fromkeys(known))}"
         )
-    extract(graph, *_ends(below))
+    # the nodes that these expressions take from others, and those that others or the caller take from them
+    here = {id(expr) for expr in below}
+    taken = [node for expr in below for node in expr.inputs if id(node.expr) not in here]
+    inputs = [node for node in taken if isinstance(node, TensorNode) and not isinstance(node.expr, Constant | GetAttr)]
+    results = [node for expr in below for node in expr.outputs if isinstance(node, TensorNode)]
+    returned = {id(node) for expr in below for node in expr.top_graph.outputs}
+    outputs = [n for n in results if id(n) in returned or any(id(user) not in here for user in n.users)]
+    extract(graph, list({id(node): node for node in inputs}.values()), outputs)
     return graph
 
 
 def _prefixes(path: str) -> list[str]:
     parts = path.split(".") if path else []
     return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
-
-
-def _ends(exprs: list[Expr]) -> tuple[list[TensorNode], list[TensorNode]]:
-    """The nodes that these expressions take from others, and those that others or the caller take from them."""
-    here = {id(expr) for expr in exprs}
-    taken = [node for expr in exprs for node in expr.inputs if id(node.expr) not in here]
-    inputs = [node for node in taken if isinstance(node, TensorNode) and not isinstance(node.expr, Constant | GetAttr)]
-    results = [node for expr in exprs for node in expr.outputs if isinstance(node, TensorNode)]
-    returned = {id(node) for expr in exprs for node in expr.top_graph.outputs}
-    outputs = [n for n in results if id(n) in returned or any(id(user) not in here for user in n.users)]
-    return list({id(node): node for node in inputs}.values()), outputs

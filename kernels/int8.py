@@ -59,14 +59,6 @@ def _eight_bits(*dtypes: Any) -> str | None:
     return None
 
 
-def _conv_window(problem: Problem) -> tuple[list[int], list[int]]:
-    a = problem.attrs
-    _, o, oh, ow = problem.outputs[0].shape
-    kh, kw = problem.inputs[1].shape[2:]
-    (top, _), (left, _) = a.padding
-    return [oh, ow, o], [kh, kw, *a.stride, top, left, *a.dilation, a.groups]
-
-
 def _product_step(problem: Problem, constants: Constants, threads: int, geometry: Any, *, depthwise: bool) -> Any:
     source, output, window = geometry
     residual = tensor_list(problem.inputs[5].dtype) if len(problem.inputs) > 5 else None
@@ -88,7 +80,11 @@ def _product_step(problem: Problem, constants: Constants, threads: int, geometry
 
 
 def _conv_step(problem: Problem, constants: Constants, threads: int, *, depthwise: bool) -> Any:
-    geometry = (_source(problem.inputs[0]), *_conv_window(problem))
+    a = problem.attrs
+    _, o, oh, ow = problem.outputs[0].shape
+    kh, kw = problem.inputs[1].shape[2:]
+    (top, _), (left, _) = a.padding
+    geometry = _source(problem.inputs[0]), [oh, ow, o], [kh, kw, *a.stride, top, left, *a.dilation, a.groups]
     return _product_step(problem, constants, threads, geometry, depthwise=depthwise)
 
 

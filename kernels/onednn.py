@@ -210,15 +210,6 @@ def _geometry(problem: Problem, x: Any, out: Any, kernel: Any, *, behind: Any = 
     return [[*x], [*out], [*kernel]], a.groups, [[*a.stride], [*a.dilation], [*before], [*(behind or end)]]
 
 
-def _gradient_geometry(problem: Problem) -> Geometry:
-    """Of the convolution that it is the gradient of."""
-    if problem.op.endswith("_weight"):
-        x, ct, w = (*problem.inputs, *problem.outputs)
-    else:
-        ct, w, x = (*problem.inputs, *problem.outputs)
-    return _geometry(problem, x.shape, ct.shape, w.shape[2:])
-
-
 def _windows_usable(problem: Problem) -> str | None:
     """A transposed convolution is the library's if a convolution of its result gives its input."""
     a = problem.attrs
@@ -245,7 +236,9 @@ def _window_step(problem: Problem, constants: dict[int, np.ndarray], threads: in
 def _gradient_step(problem: Problem, level: str) -> Any:
     """A step of the gradient; `level` because oneDNN chooses its code by the instruction set."""
     assert _module is not None
-    return _module.conv_backward_step(*_gradient_geometry(problem), problem.op.endswith("_weight"))
+    of_weight, specs = problem.op.endswith("_weight"), (*problem.inputs, *problem.outputs)
+    x, ct, w = specs if of_weight else (specs[2], *specs[:2])
+    return _module.conv_backward_step(*_geometry(problem, x.shape, ct.shape, w.shape[2:]), of_weight)
 
 
 def _weight_gradient(problem: Problem, x: np.ndarray, ct: np.ndarray) -> np.ndarray:

@@ -53,7 +53,16 @@ class VisionTransform(Transform):
 
     @constructor
     def __init__(self, order: Sequence[str] | None = None) -> None:
-        self.order = _checked_order(type(self).__name__, ("image",) if order is None else order)
+        order, name = ("image",) if order is None else order, type(self).__name__
+        if not isinstance(order, Sequence) or isinstance(order, (str, bytes)):
+            raise UnsupportedError(
+                f"{name}: order is {order!r}; expected a sequence of names, such as ('image', 'boxes')"
+            )
+        unknown = [part for part in order if part not in (*_PARTS, *_LABELS)]
+        if unknown:
+            known = ", ".join((*_PARTS, *_LABELS))
+            raise UnsupportedError(f"{name}: order names {unknown[0]!r}; supported are {known}")
+        self.order = tuple(order)
 
     @explains
     def apply(self, input: Any) -> Any:
@@ -100,16 +109,6 @@ class VisionTransform(Transform):
 
     def _apply_polygons(self, polygons: Any) -> list[list[np.ndarray]]:
         return [[self._apply_coords(np.asarray(p).reshape(-1, 2)) for p in parts] for parts in polygons]
-
-
-def _checked_order(name: str, order: Any) -> tuple[str, ...]:
-    if not isinstance(order, Sequence) or isinstance(order, (str, bytes)):
-        raise UnsupportedError(f"{name}: order is {order!r}; expected a sequence of names, such as ('image', 'boxes')")
-    unknown = [part for part in order if part not in (*_PARTS, *_LABELS)]
-    if unknown:
-        known = ", ".join((*_PARTS, *_LABELS))
-        raise UnsupportedError(f"{name}: order names {unknown[0]!r}; supported are {known}")
-    return tuple(order)
 
 
 def _picture(name: str, value: Any) -> np.ndarray:

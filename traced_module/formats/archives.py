@@ -34,7 +34,11 @@ def write_archive(path: Path, name: str, text: str, arrays: Mapping[str, np.ndar
     """
     try:
         with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
-            archive.writestr(_entry(name, _loadable(packing, text)), text)
+            data = text.encode()
+            # reading would refuse the ratio of long or repeated names
+            if packing != zipfile.ZIP_STORED and len(data) > MAX_RATIO * len(zlib.compress(data)) // 2 + 4096:
+                packing = zipfile.ZIP_STORED
+            archive.writestr(_entry(name, packing), data)
             _write_arrays(archive, arrays)
     except UnicodeEncodeError as error:
         raise FileFormatError(f"{path}: the name {brief(error.object)} is not valid Unicode; rename it") from error
@@ -54,14 +58,6 @@ def _write_arrays(archive: zipfile.ZipFile, arrays: Mapping[str, np.ndarray]) ->
 def _chunks(memory: memoryview) -> Iterator[memoryview]:
     for at in range(0, len(memory), _CHUNK):
         yield memory[at : at + _CHUNK]
-
-
-def _loadable(packing: int, text: str) -> int:
-    """The packing of a text: stored if reading would refuse its ratio, as it does for long or repeated names."""
-    if packing == zipfile.ZIP_STORED:
-        return packing
-    data = text.encode()
-    return packing if len(data) <= MAX_RATIO * len(zlib.compress(data)) // 2 + 4096 else zipfile.ZIP_STORED
 
 
 def _entry(name: str, compression: int) -> zipfile.ZipInfo:
