@@ -29,11 +29,13 @@ class Interposer:
     """An object between `apply` and the kernels: a tracer, a recorder, a tape.
 
     Without `holds_draws` random numbers are refused while it is active, since it would keep them as constants. With
-    `looks_inside` it sees the ops of a `Function`, which has a gradient of its own.
+    `looks_inside` it sees the ops of a `Function`, which has a gradient of its own. One that is `first` sees every op
+    before those that begin later, too: what it adds is seen by a tape.
     """
 
     holds_draws = True
     looks_inside = False
+    first = False
 
     def apply(self, op: Op, tensors: tuple[Tensor, ...], attrs: dict, proceed: Callable[..., Result]) -> Result:
         """Handle one op; `proceed(tensors)` runs the next interposer or the kernels."""
@@ -67,7 +69,11 @@ _stack: ContextVar[tuple[Interposer, ...]] = ContextVar("megengine_interposers",
 
 def begin(interposer: Interposer) -> None:
     """Let `interposer` see every op that is applied from now on, before the active ones."""
-    _stack.set((*_stack.get(), interposer))
+    stack = _stack.get()
+    place = len(stack)
+    while place and stack[place - 1].first:
+        place -= 1
+    _stack.set((*stack[:place], interposer, *stack[place:]))
 
 
 def end(interposer: Interposer) -> None:

@@ -29,7 +29,6 @@ SETTINGS = {
         for name in settings(module)
     },
     "megengine.dtr.enable()": dtr.enable,
-    "megengine.amp.autocast": lambda: amp.autocast(),
     "megengine.amp.convert_module_format": lambda: amp.convert_module_format(M.Linear(2, 2)),
     "megengine.amp.convert_tensor_format": lambda: amp.convert_tensor_format(mge.tensor(1.0)),
     "megengine.jit.SublinearMemoryConfig": jit.SublinearMemoryConfig,
@@ -51,6 +50,7 @@ SETTINGS = {
     "LSTM(proj_size=...)": lambda: M.LSTM(2, 2, proj_size=1),
 }
 WITH_EFFECT = [
+    lambda: amp.autocast(),
     lambda: amp.autocast(enabled=False),
     lambda: jit.trace(len, symbolic=False, sublinear_memory_config=None),
     lambda: DataLoader(DATA),
