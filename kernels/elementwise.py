@@ -65,7 +65,8 @@ OPS = (
     "elementwise",
     *_TRUTHS,
     *("maximum", "minimum", "logical_and", "logical_or", "logical_xor", "logical_not", "where", "cast"),
-    *("clip", "neg", "abs", "square", "sign", "floor", "ceil", "round", "sqrt", "rsqrt", "pow"),
+    *("clip", "neg", "abs", "square", "sign", "floor", "ceil", "round", "round_even", "sqrt", "rsqrt", "pow"),
+    *("bitwise_and", "bitwise_or", "bitwise_xor"),
 )  # that have no other kernel
 
 own_elementwise = StepKernel("own_elementwise", _step, cannot_run)

@@ -22,9 +22,11 @@ TYPES = {
             "floor",
             "ceil",
             "round",
+            "round_even",
         ),
         ("f4", "f8"),
     ),
+    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), ("i1", "u1", "i2", "u2", "i4", "i8")),
     **dict.fromkeys(("relu", "relu6"), NUMBERS),
     "clip": NUMBERS,
 }
@@ -65,8 +67,21 @@ def check(op, arrays, attrs=None):
 @pytest.mark.parametrize("size", [1, 17, 1025])
 @pytest.mark.parametrize(("op", "dtype"), [(op, t) for op, types in TYPES.items() for t in types])
 def test_every_type(op, dtype, size):
-    count = 1 if op in ("square", "neg", "abs", "sign", "logical_not", "floor", "ceil", "round", "relu", "relu6") else 2
+    count = (
+        1
+        if op
+        in ("square", "neg", "abs", "sign", "logical_not", "floor", "ceil", "round", "round_even", "relu", "relu6")
+        else 2
+    )
     check(op, [array_of((size,), dtype, k) for k in range(1 if op == "clip" else count)])
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_halves_are_rounded_to_even_numbers_of_any_size(dtype):
+    ends = [0.5, 1.5, 2.5, 2.0**22 + 0.5, 2.0**23 + 1, 2.0**51 + 0.5, 2.0**52 + 1, np.inf, np.nan, 0.49999997]
+    values = np.array([*ends, *(-v for v in ends), 0.0, -0.0], dtype)
+    check("round_even", [values])
+    assert np.signbit(run("round_even", [values], {})).tolist() == np.signbit(np.rint(values)).tolist()
 
 
 @pytest.mark.parametrize("target", ["?", *NUMBERS])

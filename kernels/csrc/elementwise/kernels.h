@@ -54,14 +54,18 @@ enum class Operation {
     kRound,
     kRelu,
     kRelu6,
-    kPow
+    kPow,
+    kRoundEven,
+    kBitwiseAnd,
+    kBitwiseOr,
+    kBitwiseXor
 };
 inline constexpr std::array kOperationNames{
-    "add",         "sub",        "mul",         "div",         "maximum", "minimum",
-    "equal",       "not_equal",  "less",        "less_equal",  "greater", "greater_equal",
-    "logical_and", "logical_or", "logical_xor", "logical_not", "where",   "cast",
-    "clip",        "neg",        "abs",         "square",      "sign",    "floor",
-    "ceil",        "round",      "relu",        "relu6",       "pow"};
+    "add",         "sub",         "mul",         "div",        "maximum",       "minimum",     "equal",
+    "not_equal",   "less",        "less_equal",  "greater",    "greater_equal", "logical_and", "logical_or",
+    "logical_xor", "logical_not", "where",       "cast",       "clip",          "neg",         "abs",
+    "square",      "sign",        "floor",       "ceil",       "round",         "relu",        "relu6",
+    "pow",         "round_even",  "bitwise_and", "bitwise_or", "bitwise_xor"};
 
 // operands: as many as the operation has; lo and hi: the bounds of a clip.
 using BlockFunction = void (*)(const void* const* operands, void* dst, std::int64_t size, double lo,
