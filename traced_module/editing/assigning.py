@@ -63,10 +63,10 @@ def _edit_models(nodes: Sequence[Any], edit: Edit, what: str) -> None:
     for node in nodes:
         models.setdefault(id(node.graph.journal), []).append(node)
     with ExitStack() as transactions:
-        for found in models.values():
-            transactions.enter_context(found[0].graph.top.journal.transaction(what))
-        for found in models.values():
-            edit(found)
+        for below in models.values():
+            transactions.enter_context(below[0].graph.top.journal.transaction(what))
+        for below in models.values():
+            edit(below)
         for node in nodes:
             infer_again(node.graph, node.users)
 
@@ -118,7 +118,7 @@ def check_deletable(holder: Module, name: str) -> None:
 
 def _reads(holder: Module, name: str) -> list[Node]:
     """Nodes of all graphs that read an attribute. Raises GraphError if some read what is inside of it by its path."""
-    found = []
+    reads = []
     for graph in _graphs_of_modules():
         for expr in graph.exprs(recursive=False):
             places = list(places_read(expr)) if isinstance(expr, GetAttr) else []
@@ -129,8 +129,8 @@ def _reads(holder: Module, name: str) -> list[Node]:
                 raise GraphError(
                     f"{name!r} holds {expr.name!r}, which graph {graph.name!r} reads; replace the layers inside it"
                 )
-            found.append(expr.output)
-    return found
+            reads.append(expr.output)
+    return reads
 
 
 def set_in_graphs(layer: Module, name: str, value: Any) -> bool:
@@ -145,19 +145,19 @@ def set_in_graphs(layer: Module, name: str, value: Any) -> bool:
 
     def described(nodes: Sequence[Any]) -> str:
         where = ", ".join(dict.fromkeys(node.qualname for node in nodes))
-        shown = type(value).__name__ if isinstance(value, (Module, Tensor)) else repr(value)
-        return f"{name} = {shown} of {where}, a {type(layer).__name__} that a traced module calls"
+        text = type(value).__name__ if isinstance(value, (Module, Tensor)) else repr(value)
+        return f"{name} = {text} of {where}, a {type(layer).__name__} that a traced module calls"
 
     return _edited(lambda: _uses(layer), edit, "set_layer", described)
 
 
 def _uses(layer: Module) -> list[ModuleNode]:
     """Nodes of all graphs that stand for a layer, or for one that holds it."""
-    found = []
+    uses = []
     for graph in _graphs_of_modules():
         reads = [expr.output for expr in graph.exprs(recursive=False) if isinstance(expr, GetAttr)]
-        found += [n for n in reads if isinstance(n, ModuleNode) and _is_in(layer, _module_of(n))]
-    return found
+        uses += [n for n in reads if isinstance(n, ModuleNode) and _is_in(layer, _module_of(n))]
+    return uses
 
 
 def _module_of(node: ModuleNode) -> Any:

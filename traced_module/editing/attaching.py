@@ -16,32 +16,32 @@ from megengine.traced_module.ir.primitives import share_history
 from megengine.traced_module.ir.provenance import graph_path, inside
 
 
-def attach(graph: InternalGraph, path: str, made: GraphOwner, ahead: tuple[int, int] = (0, 0)) -> None:
+def attach(graph: InternalGraph, path: str, module: GraphOwner, ahead: tuple[int, int] = (0, 0)) -> None:
     """Let a traced module that nothing holds yet be at a path below the module of a graph.
 
     So many (node, expression) ids are left free for what is made before the next one that the history gives; those
     that its graphs got are not counted in the history yet.
     """
-    graphs = graphs_of(made)
+    graphs = graphs_of(module)
     journal = graph.journal
     join(graph, graphs, (journal.next_node + ahead[0], journal.next_expr + ahead[1]))
     below = "_".join((graph.name, *path.split("."))), f"{graph.qualname}.{path}"
     at = ".".join(part for part in (graph_path(graph), path) if part)
-    _rename(graphs, (made.graphs[0].name, made.graphs[0].qualname), below, at)
+    _rename(graphs, (module.graphs[0].name, module.graphs[0].qualname), below, at)
 
 
 def graphs_of(module: GraphOwner) -> list[InternalGraph]:
     """Graphs of a module and of all modules below it, each once."""
-    found: list[InternalGraph] = []
+    graphs: list[InternalGraph] = []
     todo, seen = [module], {id(module)}
     while todo:
         at = todo.pop()
-        found += at.graphs
+        graphs += at.graphs
         for value in object.__getattribute__(at, "__dict__").values():
             if isinstance(value, GraphOwner) and id(value) not in seen:
                 seen.add(id(value))
                 todo.append(value)
-    return found
+    return graphs
 
 
 def all_exprs(top: InternalGraph) -> Iterator[Expr]:

@@ -41,14 +41,14 @@ def traced_for(module: Module, calls: Sequence[Arguments], what: str) -> TracedM
         GraphError: the module asks for values, which nodes do not have.
     """
     try:
-        made = _traced(module, calls)
+        traced = _traced(module, calls)
     except DeferredValueError as error:
         raise GraphError(
             f"{what}: {type(module).__name__} asks for values while it is traced, and nodes have none ({error}); trace "
             "it with example tensors first (trace_module)"
         ) from error
-    made._kept_class = f"{type(module).__module__}.{type(module).__qualname__}"
-    return made
+    traced._kept_class = f"{type(module).__module__}.{type(module).__qualname__}"
+    return traced
 
 
 @nests("trace_module")
@@ -62,10 +62,10 @@ def _traced(module: Module, calls: Sequence[Arguments]) -> TracedModule:
                 first = graph if first is None else first
     finally:
         tracer.restore()
-    made = Assembly(tracer).graph_module(module)
-    made.specializations = tuple(tracer.specializations)
-    number(graphs_of(made))
-    return made
+    traced = Assembly(tracer).graph_module(module)
+    traced.specializations = tuple(tracer.specializations)
+    number(graphs_of(traced))
+    return traced
 
 
 def replacement(graph: InternalGraph, node: ModuleNode, module: Module) -> TracedModule:
@@ -90,11 +90,11 @@ def replacement(graph: InternalGraph, node: ModuleNode, module: Module) -> Trace
             f"replace_module: nothing calls {node.qualname}, so a {type(module).__name__} cannot be traced for its "
             "calls; trace it first (trace_module)"
         )
-    made = traced_for(module, list(calls.values()), f"replace_module: {node.qualname}")
-    counts = made.graphs[0].journal.counts
-    attach(graph, node.expr.name, made)
+    traced = traced_for(module, list(calls.values()), f"replace_module: {node.qualname}")
+    counts = traced.graphs[0].journal.counts
+    attach(graph, node.expr.name, traced)
     graph.journal.skip(counts)
-    return made
+    return traced
 
 
 def calls_to_renew(graph: InternalGraph, node: ModuleNode) -> list[Call]:

@@ -27,8 +27,8 @@ def made_again(origin: Origin) -> Any:
     if origin.function not in FUNCTIONS:
         raise FileFormatError(f"a value is computed by {brief(origin.function)}, which is not known here")
     try:
-        made = FUNCTIONS[origin.function](*origin.given)
-        return made if origin.index is None else made[origin.index]
+        results = FUNCTIONS[origin.function](*origin.given)
+        return results if origin.index is None else results[origin.index]
     except (TypeError, AttributeError, LookupError, AssertionError) as error:
         raise FileFormatError(f"{origin.function}: {error}") from error
 
@@ -66,14 +66,14 @@ def _value_of(node: TensorNode) -> Tensor:
         set_outputs(small, [small.apply(expr.op, *inputs, attrs=expr.attrs)])
         return interpret(small, [])[0]
     assert isinstance(expr, Call), expr
-    made = result_leaves(run_call(expr, values), expr)[0]
-    return next(value for value, n in zip(made, expr.outputs, strict=True) if n is node)
+    results = result_leaves(run_call(expr, values), expr)[0]
+    return next(value for value, n in zip(results, expr.outputs, strict=True) if n is node)
 
 
 def digest_of(weights: Iterable[tuple[str, np.ndarray]]) -> str:
     """Equal for equal weights under the same names."""
-    found = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     for name, array in weights:
-        found.update(f"{name} {array.dtype.str} {array.shape}".encode())
-        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return found.hexdigest()
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()

@@ -41,14 +41,14 @@ def drop_dead_parts(graph: InternalGraph) -> None:
 
 def _entered_from(graphs: Any, journal: Any) -> list[InternalGraph]:
     """Graphs of one history, and all that their calls enter, each once."""
-    found = {id(graph): graph for graph in graphs if graph.journal is journal}
-    todo = list(found.values())
+    entered = {id(graph): graph for graph in graphs if graph.journal is journal}
+    todo = list(entered.values())
     while todo:
         for child in child_graphs(todo.pop()):
-            if id(child) not in found and child.journal is journal:
-                found[id(child)] = child
+            if id(child) not in entered and child.journal is journal:
+                entered[id(child)] = child
                 todo.append(child)
-    return list(found.values())
+    return list(entered.values())
 
 
 def _places_read(graph: InternalGraph) -> Iterator[Place]:
@@ -91,5 +91,5 @@ def _broken_graphs(kept: list[Any], live: list[InternalGraph], gone: set[Place])
             if calls & broken or any(place in gone for place in _places_read(graph)):
                 broken.add(id(graph))
     for module in kept:
-        if found := [graph for graph in module.graphs if id(graph) in broken]:
-            yield module, found
+        if affected := [graph for graph in module.graphs if id(graph) in broken]:
+            yield module, affected

@@ -89,8 +89,8 @@ class EditLog:
             raise FileFormatError(f"{path}: {reason}") from None
         try:
             if not isinstance(described, dict) or described.get("format") != FORMAT:
-                found = described.get("format") if isinstance(described, dict) else described
-                raise FileFormatError(f"format is {brief(found)}; expected {FORMAT!r}")
+                stated = described.get("format") if isinstance(described, dict) else described
+                raise FileFormatError(f"format is {brief(stated)}; expected {FORMAT!r}")
             if described.get("version") not in VERSIONS:
                 known = " and ".join(map(str, VERSIONS))
                 raise FileFormatError(

@@ -31,7 +31,7 @@ Address = list[Any]  # [path of the module, which of its graphs]
 
 def addresses_of(top: InternalGraph) -> dict[int, tuple[Address, InternalGraph]]:
     """How the graphs of a traced module are named in a log: by the path of their module and their place in it."""
-    found: dict[int, tuple[Address, InternalGraph]] = {}
+    addresses: dict[int, tuple[Address, InternalGraph]] = {}
     todo: list[tuple[str, Any]] = [("", top.owner)]
     seen: set[int] = set()
     while todo:
@@ -41,12 +41,12 @@ def addresses_of(top: InternalGraph) -> dict[int, tuple[Address, InternalGraph]]
         seen.add(id(module))
         for i, graph in enumerate(module.graphs):
             if graph.journal is top.journal:
-                found.setdefault(id(graph), ([path, i], graph))
+                addresses.setdefault(id(graph), ([path, i], graph))
         entries = object.__getattribute__(module, "__dict__").items()
         below = [(f"{path}.{k}" if path else k, v) for k, v in entries if issubclass(type(v), TracedModule)]
         todo += reversed(below)
-    found[id(top)] = _address_of_top(top), top
-    return found
+    addresses[id(top)] = _address_of_top(top), top
+    return addresses
 
 
 def _address_of_top(top: InternalGraph) -> Address:
@@ -57,27 +57,27 @@ def _address_of_top(top: InternalGraph) -> Address:
 
 def parts_of(module: Any) -> dict[int, tuple[Any, str]]:
     """Layers and tensors of a traced module: id -> the object and the path at which it is met first."""
-    found: dict[int, tuple[Any, str]] = {}
+    parts: dict[int, tuple[Any, str]] = {}
     todo: list[tuple[str, Any]] = [("", module)]
     while todo:
         path, at = todo.pop()
-        if id(at) in found:
+        if id(at) in parts:
             continue
-        found[id(at)] = at, path
+        parts[id(at)] = at, path
         if isinstance(at, Module):
             entries = object.__getattribute__(at, "__dict__").items()
             below = [(f"{path}.{k}" if path else k, v) for k, v in entries if isinstance(v, (Module, Tensor))]
             # what was set and is not traced yet is in no log
             todo += reversed([p for p in below if not (isinstance(at, TracedModule) and is_composite(p[1]))])
-    return {key: each for key, each in found.items() if not isinstance(each[0], TracedModule)}
+    return {key: each for key, each in parts.items() if not isinstance(each[0], TracedModule)}
 
 
 def weights_of(top: InternalGraph) -> list[tuple[str, np.ndarray]]:
     if top.of_calls:
-        found = ((path, part._storage()) for part, path in parts_of(top.owner).values() if isinstance(part, Tensor))
+        weights = ((path, part._storage()) for part, path in parts_of(top.owner).values() if isinstance(part, Tensor))
     else:
-        found = ((e.name, e.value._storage()) for e in top.exprs(recursive=False) if isinstance(e, Constant))
-    return sorted(found, key=lambda pair: pair[0])
+        weights = ((e.name, e.value._storage()) for e in top.exprs(recursive=False) if isinstance(e, Constant))
+    return sorted(weights, key=lambda pair: pair[0])
 
 
 _PLAIN = frozenset((int, float, bool, str, type(None)))
@@ -103,8 +103,8 @@ class _Call:
         for name, value in zip(expr._own, self.own, strict=True):
             setattr(expr, name, value)
         expr._inputs = tuple([Node(graph, 0, name, "", expr) for name in self.inputs])
-        made = [TensorNode(graph, ident, name, qualname, expr, spec) for ident, name, qualname, spec in self.outputs]
-        expr._outputs = tuple(made)
+        outputs = [TensorNode(graph, ident, name, qualname, expr, spec) for ident, name, qualname, spec in self.outputs]
+        expr._outputs = tuple(outputs)
         return expr
 
 
@@ -278,8 +278,8 @@ class Recorder:
         if id(value) not in self.origins:
             return None
         _, origin = self.origins[id(value)]
-        given = [self.writer.values.value(v, f"{where}.{i}") for i, v in enumerate(origin.given)]
-        return {"computed": origin.function, "given": given, "index": origin.index}
+        arguments = [self.writer.values.value(v, f"{where}.{i}") for i, v in enumerate(origin.given)]
+        return {"computed": origin.function, "given": arguments, "index": origin.index}
 
     def owner(self, graph: InternalGraph) -> dict[str, Any]:
         return {"do": "owner", "graph": self._at(graph)}
@@ -311,8 +311,8 @@ class Recorder:
 
 
 def _exchanged_names(key: str, places: Places, old: Nodes, new: Nodes) -> dict[str, Any]:
-    found = {"was": [n.name for n in old], key: [n.name for n in new]}
-    return found if places is None else {"places": places, **found}
+    names = {"was": [n.name for n in old], key: [n.name for n in new]}
+    return names if places is None else {"places": places, **names}
 
 
 def expr_name(expr: Expr) -> str:
@@ -368,6 +368,6 @@ class EditStep:
     arrays: dict[str, np.ndarray] = field(repr=False)
 
     def to_text(self) -> str:
-        found = [in_words(edit) for edit in self.edits]
-        told = "; ".join(text for text in found if text)
-        return f"{self.what}: {told}" if told else self.what
+        sentences = [in_words(edit) for edit in self.edits]
+        joined = "; ".join(text for text in sentences if text)
+        return f"{self.what}: {joined}" if joined else self.what

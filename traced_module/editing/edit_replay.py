@@ -68,21 +68,21 @@ class _Pending:
     expected: type
 
     def made(self) -> Any:
-        given = tuple([self.values.value(v) for v in self.entry["given"]])
-        found = made_again(Origin(self.entry["computed"], given, self.entry["index"]))
-        if not isinstance(found, self.expected) or isinstance(found, TracedModule):
-            raise FileFormatError(f"{self.entry['computed']} gives a {type(found).__name__}")
-        return found
+        arguments = tuple([self.values.value(v) for v in self.entry["given"]])
+        results = made_again(Origin(self.entry["computed"], arguments, self.entry["index"]))
+        if not isinstance(results, self.expected) or isinstance(results, TracedModule):
+            raise FileFormatError(f"{self.entry['computed']} gives a {type(results).__name__}")
+        return results
 
 
 class _Made(list[Any]):
     """Tensors or layers of a step."""
 
     def __getitem__(self, place: Any) -> Any:
-        found = super().__getitem__(place)
-        if isinstance(found, _Pending):
-            found = self[place] = found.made()
-        return found
+        part = super().__getitem__(place)
+        if isinstance(part, _Pending):
+            part = self[place] = part.made()
+        return part
 
 
 class Replay:
@@ -115,26 +115,26 @@ class Replay:
         """Take a tensor or layer that is there already; False if the entry describes a new one."""
         if "same" in entry:
             step, place = map(count_in, entry["same"])
-            found = getattr(self.done[step], kind)[place]
+            part = getattr(self.done[step], kind)[place]
         elif "model" in entry:
             check_path(entry["model"])
-            found = get_subattr(self.top.owner, entry["model"])
+            part = get_subattr(self.top.owner, entry["model"])
         elif "computed" in entry:
             getattr(values, kind).append(_Pending(values, entry, expected))
             return True
         else:
             return False
-        if not isinstance(found, expected) or isinstance(found, TracedModule):
-            raise GraphError(f"{brief(dict(entry))} is a {type(found).__name__}; expected a {expected.__name__}")
-        getattr(values, kind).append(found)
+        if not isinstance(part, expected) or isinstance(part, TracedModule):
+            raise GraphError(f"{brief(dict(entry))} is a {type(part).__name__}; expected a {expected.__name__}")
+        getattr(values, kind).append(part)
         return True
 
     def graph(self, address: Any) -> InternalGraph:
         path, index = address
-        found = self.graphs.get((path, index))
-        if found is None:
+        graph = self.graphs.get((path, index))
+        if graph is None:
             raise GraphError(f"the model has no graph {index} in its module {path or 'top'!r}")
-        return found
+        return graph
 
 
 class _Changes:
@@ -196,26 +196,26 @@ class _Changes:
         before = None if edit["before"] is None else self.node(edit["before"]).expr
         check_before(f"the new {kind}", inputs, before)
         expr._disable_remove = entry.get("keep") is True
-        made = [self._made(graph, expr, item) for item in entry["outputs"]]
-        if not made:
+        outputs = [self._made(graph, expr, item) for item in entry["outputs"]]
+        if not outputs:
             raise FileFormatError(f"an expression of the kind {kind} makes no value")
-        expr._outputs = tuple(made)
-        if not isinstance(expr, GetAttr) and not all(isinstance(n, TensorNode) for n in made):
-            raise FileFormatError(f"{made[0].name!r} is a module; only attributes are")
+        expr._outputs = tuple(outputs)
+        if not isinstance(expr, GetAttr) and not all(isinstance(n, TensorNode) for n in outputs):
+            raise FileFormatError(f"{outputs[0].name!r} is a module; only attributes are")
         if isinstance(expr, Call) and "result" in entry:
             results, expr._out_def = self.reader.result(entry["result"])
-            if list(map(id, results)) != list(map(id, made)):
-                raise FileFormatError(f"the result of {made[0].name} is not made of its values in order")
+            if list(map(id, results)) != list(map(id, outputs)):
+                raise FileFormatError(f"the result of {outputs[0].name} is not made of its values in order")
         link(graph, expr, inputs, before)
         if isinstance(expr, GetAttr):
             node = expr.output
-            found = module_of(node)
+            attribute = module_of(node)
             if isinstance(node, TensorNode):
-                if not isinstance(found, Tensor) or found.spec != node.spec:
-                    kind = found.spec if isinstance(found, Tensor) else type(found).__name__
+                if not isinstance(attribute, Tensor) or attribute.spec != node.spec:
+                    kind = attribute.spec if isinstance(attribute, Tensor) else type(attribute).__name__
                     raise GraphError(f"{node.name!r} reads {expr.name!r}, a {kind}; expected {node.spec}")
-            elif not isinstance(found, Module):
-                raise GraphError(f"{node.name!r} reads {expr.name!r}, a {type(found).__name__}; expected a module")
+            elif not isinstance(attribute, Module):
+                raise GraphError(f"{node.name!r} reads {expr.name!r}, a {type(attribute).__name__}; expected a module")
         self._touch(expr)
 
     def _made(self, graph: InternalGraph, expr: Expr, item: Mapping[str, Any]) -> Node:
@@ -277,15 +277,15 @@ class _Changes:
         dropped = [n for n in expr.outputs if n.name not in wanted]
         if used := [n.name for n in dropped if n.users or is_among(n, graph.outputs)]:
             raise GraphError(f"{used[0]!r} is still used")
-        made = [have.get(item["name"]) or self._made(graph, expr, item) for item in edit["outputs"]]
+        outputs = [have.get(item["name"]) or self._made(graph, expr, item) for item in edit["outputs"]]
         structure = None
-        if not made or not all(isinstance(n, TensorNode) for n in made):
-            raise FileFormatError(f"a call makes tensors, one or more; the log gives {counted(len(made), 'result')}")
+        if not outputs or not all(isinstance(n, TensorNode) for n in outputs):
+            raise FileFormatError(f"a call makes tensors, one or more; the log gives {counted(len(outputs), 'result')}")
         if "value" in edit:
-            found, structure = self.reader.result(edit["value"])
-            if list(map(id, found)) != list(map(id, made)):
+            leaves, structure = self.reader.result(edit["value"])
+            if list(map(id, leaves)) != list(map(id, outputs)):
                 raise FileFormatError(f"the result of {edit['expr']} is not made of its values in order")
-        give_results(graph, expr, made, structure)
+        give_results(graph, expr, outputs, structure)
         self._touch(expr)
 
     def attrs(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
@@ -393,21 +393,21 @@ class _Changes:
         self.replay.look()
 
     def forget(self, graph: InternalGraph, edit: Mapping[str, Any]) -> None:
-        called = [e for g in self.replay.graphs.values() for e in g.exprs(recursive=False) if child_graph(e) is graph]
-        if graph is self.replay.top or called:
+        calls = [e for g in self.replay.graphs.values() for e in g.exprs(recursive=False) if child_graph(e) is graph]
+        if graph is self.replay.top or calls:
             raise GraphError(f"{graph.qualname} is the outermost graph, or is called")
         forget_graphs(self.replay.top, graph.owner, [graph])
         self.replay.look()
 
     def _traced(self, graph: InternalGraph, entries: list[Any]) -> TracedModule:
-        made = ModuleReader(self.values, entries).all((0, 0))
-        join(graph, graphs_of(made), self.shift)
-        return made
+        module = ModuleReader(self.values, entries).all((0, 0))
+        join(graph, graphs_of(module), self.shift)
+        return module
 
 
-def _expect(what: str, found: Any, wanted: Any) -> None:
-    if found != wanted:
-        raise GraphError(f"{what}: found {_shown(found)}, expected {_shown(wanted)}")
+def _expect(what: str, value: Any, wanted: Any) -> None:
+    if value != wanted:
+        raise GraphError(f"{what}: found {_shown(value)}, expected {_shown(wanted)}")
 
 
 def _shown(value: Any) -> str:

@@ -44,10 +44,10 @@ def add_input_node(
 
 def add_output_node(graph: InternalGraph, node: TensorNode | str, *, through: Expr | None = None) -> None:
     with graph.journal.transaction("add_output_node"):
-        found = value_in(graph, node, what="add_output_node", through=through)
-        check_owned(graph, "add_output_node", [found])
+        value = value_in(graph, node, what="add_output_node", through=through)
+        check_owned(graph, "add_output_node", [value])
         current = _result(graph)
-        graph.reset_outputs((*current, found) if isinstance(current, tuple) else (current, found))
+        graph.reset_outputs((*current, value) if isinstance(current, tuple) else (current, value))
 
 
 def reset_outputs(graph: InternalGraph, outputs: Any) -> None:
@@ -65,9 +65,9 @@ def reset_outputs(graph: InternalGraph, outputs: Any) -> None:
 
 def value_of(graph: InternalGraph, node: TensorNode | str, *, through: Expr | None = None) -> TensorNode:
     with graph.journal.transaction("value_of"):
-        found = value_in(graph, node, what="value_of", through=through)
-        check_owned(graph, "value_of", [found])
-    return found
+        value = value_in(graph, node, what="value_of", through=through)
+        check_owned(graph, "value_of", [value])
+    return value
 
 
 def reset_inputs(graph: InternalGraph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[TensorNode]:
@@ -79,15 +79,15 @@ def reset_inputs(graph: InternalGraph, args: Sequence[Any], kwargs: Mapping[str,
         names = [f"args_{i}" for i in range(len(specs))]
         calls = callers(graph)
         outer = _outer_inputs(calls, names, specs)
-        made = [add_input(graph, name, spec) for name, spec in zip(names, specs, strict=True)]
-        set_signature(graph, *unflatten(structure, made))
+        inputs = [add_input(graph, name, spec) for name, spec in zip(names, specs, strict=True)]
+        set_signature(graph, *unflatten(structure, inputs))
 
         def arguments_of(call: Call) -> Arguments:
             args, kwargs = unflatten(structure, outer[id(call.top_graph)])
             return (call.args[0], *args), kwargs
 
         _give(calls, arguments_of)
-        return made
+        return inputs
 
 
 def _result(graph: InternalGraph) -> Any:

@@ -38,15 +38,15 @@ def extract(graph: InternalGraph, inputs: Sequence[TensorNode | str], outputs: S
         ends, results = _in_graph(graph, inputs, outputs)
         _check(graph, ends, results)
         _check_needed(ends, results)
-        made = [(node, _input_for(graph, node)) for node in ends if not isinstance(node.expr, Input)]
-        graph.replace_node(dict(made))
+        replaced = [(node, _input_for(graph, node)) for node in ends if not isinstance(node.expr, Input)]
+        graph.replace_node(dict(replaced))
         if graph.arguments is None:
             set_outputs(graph, results)
         else:
             graph.reset_outputs(results[0] if len(results) == 1 else tuple(results))
         graph.compile()
         drop_unused_inputs(graph)
-        for old, new in made:
+        for old, new in replaced:
             if graph.names.get(old.name) is None:
                 graph.rename(new, old.name)
 
@@ -97,9 +97,9 @@ def _in_graph(graph: InternalGraph, inputs: Sequence[Any], outputs: Sequence[Any
         at, along = found(value)
         while isinstance(at, TensorNode) and at.graph is not graph and at.graph.top is graph.top:
             way = way_along(graph, value, at) if along else []
-            made = inlined((way or calls_to(graph, at, "extract"))[0])
-            places.update(made)
-            at = made.get(id(at), at)
+            copies = inlined((way or calls_to(graph, at, "extract"))[0])
+            places.update(copies)
+            at = copies.get(id(at), at)
         taken.append(at)
     given_back = []
     for value in outputs:

@@ -25,10 +25,10 @@ def flattened(traced: Any, graph: InternalGraph | None = None) -> Any:
     source: InternalGraph = traced.graph if graph is None else graph
     copier = Copier()
     copies = traced._copies(copier, graphs=False)  # what is done to the result is not done to the source
-    made = copies[id(traced)]
+    own = copies[id(traced)]
     uncalled = [g for m in copies.values() for g in m.graphs]  # of submodules: still there, to be called and edited
     own_history(uncalled)
-    flat = InternalGraph(source.name, source.qualname, owner=made)
+    flat = InternalGraph(source.name, source.qualname, owner=own)
     _Inliner(flat, copier=copier).run(source)
     flat.arguments, flat.out_def = source.arguments, source.out_def
     flat.metadata = dict(source.metadata)
@@ -37,8 +37,8 @@ def flattened(traced: Any, graph: InternalGraph | None = None) -> Any:
     if uncalled:
         take_in(flat, uncalled)
     flat.journal.recording = True
-    made._add_graph(flat)
-    return made
+    own._add_graph(flat)
+    return own
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +160,14 @@ class _Inliner:
         return new
 
     def _make(self, new: Expr, nodes: Sequence[Node], at: _Entered, names: Sequence[str] = ()) -> None:
-        made = []
+        outputs = []
         for i, node in enumerate(nodes):
             name = names[i] if names else self._name(_label(node, at.prefix, at.outputs))
             self.graph.names.take(name, None)  # for the next one; linking gives it to the node
             spec = node.spec if isinstance(node, TensorNode) else None
-            made.append(self.graph._make_node(new, spec, name, self._qualname(node, at)))
-            at.mapping[id(node)] = made[-1]
-        new._outputs = tuple(made)
+            outputs.append(self.graph._make_node(new, spec, name, self._qualname(node, at)))
+            at.mapping[id(node)] = outputs[-1]
+        new._outputs = tuple(outputs)
 
     def _meta(self, expr: Expr, at: _Entered) -> dict[str, Any]:
         return meta_at(expr, f"{self.where}.{at.path}" if self.where and at.path else self.where or at.path)
@@ -215,10 +215,10 @@ def inlined(call: Call) -> dict[int, Node]:
     reads = [e.output for e in graph.exprs(recursive=False) if isinstance(e, GetAttr) and e.comes_before(call)]
     inliner.attributes = {attribute_path(node): node for node in reversed(reads)}
     with graph.journal.transaction("inline"):
-        made = [inliner.copied(expr, at) for expr in at.todo if not isinstance(expr, Input)]
+        copies = [inliner.copied(expr, at) for expr in at.todo if not isinstance(expr, Input)]
         pairs = [(old, mapping[id(n)]) for old, n in zip(call.outputs, child.outputs, strict=True)]
         graph.replace_node(dict(pairs))
-        names = [(new, old.name) for old, new in pairs if any(new.expr is expr for expr in made)]
+        names = [(new, old.name) for old, new in pairs if any(new.expr is expr for expr in copies)]
         graph.erase(call)
         for node, name in names:
             if graph.names.get(name) is None:

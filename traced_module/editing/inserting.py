@@ -75,9 +75,9 @@ class Inserter(Builder, hooks.TraceHooks):
     def _to_node(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or id(leaf) not in self.scope.nodes:
             return leaf
-        made = self.scope.nodes[id(leaf)]
-        self.tensors[id(made)] = leaf
-        return made
+        node = self.scope.nodes[id(leaf)]
+        self.tensors[id(node)] = leaf
+        return node
 
     def _place(self, nodes: Sequence[Node]) -> None:
         """Without a given place, expressions go behind the last node they use."""
@@ -222,9 +222,9 @@ class Inserter(Builder, hooks.TraceHooks):
         with hooks.unheard():
             result = layer_result(expr, [module, *tensors], lambda: _result(module, args, kwargs))
         name = f"{self.read_as.get(id(node), node.name)}_out"
-        made = self._to_nodes(self.make_call(expr, inputs, result, name, f"{node.qualname}.[out]"))
+        results = self._to_nodes(self.make_call(expr, inputs, result, name, f"{node.qualname}.[out]"))
         note_entry(expr)
-        return made
+        return results
 
     def build(self, part: Unbuilt, args: tuple, kwargs: dict) -> Any:
         """The call of a module that is no layer: it is traced for it, if it was not for such a call before."""
@@ -245,13 +245,13 @@ class Inserter(Builder, hooks.TraceHooks):
         """Trace a module for one more kind of call; returns how many nodes and expressions its graphs have."""
         path = _below(part._node, part._name)
         with hooks.unheard():
-            made = traced_for(part._module, [*part._calls, call_arguments], f"insert_exprs: {path}")
+            traced = traced_for(part._module, [*part._calls, call_arguments], f"insert_exprs: {path}")
         part._calls.append(call_arguments)
-        counts = made.graphs[0].journal.counts
+        counts = traced.graphs[0].journal.counts
         known = self._known(path)
-        results = len(made.select(*call_arguments)[0].outputs)
-        attach(self.graph, path, made, (results + (known is None), 1 + (known is None)))
-        put_attribute(self.graph, part._node, part._name, made)
+        results = len(traced.select(*call_arguments)[0].outputs)
+        attach(self.graph, path, traced, (results + (known is None), 1 + (known is None)))
+        put_attribute(self.graph, part._node, part._name, traced)
         if known is not None:
             infer_again(self.graph, known.users)
         return counts

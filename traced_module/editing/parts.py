@@ -56,10 +56,10 @@ def replace_module(graph: InternalGraph, node: ModuleNode, module: Any) -> None:
     check_not_read_inside(graph, node)
     with graph.journal.transaction("replace_module"):
         calls = calls_to_renew(graph, node)
-        made = _own(graph, node, "", module)
+        new = _own(graph, node, "", module)
         if is_composite(module):
-            made = replacement(graph, node, module)
-        put_attribute(graph, node.expr.inputs[0], node.expr.name, made)
+            new = replacement(graph, node, module)
+        put_attribute(graph, node.expr.inputs[0], node.expr.name, new)
         give_arguments(calls)
         for each in {id(call.top_graph): call.top_graph for call in calls}.values():
             infer_again(each, [call for call in calls if call.top_graph is each])
@@ -114,9 +114,9 @@ def _attached(graph: InternalGraph, path: str, module: TracedModule) -> TracedMo
     Layers and tensors are shared with `module`; its graphs get ids that are not in use, qualnames below that of
     `graph`, and edits of them stand in one log with those of `graph`.
     """
-    made = module._cloned(None)
-    if made.graphs:
-        counts = made.graphs[0].journal.counts
-        attach(graph, path, made)
+    clone = module._cloned(None)
+    if clone.graphs:
+        counts = clone.graphs[0].journal.counts
+        attach(graph, path, clone)
         graph.journal.skip(counts)
-    return made
+    return clone

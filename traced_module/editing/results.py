@@ -101,19 +101,19 @@ def value_in(graph: InternalGraph, node: Any, *, what: str, through: Expr | None
 def calls_to(graph: InternalGraph, node: Node, what: str, through: Expr | None = None) -> list[Call]:
     """The calls that lead from a graph to that of a node, outermost first."""
     if through is None:
-        found = _first_way(graph, node.top_graph)
+        first_way = _first_way(graph, node.top_graph)
     else:
         inside = child_graph(through)
         if inside is None:
             raise GraphError(f"{what}: {through!r} enters no graph; give a call of a submodule")
         before, behind = _first_way(graph, through.top_graph), _first_way(inside, node.top_graph)
-        found = None if before is None or behind is None else [*before, through, *behind]
-    if found is None:
+        first_way = None if before is None or behind is None else [*before, through, *behind]
+    if first_way is None:
         way = f" by way of {through!r}" if through is not None else ""
         raise GraphError(
             f"{what}: {node_path(node)!r} is not computed by graph {graph.name!r}{way}{where_it_stands(graph, node)}"
         )
-    return found
+    return first_way
 
 
 def _first_way(graph: InternalGraph, wanted: InternalGraph) -> list[Call] | None:

@@ -58,14 +58,14 @@ def _replace_one(graph: InternalGraph, old: Node, new: Node) -> None:
 
 def _between(old: Node, new: Node) -> list[Expr]:
     """Expressions behind the one that makes `old` on which `new` depends."""
-    found: dict[int, Expr] = {}
+    between: dict[int, Expr] = {}
     todo = [new.expr]
     while todo:
         expr = todo.pop()
-        if id(expr) not in found and expr.position > old.expr.position:
-            found[id(expr)] = expr
+        if id(expr) not in between and expr.position > old.expr.position:
+            between[id(expr)] = expr
             todo.extend(n.expr for n in expr.inputs)
-    return list(found.values())
+    return list(between.values())
 
 
 def _may_change_shapes(old: Any, new: Any) -> bool:

@@ -36,16 +36,16 @@ class Copier:
         kind = type(value)
         if kind in _FIXED or (kind is tuple and _FIXED.issuperset(map(type, value))):
             return value
-        made = self.made.get(id(value))
-        if made is not None:
-            return made
+        copied_value = self.made.get(id(value))
+        if copied_value is not None:
+            return copied_value
         self._kept.append(value)
         if issubclass(kind, Tensor):
-            self.made[id(value)] = made = copied_tensor(value)
-            return made
+            self.made[id(value)] = copied_value = copied_tensor(value)
+            return copied_value
         if issubclass(kind, Module) and not hasattr(kind, "__deepcopy__"):
-            self.made[id(value)] = made = object.__new__(type(value))
-            state = object.__getattribute__(made, "__dict__")
+            self.made[id(value)] = copied_value = object.__new__(type(value))
+            state = object.__getattribute__(copied_value, "__dict__")
             state.update(object.__getattribute__(value, "__dict__"))
             for name, entry in state.items():
                 entry_kind = type(entry)
@@ -55,14 +55,14 @@ class Copier:
                     state[name] = OrderedDict(entry) if entry else OrderedDict()
                 elif entry_kind is not tuple or not _FIXED.issuperset(map(type, entry)):
                     state[name] = self.of(entry)
-            return made
+            return copied_value
         if kind in _CONTAINERS:
-            self.made[id(value)] = made = type(value)()
-            if isinstance(made, list):
-                made.extend(map(self.of, value))
+            self.made[id(value)] = copied_value = type(value)()
+            if isinstance(copied_value, list):
+                copied_value.extend(map(self.of, value))
             else:
-                made.update((k, self.of(v)) for k, v in value.items())
-            return made
+                copied_value.update((k, self.of(v)) for k, v in value.items())
+            return copied_value
         if kind is tuple:
             return tuple(map(self.of, value))
         try:
@@ -74,12 +74,12 @@ class Copier:
 def copied_tensor(tensor: Tensor) -> Tensor:
     """A tensor of the same value, class and name; its memory is shared until one of the two takes another value."""
     kind = type(tensor)
-    made: Tensor = kind.__new__(kind)
-    made._value = tensor._value if tensor._thunk is None else tensor._storage()
-    made._dtype, made._device, made._spec = tensor._dtype, tensor._device, tensor._spec
+    twin: Tensor = kind.__new__(kind)
+    twin._value = tensor._value if tensor._thunk is None else tensor._storage()
+    twin._dtype, twin._device, twin._spec = tensor._dtype, tensor._device, tensor._spec
     if tensor.__dict__:
-        made.__dict__.update((k, copy.deepcopy(v)) for k, v in tensor.__dict__.items() if k != "grad")
-    return made
+        twin.__dict__.update((k, copy.deepcopy(v)) for k, v in tensor.__dict__.items() if k != "grad")
+    return twin
 
 
 def cloned(graph: InternalGraph) -> InternalGraph:
@@ -96,11 +96,11 @@ def copied(graph: InternalGraph, copier: Copier | None) -> InternalGraph:
         new._from_shapes = expr._from_shapes
         if copier is not None and type(new) is Constant:
             new._value = copier.of(new._value)
-        made = []
+        nodes = []
         for node in expr._outputs:
             mapping[id(node)] = copied = node._copy(other, new)
-            made.append(copied)
-        new._outputs = tuple(made)
+            nodes.append(copied)
+        new._outputs = tuple(nodes)
         other._order.insert(new, None)
         begin_use(new, inputs)
     other._names = graph._names.copy({id(None): None, **mapping})

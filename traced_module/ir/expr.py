@@ -116,8 +116,8 @@ class Expr:
             if not any(old is n for n in self._inputs):
                 used = ", ".join(n.name for n in self._inputs) or "nothing"
                 raise GraphError(f"replace_inputs: {self!r} does not use {old!r}; it uses {used}")
-        found: dict[int, Any] = {id(old): new for old, new in repl_dict.items()}
-        methods.set_inputs(self, tuple(found.get(id(n), n) for n in self._inputs))
+        replacements: dict[int, Any] = {id(old): new for old, new in repl_dict.items()}
+        methods.set_inputs(self, tuple(replacements.get(id(n), n) for n in self._inputs))
 
     def _copy(self, graph: Any) -> Expr:
         """The expression without inputs and outputs, for another graph; what it holds of its own is never changed."""
@@ -308,8 +308,8 @@ class CallMethod(Call):
 
     def described(self) -> str:
         target, *args = self.args
-        called = _text(target) if self._method == "__call__" else f"{_text(target)}.{self._method}"
-        return f"{called}({self._written(args)})"
+        callee = _text(target) if self._method == "__call__" else f"{_text(target)}.{self._method}"
+        return f"{callee}({self._written(args)})"
 
 
 class CallFunction(Call):

@@ -44,10 +44,10 @@ class BaseFilter(Sequence[T]):
     def as_unique(self) -> T:
         """The only one. Raises GraphError when there are none or several."""
         if len(self._items) != 1:
-            found = ", ".join(map(_path_of, self._items[:5])) or "nothing"
-            found += ", ..." if len(self._items) > 5 else ""
+            paths = ", ".join(map(_path_of, self._items[:5])) or "nothing"
+            paths += ", ..." if len(self._items) > 5 else ""
             hint = "" if self._items else self._hint()
-            raise GraphError(f"as_unique: expected exactly one item, found {len(self._items)} ({found}){hint}")
+            raise GraphError(f"as_unique: expected exactly one item, found {len(self._items)} ({paths}){hint}")
         return self._items[0]
 
     def as_count(self) -> int:
@@ -90,11 +90,11 @@ class NodeFilter(BaseFilter[Node]):
         )
         known = self._items
         texts = known_as if "." in name else lambda node: (node.name,)
-        found = self._keep(lambda node: any(pattern.fullmatch(text) for text in texts(node)))
-        if not found._items:  # MegEngine's names begin with the name of the graph
-            found = self._keep(lambda node: pattern.fullmatch(f"{node.graph.name}_{node.name}") is not None)
-        found._hint = lambda: f" for {name!r}{nearest(name, [text for node in known for text in texts(node)])}"
-        return found
+        matching = self._keep(lambda node: any(pattern.fullmatch(text) for text in texts(node)))
+        if not matching._items:  # MegEngine's names begin with the name of the graph
+            matching = self._keep(lambda node: pattern.fullmatch(f"{node.graph.name}_{node.name}") is not None)
+        matching._hint = lambda: f" for {name!r}{nearest(name, [text for node in known for text in texts(node)])}"
+        return matching
 
     def node_id(self, node_id: int | Sequence[int]) -> NodeFilter:
         return self._by_id(node_id)

@@ -45,9 +45,9 @@ def function_of(qualified: str) -> Callable[..., Any]:
         return wrapped_functions[qualified]
     if qualified in public_functions:
         return _public(qualified)
-    found = opdefs.find(qualified)
-    if found is not None:
-        return found
+    declared = opdefs.find(qualified)
+    if declared is not None:
+        return declared
     known = [*public_functions, *wrapped_functions]
     raise GraphError(
         f"unknown function {qualified!r}{nearest(qualified, known)}; "

@@ -156,13 +156,13 @@ class InternalGraph:
         for node in todo:
             if not isinstance(node, Node):
                 raise GraphError(f"get_dep_exprs: got {node!r}, a {type(node).__name__}; expected nodes")
-        found: dict[int, Expr] = {}
+        needed: dict[int, Expr] = {}
         while todo:
             expr = todo.pop().expr
-            if id(expr) not in found and not isinstance(expr, Input):
-                found[id(expr)] = expr
+            if id(expr) not in needed and not isinstance(expr, Input):
+                needed[id(expr)] = expr
                 todo.extend(expr.inputs)
-        return sorted(found.values(), key=lambda e: e._key)
+        return sorted(needed.values(), key=lambda e: e._key)
 
     def node(self, name: str) -> Any:
         """The node of a name in this graph, or of a path or qualname in the graphs of its submodules too.

@@ -53,49 +53,49 @@ class _Body:
         self.journal, self.what, self.deferring = journal, what, deferring
 
     def __enter__(self) -> None:
-        journal, found = self.journal, self.journal.open
-        self.is_part, self.counts = found is not None, journal.counts
-        if found is None:
-            journal.open = found = Transaction(self.counts, self.what, deferring=self.deferring)
-        recorded = (0, 0) if found.recorder is None else found.recorder.size
-        self.at = len(found.changes), len(found.made), recorded
+        journal, transaction = self.journal, self.journal.open
+        self.is_part, self.counts = transaction is not None, journal.counts
+        if transaction is None:
+            journal.open = transaction = Transaction(self.counts, self.what, deferring=self.deferring)
+        recorded = (0, 0) if transaction.recorder is None else transaction.recorder.size
+        self.at = len(transaction.changes), len(transaction.made), recorded
         if self.is_part:
-            found.depth += 1
-            if found.deferring and found.depth == 1:
-                found.edits.append((self.what, recorded[0]))
+            transaction.depth += 1
+            if transaction.deferring and transaction.depth == 1:
+                transaction.edits.append((self.what, recorded[0]))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        journal, found = self.journal, self.journal.open
-        assert found is not None
+        journal, transaction = self.journal, self.journal.open
+        assert transaction is not None
         if self.is_part:
-            found.depth -= 1
+            transaction.depth -= 1
             if error is not None:
-                self._revert(found)
+                self._revert(transaction)
             return
         complete = False
         try:
             if error is None:
                 _settle(journal)
                 complete = True
-            elif found.postponed:
-                error.add_note(_unrepaired(found))
+            elif transaction.postponed:
+                error.add_note(_unrepaired(transaction))
         finally:
             if not complete:
-                self._revert(found)
+                self._revert(transaction)
             journal.open = None
-        if complete and found.changes and journal.recording:
-            found.after = journal.counts
-            if found.recorder is not None:
-                found.recorder.close()
-            journal.done.append(found)
+        if complete and transaction.changes and journal.recording:
+            transaction.after = journal.counts
+            if transaction.recorder is not None:
+                transaction.recorder.close()
+            journal.done.append(transaction)
             journal.undone.clear()  # what was undone before cannot be done again
 
-    def _revert(self, found: Transaction) -> None:
-        changes, made, recorded = self.at
-        _take_back(found.changes[changes:])
-        del found.changes[changes:], found.made[made:]
-        if found.recorder is not None:
-            found.recorder.forget_since(recorded)
+    def _revert(self, transaction: Transaction) -> None:
+        changes, inserted, recorded = self.at
+        _take_back(transaction.changes[changes:])
+        del transaction.changes[changes:], transaction.made[inserted:]
+        if transaction.recorder is not None:
+            transaction.recorder.forget_since(recorded)
         self.journal.counts = self.counts
 
 
@@ -131,17 +131,17 @@ def _settle(journal: Journal) -> None:
     raise error
 
 
-def _unrepaired(found: Transaction) -> str:
+def _unrepaired(transaction: Transaction) -> str:
     """Which edit was the first that made a call impossible."""
-    expr, (number, _) = min(found.postponed.items(), key=lambda item: item[1][0])
+    expr, (number, _) = min(transaction.postponed.items(), key=lambda item: item[1][0])
     impossible = f"makes {expr.name!r} of {expr.top_graph.qualname} impossible"
-    if not found.edits:
-        return f"{found.what} {impossible}"
-    what, start = found.edits[number]
-    end = found.edits[number + 1][1] if number + 1 < len(found.edits) else None
-    words = "" if found.recorder is None else found.recorder.in_words(start, end)
+    if not transaction.edits:
+        return f"{transaction.what} {impossible}"
+    what, start = transaction.edits[number]
+    end = transaction.edits[number + 1][1] if number + 1 < len(transaction.edits) else None
+    words = "" if transaction.recorder is None else transaction.recorder.in_words(start, end)
     return (
-        f"edit {number + 1} of {len(found.edits)} in this transaction, {what}{f' ({words})' if words else ''}, "
+        f"edit {number + 1} of {len(transaction.edits)} in this transaction, {what}{f' ({words})' if words else ''}, "
         f"{impossible}, and no later edit repairs it"
     )
 
@@ -186,16 +186,16 @@ class Journal:
         function of the module and its arguments and no closure: a long session keeps many, and the search for garbage
         visits all that they hold. `record` describes the change: the name of a method of `Recorder` and its arguments.
         """
-        found = self.open
-        if found is None:
+        transaction = self.open
+        if transaction is None:
             exchange(*args)
             return
         if record and self.recording:
-            if found.recorder is None:
-                found.recorder = methods.recorder(self, found.origins)
-            found.recorder.note(*record)
+            if transaction.recorder is None:
+                transaction.recorder = methods.recorder(self, transaction.origins)
+            transaction.recorder.note(*record)
         exchange(*args)
-        found.changes.append((exchange, args))
+        transaction.changes.append((exchange, args))
 
     def runs(self, name: str) -> AbstractContextManager[None]:
         """A pass or rule of that name is at work in the body."""
@@ -233,31 +233,31 @@ class Journal:
 
     def postpone(self, expr: Any, error: Exception) -> None:
         """Remember that an expression has become impossible. Raises the error where nothing can repair it later."""
-        found = self.open
-        if found is None or not found.deferring:
+        transaction = self.open
+        if transaction is None or not transaction.deferring:
             raise error
-        number = found.postponed[expr][0] if expr in found.postponed else max(len(found.edits) - 1, 0)
-        found.postponed[expr] = number, error
+        number = transaction.postponed[expr][0] if expr in transaction.postponed else max(len(transaction.edits) - 1, 0)
+        transaction.postponed[expr] = number, error
 
     def undo(self) -> bool:
         """Take back the last transaction; False if there is none."""
         if not self.done:
             return False
-        found = self.done.pop()
-        _take_back(found.changes)
-        self.counts = found.before
-        self.undone.append(found)
+        transaction = self.done.pop()
+        _take_back(transaction.changes)
+        self.counts = transaction.before
+        self.undone.append(transaction)
         return True
 
     def redo(self) -> bool:
         """Do again what was undone last; False if there is nothing."""
         if not self.undone:
             return False
-        found = self.undone.pop()
-        for exchange, args in found.changes:
+        transaction = self.undone.pop()
+        for exchange, args in transaction.changes:
             exchange(*args)
-        self.counts = found.after
-        self.done.append(found)
+        self.counts = transaction.after
+        self.done.append(transaction)
         return True
 
 

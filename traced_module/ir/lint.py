@@ -187,5 +187,5 @@ def _enters_as_traced(expr: Expr, child: InternalGraph) -> bool:
     """True for the call of a module whose graph has the specs of the call: its own check finds all the rest."""
     operands = expr._inputs[1:]
     same = [n.spec for n in operands] == [n.spec for n in child._inputs[1:]]
-    made = [n.spec for n in expr._outputs] == [n.spec for n in child._outputs]
-    return same and made and all(n.spec.size > 16 or not n.expr._from_shapes for n in operands)
+    alike = [n.spec for n in expr._outputs] == [n.spec for n in child._outputs]
+    return same and alike and all(n.spec.size > 16 or not n.expr._from_shapes for n in operands)

@@ -56,9 +56,9 @@ def node_of(graph: Any, name: str) -> Any:
     Raises:
         GraphError: there is none, or there are several.
     """
-    found = graph._names.get(name)
-    if found is not None:
-        return found
+    node = graph._names.get(name)
+    if node is not None:
+        return node
     several = _at_path(graph, name) or _among(graph.nodes(), name)
     if not several:
         raise GraphError(f"graph {graph.name!r} has no node {name!r}{nearest_node(graph, name)}")
@@ -69,15 +69,15 @@ def node_of(graph: Any, name: str) -> Any:
 
 def _among(nodes: Iterable[Node], name: str) -> list[Node]:
     """Nodes of a path or qualname. A module is known by the node that reads it, not as `self` of its own graph."""
-    found = [node for node in nodes if name in known_as(node)]
-    return [n for n in found if not (isinstance(n, ModuleNode) and isinstance(n.expr, Input))] or found
+    matching = [node for node in nodes if name in known_as(node)]
+    return [n for n in matching if not (isinstance(n, ModuleNode) and isinstance(n.expr, Input))] or matching
 
 
 def own_node(graph: Any, name: str) -> Any:
     """The node of that name in this very graph: names in files are no paths. Raises GraphError if there is none."""
-    if (found := graph._names.get(name)) is None:
+    if (node := graph._names.get(name)) is None:
         raise GraphError(f"graph {graph.name!r} has no node {name!r}{nearest_node(graph, name)}")
-    return found
+    return node
 
 
 def _at_path(graph: Any, path: str) -> list[Node]:
@@ -90,9 +90,9 @@ def _at_path(graph: Any, path: str) -> list[Node]:
         return []
     for owner in (graph._owner, graph._top._owner):
         for graphs in _graphs_at(owner, where):
-            found = [node for one in graphs if (node := one._names.get(name)) is not None]
-            if found:
-                return found
+            matching = [node for one in graphs if (node := one._names.get(name)) is not None]
+            if matching:
+                return matching
     return []
 
 
@@ -126,22 +126,22 @@ def node_named(graphs: Sequence[Any], name: str, first: Any | None = None) -> An
     """
     preferred = graphs if first is None else [first]
     own = [node for graph in preferred if (node := graph._names.get(name)) is not None]
-    found = own or [node for graph in preferred[:1] for node in _at_path(graph, name)]
-    if not found:
+    candidates = own or [node for graph in preferred[:1] for node in _at_path(graph, name)]
+    if not candidates:
         every = list({id(node): node for graph in graphs for node in graph.nodes()}.values())
-        found = _among(every, name) or [n for n in every if n.name == name]
-        if not found:
+        candidates = _among(every, name) or [n for n in every if n.name == name]
+        if not candidates:
             known = [text for node in every for text in (node.name, *known_as(node))]
             where = preferred[0].name if preferred else "the module"
             raise OptionError(f"{where} has no value {name!r}{nearest(name, known)}")
-    if len(found) > 1:
-        raise OptionError(_ambiguous(name, found))
-    return found[0]
+    if len(candidates) > 1:
+        raise OptionError(_ambiguous(name, candidates))
+    return candidates[0]
 
 
-def _ambiguous(name: str, found: Sequence[Node]) -> str:
-    paths = ", ".join(dict.fromkeys(map(node_path, found[:6])))
-    return f"{counted(len(found), 'value')} are called {name!r}; give one by its path: {paths}"
+def _ambiguous(name: str, candidates: Sequence[Node]) -> str:
+    paths = ", ".join(dict.fromkeys(map(node_path, candidates[:6])))
+    return f"{counted(len(candidates), 'value')} are called {name!r}; give one by its path: {paths}"
 
 
 def nearest_node(graph: Any, name: str) -> str:

@@ -186,8 +186,8 @@ class ModuleNode(Node):
     @property
     def module_type(self) -> type:
         """Class of the module; plain `Module` for a module that is itself a graph."""
-        found = type(module_of(self))
-        return Module if issubclass(found, GraphOwner) else found
+        kind = type(module_of(self))
+        return Module if issubclass(kind, GraphOwner) else kind
 
     @property
     def _class_name(self) -> str:

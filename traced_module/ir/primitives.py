@@ -172,9 +172,9 @@ def _use(expr: Expr, places: Places, old: Nodes, new: Nodes) -> None:
     changed = [expr]
     while changed:
         at = changed.pop()
-        found = _follows_from_shapes(at)
-        if found is not at._from_shapes:
-            at._from_shapes = found
+        follows = _follows_from_shapes(at)
+        if follows is not at._from_shapes:
+            at._from_shapes = follows
             changed += [user for n in at._outputs for user in n._users]
 
 
@@ -223,10 +223,10 @@ def with_nodes(nodes: tuple[Any, ...], places: Places, new: Nodes) -> tuple[Any,
     """The sequence with these nodes in their places."""
     if places is None:
         return tuple(new)
-    made = list(nodes)
+    values = list(nodes)
     for i, node in zip(places, new, strict=True):
-        made[i] = node
-    return tuple(made)
+        values[i] = node
+    return tuple(values)
 
 
 def is_among(node: Node, nodes: Sequence[Any]) -> bool:

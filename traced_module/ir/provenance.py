@@ -37,8 +37,8 @@ def provenance(expr: Expr) -> tuple[str, str, tuple[str, ...]]:
 
 def to_plain(meta: Mapping[str, Any]) -> list[Any]:
     """[module, source, pass, ...] for files that have no place of their own for it; empty where nothing is known."""
-    found = [str(meta.get("module") or ""), str(meta.get("source") or ""), *map(str, meta.get("passes", ()))]
-    return found if any(found) else []
+    parts = [str(meta.get("module") or ""), str(meta.get("source") or ""), *map(str, meta.get("passes", ()))]
+    return parts if any(parts) else []
 
 
 def from_plain(stored: Any) -> dict[str, Any]:

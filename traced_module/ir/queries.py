@@ -27,12 +27,12 @@ def child_graph(expr: Expr) -> Any:
 
 def child_graphs(graph: Any) -> list[Any]:
     """Graphs that calls of submodules enter, each once, in the order of their first call."""
-    found: dict[int, Any] = {}
+    graphs: dict[int, Any] = {}
     for expr in graph._order:
         child = child_graph(expr) if isinstance(expr, CallMethod) else None
         if child is not None:
-            found.setdefault(id(child), child)
-    return list(found.values())
+            graphs.setdefault(id(child), child)
+    return list(graphs.values())
 
 
 def visits(graph: Any, recursive: bool) -> Iterator[tuple[Expr, Any]]:
@@ -91,18 +91,18 @@ def _graph_of(module: Any, call: Expr) -> Any:
 
 def children_of(module: Any) -> dict[str, Any]:
     """Submodules and tensors of a module by path, those in lists and dicts included."""
-    found: dict[str, Any] = {}
+    children: dict[str, Any] = {}
     todo = [("", value, name) for name, value in reversed(entries_of(module).items())]
     while todo:
         head, value, name = todo.pop()
         path = f"{head}.{name}" if head else str(name)
         if isinstance(value, (Module, Tensor)):
-            found[path] = value
+            children[path] = value
         elif isinstance(value, (list, tuple)):
             todo += [(path, v, str(i)) for i, v in reversed(list(enumerate(value)))]
         elif isinstance(value, Mapping):
             todo += [(path, v, str(k)) for k, v in reversed(list(value.items()))]
-    return found
+    return children
 
 
 def entries_of(module: Any) -> dict[str, Any]:

@@ -31,16 +31,16 @@ class Assembly:
         """The counterpart of a module that has graphs, or of a container."""
         if id(module) in self.made:
             return self.made[id(module)]
-        made = self.made[id(module)] = TracedModule()
+        new = self.made[id(module)] = TracedModule()
         self.kept.append(module)
         if isinstance(module, Module):
-            made.name, made.training, made.quantize_disabled = module.name, module.training, module.quantize_disabled
-            made.forward_signature = forward_signature(module, with_self=True)
-            made.origin = module.origin if isinstance(module, TracedModule) else type(module).__name__
+            new.name, new.training, new.quantize_disabled = module.name, module.training, module.quantize_disabled
+            new.forward_signature = forward_signature(module, with_self=True)
+            new.origin = module.origin if isinstance(module, TracedModule) else type(module).__name__
             entries = object.__getattribute__(module, "__dict__").items()
             for graph in self.tracer.children.get(id(module), (module, {}))[1].values():
-                graph._owner = made
-                made._add_graph(graph)
+                graph._owner = new
+                new._add_graph(graph)
                 if isinstance(module, TracedModule):
                     graph.metadata = {key: text for old in module.graphs for key, text in old.metadata.items()}
         else:
@@ -51,8 +51,8 @@ class Assembly:
         kind = type(module).__name__
         check_names(held, STATE_NAMES, f"{path} ({kind})" if path else kind)
         for name, value in held.items():
-            object.__setattr__(made, name, self.module(value, f"{path}.{name}" if path else name))
-        return made
+            object.__setattr__(new, name, self.module(value, f"{path}.{name}" if path else name))
+        return new
 
 
 def _holds(value: Any) -> bool:

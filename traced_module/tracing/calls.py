@@ -123,14 +123,14 @@ def shape_value(node: Node) -> Tensor | None:
 
 def _shape_arithmetic(node: Node) -> list[Any]:
     """The expressions that compute a node from shapes alone, in order."""
-    found: dict[int, Any] = {}
+    exprs: dict[int, Any] = {}
     todo = [node.expr]
     while todo:
         expr = todo.pop()
-        if id(expr) not in found:
-            found[id(expr)] = expr
+        if id(expr) not in exprs:
+            exprs[id(expr)] = expr
             todo += [] if isinstance(expr, Apply) else [n.expr for n in expr.inputs]  # an op that takes a shape
-    return sorted(found.values(), key=lambda e: e.position)
+    return sorted(exprs.values(), key=lambda e: e.position)
 
 
 @contextmanager
@@ -174,5 +174,5 @@ def _reached(modules: Sequence[Module]) -> tuple[list[Module], list[Tensor]]:
             todo += holders_in(object.__getattribute__(value, "__dict__").values())
         elif isinstance(value, (list, tuple, dict)):
             todo += holders_in(value.values() if isinstance(value, dict) else value)
-    found = seen.values()
-    return [v for v in found if isinstance(v, Module)], [v for v in found if issubclass(type(v), Tensor)]
+    values = seen.values()
+    return [v for v in values if isinstance(v, Module)], [v for v in values if issubclass(type(v), Tensor)]

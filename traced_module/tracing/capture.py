@@ -87,9 +87,9 @@ class ModuleTracer(hooks.TraceHooks):
         """A tensor is made of data; where values of this trace are among them the graph makes it."""
         if not self._is_traced(data):
             return None
-        made = function_of("megengine.tensor.tensor")(data, dtype, device)
-        self.current.scope.bind(tensor, self.current.scope.nodes[id(made)])
-        return made
+        constant = function_of("megengine.tensor.tensor")(data, dtype, device)
+        self.current.scope.bind(tensor, self.current.scope.nodes[id(constant)])
+        return constant
 
     def _is_traced(self, data: Any) -> bool:
         if isinstance(data, (list, tuple)):
@@ -130,10 +130,10 @@ class ModuleTracer(hooks.TraceHooks):
             return shape_of(builder, tensor, node)
 
     def alias(self, tensor: Tensor) -> Tensor:
-        made, node = alias(tensor), self.current.scope.nodes.get(id(tensor))
+        twin, node = alias(tensor), self.current.scope.nodes.get(id(tensor))
         if node is not None:
-            self.current.scope.bind(made, node)
-        return made
+            self.current.scope.bind(twin, node)
+        return twin
 
     def value(self, tensor: Tensor, what: str, advice: str = _TO_ONE_VALUE) -> None:
         """Python reads the value of a tensor, or makes one in a way that the graph cannot."""
@@ -151,10 +151,10 @@ class ModuleTracer(hooks.TraceHooks):
         self._say(what, f"{self.current.graph.qualname}.{name}", why)
 
     def _say(self, what: str, path: str, why: str) -> None:
-        found = Specialization(user_line(self.current.scope.source, _ENTRY), what, path)
-        if found not in self.specializations:
-            self.specializations.append(found)
-            warnings.warn(f"{found}: {why}", SpecializationWarning, stacklevel=4)
+        specialization = Specialization(user_line(self.current.scope.source, _ENTRY), what, path)
+        if specialization not in self.specializations:
+            self.specializations.append(specialization)
+            warnings.warn(f"{specialization}: {why}", SpecializationWarning, stacklevel=4)
 
     def attribute(self, module: Module, name: str, value: Any) -> Any:
         scope = self.current.scope

@@ -88,14 +88,14 @@ class Deferring(Interposer):
         """Defer the op unless all its inputs are known."""
         if all(t._value is not None for t in tensors):
             return proceed()
-        found = infer(op, [t.spec for t in tensors], attrs)
-        specs = (found,) if isinstance(found, TensorSpec) else found
+        specs_or_spec = infer(op, [t.spec for t in tensors], attrs)
+        specs = (specs_or_spec,) if isinstance(specs_or_spec, TensorSpec) else specs_or_spec
         if op.name == SHAPE_OF:  # known from the spec
             shape = np.array(tensors[0].spec.shape, np.int32)
             return Tensor._deferred(specs[0], lambda: shape)
         if any(t._value is None and t._thunk is None for t in tensors):
-            made = tuple(Tensor._deferred(s) for s in specs)
+            results = tuple(Tensor._deferred(s) for s in specs)
         else:
             waiting = Pending(op, tensors, attrs)
-            made = tuple(Tensor._deferred(s, _thunk(waiting, i)) for i, s in enumerate(specs))
-        return made[0] if isinstance(found, TensorSpec) else made
+            results = tuple(Tensor._deferred(s, _thunk(waiting, i)) for i, s in enumerate(specs))
+        return results[0] if isinstance(specs_or_spec, TensorSpec) else results

@@ -42,11 +42,11 @@ class OpRecorder(Interposer):
 
     def inputs(self, names: Sequence[str], specs: Sequence[TensorSpec]) -> list[Tensor]:
         """Inputs of the graph as tensors without values."""
-        made = []
+        tensors = []
         for name, spec in zip(names, specs, strict=True):
-            made.append(Tensor._deferred(spec))
-            self.bind(made[-1], add_input(self.graph, name, spec))
-        return made
+            tensors.append(Tensor._deferred(spec))
+            self.bind(tensors[-1], add_input(self.graph, name, spec))
+        return tensors
 
     def finish(self, results: Sequence[Tensor], structure: Any) -> None:
         set_outputs(self.graph, [self.node_of(t) for t in results])
@@ -85,11 +85,11 @@ class OpRecorder(Interposer):
             meta={key: value for key, value in self.meta.items() if key != "passes" or value},
             qualname=f"{self.graph.name}.{path}.[{op.name}]",
         )
-        made = [Tensor._deferred(n.spec) for n in (out if isinstance(out, tuple) else (out,))]
-        for t, n in zip(made, out if isinstance(out, tuple) else (out,), strict=True):
+        results = [Tensor._deferred(n.spec) for n in (out if isinstance(out, tuple) else (out,))]
+        for t, n in zip(results, out if isinstance(out, tuple) else (out,), strict=True):
             self.bind(t, n)
         specs = infer(op, [t.spec for t in tensors], attrs)
-        return made[0] if isinstance(specs, TensorSpec) else tuple(made)
+        return results[0] if isinstance(specs, TensorSpec) else tuple(results)
 
 
 def record(
@@ -168,7 +168,7 @@ class _LayerPath(hooks.TraceHooks):
         return isinstance(data, Tensor) and id(data) in self.recorder.nodes
 
     def alias(self, tensor: Tensor) -> Tensor:
-        made = alias(tensor)
+        twin = alias(tensor)
         if id(tensor) in self.recorder.nodes:
-            self.recorder.bind(made, self.recorder.nodes[id(tensor)])
-        return made
+            self.recorder.bind(twin, self.recorder.nodes[id(tensor)])
+        return twin

@@ -92,12 +92,12 @@ def function_spec(record: PublicFunction, leaves: list[Any], structure: TreeDef)
     key = _function_key(record, leaves, structure)
     if key is None:
         return None
-    found = _recalled(_results, key)
-    if found is None:
-        found = _learned(record, leaves, structure)
-        if found is not None:
-            _keep(_results, key, found)
-    return found or None
+    recalled = _recalled(_results, key)
+    if recalled is None:
+        recalled = _learned(record, leaves, structure)
+        if recalled is not None:
+            _keep(_results, key, recalled)
+    return recalled or None
 
 
 def _learned(record: PublicFunction, leaves: list[Any], structure: TreeDef) -> TensorSpec | Literal[False] | None:
@@ -152,10 +152,10 @@ def _keep(memo: dict[Key, Any], key: Key | None, value: Any) -> None:
 
 def _key(expr: Call, values: list[Any]) -> Key | None:
     """All that the specs of a call's results depend on; None where that is not known."""
-    called, tensors = _called(expr, values)
-    if called is None or not all(isinstance(t, Tensor) and t._value is None for t in tensors):
+    callee, tensors = _called(expr, values)
+    if callee is None or not all(isinstance(t, Tensor) and t._value is None for t in tensors):
         return None
-    return (*called, arguments_key(expr.arguments), *[t.spec for t in tensors])
+    return (*callee, arguments_key(expr.arguments), *[t.spec for t in tensors])
 
 
 def _called(expr: Call, values: list[Any]) -> tuple[Key | None, list[Any]]:
